@@ -1,0 +1,1 @@
+"""The edge's front service: owns a request from its prompt to its last token."""

@@ -1,0 +1,35 @@
+"""`python -m services.drafter`: the drafter as a process."""
+
+from __future__ import annotations
+
+from services.drafter.config import DrafterSettings
+from services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.engine.load import load_engine, load_tokenizer
+from tandem.engine.paced import paced
+from tandem.protocol.liveness import LivenessTimes
+from tandem.rpc.process import run_service
+from tandem.telemetry.metrics import Metrics
+
+
+def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
+    """The servicer with its engine and tokenizer loaded."""
+    engine = load_engine(
+        settings.model, settings.device, settings.dtype, settings.threads, settings.revision
+    )
+    limits = DrafterLimits(
+        settings.max_sessions,
+        settings.kv_budget_bytes,
+        settings.max_message_bytes,
+        LivenessTimes(settings.ping_after_s, settings.dead_after_s, settings.give_up_after_s),
+    )
+    return DrafterServicer(
+        paced(engine, settings.pace_first_s, settings.pace_further_s),
+        load_tokenizer(settings.model, settings.revision),
+        settings.verifier,
+        limits,
+        metrics,
+    )
+
+
+if __name__ == "__main__":
+    run_service(DrafterSettings, build, side="device")

@@ -1,0 +1,39 @@
+"""The text of an answer while its tokens become final: detokenising and stop strings.
+
+Invariant: text is only appended; what might still become a stop string or a whole UTF-8 sequence is
+held back. Must not import torch.
+"""
+
+from __future__ import annotations
+
+from tandem.core.stopping import StopStrings
+from tandem.engine.tokenizer import TextTokenizer
+
+
+class AnswerText:
+    """`completes_stop` is told each committed token once, in order; `take` hands the text out."""
+
+    def __init__(self, tokenizer: TextTokenizer, stops: tuple[str, ...]) -> None:
+        self._detokenizer = tokenizer.detokenizer()
+        self._stops = StopStrings(stops)
+        self._pieces: list[str] = []
+        self._stopped = False
+
+    def completes_stop(self, token_id: int) -> bool:
+        """Take the next token; True when a stop string is complete with it."""
+        piece, self._stopped = self._stops.push(self._detokenizer.push((token_id,)))
+        self._pieces.append(piece)
+        return self._stopped
+
+    def take(self, count: int) -> str:
+        """The text that became final with the next `count` tokens."""
+        text = "".join(self._pieces[:count])
+        del self._pieces[:count]
+        return text
+
+    def rest(self) -> str:
+        """What was held back, once no token follows."""
+        if self._stopped:
+            return ""
+        piece, stopped = self._stops.push(self._detokenizer.flush())
+        return piece if stopped else piece + self._stops.flush()

@@ -1,0 +1,298 @@
+"""gRPC handlers of the drafter: text in, committed text out.
+
+Invariant: a request costs nothing before it was checked and admitted. Must not import torch; engine
+and tokenizer come from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from tandem_api.common.v1 import generation_pb2
+from tandem_api.drafter.v1 import drafter_pb2 as pb
+from tandem_api.drafter.v1 import drafter_pb2_grpc as pb_grpc
+from tandem_api.verifier.v1 import verifier_pb2, verifier_pb2_grpc
+
+from services.drafter.answer_text import AnswerText
+from services.drafter.session import DrafterSession
+from tandem.core.errors import InvalidArgument
+from tandem.core.tokens import check_token_ids
+from tandem.engine.base import Engine
+from tandem.engine.jobs import EngineThread
+from tandem.engine.tokenizer import TextTokenizer
+from tandem.policy.presets import PRESETS
+from tandem.protocol.edge import EdgeMachine
+from tandem.protocol.liveness import Liveness, LivenessTimes
+from tandem.protocol.outputs import EdgeRequest, EdgeStats
+from tandem.rpc.admission import Admission
+from tandem.rpc.channels import open_channel
+from tandem.rpc.convert_verifier import EdgeCodec, describe_model
+from tandem.rpc.generation import GenerationRequest, Turn, request_from_proto
+from tandem.rpc.status import Unavailable, errors_as_status
+from tandem.rpc.verifier_stream import Traffic, VerifierStream
+from tandem.telemetry.logging import get_logger, log_context
+from tandem.telemetry.metrics import Metrics
+
+log = get_logger(__name__)
+
+Context = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateResponse]
+
+MAX_REQUEST_S = 600.0
+DESCRIBE_TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterLimits:
+    """What one drafter takes on, and how it watches its cloud."""
+
+    max_sessions: int = 32
+    kv_budget_bytes: int = 2**30
+    max_message_bytes: int = 16 * 2**20
+    liveness: LivenessTimes = field(default_factory=LivenessTimes)
+
+
+class DrafterServicer(pb_grpc.DrafterServiceServicer):
+    """Serves one draft engine against one verifier."""
+
+    full_name = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: TextTokenizer,
+        verifier: str,
+        limits: DrafterLimits,
+        metrics: Metrics,
+    ) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._verifier = verifier
+        self._limits = limits
+        self._metrics = metrics
+        self._series = metrics.engine(engine.model_name)
+        self._admission = Admission(limits.max_sessions, limits.kv_budget_bytes)
+        self._thread = EngineThread(engine, "drafter-engine")
+        self._leaving = False
+
+    def register(self, server: grpc.aio.Server) -> None:
+        pb_grpc.add_DrafterServiceServicer_to_server(self, server)
+
+    def going_away(self, grace_s: float) -> None:
+        """Requests under way run to their end within the grace; new ones are refused."""
+        self._leaving = True
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._thread.stop)
+
+    async def Describe(  # noqa: N802  # the RPC's name
+        self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DescribeResponse:
+        answer = pb.DescribeResponse(draft=describe_model(self._engine), presets=list(PRESETS))
+        channel = open_channel(self._verifier, self._limits.max_message_bytes)
+        try:
+            stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+            target = await stub.Describe(verifier_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_S)
+            answer.target.CopyFrom(target.model)
+        except grpc.aio.AioRpcError as error:
+            answer.cloud_error = f"{self._verifier}: {error.code().name} {error.details()}"
+        finally:
+            await channel.close()
+        return answer
+
+    async def Generate(  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: Context
+    ) -> None:
+        async with errors_as_status(context):
+            await self._generate(context)
+
+    async def _generate(self, context: Context) -> None:
+        if self._leaving:
+            raise Unavailable("the drafter is stopping")
+        first = await context.read()
+        if not isinstance(first, pb.GenerateRequest) or not first.HasField("start"):
+            raise InvalidArgument("start", "must be the first message of a stream")
+        request = request_from_proto(first.start)
+        edge_request = self._edge_request(request)
+        capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
+        with (
+            self._admission.reserve(capacity * self._engine.kv_bytes_per_token),
+            log_context(session=f"{edge_request.session:08x}", preset=request.preset),
+        ):
+            await self._serve(context, request, edge_request, capacity)
+
+    async def _serve(
+        self,
+        context: Context,
+        request: GenerationRequest,
+        edge_request: EdgeRequest,
+        capacity: int,
+    ) -> None:
+        await context.write(
+            pb.GenerateResponse(
+                started=pb.Started(
+                    session=f"{edge_request.session:08x}",
+                    preset=request.preset,
+                    prompt_tokens=len(edge_request.prompt_ids),
+                    max_tokens=edge_request.max_tokens,
+                )
+            )
+        )
+        text = AnswerText(self._tokenizer, request.stop)
+        liveness = Liveness(request.lost_cloud, self._limits.liveness, time.monotonic())
+        machine = EdgeMachine(edge_request, liveness, text.completes_stop)
+        traffic = Traffic()
+        self._series.sessions_open.set(self._admission.sessions)
+        log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
+        async with self._thread.session(capacity) as kv:
+            self._series.kv_bytes.set(self._engine.kv_bytes_in_use)
+            session = DrafterSession(
+                machine, self._thread, kv, self._stream_opener(context, edge_request, traffic), traffic
+            )
+            await self._relay(context, session, text)
+        self._count(request, machine.stats, traffic)
+
+    async def _relay(self, context: Context, session: DrafterSession, text: AnswerText) -> None:
+        """Commits to the caller, until the end or the caller's cancel."""
+        commits = session.commits()
+        relaying = asyncio.create_task(_write_commits(context, commits, text))
+        cancelling = asyncio.create_task(_wait_for_cancel(context))
+        try:
+            await asyncio.wait((relaying, cancelling), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            cancelling.cancel()
+            if not relaying.done():
+                relaying.cancel()
+                await asyncio.wait((relaying,))
+                await commits.aclose()
+        if not relaying.cancelled():
+            relaying.result()
+        await context.write(pb.GenerateResponse(summary=_summary(session, text)))
+
+    def _edge_request(self, request: GenerationRequest) -> EdgeRequest:
+        """Tokenised and checked against the draft model."""
+        engine = self._engine
+        request.sampling.validate(engine.vocabulary_size)
+        prompt_ids = self._prompt_ids(request)
+        if not prompt_ids:
+            raise InvalidArgument("prompt", "is empty")
+        check_token_ids(prompt_ids, engine.vocabulary_size, "prompt")
+        room = engine.context_length - len(prompt_ids)
+        if room < 1:
+            raise InvalidArgument(
+                "prompt", f"{len(prompt_ids)} tokens; the context holds {engine.context_length}"
+            )
+        return EdgeRequest(
+            session=secrets.randbits(32),
+            prompt_ids=prompt_ids,
+            vocabulary_hash=engine.vocabulary_hash,
+            vocabulary_size=engine.vocabulary_size,
+            sampling=request.sampling,
+            seed=request.seed,
+            max_tokens=min(request.max_tokens, room),
+            preset=request.composed_preset(),
+            eos_token_ids=engine.eos_token_ids,
+            ignore_eos=request.ignore_eos,
+        )
+
+    def _prompt_ids(self, request: GenerationRequest) -> tuple[int, ...]:
+        if isinstance(request.prompt, str):
+            return tuple(self._tokenizer.encode(request.prompt))
+        turns = [item for item in request.prompt if isinstance(item, Turn)]
+        if turns:
+            return tuple(
+                self._tokenizer.chat([{"role": t.role, "content": t.content} for t in turns])
+            )
+        return tuple(item for item in request.prompt if isinstance(item, int))
+
+    def _stream_opener(self, context: Context, request: EdgeRequest, traffic: Traffic) -> Any:
+        def open_stream(on_frame: Any, on_end: Any) -> VerifierStream:
+            return VerifierStream(
+                self._verifier,
+                EdgeCodec(request.vocabulary_size, request.preset.uplink_precision),
+                traffic,
+                on_frame,
+                on_end,
+                deadline_s=context.time_remaining() or MAX_REQUEST_S,
+                max_message_bytes=self._limits.max_message_bytes,
+            )
+
+        return open_stream
+
+    def _count(self, request: GenerationRequest, stats: EdgeStats, traffic: Traffic) -> None:
+        series = self._metrics.method(request.preset, self._engine.model_name)
+        series.drafts.inc(stats.rounds)
+        series.draft_tokens.inc(stats.drafted)
+        series.accepted_tokens.inc(stats.accepted)
+        series.uplink_bytes.inc(traffic.uplink_bytes)
+        series.downlink_bytes.inc(traffic.downlink_bytes)
+        series.link_lost.inc(stats.links_lost)
+        series.resumes.inc(stats.resumes)
+        if stats.drafted:
+            series.draft_step.observe(stats.draft_s / stats.drafted)
+        for hop_s in stats.hops_s:
+            series.round_trip.observe(max(0.0, hop_s))
+        self._series.sessions_open.set(self._admission.sessions)
+        self._series.kv_bytes.set(self._engine.kv_bytes_in_use)
+        log.info(
+            "request finished",
+            tokens=stats.tokens,
+            rounds=stats.rounds,
+            resumes=stats.resumes,
+            uplink_bytes=traffic.uplink_bytes,
+            downlink_bytes=traffic.downlink_bytes,
+        )
+
+
+async def _write_commits(context: Context, commits: AsyncIterator[Any], text: AnswerText) -> None:
+    position = 0
+    async for commit in commits:
+        committed = generation_pb2.Committed(
+            position=position,
+            token_ids=commit.token_ids,
+            text=text.take(len(commit.token_ids)),
+            unverified=commit.unverified,
+        )
+        position += len(commit.token_ids)
+        await context.write(pb.GenerateResponse(committed=committed))
+    if rest := text.rest():
+        committed = generation_pb2.Committed(position=position, text=rest)
+        await context.write(pb.GenerateResponse(committed=committed))
+
+
+async def _wait_for_cancel(context: Context) -> None:
+    """Until the caller says cancel; a half-closed caller may still be listening."""
+    message = await context.read()
+    if not isinstance(message, pb.GenerateRequest):
+        await asyncio.Event().wait()
+
+
+def _summary(session: DrafterSession, text: AnswerText) -> generation_pb2.Summary:
+    machine, stats, traffic = session.machine, session.machine.stats, session.traffic
+    return generation_pb2.Summary(
+        finish_reason=str(machine.finish_reason),
+        preset=machine.request.preset.name,
+        prompt_tokens=len(machine.request.prompt_ids),
+        tokens=stats.tokens,
+        rounds=stats.rounds,
+        drafted=stats.drafted,
+        accepted=stats.accepted,
+        target_passes=stats.target_passes,
+        uplink_bytes=traffic.uplink_bytes,
+        downlink_bytes=traffic.downlink_bytes,
+        resumes=stats.resumes,
+        full_law_requests=stats.full_law_requests,
+        unverified_tokens=stats.unverified_tokens,
+        draft_s=stats.draft_s,
+        verify_s=stats.verify_s,
+        queue_s=stats.queue_s,
+        round_s=stats.round_s,
+        hop_median_s=stats.hop_median_s,
+        links_lost=stats.links_lost,
+        loss_noticed_s=stats.loss_noticed_s,
+    )

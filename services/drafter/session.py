@@ -1,0 +1,264 @@
+"""One request at the drafter: an `EdgeMachine` between the draft engine and the verifier's stream.
+
+Invariant: one task drives the machine; everything that happens (frames, drafts, stream ends, ticks)
+reaches it through one queue, in order. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import grpc
+
+from tandem.core.codecs import Precision
+from tandem.core.errors import ProtocolError
+from tandem.core.stopping import FinishReason
+from tandem.engine.base import Session
+from tandem.engine.jobs import Done, EngineThread, Ticket
+from tandem.engine.session_jobs import DraftJob
+from tandem.policy.presets import Uplink
+from tandem.protocol.edge import EdgeMachine
+from tandem.protocol.messages import CloudMessage, Opened
+from tandem.protocol.outputs import (
+    Commit,
+    Drafted,
+    DraftWork,
+    EdgeOutput,
+    Finish,
+    Interrupt,
+    Reconnect,
+    Send,
+)
+from tandem.protocol.prefixes import PrefixMismatch
+from tandem.rpc.status import Rejected, Unavailable
+from tandem.rpc.verifier_stream import FATAL, Traffic, VerifierStream, end_status
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+TICK_S = 0.2
+MAX_RESYNCS = 3
+MAX_BACKOFF_S = 1.0
+CANCEL_FLUSH_S = 0.2
+
+OpenStream = Callable[
+    [Callable[[CloudMessage], None], Callable[[BaseException | None], None]], VerifierStream
+]
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    message: CloudMessage
+
+
+@dataclass(frozen=True, slots=True)
+class _StreamEnd:
+    error: BaseException | None
+
+
+@dataclass(frozen=True, slots=True)
+class _DraftDone:
+    work: DraftWork
+    future: asyncio.Future[Done[tuple[list[Drafted], int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tick:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    pass
+
+
+_Happening = _Frame | _StreamEnd | _DraftDone | _Tick | _Retry
+
+
+class DrafterSession:
+    """Runs one machine to its end; iterate `commits`, then read the machine's stats."""
+
+    def __init__(
+        self,
+        machine: EdgeMachine,
+        thread: EngineThread,
+        kv: Session,
+        open_stream: OpenStream,
+        traffic: Traffic,
+    ) -> None:
+        self.machine = machine
+        self.traffic = traffic
+        self._thread = thread
+        self._kv = kv
+        self._open_stream = open_stream
+        self._inbox: asyncio.Queue[_Happening] = asyncio.Queue()
+        self._stream: VerifierStream | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self._ticket: Ticket[tuple[list[Drafted], int]] | None = None
+        self._commits: list[Commit] = []
+        self._finish: Finish | None = None
+        self._failures = 0
+        self._resyncs = 0
+        self._last_error: BaseException | None = None
+
+    async def commits(self) -> AsyncIterator[Commit]:
+        """Committed tokens as they become final. Raises Rejected or Unavailable when the cloud
+        refuses or stays lost; closing the iterator cancels the request at the cloud."""
+        ticking = asyncio.create_task(self._tick())
+        try:
+            self._connect()
+            self._pump()
+            while self._finish is None:
+                self._handle(await self._inbox.get())
+                self._pump()
+                for commit in self._take_commits():
+                    yield commit
+        finally:
+            ticking.cancel()
+            self._apply(self.machine.cancel())
+            # Shielded: the cloud must hear of the end even when the caller's task is cancelled.
+            await asyncio.shield(self._close())
+        if self._finish.reason is FinishReason.ERROR:
+            raise Unavailable(f"the cloud is lost: {self._describe_last_error()}")
+
+    def _handle(self, happening: _Happening) -> None:
+        match happening:
+            case _Frame(message):
+                self._receive(message)
+            case _DraftDone(work, future):
+                self._drafted(work, future)
+            case _StreamEnd(error):
+                self._stream_ended(error)
+            case _Retry():
+                self._connect()
+            case _Tick():
+                self._apply(self.machine.tick(time.monotonic()))
+
+    def _receive(self, message: CloudMessage) -> None:
+        if isinstance(message, Opened):
+            self._failures = 0
+        try:
+            self._apply(self.machine.receive(message, time.monotonic()))
+        except (PrefixMismatch, ProtocolError) as error:
+            # The committed text stands; a fresh stream starts both ends from it.
+            self._resyncs += 1
+            log.warning("resync", reason=str(error), resyncs=self._resyncs)
+            if self._resyncs > MAX_RESYNCS:
+                raise
+            self._last_error = error
+            self._apply(self.machine.lost(time.monotonic()))
+
+    def _drafted(
+        self, work: DraftWork, future: asyncio.Future[Done[tuple[list[Drafted], int]]]
+    ) -> None:
+        if future.cancelled():
+            return
+        done = future.result()
+        drafts, kv_length = done.value
+        self._ticket = None
+        draft_s = done.cost.model_s + done.cost.queue_s
+        self._apply(self.machine.drafted(work, drafts, kv_length, draft_s))
+
+    def _stream_ended(self, error: BaseException | None) -> None:
+        code, details = end_status(error)
+        if code in FATAL:
+            raise Rejected(code, details)
+        self._last_error = error
+        log.warning("stream ended", status=code.name, reason=details)
+        self._apply(self.machine.lost(time.monotonic()))
+
+    def _connect(self) -> None:
+        if self.machine.phase != "connecting" or self._stream is not None:
+            return
+        inbox = self._inbox
+        self._stream = self._open_stream(
+            lambda message: inbox.put_nowait(_Frame(message)),
+            lambda error: inbox.put_nowait(_StreamEnd(error)),
+        )
+        self._apply(self.machine.connect(time.monotonic()))
+
+    def _pump(self) -> None:
+        """Start the draft work that is due."""
+        if self._finish is not None:
+            return
+        work = self.machine.work(time.monotonic())
+        if work is None:
+            return
+        request = self.machine.request
+        precision: Precision = "float32"
+        if request.preset.uplink is Uplink.FULL_LAWS:
+            precision = request.preset.uplink_precision
+        ends = frozenset() if request.ignore_eos else request.eos_token_ids
+        job = DraftJob(self._kv, work, request.sampling, self.machine.rule, precision, ends)
+        ticket = self._thread.submit(job)
+        ticket.future.add_done_callback(
+            lambda future: self._inbox.put_nowait(_DraftDone(work, future))
+        )
+        self._ticket = ticket
+
+    def _apply(self, outputs: list[EdgeOutput]) -> None:
+        for output in outputs:
+            match output:
+                case Send(message):
+                    if self._stream:
+                        self._stream.send(message)
+                case Commit():
+                    self._commits.append(output)
+                case Interrupt():
+                    self._cancel_draft()
+                case Reconnect():
+                    self._leave_stream()
+                case Finish():
+                    self._finish = output
+
+    def _take_commits(self) -> list[Commit]:
+        """What became final since the last time, in as few pieces as its marks allow."""
+        merged: list[Commit] = []
+        for commit in self._commits:
+            if merged and merged[-1].unverified == commit.unverified:
+                commit = Commit((*merged.pop().token_ids, *commit.token_ids), commit.unverified)
+            merged.append(commit)
+        self._commits.clear()
+        return merged
+
+    def _cancel_draft(self) -> None:
+        if self._ticket:
+            self._ticket.cancel()
+            self._ticket = None
+
+    def _leave_stream(self) -> None:
+        """Close this stream and come back on a fresh one, later each time it fails at once."""
+        if self._stream:
+            self._close_later(self._stream, flush_s=0.0)
+            self._stream = None
+        delay_s = min(MAX_BACKOFF_S, 0.05 * 2**self._failures) if self._failures else 0.0
+        self._failures += 1
+        asyncio.get_running_loop().call_later(delay_s, self._inbox.put_nowait, _Retry())
+
+    def _close_later(self, stream: VerifierStream, flush_s: float) -> None:
+        task = asyncio.create_task(stream.close(flush_s))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _close(self) -> None:
+        self._cancel_draft()
+        if self._stream:
+            self._close_later(self._stream, flush_s=CANCEL_FLUSH_S)
+            self._stream = None
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=2 * CANCEL_FLUSH_S)
+
+    async def _tick(self) -> None:
+        with suppress(asyncio.CancelledError):
+            while True:
+                await asyncio.sleep(TICK_S)
+                self._inbox.put_nowait(_Tick())
+
+    def _describe_last_error(self) -> str:
+        if isinstance(self._last_error, grpc.aio.AioRpcError):
+            return self._last_error.details() or self._last_error.code().name
+        return str(self._last_error) if self._last_error else "no sign of life"

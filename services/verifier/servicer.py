@@ -1,0 +1,145 @@
+"""gRPC handlers of the verifier.
+
+Invariant: a session costs nothing before its opening frame was checked and admitted. Must not
+import torch; the engine comes from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
+
+from services.verifier.session import Context, VerifierSession, first_frame
+from tandem.core.errors import InvalidArgument
+from tandem.engine.base import Engine
+from tandem.engine.jobs import EngineThread
+from tandem.protocol.cloud import CloudMachine, CloudModel
+from tandem.protocol.messages import Open
+from tandem.rpc.admission import Admission
+from tandem.rpc.convert_verifier import CloudCodec, describe_model
+from tandem.rpc.status import Unavailable, errors_as_status
+from tandem.telemetry.logging import get_logger, log_context
+from tandem.telemetry.metrics import Metrics
+
+log = get_logger(__name__)
+
+OPEN_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierLimits:
+    """What one verifier takes on."""
+
+    max_sessions: int = 64
+    kv_budget_bytes: int = 2 * 2**30
+    max_draft_length: int = 64
+
+
+class VerifierServicer(pb_grpc.VerifierServiceServicer):
+    """Serves one engine."""
+
+    full_name = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
+
+    def __init__(
+        self,
+        engine: Engine,
+        limits: VerifierLimits,
+        metrics: Metrics,
+        device: str = "cpu",
+        dtype: str = "float32",
+    ) -> None:
+        self._engine = engine
+        self._admission = Admission(limits.max_sessions, limits.kv_budget_bytes)
+        self._metrics = metrics
+        self._series = metrics.engine(engine.model_name)
+        self._thread = EngineThread(engine, "verifier-engine")
+        self._device, self._dtype = device, dtype
+        self._sessions: set[VerifierSession] = set()
+        self._farewells: set[asyncio.Task[None]] = set()
+        self._leaving = False
+        self._model = CloudModel(
+            engine.model_name,
+            engine.vocabulary_hash,
+            engine.vocabulary_size,
+            engine.context_length,
+            engine.eos_token_ids,
+            limits.max_draft_length,
+        )
+
+    def register(self, server: grpc.aio.Server) -> None:
+        pb_grpc.add_VerifierServiceServicer_to_server(self, server)
+
+    def going_away(self, grace_s: float) -> None:
+        self._leaving = True
+        self._farewells = {session.going_away(grace_s) for session in self._sessions}
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._thread.stop)
+
+    async def Describe(  # noqa: N802  # the RPC's name
+        self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DescribeResponse:
+        return pb.DescribeResponse(
+            model=describe_model(self._model, self._device, self._dtype),
+            max_draft_length=self._model.max_draft_length,
+            sessions_open=self._admission.sessions,
+            kv_bytes_in_use=self._engine.kv_bytes_in_use,
+            kv_bytes_budget=self._admission.kv_budget_bytes,
+        )
+
+    async def Verify(  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: Context
+    ) -> None:
+        async with errors_as_status(context):
+            await self._converse(context)
+
+    async def _converse(self, context: Context) -> None:
+        if self._leaving:
+            raise Unavailable("the verifier is stopping")
+        codec = CloudCodec(self._model, self._device, self._dtype)
+
+        async def read() -> pb.VerifyRequest | None:
+            frame = await context.read()
+            return frame if isinstance(frame, pb.VerifyRequest) else None  # EOF otherwise
+
+        opening = codec.decode(await first_frame(read, OPEN_TIMEOUT_S))
+        if not isinstance(opening, Open):
+            raise InvalidArgument("open", "must be the first message of a stream")
+        machine = CloudMachine(opening, self._model)
+        capacity = len(opening.prompt_ids) + opening.max_tokens
+        kv_bytes = capacity * self._engine.kv_bytes_per_token
+        with (
+            self._admission.reserve(kv_bytes),
+            log_context(session=f"{opening.session:08x}", preset=opening.preset.name),
+        ):
+            await self._serve(opening, machine, codec, context, read, capacity)
+
+    async def _serve(
+        self,
+        opening: Open,
+        machine: CloudMachine,
+        codec: CloudCodec,
+        context: Context,
+        read: Any,
+        capacity: int,
+    ) -> None:
+        series = self._metrics.method(opening.preset.name, self._engine.model_name)
+        session = VerifierSession(machine, codec, self._thread, context, series)
+        self._sessions.add(session)
+        self._observe()
+        log.info("session opened", prompt_tokens=len(opening.prompt_ids), capacity=capacity)
+        try:
+            await session.run(read, capacity)
+        finally:
+            self._sessions.discard(session)
+            self._observe()
+            log.info("session closed", target_passes=machine.target_passes)
+
+    def _observe(self) -> None:
+        self._series.sessions_open.set(len(self._sessions))
+        self._series.kv_bytes.set(self._engine.kv_bytes_in_use)

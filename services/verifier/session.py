@@ -1,0 +1,112 @@
+"""One session at the verifier: frames in, engine jobs, frames out, around a `CloudMachine`.
+
+Invariant: the machine and the stream are used on the event loop only, the KV session on the engine
+thread only; however the session ends, its job is cancelled and its KV freed. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+
+from tandem.core.errors import InvalidArgument
+from tandem.engine.base import Session
+from tandem.engine.jobs import EngineThread, Ticket
+from tandem.engine.session_jobs import VerifyJob
+from tandem.protocol.cloud import CloudMachine
+from tandem.protocol.messages import CloudMessage, Work
+from tandem.rpc.convert_verifier import CloudCodec
+from tandem.telemetry.metrics import MethodSeries
+
+Context = grpc.aio.ServicerContext[pb.VerifyRequest, pb.VerifyResponse]
+
+
+class VerifierSession:
+    """The conversation after `open`."""
+
+    def __init__(
+        self,
+        machine: CloudMachine,
+        codec: CloudCodec,
+        thread: EngineThread,
+        context: Context,
+        series: MethodSeries,
+    ) -> None:
+        self._machine = machine
+        self._codec = codec
+        self._thread = thread
+        self._context = context
+        self._series = series
+        self._wake = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._ticket: Ticket[Any] | None = None
+
+    async def run(self, read: Callable[[], Awaitable[pb.VerifyRequest | None]], capacity: int) -> None:
+        """Serve until the edge cancels or half-closes; frees everything on every way out."""
+        async with self._thread.session(capacity) as kv:
+            await self._send([self._machine.opened()])
+            listening = asyncio.create_task(self._listen(read))
+            working = asyncio.create_task(self._work(kv))
+            try:
+                done, _ = await asyncio.wait(
+                    (listening, working), return_when=asyncio.FIRST_COMPLETED
+                )
+                for task in done:
+                    task.result()
+            finally:
+                listening.cancel()
+                working.cancel()
+                if self._ticket:
+                    self._ticket.cancel()
+
+    def going_away(self, grace_s: float) -> asyncio.Task[None]:
+        """Ask the edge to leave after its round."""
+        return asyncio.create_task(self._send([self._machine.going_away(grace_s)]))
+
+    async def _listen(self, read: Callable[[], Awaitable[pb.VerifyRequest | None]]) -> None:
+        while not self._machine.ended:
+            frame = await read()
+            if frame is None:
+                return
+            answers = self._machine.receive(self._codec.decode(frame))
+            self._wake.set()
+            if answers:
+                await self._send(answers)
+
+    async def _work(self, kv: Session) -> None:
+        while True:
+            work = self._machine.work()
+            if work is None:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            self._ticket = self._thread.submit(VerifyJob(kv, work, self._machine.sampling))
+            done = await self._ticket.future
+            cost = done.cost
+            self._series.verify_step.observe(cost.model_s)
+            answers = self._machine.complete(
+                done.value, Work(cost.model_s, cost.queue_s, cost.batch_size)
+            )
+            await self._send(answers)
+
+    async def _send(self, messages: Sequence[CloudMessage]) -> None:
+        async with self._writing:
+            for message in messages:
+                await self._context.write(self._codec.encode(message))
+
+
+async def first_frame(
+    read: Callable[[], Awaitable[pb.VerifyRequest | None]], timeout_s: float
+) -> pb.VerifyRequest:
+    """The opening frame, or InvalidArgument if the edge says nothing or hangs up."""
+    try:
+        frame = await asyncio.wait_for(read(), timeout_s)
+    except TimeoutError:
+        raise InvalidArgument("open", f"no frame within {timeout_s:g} s") from None
+    if frame is None:
+        raise InvalidArgument("open", "the stream ended before it")
+    return frame

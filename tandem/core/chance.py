@@ -1,0 +1,107 @@
+"""Randomness as an explicit value: every random decision names where and what for it is made.
+
+Invariant: one (position, purpose, draw) decides one thing. `SeededChance` is a pure function of
+(seed, position, purpose, draw): nothing is consumed, so draws that are thrown away (stale drafts,
+cancelled work) cannot shift later ones, and edge and cloud may hold the same seed.
+
+Positions are absolute, so a position drafted again in a later epoch sees the same random number.
+That is exact as long as nothing committed before it depended on its earlier use.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.hashing import hash_words
+from tandem.core.laws import Array
+
+_BLOCK = 64
+
+
+class Purpose(IntEnum):
+    """What a random number is for. The values enter the hash: never renumber them."""
+
+    DRAFT = 1
+    ACCEPT = 2
+    RECOVER = 3
+    TARGET = 4
+    """A token drawn from the target law itself: bonus tokens and tokens the cloud decodes alone."""
+    TAIL = 5
+    """Tail tokens that go with a sparse answer."""
+    NOISE = 6
+    COIN = 7
+    LINK = 8
+
+
+class Chance(Protocol):
+    """The random decisions the rules of `core` need, and no others."""
+
+    def happens(
+        self, numerator: Any, denominator: Any, position: int, purpose: Purpose, draw: int = 0
+    ) -> bool:
+        """True with probability min(1, numerator/denominator).
+
+        A denominator of zero or less counts as a ratio of infinity if the numerator is positive,
+        else of zero. The two numbers stay apart so that a rule never has to divide.
+        """
+        ...
+
+    def pick(self, weights: Array, position: int, purpose: Purpose, draw: int = 0) -> int:
+        """An index of `weights` [n] with probability weights[i]/sum(weights).
+
+        Never an index of zero weight. Raises InvalidArgument("weights") if the weights are all
+        zero, negative anywhere or not finite.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SeededChance:
+    """Chance from a 64-bit seed; stateless, and the same on every machine."""
+
+    seed: int
+
+    def uniform(self, position: int, purpose: Purpose, draw: int = 0) -> float:
+        """The number in the open interval (0, 1) that belongs to this decision."""
+        return unit(hash_words(self.seed, position, purpose, draw))
+
+    def happens(
+        self, numerator: Any, denominator: Any, position: int, purpose: Purpose, draw: int = 0
+    ) -> bool:
+        if denominator <= 0 or numerator >= denominator:
+            return bool(numerator > 0)
+        return bool(self.uniform(position, purpose, draw) * float(denominator) < numerator)
+
+    def pick(self, weights: Array, position: int, purpose: Purpose, draw: int = 0) -> int:
+        uniform = self.uniform(position, purpose, draw)
+        # Two levels, since a running sum is slow: first the block, then the index inside it.
+        starts = np.arange(0, len(weights), _BLOCK)
+        blocks = np.cumsum(np.add.reduceat(weights, starts, dtype=float))
+        total = float(blocks[-1]) if len(blocks) else 0.0
+        if not 0 < total < np.inf or weights.min() < 0:
+            raise InvalidArgument("weights", f"not a positive finite measure (sum {total})")
+        block, rest = _find(blocks, uniform * total)
+        start = block * _BLOCK
+        inside = np.cumsum(weights[start : start + _BLOCK], dtype=float)
+        return start + _find(inside, rest)[0]
+
+
+def _find(cumulative: NDArray[np.float64], aim: float) -> tuple[int, float]:
+    """The cell that `aim` falls into, and how far it is past that cell's start.
+
+    Never a cell of no width, provided the last sum is positive.
+    """
+    # side="right" finds the first sum above the aim, which only a cell of some width can reach.
+    index = int(cumulative.searchsorted(aim, side="right"))
+    if index == len(cumulative):  # rounding took the aim past the end: the last cell of any width
+        index = int(cumulative.searchsorted(cumulative[-1], side="left"))
+    return index, aim - float(cumulative[index - 1]) if index else aim
+
+
+def unit(word: int) -> float:
+    """Map a 64-bit word to (0, 1), never 0 nor 1: 52 bits, the midpoints of 2^52 equal cells."""
+    return ((word >> 12) + 0.5) * 2.0**-52

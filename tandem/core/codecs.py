@@ -1,0 +1,76 @@
+"""Laws and probabilities as little-endian bytes.
+
+Invariant: `wire_law(law)` is what the other end reconstructs, bit for bit, and sending it again
+changes nothing. A draft is drawn from the wire law, never from the law before encoding, so both
+ends judge it by the same numbers.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.laws import Array, check_law
+
+Precision = Literal["float32", "float16"]
+
+_FLOAT32 = np.dtype("<f4")
+_FLOAT16 = np.dtype("<f2")
+# What rounds to a subnormal float16 is dropped; converting subnormals is slow. The last half cell
+# below the smallest normal number rounds up to it and stays, or a second encoding could drop it.
+_SMALLEST_FLOAT16 = np.float32(2.0**-14 - 2.0**-26)
+
+
+def law_to_bytes(law: Array, precision: Precision) -> bytes:
+    """Encode a law [V] in 4·V or 2·V bytes.
+
+    float32 carries the law itself. float16 carries it relative to its largest entry, which keeps
+    the whole range of float16 for flat laws over large vocabularies; entries below 2^-14 of the
+    largest become zero (a truncation before sampling, hence lossless for the output).
+    """
+    if precision == "float32":
+        return law.astype(_FLOAT32).tobytes()
+    weights = law.astype(np.float32)
+    weights /= weights.max()
+    np.putmask(weights, weights < _SMALLEST_FLOAT16, 0)
+    return weights.astype(_FLOAT16).tobytes()
+
+
+def law_from_bytes(
+    raw: bytes, vocabulary_size: int, precision: Precision, field: str
+) -> NDArray[np.float32]:
+    """Decode a law [V]; raises InvalidArgument(field) if it is not one."""
+    dtype = _FLOAT32 if precision == "float32" else _FLOAT16
+    if len(raw) != vocabulary_size * dtype.itemsize:
+        raise InvalidArgument(
+            field, f"{len(raw)} bytes for {vocabulary_size} values of {precision}"
+        )
+    law = np.frombuffer(raw, dtype=dtype).astype(np.float32)
+    if precision == "float16":
+        if not (law.min() >= 0 and law.max() == 1):  # False for NaN as well
+            raise InvalidArgument(field, "weights are not in [0, 1] with maximum 1")
+        law /= law.sum()
+    check_law(law, vocabulary_size, field)
+    return law
+
+
+def wire_law(law: Array, precision: Precision) -> NDArray[np.float32]:
+    """The law [V] the other end reconstructs from law_to_bytes(law, precision)."""
+    return law_from_bytes(law_to_bytes(law, precision), len(law), precision, "law")
+
+
+def floats_to_bytes(values: Sequence[float] | NDArray[Any]) -> bytes:
+    """Encode numbers as float32."""
+    return np.asarray(values, dtype=_FLOAT32).tobytes()
+
+
+def floats_from_bytes(raw: bytes, field: str) -> NDArray[np.float32]:
+    """Decode float32 numbers; raises InvalidArgument(field) for a torn or non-finite one."""
+    if len(raw) % _FLOAT32.itemsize:
+        raise InvalidArgument(field, f"{len(raw)} bytes are not whole float32 numbers")
+    values = np.frombuffer(raw, dtype=_FLOAT32).astype(np.float32)
+    if not np.isfinite(values).all():
+        raise InvalidArgument(field, "has values that are not finite")
+    return values

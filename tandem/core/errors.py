@@ -1,0 +1,28 @@
+"""The two ways a caller can be wrong: a bad value, or a good message at the wrong moment.
+
+Servers map these to status codes, so neither may ever be raised for a fault of our own.
+"""
+
+
+class TandemError(Exception):
+    """Base of every error Tandem raises on purpose."""
+
+
+class ProtocolError(TandemError):
+    """A message that the receiving state machine does not allow in its present state."""
+
+    def __init__(self, state: str, message: str, why: str = "") -> None:
+        """`state` and `message` are the names of the state and of the offending message."""
+        super().__init__(f"{message} in state {state}" + (f": {why}" if why else ""))
+        self.state = state
+        self.message = message
+        self.why = why
+
+
+class InvalidArgument(TandemError):  # noqa: N818 (named like the gRPC status it becomes)
+    """A value from a caller that is out of range, of the wrong shape, or not a number."""
+
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(f"{field}: {why}")
+        self.field = field
+        self.why = why

@@ -1,0 +1,142 @@
+"""Laws: the next-token distribution that is sampled, after temperature, top-k and top-p.
+
+Invariant: a law is a float array [V] with entries in [0, 1] that sums to 1; greedy decoding is the
+one-hot law. Laws are float32, the wire precision, from the start, so that both ends of a link
+compute with the same numbers. Truncation always comes before sampling (TSLT: then it costs at most
+the truncated mass of acceptance and no exactness).
+"""
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.errors import InvalidArgument
+
+Array = NDArray[Any]
+
+_COLDEST = float(np.finfo(np.float32).tiny)
+_HOTTEST = float(np.finfo(np.float32).max)
+_SUM_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How a law is made from logits. top_k = 0 and top_p = 1 switch the truncations off."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    @property
+    def greedy(self) -> bool:
+        """Temperature 0: the law is one-hot on the most likely token."""
+        return self.temperature == 0
+
+    def validate(self, vocabulary_size: int) -> None:
+        """Raise InvalidArgument naming the first field that is out of range (NaN included)."""
+        if not 0 <= self.temperature < np.inf:
+            raise InvalidArgument("temperature", f"{self.temperature} is not in [0, inf)")
+        if not 0 <= self.top_k <= vocabulary_size:
+            raise InvalidArgument("top_k", f"{self.top_k} is not in [0, {vocabulary_size}]")
+        if not 0 < self.top_p <= 1:
+            raise InvalidArgument("top_p", f"{self.top_p} is not in (0, 1]")
+
+
+def law_from_logits(logits: Array, sampling: Sampling) -> NDArray[np.float32]:
+    """The law [V] float32 of `logits` [V]: temperature, then top-k, then top-p, normalised.
+
+    Top-p keeps the smallest set of most likely tokens whose mass reaches top_p. Ties at either
+    border, and the greedy choice, go to the lower token id. Raises InvalidArgument("logits") for
+    NaN, +inf or nothing but -inf, and names the field of `sampling` that is out of range.
+    """
+    if logits.ndim != 1 or not len(logits):
+        raise InvalidArgument("logits", f"shape {logits.shape} is not [V]")
+    sampling.validate(len(logits))
+    with np.errstate(over="ignore"):
+        scores = logits.astype(np.float32)  # a copy: it becomes the law in place
+        highest = float(scores.max())
+        if not isfinite(highest):  # max passes NaN on
+            raise InvalidArgument("logits", f"maximum is {highest}")
+        if sampling.greedy:
+            return _one_hot(len(scores), int(scores.argmax()))
+        if 0 < sampling.top_k < len(scores):
+            _keep_largest(scores, sampling.top_k, -np.inf)
+        scores -= np.float32(highest)
+        scores /= np.float32(min(max(sampling.temperature, _COLDEST), _HOTTEST))
+    law: NDArray[np.float32] = np.exp(scores, out=scores)
+    if sampling.top_p < 1:
+        _keep_nucleus(law, sampling.top_p)
+    law /= law.sum()
+    return law
+
+
+def laws_from_logits(logits: Array, sampling: Sampling) -> NDArray[np.float32]:
+    """The laws [n, V] of `logits` [n, V]; row i is bit for bit law_from_logits(logits[i])."""
+    if logits.ndim != 2:
+        raise InvalidArgument("logits", f"shape {logits.shape} is not [n, V]")
+    laws = np.empty(logits.shape, dtype=np.float32)
+    for row, law in zip(logits, laws, strict=True):
+        law[:] = law_from_logits(row, sampling)
+    return laws
+
+
+def check_law(law: Array, vocabulary_size: int, field: str) -> None:
+    """Raise InvalidArgument(field) unless `law` is [V], finite, in [0, 1] and sums to 1 ± 1e-3."""
+    if law.shape != (vocabulary_size,):
+        raise InvalidArgument(field, f"shape {law.shape} for a vocabulary of {vocabulary_size}")
+    if not (law.min() >= 0 and law.max() <= 1):  # False for NaN as well
+        raise InvalidArgument(field, "has entries outside [0, 1]")
+    total = float(law.sum(dtype=np.float64))
+    if abs(total - 1) > _SUM_TOLERANCE:
+        raise InvalidArgument(field, f"sums to {total}, not 1")
+
+
+def most_likely(law: Array, count: int) -> NDArray[np.intp]:
+    """The ids, ascending, of the `count` largest entries of `law` [V]; ties go to the lower id.
+
+    Entries of zero never count, so the answer may be shorter.
+    """
+    if count <= 0:
+        return np.empty(0, dtype=np.intp)
+    kept = law.copy()
+    if count < len(law):
+        _keep_largest(kept, count, 0)
+    return (kept > 0).nonzero()[0]
+
+
+def _one_hot(vocabulary_size: int, token: int) -> NDArray[np.float32]:
+    law = np.zeros(vocabulary_size, dtype=np.float32)
+    law[token] = 1
+    return law
+
+
+def _keep_nucleus(weights: Array, top_p: float) -> None:
+    """Zero, in place, all of `weights` outside the smallest set that holds `top_p` of the sum."""
+    total = float(weights.sum(dtype=np.float64))
+    # What lies below this bar weighs less than 1 - top_p altogether, so the nucleus lies above it
+    # and only that part needs sorting.
+    bar = (1 - top_p) * total / len(weights)
+    ordered = np.sort(weights.compress(weights >= bar))[::-1]
+    reached = np.cumsum(ordered, dtype=np.float64)
+    count = int(reached.searchsorted(top_p * total, side="left")) + 1
+    if count < len(ordered):
+        _keep_largest(weights, count, 0, border=ordered[count - 1])
+    else:
+        np.putmask(weights, weights < bar, 0)
+
+
+def _keep_largest(values: Array, count: int, fill: float, border: Any = None) -> None:
+    """Set, in place, all but the `count` largest values to `fill`; ties stay by lower index.
+
+    `border` is the smallest value that stays, if the caller knows it.
+    """
+    if border is None:
+        border = np.partition(values, len(values) - count)[len(values) - count]
+    outside = values < border
+    surplus = len(values) - int(np.count_nonzero(outside)) - count
+    if surplus:
+        outside[np.flatnonzero(values == border)[-surplus:]] = True
+    np.putmask(values, outside, fill)

@@ -1,0 +1,147 @@
+"""Split verification with a lossless sparse answer (DESIGN 3.2; replaces PicoSpec's lossy top-K).
+
+The cloud rejected a draft token but does not know the draft law; the edge knows it, but not the
+target law. The cloud sends the head of the target law and a few tokens drawn from its tail; from
+these the edge draws from norm(max(0, target - draft)) exactly, rarely asking for the full law.
+
+Invariant: the law of the recovered token does not depend on `top` or `tail_draws`, which only
+trade bytes for the rare extra trip. That holds only if an edge that has run out of tail tokens
+*finishes the same draw* when the full law arrives: to draw afresh at once would give the head a
+second turn before the tail has had its own.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.acceptance import residual
+from tandem.core.chance import Chance, Purpose
+from tandem.core.errors import InvalidArgument
+from tandem.core.laws import Array, most_likely
+from tandem.core.tokens import check_token_ids
+
+_MASS_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseAnswer:
+    """What the cloud tells about a target law at the position of a rejection.
+
+    ids [M] ascending with probs [M]: the head, the most likely tokens. tail_mass: the mass of all
+    others. tail_ids [R] with tail_probs [R]: independent draws from the target law restricted to
+    the tail, in order, repeats allowed, each with its probability under the whole target law.
+    """
+
+    ids: NDArray[np.integer[Any]]
+    probs: Array
+    tail_mass: Any
+    tail_ids: NDArray[np.integer[Any]]
+    tail_probs: Array
+
+    def validate(self, vocabulary_size: int) -> None:
+        """Raise InvalidArgument naming the first field that no honest cloud would send."""
+        _check_probs(self.ids, self.probs, vocabulary_size, "ids", "probs")
+        _check_probs(self.tail_ids, self.tail_probs, vocabulary_size, "tail_ids", "tail_probs")
+        if (self.ids[1:] <= self.ids[:-1]).any():
+            raise InvalidArgument("ids", "not in ascending order without repeats")
+        if np.isin(self.tail_ids, self.ids).any():
+            raise InvalidArgument("tail_ids", "overlaps ids")
+        if not 0 <= self.tail_mass <= 1 + _MASS_TOLERANCE:
+            raise InvalidArgument("tail_mass", f"{self.tail_mass} is not in [0, 1]")
+        if len(self.tail_ids) and self.tail_mass == 0:
+            raise InvalidArgument("tail_mass", "zero beside tail tokens")
+        mass = float(self.probs.sum()) + float(self.tail_mass)
+        if not 0 < mass <= 1 + _MASS_TOLERANCE:
+            raise InvalidArgument("probs", f"mass with the tail is {mass}, not 1")
+
+
+@dataclass(frozen=True, slots=True)
+class NeedFullLaw:
+    """The answer ran out of tail tokens; `draw` numbers the random decision that comes next."""
+
+    draw: int
+
+
+def make_sparse_answer(
+    target_probs: Array, top: int, tail_draws: int, chance: Chance, position: int
+) -> SparseAnswer:
+    """The cloud's side: the `top` most likely tokens of the target law [V] and `tail_draws` draws
+    from the rest (none if there is no rest)."""
+    ids = most_likely(target_probs, top)
+    tail = _without(target_probs, ids)
+    drawn = [
+        chance.pick(tail, position, Purpose.TAIL, draw)
+        for draw in range(tail_draws if tail.any() else 0)
+    ]
+    tail_ids = np.array(drawn, dtype=np.intp)
+    return SparseAnswer(ids, target_probs[ids], tail.sum(), tail_ids, target_probs[tail_ids])
+
+
+def draw_from_sparse_answer(
+    answer: SparseAnswer, draft_probs: Array, chance: Chance, position: int
+) -> int | NeedFullLaw:
+    """The edge's side: the recovered token, or a request for the full law (one more round trip).
+
+    `draft_probs` [V] is the law the rejected token was drawn from. The answer must be valid.
+    """
+    head_rest: Array = np.maximum(answer.probs - draft_probs[answer.ids], 0)
+    head_mass = head_rest.sum()
+    if not head_mass + answer.tail_mass > 0:  # equal laws, rejected by rounding: as in residual()
+        head_rest, head_mass = answer.probs, answer.probs.sum()
+    draw = 0
+    while True:
+        whole = head_mass + answer.tail_mass
+        if chance.happens(head_mass, whole, position, Purpose.RECOVER, draw):
+            return int(answer.ids[chance.pick(head_rest, position, Purpose.RECOVER, draw + 1)])
+        turn = draw // 2
+        if turn == len(answer.tail_ids):
+            return NeedFullLaw(draw + 1)
+        token = int(answer.tail_ids[turn])
+        target_prob = answer.tail_probs[turn]
+        if _keeps(target_prob, draft_probs[token], chance, position, draw + 1):
+            return token
+        draw += 2
+
+
+def finish_with_full_law(
+    answer: SparseAnswer,
+    target_probs: Array,
+    draft_probs: Array,
+    need: NeedFullLaw,
+    chance: Chance,
+    position: int,
+) -> int:
+    """The recovered token once the full target law [V] is here: the draw that stopped at `need`
+    goes on with a tail token of the edge's own, and only if that is refused starts afresh."""
+    tail = _without(target_probs, answer.ids)
+    if not tail.any():
+        raise InvalidArgument("target_probs", "no mass outside the sparse answer's ids")
+    token = chance.pick(tail, position, Purpose.RECOVER, need.draw)
+    if _keeps(target_probs[token], draft_probs[token], chance, position, need.draw + 1):
+        return token
+    rest = residual(target_probs, draft_probs)
+    return chance.pick(rest, position, Purpose.RECOVER, need.draw + 2)
+
+
+def _keeps(target_prob: Any, draft_prob: Any, chance: Chance, position: int, draw: int) -> bool:
+    """Whether a tail token stays: with probability max(0, target - draft)/target."""
+    rest = max(target_prob - draft_prob, 0)
+    return chance.happens(rest, target_prob, position, Purpose.RECOVER, draw)
+
+
+def _without(law: Array, ids: NDArray[np.integer[Any]]) -> Array:
+    rest = law.copy()
+    rest[ids] = 0
+    return rest
+
+
+def _check_probs(
+    ids: Array, probs: Array, vocabulary_size: int, ids_field: str, probs_field: str
+) -> None:
+    if ids.ndim != 1 or ids.shape != probs.shape:
+        raise InvalidArgument(probs_field, f"shape {probs.shape} for ids {ids.shape}")
+    check_token_ids(ids, vocabulary_size, ids_field)
+    if not ((probs > 0) & (probs <= 1)).all():  # False for NaN as well
+        raise InvalidArgument(probs_field, "has entries outside (0, 1]")

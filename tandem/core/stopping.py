@@ -1,0 +1,65 @@
+"""Why a generation ends, and finding stop strings in text that arrives piece by piece."""
+
+from enum import StrEnum
+
+from tandem.core.errors import InvalidArgument
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended, in the words of the HTTP interface where it has one."""
+
+    STOP = "stop"
+    """An end-of-sequence token or a stop string."""
+    LENGTH = "length"
+    """The token limit or the context length."""
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class StopStrings:
+    """Incremental matcher that lets no part of a stop string out.
+
+    Invariant: the text emitted and the match depend on the whole text only, not on how it was cut
+    into pieces. The stop string that is complete first wins; of several complete at the same
+    character, the longest. The text ends before it.
+    """
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        if not all(stops):
+            raise InvalidArgument("stop", "has an empty string")
+        self._stops = stops
+        self._held = ""
+        self._matched = False
+
+    def push(self, text_delta: str) -> tuple[str, bool]:
+        """Take more text; return (text now safe to emit, whether a stop string is complete).
+
+        After a match nothing more is emitted.
+        """
+        if self._matched:
+            return "", True
+        text = self._held + text_delta
+        if (start := self._first_match(text)) is not None:
+            self._held = ""
+            self._matched = True
+            return text[:start], True
+        keep = max((_overlap(text, stop) for stop in self._stops), default=0)
+        safe = len(text) - keep
+        self._held = text[safe:]
+        return text[:safe], False
+
+    def flush(self) -> str:
+        """The text held back for a stop string that never became complete; ends the matching."""
+        held, self._held = self._held, ""
+        return held
+
+    def _first_match(self, text: str) -> int | None:
+        found = ((text.find(stop), len(stop)) for stop in self._stops)
+        ends = [(start + length, start) for start, length in found if start >= 0]
+        return min(ends)[1] if ends else None
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Length of the longest proper prefix of `stop` that ends `text`."""
+    longest = min(len(stop) - 1, len(text))
+    return next((n for n in range(longest, 0, -1) if text.endswith(stop[:n])), 0)

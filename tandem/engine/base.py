@@ -1,0 +1,140 @@
+"""What an engine is: sessions of committed tokens, and forward passes over packed segments.
+
+Invariant: a session's `length` counts the tokens whose keys and values are kept; only a completed
+`forward`, `rollback` and `keep_path` change it. An engine and its sessions belong to one thread.
+This module must not import torch or transformers.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.errors import TandemError
+
+Logits = NDArray[np.float32]
+
+
+class ForwardCancelled(TandemError):  # noqa: N818 (nothing went wrong)
+    """A forward pass was given up between two layers; no session's length has changed."""
+
+
+def never() -> bool:
+    """The `cancelled` callback of a forward pass that runs to its end."""
+    return False
+
+
+class Session(Protocol):
+    """The keys and values of one sequence, inside one engine."""
+
+    @property
+    def length(self) -> int:
+        """Number of committed tokens."""
+        ...
+
+    @property
+    def capacity(self) -> int:
+        """Most tokens this session may hold, fed tree nodes included."""
+        ...
+
+    def rollback(self, length: int) -> None:
+        """Forget every token after the first `length`, and the nodes of an unfinished tree.
+
+        Raises InvalidArgument("length") unless 0 <= length <= self.length.
+        """
+        ...
+
+    def keep_path(self, indices: Sequence[int]) -> None:
+        """After a tree forward: commit these nodes, given from the root down, and drop the others.
+
+        `indices` point into the tree segment's `token_ids` and must form a path that starts at a
+        node whose parent is -1; an empty path drops the whole tree. Raises InvalidArgument when no
+        tree is pending or the indices are no such path.
+        """
+        ...
+
+    def close(self) -> None:
+        """Free the keys and values. Closing twice is allowed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What one forward pass does for one session.
+
+    Feeds `token_ids` after the session's committed tokens and returns the logits after each of the
+    last `wanted` of them. With `parents` the tokens are the nodes of a tree: `parents[i] < i` is
+    the index of node i's parent, -1 stands for the last committed token, and a node sees the
+    committed tokens, its ancestors and itself. Tree nodes are pending until `Session.keep_path`;
+    the session's next forward (also a cancelled one) or rollback discards them.
+    """
+
+    session: Session
+    token_ids: tuple[int, ...]
+    wanted: int
+    parents: tuple[int, ...] | None = None
+
+
+class Engine(Protocol):
+    """A causal language model with sessions."""
+
+    @property
+    def model_name(self) -> str: ...
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of logits per position; token ids are 0 <= id < vocabulary_size."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens a session can have."""
+        ...
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+
+    @property
+    def vocabulary_hash(self) -> str:
+        """Content hash of the vocabulary: equal hashes mean equal ids for equal strings."""
+        ...
+
+    @property
+    def kv_bytes_per_token(self) -> int: ...
+
+    @property
+    def kv_bytes_in_use(self) -> int:
+        """Bytes of keys and values now allocated; prefixes shared by forks count once."""
+        ...
+
+    @property
+    def sessions_open(self) -> int: ...
+
+    def open(self, capacity: int) -> Session:
+        """An empty session for up to `capacity` tokens.
+
+        Raises InvalidArgument("capacity") unless 1 <= capacity <= context_length.
+        """
+        ...
+
+    def fork(self, parent: Session, length: int, capacity: int) -> Session:
+        """A session that starts with the parent's first `length` tokens, without copying them.
+
+        Both go on independently afterwards, and either may be closed first. Raises InvalidArgument
+        unless 0 <= length <= parent.length and max(1, length) <= capacity <= context_length.
+        """
+        ...
+
+    def forward(
+        self, batch: Sequence[Segment], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        """Feed every segment in one pass; one array [wanted, vocabulary_size] per segment.
+
+        Each session may appear once. A segment without `parents` advances its session's length.
+        The batch is checked before anything changes: InvalidArgument names the field.
+        `cancelled` is asked before each layer; once it answers True the pass raises
+        ForwardCancelled and every length is as before.
+        """
+        ...

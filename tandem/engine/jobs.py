@@ -1,0 +1,231 @@
+"""The engine thread: every model pass of one engine, packed over all jobs that are ready.
+
+A job asks for one forward pass or several in a row (a draft of n tokens); jobs join and leave
+between passes, which is continuous batching. Invariant: the engine and its sessions are touched by
+this thread alone; the event loop only hands jobs over and gets results back. Must not import grpc.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
+
+from tandem.core.errors import TandemError
+from tandem.engine.base import Engine, ForwardCancelled, Logits, Segment, Session
+
+Result = TypeVar("Result")
+ResultOut = TypeVar("ResultOut", covariant=True)
+
+
+class EngineStopped(TandemError):
+    """The engine thread has stopped; what was asked of it will not be done."""
+
+
+class Job(Protocol[ResultOut]):
+    """One or more passes over one session. Every method runs on the engine thread."""
+
+    def segment(self) -> Segment:
+        """What to feed in the next pass."""
+
+    def take(self, logits: Logits) -> bool:
+        """Take the pass's logits [wanted, vocabulary]; True when the job is done."""
+
+    def result(self) -> ResultOut:
+        """The outcome of a job that is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds a job waited, then took from its first pass's start to its last one's end, and the
+    largest number of jobs it shared a pass with."""
+
+    queue_s: float
+    model_s: float
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[Result]):
+    """A finished job's result and what it cost."""
+
+    value: Result
+    cost: Cost
+
+
+class Ticket(Generic[Result]):
+    """A job handed over: await its `future`, or `cancel` it (between layers at the latest)."""
+
+    def __init__(self, job: Job[Result], loop: asyncio.AbstractEventLoop) -> None:
+        self.future: asyncio.Future[Done[Result]] = loop.create_future()
+        self.cancelled = False
+        self.job = job
+        self.submitted_s = time.perf_counter()
+        self.started_s = 0.0
+        self.batch_size = 0
+        self._loop = loop
+
+    def cancel(self) -> None:
+        """Give the job up; the future is cancelled at once, the pass ends soon after."""
+        self.cancelled = True
+        self.future.cancel()
+
+    def done(self) -> Done[Result]:
+        ended_s = time.perf_counter()
+        queue_s = self.started_s - self.submitted_s
+        cost = Cost(queue_s, ended_s - self.started_s, self.batch_size)
+        return Done(self.job.result(), cost)
+
+    def post(self, done: Done[Result]) -> None:
+        self._loop.call_soon_threadsafe(_settle, self.future, done, None)
+
+    def fail(self, error: Exception) -> None:
+        self._loop.call_soon_threadsafe(_settle, self.future, None, error)
+
+
+class EngineThread:
+    """Runs one engine. `on_pass(seconds, jobs)` is called on the thread after every pass."""
+
+    def __init__(
+        self, engine: Engine, name: str, on_pass: Callable[[float, int], None] = lambda s, n: None
+    ) -> None:
+        self.engine = engine
+        self._on_pass = on_pass
+        self._inbox: SimpleQueue[Ticket[object] | Callable[[], None] | None] = SimpleQueue()
+        self._active: list[Ticket[object]] = []
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._stopped = False
+        self._handover = threading.Lock()
+        self._thread.start()
+
+    def submit(self, job: Job[Result]) -> Ticket[Result]:
+        """Hand a job over; its ticket's future brings the result, or the job's own error."""
+        ticket = Ticket(job, asyncio.get_running_loop())
+        self._put(ticket)  # type: ignore[arg-type]  # the thread never looks at the result's type
+        return ticket
+
+    def call(self, function: Callable[[], Result]) -> asyncio.Future[Result]:
+        """Run a short function on the engine thread, between passes. Once handed over it runs, even
+        if nobody waits for the future any more; functions run in the order of the calls."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+
+        def run() -> None:
+            try:
+                value = function()
+            except Exception as error:
+                loop.call_soon_threadsafe(_settle, future, None, error)
+            else:
+                loop.call_soon_threadsafe(_settle, future, value, None)
+
+        self._put(run)
+        return future
+
+    @asynccontextmanager
+    async def session(self, capacity: int) -> AsyncIterator[Session]:
+        """A KV session of the engine; freed on every way out, cancellation included."""
+        opened: list[Session] = []
+
+        def close() -> None:
+            for session in opened:
+                session.close()
+
+        try:
+            await self.call(lambda: opened.append(self.engine.open(capacity)))
+            yield opened[0]
+        finally:
+            # Runs after the opening, whether or not that was waited for; shielded, because a
+            # cancelled call must free its keys and values all the same.
+            await asyncio.shield(self.call(close))
+
+    def stop(self) -> None:
+        """End the thread after what was handed over before; jobs under way fail. Blocks."""
+        with self._handover:
+            if self._stopped:
+                return
+            self._stopped = True
+            self._inbox.put(None)
+        self._thread.join()
+
+    def _put(self, item: Ticket[object] | Callable[[], None]) -> None:
+        with self._handover:
+            if self._stopped:
+                raise EngineStopped("the engine has stopped")
+            self._inbox.put(item)
+
+    def _run(self) -> None:
+        while self._receive():
+            self._active = [ticket for ticket in self._active if not ticket.cancelled]
+            if self._active:
+                self._pass(self._active)
+        for ticket in self._active:
+            ticket.fail(EngineStopped("the engine stopped under the job"))
+
+    def _receive(self) -> bool:
+        """Take what was handed over, waiting only when there is nothing else to do."""
+        wait = not self._active
+        while True:
+            try:
+                item = self._inbox.get(block=wait)
+            except Empty:
+                return True
+            wait = False
+            if item is None:
+                return False
+            if isinstance(item, Ticket):
+                self._active.append(item)
+            else:
+                item()
+
+    def _pass(self, tickets: list[Ticket[object]]) -> None:
+        """One packed forward. If it fails for several jobs, each gets its own, so that one job's
+        error is not another's."""
+        started_s = time.perf_counter()
+        try:
+            finished = self._forward(tickets, started_s)
+        except ForwardCancelled:
+            return
+        except Exception as error:
+            if len(tickets) > 1:
+                for ticket in tickets:
+                    self._pass([ticket])
+                return
+            self._active.remove(tickets[0])
+            tickets[0].fail(error)
+            return
+        for ticket in finished:
+            self._active.remove(ticket)
+        self._on_pass(time.perf_counter() - started_s, len(tickets))
+
+    def _forward(self, tickets: list[Ticket[object]], started_s: float) -> list[Ticket[object]]:
+        segments = [ticket.job.segment() for ticket in tickets]
+        logits = self.engine.forward(
+            segments, cancelled=lambda: all(ticket.cancelled for ticket in tickets)
+        )
+        finished = []
+        for ticket, rows in zip(tickets, logits, strict=True):
+            ticket.started_s = ticket.started_s or started_s
+            ticket.batch_size = max(ticket.batch_size, len(tickets))
+            try:
+                if not ticket.job.take(rows):
+                    continue
+                ticket.post(ticket.done())
+            except Exception as error:  # the job's own; its neighbours' passes stand
+                ticket.fail(error)
+            finished.append(ticket)
+        return finished
+
+
+def _settle(future: asyncio.Future[Any], value: object, error: Exception | None) -> None:
+    """On the event loop: bring an outcome to whoever still waits for it."""
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(value)

@@ -1,0 +1,246 @@
+"""Runs a TCP link emulator as a process of its own, and lets others steer it.
+
+Steering is one JSON object per line on a localhost socket, each answered by one line:
+`{"op": "cut"}`, `{"op": "restore"}`, `{"op": "drop"}`, `{"op": "stats"}`, and
+`{"op": "set", "rtt_s": 0.02, "mbps": 20, "jitter_s": 0, "up": {…}, "down": {…}}`, where what is
+left out keeps its value, `rtt_s` and the like hold for both directions, and `up` and `down` take
+the fields of `LinkSettings`. Answers are `{"ok": true, …}` with the stats and settings in force,
+or `{"ok": false, "error": "field: why"}`.
+
+Invariant: a request either takes effect as a whole or changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import json
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields, replace
+from typing import Any, Self
+
+from tandem.core.errors import InvalidArgument
+from tandem.netem.link_model import LinkSettings, settings_from
+from tandem.netem.tcp_emulator import Address, TcpLinkEmulator
+
+_CONTROL_HOST = "127.0.0.1"
+_LINE_BYTES = 64 << 10
+_SETTING_FIELDS = frozenset(field.name for field in fields(LinkSettings))
+
+
+def serve_link(
+    listen: Address,
+    target: Address,
+    *,
+    rtt_s: float = 0.0,
+    jitter_s: float = 0.0,
+    mbps: float | None = None,
+    control_port: int | None = None,
+    seed: int = 0,
+    on_ready: Callable[[Address, Address | None], None] | None = None,
+) -> None:
+    """`run_link` on a fresh event loop (uvloop where installed) until SIGINT or SIGTERM."""
+    uvloop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    if importlib.util.find_spec("uvloop") is not None:
+        import uvloop
+
+        uvloop_factory = uvloop.new_event_loop
+
+    async def run_until_signalled() -> None:
+        link = asyncio.ensure_future(
+            run_link(
+                listen,
+                target,
+                rtt_s=rtt_s,
+                jitter_s=jitter_s,
+                mbps=mbps,
+                control_port=control_port,
+                seed=seed,
+                on_ready=on_ready,
+            )
+        )
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, link.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await link
+
+    with asyncio.Runner(loop_factory=uvloop_factory) as runner:
+        runner.run(run_until_signalled())
+
+
+async def run_link(
+    listen: Address,
+    target: Address,
+    *,
+    rtt_s: float = 0.0,
+    jitter_s: float = 0.0,
+    mbps: float | None = None,
+    control_port: int | None = None,
+    seed: int = 0,
+    on_ready: Callable[[Address, Address | None], None] | None = None,
+) -> None:
+    """Emulate a symmetric link between `listen` and `target` until cancelled.
+
+    `rtt_s` is split evenly; `mbps` (None: no limit) and `jitter_s` hold for each direction.
+    `control_port` opens the control socket on localhost (0: any free port). `on_ready` is given
+    the address listened on and that of the control socket. Raises OSError naming an address that
+    cannot be listened on, and InvalidArgument naming a bad setting.
+    """
+    settings = settings_from(rtt_s, mbps, jitter_s)
+    async with contextlib.AsyncExitStack() as stack:
+        emulator = TcpLinkEmulator(listen, target, settings, settings, seed=seed)
+        await stack.enter_async_context(emulator)
+        control_address = None
+        if control_port is not None:
+            control = await stack.enter_async_context(LinkControl(emulator, control_port))
+            control_address = control.address
+        if on_ready is not None:
+            on_ready(emulator.address, control_address)
+        await asyncio.Event().wait()
+
+
+class LinkControl:
+    """The control socket of one emulator; an asynchronous context manager."""
+
+    def __init__(self, emulator: TcpLinkEmulator, port: int = 0) -> None:
+        """Listens on localhost only; port 0 takes a free port."""
+        self._emulator = emulator
+        self._port = port
+        self._clients: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        """Raises OSError naming the address if it cannot be listened on."""
+        try:
+            self._server = await asyncio.start_server(
+                self._accepted, _CONTROL_HOST, self._port, limit=_LINE_BYTES
+            )
+        except OSError as error:
+            where = f"{_CONTROL_HOST}:{self._port}"
+            why = f"cannot listen for control on {where}: {error.strerror or error}"
+            raise OSError(error.errno, why) from error
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for client in self._clients:
+            client.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
+        await self._server.wait_closed()
+
+    @property
+    def address(self) -> Address:
+        """Host and port of the control socket."""
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return host, port
+
+    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._clients.add(client)
+        client.add_done_callback(self._clients.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A client that goes away, or sends a line without end, costs only its own connection.
+        with contextlib.suppress(ConnectionError, ValueError), contextlib.closing(writer):
+            while line := await reader.readline():
+                answer = answer_request(self._emulator, line)
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await writer.drain()
+
+
+def answer_request(emulator: TcpLinkEmulator, line: bytes) -> dict[str, Any]:
+    """Carry out one line of the control socket and return its answer."""
+    try:
+        _carry_out(emulator, _parse(line))
+    except InvalidArgument as error:
+        return {"ok": False, "error": str(error)}
+    up, down = emulator.settings
+    return {"ok": True, **asdict(emulator.stats()), "up": asdict(up), "down": asdict(down)}
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument("request", f"not a line of JSON: {error}") from error
+    if not isinstance(request, dict):
+        raise InvalidArgument("request", "must be a JSON object")
+    return request
+
+
+def _carry_out(emulator: TcpLinkEmulator, request: Mapping[str, Any]) -> None:
+    operation = request.get("op")
+    if operation == "set":
+        emulator.configure(*_changed(emulator.settings, request))
+        return
+    plain: dict[str, Callable[[], None]] = {
+        "cut": emulator.cut,
+        "restore": emulator.restore,
+        "drop": emulator.drop,
+        "stats": lambda: None,
+    }
+    if not isinstance(operation, str) or operation not in plain:
+        raise InvalidArgument("op", f"must be cut, restore, drop, set or stats, is {operation!r}")
+    _refuse_unknown(request, frozenset({"op"}))
+    plain[operation]()
+
+
+def _changed(
+    settings: tuple[LinkSettings, LinkSettings], request: Mapping[str, Any]
+) -> tuple[LinkSettings, LinkSettings]:
+    """Settings up and down after a `set` request."""
+    _refuse_unknown(request, frozenset({"op", "rtt_s", "mbps", "jitter_s", "up", "down"}))
+    common: dict[str, Any] = {}
+    if "rtt_s" in request:
+        common["delay_s"] = settings_from(_number("rtt_s", request["rtt_s"])).delay_s
+    if "mbps" in request:
+        mbps = request["mbps"]
+        limited = None if mbps is None else _number("mbps", mbps)
+        common["bytes_per_s"] = settings_from(0.0, limited).bytes_per_s
+    if "jitter_s" in request:
+        common |= {"jitter_s": _number("jitter_s", request["jitter_s"]), "jitter_trace": None}
+    up, down = (
+        replace(before, **common | _direction(side, request.get(side, {})))
+        for side, before in zip(("up", "down"), settings, strict=True)
+    )
+    return up, down
+
+
+def _direction(side: str, wanted: Any) -> dict[str, Any]:
+    """The fields of one direction's settings that a `set` request names."""
+    if not isinstance(wanted, dict):
+        raise InvalidArgument(side, "must be a JSON object")
+    _refuse_unknown(wanted, _SETTING_FIELDS)
+    chosen: dict[str, Any] = {}
+    for field, value in wanted.items():
+        nullable = field in ("jitter_trace", "bytes_per_s")
+        if value is None and nullable:
+            chosen[field] = None
+        elif field == "jitter_trace":
+            if not isinstance(value, list):
+                raise InvalidArgument(field, "must be a list of numbers or null")
+            chosen[field] = tuple(_number(field, extra) for extra in value)
+        else:
+            chosen[field] = _number(field, value)
+    # One kind of jitter takes the place of the other unless both are asked for.
+    if chosen.get("jitter_trace"):
+        chosen.setdefault("jitter_s", 0.0)
+    if chosen.get("jitter_s"):
+        chosen.setdefault("jitter_trace", None)
+    return chosen
+
+
+def _refuse_unknown(request: Mapping[str, Any], known: frozenset[str]) -> None:
+    for field in request:
+        if field not in known:
+            raise InvalidArgument(field, f"unknown; there are {', '.join(sorted(known))}")
+
+
+def _number(field: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidArgument(field, f"must be a number, is {value!r}")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise InvalidArgument(field, "is too large") from error

@@ -1,0 +1,261 @@
+"""One request in virtual time: the two real state machines, a modelled link, laws from functions.
+
+Invariant: pure and seeded; nothing sleeps and no clock is read, so a day of cuts takes seconds.
+Must not import asyncio, grpc, torch or time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from tandem.core.codecs import wire_law
+from tandem.core.errors import ProtocolError
+from tandem.core.laws import Array
+from tandem.netem.link_model import Link, LinkPair
+from tandem.policy.presets import Uplink
+from tandem.protocol.cloud import CloudMachine, CloudModel, VerifyWork
+from tandem.protocol.edge import EdgeMachine
+from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
+from tandem.protocol.messages import CloudMessage, EdgeMessage, Open, Work
+from tandem.protocol.outputs import (
+    Commit,
+    Drafted,
+    DraftWork,
+    EdgeOutput,
+    EdgeRequest,
+    EdgeStats,
+    Finish,
+    Reconnect,
+    Send,
+)
+
+Message = TypeVar("Message", bound=EdgeMessage | CloudMessage)
+LawOf = Callable[[tuple[int, ...]], Array]
+MAX_EVENTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTimes:
+    """Seconds per draft step, per pass over one token, and per further token in it."""
+
+    draft_s: float = 0.024
+    verify_first_s: float = 0.072
+    verify_further_s: float = 0.003
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """`cuts`: (start, end) while the link carries nothing; `resets`: the stream breaks;
+    `departures`: the cloud says GoingAway."""
+
+    cuts: tuple[tuple[float, float], ...] = ()
+    resets: tuple[float, ...] = ()
+    departures: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What one simulated request did. `commits`: (virtual time, tokens, unverified)."""
+
+    token_ids: tuple[int, ...]
+    finish: Finish
+    duration_s: float
+    commits: tuple[tuple[float, Commit], ...]
+    stats: EdgeStats
+
+
+def simulate(
+    request: EdgeRequest,
+    draft_law: LawOf,
+    target_law: LawOf,
+    link: LinkPair,
+    times: ModelTimes | None = None,
+    faults: Faults | None = None,
+    lost_cloud: LostCloud = LostCloud.WAIT,
+    liveness_times: LivenessTimes | None = None,
+    size_of: Callable[[EdgeMessage | CloudMessage], int] = lambda message: 64,
+) -> Simulated:
+    """Run one request to its end. `draft_law`, `target_law`: context ids to the law after sampling
+    settings, float32 [vocabulary]. Raises ProtocolError when the machines stop making progress."""
+    liveness = Liveness(lost_cloud, liveness_times or LivenessTimes(), now=0.0)
+    run = _Run(
+        edge=EdgeMachine(request, liveness),
+        draft_law=draft_law,
+        target_law=target_law,
+        link=link,
+        times=times or ModelTimes(),
+        size_of=size_of,
+    )
+    run.schedule(faults or Faults())
+    return run.to_the_end()
+
+
+@dataclass(slots=True)
+class _Run:
+    edge: EdgeMachine
+    draft_law: LawOf
+    target_law: LawOf
+    link: LinkPair
+    times: ModelTimes
+    size_of: Callable[[EdgeMessage | CloudMessage], int]
+    now: float = 0.0
+    stream: int = 0
+    cloud: CloudMachine | None = None
+    finish: Finish | None = None
+    commits: list[tuple[float, Commit]] = field(default_factory=list)
+    _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
+    _count: int = 0
+
+    def schedule(self, faults: Faults) -> None:
+        for start, end in faults.cuts:
+            self.link.cut(start)
+            self.link.restore(end)
+        for moment in faults.resets:
+            self._at(moment, self._reset)
+        for moment in faults.departures:
+            self._at(moment, self._depart)
+        self._at(0.0, self._connect)
+        self._at(0.2, self._tick)
+
+    def to_the_end(self) -> Simulated:
+        while self.finish is None:
+            if not self._events or self._count > MAX_EVENTS:
+                raise ProtocolError(f"{self.edge.phase} at {self.now:.3f} s", "no further event")
+            self.now, _, happen = heapq.heappop(self._events)
+            happen()
+            self._draft()
+            self._verify()
+        prompt = len(self.edge.request.prompt_ids)
+        return Simulated(
+            self.edge.committed.since(prompt),
+            self.finish,
+            self.now,
+            tuple(self.commits),
+            self.edge.stats,
+        )
+
+    def _at(self, moment: float, happen: Callable[[], None]) -> None:
+        self._count += 1
+        heapq.heappush(self._events, (moment, self._count, happen))
+
+    def _tick(self) -> None:
+        self._apply(self.edge.tick(self.now))
+        self._at(self.now + 0.2, self._tick)
+
+    def _reset(self) -> None:
+        self._apply(self.edge.lost(self.now))
+
+    def _depart(self) -> None:
+        if self.cloud:
+            self._to_edge([self.cloud.going_away(grace_s=1.0)])
+
+    def _connect(self) -> None:
+        self._apply(self.edge.connect(self.now))
+
+    def _apply(self, outputs: Sequence[EdgeOutput]) -> None:
+        for output in outputs:
+            match output:
+                case Send(message):
+                    self._carry(self.link.up, message, self._at_cloud)
+                case Commit():
+                    self.commits.append((self.now, output))
+                case Finish():
+                    self.finish = output
+                case Reconnect():
+                    self._new_stream()
+                case _:
+                    pass  # Interrupt: the machine drops the tokens of a stale work by itself
+
+    def _new_stream(self) -> None:
+        self.stream += 1
+        self.cloud = None
+        self.link.up.empty()
+        self.link.down.empty()
+        self._at(self.now + 0.001, self._connect_if_waiting)
+
+    def _connect_if_waiting(self) -> None:
+        if self.edge.phase == "connecting":
+            self._connect()
+
+    def _carry(self, link: Link, message: Message, deliver: Callable[[Message], None]) -> None:
+        stream = self.stream
+
+        def arrive() -> None:
+            if stream == self.stream:
+                deliver(message)
+
+        self._at(link.send(self.size_of(message), self.now), arrive)
+
+    def _at_cloud(self, message: EdgeMessage) -> None:
+        if isinstance(message, Open):
+            model = CloudModel(
+                model_name="simulated",
+                vocabulary_hash=message.vocabulary_hash,
+                vocabulary_size=message.vocabulary_size,
+                context_length=1 << 20,
+                eos_token_ids=self.edge.request.eos_token_ids,
+            )
+            self.cloud = CloudMachine(message, model)
+            self._to_edge([self.cloud.opened()])
+        elif self.cloud:
+            self._to_edge(self.cloud.receive(message))
+
+    def _to_edge(self, messages: Sequence[CloudMessage]) -> None:
+        for message in messages:
+            self._carry(self.link.down, message, self._at_edge)
+
+    def _at_edge(self, message: CloudMessage) -> None:
+        self._apply(self.edge.receive(message, self.now))
+
+    def _draft(self) -> None:
+        work = self.edge.work(self.now)
+        if work is None:
+            return
+        took_s = self.times.draft_s * work.count
+        drafts = self._drafts(work)
+        kv_length = work.position + len(drafts) - 1
+
+        def done() -> None:
+            self._apply(self.edge.drafted(work, drafts, kv_length, took_s))
+
+        self._at(self.now + took_s, done)
+
+    def _drafts(self, work: DraftWork) -> list[Drafted]:
+        request = self.edge.request
+        full = request.preset.uplink is Uplink.FULL_LAWS
+        precision = request.preset.uplink_precision if full else "float32"
+        context = self.edge.context(work)
+        drafts: list[Drafted] = []
+        for position in range(work.position, work.position + work.count):
+            law = wire_law(self.draft_law(context), precision)
+            token = self.edge.rule.propose(law, position)
+            drafts.append(Drafted(token, law))
+            context = (*context, token)
+            if token in request.eos_token_ids and not request.ignore_eos:
+                break
+        return drafts
+
+    def _verify(self) -> None:
+        cloud = self.cloud
+        work = cloud.work() if cloud else None
+        if cloud is None or work is None:
+            return
+        times = self.times
+        took_s = times.verify_first_s + (len(work.token_ids) - 1) * times.verify_further_s
+        laws = self._target_laws(cloud, work)
+
+        def done() -> None:
+            if cloud is self.cloud:
+                self._to_edge(cloud.complete(laws, Work(verify_s=took_s)))
+
+        self._at(self.now + took_s, done)
+
+    def _target_laws(self, cloud: CloudMachine, work: VerifyWork) -> Array:
+        context = (*cloud.committed.since(0)[: work.keep], *work.token_ids)
+        ends = range(len(context) - work.wanted + 1, len(context) + 1)
+        return np.stack([self.target_law(context[:end]) for end in ends])

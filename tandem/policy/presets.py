@@ -1,0 +1,154 @@
+"""Presets: one frozen composition of choices per method (DESIGN §1).
+
+Invariant: a preset is data. Nothing anywhere branches on its name; a paper's ablation is
+`dataclasses.replace` of one field. Must not import asyncio, grpc, torch or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+
+from tandem.core.codecs import Precision
+from tandem.core.errors import InvalidArgument
+
+MAX_DRAFT_LENGTH = 64
+MAX_ANSWER_TOP = 4096
+MAX_ANSWER_TAIL_DRAWS = 256
+
+
+class Acceptance(StrEnum):
+    """How a draft is judged. Temperature 0 makes every law one-hot, so greedy needs no third rule."""
+
+    REJECTION = "rejection"
+    SHARED_NOISE = "shared_noise"
+
+
+class Uplink(StrEnum):
+    """What travels with each draft token."""
+
+    FULL_LAWS = "full_laws"
+    PROBABILITIES = "probabilities"
+    IDS = "ids"
+
+
+class Answer(StrEnum):
+    """What the cloud sends when it refuses a draft."""
+
+    TOKEN = "token"
+    FULL_LAW = "full_law"
+    LOSSLESS_SPARSE = "lossless_sparse"
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When tokens travel and when they are judged (DESIGN §4).
+
+    `window`: tokens that may be in flight; 0 means the edge drafts nothing. `chunk`: tokens sent
+    at once. `verify_on_arrival`: judge what has come, not whole chunks. `bonus`: after full
+    acceptance with nothing in flight the cloud adds a token of its own. `decode_when_idle`: the
+    cloud goes on by itself while no draft is waiting.
+    """
+
+    window: int
+    chunk: int
+    verify_on_arrival: bool = False
+    bonus: bool = True
+    decode_when_idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One method. `validate` refuses combinations whose output law would not be the target's."""
+
+    name: str
+    schedule: Schedule
+    acceptance: Acceptance
+    uplink: Uplink
+    answer: Answer
+    uplink_precision: Precision = "float32"
+    answer_top: int = 64
+    answer_tail_draws: int = 4
+
+    @property
+    def drafts(self) -> bool:
+        return self.schedule.window > 0
+
+    def with_draft_length(self, length: int) -> Preset:
+        """The same method with another draft length; a preset that drafts nothing stays as it is."""
+        if not 1 <= length <= MAX_DRAFT_LENGTH:
+            raise InvalidArgument("draft_length", f"must be 1…{MAX_DRAFT_LENGTH}, is {length}")
+        if not self.drafts:
+            return self
+        windows = self.schedule.window // self.schedule.chunk
+        return replace(
+            self, schedule=replace(self.schedule, window=windows * length, chunk=length)
+        )
+
+    def validate(self) -> None:
+        """Raise InvalidArgument naming the first choice that does not fit the others."""
+        schedule = self.schedule
+        if schedule.window < 0 or schedule.window > 4 * MAX_DRAFT_LENGTH:
+            raise InvalidArgument("window", f"must be 0…{4 * MAX_DRAFT_LENGTH}")
+        if not self.drafts and not schedule.decode_when_idle:
+            raise InvalidArgument("decode_when_idle", "must be on when nothing is drafted")
+        if self.drafts and not 1 <= schedule.chunk <= schedule.window:
+            raise InvalidArgument("chunk", "must be 1…window")
+        if not 0 <= self.answer_top <= MAX_ANSWER_TOP:
+            raise InvalidArgument("answer_top", f"must be 0…{MAX_ANSWER_TOP}")
+        if not 0 <= self.answer_tail_draws <= MAX_ANSWER_TAIL_DRAWS:
+            raise InvalidArgument("answer_tail_draws", f"must be 0…{MAX_ANSWER_TAIL_DRAWS}")
+        self._validate_payloads()
+
+    def _validate_payloads(self) -> None:
+        if self.acceptance is Acceptance.SHARED_NOISE:
+            if self.answer is not Answer.TOKEN:
+                raise InvalidArgument("answer", "shared noise knows the token; it must be 'token'")
+            return
+        if self.drafts and self.uplink is Uplink.IDS:
+            raise InvalidArgument("uplink", "the rejection rule needs draft probabilities")
+        split = self.uplink is Uplink.PROBABILITIES
+        if self.drafts and split and self.answer is Answer.TOKEN:
+            raise InvalidArgument("answer", "the cloud cannot draw from a residual it cannot form")
+        if split and self.schedule.decode_when_idle and self.drafts:
+            raise InvalidArgument(
+                "decode_when_idle", "the cloud waits for the token the edge draws"
+            )
+
+
+def _stop_and_wait(draft_length: int) -> Schedule:
+    return Schedule(window=draft_length, chunk=draft_length)
+
+
+def _presets() -> Mapping[str, Preset]:
+    cloud_alone = Schedule(window=0, chunk=0, decode_when_idle=True)
+    listed = (
+        Preset("ar", cloud_alone, Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
+        Preset("dsd", _stop_and_wait(4), Acceptance.REJECTION, Uplink.FULL_LAWS, Answer.TOKEN),
+        Preset(
+            "dssd",
+            _stop_and_wait(4),
+            Acceptance.REJECTION,
+            Uplink.PROBABILITIES,
+            Answer.LOSSLESS_SPARSE,
+        ),
+        Preset(
+            "dssd-full", _stop_and_wait(4), Acceptance.REJECTION, Uplink.PROBABILITIES, Answer.FULL_LAW
+        ),
+        Preset("coupled", _stop_and_wait(4), Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
+    )
+    return MappingProxyType({preset.name: preset for preset in listed})
+
+
+PRESETS: Mapping[str, Preset] = _presets()
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of that name; InvalidArgument lists the names there are."""
+    try:
+        return PRESETS[name]
+    except KeyError:
+        known = ", ".join(PRESETS)
+        raise InvalidArgument("preset", f"unknown: {name!r}; there are {known}") from None

@@ -1,0 +1,313 @@
+"""The cloud's half of a session: judges drafts, decodes alone, keeps the committed text.
+
+One machine covers every schedule (DESIGN §4). `receive` takes a frame, `work` names the forward
+pass that is due, `complete` takes its laws. Invariants: committed tokens are never retracted; the
+KV is valid exactly for the first `kv_length` committed tokens; drafts of an older epoch change
+nothing. Must not import asyncio, grpc, torch or time; never logs, never reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+
+from tandem.core.chance import Chance, SeededChance
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.laws import Array
+from tandem.protocol.intake import check_draft, check_frame, check_open, proposals
+from tandem.protocol.messages import (
+    Cancel,
+    CloudMessage,
+    Draft,
+    EdgeMessage,
+    FullLaw,
+    GoingAway,
+    NeedFullLaw,
+    Open,
+    Opened,
+    Ping,
+    Pong,
+    Recovered,
+    Tokens,
+    Verdict,
+    Work,
+)
+from tandem.protocol.prefixes import PrefixedTokens
+from tandem.protocol.rules import Proposal, acceptance_rule, answer_rule
+
+
+@dataclass(frozen=True, slots=True)
+class CloudModel:
+    """What the machine must know of the target model and of the server's limits."""
+
+    model_name: str
+    vocabulary_hash: str
+    vocabulary_size: int
+    context_length: int
+    eos_token_ids: frozenset[int]
+    max_draft_length: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyWork:
+    """A forward pass: roll the KV back to `keep`, feed `token_ids`, return the last `wanted` laws.
+
+    The last `drafts` of the fed tokens are drafts; what precedes them is committed.
+    """
+
+    keep: int
+    token_ids: tuple[int, ...]
+    wanted: int
+    drafts: int
+
+
+class CloudMachine:
+    """One session. Raises InvalidArgument for what the edge got wrong, ProtocolError for what the
+    shell got wrong, PrefixMismatch when the two committed texts differ."""
+
+    def __init__(self, opening: Open, model: CloudModel, chance: Chance | None = None) -> None:
+        check_open(opening, model.vocabulary_hash, model.vocabulary_size, model.context_length)
+        chance = chance if chance is not None else SeededChance(opening.seed)
+        self.session = opening.session
+        self.preset = opening.preset
+        self.sampling = opening.sampling
+        self.epoch = opening.epoch
+        self.committed = PrefixedTokens((*opening.prompt_ids, *opening.committed_ids))
+        self.kv_length = 0
+        self.target_passes = 0
+        self._model = model
+        self._schedule = opening.preset.schedule
+        self._rule = acceptance_rule(opening.preset, opening.seed, chance)
+        self._answers = answer_rule(opening.preset, self._rule, chance)
+        self._length_limit = len(opening.prompt_ids) + opening.max_tokens
+        self._eos = frozenset() if opening.ignore_eos else model.eos_token_ids
+        self._pending: deque[Proposal] = deque()
+        self._ready = 0
+        self._next_base = len(self.committed)
+        self._frontier_law: Array | None = None
+        self._refused_law: Array | None = None
+        self._in_flight: VerifyWork | None = None
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether the edge is done with the session."""
+        return self._ended
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer is complete: end of text, or its length limit."""
+        if len(self.committed) >= self._length_limit:
+            return True
+        return len(self.committed) > self.committed.start and self.committed.last in self._eos
+
+    def opened(self) -> Opened:
+        """The first frame to the edge."""
+        model = self._model
+        return Opened(
+            *self._frame(len(self.committed)),
+            max_draft_length=model.max_draft_length,
+            context_length=model.context_length,
+            eos_token_ids=model.eos_token_ids,
+            model_name=model.model_name,
+        )
+
+    def going_away(self, grace_s: float) -> GoingAway:
+        """Ask the edge to finish its round and reconnect."""
+        return GoingAway(*self._frame(len(self.committed)), grace_s=grace_s)
+
+    def receive(self, message: EdgeMessage) -> list[CloudMessage]:
+        """Take one frame; return what is to be sent at once."""
+        check_frame(message, self.session)
+        if self._ended:
+            return []
+        match message:
+            case Draft():
+                return self._receive_draft(message)
+            case Recovered():
+                return self._receive_recovered(message)
+            case NeedFullLaw():
+                return self._receive_need_full_law(message)
+            case Ping():
+                return [Pong(*self._frame(len(self.committed)), nonce=message.nonce)]
+            case Cancel():
+                self._ended = True
+                self._pending.clear()
+                return []
+            case Open():
+                raise InvalidArgument("open", "the session is open already")
+
+    def work(self) -> VerifyWork | None:
+        """The forward pass that is due now, if any; it stays in flight until `complete`."""
+        if self._in_flight or self._ended or self.finished or self._refused_law is not None:
+            return None
+        drafts = self._ready
+        if not drafts and not self._is_due_without_drafts():
+            return None
+        fed = (
+            *self.committed.since(self.kv_length),
+            *(proposal.token_id for proposal in list(self._pending)[:drafts]),
+        )
+        wanted = drafts + (self._frontier_law is None)
+        self._in_flight = VerifyWork(self.kv_length, fed, wanted, drafts)
+        return self._in_flight
+
+    def _is_due_without_drafts(self) -> bool:
+        """The prompt is computed before any draft comes; after that only if idling is not wanted."""
+        if self._frontier_law is not None:
+            return False
+        return self.target_passes == 0 or self._schedule.decode_when_idle
+
+    def complete(self, target_laws: Array, cost: Work) -> list[CloudMessage]:
+        """Take the laws of the work in flight ([wanted, vocabulary], after sampling settings)."""
+        work = self._in_flight
+        if work is None:
+            raise ProtocolError("no work in flight", "complete")
+        if len(target_laws) != work.wanted:
+            raise ProtocolError(f"{work.wanted} laws wanted", f"complete with {len(target_laws)}")
+        self._in_flight = None
+        self.target_passes += 1
+        if self._ended:
+            return []
+        laws = list(target_laws)
+        if self._frontier_law is not None:
+            laws.insert(0, self._frontier_law)
+        return self._judge(laws, work, replace(cost, target_passes=self.target_passes))
+
+    def _judge(self, laws: list[Array], work: VerifyWork, cost: Work) -> list[CloudMessage]:
+        """Judge the drafts of `work`; laws[i] speaks of the i-th position from the frontier on.
+
+        Drafts that came while the pass ran wait for their own: a whole chunk gets one verdict, so
+        that rounds, and with them the text, do not depend on when a frame arrives.
+        """
+        base = len(self.committed)
+        fed_end = work.keep + len(work.token_ids)
+        accepted = 0
+        self._frontier_law = None
+        while accepted < work.drafts and not self.finished:
+            if not self._rule.accepts(laws[accepted], self._pending[0], base + accepted):
+                self.kv_length = base + accepted
+                return [self._refuse(laws[accepted], base, accepted, cost)]
+            self.committed.append(self._pending.popleft().token_id)
+            self._ready -= 1
+            accepted += 1
+        self.kv_length = min(fed_end, base + accepted)
+        outcome = None if self.finished else self._own_token(laws[accepted], accepted)
+        frame = (self.session, self.epoch, base, self.committed.prefix)
+        if accepted:
+            verdict = Verdict(*frame, accepted=accepted, rejected=False, outcome=outcome, work=cost)
+            return [verdict, *self._refuse_at_once()]
+        if outcome is not None:
+            return [Tokens(*frame, token_ids=(outcome,), work=cost)]
+        return self._refuse_at_once()
+
+    def _own_token(self, law: Array, accepted: int) -> int | None:
+        """A bonus or idle token at the frontier, or None with the law kept for the next draft."""
+        bonus = bool(accepted) and self._schedule.bonus
+        if self._pending or not (bonus or self._schedule.decode_when_idle):
+            self._frontier_law = law
+            return None
+        token = self._rule.own_token(law, len(self.committed))
+        self.committed.append(token)
+        return token
+
+    def _refuse(self, law: Array, base: int, accepted: int, cost: Work) -> Verdict:
+        """End the epoch at the frontier: commit the recovered token, or let the edge draw it."""
+        outcome = self._answers.answer(law, self._pending[0], base + accepted)
+        self._end_epoch(base + accepted)
+        if isinstance(outcome, int):
+            self.committed.append(outcome)
+        else:
+            self._refused_law = law
+        return Verdict(
+            self.session,
+            self.epoch,
+            base,
+            self.committed.prefix,
+            accepted=accepted,
+            rejected=True,
+            outcome=outcome,
+            work=cost,
+        )
+
+    def _end_epoch(self, position: int) -> None:
+        self.epoch += 1
+        self._next_base = position
+        self._pending.clear()
+        self._ready = 0
+        self._frontier_law = None
+
+    def _receive_draft(self, draft: Draft) -> list[CloudMessage]:
+        if self._is_stale(draft):
+            return []
+        if self._refused_law is not None:
+            raise InvalidArgument("draft", "the recovered token of the last verdict is due first")
+        check_draft(draft, self.preset, self._model.vocabulary_size, self._model.max_draft_length)
+        self._check_base(draft)
+        if self.finished:
+            return []
+        end = draft.base + len(draft.token_ids)
+        if end > self._length_limit:
+            raise InvalidArgument("token_ids", "drafts beyond max_tokens")
+        for position, proposal in enumerate(proposals(draft), start=draft.base):
+            if position >= len(self.committed):
+                self._pending.append(proposal)
+            elif self.committed[position] != proposal.token_id:
+                # The cloud went on alone with another token; the edge learns it from that token.
+                self._end_epoch(position)
+                return []
+        self._next_base = end
+        if draft.end_of_chunk or self._schedule.verify_on_arrival:
+            self._ready = len(self._pending)
+        return self._refuse_at_once()
+
+    def _refuse_at_once(self) -> list[CloudMessage]:
+        """The first draft may already be judged by the law kept from the last position."""
+        law = self._frontier_law
+        if law is None or not self._ready or self._in_flight:
+            return []
+        base = len(self.committed)
+        if self._rule.accepts(law, self._pending[0], base):
+            return []
+        return [self._refuse(law, base, 0, Work(target_passes=self.target_passes))]
+
+    def _check_base(self, draft: Draft) -> None:
+        """Drafts of one epoch are contiguous, and start no later than the committed text ends."""
+        end = len(self.committed) + len(self._pending)
+        if draft.base < self._next_base:
+            raise InvalidArgument("base", f"{draft.base} repeats a round; {self._next_base} is due")
+        if draft.base > end:
+            raise InvalidArgument("base", f"{draft.base} leaves a gap after {end}")
+        pending = [proposal.token_id for proposal in self._pending]
+        self.committed.check(draft.base, draft.prefix, pending)
+
+    def _is_stale(self, message: EdgeMessage) -> bool:
+        if message.epoch > self.epoch:
+            raise InvalidArgument("epoch", f"{message.epoch} is ahead of {self.epoch}")
+        return message.epoch < self.epoch
+
+    def _receive_recovered(self, message: Recovered) -> list[CloudMessage]:
+        if self._is_stale(message):
+            return []
+        if self._refused_law is None:
+            raise InvalidArgument("recovered", "no verdict left a token to be drawn")
+        if message.base != len(self.committed):
+            raise InvalidArgument("base", f"{message.base} is not the refused position")
+        if not 0 <= message.token_id < self._model.vocabulary_size:
+            raise InvalidArgument("token_id", f"{message.token_id} is outside the vocabulary")
+        if not self._refused_law[message.token_id] > 0:
+            raise InvalidArgument("token_id", "the target law cannot draw this token")
+        self.committed.check(message.base, message.prefix)
+        self.committed.append(message.token_id)
+        self._refused_law = None
+        return []
+
+    def _receive_need_full_law(self, message: NeedFullLaw) -> list[CloudMessage]:
+        if self._is_stale(message):
+            return []
+        if self._refused_law is None or message.base != len(self.committed):
+            raise InvalidArgument("need_full_law", "no law is being drawn from at this position")
+        return [FullLaw(*self._frame(message.base), target_probs=self._refused_law)]
+
+    def _frame(self, base: int) -> tuple[int, int, int, int]:
+        return self.session, self.epoch, base, self.committed.prefix

@@ -1,0 +1,55 @@
+"""The drafts that wait for the cloud's verdict.
+
+Invariant: oldest first, contiguous from the end of the committed text; the first `sent` of them are
+on the stream that is open now. Must not import asyncio, grpc, torch or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tandem.protocol.outputs import Drafted
+
+
+class DraftsInFlight:
+    """A queue of drafts, of which a first part has been sent."""
+
+    def __init__(self) -> None:
+        self._drafts: list[Drafted] = []
+        self.sent = 0
+
+    def __len__(self) -> int:
+        return len(self._drafts)
+
+    @property
+    def first(self) -> Drafted:
+        return self._drafts[0]
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(drafted.token_id for drafted in self._drafts)
+
+    @property
+    def unsent(self) -> int:
+        """How many are not sent."""
+        return len(self._drafts) - self.sent
+
+    def ends_in(self, token_ids: frozenset[int]) -> bool:
+        """Whether the last one is one of these."""
+        return bool(self._drafts) and self._drafts[-1].token_id in token_ids
+
+    def add(self, drafts: Sequence[Drafted]) -> None:
+        self._drafts += drafts
+
+    def next_chunk(self, length: int) -> list[Drafted]:
+        """The first unsent ones, at most `length`."""
+        return self._drafts[self.sent : self.sent + length]
+
+    def remove(self, count: int) -> None:
+        """Take out the first ones, sent or not."""
+        del self._drafts[:count]
+        self.sent = max(0, self.sent - count)
+
+    def clear(self) -> None:
+        self._drafts.clear()
+        self.sent = 0

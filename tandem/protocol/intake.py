@@ -1,0 +1,103 @@
+"""Checks of what the other end sent, before any state changes.
+
+Invariant: each failure is an InvalidArgument that names the field (or VocabularyMismatch), and
+leaves the machine as it was. Must not import asyncio, grpc, torch or time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.laws import check_law
+from tandem.core.tokens import check_token_ids
+from tandem.policy.presets import Preset, Uplink
+from tandem.protocol.messages import Draft, EdgeMessage, Open
+from tandem.protocol.rules import Proposal
+
+
+class VocabularyMismatch(TandemError):
+    """The two models do not share a vocabulary (FAILED_PRECONDITION)."""
+
+
+def check_frame(message: EdgeMessage, session: int) -> None:
+    """A frame must name the stream's own session."""
+    if message.session != session:
+        raise InvalidArgument("session", f"{message.session} is not this stream's session")
+
+
+def check_open(
+    opening: Open, vocabulary_hash: str, vocabulary_size: int, context_length: int
+) -> None:
+    """Everything a session needs before it may cost anything."""
+    if (opening.vocabulary_hash, opening.vocabulary_size) != (vocabulary_hash, vocabulary_size):
+        raise VocabularyMismatch(
+            "vocabulary_hash: draft and target do not share a vocabulary "
+            f"({opening.vocabulary_size} and {vocabulary_size} entries)"
+        )
+    opening.preset.validate()
+    opening.sampling.validate(vocabulary_size)
+    if not opening.prompt_ids:
+        raise InvalidArgument("prompt_ids", "the prompt is empty")
+    check_token_ids(opening.prompt_ids, vocabulary_size, "prompt_ids")
+    check_token_ids(opening.committed_ids, vocabulary_size, "committed_ids")
+    if opening.max_tokens < 1:
+        raise InvalidArgument("max_tokens", f"must be at least 1, is {opening.max_tokens}")
+    if len(opening.committed_ids) >= opening.max_tokens:
+        raise InvalidArgument("committed_ids", "the answer is complete already")
+    if len(opening.prompt_ids) >= context_length:
+        raise InvalidArgument(
+            "prompt_ids", f"{len(opening.prompt_ids)} tokens; the context holds {context_length}"
+        )
+    if len(opening.prompt_ids) + opening.max_tokens > context_length:
+        raise InvalidArgument(
+            "max_tokens", f"prompt and answer exceed the context of {context_length}"
+        )
+
+
+def check_draft(draft: Draft, preset: Preset, vocabulary_size: int, max_length: int) -> None:
+    """Ids in range, the payload the preset names, probabilities that are probabilities."""
+    count = len(draft.token_ids)
+    limit = min(max_length, preset.schedule.window)
+    if not 1 <= count <= limit:
+        raise InvalidArgument("draft_length", f"{count} tokens in a draft; allowed are 1…{limit}")
+    check_token_ids(draft.token_ids, vocabulary_size, "token_ids")
+    wants_probabilities = preset.uplink is Uplink.PROBABILITIES
+    wants_laws = preset.uplink is Uplink.FULL_LAWS
+    if (draft.probabilities is not None) != wants_probabilities:
+        raise InvalidArgument("probabilities", "do not match the opened uplink payload")
+    if (draft.laws is not None) != wants_laws:
+        raise InvalidArgument("laws", "do not match the opened uplink payload")
+    if draft.probabilities is not None:
+        _check_probabilities(draft.probabilities, count)
+    if draft.laws is not None:
+        _check_laws(draft, vocabulary_size)
+
+
+def _check_probabilities(probabilities: tuple[float, ...], count: int) -> None:
+    if len(probabilities) != count:
+        raise InvalidArgument("probabilities", f"{len(probabilities)} for {count} tokens")
+    for probability in probabilities:
+        if not (math.isfinite(probability) and 0.0 < probability <= 1.0):
+            raise InvalidArgument("probabilities", f"{probability} is not in (0, 1]")
+
+
+def _check_laws(draft: Draft, vocabulary_size: int) -> None:
+    assert draft.laws is not None
+    if draft.laws.shape != (len(draft.token_ids), vocabulary_size):
+        raise InvalidArgument("laws", f"shape {draft.laws.shape} does not fit the draft")
+    for token_id, law in zip(draft.token_ids, draft.laws, strict=True):
+        check_law(law, vocabulary_size, "laws")
+        if not law[token_id] > 0:
+            raise InvalidArgument("laws", f"token {token_id} cannot come from its own law")
+
+
+def proposals(draft: Draft) -> Iterator[Proposal]:
+    """The draft's tokens, each with what the uplink carried for it."""
+    for index, token_id in enumerate(draft.token_ids):
+        yield Proposal(
+            token_id,
+            draft.probabilities[index] if draft.probabilities is not None else None,
+            draft.laws[index] if draft.laws is not None else None,
+        )

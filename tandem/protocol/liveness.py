@@ -1,0 +1,70 @@
+"""When to ping a silent cloud, when to call it dead, when to give it up.
+
+Invariant: all times are the caller's `now`; nothing here reads a clock. Must not import asyncio,
+grpc, torch or time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class LostCloud(StrEnum):
+    """What to do when the cloud stays unreachable (DESIGN §4)."""
+
+    FAIL = "fail"
+    WAIT = "wait"
+    EDGE = "edge"
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessTimes:
+    """A cloud silent for `ping_after_s` is pinged, for `dead_after_s` is dead; one unreachable for
+    `give_up_after_s` is given up, by policy."""
+
+    ping_after_s: float = 0.8
+    dead_after_s: float = 2.4
+    give_up_after_s: float = 15.0
+
+
+class Liveness:
+    """Signs of life of one request's cloud, over all its streams."""
+
+    def __init__(self, policy: LostCloud, times: LivenessTimes, now: float) -> None:
+        self.policy = policy
+        self._times = times
+        self._heard_s = now
+        self._quiet_since_s = now
+        self._pinged_s: float | None = None
+        self._nonce = 0
+
+    def connected(self, now: float) -> None:
+        """A fresh stream gets its own time to show life; the outage goes on until it does."""
+        self._quiet_since_s = now
+        self._pinged_s = None
+
+    def heard(self, now: float) -> None:
+        self._heard_s = self._quiet_since_s = now
+        self._pinged_s = None
+
+    def lost(self, now: float) -> float:
+        """The stream is gone; returns how long the cloud had been silent."""
+        self._pinged_s = None
+        return now - self._quiet_since_s
+
+    def ping_due(self, now: float) -> int | None:
+        """The nonce of a ping that is due, once per silence."""
+        if self._pinged_s is not None or now - self._quiet_since_s < self._times.ping_after_s:
+            return None
+        self._pinged_s = now
+        self._nonce += 1
+        return self._nonce
+
+    def is_dead(self, now: float) -> bool:
+        return now - self._quiet_since_s >= self._times.dead_after_s
+
+    def is_given_up(self, now: float) -> bool:
+        if self.policy is LostCloud.WAIT:
+            return False
+        return now - self._heard_s >= self._times.give_up_after_s

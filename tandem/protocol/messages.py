@@ -1,0 +1,129 @@
+"""The frames of the edge–cloud conversation, as plain values (protos/…/verifier.proto documents it).
+
+Invariant: arrays inside messages are never written to. Laws are float32 [vocabulary], as the other
+end reconstructs them. Must not import asyncio, grpc, torch or time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tandem.core.laws import Array, Sampling
+from tandem.core.sparse_answer import SparseAnswer
+from tandem.policy.presets import Preset
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What every message carries: session, epoch, first position, hash of the ids before it."""
+
+    session: int
+    epoch: int
+    base: int
+    prefix: int
+
+
+@dataclass(frozen=True, slots=True)
+class Open(Frame):
+    vocabulary_hash: str
+    vocabulary_size: int
+    prompt_ids: tuple[int, ...]
+    committed_ids: tuple[int, ...]
+    sampling: Sampling
+    seed: int
+    max_tokens: int
+    ignore_eos: bool
+    preset: Preset
+
+
+@dataclass(frozen=True, slots=True)
+class Draft(Frame):
+    token_ids: tuple[int, ...]
+    end_of_chunk: bool
+    probabilities: tuple[float, ...] | None = None
+    laws: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered(Frame):
+    token_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NeedFullLaw(Frame):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(Frame):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Ping(Frame):
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Cost of an answer by the cloud's clock; passes are the session's total so far."""
+
+    verify_s: float = 0.0
+    queue_s: float = 0.0
+    batch_size: int = 1
+    target_passes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Opened(Frame):
+    max_draft_length: int
+    context_length: int
+    eos_token_ids: frozenset[int]
+    model_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FullAnswer:
+    """The whole target law at the refused position."""
+
+    target_probs: Array
+
+
+Outcome = int | FullAnswer | SparseAnswer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict(Frame):
+    """`accepted` drafts from `base` on; `outcome`: nothing, the next token, or a law to draw it from."""
+
+    accepted: int
+    rejected: bool
+    outcome: Outcome
+    work: Work = field(default_factory=Work)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens(Frame):
+    """Tokens the cloud decoded alone, from `base` on."""
+
+    token_ids: tuple[int, ...]
+    work: Work = field(default_factory=Work)
+
+
+@dataclass(frozen=True, slots=True)
+class FullLaw(Frame):
+    target_probs: Array
+
+
+@dataclass(frozen=True, slots=True)
+class GoingAway(Frame):
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pong(Frame):
+    nonce: int
+
+
+EdgeMessage = Open | Draft | Recovered | NeedFullLaw | Cancel | Ping
+CloudMessage = Opened | Verdict | Tokens | FullLaw | GoingAway | Pong

@@ -1,0 +1,150 @@
+"""What the edge machine is asked for, and what it asks its shell to do.
+
+Invariant: frozen values, but for the running totals of `EdgeStats`. Must not import asyncio, grpc,
+torch or time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+
+from tandem.core.laws import Array, Sampling
+from tandem.core.stopping import FinishReason
+from tandem.policy.presets import Preset
+from tandem.protocol.messages import EdgeMessage, Tokens, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeRequest:
+    """One request, checked: `max_tokens` fits the context, the preset is valid."""
+
+    session: int
+    prompt_ids: tuple[int, ...]
+    vocabulary_hash: str
+    vocabulary_size: int
+    sampling: Sampling
+    seed: int
+    max_tokens: int
+    preset: Preset
+    eos_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DraftWork:
+    """Roll the draft KV back to `keep`, feed `token_ids`, draft `count` tokens from `position` on."""
+
+    keep: int
+    token_ids: tuple[int, ...]
+    position: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drafted:
+    """A draft token and the law it was drawn from, in wire precision."""
+
+    token_id: int
+    draft_probs: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Put a frame on the open stream."""
+
+    message: EdgeMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Tokens that are final. `unverified`: drawn by the draft model with the cloud lost."""
+
+    token_ids: tuple[int, ...]
+    unverified: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Stop the draft work under way; its tokens are void."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconnect:
+    """Close the stream, open a fresh one, then call `connect`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The request is over."""
+
+    reason: FinishReason
+
+
+EdgeOutput = Send | Commit | Interrupt | Reconnect | Finish
+
+
+@dataclass(slots=True)
+class EdgeStats:
+    """Running totals of one request; times in seconds, each by the clock of who did the work."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    unverified_tokens: int = 0
+    target_passes: int = 0
+    full_law_requests: int = 0
+    links_lost: int = 0
+    departures: int = 0
+    loss_noticed_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    queue_s: float = 0.0
+    round_s: float = 0.0
+    hops_s: list[float] = field(default_factory=list)
+    _stream_passes: int = 0
+    _streams: int = 0
+
+    @property
+    def resumes(self) -> int:
+        """Streams after the first."""
+        return max(0, self._streams - 1)
+
+    @property
+    def hop_median_s(self) -> float:
+        """Median over rounds of round time minus model time on both sides."""
+        return median(self.hops_s) if self.hops_s else 0.0
+
+    def begin_stream(self) -> None:
+        """The cloud counts a session's passes from the start of its stream."""
+        self._stream_passes = 0
+        self._streams += 1
+
+    def count_drafts(self, count: int, draft_s: float) -> None:
+        self.drafted += count
+        self.draft_s += draft_s
+
+    def count_verdict(self, verdict: Verdict) -> None:
+        self.rounds += 1
+        self.accepted += verdict.accepted
+        self._count_passes(verdict.work.target_passes)
+        self.verify_s += verdict.work.verify_s
+        self.queue_s += verdict.work.queue_s
+
+    def count_tokens(self, message: Tokens) -> None:
+        self._count_passes(message.work.target_passes)
+        self.verify_s += message.work.verify_s
+        self.queue_s += message.work.queue_s
+
+    def count_round(self, round_s: float, draft_s: float, cloud_s: float) -> None:
+        self.round_s += round_s
+        self.hops_s.append(round_s - draft_s - cloud_s)
+
+    def count_commit(self, count: int, unverified: bool) -> None:
+        self.tokens += count
+        self.unverified_tokens += count if unverified else 0
+
+    def _count_passes(self, stream_passes: int) -> None:
+        self.target_passes += stream_passes - self._stream_passes
+        self._stream_passes = stream_passes

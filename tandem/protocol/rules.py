@@ -1,0 +1,142 @@
+"""Acceptance rules and rejection answers as policy objects, composed from a preset's choices.
+
+Invariant: what is accepted, refused and redrawn is decided from the very law that was sampled from.
+Randomness comes from streams keyed (seed, position, purpose), so a decision taken again after a
+resume is the same decision. Must not import asyncio, grpc, torch or time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tandem.core.acceptance import accepts, recover, sample_draft, sample_target
+from tandem.core.chance import Chance
+from tandem.core.laws import Array
+from tandem.core.noise import coupled_token
+from tandem.core.sparse_answer import make_sparse_answer
+from tandem.policy.presets import Acceptance, Answer, Preset
+from tandem.protocol.messages import FullAnswer, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One draft token with as much of its law as the uplink carries."""
+
+    token_id: int
+    draft_prob: float | None = None
+    draft_probs: Array | None = None
+
+
+class AcceptanceRule(Protocol):
+    """How tokens are drawn on either side, and when a draft counts as the target's own."""
+
+    def propose(self, draft_probs: Array, position: int) -> int:
+        """The edge's draft token at an absolute position."""
+
+    def own_token(self, target_probs: Array, position: int) -> int:
+        """The cloud's token where it judges no draft."""
+
+    def accepts(self, target_probs: Array, proposal: Proposal, position: int) -> bool:
+        """Whether the draft stands."""
+
+    def recovered(self, target_probs: Array, proposal: Proposal, position: int) -> int:
+        """The token in place of a refused draft, drawn where both laws are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionRule:
+    """DESIGN §3.1 (Leviathan/Chen)."""
+
+    chance: Chance
+
+    def propose(self, draft_probs: Array, position: int) -> int:
+        return sample_draft(draft_probs, self.chance, position)
+
+    def own_token(self, target_probs: Array, position: int) -> int:
+        return sample_target(target_probs, self.chance, position)
+
+    def accepts(self, target_probs: Array, proposal: Proposal, position: int) -> bool:
+        draft_prob = proposal.draft_prob
+        if draft_prob is None:
+            assert proposal.draft_probs is not None, "a proposal carries a probability or a law"
+            draft_prob = proposal.draft_probs[proposal.token_id]
+        return accepts(target_probs, proposal.token_id, draft_prob, self.chance, position)
+
+    def recovered(self, target_probs: Array, proposal: Proposal, position: int) -> int:
+        assert proposal.draft_probs is not None, "drawing from the residual needs the draft law"
+        return recover(target_probs, proposal.draft_probs, self.chance, position)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedNoiseRule:
+    """DESIGN §3.3: accepted iff equal to the target's own token under the same noise."""
+
+    seed: int
+
+    def propose(self, draft_probs: Array, position: int) -> int:
+        return coupled_token(draft_probs, self.seed, position)
+
+    def own_token(self, target_probs: Array, position: int) -> int:
+        return coupled_token(target_probs, self.seed, position)
+
+    def accepts(self, target_probs: Array, proposal: Proposal, position: int) -> bool:
+        return self.own_token(target_probs, position) == proposal.token_id
+
+    def recovered(self, target_probs: Array, proposal: Proposal, position: int) -> int:
+        return self.own_token(target_probs, position)
+
+
+class AnswerRule(Protocol):
+    """What a refusal carries back to the edge."""
+
+    def answer(self, target_probs: Array, proposal: Proposal, position: int) -> Outcome:
+        """The outcome of the verdict that refuses `proposal`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAnswer:
+    """The cloud draws the token itself."""
+
+    rule: AcceptanceRule
+
+    def answer(self, target_probs: Array, proposal: Proposal, position: int) -> Outcome:
+        return self.rule.recovered(target_probs, proposal, position)
+
+
+@dataclass(frozen=True, slots=True)
+class FullLawAnswer:
+    """DSSD: the whole target law, the edge draws."""
+
+    def answer(self, target_probs: Array, proposal: Proposal, position: int) -> Outcome:
+        return FullAnswer(target_probs)
+
+
+@dataclass(frozen=True, slots=True)
+class LosslessSparseAnswer:
+    """DESIGN §3.2: top entries, tail mass, tail draws; the edge draws, exactly."""
+
+    chance: Chance
+    top: int
+    tail_draws: int
+
+    def answer(self, target_probs: Array, proposal: Proposal, position: int) -> Outcome:
+        return make_sparse_answer(target_probs, self.top, self.tail_draws, self.chance, position)
+
+
+def acceptance_rule(preset: Preset, seed: int, chance: Chance) -> AcceptanceRule:
+    """The rule a preset names, with its randomness."""
+    if preset.acceptance is Acceptance.SHARED_NOISE:
+        return SharedNoiseRule(seed)
+    return RejectionRule(chance)
+
+
+def answer_rule(preset: Preset, rule: AcceptanceRule, chance: Chance) -> AnswerRule:
+    """The rejection answer a preset names."""
+    match preset.answer:
+        case Answer.TOKEN:
+            return TokenAnswer(rule)
+        case Answer.FULL_LAW:
+            return FullLawAnswer()
+        case Answer.LOSSLESS_SPARSE:
+            return LosslessSparseAnswer(chance, preset.answer_top, preset.answer_tail_draws)

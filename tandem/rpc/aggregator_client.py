@@ -1,0 +1,123 @@
+"""Client of an aggregator: one request in, committed tokens and a summary out.
+
+Invariant: leaving the iterator early cancels the request on every service. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from tandem_api.aggregator.v1 import aggregator_pb2 as pb
+from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
+from tandem_api.common.v1 import generation_pb2
+
+from tandem.rpc.channels import open_channel
+from tandem.rpc.generation import GenerationRequest, request_to_proto
+from tandem.rpc.status import Rejected
+
+MAX_MESSAGE_BYTES = 4 * 2**20
+
+
+@dataclass(slots=True)
+class Generated:
+    """A generation as its caller saw it; times in seconds by the caller's clock."""
+
+    preset: str = ""
+    session: str = ""
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    unverified: list[int] = field(default_factory=list)
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    duration_s: float = 0.0
+    last_commit_s: float = 0.0
+    summary: generation_pb2.Summary | None = None
+
+    def begin(self, started: pb.Started) -> None:
+        self.session, self.preset = started.session, started.preset
+
+    def take(self, committed: generation_pb2.Committed, elapsed_s: float) -> None:
+        """Add committed tokens that arrived `elapsed_s` after the request was sent."""
+        if committed.unverified:
+            first = len(self.token_ids)
+            self.unverified += range(first, first + len(committed.token_ids))
+        self.text += committed.text
+        self.token_ids += committed.token_ids
+        if committed.token_ids:
+            if self.ttft_s is None:
+                self.ttft_s = elapsed_s
+            self.last_commit_s = elapsed_s
+
+    def end(self, summary: generation_pb2.Summary, elapsed_s: float) -> None:
+        self.summary = summary
+        self.duration_s = elapsed_s
+        if self.ttft_s is not None and len(self.token_ids) > 1:
+            self.tpot_s = (self.last_commit_s - self.ttft_s) / (len(self.token_ids) - 1)
+
+
+class AggregatorClient:
+    """Use as an async context manager."""
+
+    def __init__(self, target: str, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        self.target = target
+        self._channel = open_channel(target, max_message_bytes)
+        self._stub = pb_grpc.AggregatorServiceStub(self._channel)
+
+    async def __aenter__(self) -> AggregatorClient:
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
+        await self._channel.close()
+
+    async def describe(self, timeout_s: float = 10.0) -> pb.DescribeResponse:
+        """What the suite can do. Raises Rejected with the status."""
+        try:
+            return await self._stub.Describe(pb.DescribeRequest(), timeout=timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise _rejected(error) from None
+
+    async def stream(
+        self, request: GenerationRequest, timeout_s: float = 600.0
+    ) -> AsyncIterator[Generated]:
+        """The growing result, after each message; the last one has its summary. Raises Rejected."""
+        began_s = time.perf_counter()
+        call = self._stub.Generate(timeout=timeout_s)
+        result = Generated()
+        try:
+            await call.write(pb.GenerateRequest(start=request_to_proto(request)))
+            while isinstance(answer := await call.read(), pb.GenerateResponse):
+                elapsed_s = time.perf_counter() - began_s
+                match answer.WhichOneof("message"):
+                    case "started":
+                        result.begin(answer.started)
+                    case "committed":
+                        result.take(answer.committed, elapsed_s)
+                    case "summary":
+                        result.end(answer.summary, elapsed_s)
+                yield result
+            await _raise_unless_ok(call)
+        except grpc.aio.AioRpcError as error:
+            raise _rejected(error) from None
+        finally:
+            call.cancel()
+
+    async def generate(self, request: GenerationRequest, timeout_s: float = 600.0) -> Generated:
+        """The finished result. Raises Rejected with the status."""
+        result = Generated()
+        async for result in self.stream(request, timeout_s):
+            pass
+        return result
+
+
+async def _raise_unless_ok(call: Any) -> None:
+    code = await call.code()
+    if code is not grpc.StatusCode.OK:
+        raise Rejected(code, await call.details() or "")
+
+
+def _rejected(error: grpc.aio.AioRpcError) -> Rejected:
+    return Rejected(error.code(), error.details() or "")

@@ -1,0 +1,42 @@
+"""Channel and server options: message limits, keepalive, reconnection.
+
+A dead link must be seen within seconds by both ends: the edge's state machine pings on the stream,
+and HTTP/2 keepalive lets the server drop a client that vanished. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import grpc
+
+Options = list[tuple[str, int | str]]
+
+
+def server_options(max_message_bytes: int) -> Options:
+    """Options of every server here."""
+    return [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.keepalive_time_ms", 4_000),
+        ("grpc.keepalive_timeout_ms", 4_000),
+        ("grpc.keepalive_permit_without_calls", 0),
+        ("grpc.http2.min_ping_interval_without_data_ms", 500),
+        ("grpc.http2.max_ping_strikes", 0),
+        # Two servers on one port would share its connections unnoticed.
+        ("grpc.so_reuseport", 0),
+    ]
+
+
+def open_channel(target: str, max_message_bytes: int) -> grpc.aio.Channel:
+    """A channel of its own (no shared subchannels), so that closing it closes its connection."""
+    options: Options = [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", max_message_bytes),
+        ("grpc.keepalive_time_ms", 4_000),
+        ("grpc.keepalive_timeout_ms", 4_000),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.min_reconnect_backoff_ms", 1_000),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    return grpc.aio.insecure_channel(target, options=options)

@@ -1,0 +1,143 @@
+"""A request for text as a plain value, and its protobuf form.
+
+Invariant: decoding checks what needs no model; ids, sampling and lengths are checked where the
+vocabulary is known. Must not import torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from tandem_api.common.v1 import generation_pb2 as pb
+from tandem_api.common.v1 import sampling_pb2
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.laws import Sampling
+from tandem.policy.presets import Preset, find_preset
+from tandem.protocol.liveness import LostCloud
+from tandem.rpc.convert_verifier import sampling_from_proto, sampling_to_proto
+
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 256
+DEFAULT_PRESET = "coupled"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a conversation."""
+
+    role: str
+    content: str
+
+
+Prompt = str | tuple[int, ...] | tuple[Turn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """What a caller asks for. `draft_length`, `answer_top`, `answer_tail_draws` override single
+    choices of the preset."""
+
+    prompt: Prompt
+    preset: str = DEFAULT_PRESET
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int = 128
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+    draft_length: int | None = None
+    answer_top: int | None = None
+    answer_tail_draws: int | None = None
+    lost_cloud: LostCloud = LostCloud.FAIL
+    ignore_eos: bool = False
+
+    def composed_preset(self) -> Preset:
+        """The preset with the request's overrides, validated."""
+        preset = find_preset(self.preset)
+        if self.draft_length is not None:
+            preset = preset.with_draft_length(self.draft_length)
+        if self.answer_top is not None:
+            preset = replace(preset, answer_top=self.answer_top)
+        if self.answer_tail_draws is not None:
+            preset = replace(preset, answer_tail_draws=self.answer_tail_draws)
+        preset.validate()
+        return preset
+
+
+_POLICIES = {
+    LostCloud.FAIL: pb.LOST_CLOUD_POLICY_FAIL,
+    LostCloud.WAIT: pb.LOST_CLOUD_POLICY_WAIT,
+    LostCloud.EDGE: pb.LOST_CLOUD_POLICY_EDGE,
+}
+
+
+def request_to_proto(request: GenerationRequest) -> pb.Generation:
+    """InvalidArgument for numbers that protobuf cannot carry."""
+    message = pb.Generation()
+    try:
+        _fill(message, request)
+    except (ValueError, TypeError) as error:  # out of the field's range
+        raise InvalidArgument("request", str(error)) from None
+    return message
+
+
+def _fill(message: pb.Generation, request: GenerationRequest) -> None:
+    message.preset = request.preset
+    message.sampling.CopyFrom(sampling_to_proto(request.sampling))
+    message.max_tokens = request.max_tokens
+    message.seed = request.seed
+    message.stop.extend(request.stop)
+    message.lost_cloud = _POLICIES[request.lost_cloud]
+    message.ignore_eos = request.ignore_eos
+    for name in ("draft_length", "answer_top", "answer_tail_draws"):
+        if (override := getattr(request, name)) is not None:
+            setattr(message, name, override)
+    if isinstance(request.prompt, str):
+        message.text = request.prompt
+        return
+    message.token_ids.SetInParent()
+    for item in request.prompt:
+        if isinstance(item, Turn):
+            message.chat.messages.append(
+                sampling_pb2.ChatMessage(role=item.role, content=item.content)
+            )
+        else:
+            message.token_ids.ids.append(item)
+
+
+def request_from_proto(message: pb.Generation) -> GenerationRequest:
+    """Raises InvalidArgument naming the field."""
+    if message.max_tokens < 1:
+        raise InvalidArgument("max_tokens", f"must be at least 1, is {message.max_tokens}")
+    if len(message.stop) > MAX_STOPS:
+        raise InvalidArgument("stop", f"at most {MAX_STOPS} strings")
+    if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in message.stop):
+        raise InvalidArgument("stop", f"each must have 1…{MAX_STOP_CHARACTERS} characters")
+    policies = {number: policy for policy, number in _POLICIES.items()}
+    request = GenerationRequest(
+        prompt=_prompt(message),
+        preset=message.preset or DEFAULT_PRESET,
+        sampling=sampling_from_proto(message.sampling) if message.HasField("sampling") else Sampling(),
+        max_tokens=message.max_tokens,
+        seed=message.seed,
+        stop=tuple(message.stop),
+        draft_length=message.draft_length if message.HasField("draft_length") else None,
+        answer_top=message.answer_top if message.HasField("answer_top") else None,
+        answer_tail_draws=message.answer_tail_draws
+        if message.HasField("answer_tail_draws")
+        else None,
+        lost_cloud=policies.get(message.lost_cloud, LostCloud.FAIL),
+        ignore_eos=message.ignore_eos,
+    )
+    request.composed_preset()
+    return request
+
+
+def _prompt(message: pb.Generation) -> Prompt:
+    match message.WhichOneof("prompt"):
+        case "text":
+            return message.text
+        case "token_ids":
+            return tuple(message.token_ids.ids)
+        case "chat":
+            return tuple(Turn(turn.role, turn.content) for turn in message.chat.messages)
+    raise InvalidArgument("prompt", "is missing")

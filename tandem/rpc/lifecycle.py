@@ -1,0 +1,105 @@
+"""A service from start to last byte: server, health, reflection, signals, drain.
+
+Drain: health says NOT_SERVING, sessions are told GoingAway, the server stops taking calls, open ones
+get `drain_s`, then the engine ends, then telemetry. A second signal exits at once.
+Must not import torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from tandem.core.errors import TandemError
+from tandem.rpc.channels import server_options
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+Handlers = Callable[[grpc.aio.Server], None]
+
+
+class PortInUse(TandemError):
+    """The address cannot be listened on."""
+
+
+class Service(Protocol):
+    """What runs behind a server."""
+
+    @property
+    def full_name(self) -> str:
+        """The service's full protobuf name, for health and reflection."""
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add the handlers."""
+
+    def going_away(self, grace_s: float) -> None:
+        """Tell every open session to finish its round and leave."""
+
+    async def close(self) -> None:
+        """Free what the handlers used; called after the last of them ended."""
+
+
+class RunningService:
+    """A started server; `port` is the one it listens on."""
+
+    def __init__(self, service: Service, host: str, port: int, max_message_bytes: int) -> None:
+        self._service = service
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(options=server_options(max_message_bytes))
+        service.register(self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        names = (service.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._server)
+        try:
+            self.port = self._server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise PortInUse(f"{host}:{port} cannot be listened on; is the port in use?") from error
+        if self.port == 0:
+            raise PortInUse(f"{host}:{port} cannot be listened on; is the port in use?")
+        self.target = f"{host}:{self.port}"
+
+    async def start(self) -> None:
+        await self._server.start()
+        await self._set_health(health_pb2.HealthCheckResponse.SERVING)
+        log.info("serving", service=self._service.full_name, address=self.target)
+
+    async def drain(self, drain_s: float) -> None:
+        """Let open sessions finish, then stop. The service is closed when this returns."""
+        log.info("draining", service=self._service.full_name, drain_s=drain_s)
+        await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
+        self._service.going_away(drain_s)
+        await self._server.stop(grace=drain_s)
+        await self._service.close()
+        log.info("stopped", service=self._service.full_name)
+
+    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+        for name in ("", self._service.full_name):
+            await self._health.set(name, status)
+
+
+async def run_until_signal(
+    running: RunningService, drain_s: float, at_end: Sequence[Callable[[], Awaitable[None]]] = ()
+) -> None:
+    """Serve until SIGTERM or SIGINT, then drain; a second signal exits at once with 130."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            os._exit(130)
+        stop.set()
+
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signal_number, on_signal)
+    await stop.wait()
+    await running.drain(drain_s)
+    for end in at_end:
+        await end()

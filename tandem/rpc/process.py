@@ -1,0 +1,93 @@
+"""A service as a process: flags, settings, logs, metrics endpoint, event loop, exit code.
+
+Must not import torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+from tandem.core.errors import TandemError
+from tandem.rpc.lifecycle import RunningService, Service, run_until_signal
+from tandem.settings import ServiceSettings, SettingsError, load_settings
+from tandem.telemetry.endpoint import serve_metrics
+from tandem.telemetry.logging import configure_logging
+from tandem.telemetry.metrics import Metrics, Side, new_registry
+
+Settings = TypeVar("Settings", bound=ServiceSettings)
+
+USAGE_EXIT = 2
+
+
+def run_service(
+    model: type[Settings],
+    build: Callable[[Settings, Metrics], Service],
+    side: Side,
+    arguments: Sequence[str] | None = None,
+) -> None:
+    """Run until a signal, then exit: 0 drained, 1 could not start, 2 bad settings, 130 interrupted.
+
+    Writes `listening HOST:PORT` to standard output once calls are served.
+    """
+    try:
+        settings = load_settings(model, _flags(model, arguments))
+    except SettingsError as error:
+        sys.exit(_complain(error, USAGE_EXIT))
+    configure_logging(settings.log_level)
+    try:
+        _run(settings, build, side)
+    except (TandemError, OSError) as error:
+        sys.exit(_complain(error, 1))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _run(settings: Settings, build: Callable[[Settings, Metrics], Service], side: Side) -> None:
+    metrics = Metrics(new_registry(), side)
+    with ExitStack() as stack:
+        if settings.metrics_port:
+            stack.enter_context(
+                serve_metrics(metrics.registry, settings.host, settings.metrics_port)
+            )
+        service = build(settings, metrics)
+        run_loop(_serve(settings, service))
+
+
+async def _serve(settings: ServiceSettings, service: Service) -> None:
+    running = RunningService(service, settings.host, settings.port, settings.max_message_bytes)
+    await running.start()
+    print(f"listening {running.target}", flush=True)
+    await run_until_signal(running, settings.drain_s)
+
+
+def run_loop(main: Any) -> Any:
+    """`asyncio.run`, on uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+def _flags(model: type[ServiceSettings], arguments: Sequence[str] | None) -> dict[str, object]:
+    """One `--flag` per field; the settings model checks the values."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {model.__module__.rsplit('.', 1)[0]}",
+        description=model.__doc__,
+        epilog="Each flag can be set as TANDEM_<FLAG> in the environment or in the --config file.",
+    )
+    for name, field in model.model_fields.items():
+        default = "" if field.default is None else f" (default: {field.default})"
+        words = f"{field.description}{default}".replace("%", "%%")
+        parser.add_argument("--" + name.replace("_", "-"), help=words)
+    return vars(parser.parse_args(arguments))
+
+
+def _complain(error: Exception, exit_code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return exit_code

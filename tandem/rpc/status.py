@@ -1,0 +1,83 @@
+"""Errors as status codes with a reason; the one place where exceptions meet grpc.
+
+Invariant: whatever a handler raises reaches the caller as a status that says what to change, and an
+unforeseen error as INTERNAL without its inner words. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+from grpc import StatusCode
+
+from tandem.core.errors import InvalidArgument, ProtocolError, TandemError
+from tandem.protocol.intake import VocabularyMismatch
+from tandem.protocol.prefixes import PrefixMismatch
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+
+class ResourceExhausted(TandemError):
+    """No room for one more session, request or queued frame."""
+
+
+class Unavailable(TandemError):
+    """The service, or the cloud behind it, cannot be reached or is stopping."""
+
+
+class DeadlinePassed(TandemError):
+    """The caller's deadline came before the answer was complete."""
+
+
+class Rejected(TandemError):
+    """Another service refused; its status is handed on."""
+
+    def __init__(self, code: StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+
+
+_CODES: tuple[tuple[type[BaseException], StatusCode], ...] = (
+    (InvalidArgument, StatusCode.INVALID_ARGUMENT),
+    (VocabularyMismatch, StatusCode.FAILED_PRECONDITION),
+    (PrefixMismatch, StatusCode.DATA_LOSS),
+    (ResourceExhausted, StatusCode.RESOURCE_EXHAUSTED),
+    (Unavailable, StatusCode.UNAVAILABLE),
+    (DeadlinePassed, StatusCode.DEADLINE_EXCEEDED),
+    (ProtocolError, StatusCode.INTERNAL),
+)
+
+
+def status_of(error: BaseException) -> tuple[StatusCode, str]:
+    """The status a caller sees for `error`."""
+    if isinstance(error, Rejected):
+        return error.code, str(error)
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.code(), error.details() or ""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code, str(error)
+    return StatusCode.INTERNAL, "internal error; the service's log has the trace"
+
+
+@asynccontextmanager
+async def errors_as_status(
+    context: grpc.aio.ServicerContext[Any, Any],
+) -> AsyncIterator[None]:
+    """Turn what the handler raises into the call's status, and log it."""
+    try:
+        yield
+    except (asyncio.CancelledError, grpc.aio.AbortError):
+        raise
+    except Exception as error:
+        code, details = status_of(error)
+        if code is StatusCode.INTERNAL:
+            log.exception("rpc failed", status=code.name)
+        else:
+            log.warning("rpc refused", status=code.name, reason=details)
+        await context.abort(code, details)

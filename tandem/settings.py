@@ -1,0 +1,194 @@
+"""Typed settings of a service: defaults < file < `TANDEM_*` environment < flags.
+
+A service derives its model from `ServiceSettings` and reads it with `load_settings`. Invariant: a
+process starts with settings that were all checked, or not at all; whatever is refused is refused in
+one line that names the variable, flag or file key to change. Imports pydantic and the error base.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings.exceptions import SettingsError as SourceError
+
+from tandem.core.errors import TandemError
+
+ENVIRONMENT_PREFIX = "TANDEM_"
+CONFIG_VARIABLE = "TANDEM_CONFIG"
+MAX_MESSAGE_BYTES = 2**31 - 1
+"""gRPC's own limit: message lengths are signed 32-bit."""
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error"],
+    BeforeValidator(lambda level: level.lower() if isinstance(level, str) else level),
+]
+
+
+class SettingsError(TandemError):
+    """Settings that cannot be used; the message is one line and names what to change."""
+
+
+class ServiceSettings(BaseSettings):
+    """What every service has. Derive from it and add fields; nested models are tables in the file
+    and `TANDEM_OUTER__INNER` in the environment."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        validate_default=True,
+        allow_inf_nan=False,
+    )
+
+    config: Path | None = Field(
+        default=None, description="TOML file with any of the settings below."
+    )
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
+    port: Port = Field(default=0, description="gRPC port; 0 takes a free one.")
+    metrics_port: Port = Field(
+        default=0, description="Port of the metrics endpoint; 0 turns it off."
+    )
+    log_level: LogLevel = Field(default="info", description="debug, info, warning or error.")
+    drain_s: float = Field(
+        default=10.0, ge=0, description="Seconds open requests may take at shutdown."
+    )
+    max_message_bytes: int = Field(
+        default=32 * 2**20,
+        ge=2**16,
+        le=MAX_MESSAGE_BYTES,
+        description="Largest gRPC message accepted or sent, in bytes.",
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Highest first. No .env file is read: what a process runs with is where it was told."""
+        return init_settings, env_settings, TomlFile(settings_cls)
+
+
+Settings = TypeVar("Settings", bound=ServiceSettings)
+
+
+class TomlFile(PydanticBaseSettingsSource):
+    """The file that a higher source names as `config`; empty when none does."""
+
+    def __call__(self) -> dict[str, Any]:
+        path = self.current_state.get("config")
+        return {} if path is None else _read_file(Path(path))
+
+    def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
+        """Part of the base class's contract; the whole table is taken at once instead."""
+        return None, field_name, False
+
+
+def load_settings(
+    model: type[Settings], flags: Mapping[str, object], also_known: Collection[str] = ()
+) -> Settings:
+    """The settings of one service, checked, or `SettingsError`.
+
+    `flags` maps field names to what the command line gave; None means not given. `also_known`
+    names `TANDEM_*` variables of others that may stand in this environment; any other that is not a
+    field is refused, so that a misspelt one is noticed.
+    """
+    given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
+    _refuse_unknown_variables(model, also_known)
+    try:
+        return model(**given)
+    except ValidationError as error:
+        lines = [_one_line(model, given, details) for details in error.errors()]
+        raise SettingsError("; ".join(dict.fromkeys(lines))) from None
+    except SourceError as error:
+        raise SettingsError(_source_line(error)) from None
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            table = tomllib.load(file)
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: is not a TOML file: {error}") from None
+    if "config" in table:
+        raise SettingsError(f"{path}: config: a file cannot name another")
+    return table
+
+
+def _refuse_unknown_variables(model: type[ServiceSettings], also_known: Collection[str]) -> None:
+    known = {_variable(name) for name in model.model_fields} | {n.upper() for n in also_known}
+    for variable, text in sorted(os.environ.items()):
+        name = variable.upper()
+        if not name.startswith(ENVIRONMENT_PREFIX) or name.split("__")[0] in known:
+            continue
+        if not _is_service_link(name, text):
+            raise SettingsError(f"{variable}: is not a setting of this service")
+
+
+def _is_service_link(name: str, text: str) -> bool:
+    """Kubernetes tells every container of a namespace about a service called tandem-… like this."""
+    return "://" in text or re.search(r"_SERVICE_(HOST|PORT)|_PORT_\d+_(TCP|UDP)", name) is not None
+
+
+def _one_line(
+    model: type[ServiceSettings], given: Mapping[str, object], problem: ErrorDetails
+) -> str:
+    """One problem: where the bad value came from, what it must be, what it was."""
+    field, *inner = [str(part) for part in problem["loc"]] or [""]
+    described = model.model_fields.get(field)
+    secret = described is not None and "Secret" in str(described.annotation)
+    return f"{_origin(model, given, field, inner)}: {_demand(problem, secret)}"
+
+
+def _origin(
+    model: type[ServiceSettings], given: Mapping[str, object], field: str, inner: list[str]
+) -> str:
+    """The flag, variable or file key that set `field`; the variable that could, if none did."""
+    if field in given:
+        return ".".join(["--" + field.replace("_", "-"), *inner])
+    path = given.get("config") or os.environ.get(CONFIG_VARIABLE)
+    if field in model.model_fields:
+        nested = "__".join([_variable(field), *(part.upper() for part in inner)])
+        for variable in (nested, _variable(field)):
+            if path is None or variable in {name.upper() for name in os.environ}:
+                return variable
+    return f"{path}: {'.'.join([field, *inner])}"
+
+
+def _variable(field: str) -> str:
+    return f"{ENVIRONMENT_PREFIX}{field}".upper()
+
+
+def _demand(problem: ErrorDetails, secret: bool) -> str:
+    """pydantic's words in this project's: "must be …, got …", on one line."""
+    if problem["type"] == "extra_forbidden":
+        return "is not a setting of this service"
+    if problem["type"] == "missing":
+        return "must be set"
+    words = problem["msg"].removeprefix("Value error, ").replace("Input should", "must")
+    words = words.split(", unable to parse")[0]
+    shown = problem["input"]
+    if secret or not isinstance(shown, str | int | float):
+        return words
+    return f"{words}, got {str(shown)[:80]!r}"
+
+
+def _source_line(error: SourceError) -> str:
+    """pydantic-settings names the field whose variable is not the JSON that its type asks for."""
+    found = re.search(r'field "(\w+)"', str(error))
+    return str(error) if found is None else f"{_variable(found.group(1))}: must be valid JSON"

@@ -1,0 +1,256 @@
+"""Every metric name of the suite, on an explicit registry.
+
+Invariants: a metric is declared here or not at all; label values are bounded (beyond the limit a
+name is counted as "other"), so no caller can make the number of series grow without end; every
+duration was measured on one machine's monotonic clock, never as a difference of two machines'.
+
+    metrics = Metrics(new_registry(), side="device")
+    series = metrics.method(preset="dsd", model_name="demo-target")
+    series.time_to_first_token.observe(0.12)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, get_args, overload
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+Side = Literal["device", "cloud"]
+"""Which end of the pair a process runs at."""
+
+PREFIX = "tandem_"
+OTHER = "other"
+MAX_LABEL_VALUES = 64
+"""Distinct values one label may take before further ones are counted as "other"."""
+
+TOKEN_BUCKETS_S = (
+    *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03),
+    *(0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0),
+)
+"""One token, one forward pass or one round trip: half a millisecond to a stalled link."""
+
+REQUEST_BUCKETS_S = (
+    *(0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0),
+    *(7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+)
+"""A whole request, or its time to the first token."""
+
+Family = TypeVar("Family", Histogram, Counter, Gauge)
+
+
+class Metric(Generic[Family]):
+    """One declared metric. As an attribute of a series it is that series' child, made on first use.
+
+    `more` names labels beyond the series' own; such a metric is reached with `child`.
+    """
+
+    def __init__(
+        self,
+        kind: type[Family],
+        name: str,
+        meaning: str,
+        *,
+        buckets: tuple[float, ...] | None = None,
+        more: tuple[str, ...] = (),
+    ) -> None:
+        self.name = PREFIX + name
+        self._kind: type[Family] = kind
+        self._meaning = meaning
+        self._options: dict[str, Any] = {} if buckets is None else {"buckets": buckets}
+        self._more = more
+
+    def __set_name__(self, owner: type[Series], attribute: str) -> None:
+        self._attribute = attribute
+
+    @overload
+    def __get__(self, series: None, owner: type[Series]) -> Self: ...
+    @overload
+    def __get__(self, series: Series, owner: type[Series]) -> Family: ...
+    def __get__(self, series: Series | None, owner: type[Series]) -> Self | Family:
+        if series is None:
+            return self
+        child = self.child(series)
+        # The instance's own attribute shadows this descriptor from now on: no further look-ups.
+        series.__dict__[self._attribute] = child
+        return child
+
+    def child(self, series: Series, **more: str) -> Family:
+        """The child for the series' labels and `more`, which replaces a label of the same name."""
+        family = cast(Family, series.families[self.name])
+        return family.labels(**{**series.labels, **more})
+
+    def make_family(self, registry: CollectorRegistry, labels: Iterable[str]) -> Family:
+        return self._kind(
+            self.name, self._meaning, (*labels, *self._more), registry=registry, **self._options
+        )
+
+
+class Series:
+    """The metrics of one label set; see `MethodSeries` and `EngineSeries`."""
+
+    LABELS: ClassVar[tuple[str, ...]]
+
+    def __init__(self, metrics: Metrics, labels: dict[str, str]) -> None:
+        self.families: Mapping[str, object] = metrics.families
+        self.labels = labels
+        self._metrics = metrics
+
+
+class MethodSeries(Series):
+    """Requests served with one preset and one target model."""
+
+    LABELS = ("preset", "model_name", "side")
+
+    time_to_first_token = Metric(
+        Histogram,
+        "time_to_first_token_seconds",
+        "From the arrival of a request to its first committed token.",
+        buckets=REQUEST_BUCKETS_S,
+    )
+    time_per_output_token = Metric(
+        Histogram,
+        "time_per_output_token_seconds",
+        "(duration - TTFT) / (tokens - 1), once per finished request.",
+        buckets=TOKEN_BUCKETS_S,
+    )
+    inter_token_latency = Metric(
+        Histogram,
+        "inter_token_latency_seconds",
+        "Between one commit and the next of the same request.",
+        buckets=TOKEN_BUCKETS_S,
+    )
+    e2e_request_latency = Metric(
+        Histogram,
+        "e2e_request_latency_seconds",
+        "From the arrival of a request to its end.",
+        buckets=REQUEST_BUCKETS_S,
+    )
+    requests_running = Metric(Gauge, "num_requests_running", "Requests being served.")
+    requests_waiting = Metric(Gauge, "num_requests_waiting", "Requests admitted, not yet started.")
+    requests = Metric(Counter, "requests_total", "Requests ended, by status.", more=("status",))
+    tokens = Metric(Counter, "tokens_total", "Committed tokens.")
+    drafts = Metric(Counter, "spec_decode_num_drafts_total", "Drafts sent for verification.")
+    draft_tokens = Metric(
+        Counter, "spec_decode_num_draft_tokens_total", "Tokens in the drafts sent."
+    )
+    accepted_tokens = Metric(
+        Counter, "spec_decode_num_accepted_tokens_total", "Draft tokens accepted."
+    )
+    draft_step = Metric(
+        Histogram,
+        "draft_step_seconds",
+        "The forward pass of the draft model that made a token, once per token.",
+        buckets=TOKEN_BUCKETS_S,
+    )
+    verify_step = Metric(
+        Histogram,
+        "verify_step_seconds",
+        "The forward pass of the target model that verified a draft, once per draft.",
+        buckets=TOKEN_BUCKETS_S,
+    )
+    round_trip = Metric(
+        Histogram,
+        "round_trip_seconds",
+        "From sending a draft to its verdict, less the time the other end reports spending on it.",
+        buckets=TOKEN_BUCKETS_S,
+    )
+    uplink_bytes = Metric(Counter, "uplink_bytes_total", "Bytes of messages, device to cloud.")
+    downlink_bytes = Metric(Counter, "downlink_bytes_total", "Bytes of messages, cloud to device.")
+    link_lost = Metric(Counter, "link_lost_total", "Times the stream to the cloud broke.")
+    resumes = Metric(Counter, "resumes_total", "Times a session went on after a lost link.")
+    aggregation_side = Metric(
+        Gauge, "aggregation_side", "Running requests, by the side that aggregates them."
+    )
+
+    def request_ended(self, status: str) -> None:
+        """Count one request that ended with `status`, a gRPC status name such as "OK"."""
+        admitted = self._metrics.admit("status", status)
+        MethodSeries.requests.child(self, status=admitted).inc()
+
+    def aggregating_at(self, side: Side) -> Gauge:
+        """The gauge of requests aggregated at `side`, whichever side reports it."""
+        return MethodSeries.aggregation_side.child(self, side=side)
+
+
+class EngineSeries(Series):
+    """The engine of one model in this process."""
+
+    LABELS = ("model_name", "side")
+
+    kv_bytes = Metric(Gauge, "kv_bytes", "KV memory held by sessions.")
+    sessions_open = Metric(Gauge, "sessions_open", "Open engine sessions.")
+    queue_depth = Metric(Gauge, "queue_depth", "Forward passes waiting for the engine.")
+
+
+class SchedulerSeries(Series):
+    """The scheduler of one process."""
+
+    LABELS = ("side",)
+
+    decisions = Metric(
+        Counter, "scheduler_decisions_total", "Decisions taken, by reason.", more=("reason",)
+    )
+
+    def decided(self, reason: str) -> None:
+        """Count one decision taken for `reason`: a fixed word, never free text."""
+        admitted = self._metrics.admit("reason", reason)
+        SchedulerSeries.decisions.child(self, reason=admitted).inc()
+
+
+class Metrics:
+    """All metrics of one process, registered once. `side` labels everything it writes.
+
+    The series it hands out are cheap; keep them rather than asking again per token.
+    """
+
+    def __init__(self, registry: CollectorRegistry, side: Side) -> None:
+        if side not in get_args(Side):
+            raise ValueError(f"side: must be one of {', '.join(get_args(Side))}, got {side!r}")
+        self.registry = registry
+        self.side: Side = side
+        self.families: Mapping[str, object] = {
+            metric.name: metric.make_family(registry, series.LABELS)
+            for series in (MethodSeries, EngineSeries, SchedulerSeries)
+            for metric in vars(series).values()
+            if isinstance(metric, Metric)
+        }
+        self._admitted: dict[str, set[str]] = {}
+        self._admitting = threading.Lock()
+
+    def method(self, preset: str, model_name: str) -> MethodSeries:
+        """The series of requests that `preset` serves with the target model `model_name`."""
+        return MethodSeries(
+            self,
+            {
+                "preset": self.admit("preset", preset),
+                "model_name": self.admit("model_name", model_name),
+                "side": self.side,
+            },
+        )
+
+    def engine(self, model_name: str) -> EngineSeries:
+        """The series of the engine that runs `model_name` in this process."""
+        model_name = self.admit("model_name", model_name)
+        return EngineSeries(self, {"model_name": model_name, "side": self.side})
+
+    def scheduler(self) -> SchedulerSeries:
+        """The series of this process's scheduler."""
+        return SchedulerSeries(self, {"side": self.side})
+
+    def admit(self, label: str, name: str) -> str:
+        """`name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else "other"."""
+        with self._admitting:
+            admitted = self._admitted.setdefault(label, set())
+            if name not in admitted and len(admitted) >= MAX_LABEL_VALUES:
+                return OTHER
+            admitted.add(name)
+            return name
+
+
+def new_registry() -> CollectorRegistry:
+    """A registry of its own, with the process's CPU, memory and open files on it."""
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    return registry
