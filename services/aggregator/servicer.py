@@ -12,18 +12,18 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-from tandem_api.aggregator.v1 import aggregator_pb2 as pb
-from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
-from tandem_api.drafter.v1 import drafter_pb2, drafter_pb2_grpc
 
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.slots import Slots
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.rpc.channels import open_channel
 from tandem.rpc.generation import request_from_proto
-from tandem.rpc.status import Rejected, Unavailable, errors_as_status, status_of
+from tandem.rpc.status import Rejected, errors_as_status, status_of
 from tandem.telemetry.logging import get_logger
-from tandem.telemetry.metrics import Metrics, MethodSeries
+from tandem.telemetry.metrics import MethodSeries, Metrics
+from tandem_api.aggregator.v1 import aggregator_pb2 as pb
+from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
+from tandem_api.drafter.v1 import drafter_pb2, drafter_pb2_grpc
 
 log = get_logger(__name__)
 
@@ -69,7 +69,8 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
             return answer
         raise AssertionError("abort ends the call")
 
-    async def Generate(  # noqa: N802  # the RPC's name
+    # The generated stubs know generators only; grpc.aio serves read/write handlers as well.
+    async def Generate(  # type: ignore[override]  # noqa: N802  # the RPC's name
         self, request_iterator: object, context: Context
     ) -> None:
         async with errors_as_status(context):
@@ -101,7 +102,9 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
     async def _relay(self, first: pb.GenerateRequest, context: Context, timing: _Timing) -> None:
         """Pass the request to the drafter and its answer back; leaving cancels both."""
         remaining = context.time_remaining()
-        timeout_s = min(remaining or self._settings.request_timeout_s, self._settings.request_timeout_s)
+        timeout_s = min(
+            remaining or self._settings.request_timeout_s, self._settings.request_timeout_s
+        )
         call = self._drafter.Generate(timeout=timeout_s, wait_for_ready=False)
         cancelling = asyncio.create_task(_pass_cancel(context, call))
         try:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tandem.rpc.status import ResourceExhausted
+from tandem.core.errors import ResourceExhausted
 
 
 class Slots:

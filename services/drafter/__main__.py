@@ -5,7 +5,7 @@ from __future__ import annotations
 from services.drafter.config import DrafterSettings
 from services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.engine.load import load_engine, load_tokenizer
-from tandem.engine.paced import paced
+from tandem.engine.paced import PacedEngine
 from tandem.protocol.liveness import LivenessTimes
 from tandem.rpc.process import run_service
 from tandem.telemetry.metrics import Metrics
@@ -13,6 +13,7 @@ from tandem.telemetry.metrics import Metrics
 
 def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     """The servicer with its engine and tokenizer loaded."""
+    paced = settings.pace_first_s > 0 or settings.pace_further_s > 0
     engine = load_engine(
         settings.model, settings.device, settings.dtype, settings.threads, settings.revision
     )
@@ -23,7 +24,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         LivenessTimes(settings.ping_after_s, settings.dead_after_s, settings.give_up_after_s),
     )
     return DrafterServicer(
-        paced(engine, settings.pace_first_s, settings.pace_further_s),
+        PacedEngine(engine, settings.pace_first_s, settings.pace_further_s) if paced else engine,
         load_tokenizer(settings.model, settings.revision),
         settings.verifier,
         limits,

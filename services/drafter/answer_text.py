@@ -7,13 +7,13 @@ held back. Must not import torch.
 from __future__ import annotations
 
 from tandem.core.stopping import StopStrings
-from tandem.engine.tokenizer import TextTokenizer
+from tandem.engine.base import Tokenizer
 
 
 class AnswerText:
     """`completes_stop` is told each committed token once, in order; `take` hands the text out."""
 
-    def __init__(self, tokenizer: TextTokenizer, stops: tuple[str, ...]) -> None:
+    def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...]) -> None:
         self._detokenizer = tokenizer.detokenizer()
         self._stops = StopStrings(stops)
         self._pieces: list[str] = []
@@ -35,5 +35,5 @@ class AnswerText:
         """What was held back, once no token follows."""
         if self._stopped:
             return ""
-        piece, stopped = self._stops.push(self._detokenizer.flush())
+        piece, stopped = self._stops.push(self._detokenizer.finish())
         return piece if stopped else piece + self._stops.flush()

@@ -9,35 +9,35 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from tandem_api.common.v1 import generation_pb2
-from tandem_api.drafter.v1 import drafter_pb2 as pb
-from tandem_api.drafter.v1 import drafter_pb2_grpc as pb_grpc
-from tandem_api.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 
 from services.drafter.answer_text import AnswerText
 from services.drafter.session import DrafterSession
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.tokens import check_token_ids
-from tandem.engine.base import Engine
+from tandem.engine.base import Engine, Tokenizer
 from tandem.engine.jobs import EngineThread
-from tandem.engine.tokenizer import TextTokenizer
 from tandem.policy.presets import PRESETS
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.liveness import Liveness, LivenessTimes
-from tandem.protocol.outputs import EdgeRequest, EdgeStats
+from tandem.protocol.outputs import Commit, EdgeRequest, EdgeStats
 from tandem.rpc.admission import Admission
 from tandem.rpc.channels import open_channel
 from tandem.rpc.convert_verifier import EdgeCodec, describe_model
 from tandem.rpc.generation import GenerationRequest, Turn, request_from_proto
-from tandem.rpc.status import Unavailable, errors_as_status
-from tandem.rpc.verifier_stream import Traffic, VerifierStream
+from tandem.rpc.status import errors_as_status
+from tandem.rpc.verifier_stream import Traffic, VerifierConnection, VerifierStream
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import Metrics
+from tandem_api.common.v1 import generation_pb2
+from tandem_api.drafter.v1 import drafter_pb2 as pb
+from tandem_api.drafter.v1 import drafter_pb2_grpc as pb_grpc
+from tandem_api.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 
 log = get_logger(__name__)
 
@@ -65,7 +65,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     def __init__(
         self,
         engine: Engine,
-        tokenizer: TextTokenizer,
+        tokenizer: Tokenizer,
         verifier: str,
         limits: DrafterLimits,
         metrics: Metrics,
@@ -78,6 +78,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._series = metrics.engine(engine.model_name)
         self._admission = Admission(limits.max_sessions, limits.kv_budget_bytes)
         self._thread = EngineThread(engine, "drafter-engine")
+        self._connection = VerifierConnection(verifier, limits.max_message_bytes)
+        self._farewells: set[asyncio.Task[None]] = set()
         self._leaving = False
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -88,6 +90,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._leaving = True
 
     async def close(self) -> None:
+        if self._farewells:
+            await asyncio.wait(self._farewells)
+        await self._connection.close()
         await asyncio.to_thread(self._thread.stop)
 
     async def Describe(  # noqa: N802  # the RPC's name
@@ -105,7 +110,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             await channel.close()
         return answer
 
-    async def Generate(  # noqa: N802  # the RPC's name
+    # The generated stubs know generators only; grpc.aio serves read/write handlers as well.
+    async def Generate(  # type: ignore[override]  # noqa: N802  # the RPC's name
         self, request_iterator: object, context: Context
     ) -> None:
         async with errors_as_status(context):
@@ -152,15 +158,19 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         async with self._thread.session(capacity) as kv:
             self._series.kv_bytes.set(self._engine.kv_bytes_in_use)
             session = DrafterSession(
-                machine, self._thread, kv, self._stream_opener(context, edge_request, traffic), traffic
+                machine,
+                self._thread,
+                kv,
+                self._stream_opener(context, edge_request, traffic),
+                traffic,
+                self._farewells,
             )
             await self._relay(context, session, text)
         self._count(request, machine.stats, traffic)
 
     async def _relay(self, context: Context, session: DrafterSession, text: AnswerText) -> None:
         """Commits to the caller, until the end or the caller's cancel."""
-        commits = session.commits()
-        relaying = asyncio.create_task(_write_commits(context, commits, text))
+        relaying = asyncio.create_task(_write_commits(context, session.commits(), text))
         cancelling = asyncio.create_task(_wait_for_cancel(context))
         try:
             await asyncio.wait((relaying, cancelling), return_when=asyncio.FIRST_COMPLETED)
@@ -169,7 +179,6 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             if not relaying.done():
                 relaying.cancel()
                 await asyncio.wait((relaying,))
-                await commits.aclose()
         if not relaying.cancelled():
             relaying.result()
         await context.write(pb.GenerateResponse(summary=_summary(session, text)))
@@ -213,13 +222,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     def _stream_opener(self, context: Context, request: EdgeRequest, traffic: Traffic) -> Any:
         def open_stream(on_frame: Any, on_end: Any) -> VerifierStream:
             return VerifierStream(
-                self._verifier,
+                self._connection,
                 EdgeCodec(request.vocabulary_size, request.preset.uplink_precision),
                 traffic,
                 on_frame,
                 on_end,
                 deadline_s=context.time_remaining() or MAX_REQUEST_S,
-                max_message_bytes=self._limits.max_message_bytes,
             )
 
         return open_stream
@@ -249,17 +257,20 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         )
 
 
-async def _write_commits(context: Context, commits: AsyncIterator[Any], text: AnswerText) -> None:
+async def _write_commits(
+    context: Context, commits: AsyncGenerator[Commit, None], text: AnswerText
+) -> None:
     position = 0
-    async for commit in commits:
-        committed = generation_pb2.Committed(
-            position=position,
-            token_ids=commit.token_ids,
-            text=text.take(len(commit.token_ids)),
-            unverified=commit.unverified,
-        )
-        position += len(commit.token_ids)
-        await context.write(pb.GenerateResponse(committed=committed))
+    async with aclosing(commits):  # a caller that left must not leave the generator running
+        async for commit in commits:
+            committed = generation_pb2.Committed(
+                position=position,
+                token_ids=commit.token_ids,
+                text=text.take(len(commit.token_ids)),
+                unverified=commit.unverified,
+            )
+            position += len(commit.token_ids)
+            await context.write(pb.GenerateResponse(committed=committed))
     if rest := text.rest():
         committed = generation_pb2.Committed(position=position, text=rest)
         await context.write(pb.GenerateResponse(committed=committed))

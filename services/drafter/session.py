@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 import grpc
 
 from tandem.core.codecs import Precision
-from tandem.core.errors import ProtocolError
+from tandem.core.errors import ProtocolError, Unavailable
 from tandem.core.stopping import FinishReason
 from tandem.engine.base import Session
 from tandem.engine.jobs import Done, EngineThread, Ticket
@@ -34,7 +34,7 @@ from tandem.protocol.outputs import (
     Send,
 )
 from tandem.protocol.prefixes import PrefixMismatch
-from tandem.rpc.status import Rejected, Unavailable
+from tandem.rpc.status import Rejected
 from tandem.rpc.verifier_stream import FATAL, Traffic, VerifierStream, end_status
 from tandem.telemetry.logging import get_logger
 
@@ -89,7 +89,9 @@ class DrafterSession:
         kv: Session,
         open_stream: OpenStream,
         traffic: Traffic,
+        farewells: set[asyncio.Task[None]],
     ) -> None:
+        """`farewells` holds the closing of streams, which may outlast the session."""
         self.machine = machine
         self.traffic = traffic
         self._thread = thread
@@ -97,7 +99,7 @@ class DrafterSession:
         self._open_stream = open_stream
         self._inbox: asyncio.Queue[_Happening] = asyncio.Queue()
         self._stream: VerifierStream | None = None
-        self._closing: set[asyncio.Task[None]] = set()
+        self._farewells = farewells
         self._ticket: Ticket[tuple[list[Drafted], int]] | None = None
         self._commits: list[Commit] = []
         self._finish: Finish | None = None
@@ -105,7 +107,7 @@ class DrafterSession:
         self._resyncs = 0
         self._last_error: BaseException | None = None
 
-    async def commits(self) -> AsyncIterator[Commit]:
+    async def commits(self) -> AsyncGenerator[Commit, None]:
         """Committed tokens as they become final. Raises Rejected or Unavailable when the cloud
         refuses or stays lost; closing the iterator cancels the request at the cloud."""
         ticking = asyncio.create_task(self._tick())
@@ -120,8 +122,7 @@ class DrafterSession:
         finally:
             ticking.cancel()
             self._apply(self.machine.cancel())
-            # Shielded: the cloud must hear of the end even when the caller's task is cancelled.
-            await asyncio.shield(self._close())
+            self._close()
         if self._finish.reason is FinishReason.ERROR:
             raise Unavailable(f"the cloud is lost: {self._describe_last_error()}")
 
@@ -233,24 +234,22 @@ class DrafterSession:
     def _leave_stream(self) -> None:
         """Close this stream and come back on a fresh one, later each time it fails at once."""
         if self._stream:
-            self._close_later(self._stream, flush_s=0.0)
+            self._close_later(self._stream, flush_s=0.0, lost=True)
             self._stream = None
         delay_s = min(MAX_BACKOFF_S, 0.05 * 2**self._failures) if self._failures else 0.0
         self._failures += 1
         asyncio.get_running_loop().call_later(delay_s, self._inbox.put_nowait, _Retry())
 
-    def _close_later(self, stream: VerifierStream, flush_s: float) -> None:
-        task = asyncio.create_task(stream.close(flush_s))
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+    def _close_later(self, stream: VerifierStream, flush_s: float, lost: bool) -> None:
+        task = asyncio.create_task(stream.close(flush_s, lost))
+        self._farewells.add(task)
+        task.add_done_callback(self._farewells.discard)
 
-    async def _close(self) -> None:
+    def _close(self) -> None:
         self._cancel_draft()
         if self._stream:
-            self._close_later(self._stream, flush_s=CANCEL_FLUSH_S)
+            self._close_later(self._stream, flush_s=CANCEL_FLUSH_S, lost=False)
             self._stream = None
-        if self._closing:
-            await asyncio.wait(self._closing, timeout=2 * CANCEL_FLUSH_S)
 
     async def _tick(self) -> None:
         with suppress(asyncio.CancelledError):

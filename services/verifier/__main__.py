@@ -5,21 +5,20 @@ from __future__ import annotations
 from services.verifier.config import VerifierSettings
 from services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.engine.load import load_engine
-from tandem.engine.paced import paced
+from tandem.engine.paced import PacedEngine
 from tandem.rpc.process import run_service
 from tandem.telemetry.metrics import Metrics
 
 
 def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
     """The servicer with its engine loaded."""
+    paced = settings.pace_first_s > 0 or settings.pace_further_s > 0
     engine = load_engine(
         settings.model, settings.device, settings.dtype, settings.threads, settings.revision
     )
     return VerifierServicer(
-        paced(engine, settings.pace_first_s, settings.pace_further_s),
-        VerifierLimits(
-            settings.max_sessions, settings.kv_budget_bytes, settings.max_draft_length
-        ),
+        PacedEngine(engine, settings.pace_first_s, settings.pace_further_s) if paced else engine,
+        VerifierLimits(settings.max_sessions, settings.kv_budget_bytes, settings.max_draft_length),
         metrics,
         settings.device,
         settings.dtype,

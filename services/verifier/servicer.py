@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from tandem_api.verifier.v1 import verifier_pb2 as pb
-from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
 
 from services.verifier.session import Context, VerifierSession, first_frame
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.engine.base import Engine
 from tandem.engine.jobs import EngineThread
 from tandem.protocol.cloud import CloudMachine, CloudModel
 from tandem.protocol.messages import Open
 from tandem.rpc.admission import Admission
 from tandem.rpc.convert_verifier import CloudCodec, describe_model
-from tandem.rpc.status import Unavailable, errors_as_status
+from tandem.rpc.status import errors_as_status
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import Metrics
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
 
 log = get_logger(__name__)
 
@@ -92,7 +92,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             kv_bytes_budget=self._admission.kv_budget_bytes,
         )
 
-    async def Verify(  # noqa: N802  # the RPC's name
+    # The generated stubs know generators only; grpc.aio serves read/write handlers as well.
+    async def Verify(  # type: ignore[override]  # noqa: N802  # the RPC's name
         self, request_iterator: object, context: Context
     ) -> None:
         async with errors_as_status(context):

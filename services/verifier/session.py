@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc
-from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 from tandem.core.errors import InvalidArgument
 from tandem.engine.base import Session
@@ -21,6 +21,7 @@ from tandem.protocol.cloud import CloudMachine
 from tandem.protocol.messages import CloudMessage, Work
 from tandem.rpc.convert_verifier import CloudCodec
 from tandem.telemetry.metrics import MethodSeries
+from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 Context = grpc.aio.ServicerContext[pb.VerifyRequest, pb.VerifyResponse]
 
@@ -45,7 +46,9 @@ class VerifierSession:
         self._writing = asyncio.Lock()
         self._ticket: Ticket[Any] | None = None
 
-    async def run(self, read: Callable[[], Awaitable[pb.VerifyRequest | None]], capacity: int) -> None:
+    async def run(
+        self, read: Callable[[], Awaitable[pb.VerifyRequest | None]], capacity: int
+    ) -> None:
         """Serve until the edge cancels or half-closes; frees everything on every way out."""
         async with self._thread.session(capacity) as kv:
             await self._send([self._machine.opened()])
@@ -65,7 +68,11 @@ class VerifierSession:
 
     def going_away(self, grace_s: float) -> asyncio.Task[None]:
         """Ask the edge to leave after its round."""
-        return asyncio.create_task(self._send([self._machine.going_away(grace_s)]))
+        return asyncio.create_task(self._say_goodbye(grace_s))
+
+    async def _say_goodbye(self, grace_s: float) -> None:
+        with suppress(grpc.aio.UsageError, asyncio.InvalidStateError):  # it left by itself
+            await self._send([self._machine.going_away(grace_s)])
 
     async def _listen(self, read: Callable[[], Awaitable[pb.VerifyRequest | None]]) -> None:
         while not self._machine.ended:

@@ -18,9 +18,9 @@ Precision = Literal["float32", "float16"]
 
 _FLOAT32 = np.dtype("<f4")
 _FLOAT16 = np.dtype("<f2")
-# What rounds to a subnormal float16 is dropped; converting subnormals is slow. The last half cell
-# below the smallest normal number rounds up to it and stays, or a second encoding could drop it.
-_SMALLEST_FLOAT16 = np.float32(2.0**-14 - 2.0**-26)
+# The smallest normal float16. Smaller numbers are dropped: converting subnormals is slow, and they
+# are too coarse to survive a second encoding.
+_SMALLEST_FLOAT16 = np.float32(2.0**-14)
 
 
 def law_to_bytes(law: Array, precision: Precision) -> bytes:

@@ -19,10 +19,18 @@ class ProtocolError(TandemError):
         self.why = why
 
 
-class InvalidArgument(TandemError):  # noqa: N818 (named like the gRPC status it becomes)
+class InvalidArgument(TandemError):
     """A value from a caller that is out of range, of the wrong shape, or not a number."""
 
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"{field}: {why}")
         self.field = field
         self.why = why
+
+
+class ResourceExhausted(TandemError):
+    """No room for one more session, request or queued frame."""
+
+
+class Unavailable(TandemError):
+    """The service, or what it depends on, cannot be reached or is stopping."""

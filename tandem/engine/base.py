@@ -5,7 +5,7 @@ Invariant: a session's `length` counts the tokens whose keys and values are kept
 This module must not import torch or transformers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from tandem.core.errors import TandemError
 Logits = NDArray[np.float32]
 
 
-class ForwardCancelled(TandemError):  # noqa: N818 (nothing went wrong)
+class ForwardCancelled(TandemError):
     """A forward pass was given up between two layers; no session's length has changed."""
 
 
@@ -138,3 +138,27 @@ class Engine(Protocol):
         ForwardCancelled and every length is as before.
         """
         ...
+
+
+class IncrementalText(Protocol):
+    """Turns a stream of token ids into a stream of text; what it returned is never taken back."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that these ids complete."""
+        ...
+
+    def finish(self) -> str:
+        """What is left at the end."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids of a conversation, up to where the answer begins."""
+        ...
+
+    def detokenizer(self) -> IncrementalText: ...

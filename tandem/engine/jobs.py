@@ -16,15 +16,11 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
-from tandem.core.errors import TandemError
+from tandem.core.errors import Unavailable
 from tandem.engine.base import Engine, ForwardCancelled, Logits, Segment, Session
 
 Result = TypeVar("Result")
 ResultOut = TypeVar("ResultOut", covariant=True)
-
-
-class EngineStopped(TandemError):
-    """The engine thread has stopped; what was asked of it will not be done."""
 
 
 class Job(Protocol[ResultOut]):
@@ -155,7 +151,7 @@ class EngineThread:
     def _put(self, item: Ticket[object] | Callable[[], None]) -> None:
         with self._handover:
             if self._stopped:
-                raise EngineStopped("the engine has stopped")
+                raise Unavailable("the engine has stopped")
             self._inbox.put(item)
 
     def _run(self) -> None:
@@ -164,7 +160,7 @@ class EngineThread:
             if self._active:
                 self._pass(self._active)
         for ticket in self._active:
-            ticket.fail(EngineStopped("the engine stopped under the job"))
+            ticket.fail(Unavailable("the engine stopped under the job"))
 
     def _receive(self) -> bool:
         """Take what was handed over, waiting only when there is nothing else to do."""

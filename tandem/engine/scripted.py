@@ -69,6 +69,8 @@ class ScriptedEngine:
     ) -> list[Logits]:
         sessions = [self._own(segment.session) for segment in batch]
         check_batch(batch, self.vocabulary_size)
+        for session in sessions:
+            session.drop_tree()
         answers = []
         for session, segment in zip(sessions, batch, strict=True):
             if cancelled():
@@ -116,16 +118,21 @@ class ScriptedSession:
         """Commit a chain, or hold a tree until `keep_path`."""
         if segment.parents is None:
             self.token_ids += tuple(segment.token_ids)
-            self._tree = None
         else:
             self._tree = segment
 
+    def drop_tree(self) -> None:
+        """Forget a tree of which no path was kept."""
+        self._tree = None
+
     def rollback(self, length: int) -> None:
+        self._check_open()
         check_length(length, self.length)
         self.token_ids = self.token_ids[:length]
         self._tree = None
 
     def keep_path(self, indices: Sequence[int]) -> None:
+        self._check_open()
         tree = self._tree
         check_path(None if tree is None else tree.parents, indices)
         assert tree is not None
@@ -134,6 +141,10 @@ class ScriptedSession:
 
     def close(self) -> None:
         self._open_sessions.discard(self)
+
+    def _check_open(self) -> None:
+        if self not in self._open_sessions:
+            raise InvalidArgument("session", "the session is closed")
 
 
 def scripted_law(seed: int, vocabulary_size: int, order: int = 2, sharpness: float = 8.0) -> Law:

@@ -170,7 +170,7 @@ class DelayLine:
 
 
 class Endpoint(asyncio.BufferedProtocol):
-    """One socket of a connection through the emulator. Does not read until `connect_to`."""
+    """One socket of a connection through the emulator. Holds what it reads until `connect_to`."""
 
     transport: asyncio.Transport
 
@@ -186,14 +186,18 @@ class Endpoint(asyncio.BufferedProtocol):
         self._lost = lost
         self._peer: Endpoint | None = None
         self._pauses = {Pause.OPENING}
+        self._early: list[bytes | Mark] = []
         self._heard_end = False
         self._told_end = False
         self._given_up = False
         self._buffer = memoryview(bytearray(_READ_BYTES))
 
     def connect_to(self, peer: Endpoint) -> None:
-        """Begin to read, and send on to `peer`."""
+        """Send on to `peer` what was read and will be read."""
         self._peer = peer
+        for item in self._early:
+            self.line.push(peer, item)
+        self._early.clear()
         self.resume(Pause.OPENING)
 
     def pause(self, reason: Pause) -> None:
@@ -237,7 +241,6 @@ class Endpoint(asyncio.BufferedProtocol):
         self.transport = cast(asyncio.Transport, transport)
         tcp = transport.get_extra_info("socket")
         tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.transport.pause_reading()
         self.line.join(self)
         self._made(self)
 
@@ -245,13 +248,14 @@ class Endpoint(asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._peer is not None:
-            self.line.push(self._peer, bytes(self._buffer[:nbytes]))
+        self._send_on(bytes(self._buffer[:nbytes]))
+        # Only now: uvloop forgets a pause made in connection_made, and reads all the same.
+        if self._pauses and self._readable():
+            self.transport.pause_reading()
 
     def eof_received(self) -> bool:
         self._heard_end = True
-        if self._peer is not None:
-            self.line.push(self._peer, Mark.END)
+        self._send_on(Mark.END)
         self._close_when_done()
         return True  # the other direction stays open
 
@@ -271,6 +275,12 @@ class Endpoint(asyncio.BufferedProtocol):
         self._peer.resume(Pause.PEER_FULL)
         if not self._given_up:
             self.line.push(self._peer, Mark.RESET)
+
+    def _send_on(self, item: bytes | Mark) -> None:
+        if self._peer is None:
+            self._early.append(item)
+        else:
+            self.line.push(self._peer, item)
 
     def _readable(self) -> bool:
         # After the end of stream asyncio would report the end again at every resume.

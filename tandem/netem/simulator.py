@@ -1,5 +1,8 @@
 """One request in virtual time: the two real state machines, a modelled link, laws from functions.
 
+A model's law follows from what its KV holds, as in a real engine: a machine that keeps a stale KV
+gets wrong text here too, and is found out.
+
 Invariant: pure and seeded; nothing sleeps and no clock is read, so a day of cuts takes seconds.
 Must not import asyncio, grpc, torch or time.
 """
@@ -30,6 +33,7 @@ from tandem.protocol.outputs import (
     EdgeRequest,
     EdgeStats,
     Finish,
+    Interrupt,
     Reconnect,
     Send,
 )
@@ -69,6 +73,26 @@ class Simulated:
     stats: EdgeStats
 
 
+class SimulatedKv:
+    """The KV of one session as the token ids that were fed."""
+
+    def __init__(self) -> None:
+        self.token_ids: tuple[int, ...] = ()
+
+    def rollback(self, length: int) -> None:
+        if length > len(self.token_ids):
+            raise ProtocolError(f"KV of {len(self.token_ids)} tokens", f"keep {length}")
+        self.token_ids = self.token_ids[:length]
+
+    def feed(self, token_ids: Sequence[int]) -> None:
+        self.token_ids += tuple(token_ids)
+
+    def check(self, context: Sequence[int]) -> None:
+        """ProtocolError unless exactly `context` has been fed."""
+        if self.token_ids != tuple(context):
+            raise ProtocolError(f"KV of {self.token_ids}", f"context {tuple(context)}")
+
+
 def simulate(
     request: EdgeRequest,
     draft_law: LawOf,
@@ -79,12 +103,14 @@ def simulate(
     lost_cloud: LostCloud = LostCloud.WAIT,
     liveness_times: LivenessTimes | None = None,
     size_of: Callable[[EdgeMessage | CloudMessage], int] = lambda message: 64,
+    completes_stop: Callable[[int], bool] = lambda token_id: False,
 ) -> Simulated:
     """Run one request to its end. `draft_law`, `target_law`: context ids to the law after sampling
-    settings, float32 [vocabulary]. Raises ProtocolError when the machines stop making progress."""
+    settings, float32 [vocabulary]. Raises ProtocolError when the machines stop making progress, or
+    build on a KV that does not hold what they take it to hold."""
     liveness = Liveness(lost_cloud, liveness_times or LivenessTimes(), now=0.0)
     run = _Run(
-        edge=EdgeMachine(request, liveness),
+        edge=EdgeMachine(request, liveness, completes_stop),
         draft_law=draft_law,
         target_law=target_law,
         link=link,
@@ -106,6 +132,9 @@ class _Run:
     now: float = 0.0
     stream: int = 0
     cloud: CloudMachine | None = None
+    edge_kv: SimulatedKv = field(default_factory=SimulatedKv)
+    edge_kept: int = 0
+    cloud_kv: SimulatedKv = field(default_factory=SimulatedKv)
     finish: Finish | None = None
     commits: list[tuple[float, Commit]] = field(default_factory=list)
     _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
@@ -168,8 +197,9 @@ class _Run:
                     self.finish = output
                 case Reconnect():
                     self._new_stream()
-                case _:
-                    pass  # Interrupt: the machine drops the tokens of a stale work by itself
+                case Interrupt():
+                    # At worst none of the work was fed. Its tokens the machine drops by itself.
+                    self.edge_kv.rollback(self.edge_kept)
 
     def _new_stream(self) -> None:
         self.stream += 1
@@ -201,6 +231,7 @@ class _Run:
                 eos_token_ids=self.edge.request.eos_token_ids,
             )
             self.cloud = CloudMachine(message, model)
+            self.cloud_kv = SimulatedKv()
             self._to_edge([self.cloud.opened()])
         elif self.cloud:
             self._to_edge(self.cloud.receive(message))
@@ -216,9 +247,9 @@ class _Run:
         work = self.edge.work(self.now)
         if work is None:
             return
-        took_s = self.times.draft_s * work.count
         drafts = self._drafts(work)
-        kv_length = work.position + len(drafts) - 1
+        kv_length = len(self.edge_kv.token_ids)
+        took_s = self.times.draft_s * len(drafts)
 
         def done() -> None:
             self._apply(self.edge.drafted(work, drafts, kv_length, took_s))
@@ -226,19 +257,24 @@ class _Run:
         self._at(self.now + took_s, done)
 
     def _drafts(self, work: DraftWork) -> list[Drafted]:
-        request = self.edge.request
-        full = request.preset.uplink is Uplink.FULL_LAWS
-        precision = request.preset.uplink_precision if full else "float32"
-        context = self.edge.context(work)
+        """The tokens of a work, drawn from laws in wire precision; the last one is not fed."""
+        preset = self.edge.request.preset
+        full = preset.uplink is Uplink.FULL_LAWS
+        kv = self.edge_kv
+        self.edge_kept = work.keep
+        kv.rollback(work.keep)
+        kv.feed(work.token_ids)
+        kv.check(self.edge.context(work))
         drafts: list[Drafted] = []
-        for position in range(work.position, work.position + work.count):
-            law = wire_law(self.draft_law(context), precision)
-            token = self.edge.rule.propose(law, position)
+        while True:
+            law = wire_law(
+                self.draft_law(kv.token_ids), preset.uplink_precision if full else "float32"
+            )
+            token = self.edge.rule.propose(law, work.position + len(drafts))
             drafts.append(Drafted(token, law))
-            context = (*context, token)
-            if token in request.eos_token_ids and not request.ignore_eos:
-                break
-        return drafts
+            if len(drafts) == work.count or token in work.ends:
+                return drafts
+            kv.feed((token,))
 
     def _verify(self) -> None:
         cloud = self.cloud
@@ -256,6 +292,10 @@ class _Run:
         self._at(self.now + took_s, done)
 
     def _target_laws(self, cloud: CloudMachine, work: VerifyWork) -> Array:
-        context = (*cloud.committed.since(0)[: work.keep], *work.token_ids)
+        kv = self.cloud_kv
+        kv.rollback(work.keep)
+        kv.feed(work.token_ids)
+        context = kv.token_ids
+        kv.check((*cloud.committed.since(0), *context[len(context) - work.drafts :]))
         ends = range(len(context) - work.wanted + 1, len(context) + 1)
         return np.stack([self.target_law(context[:end]) for end in ends])

@@ -20,7 +20,7 @@ MAX_ANSWER_TAIL_DRAWS = 256
 
 
 class Acceptance(StrEnum):
-    """How a draft is judged. Temperature 0 makes every law one-hot, so greedy needs no third rule."""
+    """How a draft is judged. At temperature 0 laws are one-hot, so greedy needs no third rule."""
 
     REJECTION = "rejection"
     SHARED_NOISE = "shared_noise"
@@ -76,16 +76,26 @@ class Preset:
     def drafts(self) -> bool:
         return self.schedule.window > 0
 
+    @property
+    def judges_by_timing(self) -> bool:
+        """Whether a draft that comes late finds its position taken by a token of the cloud's own.
+
+        Under the rejection rule that is exact only if lateness does not depend on the draft: drafts
+        that end a text sent earlier than others would be judged more often, and come out too often.
+        """
+        schedule = self.schedule
+        bonus = schedule.bonus and schedule.window > schedule.chunk
+        by_timing = self.drafts and (bonus or schedule.decode_when_idle)
+        return by_timing and self.acceptance is Acceptance.REJECTION
+
     def with_draft_length(self, length: int) -> Preset:
-        """The same method with another draft length; a preset that drafts nothing stays as it is."""
+        """The same method with another draft length; one that drafts nothing stays as it is."""
         if not 1 <= length <= MAX_DRAFT_LENGTH:
             raise InvalidArgument("draft_length", f"must be 1…{MAX_DRAFT_LENGTH}, is {length}")
         if not self.drafts:
             return self
         windows = self.schedule.window // self.schedule.chunk
-        return replace(
-            self, schedule=replace(self.schedule, window=windows * length, chunk=length)
-        )
+        return replace(self, schedule=replace(self.schedule, window=windows * length, chunk=length))
 
     def validate(self) -> None:
         """Raise InvalidArgument naming the first choice that does not fit the others."""
@@ -135,7 +145,11 @@ def _presets() -> Mapping[str, Preset]:
             Answer.LOSSLESS_SPARSE,
         ),
         Preset(
-            "dssd-full", _stop_and_wait(4), Acceptance.REJECTION, Uplink.PROBABILITIES, Answer.FULL_LAW
+            "dssd-full",
+            _stop_and_wait(4),
+            Acceptance.REJECTION,
+            Uplink.PROBABILITIES,
+            Answer.FULL_LAW,
         ),
         Preset("coupled", _stop_and_wait(4), Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from tandem.core.chance import Chance, SeededChance
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.laws import Array
-from tandem.protocol.intake import check_draft, check_frame, check_open, proposals
+from tandem.protocol.intake import check_draft, check_frame, check_open, opened_text, proposals
 from tandem.protocol.messages import (
     Cancel,
     CloudMessage,
@@ -32,7 +32,6 @@ from tandem.protocol.messages import (
     Verdict,
     Work,
 )
-from tandem.protocol.prefixes import PrefixedTokens
 from tandem.protocol.rules import Proposal, acceptance_rule, answer_rule
 
 
@@ -72,7 +71,7 @@ class CloudMachine:
         self.preset = opening.preset
         self.sampling = opening.sampling
         self.epoch = opening.epoch
-        self.committed = PrefixedTokens((*opening.prompt_ids, *opening.committed_ids))
+        self.committed = opened_text(opening)
         self.kv_length = 0
         self.target_passes = 0
         self._model = model
@@ -153,7 +152,7 @@ class CloudMachine:
         return self._in_flight
 
     def _is_due_without_drafts(self) -> bool:
-        """The prompt is computed before any draft comes; after that only if idling is not wanted."""
+        """True for the prompt, which needs no draft; after it, where the cloud decodes alone."""
         if self._frontier_law is not None:
             return False
         return self.target_passes == 0 or self._schedule.decode_when_idle
@@ -249,6 +248,8 @@ class CloudMachine:
         end = draft.base + len(draft.token_ids)
         if end > self._length_limit:
             raise InvalidArgument("token_ids", "drafts beyond max_tokens")
+        if end - len(self.committed) > self._schedule.window:
+            raise InvalidArgument("draft_length", "more drafts are waiting than the window allows")
         for position, proposal in enumerate(proposals(draft), start=draft.base):
             if position >= len(self.committed):
                 self._pending.append(proposal)

@@ -9,29 +9,21 @@ Must not import asyncio, grpc, torch or time; never logs, never reads a clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-
-import numpy as np
 
 from tandem.core.chance import Chance, SeededChance
 from tandem.core.errors import ProtocolError
-from tandem.core.sparse_answer import (
-    NeedFullLaw as NeedMore,
-)
-from tandem.core.sparse_answer import (
-    SparseAnswer,
-    draw_from_sparse_answer,
-    finish_with_full_law,
-)
+from tandem.core.sparse_answer import SparseAnswer
 from tandem.core.stopping import FinishReason
-from tandem.policy.presets import Uplink
+from tandem.protocol.edge_intake import check_full_law, check_tokens, check_verdict
+from tandem.protocol.in_flight import DraftsInFlight, draft_frame
 from tandem.protocol.liveness import Liveness, LostCloud
 from tandem.protocol.messages import (
     Cancel,
     CloudMessage,
     Draft,
+    Frame,
     FullAnswer,
     FullLaw,
     GoingAway,
@@ -57,13 +49,14 @@ from tandem.protocol.outputs import (
     Send,
 )
 from tandem.protocol.prefixes import PrefixedTokens
-from tandem.protocol.rules import Proposal, acceptance_rule
+from tandem.protocol.recovery import Recovery
+from tandem.protocol.rules import acceptance_rule
 
 ALONE_CHUNK = 8
 
 
 class Phase(StrEnum):
-    """CONNECTING: no stream. RUNNING: stream open. ALONE: the cloud was given up. DONE: finished."""
+    """CONNECTING: no stream. RUNNING: stream open. ALONE: cloud given up. DONE: finished."""
 
     CONNECTING = "connecting"
     RUNNING = "running"
@@ -71,16 +64,9 @@ class Phase(StrEnum):
     DONE = "done"
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawing:
-    """A sparse answer that was not enough: the same draw goes on with the full law."""
-
-    answer: SparseAnswer
-    need: NeedMore
-
-
 class EdgeMachine:
-    """One request. Raises ProtocolError when the cloud breaks the conversation."""
+    """One request. Raises ProtocolError or PrefixMismatch when the cloud breaks the conversation,
+    and is then as it was before: `lost` and `connect` resume it."""
 
     def __init__(
         self,
@@ -100,29 +86,24 @@ class EdgeMachine:
         self.stats = EdgeStats()
         self.finish_reason: FinishReason | None = None
         self.rule = acceptance_rule(request.preset, request.seed, chance)
-        self._chance = chance
         self._liveness = liveness
         self._completes_stop = completes_stop
         self._schedule = request.preset.schedule
         self._length_limit = len(request.prompt_ids) + request.max_tokens
-        self._in_flight: list[Drafted] = []
-        self._sent = 0
+        self._eos = frozenset() if request.ignore_eos else request.eos_token_ids
+        self._in_flight = DraftsInFlight()
+        self._recovery = Recovery(self.rule, chance)
         self._work: DraftWork | None = None
-        self._drawing: _Drawing | None = None
         self._leaving = False
-        self._round_started_s: float | None = None
-        self._round_draft_s = 0.0
 
     # Connection
 
     def connect(self, now: float) -> list[EdgeOutput]:
-        """A fresh stream is there: open it at the committed prefix and send what is in flight again."""
+        """A fresh stream is there: open it at the committed prefix, send what is in flight."""
         if self.phase is not Phase.CONNECTING:
             raise ProtocolError(self.phase, "connect")
         self.phase = Phase.RUNNING
-        self._leaving = False
-        self._drawing = None
-        self._sent = 0
+        self._in_flight.sent = 0
         self._liveness.connected(now)
         self.stats.begin_stream()
         request = self.request
@@ -144,11 +125,17 @@ class EdgeMachine:
         """The stream broke or was found dead."""
         if self.phase is not Phase.RUNNING:
             return []
-        self.phase = Phase.CONNECTING
-        self._round_started_s = None
+        self._disconnect()
         self.stats.links_lost += 1
         self.stats.loss_noticed_s = max(self.stats.loss_noticed_s, self._liveness.lost(now))
         return [Reconnect(), *self._give_up_if_due(now)]
+
+    def _disconnect(self) -> None:
+        """Drop what belongs to the stream; the next one carries it again."""
+        self.phase = Phase.CONNECTING
+        self._leaving = False
+        self._recovery.forget()
+        self.stats.abandon_round()
 
     def tick(self, now: float) -> list[EdgeOutput]:
         """Time passed: ping a silent cloud, notice a dead one, give up a lost one."""
@@ -183,7 +170,10 @@ class EdgeMachine:
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
         self._liveness.heard(now)
         match message:
-            case Opened() | Pong():
+            case Opened():
+                self._take_terms(message)
+                return []
+            case Pong():
                 return []
             case Verdict():
                 return self._receive_verdict(message, now)
@@ -195,64 +185,45 @@ class EdgeMachine:
                 self._leaving = True
                 return self._leave_between_rounds()
 
+    def _take_terms(self, opened: Opened) -> None:
+        """Which tokens end the text is the target model's to say: both ends must stop together."""
+        if not self.request.ignore_eos:
+            self._eos = opened.eos_token_ids
+
     def _receive_verdict(self, verdict: Verdict, now: float) -> list[EdgeOutput]:
-        self._check_order(verdict)
-        judged = verdict.accepted + verdict.rejected
-        if judged > self._sent:
-            raise ProtocolError(f"{self._sent} drafts sent", f"a verdict on {judged}")
+        self._refuse_while_drawing(verdict)
+        drafts = self._in_flight.token_ids
+        check_verdict(
+            verdict, self.request, self.committed, drafts[: self._in_flight.sent], self.epoch
+        )
         self.stats.count_verdict(verdict)
-        self._end_round(verdict, now)
-        accepted = [drafted.token_id for drafted in self._in_flight[: verdict.accepted]]
-        outputs = self._commit(accepted)
-        del self._in_flight[: verdict.accepted]
-        self._sent -= verdict.accepted
+        self.stats.end_round(verdict.work, now)
+        outputs = self._commit(drafts[: verdict.accepted])
+        self._in_flight.remove(verdict.accepted)
         if self.phase is Phase.DONE:
             return outputs
-        if verdict.rejected:
-            return [*outputs, *self._recover(verdict)]
-        if isinstance(verdict.outcome, int):
-            outputs += self._overtake(verdict.outcome)
-        self._check_prefix(verdict)
+        outcome = verdict.outcome
+        if isinstance(outcome, FullAnswer | SparseAnswer):
+            return [*outputs, *self._recover(outcome)]
+        if outcome is not None:
+            outputs += self._replace(outcome) if verdict.rejected else self._overtake(outcome)
         return [*outputs, *self._leave_between_rounds()]
 
-    def _recover(self, verdict: Verdict) -> list[EdgeOutput]:
-        """The first draft in flight was refused: take the token in its place, or draw it."""
-        outcome = verdict.outcome
-        if isinstance(outcome, int):
-            outputs = self._replace(outcome)
-            self._check_prefix(verdict)
-            return [*outputs, *self._leave_between_rounds()]
-        self._check_prefix(verdict)
-        refused = self._in_flight[0]
-        position = len(self.committed)
-        if isinstance(outcome, FullAnswer):
-            proposal = Proposal(refused.token_id, draft_probs=refused.draft_probs)
-            return self._draw(self.rule.recovered(outcome.target_probs, proposal, position))
-        if not isinstance(outcome, SparseAnswer):
-            raise ProtocolError("a refused draft", "a verdict without an outcome")
-        drawn = draw_from_sparse_answer(outcome, refused.draft_probs, self._chance, position)
-        if isinstance(drawn, NeedMore):
-            self._drawing = _Drawing(outcome, drawn)
-            self.stats.full_law_requests += 1
-            session, epoch, base, prefix = self._frame(position)
-            return [Send(NeedFullLaw(session, epoch + 1, base, prefix))]
-        return self._draw(drawn)
+    def _recover(self, answer: FullAnswer | SparseAnswer) -> list[EdgeOutput]:
+        """The first draft in flight was refused: draw the token in its place."""
+        token = self._recovery.start(answer, self._in_flight.first, len(self.committed))
+        if token is not None:
+            return self._draw(token)
+        self.stats.full_law_requests += 1
+        session, epoch, base, prefix = self._frame(len(self.committed))
+        return [Send(NeedFullLaw(session, epoch + 1, base, prefix))]
 
     def _receive_full_law(self, message: FullLaw) -> list[EdgeOutput]:
-        drawing = self._drawing
-        if drawing is None or message.base != len(self.committed):
+        if not self._recovery.waits:
             raise ProtocolError(self.phase, "a full law that was not asked for")
-        self._drawing = None
-        draft_probs = self._in_flight[0].draft_probs
-        token = finish_with_full_law(
-            drawing.answer,
-            message.target_probs,
-            draft_probs,
-            drawing.need,
-            self._chance,
-            message.base,
-        )
-        return self._draw(token)
+        check_full_law(message, self.request, self.committed)
+        refused = self._in_flight.first
+        return self._draw(self._recovery.finish(message.target_probs, refused, message.base))
 
     def _draw(self, token: int) -> list[EdgeOutput]:
         """Commit the token the edge drew, and tell the cloud."""
@@ -264,14 +235,14 @@ class EdgeMachine:
         return [*outputs, Send(recovered), *self._leave_between_rounds()]
 
     def _receive_tokens(self, message: Tokens) -> list[EdgeOutput]:
-        self._check_order(message)
+        self._refuse_while_drawing(message)
+        check_tokens(message, self.request, self.committed)
         self.stats.count_tokens(message)
         outputs: list[EdgeOutput] = []
         for token in message.token_ids:
             outputs += self._overtake(token)
             if self.phase is Phase.DONE:
                 return outputs
-        self._check_prefix(message)
         return [*outputs, *self._leave_between_rounds()]
 
     def _replace(self, token: int) -> list[EdgeOutput]:
@@ -282,11 +253,10 @@ class EdgeMachine:
 
     def _overtake(self, token: int) -> list[EdgeOutput]:
         """The cloud added a token by itself; drafts in flight live on only if they agree."""
-        if self._in_flight and self._in_flight[0].token_id == token:
-            self._in_flight.pop(0)
-            self._sent = max(0, self._sent - 1)
+        if self._in_flight and self._in_flight.first.token_id == token:
+            self._in_flight.remove(1)
             return self._commit([token])
-        sent = self._sent
+        sent = self._in_flight.sent
         outputs = self._discard()
         if sent:
             self.epoch += 1
@@ -295,7 +265,6 @@ class EdgeMachine:
     def _discard(self) -> list[EdgeOutput]:
         """Void the drafts in flight; stop the drafting that builds on them."""
         self._in_flight.clear()
-        self._sent = 0
         self.kv_length = min(self.kv_length, len(self.committed))
         if self._work is None:
             return []
@@ -309,45 +278,51 @@ class EdgeMachine:
         count = self._draftable()
         if self._work or count < 1:
             return None
-        if self._round_started_s is None and self.phase is Phase.RUNNING:
-            self._round_started_s = now
-        context = (*self.committed.since(0), *(d.token_id for d in self._in_flight))
+        if self.phase is Phase.RUNNING:
+            self.stats.begin_round(now)
+        context = self._tokens()
         self._work = DraftWork(
             keep=self.kv_length,
             token_ids=context[self.kv_length :],
             position=len(context),
             count=count,
+            ends=self._eos if self.phase is Phase.ALONE else self.request.draft_ends,
         )
         return self._work
 
     def _draftable(self) -> int:
-        if self.phase is Phase.DONE or self._leaving or self._drawing:
+        if self.phase is Phase.DONE or self._leaving or self._recovery.waits:
             return 0
         room = self._length_limit - len(self.committed) - len(self._in_flight)
         if self.phase is Phase.ALONE:
             return min(ALONE_CHUNK, room)
-        if not self.request.preset.drafts or self._is_past_eos():
+        if not self.request.preset.drafts or self._in_flight.ends_in(self.request.draft_ends):
             return 0
-        unsent = len(self._in_flight) - self._sent
         window = self._schedule.window - len(self._in_flight)
-        return min(self._schedule.chunk - unsent, window, room)
+        return min(self._schedule.chunk - self._in_flight.unsent, window, room)
 
     def context(self, work: DraftWork) -> tuple[int, ...]:
         """All tokens before the first one of a work."""
-        return (*self.committed.since(0), *(d.token_id for d in self._in_flight))[: work.position]
+        return self._tokens()[: work.position]
+
+    def _tokens(self) -> tuple[int, ...]:
+        return (*self.committed.since(0), *self._in_flight.token_ids)
 
     def drafted(
         self, work: DraftWork, drafts: list[Drafted], kv_length: int, draft_s: float
     ) -> list[EdgeOutput]:
-        """Take the tokens of a work. `kv_length`: tokens the draft KV now holds. The tokens of an
-        interrupted work are dropped."""
+        """Take the tokens of a work: `count`, or fewer if the last one is among its `ends`.
+
+        `kv_length`: tokens the draft KV now holds. The tokens of an interrupted work are dropped.
+        """
         if work is not self._work:
             return []
+        if not 1 <= len(drafts) <= work.count:
+            raise ProtocolError(f"1…{work.count} drafts wanted", f"drafted with {len(drafts)}")
         self._work = None
         self.kv_length = kv_length
         self.stats.count_drafts(len(drafts), draft_s)
-        self._round_draft_s += draft_s
-        self._in_flight += drafts
+        self._in_flight.add(drafts)
         if self.phase is Phase.ALONE:
             return self._commit_alone()
         return self._flush()
@@ -355,48 +330,29 @@ class EdgeMachine:
     def _flush(self) -> list[EdgeOutput]:
         """Send the chunks that are complete."""
         outputs: list[EdgeOutput] = []
-        while self.phase is Phase.RUNNING and self._sent < len(self._in_flight):
-            chunk = self._in_flight[self._sent : self._sent + self._schedule.chunk]
+        while self.phase is Phase.RUNNING and self._in_flight.unsent:
+            chunk = self._in_flight.next_chunk(self._schedule.chunk)
             whole = len(chunk) == self._schedule.chunk or self._draftable() < 1
-            if not whole or self._drawing:
+            if not whole or self._recovery.waits or self._leaving:
                 break
             outputs.append(Send(self._draft(chunk)))
-            self._sent += len(chunk)
+            self._in_flight.sent += len(chunk)
         return outputs
 
     def _draft(self, chunk: list[Drafted]) -> Draft:
-        before = [drafted.token_id for drafted in self._in_flight[: self._sent]]
+        before = self._in_flight.token_ids[: self._in_flight.sent]
         base = len(self.committed) + len(before)
-        uplink = self.request.preset.uplink
-        return Draft(
-            self.request.session,
-            self.epoch,
-            base,
-            self.committed.prefix_with(before),
-            token_ids=tuple(drafted.token_id for drafted in chunk),
-            end_of_chunk=True,
-            probabilities=tuple(float(d.draft_probs[d.token_id]) for d in chunk)
-            if uplink is Uplink.PROBABILITIES
-            else None,
-            laws=np.stack([d.draft_probs for d in chunk])
-            if uplink is Uplink.FULL_LAWS
-            else None,
-        )
-
-    def _is_past_eos(self) -> bool:
-        if self.request.ignore_eos or not self._in_flight:
-            return False
-        return self._in_flight[-1].token_id in self.request.eos_token_ids
+        frame = Frame(self.request.session, self.epoch, base, self.committed.prefix_with(before))
+        return draft_frame(frame, chunk, self.request.preset.uplink)
 
     # Committing
 
     def _commit_alone(self) -> list[EdgeOutput]:
-        tokens = [drafted.token_id for drafted in self._in_flight]
+        tokens = self._in_flight.token_ids
         self._in_flight.clear()
-        self._sent = 0
         return self._commit(tokens, unverified=True)
 
-    def _commit(self, token_ids: list[int], unverified: bool = False) -> list[EdgeOutput]:
+    def _commit(self, token_ids: Sequence[int], unverified: bool = False) -> list[EdgeOutput]:
         """Append tokens to the answer; a stop condition inside the block ends it there."""
         committed: list[int] = []
         reason: FinishReason | None = None
@@ -415,7 +371,7 @@ class EdgeMachine:
     def _stop_reason(self, token: int) -> FinishReason | None:
         if self._completes_stop(token):
             return FinishReason.STOP
-        if token in self.request.eos_token_ids and not self.request.ignore_eos:
+        if token in self._eos:
             return FinishReason.STOP
         if len(self.committed) >= self._length_limit:
             return FinishReason.LENGTH
@@ -433,37 +389,18 @@ class EdgeMachine:
         self.finish_reason = reason
         return [*outputs, Finish(reason)]
 
-    # Order and rounds
-
     def _leave_between_rounds(self) -> list[EdgeOutput]:
         """After GoingAway: reconnect as soon as nothing that was sent waits for an answer."""
-        if not self._leaving or self._sent or self._drawing or self.phase is not Phase.RUNNING:
+        waiting = self._in_flight.sent or self._recovery.waits
+        if not self._leaving or waiting or self.phase is not Phase.RUNNING:
             return []
-        self.phase = Phase.CONNECTING
-        self._leaving = False
+        self._disconnect()
         self.stats.departures += 1
         return [Reconnect()]
 
-    def _check_order(self, message: Verdict | Tokens) -> None:
-        if self._drawing:
+    def _refuse_while_drawing(self, message: Verdict | Tokens) -> None:
+        if self._recovery.waits:
             raise ProtocolError("drawing a recovered token", type(message).__name__)
-        if message.base != len(self.committed):
-            state = f"{len(self.committed)} tokens committed"
-            raise ProtocolError(state, f"{type(message).__name__} at {message.base}")
-
-    def _check_prefix(self, message: CloudMessage) -> None:
-        if self.phase is not Phase.DONE:
-            self.committed.check(len(self.committed), message.prefix)
-
-    def _end_round(self, verdict: Verdict, now: float) -> None:
-        if self._round_started_s is None:
-            return
-        round_s = now - self._round_started_s
-        work = verdict.work
-        self.stats.count_round(round_s, self._round_draft_s, work.verify_s + work.queue_s)
-        self._round_started_s = None
-        self._round_draft_s = 0.0
 
     def _frame(self, base: int) -> tuple[int, int, int, int]:
         return self.request.session, self.epoch, base, self.committed.prefix
-

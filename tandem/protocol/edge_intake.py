@@ -25,7 +25,11 @@ _ANSWERS: dict[Answer, type] = {
 
 
 def check_verdict(
-    verdict: Verdict, request: EdgeRequest, committed: PrefixedTokens, sent: Sequence[int], epoch: int
+    verdict: Verdict,
+    request: EdgeRequest,
+    committed: PrefixedTokens,
+    sent: Sequence[int],
+    epoch: int,
 ) -> None:
     """It speaks of drafts that were sent (token ids `sent`), in this epoch, as the preset says."""
     _check_base(verdict, committed)

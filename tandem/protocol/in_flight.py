@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from tandem.policy.presets import Uplink
+from tandem.protocol.messages import Draft, Frame
 from tandem.protocol.outputs import Drafted
 
 
@@ -53,3 +57,22 @@ class DraftsInFlight:
     def clear(self) -> None:
         self._drafts.clear()
         self.sent = 0
+
+
+def draft_frame(frame: Frame, chunk: Sequence[Drafted], uplink: Uplink) -> Draft:
+    """A whole chunk as the message that carries it, with what `uplink` says of its laws."""
+    probabilities: tuple[float, ...] | None = None
+    if uplink is Uplink.PROBABILITIES:
+        probabilities = tuple(float(drafted.draft_probs[drafted.token_id]) for drafted in chunk)
+    return Draft(
+        frame.session,
+        frame.epoch,
+        frame.base,
+        frame.prefix,
+        token_ids=tuple(drafted.token_id for drafted in chunk),
+        end_of_chunk=True,
+        probabilities=probabilities,
+        laws=np.stack([drafted.draft_probs for drafted in chunk])
+        if uplink is Uplink.FULL_LAWS
+        else None,
+    )

@@ -1,7 +1,7 @@
 """Checks of what the other end sent, before any state changes.
 
-Invariant: each failure is an InvalidArgument that names the field (or VocabularyMismatch), and
-leaves the machine as it was. Must not import asyncio, grpc, torch or time.
+Invariant: each failure is an InvalidArgument that names the field (or VocabularyMismatch, or
+PrefixMismatch), and leaves the machine as it was. Must not import asyncio, grpc, torch or time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tandem.core.laws import check_law
 from tandem.core.tokens import check_token_ids
 from tandem.policy.presets import Preset, Uplink
 from tandem.protocol.messages import Draft, EdgeMessage, Open
+from tandem.protocol.prefixes import PrefixedTokens
 from tandem.protocol.rules import Proposal
 
 
@@ -54,6 +55,15 @@ def check_open(
         raise InvalidArgument(
             "max_tokens", f"prompt and answer exceed the context of {context_length}"
         )
+
+
+def opened_text(opening: Open) -> PrefixedTokens:
+    """Prompt and resume point, if they are the text whose end and hash the frame names."""
+    committed = PrefixedTokens((*opening.prompt_ids, *opening.committed_ids))
+    if opening.base != len(committed):
+        raise InvalidArgument("base", f"{opening.base} is not the resume point {len(committed)}")
+    committed.check(opening.base, opening.prefix)
+    return committed
 
 
 def check_draft(draft: Draft, preset: Preset, vocabulary_size: int, max_length: int) -> None:

@@ -1,4 +1,4 @@
-"""The frames of the edge–cloud conversation, as plain values (protos/…/verifier.proto documents it).
+"""The frames of the edge–cloud conversation as plain values (documented in verifier.proto).
 
 Invariant: arrays inside messages are never written to. Laws are float32 [vocabulary], as the other
 end reconstructs them. Must not import asyncio, grpc, torch or time.
@@ -94,7 +94,7 @@ Outcome = int | FullAnswer | SparseAnswer | None
 
 @dataclass(frozen=True, slots=True)
 class Verdict(Frame):
-    """`accepted` drafts from `base` on; `outcome`: nothing, the next token, or a law to draw it from."""
+    """`accepted` drafts from `base` on; `outcome`: nothing, the next token, or a law for it."""
 
     accepted: int
     rejected: bool

@@ -12,7 +12,7 @@ from statistics import median
 from tandem.core.laws import Array, Sampling
 from tandem.core.stopping import FinishReason
 from tandem.policy.presets import Preset
-from tandem.protocol.messages import EdgeMessage, Tokens, Verdict
+from tandem.protocol.messages import EdgeMessage, Tokens, Verdict, Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,28 @@ class EdgeRequest:
     eos_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
 
+    @property
+    def draft_ends(self) -> frozenset[int]:
+        """The draft tokens after which more drafts would be wasted.
+
+        None where a draft's time of arrival decides how its position is judged: there, what is sent
+        when must not depend on what was drafted.
+        """
+        if self.ignore_eos or self.preset.judges_by_timing:
+            return frozenset()
+        return self.eos_token_ids
+
 
 @dataclass(frozen=True, slots=True)
 class DraftWork:
-    """Roll the draft KV back to `keep`, feed `token_ids`, draft `count` tokens from `position` on."""
+    """Roll the draft KV back to `keep`, feed `token_ids`, draft `count` tokens from `position` on,
+    or up to the first that is among `ends`."""
 
     keep: int
     token_ids: tuple[int, ...]
     position: int
     count: int
+    ends: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +118,8 @@ class EdgeStats:
     hops_s: list[float] = field(default_factory=list)
     _stream_passes: int = 0
     _streams: int = 0
+    _round_started_s: float | None = None
+    _round_draft_s: float = 0.0
 
     @property
     def resumes(self) -> int:
@@ -124,6 +139,7 @@ class EdgeStats:
     def count_drafts(self, count: int, draft_s: float) -> None:
         self.drafted += count
         self.draft_s += draft_s
+        self._round_draft_s += draft_s
 
     def count_verdict(self, verdict: Verdict) -> None:
         self.rounds += 1
@@ -137,9 +153,24 @@ class EdgeStats:
         self.verify_s += message.work.verify_s
         self.queue_s += message.work.queue_s
 
-    def count_round(self, round_s: float, draft_s: float, cloud_s: float) -> None:
-        self.round_s += round_s
-        self.hops_s.append(round_s - draft_s - cloud_s)
+    def begin_round(self, now: float) -> None:
+        """The first drafting since the last verdict starts."""
+        if self._round_started_s is None:
+            self._round_started_s = now
+            self._round_draft_s = 0.0
+
+    def end_round(self, work: Work, now: float) -> None:
+        """A verdict came: what neither side's model needed of the time was spent in between."""
+        if self._round_started_s is not None:
+            round_s = now - self._round_started_s
+            self.round_s += round_s
+            self.hops_s.append(round_s - self._round_draft_s - work.verify_s - work.queue_s)
+        self.abandon_round()
+
+    def abandon_round(self) -> None:
+        """The stream is gone: this round's time says nothing."""
+        self._round_started_s = None
+        self._round_draft_s = 0.0
 
     def count_commit(self, count: int, unverified: bool) -> None:
         self.tokens += count

@@ -12,7 +12,7 @@ from tandem.core.prefix import EMPTY_PREFIX, extend_prefix
 
 
 class PrefixMismatch(TandemError):
-    """The two ends disagree about the text before a position (DATA_LOSS; resync, never wrong text)."""
+    """The two ends differ in the text before a position (DATA_LOSS; resync, never wrong text)."""
 
     def __init__(self, position: int) -> None:
         super().__init__(f"prefix: the two ends differ before position {position}")
@@ -20,7 +20,7 @@ class PrefixMismatch(TandemError):
 
 
 class PrefixedTokens:
-    """A growing token sequence; `start` is its length when it was made (prompt and resume point)."""
+    """A growing token sequence; `start`: its length when it was made (prompt and resume point)."""
 
     def __init__(self, token_ids: Iterable[int]) -> None:
         self._token_ids: list[int] = []
@@ -60,7 +60,7 @@ class PrefixedTokens:
         return extend_prefix(self.prefix, token_ids)
 
     def check(self, position: int, prefix: int, beyond: Sequence[int] = ()) -> None:
-        """Raise PrefixMismatch unless `prefix` is the hash of all ids before `position`; `beyond` are
+        """Raise PrefixMismatch unless `prefix` is the hash of all ids before `position`; `beyond`:
         tokens that follow this sequence."""
         if position <= len(self):
             own = self._prefixes[position]

@@ -1,7 +1,7 @@
 """The edge's side of an answer: draws the token in place of a refused draft.
 
 Invariant: one refusal is one draw. When a sparse answer was not enough, that same draw goes on with
-the full law; a fresh one would be biased (DESIGN §3.2). Must not import asyncio, grpc, torch or time.
+the full law; a fresh one would be biased (DESIGN §3.2). Must not import asyncio, grpc, torch, time.
 """
 
 from __future__ import annotations

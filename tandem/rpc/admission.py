@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tandem.rpc.status import ResourceExhausted
+from tandem.core.errors import ResourceExhausted
 
 
 class Admission:

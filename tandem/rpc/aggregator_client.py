@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from tandem_api.aggregator.v1 import aggregator_pb2 as pb
-from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
-from tandem_api.common.v1 import generation_pb2
 
 from tandem.rpc.channels import open_channel
 from tandem.rpc.generation import GenerationRequest, request_to_proto
 from tandem.rpc.status import Rejected
+from tandem_api.aggregator.v1 import aggregator_pb2 as pb
+from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
+from tandem_api.common.v1 import generation_pb2
 
 MAX_MESSAGE_BYTES = 4 * 2**20
 
@@ -107,10 +107,7 @@ class AggregatorClient:
 
     async def generate(self, request: GenerationRequest, timeout_s: float = 600.0) -> Generated:
         """The finished result. Raises Rejected with the status."""
-        result = Generated()
-        async for result in self.stream(request, timeout_s):
-            pass
-        return result
+        return [result async for result in self.stream(request, timeout_s)][-1]
 
 
 async def _raise_unless_ok(call: Any) -> None:

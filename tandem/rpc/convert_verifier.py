@@ -1,7 +1,7 @@
 """Frames of the verifier conversation: plain values to protobuf and back.
 
-Invariant: decoding bounds-checks everything a peer could get wrong and raises InvalidArgument naming
-the field; what it returns is safe to hand to the state machines. Must not import torch.
+Invariant: decoding bounds-checks everything a peer could get wrong and raises InvalidArgument
+naming the field; what it returns is safe to hand to the state machines. Must not import torch.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-from tandem_api.common.v1 import sampling_pb2
-from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 from tandem.core.codecs import Precision, law_from_bytes, law_to_bytes
 from tandem.core.errors import InvalidArgument
@@ -38,6 +36,8 @@ from tandem.protocol.messages import (
     Verdict,
     Work,
 )
+from tandem_api.common.v1 import sampling_pb2
+from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 _ACCEPTANCE = {
     Acceptance.REJECTION: pb.ACCEPTANCE_RULE_REJECTION,
@@ -53,7 +53,7 @@ _ANSWER = {
     Answer.FULL_LAW: pb.REJECTION_ANSWER_FULL_LAW,
     Answer.LOSSLESS_SPARSE: pb.REJECTION_ANSWER_LOSSLESS_SPARSE,
 }
-_PRECISION: dict[Precision, pb.Precision] = {
+_PRECISION: dict[Precision, pb.Precision.ValueType] = {
     "float32": pb.PRECISION_FLOAT32,
     "float16": pb.PRECISION_FLOAT16,
 }
@@ -72,7 +72,9 @@ class _Model(Protocol):
     def eos_token_ids(self) -> frozenset[int]: ...
 
 
-def describe_model(model: _Model, device: str = "", dtype: str = "") -> sampling_pb2.ModelDescription:
+def describe_model(
+    model: _Model, device: str = "", dtype: str = ""
+) -> sampling_pb2.ModelDescription:
     """What an engine serves, for `Describe` and `opened`."""
     return sampling_pb2.ModelDescription(
         model_name=model.model_name,
@@ -213,9 +215,7 @@ class CloudCodec:
         match message:
             case Opened():
                 frame.opened.max_draft_length = message.max_draft_length
-                frame.opened.model.CopyFrom(
-                    describe_model(self._model, self._device, self._dtype)
-                )
+                frame.opened.model.CopyFrom(describe_model(self._model, self._device, self._dtype))
             case Verdict():
                 _fill_verdict(frame.verdict, message)
             case Tokens():

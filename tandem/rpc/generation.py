@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from tandem_api.common.v1 import generation_pb2 as pb
-from tandem_api.common.v1 import sampling_pb2
-
 from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
 from tandem.policy.presets import Preset, find_preset
 from tandem.protocol.liveness import LostCloud
 from tandem.rpc.convert_verifier import sampling_from_proto, sampling_to_proto
+from tandem_api.common.v1 import generation_pb2 as pb
+from tandem_api.common.v1 import sampling_pb2
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
@@ -116,7 +115,9 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
     request = GenerationRequest(
         prompt=_prompt(message),
         preset=message.preset or DEFAULT_PRESET,
-        sampling=sampling_from_proto(message.sampling) if message.HasField("sampling") else Sampling(),
+        sampling=sampling_from_proto(message.sampling)
+        if message.HasField("sampling")
+        else Sampling(),
         max_tokens=message.max_tokens,
         seed=message.seed,
         stop=tuple(message.stop),

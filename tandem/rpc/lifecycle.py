@@ -1,7 +1,7 @@
 """A service from start to last byte: server, health, reflection, signals, drain.
 
-Drain: health says NOT_SERVING, sessions are told GoingAway, the server stops taking calls, open ones
-get `drain_s`, then the engine ends, then telemetry. A second signal exits at once.
+Drain: health says NOT_SERVING, sessions are told GoingAway, the server stops taking calls, open
+ones get `drain_s`, then the engine ends, then telemetry. A second signal exits at once.
 Must not import torch.
 """
 
@@ -80,7 +80,7 @@ class RunningService:
         await self._service.close()
         log.info("stopped", service=self._service.full_name)
 
-    async def _set_health(self, status: health_pb2.HealthCheckResponse.ServingStatus) -> None:
+    async def _set_health(self, status: int) -> None:
         for name in ("", self._service.full_name):
             await self._health.set(name, status)
 

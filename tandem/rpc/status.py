@@ -14,24 +14,18 @@ from typing import Any
 import grpc
 from grpc import StatusCode
 
-from tandem.core.errors import InvalidArgument, ProtocolError, TandemError
+from tandem.core.errors import (
+    InvalidArgument,
+    ProtocolError,
+    ResourceExhausted,
+    TandemError,
+    Unavailable,
+)
 from tandem.protocol.intake import VocabularyMismatch
 from tandem.protocol.prefixes import PrefixMismatch
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
-
-
-class ResourceExhausted(TandemError):
-    """No room for one more session, request or queued frame."""
-
-
-class Unavailable(TandemError):
-    """The service, or the cloud behind it, cannot be reached or is stopping."""
-
-
-class DeadlinePassed(TandemError):
-    """The caller's deadline came before the answer was complete."""
 
 
 class Rejected(TandemError):
@@ -48,7 +42,6 @@ _CODES: tuple[tuple[type[BaseException], StatusCode], ...] = (
     (PrefixMismatch, StatusCode.DATA_LOSS),
     (ResourceExhausted, StatusCode.RESOURCE_EXHAUSTED),
     (Unavailable, StatusCode.UNAVAILABLE),
-    (DeadlinePassed, StatusCode.DEADLINE_EXCEEDED),
     (ProtocolError, StatusCode.INTERNAL),
 )
 

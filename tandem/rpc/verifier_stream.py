@@ -1,22 +1,24 @@
-"""The edge's long stream to a verifier: one gRPC call on a channel of its own.
+"""The edge's long streams to a verifier, over one connection for all requests.
 
 Invariant: sending never blocks the caller; frames and the stream's end arrive through callbacks on
-the event loop, and none arrives after `close`. Must not import torch.
+the event loop, and none arrives after `close`. A stream that was lost leaves its connection to the
+streams still on it and takes a fresh one. Must not import torch.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 import grpc
-from tandem_api.verifier.v1 import verifier_pb2 as pb
-from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
 
 from tandem.core.errors import InvalidArgument
 from tandem.protocol.messages import CloudMessage, EdgeMessage
 from tandem.rpc.channels import open_channel
 from tandem.rpc.convert_verifier import EdgeCodec
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
 
 FRAME_HEADER_BYTES = 5
 """gRPC's length prefix, counted with every message."""
@@ -43,25 +45,62 @@ class Traffic:
         self.downlink_bytes = 0
 
 
+class VerifierConnection:
+    """The channel that new streams use, kept open between requests: a stream on a connection that
+    stands costs no round trip of its own."""
+
+    def __init__(self, target: str, max_message_bytes: int) -> None:
+        self._target = target
+        self._max_message_bytes = max_message_bytes
+        self._current: grpc.aio.Channel | None = None
+        self._streams: Counter[grpc.aio.Channel] = Counter()
+
+    def acquire(self) -> grpc.aio.Channel:
+        """A channel for one stream; give it back with `release`."""
+        if self._current is None:
+            self._current = open_channel(self._target, self._max_message_bytes)
+        self._streams[self._current] += 1
+        return self._current
+
+    def distrust(self, channel: grpc.aio.Channel) -> None:
+        """New streams shall not use `channel`: one on it was lost."""
+        if channel is self._current:
+            self._current = None
+
+    async def release(self, channel: grpc.aio.Channel) -> None:
+        """A stream on `channel` has ended; the last one closes a channel that is not trusted."""
+        self._streams[channel] -= 1
+        if self._streams[channel] == 0:
+            del self._streams[channel]
+            if channel is not self._current:
+                await channel.close()
+
+    async def close(self) -> None:
+        channels = {*self._streams, *((self._current,) if self._current else ())}
+        self._current = None
+        for channel in channels:
+            await channel.close()
+
+
 class VerifierStream:
     """An open stream. `on_frame(message)`, `on_end(error or None)` are called on the event loop."""
 
     def __init__(
         self,
-        target: str,
+        connection: VerifierConnection,
         codec: EdgeCodec,
         traffic: Traffic,
         on_frame: Callable[[CloudMessage], None],
         on_end: Callable[[BaseException | None], None],
         deadline_s: float,
-        max_message_bytes: int,
     ) -> None:
         self._codec = codec
         self._traffic = traffic
         self._on_frame = on_frame
         self._on_end = on_end
         self._outgoing: asyncio.Queue[pb.VerifyRequest | None] = asyncio.Queue()
-        self._channel = open_channel(target, max_message_bytes)
+        self._connection = connection
+        self._channel = connection.acquire()
         stub = pb_grpc.VerifierServiceStub(self._channel)
         self._call = stub.Verify(timeout=deadline_s, wait_for_ready=True)
         self._tasks = (
@@ -75,8 +114,11 @@ class VerifierStream:
         self._traffic.uplink_bytes += frame.ByteSize() + FRAME_HEADER_BYTES
         self._outgoing.put_nowait(frame)
 
-    async def close(self, flush_s: float = 0.0) -> None:
-        """End the stream; with `flush_s` let what is queued leave first, for that long at most."""
+    async def close(self, flush_s: float = 0.0, lost: bool = False) -> None:
+        """End the stream; with `flush_s` let what is queued leave first, for that long at most.
+        `lost`: its connection is not to be used again."""
+        if lost:
+            self._connection.distrust(self._channel)
         self._on_frame = lambda message: None
         self._on_end = lambda error: None
         if flush_s:
@@ -86,7 +128,7 @@ class VerifierStream:
         for task in self._tasks:
             task.cancel()
         self._call.cancel()
-        await self._channel.close()
+        await self._connection.release(self._channel)
 
     async def _write(self) -> None:
         try:

@@ -1,0 +1,122 @@
+"""The engine for Hugging Face decoders: sessions, packed passes, and the choice of forward pass.
+
+Nothing here knows an architecture; `general` runs any of them, `lean` the Llama family faster.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from tandem.core.errors import InvalidArgument
+from tandem.engine.base import Logits, Segment, Session, never
+from tandem.engine.batch import check_batch, check_capacity, check_length
+from tandem.engine.general import GeneralForward
+from tandem.engine.kv import KvPool, KvSession
+from tandem.engine.lean import LeanForward, lean_forward_serves
+from tandem.engine.pack import Pack
+
+
+class HuggingFaceEngine:
+    """Implements `tandem.engine.base.Engine` over a loaded model, which it takes over.
+
+    `lean=False` keeps the general path for a model that the lean one would serve. Raises
+    InvalidArgument("model") for a model whose attention cannot be packed.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        model_name: str,
+        vocabulary_hash: str,
+        eos_token_ids: frozenset[int] = frozenset(),
+        lean: bool = True,
+    ) -> None:
+        model.train(False)
+        model.requires_grad_(False)
+        general = GeneralForward(model)
+        layers, self.vocabulary_size = general.survey()
+        self.model_name = model_name
+        self.vocabulary_hash = vocabulary_hash
+        self.eos_token_ids = frozenset(t for t in eos_token_ids if t < self.vocabulary_size)
+        self.context_length = _context_length(model)
+        self.lean = lean and lean_forward_serves(model)
+        self._run = LeanForward(model, layers) if self.lean else general
+        self._like = torch.empty(0, dtype=model.dtype, device=model.device)
+        self._pool = KvPool(layers, model.dtype, model.device)
+        self.kv_bytes_per_token = self._pool.bytes_per_token
+        check_sessions(self)
+
+    @property
+    def kv_bytes_in_use(self) -> int:
+        return self._pool.bytes_in_use
+
+    @property
+    def sessions_open(self) -> int:
+        return len(self._pool.sessions)
+
+    def open(self, capacity: int) -> KvSession:
+        check_capacity(capacity, self.context_length)
+        return self._pool.open(capacity)
+
+    def fork(self, parent: Session, length: int, capacity: int) -> KvSession:
+        source = self._own(parent)
+        check_length(length, source.length)
+        check_capacity(capacity, self.context_length, length)
+        return self._pool.fork(source, length, capacity)
+
+    def forward(
+        self, batch: Sequence[Segment], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        sessions = [self._own(segment.session) for segment in batch]
+        check_batch(batch, self.vocabulary_size)
+        if not batch:
+            return []
+        for session in sessions:
+            session.prepare()
+        pack = Pack(batch, sessions, cancelled, self._like)
+        logits: Logits = self._run(pack).float().cpu().numpy()
+        for session, segment in zip(sessions, batch, strict=True):
+            session.finish(len(segment.token_ids), segment.parents)
+        ends = list(accumulate(segment.wanted for segment in batch))
+        starts = [0, *ends[:-1]]
+        return [logits[start:end] for start, end in zip(starts, ends, strict=True)]
+
+    def _own(self, session: Session) -> KvSession:
+        if not isinstance(session, KvSession) or session not in self._pool.sessions:
+            raise InvalidArgument("session", "closed, or of another engine")
+        return session
+
+
+def check_sessions(engine: HuggingFaceEngine) -> None:
+    """Raise InvalidArgument("model") unless a sequence fed in steps, beside another, gives the
+    logits it gives when fed at once: what a layer that keeps a state of its own would break.
+    """
+    tokens = tuple(step * 7 % engine.vocabulary_size for step in range(1, 5))
+    capacity = min(engine.context_length, len(tokens))
+    whole, steps, other = (engine.open(capacity) for _ in range(3))
+    try:
+        (want,) = engine.forward([Segment(whole, tokens, 1)])
+        engine.forward([Segment(steps, tokens[:2], 0)])
+        _, got = engine.forward([Segment(other, tokens[1:3], 0), Segment(steps, tokens[2:], 1)])
+    finally:
+        for session in (whole, steps, other):
+            session.close()
+    spread = float(want.max() - want.min())
+    if not float(np.abs(want - got).max()) <= 0.05 * spread + 1e-6:
+        raise InvalidArgument("model", f"{engine.model_name} keeps a state besides attention")
+
+
+def _context_length(model: PreTrainedModel) -> int:
+    """Positions the model has; where rotary frequencies depend on the length, the first regime."""
+    config = model.config.get_text_config()
+    length = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", 0)
+    if not length:
+        raise InvalidArgument("model", f"{type(model).__name__} does not say its context length")
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        length = min(length, rope.get("original_max_position_embeddings") or length)
+    return int(length)

@@ -1,0 +1,185 @@
+"""Keys and values of sessions, in preallocated blocks that forks share.
+
+A session's tokens lie in a chain of blocks: blocks it only reads (the prefix it was forked from)
+and, last, a tail block that it alone writes. Invariant: no slot that another session can read is
+ever written. A session that goes back behind a shared position and writes again gets a new tail.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tandem.core.errors import InvalidArgument
+from tandem.engine.batch import check_length
+from tandem.engine.tree import check_path
+
+
+@dataclass(frozen=True, slots=True)
+class LayerShape:
+    """What one attention layer keeps per token, and how far back it looks (None: everything)."""
+
+    kv_heads: int
+    key_size: int
+    value_size: int
+    window: int | None
+
+
+class KvBlock:
+    """Slots for the tokens at positions `origin`, `origin + 1`, … of a sequence, in every layer.
+
+    `keys[layer]` is [kv_heads, slots, key_size], `values[layer]` likewise. Positions before
+    `shared_end` may be read by other sessions while `readers` > 1.
+    """
+
+    __slots__ = ("keys", "origin", "readers", "shared_end", "size", "values")
+
+    def __init__(self, origin: int, keys: list[Tensor], values: list[Tensor], size: int) -> None:
+        self.origin = origin
+        self.keys = keys
+        self.values = values
+        self.size = size
+        self.readers = 1
+        self.shared_end = origin
+
+
+class KvPool:
+    """Allocates blocks for one model and counts their bytes."""
+
+    def __init__(self, layers: Sequence[LayerShape], dtype: torch.dtype, device: torch.device):
+        self.layers = tuple(layers)
+        self.bytes_in_use = 0
+        self.sessions: set[KvSession] = set()
+        self._dtype, self._device = dtype, device
+        numbers = sum(layer.kv_heads * (layer.key_size + layer.value_size) for layer in layers)
+        self.bytes_per_token = numbers * dtype.itemsize
+
+    def open(self, capacity: int) -> "KvSession":
+        return KvSession(self, [], self.allocate(0, capacity), capacity, 0)
+
+    def fork(self, parent: "KvSession", length: int, capacity: int) -> "KvSession":
+        """A session that reads the parent's first `length` tokens and writes its own tail."""
+        tail = self.allocate(length, capacity - length)
+        prefix = parent.share(length)
+        return KvSession(self, prefix, tail, capacity, length)
+
+    def allocate(self, origin: int, slots: int) -> KvBlock:
+        keys = [self._empty(layer.kv_heads, slots, layer.key_size) for layer in self.layers]
+        values = [self._empty(layer.kv_heads, slots, layer.value_size) for layer in self.layers]
+        size = slots * self.bytes_per_token
+        self.bytes_in_use += size
+        return KvBlock(origin, keys, values, size)
+
+    def release(self, block: KvBlock) -> None:
+        block.readers -= 1
+        if block.readers == 0:
+            self.bytes_in_use -= block.size
+
+    def _empty(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=self._dtype, device=self._device)
+
+
+class KvSession:
+    """One sequence: `length` committed tokens, of at most `capacity`."""
+
+    def __init__(
+        self,
+        pool: KvPool,
+        prefix: list[tuple[KvBlock, int]],
+        tail: KvBlock,
+        capacity: int,
+        length: int,
+    ) -> None:
+        self.capacity = capacity
+        self.length = length
+        self.pool = pool
+        self._prefix = prefix
+        self._tail = tail
+        self._tree: tuple[int, ...] | None = None
+        pool.sessions.add(self)
+
+    def rollback(self, length: int) -> None:
+        self._check_open()
+        check_length(length, self.length)
+        self.length = length
+        self._tree = None
+
+    @torch.inference_mode()
+    def keep_path(self, indices: Sequence[int]) -> None:
+        self._check_open()
+        check_path(self._tree, indices)
+        if list(indices) != list(range(len(indices))):
+            self._move_to_front(indices)
+        self.length += len(indices)
+        self._tree = None
+
+    def close(self) -> None:
+        if self not in self.pool.sessions:
+            return
+        self.pool.sessions.discard(self)
+        for block, _ in self._prefix:
+            self.pool.release(block)
+        self.pool.release(self._tail)
+        self._prefix = []
+
+    def prepare(self) -> None:
+        """Before a forward pass: drop a pending tree; make the slots after `length` writable."""
+        self._tree = None
+        tail = self._tail
+        overwrites_shared = tail.readers > 1 and self.length < tail.shared_end
+        if self.length < tail.origin or overwrites_shared:
+            self._replace_tail()
+
+    def finish(self, count: int, parents: tuple[int, ...] | None) -> None:
+        """After a forward pass of `count` tokens: commit a chain, or hold a tree."""
+        if parents is None:
+            self.length += count
+        else:
+            self._tree = parents
+
+    def share(self, length: int) -> list[tuple[KvBlock, int]]:
+        """(block, end position) pairs that hold the first `length` tokens, with one more reader."""
+        chain = self._chain(length)
+        for block, end in chain:
+            block.readers += 1
+            block.shared_end = max(block.shared_end, end)
+        return chain
+
+    def write(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Put key, value [kv_heads, count, size] into the slots after the committed tokens."""
+        begin = self.length - self._tail.origin
+        end = begin + key.shape[1]
+        self._tail.keys[layer][:, begin:end] = key
+        self._tail.values[layer][:, begin:end] = value
+
+    def read(self, layer: int, start: int, end: int) -> list[tuple[Tensor, Tensor]]:
+        """Views [kv_heads, tokens, size] of keys and values at positions start..end-1, in order."""
+        found = []
+        for block, block_end in [*self._prefix, (self._tail, end)]:
+            if start < block_end:
+                part = slice(max(start - block.origin, 0), block_end - block.origin)
+                found.append((block.keys[layer][:, part], block.values[layer][:, part]))
+        return found
+
+    def _chain(self, length: int) -> list[tuple[KvBlock, int]]:
+        blocks = [*self._prefix, (self._tail, length)]
+        return [(block, min(end, length)) for block, end in blocks if block.origin < length]
+
+    def _replace_tail(self) -> None:
+        fresh = self.pool.allocate(self.length, self.capacity - self.length)
+        prefix = self.share(self.length)
+        for block, _ in self._prefix:
+            self.pool.release(block)
+        self.pool.release(self._tail)
+        self._prefix, self._tail = prefix, fresh
+
+    def _move_to_front(self, indices: Sequence[int]) -> None:
+        begin = self.length - self._tail.origin
+        kept = torch.tensor(indices, device=self._tail.keys[0].device) + begin
+        for buffer in (*self._tail.keys, *self._tail.values):
+            buffer[:, begin : begin + len(indices)] = buffer.index_select(1, kept)
+
+    def _check_open(self) -> None:
+        if self not in self.pool.sessions:
+            raise InvalidArgument("session", "the session is closed")

@@ -1,0 +1,196 @@
+"""Loading models and tokenizers, from a folder or by a pinned name.
+
+Only safetensors and transformers' own code are accepted: no pickle, no code from the model. Every
+failure is an InvalidArgument that says what is wrong with which part of the model.
+"""
+
+import hashlib
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    GenerationConfig,
+)
+from transformers.utils import logging
+
+from tandem.core.errors import InvalidArgument
+from tandem.engine.hf import HuggingFaceEngine
+from tandem.engine.tokenizer import TextTokenizer
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_LOADING_ERRORS = (
+    ImportError,
+    KeyError,
+    OSError,
+    RuntimeError,
+    SafetensorError,
+    TypeError,
+    ValueError,
+)
+
+
+def load_engine(
+    folder_or_name: str | Path,
+    device: str = "cpu",
+    dtype: str = "float32",
+    threads: int = 1,
+    revision: str | None = None,
+) -> HuggingFaceEngine:
+    """An engine for the causal language model in a folder, or of that name and commit.
+
+    `dtype` is float32, bfloat16 or float16, whatever the file holds. `threads` is how many CPU
+    threads torch uses in this process. Raises InvalidArgument naming the argument.
+    """
+    if dtype not in _DTYPES:
+        raise InvalidArgument("dtype", f"{dtype!r} is not one of {', '.join(_DTYPES)}")
+    if threads < 1:
+        raise InvalidArgument("threads", f"{threads} is less than 1")
+    place = _device(device)
+    source = _source(folder_or_name, revision)
+    if source.local:
+        _check_weights(Path(folder_or_name))
+    torch.set_num_threads(threads)
+    logging.disable_progress_bar()
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source.name,
+            **source.options,
+            dtype=_DTYPES[dtype],
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    except _LOADING_ERRORS as error:
+        _refuse(folder_or_name, error)
+    model, report = loaded
+    _check_complete(folder_or_name, report)
+    tokenizer = load_tokenizer(folder_or_name, revision) if _has_tokenizer(source) else None
+    size = model.config.get_text_config().vocab_size
+    return HuggingFaceEngine(
+        model.to(place),
+        model_name=_name(folder_or_name),
+        vocabulary_hash=tokenizer.vocabulary_hash if tokenizer else _ids_only_hash(size),
+        eos_token_ids=tokenizer.eos_token_ids if tokenizer else _eos_token_ids(source),
+    )
+
+
+def load_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer:
+    """The tokenizer of the model in a folder, or of that name and commit."""
+    source = _source(folder_or_name, revision)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
+    except _LOADING_ERRORS as error:
+        _refuse(folder_or_name, error)
+    return TextTokenizer(tokenizer, _eos_token_ids(source))
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Which model is meant: what every `from_pretrained` of transformers is given."""
+
+    name: str
+    local: bool
+    options: dict[str, Any]
+
+
+def _source(folder_or_name: str | Path, revision: str | None) -> _Source:
+    folder = Path(folder_or_name)
+    if folder.exists():
+        _check_config(folder)
+    elif revision is None:
+        raise InvalidArgument(
+            "model", f"{folder_or_name} is not a folder; to load it by name, give its revision"
+        )
+    elif not _COMMIT.fullmatch(revision):
+        raise InvalidArgument("revision", f"{revision!r} is not a commit hash of 40 hex digits")
+    local = folder.exists()
+    options = {"revision": revision, "local_files_only": local, "trust_remote_code": False}
+    return _Source(str(folder_or_name), local, options)
+
+
+def _check_config(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InvalidArgument("model", f"{folder} is a file; give the folder of a model")
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidArgument("model", f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise InvalidArgument("model", f"{path} does not name a model_type")
+
+
+def _check_weights(folder: Path) -> None:
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise InvalidArgument("model", f"{folder} holds no .safetensors file; nothing else is read")
+    for path in weights:
+        with path.open("rb") as file:
+            if file.read(12) == b"version http":
+                raise InvalidArgument("model", f"{path} is a Git LFS pointer, not the weights")
+
+
+def _check_complete(folder_or_name: str | Path, report: dict[str, Any]) -> None:
+    """transformers fills what a file lacks with random numbers; a server must not."""
+    for fault in ("missing_keys", "mismatched_keys"):
+        if names := sorted(key if isinstance(key, str) else key[0] for key in report[fault]):
+            kind = fault.removesuffix("_keys")
+            why = f"{folder_or_name}: {len(names)} {kind} tensors in the weights, e.g. {names[0]}"
+            raise InvalidArgument("model", why)
+
+
+def _refuse(folder_or_name: str | Path, error: Exception) -> NoReturn:
+    reason = next((line for line in str(error).splitlines() if line), type(error).__name__)
+    raise InvalidArgument("model", f"{folder_or_name} cannot be loaded: {reason}") from error
+
+
+def _has_tokenizer(source: _Source) -> bool:
+    """A folder may hold a bare model, whose prompts are token ids."""
+    folder = Path(source.name)
+    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+    return not source.local or any((folder / name).exists() for name in names)
+
+
+def _eos_token_ids(source: _Source) -> frozenset[int]:
+    """Every id that the model's configuration or its generation settings call end of text."""
+    settings: list[Any] = [
+        AutoConfig.from_pretrained(source.name, **source.options).get_text_config()
+    ]
+    with suppress(OSError):  # the file is optional
+        settings.append(GenerationConfig.from_pretrained(source.name, **source.options))
+    found: set[int] = set()
+    for setting in settings:
+        ids = getattr(setting, "eos_token_id", None)
+        found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
+    return frozenset(found)
+
+
+def _ids_only_hash(vocabulary_size: int) -> str:
+    return hashlib.sha256(f"ids only:{vocabulary_size}".encode()).hexdigest()
+
+
+def _name(folder_or_name: str | Path) -> str:
+    folder = Path(folder_or_name)
+    return folder.resolve().name if folder.exists() else str(folder_or_name)
+
+
+def _device(device: str) -> torch.device:
+    if device.split(":")[0] not in ("cpu", "cuda"):
+        raise InvalidArgument("device", f"{device!r} is neither cpu nor cuda")
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise InvalidArgument("device", f"{device!r} cannot be used: {reason}") from error
+    return place

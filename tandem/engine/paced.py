@@ -1,0 +1,85 @@
+"""An engine that takes a declared time per pass: a small model in the place of a paper's hardware.
+
+Results made with pacing must say so. This module must not import torch.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from tandem.core.errors import InvalidArgument
+from tandem.engine.base import Engine, ForwardCancelled, Logits, Segment, Session, never
+
+_SPIN_S = 200e-6  # sleeping is no more precise than this
+_NAP_S = 1e-3  # how often a waiting pass looks whether it was cancelled
+
+
+class PacedEngine:
+    """Passes everything on to `engine`, but a pass lasts first_s + (n - 1) · further_s.
+
+    n is the number of tokens of the longest segment. The engine computes, then the rest of the time
+    is waited out. A pass whose computation alone took longer counts in `late_passes`.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        first_s: float,
+        further_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        for field, seconds in (("first_s", first_s), ("further_s", further_s)):
+            if not 0.0 <= seconds < float("inf"):
+                raise InvalidArgument(field, f"{seconds} is not a duration in seconds")
+        self._engine = engine
+        self._first_s, self._further_s = first_s, further_s
+        self._clock, self._sleep = clock, sleep
+        self.late_passes = 0
+        self.model_name = engine.model_name
+        self.vocabulary_size = engine.vocabulary_size
+        self.context_length = engine.context_length
+        self.eos_token_ids = engine.eos_token_ids
+        self.vocabulary_hash = engine.vocabulary_hash
+        self.kv_bytes_per_token = engine.kv_bytes_per_token
+
+    @property
+    def kv_bytes_in_use(self) -> int:
+        return self._engine.kv_bytes_in_use
+
+    @property
+    def sessions_open(self) -> int:
+        return self._engine.sessions_open
+
+    def open(self, capacity: int) -> Session:
+        return self._engine.open(capacity)
+
+    def fork(self, parent: Session, length: int, capacity: int) -> Session:
+        return self._engine.fork(parent, length, capacity)
+
+    def forward(
+        self, batch: Sequence[Segment], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        started_s = self._clock()
+        lengths = [segment.session.length for segment in batch]
+        answers = self._engine.forward(batch, cancelled)
+        longest = max((len(segment.token_ids) for segment in batch), default=0)
+        if longest == 0:
+            return answers
+        until_s = started_s + self._first_s + (longest - 1) * self._further_s
+        if self._clock() > until_s:
+            self.late_passes += 1
+        if not self._wait(until_s, cancelled):
+            for segment, length in zip(batch, lengths, strict=True):
+                segment.session.rollback(length)
+            raise ForwardCancelled("cancelled during a paced pass")
+        return answers
+
+    def _wait(self, until_s: float, cancelled: Callable[[], bool]) -> bool:
+        """Whether the time passed without a cancellation."""
+        while (left_s := until_s - self._clock()) > 0:
+            if cancelled():
+                return False
+            if left_s > _SPIN_S:
+                self._sleep(min(left_s - _SPIN_S, _NAP_S))
+        return True

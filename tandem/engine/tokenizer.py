@@ -1,0 +1,117 @@
+"""Text to token ids and back, with a Hugging Face tokenizer.
+
+Invariant: what a `Detokenizer` has returned is never taken back, and together it is the text of all
+ids pushed. Must not import torch.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.tokens import check_token_ids
+
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for half a character
+
+
+class TextTokenizer:
+    """A tokenizer with its chat template and its end-of-text ids."""
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, eos_token_ids: frozenset[int] = frozenset()
+    ) -> None:
+        """`eos_token_ids` are the model's, beside the tokenizer's own."""
+        self._tokenizer = tokenizer
+        vocabulary = tokenizer.get_vocab()
+        self.vocabulary_hash = hash_vocabulary(vocabulary)
+        self.vocabulary_size = max(vocabulary.values()) + 1
+        own = tokenizer.eos_token_id
+        self.eos_token_ids = eos_token_ids if own is None else eos_token_ids | {own}
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a prompt, with the beginning-of-text token where the model is used to one."""
+        return cast(list[int], self._tokenizer.encode(text))
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Ids of a conversation, up to where the assistant's answer begins.
+
+        Each message has a `role` and a `content`; control tokens spelt out in a content are text.
+        Raises InvalidArgument("messages") when the model has no chat template or it refuses them.
+        """
+        if not self._tokenizer.chat_template:
+            raise InvalidArgument("messages", "this model has no chat template; send a prompt")
+        for index, message in enumerate(messages):
+            if not (
+                isinstance(message.get("role"), str) and isinstance(message.get("content"), str)
+            ):
+                raise InvalidArgument("messages", f"[{index}] needs a role and a content")
+        try:
+            ids = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                add_generation_prompt=True,
+                sanitize_control_tokens=True,
+                return_dict=False,
+            )
+        except TemplateError as error:
+            raise InvalidArgument("messages", f"refused by the chat template: {error}") from error
+        return cast(list[int], ids)
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """Text of ids, without special tokens."""
+        text = self._tokenizer.decode(
+            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return cast(str, text)
+
+    def detokenizer(self) -> "Detokenizer":
+        return Detokenizer(self)
+
+
+class Detokenizer:
+    """Turns a stream of token ids into a stream of text.
+
+    A token's text depends on the one before it (spaces) and may be part of a character, so each
+    step decodes the last settled tokens with the new ones and returns the difference.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []  # settled tokens kept for context, then unsettled ones
+        self._settled = 0
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that these ids complete; half a character waits for its other half.
+
+        Raises InvalidArgument("token_ids") for an id outside the vocabulary.
+        """
+        check_token_ids(token_ids, self._tokenizer.vocabulary_size, "token_ids")
+        self._ids.extend(token_ids)
+        return self._settle(complete=False)
+
+    def finish(self) -> str:
+        """What is left at the end of the text; half a character becomes U+FFFD."""
+        return self._settle(complete=True)
+
+    def _settle(self, complete: bool) -> str:
+        before = self._tokenizer.decode(self._ids[: self._settled])
+        text = self._tokenizer.decode(self._ids)
+        if len(text) <= len(before) or (text.endswith(_INCOMPLETE) and not complete):
+            return ""
+        self._ids = self._ids[self._settled :]
+        self._settled = len(self._ids)
+        return text[len(before) :]
+
+
+def hash_vocabulary(vocabulary: Mapping[str, int]) -> str:
+    """SHA-256 over the sorted (token, id) pairs and their number, as hex.
+
+    The number of a model's logits is left out: models of one family pad it differently.
+    """
+    digest = hashlib.sha256(f"{len(vocabulary)}\n".encode())
+    for pair in sorted(vocabulary.items()):
+        digest.update(json.dumps(pair).encode() + b"\n")
+    return digest.hexdigest()

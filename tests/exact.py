@@ -1,0 +1,116 @@
+"""Exact laws of randomised code: run it once per path through its random choices, with fractions.
+
+`ExactChance` plays the part of `SeededChance`, so the rules under test are the real ones. Feed
+them object arrays of Fraction (`fractions`), and they stay exact throughout.
+"""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from fractions import Fraction
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tandem.core.chance import Purpose
+from tandem.core.errors import InvalidArgument
+from tandem.core.laws import Array
+
+Outcome = TypeVar("Outcome", bound=Hashable)
+
+
+class ExactChance:
+    """One path through the tree of random choices.
+
+    `path` says which branch to take at the first choices; from there on it is always branch 0.
+    With `once` a decision (position, purpose, draw) that is asked for twice is an error: with a
+    seeded chance both answers would come from one random number.
+    """
+
+    def __init__(self, path: tuple[int, ...] = (), once: bool = True) -> None:
+        self.taken: list[int] = []
+        self.widths: list[int] = []
+        self.probability = Fraction(1)
+        self._path = path
+        self._once = once
+        self._decided: set[tuple[int, Purpose, int]] = set()
+
+    def happens(
+        self, numerator: Any, denominator: Any, position: int, purpose: Purpose, draw: int = 0
+    ) -> bool:
+        self._decide(position, purpose, draw)
+        if denominator <= 0 or numerator >= denominator:
+            return bool(numerator > 0)
+        if numerator <= 0:
+            return False
+        probability = Fraction(numerator) / Fraction(denominator)
+        return self._branch([probability, 1 - probability]) == 0
+
+    def pick(self, weights: Array, position: int, purpose: Purpose, draw: int = 0) -> int:
+        self._decide(position, purpose, draw)
+        total = sum(map(Fraction, weights), Fraction(0))
+        if total <= 0 or any(weight < 0 for weight in weights):
+            raise InvalidArgument("weights", f"not a positive measure (sum {total})")
+        support = [index for index, weight in enumerate(weights) if weight > 0]
+        return support[self._branch([Fraction(weights[index]) / total for index in support])]
+
+    def _decide(self, position: int, purpose: Purpose, draw: int) -> None:
+        decision = (position, purpose, draw)
+        assert not (self._once and decision in self._decided), f"one number used twice: {decision}"
+        self._decided.add(decision)
+
+    def _branch(self, probabilities: Sequence[Fraction]) -> int:
+        depth = len(self.taken)
+        branch = self._path[depth] if depth < len(self._path) else 0
+        self.taken.append(branch)
+        self.widths.append(len(probabilities))
+        self.probability *= probabilities[branch]
+        return branch
+
+
+def outcome_law(
+    run: Callable[[ExactChance], Outcome], once: bool = True
+) -> dict[Outcome, Fraction]:
+    """The exact probability of every outcome of `run`, by enumerating all its paths."""
+    law: defaultdict[Outcome, Fraction] = defaultdict(Fraction)
+    paths: list[tuple[int, ...]] = [()]
+    while paths:
+        path = paths.pop()
+        chance = ExactChance(path, once)
+        law[run(chance)] += chance.probability
+        for depth in range(len(path), len(chance.taken)):
+            before = tuple(chance.taken[:depth])
+            paths += [(*before, branch) for branch in range(1, chance.widths[depth])]
+    assert sum(law.values()) == 1
+    return dict(law)
+
+
+def output_law(run: Callable[[ExactChance], int], vocabulary: int) -> list[Fraction]:
+    """The exact law [V] of the token that `run` returns."""
+    law = outcome_law(run)
+    assert all(0 <= token < vocabulary for token in law)
+    return [law.get(token, Fraction(0)) for token in range(vocabulary)]
+
+
+def fractions(weights: Sequence[int]) -> Array:
+    """The law, an object array of Fraction, that is proportional to `weights`."""
+    return np.array([Fraction(weight, sum(weights)) for weight in weights], dtype=object)
+
+
+def random_law(source: random.Random, vocabulary: int = 4) -> Array:
+    """A random law of fractions in which zeros and ties are common."""
+    while True:
+        weights = [source.randint(0, 6) for _ in range(vocabulary)]
+        if any(weights):
+            return fractions(weights)
+
+
+def law_pairs(seed: int, count: int) -> list[tuple[Array, Array]]:
+    """Pairs (target law, draft law), never equal."""
+    source = random.Random(seed)
+    pairs: list[tuple[Array, Array]] = []
+    while len(pairs) < count:
+        target, draft = random_law(source), random_law(source)
+        if (target != draft).any():
+            pairs.append((target, draft))
+    return pairs

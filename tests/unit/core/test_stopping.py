@@ -1,0 +1,86 @@
+"""Stop strings: nothing of a stop string gets out, nothing else is lost, however text is cut."""
+
+import random
+
+import pytest
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.stopping import FinishReason, StopStrings
+
+
+def read(stops: tuple[str, ...], pieces: list[str]) -> tuple[str, bool]:
+    matcher = StopStrings(stops)
+    emitted, matched = "", False
+    for piece in pieces:
+        text, matched = matcher.push(piece)
+        emitted += text
+    return emitted + matcher.flush(), matched
+
+
+def reference(stops: tuple[str, ...], text: str) -> tuple[str, bool]:
+    """Character by character: cut before the longest stop string that is complete first."""
+    for end in range(1, len(text) + 1):
+        complete = [stop for stop in stops if text[:end].endswith(stop)]
+        if complete:
+            return text[: end - max(map(len, complete))], True
+    return text, False
+
+
+@pytest.mark.parametrize("letters", ["ab", "abc"])
+def test_the_result_does_not_depend_on_the_cuts(letters: str) -> None:
+    for seed in range(1000):
+        check_random_cuts(random.Random(seed), letters)
+
+
+def check_random_cuts(source: random.Random, letters: str) -> None:
+    stops = tuple(
+        "".join(source.choices(letters, k=source.randint(1, 4)))
+        for _ in range(source.randint(0, 3))
+    )
+    text = "".join(source.choices(letters, k=source.randint(0, 20)))
+    pieces = []
+    rest = text
+    while rest:
+        size = source.randint(0, 8)
+        pieces.append(rest[:size])
+        rest = rest[size:]
+    assert read(stops, pieces) == reference(stops, text)
+
+
+@pytest.mark.parametrize("pieces", [["xaba"], ["xa", "ba"], list("xaba")])
+def test_the_stop_string_complete_first_wins(pieces: list[str]) -> None:
+    assert read(("aba", "b"), pieces) == ("xa", True)
+    assert read(("ab", "b"), pieces) == ("x", True)
+
+
+def test_a_possible_beginning_is_held_back_and_then_released() -> None:
+    matcher = StopStrings(("\n\nUser:",))
+    assert matcher.push("yes\n") == ("yes", False)
+    assert matcher.push("\nUs") == ("", False)
+    assert matcher.push("ed") == ("\n\nUsed", False)
+    assert matcher.push("\n") == ("", False)
+    assert matcher.flush() == "\n"
+    assert matcher.flush() == ""
+
+
+def test_nothing_follows_a_match() -> None:
+    matcher = StopStrings(("END",))
+    assert matcher.push("oneENDtwo") == ("one", True)
+    assert matcher.push("three") == ("", True)
+    assert matcher.flush() == ""
+
+
+def test_without_stop_strings_text_passes_at_once() -> None:
+    matcher = StopStrings(())
+    assert matcher.push("héllo") == ("héllo", False)
+    assert matcher.flush() == ""
+
+
+def test_an_empty_stop_string_is_refused() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        StopStrings(("a", ""))
+    assert caught.value.field == "stop"
+
+
+def test_finish_reasons_are_the_words_of_the_interface() -> None:
+    assert [str(reason) for reason in FinishReason] == ["stop", "length", "cancelled", "error"]

@@ -1,0 +1,187 @@
+"""Structured logs: form, context, and that a user's words stay out of them."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.telemetry.logging import EventLogger, configure_logging, get_logger, log_context
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """The root logger writes JSON here, and is put back afterwards."""
+    root = logging.getLogger()
+    level, handlers = root.level, list(root.handlers)
+    stream = io.StringIO()
+    configure_logging("debug", stream)
+    yield stream
+    root.setLevel(level)
+    root.handlers[:] = handlers
+
+
+@pytest.fixture
+def log(stream: io.StringIO) -> EventLogger:
+    return get_logger("tandem.example")
+
+
+def entries(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_an_event_is_one_json_line(log: EventLogger, stream: io.StringIO) -> None:
+    log.info("opened", window=4, peer="cloud:1")
+    (entry,) = entries(stream)
+    assert entry.pop("time").endswith("Z")
+    assert entry == {
+        "level": "info",
+        "logger": "tandem.example",
+        "event": "opened",
+        "window": 4,
+        "peer": "cloud:1",
+    }
+
+
+def test_context_is_added_nested_and_taken_back(log: EventLogger, stream: io.StringIO) -> None:
+    with log_context(session="7f3a"):
+        with log_context(preset="dsd"):
+            log.info("inner")
+        log.info("outer")
+    log.info("after")
+    inner, outer, after = entries(stream)
+    assert (inner["session"], inner["preset"]) == ("7f3a", "dsd")
+    assert outer["session"] == "7f3a"
+    assert "preset" not in outer
+    assert "session" not in after
+
+
+async def test_context_belongs_to_its_task(log: EventLogger, stream: io.StringIO) -> None:
+    both_inside = asyncio.Barrier(2)
+
+    async def serve(session: str) -> None:
+        with log_context(session=session):
+            await both_inside.wait()
+            log.info("served", own=session)
+
+    await asyncio.gather(serve("a"), serve("b"))
+    log.info("after")
+    *served, after = [entry for entry in entries(stream) if entry["logger"] == "tandem.example"]
+    assert sorted(entry["session"] for entry in served) == ["a", "b"]
+    assert all(entry["session"] == entry["own"] for entry in served)
+    assert "session" not in after
+
+
+async def test_a_generator_closed_by_another_task_does_no_harm(log: EventLogger) -> None:
+    async def stream_tokens() -> Any:
+        with log_context(session="a"):
+            yield 1
+            yield 2
+
+    answers = stream_tokens()
+    assert await anext(answers) == 1
+    await asyncio.create_task(answers.aclose())
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "shown"),
+    [
+        ("prompt", "my secret", "<9 characters>"),
+        ("text", "", "<0 characters>"),
+        ("token_ids", [5, 6, 7], "<3 items>"),
+        ("token_ids", np.arange(4), "<4 items>"),
+        ("token_id", 17, "<private>"),
+        ("document", object(), "<private>"),
+        ("prompt", None, None),
+        ("tokens", 128, 128),
+    ],
+)
+def test_private_fields_are_replaced_by_their_size(
+    log: EventLogger, stream: io.StringIO, field: str, value: object, shown: object
+) -> None:
+    log.info("seen", **{field: value})
+    with log_context(**{field: value}):
+        log.error("failed")
+    assert [entry[field] for entry in entries(stream)] == [shown, shown]
+
+
+def test_private_fields_are_shown_when_debugging(log: EventLogger, stream: io.StringIO) -> None:
+    log.debug("seen", prompt="my secret")
+    assert entries(stream)[0]["prompt"] == "my secret"
+
+
+def test_below_the_level_nothing_is_written(log: EventLogger, stream: io.StringIO) -> None:
+    configure_logging("info", stream)
+    log.debug("seen", prompt="my secret")
+    assert stream.getvalue() == ""
+
+
+def test_a_field_cannot_replace_what_the_line_says(log: EventLogger, stream: io.StringIO) -> None:
+    log.info("opened", level="forged", event="forged")
+    (entry,) = entries(stream)
+    assert (entry["level"], entry["event"]) == ("info", "opened")
+    assert (entry["level_"], entry["event_"]) == ("forged", "forged")
+
+
+def test_a_failure_carries_its_trace_on_the_same_line(
+    log: EventLogger, stream: io.StringIO
+) -> None:
+    try:
+        raise KeyError("session")
+    except KeyError:
+        log.exception("failed", session="a")
+    (entry,) = entries(stream)
+    assert entry["level"] == "error"
+    assert "KeyError: 'session'" in entry["trace"]
+
+
+def test_records_of_libraries_are_written_too(stream: io.StringIO) -> None:
+    with log_context(session="a"):
+        logging.getLogger("grpc").warning("%d streams\nleft", 2)
+    (entry,) = entries(stream)
+    assert (entry["logger"], entry["event"], entry["session"]) == ("grpc", "2 streams\nleft", "a")
+
+
+def test_configuring_again_does_not_write_twice(log: EventLogger, stream: io.StringIO) -> None:
+    configure_logging("info", stream)
+    configure_logging("info", stream)
+    log.info("once")
+    assert len(entries(stream)) == 1
+
+
+def test_an_unknown_level_is_refused(stream: io.StringIO) -> None:
+    with pytest.raises(ValueError, match="LOUD"):
+        configure_logging("loud", stream)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_words(log: EventLogger, stream: io.StringIO) -> None:
+    terminal = Terminal()
+    configure_logging("info", terminal)
+    log.info("opened", window=4, peer="a b", empty="", forged="x\nlevel=error", rates=[1, 2])
+    (line,) = terminal.getvalue().splitlines()
+    assert "INFO    opened window=4" in line
+    assert 'peer="a b" empty="" forged="x\\nlevel=error" rates=[1, 2]' in line
+    assert line.endswith("logger=tandem.example")
+
+
+def test_a_terminal_gets_the_trace_below_the_line(log: EventLogger, stream: io.StringIO) -> None:
+    terminal = Terminal()
+    configure_logging("info", terminal)
+    try:
+        raise KeyError("session")
+    except KeyError:
+        log.exception("failed")
+    first, *rest = terminal.getvalue().splitlines()
+    assert "ERROR   failed" in first
+    assert rest[-1] == "KeyError: 'session'"

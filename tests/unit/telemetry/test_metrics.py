@@ -1,0 +1,166 @@
+"""Metric names, labels and bounds, read back through the exposition format."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tandem.telemetry.metrics import MAX_LABEL_VALUES, Metrics, new_registry
+
+METHOD = {"preset", "model_name", "side"}
+ENGINE = {"model_name", "side"}
+
+# The public names: dashboards and the profiler read these.
+PUBLISHED = {
+    "tandem_time_to_first_token_seconds": ("histogram", METHOD),
+    "tandem_time_per_output_token_seconds": ("histogram", METHOD),
+    "tandem_inter_token_latency_seconds": ("histogram", METHOD),
+    "tandem_e2e_request_latency_seconds": ("histogram", METHOD),
+    "tandem_num_requests_running": ("gauge", METHOD),
+    "tandem_num_requests_waiting": ("gauge", METHOD),
+    "tandem_requests_total": ("counter", METHOD | {"status"}),
+    "tandem_tokens_total": ("counter", METHOD),
+    "tandem_spec_decode_num_drafts_total": ("counter", METHOD),
+    "tandem_spec_decode_num_draft_tokens_total": ("counter", METHOD),
+    "tandem_spec_decode_num_accepted_tokens_total": ("counter", METHOD),
+    "tandem_draft_step_seconds": ("histogram", METHOD),
+    "tandem_verify_step_seconds": ("histogram", METHOD),
+    "tandem_round_trip_seconds": ("histogram", METHOD),
+    "tandem_uplink_bytes_total": ("counter", METHOD),
+    "tandem_downlink_bytes_total": ("counter", METHOD),
+    "tandem_link_lost_total": ("counter", METHOD),
+    "tandem_resumes_total": ("counter", METHOD),
+    "tandem_aggregation_side": ("gauge", METHOD),
+    "tandem_kv_bytes": ("gauge", ENGINE),
+    "tandem_sessions_open": ("gauge", ENGINE),
+    "tandem_queue_depth": ("gauge", ENGINE),
+    "tandem_scheduler_decisions_total": ("counter", {"side", "reason"}),
+}
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+@pytest.fixture
+def metrics(registry: CollectorRegistry) -> Metrics:
+    return Metrics(registry, side="device")
+
+
+def touch_everything(metrics: Metrics) -> None:
+    method = metrics.method(preset="dsd", model_name="m")
+    for histogram in (
+        method.time_to_first_token,
+        method.time_per_output_token,
+        method.inter_token_latency,
+        method.e2e_request_latency,
+        method.draft_step,
+        method.verify_step,
+        method.round_trip,
+    ):
+        histogram.observe(0.01)
+    for counter in (
+        method.tokens,
+        method.drafts,
+        method.draft_tokens,
+        method.accepted_tokens,
+        method.uplink_bytes,
+        method.downlink_bytes,
+        method.link_lost,
+        method.resumes,
+    ):
+        counter.inc()
+    method.requests_running.inc()
+    method.requests_waiting.inc()
+    method.aggregating_at("cloud").inc()
+    method.request_ended("OK")
+    engine = metrics.engine("m")
+    for gauge in (engine.kv_bytes, engine.sessions_open, engine.queue_depth):
+        gauge.set(1)
+    metrics.scheduler().decided("bandwidth")
+
+
+def test_the_published_names_kinds_and_labels(
+    metrics: Metrics, registry: CollectorRegistry
+) -> None:
+    touch_everything(metrics)
+    exposed: dict[str, tuple[str, set[str]]] = {}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        if family.type == "gauge" and family.name.endswith("_created"):
+            continue
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        exposed[name] = (family.type, labels)
+    assert exposed == PUBLISHED
+
+
+def test_what_is_observed_is_exposed(metrics: Metrics, registry: CollectorRegistry) -> None:
+    series = metrics.method(preset="dssd", model_name="m")
+    series.draft_tokens.inc(5)
+    series.time_to_first_token.observe(0.03)
+    labels = {"preset": "dssd", "model_name": "m", "side": "device"}
+    name = "tandem_spec_decode_num_draft_tokens_total"
+    assert registry.get_sample_value(name, labels) == 5
+    ttft = "tandem_time_to_first_token_seconds"
+    assert registry.get_sample_value(f"{ttft}_sum", labels) == 0.03
+    assert registry.get_sample_value(f"{ttft}_bucket", {**labels, "le": "0.02"}) == 0
+    assert registry.get_sample_value(f"{ttft}_bucket", {**labels, "le": "0.04"}) == 1
+
+
+def test_the_same_labels_are_the_same_series(metrics: Metrics) -> None:
+    first, second = (metrics.method(preset="dsd", model_name="m") for _ in range(2))
+    assert first.tokens is second.tokens
+    assert first.tokens is not metrics.method(preset="ar", model_name="m").tokens
+
+
+def test_nothing_is_exposed_before_it_is_used(
+    metrics: Metrics, registry: CollectorRegistry
+) -> None:
+    metrics.method(preset="dsd", model_name="m")
+    assert [s for family in registry.collect() for s in family.samples] == []
+
+
+def test_label_values_are_bounded(metrics: Metrics, registry: CollectorRegistry) -> None:
+    for number in range(10 * MAX_LABEL_VALUES):
+        metrics.method(preset=f"preset-{number}", model_name="m").tokens.inc()
+    samples = [s for family in registry.collect() for s in family.samples]
+    presets = {s.labels["preset"] for s in samples if s.name == "tandem_tokens_total"}
+    assert len(presets) == MAX_LABEL_VALUES + 1
+    other = {"preset": "other", "model_name": "m", "side": "device"}
+    assert registry.get_sample_value("tandem_tokens_total", other) == 9 * MAX_LABEL_VALUES
+    # A value admitted before keeps its own series.
+    metrics.method(preset="preset-0", model_name="m").tokens.inc()
+    kept = {**other, "preset": "preset-0"}
+    assert registry.get_sample_value("tandem_tokens_total", kept) == 2
+
+
+def test_statuses_and_reasons_are_bounded_too(
+    metrics: Metrics, registry: CollectorRegistry
+) -> None:
+    series = metrics.method(preset="dsd", model_name="m")
+    for number in range(MAX_LABEL_VALUES + 3):
+        series.request_ended(f"status-{number}")
+        metrics.scheduler().decided(f"reason-{number}")
+    labels = {"preset": "dsd", "model_name": "m", "side": "device", "status": "other"}
+    assert registry.get_sample_value("tandem_requests_total", labels) == 3
+    decided = {"side": "device", "reason": "other"}
+    assert registry.get_sample_value("tandem_scheduler_decisions_total", decided) == 3
+
+
+def test_two_processes_worth_of_metrics_do_not_share_anything() -> None:
+    device, cloud = (Metrics(CollectorRegistry(), side=side) for side in ("device", "cloud"))
+    device.engine("m").kv_bytes.set(7)
+    assert cloud.registry.get_sample_value("tandem_kv_bytes", {"model_name": "m"}) is None
+
+
+def test_an_unknown_side_is_refused(registry: CollectorRegistry) -> None:
+    with pytest.raises(ValueError, match=r"^side: must be one of device, cloud, got 'edge'"):
+        Metrics(registry, side="edge")  # type: ignore[arg-type]
+
+
+def test_a_new_registry_reports_the_process() -> None:
+    exposed = generate_latest(new_registry()).decode()
+    assert "tandem_" not in exposed
+    assert exposed == "" or "process_cpu_seconds_total" in exposed
