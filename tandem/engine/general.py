@@ -66,7 +66,19 @@ class GeneralForward:
             raise InvalidArgument("model", f"{self._name} cannot be run packed: {error}") from error
         if sorted(found) != list(range(len(found))) or not found:
             raise InvalidArgument("model", f"{self._name} does not use attention in every layer")
+        self._check_masks(found)
         return [found[layer] for layer in range(len(found))], logits.shape[-1]
+
+    def _check_masks(self, found: dict[int, LayerShape]) -> None:
+        """Refuse layers whose mask is more than causal in a way the attention call does not tell.
+
+        The pack makes its own masks, so what only transformers' masks say would be lost.
+        """
+        kinds = getattr(self._model.config.get_text_config(), "layer_types", None) or []
+        for layer, kind in enumerate(kinds):
+            untold = kind == "sliding_attention" and found[layer].window is None
+            if untold or kind == "chunked_attention":
+                raise InvalidArgument("model", f"layer {layer} of {self._name} has {kind}")
 
     def __call__(self, pack: Pack) -> Tensor:
         """Logits [pack.wanted, vocabulary_size] of the wanted rows."""

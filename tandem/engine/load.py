@@ -81,6 +81,7 @@ def load_engine(
         model_name=_name(folder_or_name),
         vocabulary_hash=tokenizer.vocabulary_hash if tokenizer else _ids_only_hash(size),
         eos_token_ids=tokenizer.eos_token_ids if tokenizer else _eos_token_ids(source),
+        vocabulary_size=tokenizer.vocabulary_size if tokenizer else None,
     )
 
 

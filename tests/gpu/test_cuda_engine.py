@@ -1,0 +1,50 @@
+"""The engine's equality checks on a CUDA device, against the eager reference on the same device."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tandem.engine.base import Segment
+from tandem.engine.load import load_engine
+from tests.unit.engine.engine_checks import CHECKS
+from tests.unit.engine.reference_models import CONFIGS, LEAN, Pair, pair, tokens
+from tests.unit.engine.tiny_folders import write_model
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+WITHIN = 5e-5  # kernels chosen by size add up in different orders
+Check = Callable[[Pair, float], None]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_general_path_equals_reference(name: str, check: Check) -> None:
+    check(pair(name, lean=False, device="cuda"), WITHIN)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", LEAN)
+def test_lean_path_equals_reference(name: str, check: Check) -> None:
+    found = pair(name, device="cuda")
+    assert found.engine.lean
+    check(found, WITHIN)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt2"])
+def test_bfloat16_on_cuda_is_close_to_float32_on_the_cpu(tmp_path: Path, name: str) -> None:
+    sequence = tuple(tokens(30, seed=2))
+    answers = []
+    write_model(tmp_path, name)
+    for device, dtype in (("cpu", "float32"), ("cuda", "bfloat16")):
+        engine = load_engine(tmp_path, device=device, dtype=dtype)
+        session = engine.open(30)
+        answers += engine.forward([Segment(session, sequence, 30)])
+        session.close()
+        assert engine.kv_bytes_in_use == 0
+    error = np.linalg.norm(answers[1] - answers[0]) / np.linalg.norm(answers[0])
+    assert error < 0.05

@@ -1,0 +1,92 @@
+"""The reproducibility promise, on real models: the text is the target's own, whatever drafts it.
+
+125 held-out prompts × draft lengths 1…8 are 1,000 cases, each through the whole suite (gRPC, packed
+batches of many sessions) and compared with the cloud decoding alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tandem.commands.embedded import EmbeddedSuite
+from tandem.commands.models import ModelPair, choose_model, load_pair
+from tandem.core.laws import Sampling
+from tandem.policy.presets import PRESETS, Acceptance
+from tandem.rpc.aggregator_client import AggregatorClient
+from tandem.rpc.generation import GenerationRequest
+
+PROMPTS = 125
+DRAFT_LENGTHS = range(1, 9)
+TOKENS = 10
+AT_ONCE = 16
+HELD_OUT = Path(__file__).parents[2] / "models" / "heldout.jsonl"
+
+
+@pytest.fixture(scope="module")
+def pair() -> ModelPair:
+    return load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
+
+
+def prompts() -> Iterator[str]:
+    """Distinct openings of held-out texts."""
+    texts = [json.loads(line)["text"] for line in HELD_OUT.read_text().splitlines()]
+    for number in range(PROMPTS):
+        text = texts[number % len(texts)]
+        start = 37 * (number // len(texts))
+        yield text[start : start + 40 + 3 * (number % 11)]
+
+
+async def token_ids(
+    client: AggregatorClient, requests: list[GenerationRequest]
+) -> list[tuple[int, ...]]:
+    """The answers, asked for `AT_ONCE` at a time."""
+    slots = asyncio.Semaphore(AT_ONCE)
+
+    async def ask(request: GenerationRequest) -> tuple[int, ...]:
+        async with slots:
+            return tuple((await client.generate(request)).token_ids)
+
+    return await asyncio.gather(*(ask(request) for request in requests))
+
+
+def request(prompt: str, preset: str, length: int | None, sampling: Sampling) -> GenerationRequest:
+    return GenerationRequest(
+        prompt, preset, sampling, TOKENS, seed=len(prompt), draft_length=length
+    )
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("preset", "temperature"),
+    [
+        *((name, 0.0) for name, preset in PRESETS.items() if preset.drafts),
+        *(
+            (name, 1.0)
+            for name, preset in PRESETS.items()
+            if preset.drafts and preset.acceptance is Acceptance.SHARED_NOISE
+        ),
+    ],
+)
+async def test_a_thousand_texts_equal_the_cloud_s_own(
+    pair: ModelPair, preset: str, temperature: float
+) -> None:
+    sampling = Sampling(temperature=temperature)
+    texts = list(prompts())
+    async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
+        alone = await token_ids(client, [request(text, "ar", None, sampling) for text in texts])
+        cases = [(text, length) for text in texts for length in DRAFT_LENGTHS]
+        drafted = await token_ids(
+            client, [request(text, preset, length, sampling) for text, length in cases]
+        )
+    assert len(cases) == 1000
+    expected = [alone[number // len(DRAFT_LENGTHS)] for number in range(len(cases))]
+    assert sum(len(tokens) for tokens in expected) > 8 * len(cases)
+    different = [
+        case for case, got, want in zip(cases, drafted, expected, strict=True) if got != want
+    ]
+    assert not different, f"{len(different)} of {len(cases)} differ, the first is {different[0]}"

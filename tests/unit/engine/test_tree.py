@@ -1,0 +1,39 @@
+import numpy as np
+import pytest
+
+from tandem.core.errors import InvalidArgument
+from tandem.engine.tree import ancestors, check_parents, check_path, depths
+
+#          0   1  2  3   4
+PARENTS = (-1, 0, 0, 1, -1)
+
+
+def test_depths_count_from_the_last_committed_token() -> None:
+    assert depths(PARENTS) == [0, 1, 1, 2, 0]
+
+
+def test_ancestors_are_the_path_from_the_root() -> None:
+    marks = [set(np.flatnonzero(row).tolist()) for row in ancestors(PARENTS)]
+    assert marks == [{0}, {0, 1}, {0, 2}, {0, 1, 3}, {4}]
+
+
+@pytest.mark.parametrize("parents", [(0, 0, 0), (-1, 2, 0), (-2, 0, 0), (-1, 0)])
+def test_a_parent_must_come_before_its_node(parents: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgument, match="parents"):
+        check_parents(parents, 3)
+
+
+@pytest.mark.parametrize("path", [(), (0,), (0, 1, 3), (4,), (0, 2)])
+def test_paths_lead_from_a_root_downwards(path: tuple[int, ...]) -> None:
+    check_path(PARENTS, path)
+
+
+@pytest.mark.parametrize("path", [(1,), (0, 3), (0, 4), (5,), (-1,), (0, 1, 1)])
+def test_other_node_lists_are_no_paths(path: tuple[int, ...]) -> None:
+    with pytest.raises(InvalidArgument, match="indices"):
+        check_path(PARENTS, path)
+
+
+def test_no_path_without_a_tree() -> None:
+    with pytest.raises(InvalidArgument, match="no tree"):
+        check_path(None, ())

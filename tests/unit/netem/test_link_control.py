@@ -1,0 +1,186 @@
+"""The control socket's requests one by one, and the link as a process of its own."""
+
+import asyncio
+import contextlib
+import errno
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tandem.netem.link_control import LinkControl, answer_request, run_link
+from tandem.netem.link_model import LinkSettings
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+
+LOCALHOST = "127.0.0.1"
+START = LinkSettings(delay_s=0.01, jitter_s=0.001, bytes_per_s=1e6)
+
+LINK_PROCESS = """
+import sys
+from tandem.netem.link_control import serve_link
+serve_link(("127.0.0.1", 0), ("127.0.0.1", int(sys.argv[1])), rtt_s=0.02, control_port=0,
+           on_ready=lambda listening, control: print(listening[1], control[1], flush=True))
+"""
+
+
+def new_emulator() -> TcpLinkEmulator:
+    return TcpLinkEmulator((LOCALHOST, 0), (LOCALHOST, 1), START, START)
+
+
+def ask(emulator: TcpLinkEmulator, **request: object) -> dict[str, object]:
+    return answer_request(emulator, json.dumps(request).encode() + b"\n")
+
+
+def test_cut_restore_and_stats():
+    emulator = new_emulator()
+    assert ask(emulator, op="cut")["cut"] is True
+    assert ask(emulator, op="stats")["cut"] is True
+    assert ask(emulator, op="restore")["cut"] is False
+    answer = ask(emulator, op="drop")
+    assert answer["ok"] is True
+    assert answer["connections"] == answer["up_bytes"] == 0
+
+
+def test_set_keeps_what_is_left_out():
+    emulator = new_emulator()
+    answer = ask(emulator, op="set", rtt_s=0.1)
+    expected = LinkSettings(delay_s=0.05, jitter_s=0.001, bytes_per_s=1e6)
+    assert emulator.settings == (expected, expected)
+    assert answer["up"] == {
+        "delay_s": 0.05,
+        "jitter_s": 0.001,
+        "jitter_trace": None,
+        "bytes_per_s": 1e6,
+    }
+    ask(emulator, op="set", mbps=20, jitter_s=0)
+    expected = LinkSettings(delay_s=0.05, bytes_per_s=2.5e6)
+    assert emulator.settings == (expected, expected)
+    ask(emulator, op="set", mbps=None)
+    assert emulator.settings[0] == LinkSettings(delay_s=0.05)
+
+
+def test_set_for_one_direction():
+    emulator = new_emulator()
+    ask(emulator, op="set", rtt_s=0.04, up={"delay_s": 0.5}, down={"jitter_trace": [0, 0.1]})
+    up, down = emulator.settings
+    assert up == LinkSettings(delay_s=0.5, jitter_s=0.001, bytes_per_s=1e6)
+    assert down == LinkSettings(delay_s=0.02, jitter_trace=(0.0, 0.1), bytes_per_s=1e6)
+    ask(emulator, op="set", down={"jitter_s": 0.003, "bytes_per_s": None})
+    assert emulator.settings == (up, LinkSettings(delay_s=0.02, jitter_s=0.003))
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        (b"", "request"),
+        (b"{", "request"),
+        (b"\xff\xfe\n", "request"),
+        (b"[" * 60_000, "request"),
+        (b"[]", "request"),
+        (b"{}", "op"),
+        (b'{"op": "explode"}', "op"),
+        (b'{"op": ["cut"]}', "op"),
+        (b'{"op": "cut", "for": 3}', "for"),
+        (b'{"op": "set", "rtt": 3}', "rtt"),
+        (b'{"op": "set", "rtt_s": -1}', "rtt_s"),
+        (b'{"op": "set", "rtt_s": true}', "rtt_s"),
+        (b'{"op": "set", "rtt_s": NaN}', "rtt_s"),
+        (b'{"op": "set", "mbps": 0}', "mbps"),
+        (b'{"op": "set", "mbps": "20"}', "mbps"),
+        (b'{"op": "set", "mbps": 1' + b"0" * 400 + b"}", "mbps"),
+        (b'{"op": "set", "jitter_s": null}', "jitter_s"),
+        (b'{"op": "set", "up": 3}', "up"),
+        (b'{"op": "set", "up": {"mbps": 3}}', "mbps"),
+        (b'{"op": "set", "up": {"jitter_trace": 3}}', "jitter_trace"),
+        (b'{"op": "set", "up": {"jitter_trace": []}}', "jitter_trace"),
+        (b'{"op": "set", "rtt_s": 0.5, "down": {"delay_s": -1}}', "delay_s"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_bad_request_is_named_and_changes_nothing(line, named):
+    emulator = new_emulator()
+    answer = answer_request(emulator, line)
+    assert answer["ok"] is False
+    assert str(answer["error"]).startswith(f"{named}: ")
+    assert emulator.settings == (START, START)
+    assert not emulator.stats().cut
+
+
+def test_the_control_socket_answers_line_by_line(run):
+    async def test():
+        emulator = new_emulator()
+        async with LinkControl(emulator) as control:
+            reader, writer = await asyncio.open_connection(*control.address)
+            writer.write(b'{"op": "cut"}\nnonsense\n{"op": "stats"}\n')
+            answers = [json.loads(await reader.readline()) for _ in range(3)]
+            assert [answer["ok"] for answer in answers] == [True, False, True]
+            assert answers[2]["cut"] is True
+            endless, endless_writer = await asyncio.open_connection(*control.address)
+            endless_writer.write(b"x" * 200_000)
+            with contextlib.suppress(ConnectionResetError):  # the rest of the line was never read
+                assert await endless.read(-1) == b""
+            endless_writer.close()
+            writer.write(b'{"op": "restore"}\n')
+            assert json.loads(await reader.readline())["cut"] is False
+            writer.close()
+
+    run(test())
+
+
+def test_a_control_port_in_use_is_named(run):
+    async def test():
+        with socket.create_server((LOCALHOST, 0)) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(OSError, match=f"control on {LOCALHOST}:{port}: ") as caught:
+                await run_link((LOCALHOST, 0), (LOCALHOST, 1), control_port=port)
+            assert caught.value.errno == errno.EADDRINUSE
+
+    run(test())
+
+
+def test_run_link_tells_where_it_listens_and_ends_when_cancelled(run):
+    async def test():
+        ready: asyncio.Queue[object] = asyncio.Queue()
+        link = asyncio.ensure_future(
+            run_link(
+                (LOCALHOST, 0), (LOCALHOST, 1), on_ready=lambda *where: ready.put_nowait(where)
+            )
+        )
+        (_, port), control = await ready.get()
+        assert control is None
+        link.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await link
+        with socket.create_server((LOCALHOST, port)):
+            pass
+
+    run(test())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_link_process_forwards_obeys_and_stops(number):
+    with socket.create_server((LOCALHOST, 0)) as target:
+        command = [sys.executable, "-c", LINK_PROCESS, str(target.getsockname()[1])]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            port, control_port = map(int, process.stdout.readline().split())
+            with (
+                socket.create_connection((LOCALHOST, port), 5) as client,
+                socket.create_connection((LOCALHOST, control_port), 5) as control,
+            ):
+                served, _ = target.accept()
+                with served:
+                    client.sendall(b"hello")
+                    assert served.recv(5) == b"hello"
+                    start = time.monotonic()
+                    served.sendall(b"world")
+                    assert client.recv(5) == b"world"
+                    assert time.monotonic() - start >= 0.01
+                    control.sendall(b'{"op": "stats"}\n')
+                    answer = json.loads(control.makefile().readline())
+                    assert (answer["up_bytes"], answer["down_bytes"]) == (5, 5)
+                    process.send_signal(number)
+                    assert process.wait(10) == 0

@@ -1,0 +1,200 @@
+"""The link model's arithmetic: FIFO, bandwidth, jitter, cuts; all in virtual time."""
+
+import math
+import random
+
+import pytest
+
+from tandem.core.errors import InvalidArgument
+from tandem.netem.link_model import Link, LinkPair, LinkSettings, link_from, settings_from
+
+
+def arrivals(link: Link, times: list[float], size_bytes: int = 100) -> list[float]:
+    return [link.send(size_bytes, now) for now in times]
+
+
+def random_times(seed: int, count: int = 500) -> list[float]:
+    chance = random.Random(seed)
+    return sorted(chance.uniform(0, 2) for _ in range(count))
+
+
+def test_delay_alone_shifts_time():
+    link = Link(LinkSettings(delay_s=0.25), seed=1)
+    assert arrivals(link, [0.0, 0.5, 0.5]) == [0.25, 0.75, 0.75]
+
+
+def test_an_instant_link_adds_nothing():
+    assert arrivals(Link(LinkSettings(), seed=1), [0.0, 3.0]) == [0.0, 3.0]
+    assert LinkSettings().instant
+    assert not LinkSettings(bytes_per_s=1e9).instant
+
+
+def test_messages_queue_for_bandwidth():
+    link = Link(LinkSettings(delay_s=1.0, bytes_per_s=100), seed=1)
+    # 50 bytes take 0.5 s; the second waits for the first, the third finds the sender idle.
+    assert link.send(50, 0.0) == 1.5
+    assert link.send(50, 0.25) == 2.0
+    assert link.send(50, 3.0) == 4.5
+    assert link.send(0, 3.0) == 4.5
+
+
+def test_long_run_throughput_is_the_bandwidth():
+    link = Link(LinkSettings(delay_s=0.02, jitter_s=0.01, bytes_per_s=1e6), seed=3)
+    last = arrivals(link, [0.0] * 1000, size_bytes=1000)[-1]
+    assert last == pytest.approx(1.0 + 0.02, abs=0.01)
+
+
+@pytest.mark.parametrize("bytes_per_s", [None, 50_000.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_jitter_never_reorders_and_stays_within_its_bounds(seed, bytes_per_s):
+    settings = LinkSettings(delay_s=0.05, jitter_s=0.03, bytes_per_s=bytes_per_s)
+    link = Link(settings, seed)
+    times = random_times(seed)
+    out = arrivals(link, times)
+    assert out == sorted(out)
+    sparse = Link(settings, seed)
+    for index in range(200):  # far apart, so that no message waits for another
+        sent = 10.0 * index
+        transmission_s = 0.0 if bytes_per_s is None else 100 / bytes_per_s
+        propagation_s = sparse.send(100, sent) - sent - transmission_s
+        assert 0.02 - 1e-9 <= propagation_s <= 0.08 + 1e-9
+
+
+def test_jitter_is_spread_around_the_delay():
+    link = Link(LinkSettings(delay_s=0.05, jitter_s=0.03), seed=9)
+    extra = [link.send(1, 10.0 * index) - 10.0 * index - 0.05 for index in range(2000)]
+    assert abs(sum(extra) / len(extra)) < 0.002
+    assert min(extra) < -0.028
+    assert max(extra) > 0.028
+
+
+def test_jitter_cannot_make_propagation_negative():
+    link = Link(LinkSettings(delay_s=0.001, jitter_s=0.1), seed=2)
+    assert all(link.send(1, 10.0 * index) >= 10.0 * index for index in range(200))
+
+
+def test_same_seed_same_arrivals():
+    settings = LinkSettings(delay_s=0.05, jitter_s=0.03, bytes_per_s=1e5)
+    times = random_times(1)
+    first, again, other = (arrivals(Link(settings, seed), times) for seed in (4, 4, 5))
+    assert first == again
+    assert first != other
+
+
+def test_a_trace_is_replayed_in_turn():
+    link = Link(LinkSettings(delay_s=1.0, jitter_trace=(0.0, 0.5, -2.0)), seed=0)
+    assert arrivals(link, [0.0, 10.0, 20.0, 30.0, 40.0]) == [1.0, 11.5, 20.0, 31.0, 41.5]
+    assert link.settings.longest_propagation_s == 1.5
+
+
+def test_nothing_arrives_while_cut():
+    link = Link(LinkSettings(delay_s=1.0), seed=0)
+    link.cut(5.0)
+    link.restore(8.0)
+    assert arrivals(link, [3.9, 4.0, 6.9, 7.0, 7.5]) == [4.9, 8.0, 8.0, 8.0, 8.5]
+
+
+def test_a_cut_without_end_holds_for_ever():
+    link = Link(LinkSettings(delay_s=1.0), seed=0)
+    link.cut(0.5)
+    assert link.send(10, 0.0) == math.inf
+    link.restore(4.0)
+    assert link.delivery(1.0) == 4.0
+    assert link.send(10, 3.5) == 4.5
+
+
+def test_delivery_keeps_order_through_many_cuts():
+    link = Link(LinkSettings(delay_s=0.05, jitter_s=0.05), seed=0)
+    for start in range(4):
+        link.cut(start * 0.5)
+        link.restore(start * 0.5 + 0.2)
+    out = arrivals(link, random_times(8))
+    assert out == sorted(out)
+    assert not any(start * 0.5 <= at < start * 0.5 + 0.2 for at in out for start in range(4))
+
+
+def test_cutting_twice_and_restoring_twice_change_nothing():
+    link = Link(LinkSettings(), seed=0)
+    link.restore(0.0)
+    link.cut(1.0)
+    link.cut(2.0)
+    link.restore(3.0)
+    link.restore(4.0)
+    assert [link.delivery(at) for at in (0.5, 1.0, 2.5, 3.5)] == [0.5, 3.0, 3.0, 3.5]
+
+
+def test_cuts_must_follow_each_other():
+    link = Link(LinkSettings(), seed=0)
+    link.cut(1.0)
+    with pytest.raises(InvalidArgument, match="at"):
+        link.restore(0.5)
+    link.restore(3.0)
+    with pytest.raises(InvalidArgument, match="at"):
+        link.cut(2.0)
+
+
+def test_changed_settings_do_not_overtake():
+    link = Link(LinkSettings(delay_s=1.0), seed=0)
+    assert link.send(10, 0.0) == 1.0
+    link.change(LinkSettings())
+    assert link.send(10, 0.5) == 1.0
+    assert link.send(10, 1.5) == 1.5
+    link.change(LinkSettings(delay_s=1.0))
+    assert link.send(10, 2.0) == 3.0
+    link.empty()
+    link.change(LinkSettings())
+    assert link.send(10, 2.5) == 2.5
+
+
+def test_a_pair_has_two_independent_directions():
+    pair = link_from(rtt_s=0.1, mbps=8, jitter_s=0.02, seed=7)
+    assert pair.up.settings == pair.down.settings == settings_from(0.1, 8, 0.02)
+    assert pair.up.settings.delay_s == 0.05
+    assert pair.up.settings.bytes_per_s == 1e6
+    times = [10.0 * index for index in range(20)]
+    assert arrivals(pair.up, times) != arrivals(pair.down, times)
+
+
+def test_cutting_a_pair_cuts_both_directions():
+    pair = LinkPair.of(LinkSettings(delay_s=1.0), LinkSettings(delay_s=2.0), seed=0)
+    pair.cut(0.0)
+    pair.restore(9.0)
+    assert (pair.up.send(1, 0.0), pair.down.send(1, 0.0)) == (9.0, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("delay_s", -0.1),
+        ("delay_s", math.nan),
+        ("jitter_s", math.inf),
+        ("bytes_per_s", 0.0),
+        ("bytes_per_s", math.nan),
+        ("jitter_trace", ()),
+        ("jitter_trace", (0.1, math.nan)),
+    ],
+)
+def test_bad_settings_are_named(field, bad):
+    with pytest.raises(InvalidArgument) as caught:
+        LinkSettings(**{field: bad})
+    assert caught.value.field == field
+
+
+def test_two_kinds_of_jitter_are_refused():
+    with pytest.raises(InvalidArgument, match="jitter_s"):
+        LinkSettings(jitter_s=0.1, jitter_trace=(0.1,))
+
+
+def test_bad_calls_are_named():
+    link = Link(LinkSettings(), seed=0)
+    link.send(1, 5.0)
+    with pytest.raises(InvalidArgument, match="now"):
+        link.send(1, 4.0)
+    with pytest.raises(InvalidArgument, match="now"):
+        link.send(1, math.nan)
+    with pytest.raises(InvalidArgument, match="size_bytes"):
+        link.send(-1, 5.0)
+    with pytest.raises(InvalidArgument, match="rtt_s"):
+        link_from(rtt_s=-1)
+    with pytest.raises(InvalidArgument, match="mbps"):
+        link_from(rtt_s=0, mbps=0)

@@ -1,0 +1,252 @@
+"""The TCP emulator's timing on loopback: delay, jitter, bandwidth, changed settings."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tandem.netem.link_model import LinkSettings, settings_from
+from tests.unit.netem.emulated_links import (
+    INSTANT,
+    MEGABYTE,
+    echo,
+    echo_client,
+    emulated,
+    serving,
+)
+
+
+async def shortest(measure: Callable[[], Awaitable[float]], aim_s: float) -> float:
+    """The least of repeated measurements, which a busy machine can only lengthen.
+
+    Stops at the first below `aim_s`, or after three seconds.
+    """
+    deadline = time.monotonic() + 3
+    least = await measure()
+    while least >= aim_s and time.monotonic() < deadline:
+        least = min(least, await measure())
+    return least
+
+
+@pytest.fixture
+def check_takes(machine_lateness):
+    """Asserts that what `measure` measures lasts `expected_s` and hardly more: 1 ms each way."""
+
+    async def check(measure, expected_s, tolerance_s=0.002):
+        late_s = await shortest(measure, expected_s + tolerance_s) - expected_s
+        assert late_s >= 0
+        if late_s >= tolerance_s:  # four wake-ups: two delays, and two readers
+            assert late_s < tolerance_s + 4 * machine_lateness()
+
+    return check
+
+
+def test_an_instant_link_adds_little(run, check_takes):
+    async def test():
+        async with (
+            serving(echo) as target,
+            emulated(target) as emulator,
+            echo_client(emulator) as client,
+        ):
+            await check_takes(client.round_trip, 0.0, tolerance_s=0.0005)
+
+    run(test())
+
+
+@pytest.mark.parametrize("rtt_s", [0.002, 0.02, 0.2])
+def test_round_trip_time(run, check_takes, rtt_s):
+    async def test():
+        settings = settings_from(rtt_s)
+        async with (
+            serving(echo) as target,
+            emulated(target, settings, settings) as emulator,
+            echo_client(emulator) as client,
+        ):
+            await check_takes(client.round_trip, rtt_s)
+
+    run(test())
+
+
+@pytest.mark.parametrize("delays", [(0.03, 0.0), (0.0, 0.03), (0.02, 0.01)])
+def test_directions_have_their_own_delay(run, check_takes, delays):
+    async def test():
+        heard: asyncio.Queue[float] = asyncio.Queue()
+
+        async def note_and_echo(reader, writer):
+            while chunk := await reader.read(100):
+                heard.put_nowait(time.monotonic())
+                writer.write(chunk)
+
+        up, down = (LinkSettings(delay_s=delay_s) for delay_s in delays)
+        async with (
+            serving(note_and_echo) as target,
+            emulated(target, up, down) as emulator,
+            echo_client(emulator) as client,
+        ):
+
+            async def there():
+                start = time.monotonic()
+                await client.round_trip()
+                return heard.get_nowait() - start
+
+            async def back():
+                await client.round_trip()
+                return time.monotonic() - heard.get_nowait()
+
+            for way, delay_s in zip((there, back), delays, strict=True):
+                await check_takes(way, delay_s)
+
+    run(test())
+
+
+def test_jitter_follows_the_trace(run, check_takes):
+    async def test():
+        trace = (0.0, 0.02, 0.01)
+        settings = LinkSettings(delay_s=0.005, jitter_trace=trace)
+        async with (
+            serving(echo) as target,
+            emulated(target, settings) as emulator,
+            echo_client(emulator) as client,
+        ):
+
+            async def worst_excess():
+                durations = [await client.round_trip() for _ in trace]
+                excess = [
+                    took - 0.005 - extra for took, extra in zip(durations, trace, strict=True)
+                ]
+                assert min(excess) >= 0
+                return max(excess)
+
+            await check_takes(worst_excess, 0.0, tolerance_s=0.003)
+
+    run(test())
+
+
+async def sink(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Take a megabyte and say so."""
+    while True:
+        await reader.readexactly(len(MEGABYTE))
+        writer.write(b"x")
+
+
+async def source(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Send a megabyte for every byte that comes."""
+    while await reader.read(1):
+        writer.write(MEGABYTE)
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_throughput_at_20_mbps(run, check_takes, direction):
+    async def test():
+        delay_s = 0.03
+        settings = LinkSettings(delay_s=delay_s, bytes_per_s=20e6 / 8)
+        up = direction == "up"
+        sides = (settings, INSTANT) if up else (INSTANT, settings)
+        async with (
+            serving(sink if up else source) as target,
+            emulated(target, *sides) as emulator,
+            echo_client(emulator) as client,
+        ):
+
+            async def transfer():
+                start = time.monotonic()
+                client.writer.write(MEGABYTE if up else b"x")
+                await client.reader.readexactly(1 if up else len(MEGABYTE))
+                return time.monotonic() - start - delay_s
+
+            expected_s = len(MEGABYTE) * 8 / 20e6
+            await check_takes(transfer, expected_s, tolerance_s=0.05 * expected_s)
+
+    run(test())
+
+
+def test_connections_share_the_bandwidth(run):
+    async def test():
+        async def exchange(emulator):
+            async with echo_client(emulator) as client:
+                client.writer.write(MEGABYTE[:60_000])
+                await client.reader.readexactly(60_000)
+
+        async with (
+            serving(echo) as target,
+            emulated(target, LinkSettings(bytes_per_s=1e6)) as emulator,
+        ):
+            start = time.monotonic()
+            await asyncio.gather(*(exchange(emulator) for _ in range(3)))
+            assert time.monotonic() - start >= 0.18
+
+    run(test())
+
+
+def test_a_long_message_arrives_gradually(run):
+    async def test():
+        async with (
+            serving(echo) as target,
+            emulated(target, LinkSettings(bytes_per_s=500_000)) as emulator,
+            echo_client(emulator) as client,
+        ):
+
+            async def until_the_first_bytes():
+                start = time.monotonic()
+                client.writer.write(MEGABYTE[:50_000])
+                await client.reader.readexactly(1000)
+                first_s = time.monotonic() - start
+                await client.reader.readexactly(49_000)
+                assert time.monotonic() - start >= 0.1
+                return first_s
+
+            assert 0.002 <= await shortest(until_the_first_bytes, 0.02) < 0.02
+
+    run(test())
+
+
+def test_settings_change_while_running(run, check_takes):
+    async def test():
+        async with (
+            serving(echo) as target,
+            emulated(target) as emulator,
+            echo_client(emulator) as client,
+        ):
+            for delay_s in (0.0, 0.02, 0.005, 0.0):
+                emulator.configure(down=LinkSettings(delay_s=delay_s))
+                await check_takes(client.round_trip, delay_s)
+            assert emulator.settings == (INSTANT, INSTANT)
+
+    run(test())
+
+
+def test_a_shorter_delay_does_not_overtake(run):
+    async def test():
+        async with (
+            serving(echo) as target,
+            emulated(target, LinkSettings(delay_s=0.1)) as emulator,
+        ):
+            reader, writer = await asyncio.open_connection(*emulator.address)
+            start = time.monotonic()
+            writer.write(b"first")
+            while not emulator.stats().up_in_flight_bytes:
+                await asyncio.sleep(0)
+            emulator.configure(up=INSTANT)
+            writer.write(b"second")
+            assert await reader.readexactly(11) == b"firstsecond"
+            assert time.monotonic() - start >= 0.1
+            writer.close()
+
+    run(test())
+
+
+def test_a_slow_link_queues_a_quarter_of_a_second(run):
+    async def test():
+        async with (
+            serving(echo) as target,
+            emulated(target, LinkSettings(delay_s=0.1, bytes_per_s=1e6)) as emulator,
+        ):
+            _, writer = await asyncio.open_connection(*emulator.address)
+            writer.write(MEGABYTE * 8)
+            while emulator.stats().up_in_flight_bytes < 350_000:
+                await asyncio.sleep(0)
+            assert emulator.stats().up_in_flight_bytes < 350_000 + (64 << 10)
+            writer.close()
+
+    run(test())
