@@ -47,6 +47,10 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_AggregatorServiceServicer_to_server(self, server)
 
+    @property
+    def open_requests(self) -> int:
+        return self._slots.running + self._slots.waiting
+
     def going_away(self, grace_s: float) -> None:
         """Requests under way run to their end within the grace; new ones are refused."""
         self._leaving = True
@@ -78,18 +82,16 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
 
     async def _generate(self, context: Context) -> None:
         arrived_s = time.monotonic()
+        first = await context.read()
         if self._leaving:
             raise Unavailable("the aggregator is stopping")
-        first = await context.read()
         if not isinstance(first, pb.GenerateRequest) or not first.HasField("start"):
             raise InvalidArgument("start", "must be the first message of a stream")
         preset = request_from_proto(first.start).preset
         series = self._metrics.method(preset, "suite")
-        series.requests_waiting.inc()
         status = "CANCELLED"
         try:
-            async with self._slots.slot():
-                series.requests_waiting.dec()
+            async with self._slots.slot(series.requests_waiting.track_inprogress()):
                 with series.requests_running.track_inprogress():
                     await self._relay(first, context, _Timing(series, arrived_s))
             status = "OK"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 
 from tandem.core.errors import ResourceExhausted
 
@@ -23,15 +23,16 @@ class Slots:
         self.waiting = 0
 
     @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Wait for a slot and hold it; ResourceExhausted when the queue is full."""
+    async def slot(self, waits: AbstractContextManager[object]) -> AsyncIterator[None]:
+        """Wait for a slot, inside `waits`, and hold it; ResourceExhausted when all is taken."""
         if self._free.locked() and self.waiting >= self._max_waiting:
             raise ResourceExhausted(
                 f"queue: {self._limit} requests are running and {self._max_waiting} wait; try again"
             )
         self.waiting += 1
         try:
-            await self._free.acquire()
+            with waits:
+                await self._free.acquire()
         finally:
             self.waiting -= 1
         self.running += 1

@@ -78,12 +78,17 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._series = metrics.engine(engine.model_name)
         self._admission = Admission(limits.max_sessions, limits.kv_budget_bytes)
         self._thread = EngineThread(engine, "drafter-engine")
+        self._series.queue_depth.set_function(lambda: self._thread.waiting)
         self._connection = VerifierConnection(verifier, limits.max_message_bytes)
         self._farewells: set[asyncio.Task[None]] = set()
         self._leaving = False
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_DrafterServiceServicer_to_server(self, server)
+
+    @property
+    def open_requests(self) -> int:
+        return self._admission.sessions
 
     def going_away(self, grace_s: float) -> None:
         """Requests under way run to their end within the grace; new ones are refused."""
@@ -118,9 +123,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             await self._generate(context)
 
     async def _generate(self, context: Context) -> None:
+        first = await context.read()
         if self._leaving:
             raise Unavailable("the drafter is stopping")
-        first = await context.read()
         if not isinstance(first, pb.GenerateRequest) or not first.HasField("start"):
             raise InvalidArgument("start", "must be the first message of a stream")
         request = request_from_proto(first.start)
@@ -179,6 +184,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             if not relaying.done():
                 relaying.cancel()
                 await asyncio.wait((relaying,))
+        if cancelling.done() and not cancelling.cancelled():
+            cancelling.result()  # what came was no message
         if not relaying.cancelled():
             relaying.result()
         await context.write(pb.GenerateResponse(summary=_summary(session, text)))

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import grpc
 
 from tandem.core.codecs import Precision
-from tandem.core.errors import ProtocolError, Unavailable
+from tandem.core.errors import InvalidArgument, ProtocolError, Unavailable
 from tandem.core.stopping import FinishReason
 from tandem.engine.base import Session
-from tandem.engine.jobs import Done, EngineThread, Ticket
+from tandem.engine.jobs import EngineThread, Ticket
 from tandem.engine.session_jobs import DraftJob
 from tandem.policy.presets import Uplink
 from tandem.protocol.edge import EdgeMachine
@@ -45,6 +45,16 @@ MAX_RESYNCS = 3
 MAX_BACKOFF_S = 1.0
 CANCEL_FLUSH_S = 0.2
 
+_BROKEN = frozenset(
+    {
+        grpc.StatusCode.OK,  # the edge had not said that it is done
+        grpc.StatusCode.DATA_LOSS,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+    }
+)
+"""Ends of a stream that are a fault of the conversation, not of the link."""
+
 OpenStream = Callable[
     [Callable[[CloudMessage], None], Callable[[BaseException | None], None]], VerifierStream
 ]
@@ -63,7 +73,7 @@ class _StreamEnd:
 @dataclass(frozen=True, slots=True)
 class _DraftDone:
     work: DraftWork
-    future: asyncio.Future[Done[tuple[list[Drafted], int]]]
+    ticket: Ticket[tuple[list[Drafted], int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +115,8 @@ class DrafterSession:
         self._finish: Finish | None = None
         self._failures = 0
         self._resyncs = 0
+        self._admitted = False
+        self._opened = False
         self._last_error: BaseException | None = None
 
     async def commits(self) -> AsyncGenerator[Commit, None]:
@@ -130,8 +142,8 @@ class DrafterSession:
         match happening:
             case _Frame(message):
                 self._receive(message)
-            case _DraftDone(work, future):
-                self._drafted(work, future)
+            case _DraftDone(work, ticket):
+                self._drafted(work, ticket)
             case _StreamEnd(error):
                 self._stream_ended(error)
             case _Retry():
@@ -141,41 +153,55 @@ class DrafterSession:
 
     def _receive(self, message: CloudMessage) -> None:
         if isinstance(message, Opened):
-            self._failures = 0
+            self._admitted = self._opened = True
         try:
             self._apply(self.machine.receive(message, time.monotonic()))
-        except (PrefixMismatch, ProtocolError) as error:
-            # The committed text stands; a fresh stream starts both ends from it.
-            self._resyncs += 1
-            log.warning("resync", reason=str(error), resyncs=self._resyncs)
-            if self._resyncs > MAX_RESYNCS:
-                raise
-            self._last_error = error
-            self._apply(self.machine.lost(time.monotonic()))
+        except (PrefixMismatch, ProtocolError, InvalidArgument) as error:
+            self._resync(str(error))
 
-    def _drafted(
-        self, work: DraftWork, future: asyncio.Future[Done[tuple[list[Drafted], int]]]
-    ) -> None:
-        if future.cancelled():
+    def _resync(self, reason: str) -> None:
+        """The conversation broke. The committed text stands; a fresh stream starts both ends from
+        it, unless that has been tried often enough. Raises Rejected then."""
+        self._resyncs += 1
+        log.warning("resync", reason=reason, resyncs=self._resyncs)
+        if self._resyncs > MAX_RESYNCS:
+            times = f"the cloud broke the conversation {self._resyncs} times"
+            raise Rejected(grpc.StatusCode.DATA_LOSS, f"{times}; the last time: {reason}")
+        self._apply(self.machine.lost(time.monotonic()))
+
+    def _drafted(self, work: DraftWork, ticket: Ticket[tuple[list[Drafted], int]]) -> None:
+        if ticket.future.cancelled():
             return
-        done = future.result()
+        done = ticket.future.result()
         drafts, kv_length = done.value
-        self._ticket = None
+        if self._ticket is ticket:  # else a later work's, which must stay cancellable
+            self._ticket = None
         draft_s = done.cost.model_s + done.cost.queue_s
         self._apply(self.machine.drafted(work, drafts, kv_length, draft_s))
 
     def _stream_ended(self, error: BaseException | None) -> None:
         code, details = end_status(error)
-        if code in FATAL:
+        if self._is_final(code):
             raise Rejected(code, details)
-        self._last_error = error
         log.warning("stream ended", status=code.name, reason=details)
+        if code in _BROKEN:
+            self._resync(details or f"the stream ended with {code.name}")
+            return
+        self._last_error = error
         self._apply(self.machine.lost(time.monotonic()))
+
+    def _is_final(self, code: grpc.StatusCode) -> bool:
+        """Whether another stream would end the same way. A cloud that has admitted this request may
+        have no room while the streams that a cut left behind still hold theirs."""
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return self._opened or not self._admitted
+        return code in FATAL
 
     def _connect(self) -> None:
         if self.machine.phase != "connecting" or self._stream is not None:
             return
         inbox = self._inbox
+        self._opened = False
         self._stream = self._open_stream(
             lambda message: inbox.put_nowait(_Frame(message)),
             lambda error: inbox.put_nowait(_StreamEnd(error)),
@@ -193,11 +219,10 @@ class DrafterSession:
         precision: Precision = "float32"
         if request.preset.uplink is Uplink.FULL_LAWS:
             precision = request.preset.uplink_precision
-        ends = frozenset() if request.ignore_eos else request.eos_token_ids
-        job = DraftJob(self._kv, work, request.sampling, self.machine.rule, precision, ends)
+        job = DraftJob(self._kv, work, request.sampling, self.machine.rule, precision, work.ends)
         ticket = self._thread.submit(job)
         ticket.future.add_done_callback(
-            lambda future: self._inbox.put_nowait(_DraftDone(work, future))
+            lambda _: self._inbox.put_nowait(_DraftDone(work, ticket))
         )
         self._ticket = ticket
 
@@ -208,6 +233,7 @@ class DrafterSession:
                     if self._stream:
                         self._stream.send(message)
                 case Commit():
+                    self._failures = 0
                     self._commits.append(output)
                 case Interrupt():
                     self._cancel_draft()
@@ -232,7 +258,7 @@ class DrafterSession:
             self._ticket = None
 
     def _leave_stream(self) -> None:
-        """Close this stream and come back on a fresh one, later each time it fails at once."""
+        """Close this stream and come back on a fresh one, later each time that brings nothing."""
         if self._stream:
             self._close_later(self._stream, flush_s=0.0, lost=True)
             self._stream = None

@@ -16,19 +16,18 @@ from services.verifier.session import Context, VerifierSession, first_frame
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.engine.base import Engine
 from tandem.engine.jobs import EngineThread
+from tandem.policy.presets import PRESETS
 from tandem.protocol.cloud import CloudMachine, CloudModel
 from tandem.protocol.messages import Open
 from tandem.rpc.admission import Admission
 from tandem.rpc.convert_verifier import CloudCodec, describe_model
 from tandem.rpc.status import errors_as_status
 from tandem.telemetry.logging import get_logger, log_context
-from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.metrics import OTHER, Metrics
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
 
 log = get_logger(__name__)
-
-OPEN_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,7 @@ class VerifierLimits:
     max_sessions: int = 64
     kv_budget_bytes: int = 2 * 2**30
     max_draft_length: int = 64
+    open_timeout_s: float = 10.0
 
 
 class VerifierServicer(pb_grpc.VerifierServiceServicer):
@@ -54,10 +54,12 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         dtype: str = "float32",
     ) -> None:
         self._engine = engine
+        self._open_timeout_s = limits.open_timeout_s
         self._admission = Admission(limits.max_sessions, limits.kv_budget_bytes)
         self._metrics = metrics
         self._series = metrics.engine(engine.model_name)
         self._thread = EngineThread(engine, "verifier-engine")
+        self._series.queue_depth.set_function(lambda: self._thread.waiting)
         self._device, self._dtype = device, dtype
         self._sessions: set[VerifierSession] = set()
         self._farewells: set[asyncio.Task[None]] = set()
@@ -73,6 +75,10 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_VerifierServiceServicer_to_server(self, server)
+
+    @property
+    def open_requests(self) -> int:
+        return self._admission.sessions
 
     def going_away(self, grace_s: float) -> None:
         self._leaving = True
@@ -100,23 +106,23 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             await self._converse(context)
 
     async def _converse(self, context: Context) -> None:
-        if self._leaving:
-            raise Unavailable("the verifier is stopping")
         codec = CloudCodec(self._model, self._device, self._dtype)
 
         async def read() -> pb.VerifyRequest | None:
             frame = await context.read()
             return frame if isinstance(frame, pb.VerifyRequest) else None  # EOF otherwise
 
-        opening = codec.decode(await first_frame(read, OPEN_TIMEOUT_S))
+        opening = codec.decode(await first_frame(read, self._open_timeout_s))
         if not isinstance(opening, Open):
             raise InvalidArgument("open", "must be the first message of a stream")
+        if self._leaving:
+            raise Unavailable("the verifier is stopping")
         machine = CloudMachine(opening, self._model)
         capacity = len(opening.prompt_ids) + opening.max_tokens
         kv_bytes = capacity * self._engine.kv_bytes_per_token
         with (
             self._admission.reserve(kv_bytes),
-            log_context(session=f"{opening.session:08x}", preset=opening.preset.name),
+            log_context(session=f"{opening.session:08x}", preset=_label(opening)),
         ):
             await self._serve(opening, machine, codec, context, read, capacity)
 
@@ -129,7 +135,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         read: Any,
         capacity: int,
     ) -> None:
-        series = self._metrics.method(opening.preset.name, self._engine.model_name)
+        series = self._metrics.method(_label(opening), self._engine.model_name)
         session = VerifierSession(machine, codec, self._thread, context, series)
         self._sessions.add(session)
         self._observe()
@@ -144,3 +150,9 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
     def _observe(self) -> None:
         self._series.sessions_open.set(len(self._sessions))
         self._series.kv_bytes.set(self._engine.kv_bytes_in_use)
+
+
+def _label(opening: Open) -> str:
+    """The preset's name where it is one of ours: an edge must not choose what is logged and
+    counted here."""
+    return opening.preset.name if opening.preset.name in PRESETS else OTHER

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 
@@ -49,22 +49,26 @@ class VerifierSession:
     async def run(
         self, read: Callable[[], Awaitable[pb.VerifyRequest | None]], capacity: int
     ) -> None:
-        """Serve until the edge cancels or half-closes; frees everything on every way out."""
-        async with self._thread.session(capacity) as kv:
-            await self._send([self._machine.opened()])
-            listening = asyncio.create_task(self._listen(read))
-            working = asyncio.create_task(self._work(kv))
-            try:
-                done, _ = await asyncio.wait(
-                    (listening, working), return_when=asyncio.FIRST_COMPLETED
-                )
-                for task in done:
-                    task.result()
-            finally:
-                listening.cancel()
-                working.cancel()
-                if self._ticket:
-                    self._ticket.cancel()
+        """Serve until the edge cancels or half-closes; frees everything on every way out.
+
+        Frames are heard from the start: while the engine is busy with others' passes, and a session
+        cannot be opened in it yet, this one's pings are answered all the same.
+        """
+        await self._send([self._machine.opened()])
+        tasks = (
+            asyncio.create_task(self._listen(read)),
+            asyncio.create_task(self._work(capacity)),
+        )
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            if self._ticket:
+                self._ticket.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def going_away(self, grace_s: float) -> asyncio.Task[None]:
         """Ask the edge to leave after its round."""
@@ -84,7 +88,11 @@ class VerifierSession:
             if answers:
                 await self._send(answers)
 
-    async def _work(self, kv: Session) -> None:
+    async def _work(self, capacity: int) -> None:
+        async with self._thread.session(capacity) as kv:
+            await self._pass_after_pass(kv)
+
+    async def _pass_after_pass(self, kv: Session) -> NoReturn:
         while True:
             work = self._machine.work()
             if work is None:

@@ -1,7 +1,7 @@
 """The command group: imports a command when it is called, and ends every failure in one line.
 
-Invariant: whatever happens, standard error gets at most one line that says what to change, and the
-exit code is one of those that `tandem --help` lists. Must not import grpc, numpy or torch.
+Invariant: whatever fails, standard error gets one line that says what to change, and the exit code
+is one of those that `tandem --help` lists. Must not import grpc, numpy or torch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from importlib import import_module
 from typing import Any
 
 import click
-from click.exceptions import NoArgsIsHelpError
+from click.exceptions import Exit, NoArgsIsHelpError
 
 from tandem.core.errors import InvalidArgument, TandemError
 
-FAILED, BAD_USAGE, INTERRUPTED = 1, 2, 130
+BAD_USAGE, INTERRUPTED = 2, 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,20 @@ class CommandGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, without importing them."""
-        added = {name: command.get_short_help_str() for name, command in self.commands.items()}
-        summaries = {name: lazy.summary for name, lazy in self._on_demand.items()} | added
+        summaries = {name: lazy.summary for name, lazy in self._on_demand.items()}
+        summaries |= {name: command.get_short_help_str() for name, command in self.commands.items()}
         with formatter.section("Commands"):
             formatter.write_dl([(name, summaries[name]) for name in self.list_commands(ctx)])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.Abort, Exit, BrokenPipeError):
+            raise
+        except Exception as error:
+            if ctx.params.get("debug"):
+                raise
+            raise self._failure(ctx, error) from error
 
     def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
         if not standalone_mode:
@@ -67,54 +77,44 @@ class CommandGroup(click.Group):
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         try:
             outcome = super().main(*args, standalone_mode=False, **options)
-        except Exception as error:
-            if _debugging(options.get("args", args)) and not isinstance(error, click.ClickException):
-                raise
-            sys.exit(report(error))
+        except NoArgsIsHelpError as error:
+            error.show()
+            sys.exit(BAD_USAGE)
+        except click.ClickException as error:
+            click.echo(f"error: {_one_line(error)}", err=True)
+            sys.exit(error.exit_code)
+        except click.Abort:
+            click.echo("interrupted", err=True)
+            sys.exit(INTERRUPTED)
         sys.exit(outcome if isinstance(outcome, int) else 0)
 
+    def _failure(self, ctx: click.Context, error: Exception) -> click.ClickException:
+        """`error` as click's own, with its exit code."""
+        if isinstance(error, InvalidArgument):
+            return self._bad_value(ctx, error)
+        if isinstance(error, TandemError | OSError):
+            return click.ClickException(str(error))
+        if isinstance(error, ModuleNotFoundError):
+            return click.ClickException(f"{error.name} is not installed; see 'tandem doctor'")
+        kind = type(error).__name__
+        return click.ClickException(
+            f"unexpected {kind}: {error}; 'tandem --debug …' shows where it comes from"
+        )
 
-def report(error: Exception) -> int:
-    """Write the one line about `error` to standard error; returns the exit code."""
-    if isinstance(error, NoArgsIsHelpError):
-        error.show()
-        return BAD_USAGE
-    if isinstance(error, click.Abort):
-        click.echo("interrupted", err=True)
-        return INTERRUPTED
-    exit_code, words = _exit_code(error), _words(error)
-    click.echo(f"error: {' '.join(words.split())}", err=True)
-    return exit_code
-
-
-def _debugging(arguments: Any) -> bool:
-    return "--debug" in (sys.argv if arguments is None or arguments == () else arguments)
-
-
-def _exit_code(error: Exception) -> int:
-    if isinstance(error, click.ClickException):
-        return error.exit_code
-    return BAD_USAGE if isinstance(error, InvalidArgument) else FAILED
-
-
-def _words(error: Exception) -> str:
-    match error:
-        case click.UsageError():
-            command = error.ctx.command_path if error.ctx else "tandem"
-            return f"{error.format_message().rstrip('.')}; see '{command} --help'"
-        case click.ClickException():
-            return error.format_message()
-        case InvalidArgument():
-            return f"{flag(error.field)}: {error.why}"
-        case ModuleNotFoundError():
-            return f"{error.name} is not installed; run 'tandem doctor'"
-        case TandemError() | OSError():
-            return str(error)
-    kind = type(error).__name__
-    return f"unexpected {kind}: {error}; 'tandem --debug …' shows the trace"
+    def _bad_value(self, ctx: click.Context, error: InvalidArgument) -> click.ClickException:
+        """Names the flag that sets the field, where the command has one."""
+        name = ctx.invoked_subcommand or ""
+        command = self.get_command(ctx, name)
+        assert command is not None
+        known = {parameter.name for parameter in command.params}
+        flag = f"--{error.field.replace('_', '-')}" if error.field in known else error.field
+        within = click.Context(command, parent=ctx, info_name=name)
+        return click.UsageError(f"{flag}: {error.why}", within)
 
 
-def flag(field: str) -> str:
-    """The flag that sets `field`, where the command that runs has one."""
-    context = click.get_current_context(silent=True)
-    return f"--{field.replace('_', '-')}" if context and field in context.params else field
+def _one_line(error: click.ClickException) -> str:
+    words = " ".join(error.format_message().split())
+    if isinstance(error, click.UsageError):
+        command = error.ctx.command_path if error.ctx else "tandem"
+        return f"{words.rstrip('.')}; see '{command} --help'"
+    return words

@@ -99,6 +99,11 @@ class EngineThread:
         self._handover = threading.Lock()
         self._thread.start()
 
+    @property
+    def waiting(self) -> int:
+        """What was handed over and not looked at yet."""
+        return self._inbox.qsize()
+
     def submit(self, job: Job[Result]) -> Ticket[Result]:
         """Hand a job over; its ticket's future brings the result, or the job's own error."""
         ticket = Ticket(job, asyncio.get_running_loop())

@@ -1,0 +1,68 @@
+"""An answer on the terminal: text on standard output, a live status line on standard error.
+
+Invariant: standard output gets the text and nothing else; the status line is drawn only where
+standard error is a terminal, and is gone when the view is closed.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from typing import TextIO
+
+from rich.console import Console
+
+from tandem.rpc.aggregator_client import Generated
+
+# Where the text ends, the line below is made free without moving the column (index, cursor up),
+# the place remembered, and the status written there.
+_GO_BELOW = "\x1bD\x1b[A\x1b7\x1b[B\r"
+_RETURN = "\x1b8"
+_ERASE_BELOW = "\x1b[J"
+
+
+class AnswerView(AbstractContextManager["AnswerView"]):
+    """Shows each new piece of text at once. BrokenPipeError when nobody reads it any more."""
+
+    def __init__(self, text: TextIO, status: TextIO) -> None:
+        self._text = text
+        self._status = status
+        console = Console(file=status)
+        self._live = status.isatty() and console.is_terminal and not console.is_dumb_terminal
+        self._width = console.width
+        self._shown = 0
+        self._ends_line = True
+        self._began_s = time.monotonic()
+
+    def __exit__(self, *reason: object) -> None:
+        self._erase()
+        if not self._ends_line and reason[0] is not BrokenPipeError:
+            self._text.write("\n")
+            self._text.flush()
+
+    def update(self, result: Generated) -> None:
+        piece = result.text[self._shown :]
+        self._erase()
+        if piece:
+            self._shown = len(result.text)
+            self._ends_line = piece.endswith("\n")
+            self._text.write(piece)
+            self._text.flush()
+        if self._live:
+            words = self._words(result)[: self._width - 1]
+            self._status.write(f"{_GO_BELOW}\x1b[2m{words}\x1b[0m{_RETURN}")
+            self._status.flush()
+
+    def _erase(self) -> None:
+        if self._live:
+            self._status.write(_ERASE_BELOW)
+            self._status.flush()
+
+    def _words(self, result: Generated) -> str:
+        tokens, elapsed_s = len(result.token_ids), time.monotonic() - self._began_s
+        words = [result.preset or "waiting", f"{tokens} tokens", f"{elapsed_s:.1f} s"]
+        if result.ttft_s is not None and elapsed_s > 0:
+            words += [f"TTFT {result.ttft_s * 1e3:.0f} ms", f"{tokens / elapsed_s:.0f} tokens/s"]
+        if result.unverified:
+            words.append(f"cloud lost, {len(result.unverified)} tokens unverified")
+        return " | ".join(words)

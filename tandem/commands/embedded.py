@@ -1,0 +1,102 @@
+"""A whole suite in this process: verifier, drafter and aggregator on loopback, over real gRPC.
+
+Invariant: nothing is listening and no engine thread runs once the context is left. Uses built-in
+settings, never the environment's: what runs is what was passed. Must not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from typing import Self
+
+from services.aggregator.config import AggregatorSettings
+from services.aggregator.servicer import AggregatorServicer
+from services.drafter.servicer import DrafterLimits, DrafterServicer
+from services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.commands.models import ModelPair
+from tandem.netem.link_model import LinkSettings
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.rpc.lifecycle import RunningService, Service
+from tandem.telemetry.metrics import Metrics, new_registry
+
+HOST = "127.0.0.1"
+MAX_MESSAGE_BYTES = 16 * 2**20
+DRAIN_S = 1.0
+
+
+class EmbeddedSuite:
+    """Serves `pair`; use as an asynchronous context manager and ask at `target`.
+
+    `link`, if given, is what each direction between drafter and verifier is like; `emulator` can
+    then change, cut and restore it.
+    """
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        *,
+        link: LinkSettings | None = None,
+        link_seed: int = 0,
+        verifier_limits: VerifierLimits | None = None,
+        drafter_limits: DrafterLimits | None = None,
+    ) -> None:
+        self._pair = pair
+        self._link, self._link_seed = link, link_seed
+        self._verifier_limits = verifier_limits or VerifierLimits()
+        self._drafter_limits = drafter_limits or DrafterLimits(max_message_bytes=MAX_MESSAGE_BYTES)
+        self._stack = AsyncExitStack()
+        self.metrics: Mapping[str, Metrics] = {
+            "verifier": Metrics(new_registry(), "cloud"),
+            "drafter": Metrics(new_registry(), "device"),
+            "aggregator": Metrics(new_registry(), "device"),
+        }
+        self.target = self.drafter_target = self.verifier_target = ""
+        self.emulator: TcpLinkEmulator | None = None
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        pair = self._pair
+        verifier = VerifierServicer(
+            pair.target, self._verifier_limits, self.metrics["verifier"], pair.device, pair.dtype
+        )
+        self.verifier_target = await _serve(stack, verifier)
+        drafter = DrafterServicer(
+            pair.draft,
+            pair.tokenizer,
+            await self._through_link(stack),
+            self._drafter_limits,
+            self.metrics["drafter"],
+        )
+        self.drafter_target = await _serve(stack, drafter)
+        # model_construct: the defaults, without what the environment says.
+        settings = AggregatorSettings.model_construct(drafter=self.drafter_target)
+        aggregator = AggregatorServicer(settings, self.metrics["aggregator"])
+        self.target = await _serve(stack, aggregator)
+
+    async def _through_link(self, stack: AsyncExitStack) -> str:
+        """Where the drafter finds the verifier."""
+        if self._link is None:
+            return self.verifier_target
+        host, port = self.verifier_target.rsplit(":", 1)
+        self.emulator = TcpLinkEmulator(
+            (HOST, 0), (host, int(port)), self._link, self._link, seed=self._link_seed
+        )
+        await stack.enter_async_context(self.emulator)
+        return f"{HOST}:{self.emulator.address[1]}"
+
+
+async def _serve(stack: AsyncExitStack, service: Service) -> str:
+    """Start `service`, to be drained when the stack unwinds; returns its address."""
+    running = RunningService(service, HOST, 0, MAX_MESSAGE_BYTES)
+    stack.push_async_callback(running.drain, DRAIN_S)
+    await running.start()
+    return running.target

@@ -1,0 +1,170 @@
+"""`tandem generate`: one answer, from an embedded suite or from a running one."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from tandem.commands.answer_view import AnswerView
+from tandem.commands.asking import Silent, answer_object, ask, figures
+from tandem.commands.embedded import EmbeddedSuite
+from tandem.commands.models import DEMO_DRAFT, DEMO_TARGET, ModelPair, choose_model, load_pair
+from tandem.commands.options import ADDRESS, address_text, json_option, model_options
+from tandem.core.errors import InvalidArgument
+from tandem.core.laws import Sampling
+from tandem.core.tokens import check_token_ids
+from tandem.policy.presets import PRESETS
+from tandem.protocol.liveness import LostCloud
+from tandem.rpc.aggregator_client import Generated
+from tandem.rpc.generation import (
+    DEFAULT_PRESET,
+    GenerationRequest,
+    Prompt,
+    Turn,
+    request_from_proto,
+    request_to_proto,
+)
+from tandem.rpc.process import run_loop
+from tandem.telemetry.logging import configure_logging
+
+
+@click.command()
+@click.option("--prompt", metavar="TEXT", help="Text to continue.")
+@click.option("--prompt-ids", metavar="IDS", help='Token ids to continue, as "1,2,3".')
+@click.option("--chat", metavar="TEXT", help="A user's message; the model's chat template is used.")
+@click.option(
+    "--preset",
+    default=DEFAULT_PRESET,
+    show_default=True,
+    metavar="NAME",
+    help=f"Method: {', '.join(PRESETS)}.",
+)
+@click.option("--max-tokens", type=int, default=128, show_default=True, help="Length limit.")
+@click.option(
+    "--temperature", type=float, default=1.0, show_default=True, help="0 takes the likeliest token."
+)
+@click.option("--top-k", type=int, default=0, show_default=True, help="0 switches the cut off.")
+@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 switches the cut off.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Same seed and settings, same text."
+)
+@click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
+@click.option("--draft-length", type=int, help="Tokens drafted per round, in place of the preset's.")
+@click.option("--answer-top", type=int, help="Entries of a sparse answer (presets that send one).")
+@click.option("--answer-tail-draws", type=int, help="Tail draws of a sparse answer.")
+@click.option(
+    "--lost-cloud",
+    type=click.Choice([str(policy) for policy in LostCloud]),
+    default=str(LostCloud.FAIL),
+    show_default=True,
+    help="When the cloud stays lost: fail, wait for it, or finish on the edge, marked unverified.",
+)
+@click.option("--ignore-eos", is_flag=True, help="Go on after the end-of-text token.")
+@click.option(
+    "--endpoint", type=ADDRESS, help="A running aggregator. Default: an embedded suite, this call."
+)
+@model_options
+@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds in all.")
+@click.option("--verbose", is_flag=True, help="Write the services' log to standard error.")
+@json_option("Print one JSON object with text and figures, and nothing else.")
+def generate(**options: Any) -> None:
+    """Answer a prompt.
+
+    Without --endpoint the two models (--draft, --target; the demo pair if not given) are loaded
+    into this process and talk over loopback gRPC, for this call only. The text goes to standard
+    output, figures to standard error; with --json one object goes to standard output.
+    """
+    request = build_request(options)
+    if not options["timeout"] > 0:
+        raise InvalidArgument("timeout", f"must be above 0, is {options['timeout']:g}")
+    configure_logging("info" if options["verbose"] else "critical")
+    if options["endpoint"] is not None:
+        _refuse_models(options)
+        run_loop(_show(address_text(options["endpoint"]), request, options))
+        return
+    draft = choose_model(
+        options["draft"], DEMO_DRAFT, options["device_draft"], options["dtype_draft"]
+    )
+    target = choose_model(
+        options["target"], DEMO_TARGET, options["device_target"], options["dtype_target"]
+    )
+    run_loop(_embedded(load_pair(draft, target), request, options))
+
+
+def build_request(options: dict[str, Any]) -> GenerationRequest:
+    """The request that the flags describe; InvalidArgument names the flag."""
+    request = GenerationRequest(
+        prompt=_prompt(options),
+        preset=options["preset"],
+        sampling=Sampling(options["temperature"], options["top_k"], options["top_p"]),
+        max_tokens=options["max_tokens"],
+        seed=options["seed"],
+        stop=options["stop"],
+        draft_length=options["draft_length"],
+        answer_top=options["answer_top"],
+        answer_tail_draws=options["answer_tail_draws"],
+        lost_cloud=LostCloud(options["lost_cloud"]),
+        ignore_eos=options["ignore_eos"],
+    )
+    _check_ranges(request)
+    # What a service would refuse without asking its model is refused here, before any is loaded.
+    request_from_proto(request_to_proto(request))
+    return request
+
+
+def _check_ranges(request: GenerationRequest) -> None:
+    """What protobuf's integers cannot carry, by the flag's name."""
+    for field, bits in (("max_tokens", 32), ("seed", 64)):
+        if not 0 <= getattr(request, field) < 2**bits:
+            raise InvalidArgument(field, f"must be 0…2^{bits}-1, is {getattr(request, field)}")
+    for field in ("draft_length", "answer_top", "answer_tail_draws"):
+        if not 0 <= (getattr(request, field) or 0) < 2**32:
+            raise InvalidArgument(field, f"must not be negative, is {getattr(request, field)}")
+    request.sampling.validate(2**31)
+
+
+def _prompt(options: dict[str, Any]) -> Prompt:
+    given = [name for name in ("prompt", "prompt_ids", "chat") if options[name] is not None]
+    if len(given) != 1:
+        raise InvalidArgument("prompt", "give exactly one of --prompt, --prompt-ids and --chat")
+    if options["prompt"] is not None:
+        return str(options["prompt"])
+    if options["chat"] is not None:
+        return (Turn("user", options["chat"]),)
+    try:
+        token_ids = tuple(int(word) for word in options["prompt_ids"].split(",") if word.strip())
+    except ValueError:
+        raise InvalidArgument("prompt_ids", 'must be whole numbers, as "1,2,3"') from None
+    if not token_ids:
+        raise InvalidArgument("prompt_ids", "is empty")
+    check_token_ids(token_ids, 2**32, "prompt_ids")
+    return token_ids
+
+
+def _refuse_models(options: dict[str, Any]) -> None:
+    for field in ("draft", "target"):
+        if options[field] is not None:
+            raise InvalidArgument(field, "the suite at --endpoint has its own; leave one out")
+
+
+async def _embedded(pair: ModelPair, request: GenerationRequest, options: dict[str, Any]) -> None:
+    async with EmbeddedSuite(pair) as suite:
+        await _show(suite.target, request, options)
+
+
+async def _show(endpoint: str, request: GenerationRequest, options: dict[str, Any]) -> None:
+    timeout_s = options["timeout"]
+    if options["as_json"]:
+        result = await ask(endpoint, request, timeout_s, Silent())
+        click.echo(json.dumps(answer_object(request, result)))
+    else:
+        click.echo(figures(await show(endpoint, request, timeout_s)), err=True)
+
+
+async def show(endpoint: str, request: GenerationRequest, timeout_s: float) -> Generated:
+    """Ask, with the text on standard output as it comes and the status line below it."""
+    with AnswerView(sys.stdout, sys.stderr) as view:
+        return await ask(endpoint, request, timeout_s, view)

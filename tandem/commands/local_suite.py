@@ -1,0 +1,255 @@
+"""The whole suite as processes of this machine, with an emulated link between the two sides.
+
+Invariant: when the context is left, by whatever way, no child runs any more. Children are stopped
+in the order of a request's path (aggregator, drafter, verifier), so that each drains while what it
+depends on still serves. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from services.aggregator.config import AggregatorSettings
+from services.drafter.config import DrafterSettings
+from services.verifier.config import VerifierSettings
+from tandem.commands.child_process import ChildProcess
+from tandem.commands.models import ModelChoice
+from tandem.core.errors import TandemError
+from tandem.netem.link_control import LinkControl
+from tandem.netem.link_model import LinkSettings
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.rpc.aggregator_client import AggregatorClient
+from tandem.rpc.status import Rejected
+from tandem.settings import ENVIRONMENT_PREFIX, ServiceSettings
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 300.0
+STOP_MARGIN_S = 5.0
+DESCRIBE_TIMEOUT_S = 10.0
+POLL_S = 0.1
+
+SETTINGS: Mapping[str, type[ServiceSettings]] = {
+    "verifier": VerifierSettings,
+    "drafter": DrafterSettings,
+    "aggregator": AggregatorSettings,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSuiteSettings:
+    """What to run. `port` is the aggregator's, 0 for a free one; `metrics_port` the aggregator's
+    too, with the drafter's and the verifier's after it, 0 for none. `pin` keeps the two sides on
+    different cores. `drain_s` is what open requests may take at the end."""
+
+    draft: ModelChoice
+    target: ModelChoice
+    port: int = 0
+    metrics_port: int = 0
+    link: LinkSettings | None = None
+    link_seed: int = 0
+    pin: bool = False
+    verbose: bool = False
+    drain_s: float = 10.0
+
+
+class LocalSuite:
+    """Three services, and the link if there is one; use as an asynchronous context manager."""
+
+    def __init__(self, settings: LocalSuiteSettings) -> None:
+        self.settings = settings
+        self.children: dict[str, ChildProcess] = {}
+        self.emulator: TcpLinkEmulator | None = None
+        self.control: LinkControl | None = None
+        self.logs: Path | None = None
+        self._stack = AsyncExitStack()
+
+    @property
+    def endpoint(self) -> str:
+        """Where to ask."""
+        return self.children["aggregator"].address
+
+    async def __aenter__(self) -> Self:
+        """Returns once an answer could be given. Raises ChildDied, or TandemError when that takes
+        too long."""
+        async with AsyncExitStack() as stack:
+            stack.push_async_exit(self._discard_logs)
+            stack.push_async_callback(self._stop)
+            try:
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    await self._start(stack)
+                    await self._healthy()
+            except TimeoutError:
+                why = f"the services did not start within {START_TIMEOUT_S:g} s"
+                raise TandemError(f"{why}; logs: {self.logs}") from None
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    async def died(self) -> None:
+        """Until a child ends; then raises ChildDied."""
+        waits = [asyncio.create_task(child.died()) for child in self.children.values()]
+        async with cancelled_after(waits):
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                if wait.done():
+                    wait.result()
+
+    def kill(self) -> None:
+        """End every child at once."""
+        for child in self.children.values():
+            child.kill()
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        """All at once: loading two models takes as long as loading the larger."""
+        settings = self.settings
+        if not settings.verbose:
+            self.logs = Path(tempfile.mkdtemp(prefix="tandem-up-"))
+        verifier_port, drafter_port = _free_ports(2)
+        verifier = await self._through_link(stack, verifier_port)
+        metrics = settings.metrics_port
+        flags = {
+            "aggregator": {
+                "port": settings.port,
+                "drafter": f"{HOST}:{drafter_port}",
+                "metrics-port": metrics,
+            },
+            "drafter": {
+                "port": drafter_port,
+                "verifier": verifier,
+                "metrics-port": metrics and metrics + 1,
+                **_model_flags(settings.draft),
+            },
+            "verifier": {
+                "port": verifier_port,
+                "metrics-port": metrics and metrics + 2,
+                **_model_flags(settings.target),
+            },
+        }
+        for name, values in flags.items():
+            self.children[name] = await self._start_child(name, values)
+        if settings.pin:
+            self._pin()
+        waits = [asyncio.create_task(child.listening()) for child in self.children.values()]
+        async with cancelled_after(waits):
+            await asyncio.gather(*waits)
+
+    async def _start_child(self, name: str, flags: Mapping[str, object]) -> ChildProcess:
+        arguments = [f"--drain-s={self.settings.drain_s}"]
+        arguments += [f"--{flag}={value}" for flag, value in flags.items()]
+        log = None if self.logs is None else self.logs / f"{name}.log"
+        return await ChildProcess.start(name, arguments, child_environment(name), log)
+
+    async def _through_link(self, stack: AsyncExitStack, verifier_port: int) -> str:
+        """Where the drafter finds the verifier."""
+        settings = self.settings
+        if settings.link is None:
+            return f"{HOST}:{verifier_port}"
+        self.emulator = await stack.enter_async_context(
+            TcpLinkEmulator(
+                (HOST, 0),
+                (HOST, verifier_port),
+                settings.link,
+                settings.link,
+                seed=settings.link_seed,
+            )
+        )
+        self.control = await stack.enter_async_context(LinkControl(self.emulator))
+        return f"{HOST}:{self.emulator.address[1]}"
+
+    async def _healthy(self) -> None:
+        """Until the aggregator has reached the drafter, and the drafter the verifier."""
+        async with AggregatorClient(self.endpoint) as client:
+            watch = asyncio.create_task(self.died())
+            async with cancelled_after([watch]):
+                while not await _reaches_cloud(client):
+                    await asyncio.wait((watch,), timeout=POLL_S)
+                    if watch.done():
+                        watch.result()
+
+    def _pin(self) -> None:
+        """The cloud on one core, the edge on another, where there are two."""
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        if len(cores) < 2:
+            raise TandemError("--pin needs two cores and Linux; leave it out")
+        self.children["verifier"].pin(cores[0])
+        for name in ("drafter", "aggregator"):
+            self.children[name].pin(cores[1])
+
+    async def _stop(self) -> None:
+        grace_s = self.settings.drain_s + STOP_MARGIN_S
+        for child in self.children.values():
+            await child.stop(grace_s)
+
+    async def _discard_logs(
+        self, kind: type[BaseException] | None, *_: object
+    ) -> None:
+        """They are kept for whoever wants to know why it failed."""
+        failed = kind is not None and issubclass(kind, Exception)
+        if self.logs is not None and not failed:
+            shutil.rmtree(self.logs, ignore_errors=True)
+
+
+def child_environment(name: str) -> dict[str, str]:
+    """This process's environment, less the settings of the other services."""
+    own = {_variable(field) for field in SETTINGS[name].model_fields}
+    others = {_variable(field) for model in SETTINGS.values() for field in model.model_fields} - own
+    kept = {key: text for key, text in os.environ.items() if key.upper() not in others}
+    return kept | {"OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE", "PYTHONUNBUFFERED": "1"}
+
+
+@asynccontextmanager
+async def cancelled_after(tasks: Sequence[asyncio.Task[None]]) -> AsyncIterator[None]:
+    """Inside, the tasks run; none of them does afterwards."""
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _reaches_cloud(client: AggregatorClient) -> bool:
+    try:
+        return (await client.describe(DESCRIBE_TIMEOUT_S)).HasField("target")
+    except Rejected:
+        return False
+
+
+def _model_flags(choice: ModelChoice) -> dict[str, object]:
+    flags: dict[str, object] = {
+        "model": choice.source,
+        "device": choice.device,
+        "dtype": choice.dtype,
+        "threads": choice.threads,
+    }
+    return flags if choice.revision is None else flags | {"revision": choice.revision}
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, all different."""
+    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [opened.getsockname()[1] for opened in sockets]
+    for opened in sockets:
+        opened.close()
+    return ports
+
+
+def _variable(field: str) -> str:
+    return f"{ENVIRONMENT_PREFIX}{field}".upper()

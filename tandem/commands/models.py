@@ -1,0 +1,90 @@
+"""Which models a command uses, and loading them. Torch is imported by `load_pair` only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tandem.core.errors import InvalidArgument, TandemError
+from tandem.engine.base import Engine, Tokenizer
+
+DEMO_DRAFT, DEMO_TARGET = "demo-draft", "demo-target"
+
+
+class CannotLoad(TandemError):
+    """A model that is not there, cannot be read, or does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """One model: a folder, or the name of a hub model and its revision."""
+
+    source: str
+    revision: str | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPair:
+    """Two engines with one vocabulary. `device` and `dtype` are what the target reports of itself.
+
+    Engines belong to one thread each; a suite that was given a pair uses it alone.
+    """
+
+    draft: Engine
+    target: Engine
+    tokenizer: Tokenizer
+    device: str = "cpu"
+    dtype: str = "float32"
+
+
+def choose_model(
+    given: str | None, demo: str, device: str = "cpu", dtype: str = "float32"
+) -> ModelChoice:
+    """What `--draft` or `--target` names; nothing names the demo model, wherever the caller is."""
+    if given is None:
+        return ModelChoice(str(_demo_folder(demo)), None, device, dtype)
+    if Path(given).exists():
+        return ModelChoice(given, None, device, dtype)
+    name, at, revision = given.rpartition("@")
+    if not at:
+        raise CannotLoad(f"{given}: no such folder; a model of the hub is given as NAME@COMMIT")
+    return ModelChoice(name, revision, device, dtype)
+
+
+def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
+    """Both engines and the tokenizer. Raises CannotLoad, or InvalidArgument naming the flag."""
+    draft_engine = load_model(draft, "draft")
+    target_engine = load_model(target, "target")
+    from tandem.engine.load import load_tokenizer
+
+    try:
+        tokenizer = load_tokenizer(draft.source, draft.revision)
+    except InvalidArgument as error:
+        raise CannotLoad(f"draft: {error.why}") from error
+    return ModelPair(draft_engine, target_engine, tokenizer, target.device, target.dtype)
+
+
+def load_model(choice: ModelChoice, side: str) -> Engine:
+    """One engine; `side` ("draft" or "target") is how an error calls it."""
+    from tandem.engine.load import load_engine
+
+    try:
+        return load_engine(
+            choice.source, choice.device, choice.dtype, choice.threads, choice.revision
+        )
+    except InvalidArgument as error:
+        if error.field in ("device", "dtype"):
+            raise InvalidArgument(f"{error.field}_{side}", error.why) from error
+        raise CannotLoad(f"{side}: {error.why}") from error
+
+
+def _demo_folder(name: str) -> Path:
+    """In the checkout that this package lies in, or in the working directory."""
+    places = (Path(__file__).resolve().parents[2] / "models", Path.cwd() / "models")
+    for place in places:
+        if (place / name).is_dir():
+            return place / name
+    raise CannotLoad(f"there is no {name} in {places[0]}; give --draft and --target")

@@ -1,0 +1,34 @@
+"""`python -m tandem.commands.supervised PARENT MODULE ARGUMENTS`: run a module as a child.
+
+The same as `python -m MODULE ARGUMENTS`, but asked to stop (SIGTERM) when the process PARENT ends,
+however it ends. Only Linux can promise that; elsewhere this adds nothing. Standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import runpy
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    parent, module, *arguments = sys.argv[1:]
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != int(parent):  # it ended before the kernel was told
+            sys.exit(1)
+    run_module(module, arguments)
+
+
+def run_module(module: str, arguments: list[str]) -> None:
+    """As `python -m module arguments` does; ends with the module's SystemExit, if any."""
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""`tandem up`: all services as processes of this machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from tandem.commands.asking import Silent, answer_object, ask, figures
+from tandem.commands.generate import show
+from tandem.commands.group import INTERRUPTED
+from tandem.commands.local_suite import LocalSuite, LocalSuiteSettings, cancelled_after
+from tandem.commands.models import DEMO_DRAFT, DEMO_TARGET, choose_model
+from tandem.commands.options import (
+    address_text,
+    json_option,
+    link_options,
+    link_settings,
+    model_options,
+)
+from tandem.core.errors import TandemError
+from tandem.core.laws import Sampling
+from tandem.rpc.generation import GenerationRequest
+from tandem.rpc.process import run_loop
+from tandem.telemetry.logging import configure_logging
+
+DEFAULT_PORT = 50050
+DEMO_TIMEOUT_S = 120.0
+DEMO_REQUEST = GenerationRequest(
+    "Question: Tom picks 12 apples in the morning and 8 apples in the afternoon. He gives half of"
+    " them to his sister. How many apples does Tom have left?\nAnswer:",
+    sampling=Sampling(temperature=0.0),
+    max_tokens=160,
+)
+
+
+@click.command()
+@model_options
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help=f"Where to ask; 0 takes a free port. Default: {DEFAULT_PORT}, with --demo a free one.",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65533),
+    default=0,
+    show_default=True,
+    help="Metrics of the aggregator; drafter and verifier take the next two. 0: none.",
+)
+@link_options
+@click.option("--link-seed", type=int, default=0, show_default=True, help="Of the link's jitter.")
+@click.option("--pin", is_flag=True, help="Keep the two sides on different cores (Linux).")
+@click.option(
+    "--drain-s",
+    type=click.FloatRange(0, 3600),
+    default=10.0,
+    show_default=True,
+    help="Seconds that open requests may take at the end.",
+)
+@click.option("--demo", is_flag=True, help="Ask one question, show answer and figures, stop.")
+@click.option("--verbose", is_flag=True, help="Write the services' logs to standard error.")
+@json_option("Print one JSON object: addresses and process ids, or with --demo the answer.")
+def up(**options: Any) -> int:
+    """Start verifier, drafter and aggregator, say where to ask, and run until Ctrl-C.
+
+    With --rtt-ms, --jitter-ms or --mbps, drafter and verifier talk over an emulated link, which can
+    be cut and changed meanwhile (see 'tandem link --help'). Ctrl-C lets open requests finish; a
+    second one does not. A service that ends by itself stops the others, with exit code 1.
+    """
+    shaped = options["rtt_ms"] or options["jitter_ms"] or options["mbps"] is not None
+    link = link_settings(options["rtt_ms"], options["mbps"], options["jitter_ms"])
+    default_port = 0 if options["demo"] else DEFAULT_PORT
+    settings = LocalSuiteSettings(
+        draft=choose_model(
+            options["draft"], DEMO_DRAFT, options["device_draft"], options["dtype_draft"]
+        ),
+        target=choose_model(
+            options["target"], DEMO_TARGET, options["device_target"], options["dtype_target"]
+        ),
+        port=default_port if options["port"] is None else options["port"],
+        metrics_port=options["metrics_port"],
+        link=link if shaped else None,
+        link_seed=options["link_seed"],
+        pin=options["pin"],
+        verbose=options["verbose"],
+        drain_s=options["drain_s"],
+    )
+    configure_logging("critical")
+    exit_code: int = run_loop(_run(settings, options["demo"], options["as_json"]))
+    return exit_code
+
+
+async def _run(settings: LocalSuiteSettings, demo: bool, as_json: bool) -> int:
+    """The exit code. Interrupting a suite that serves is how to end it, and no failure."""
+    suite = LocalSuite(settings)
+    serving = False
+    _cancel_on_signal(suite.kill)
+    try:
+        async with suite:
+            if demo:
+                await _demonstrate(suite, as_json)
+                return 0
+            serving = True
+            _announce(suite, as_json)
+            await suite.died()
+    except asyncio.CancelledError:
+        if not serving:
+            click.echo("interrupted", err=True)
+    return 0 if serving else INTERRUPTED
+
+
+def _cancel_on_signal(kill: Callable[[], None]) -> None:
+    """The first signal cancels the running task; the second ends everything at once."""
+    task = asyncio.current_task()
+    assert task is not None
+    signalled = False
+
+    def on_signal() -> None:
+        nonlocal signalled
+        if signalled:
+            kill()
+            os._exit(INTERRUPTED)
+        signalled = True
+        task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+
+
+async def _demonstrate(suite: LocalSuite, as_json: bool) -> None:
+    """Ask the demo question; the death of a service ends it."""
+    asking = asyncio.create_task(_ask_demo(suite.endpoint, as_json))
+    watching = asyncio.create_task(suite.died())
+    async with cancelled_after((asking, watching)):
+        await asyncio.wait((asking, watching), return_when=asyncio.FIRST_COMPLETED)
+        try:
+            (asking if asking.done() else watching).result()
+        except TandemError as error:
+            raise TandemError(f"{error}; logs: {suite.logs}") from error
+
+
+async def _ask_demo(endpoint: str, as_json: bool) -> None:
+    if as_json:
+        result = await ask(endpoint, DEMO_REQUEST, DEMO_TIMEOUT_S, Silent())
+        click.echo(json.dumps(answer_object(DEMO_REQUEST, result)))
+        return
+    click.echo(DEMO_REQUEST.prompt, nl=False)
+    result = await show(endpoint, DEMO_REQUEST, DEMO_TIMEOUT_S)
+    click.echo(figures(result))
+
+
+def _announce(suite: LocalSuite, as_json: bool) -> None:
+    """Where everything is, and how to ask."""
+    places = {name: child.address for name, child in suite.children.items()}
+    if suite.emulator is not None and suite.control is not None:
+        places["link"] = address_text(suite.emulator.address)
+        places["control"] = address_text(suite.control.address)
+    if as_json:
+        pids = {name: child.pid for name, child in suite.children.items()}
+        logs = None if suite.logs is None else str(suite.logs)
+        click.echo(
+            json.dumps({"endpoint": suite.endpoint, **places, "pids": pids, "logs": logs})
+        )
+        return
+    click.echo(f"serving at {suite.endpoint}")
+    for name, place in places.items():
+        click.echo(f"  {name:10} {place}")
+    click.echo(f"ask: tandem generate --endpoint {suite.endpoint} --prompt 'Once upon a time'")
+    click.echo("stop: Ctrl-C")
