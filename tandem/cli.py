@@ -21,7 +21,9 @@ COMMANDS = {
     "plan": LazyCommand(
         "tandem.commands.plan:plan", "Predict what each method gains, from step times and a link."
     ),
-    "bench": LazyCommand("bench.main:bench", "Measure the suite; figures count on a quiet machine."),
+    "bench": LazyCommand(
+        "bench.main:bench", "Measure the suite; figures count on a quiet machine."
+    ),
     "doctor": LazyCommand(
         "tandem.commands.doctor:doctor", "Check the installation, the models and both ends."
     ),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from typing import Any
 
 import grpc
@@ -16,11 +17,12 @@ import grpc
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.slots import Slots
 from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.policy.presets import PRESETS
 from tandem.rpc.channels import open_channel
-from tandem.rpc.generation import request_from_proto
+from tandem.rpc.generation import DEFAULT_PRESET, request_from_proto
 from tandem.rpc.status import Rejected, errors_as_status, status_of
-from tandem.telemetry.logging import get_logger
-from tandem.telemetry.metrics import MethodSeries, Metrics
+from tandem.telemetry.logging import get_logger, log_context
+from tandem.telemetry.metrics import OTHER, MethodSeries, Metrics
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tandem_api.drafter.v1 import drafter_pb2, drafter_pb2_grpc
@@ -87,10 +89,10 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
             raise Unavailable("the aggregator is stopping")
         if not isinstance(first, pb.GenerateRequest) or not first.HasField("start"):
             raise InvalidArgument("start", "must be the first message of a stream")
-        preset = request_from_proto(first.start).preset
-        series = self._metrics.method(preset, "suite")
+        series = self._metrics.method(_label(first.start.preset), "suite")
         status = "CANCELLED"
         try:
+            request_from_proto(first.start)
             async with self._slots.slot(series.requests_waiting.track_inprogress()):
                 with series.requests_running.track_inprogress():
                     await self._relay(first, context, _Timing(series, arrived_s))
@@ -109,14 +111,20 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
         )
         call = self._drafter.Generate(timeout=timeout_s, wait_for_ready=False)
         cancelling = asyncio.create_task(_pass_cancel(context, call))
-        try:
-            await call.write(drafter_pb2.GenerateRequest(start=first.start))
-            async for answer in _answers(call):
-                timing.observe(answer)
-                await context.write(_translated(answer))
-        finally:
-            cancelling.cancel()
-            call.cancel()
+        with ExitStack() as naming:
+            try:
+                await call.write(drafter_pb2.GenerateRequest(start=first.start))
+                async for answer in _answers(call):
+                    if answer.HasField("started"):
+                        session, preset = answer.started.session, answer.started.preset
+                        naming.enter_context(log_context(session=session, preset=preset))
+                        log.info("request started")
+                    timing.observe(answer)
+                    await context.write(_translated(answer))
+            finally:
+                cancelling.cancel()
+                call.cancel()
+                log.info("request ended", tokens=timing.tokens, duration_s=timing.elapsed_s())
 
 
 class _Timing:
@@ -127,6 +135,10 @@ class _Timing:
         self._arrived_s = arrived_s
         self._first_s: float | None = None
         self._last_s = arrived_s
+        self.tokens = 0
+
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._arrived_s
 
     def observe(self, answer: drafter_pb2.GenerateResponse) -> None:
         now = time.monotonic()
@@ -137,12 +149,19 @@ class _Timing:
             else:
                 self._series.inter_token_latency.observe(now - self._last_s)
             self._last_s = now
+            self.tokens += len(answer.committed.token_ids)
             self._series.tokens.inc(len(answer.committed.token_ids))
         elif answer.HasField("summary"):
             self._series.e2e_request_latency.observe(now - self._arrived_s)
             if self._first_s is not None and answer.summary.tokens > 1:
                 tpot_s = (self._last_s - self._first_s) / (answer.summary.tokens - 1)
                 self._series.time_per_output_token.observe(tpot_s)
+
+
+def _label(preset: str) -> str:
+    """The preset that a request names, where it is one of ours."""
+    preset = preset or DEFAULT_PRESET
+    return preset if preset in PRESETS else OTHER
 
 
 async def _answers(call: Any) -> AsyncIterator[drafter_pb2.GenerateResponse]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from services.drafter.config import DrafterSettings
 from services.drafter.servicer import DrafterLimits, DrafterServicer
-from tandem.engine.load import load_engine, load_tokenizer
 from tandem.engine.paced import PacedEngine
 from tandem.protocol.liveness import LivenessTimes
 from tandem.rpc.process import run_service
@@ -13,6 +12,9 @@ from tandem.telemetry.metrics import Metrics
 
 def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     """The servicer with its engine and tokenizer loaded."""
+    # Here, so that bad settings are refused without waiting for torch.
+    from tandem.engine.load import load_engine, load_tokenizer
+
     paced = settings.pace_first_s > 0 or settings.pace_further_s > 0
     engine = load_engine(
         settings.model, settings.device, settings.dtype, settings.threads, settings.revision

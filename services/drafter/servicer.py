@@ -45,6 +45,7 @@ Context = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateResponse]
 
 MAX_REQUEST_S = 600.0
 DESCRIBE_TIMEOUT_S = 3.0
+UINT32_MAX = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +301,7 @@ def _summary(session: DrafterSession, text: AnswerText) -> generation_pb2.Summar
         rounds=stats.rounds,
         drafted=stats.drafted,
         accepted=stats.accepted,
-        target_passes=stats.target_passes,
+        target_passes=min(stats.target_passes, UINT32_MAX),  # the cloud's word, any number
         uplink_bytes=traffic.uplink_bytes,
         downlink_bytes=traffic.downlink_bytes,
         resumes=stats.resumes,

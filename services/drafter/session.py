@@ -221,9 +221,7 @@ class DrafterSession:
             precision = request.preset.uplink_precision
         job = DraftJob(self._kv, work, request.sampling, self.machine.rule, precision, work.ends)
         ticket = self._thread.submit(job)
-        ticket.future.add_done_callback(
-            lambda _: self._inbox.put_nowait(_DraftDone(work, ticket))
-        )
+        ticket.future.add_done_callback(lambda _: self._inbox.put_nowait(_DraftDone(work, ticket)))
         self._ticket = ticket
 
     def _apply(self, outputs: list[EdgeOutput]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from services.verifier.config import VerifierSettings
 from services.verifier.servicer import VerifierLimits, VerifierServicer
-from tandem.engine.load import load_engine
 from tandem.engine.paced import PacedEngine
 from tandem.rpc.process import run_service
 from tandem.telemetry.metrics import Metrics
@@ -12,6 +11,8 @@ from tandem.telemetry.metrics import Metrics
 
 def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
     """The servicer with its engine loaded."""
+    from tandem.engine.load import load_engine  # bad settings are refused without waiting for torch
+
     paced = settings.pace_first_s > 0 or settings.pace_further_s > 0
     engine = load_engine(
         settings.model, settings.device, settings.dtype, settings.threads, settings.revision

@@ -10,6 +10,7 @@ import time
 from contextlib import AbstractContextManager
 from typing import TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 
 from tandem.rpc.aggregator_client import Generated
@@ -22,41 +23,59 @@ _ERASE_BELOW = "\x1b[J"
 
 
 class AnswerView(AbstractContextManager["AnswerView"]):
-    """Shows each new piece of text at once. BrokenPipeError when nobody reads it any more."""
+    """Shows each new piece of text at once. BrokenPipeError when nobody reads it any more.
 
-    def __init__(self, text: TextIO, status: TextIO) -> None:
+    `lead` is written before the answer, on the same line.
+    """
+
+    def __init__(self, text: TextIO, status: TextIO, lead: str = "") -> None:
         self._text = text
         self._status = status
         console = Console(file=status)
         self._live = status.isatty() and console.is_terminal and not console.is_dumb_terminal
         self._width = console.width
+        self._lead = lead
         self._shown = 0
-        self._ends_line = True
+        self._line = ""
+        self._drawn = False
         self._began_s = time.monotonic()
+
+    def __enter__(self) -> AnswerView:
+        self._write(self._lead)
+        return self
 
     def __exit__(self, *reason: object) -> None:
         self._erase()
-        if not self._ends_line and reason[0] is not BrokenPipeError:
-            self._text.write("\n")
-            self._text.flush()
+        if self._line and reason[0] is not BrokenPipeError:
+            self._write("\n")
 
     def update(self, result: Generated) -> None:
-        piece = result.text[self._shown :]
         self._erase()
-        if piece:
-            self._shown = len(result.text)
-            self._ends_line = piece.endswith("\n")
-            self._text.write(piece)
-            self._text.flush()
-        if self._live:
+        self._write(result.text[self._shown :])
+        self._shown = len(result.text)
+        if self._live and not self._at_margin():
             words = self._words(result)[: self._width - 1]
             self._status.write(f"{_GO_BELOW}\x1b[2m{words}\x1b[0m{_RETURN}")
             self._status.flush()
+            self._drawn = True
+
+    def _write(self, piece: str) -> None:
+        if piece:
+            self._line = (self._line + piece).rpartition("\n")[2]
+            self._text.write(piece)
+            self._text.flush()
+
+    def _at_margin(self) -> bool:
+        """Whether the line is just full. The cursor then waits behind its last character, and any
+        control would put it back onto that."""
+        columns = cell_len(self._line)
+        return columns > 0 and columns % self._width == 0
 
     def _erase(self) -> None:
-        if self._live:
+        if self._drawn:
             self._status.write(_ERASE_BELOW)
             self._status.flush()
+            self._drawn = False
 
     def _words(self, result: Generated) -> str:
         tokens, elapsed_s = len(result.token_ids), time.monotonic() - self._began_s

@@ -28,9 +28,7 @@ class Silent:
         pass
 
 
-async def ask(
-    endpoint: str, request: GenerationRequest, timeout_s: float, view: View
-) -> Generated:
+async def ask(endpoint: str, request: GenerationRequest, timeout_s: float, view: View) -> Generated:
     """The finished answer. Raises InvalidArgument for a bad request, else TandemError."""
     result = Generated()
     try:

@@ -37,8 +37,11 @@ class ChildProcess:
         cls, name: str, arguments: Sequence[str], environment: dict[str, str], log: Path | None
     ) -> Self:
         """`python -m services.NAME ARGUMENTS`, watched over by `supervised`."""
-        command = ("-m", "tandem.commands.supervised", str(os.getpid()), f"services.{name}")
-        stderr = None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        # -P: a folder called `services` in the working directory must not be taken for ours.
+        command = ("-P", "-m", "tandem.commands.supervised", str(os.getpid()), f"services.{name}")
+        stderr = (
+            None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        )
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,

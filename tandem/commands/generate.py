@@ -52,7 +52,9 @@ from tandem.telemetry.logging import configure_logging
     "--seed", type=int, default=0, show_default=True, help="Same seed and settings, same text."
 )
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
-@click.option("--draft-length", type=int, help="Tokens drafted per round, in place of the preset's.")
+@click.option(
+    "--draft-length", type=int, help="Tokens drafted per round, in place of the preset's."
+)
 @click.option("--answer-top", type=int, help="Entries of a sparse answer (presets that send one).")
 @click.option("--answer-tail-draws", type=int, help="Tail draws of a sparse answer.")
 @click.option(
@@ -164,7 +166,9 @@ async def _show(endpoint: str, request: GenerationRequest, options: dict[str, An
         click.echo(figures(await show(endpoint, request, timeout_s)), err=True)
 
 
-async def show(endpoint: str, request: GenerationRequest, timeout_s: float) -> Generated:
-    """Ask, with the text on standard output as it comes and the status line below it."""
-    with AnswerView(sys.stdout, sys.stderr) as view:
+async def show(
+    endpoint: str, request: GenerationRequest, timeout_s: float, lead: str = ""
+) -> Generated:
+    """Ask, with the text on standard output as it comes, after `lead`, and a status line below."""
+    with AnswerView(sys.stdout, sys.stderr, lead) as view:
         return await ask(endpoint, request, timeout_s, view)

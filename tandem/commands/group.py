@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -68,15 +68,17 @@ class CommandGroup(click.Group):
                 raise
             raise self._failure(ctx, error) from error
 
-    def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
+    def main(  # type: ignore[override]  # click's overloads say more than is needed here
+        self, args: Sequence[str] | None = None, standalone_mode: bool = True, **options: Any
+    ) -> Any:
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **options)
+            return super().main(args, standalone_mode=False, **options)
         # More threads than cores make small models many times slower; and gRPC's own log would
         # stand beside the one line.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         try:
-            outcome = super().main(*args, standalone_mode=False, **options)
+            outcome = super().main(args, standalone_mode=False, **options)
         except NoArgsIsHelpError as error:
             error.show()
             sys.exit(BAD_USAGE)

@@ -18,7 +18,9 @@ Address = tuple[str, int]
 @link_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the jitter.")
 @click.option(
-    "--control", type=click.IntRange(0, 65535), help="Port on 127.0.0.1 for steering; 0: a free one."
+    "--control",
+    type=click.IntRange(0, 65535),
+    help="Port on 127.0.0.1 for steering; 0: a free one.",
 )
 @json_option("Print the addresses as one JSON object.")
 def link(

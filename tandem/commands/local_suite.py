@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from services.aggregator.config import AggregatorSettings
 from services.drafter.config import DrafterSettings
@@ -91,6 +91,9 @@ class LocalSuite:
             except TimeoutError:
                 why = f"the services did not start within {START_TIMEOUT_S:g} s"
                 raise TandemError(f"{why}; logs: {self.logs}") from None
+            except Rejected as error:
+                why = f"the aggregator refused: {error.code.name} {error}"
+                raise TandemError(f"{why}; logs: {self.logs}") from error
             self._stack = stack.pop_all()
         return self
 
@@ -197,9 +200,7 @@ class LocalSuite:
         for child in self.children.values():
             await child.stop(grace_s)
 
-    async def _discard_logs(
-        self, kind: type[BaseException] | None, *_: object
-    ) -> None:
+    async def _discard_logs(self, kind: type[BaseException] | None, *_: object) -> None:
         """They are kept for whoever wants to know why it failed."""
         failed = kind is not None and issubclass(kind, Exception)
         if self.logs is not None and not failed:
@@ -215,7 +216,7 @@ def child_environment(name: str) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def cancelled_after(tasks: Sequence[asyncio.Task[None]]) -> AsyncIterator[None]:
+async def cancelled_after(tasks: Sequence[asyncio.Task[Any]]) -> AsyncIterator[None]:
     """Inside, the tasks run; none of them does afterwards."""
     try:
         yield
@@ -228,8 +229,10 @@ async def cancelled_after(tasks: Sequence[asyncio.Task[None]]) -> AsyncIterator[
 async def _reaches_cloud(client: AggregatorClient) -> bool:
     try:
         return (await client.describe(DESCRIBE_TIMEOUT_S)).HasField("target")
-    except Rejected:
-        return False
+    except Rejected as error:
+        if error.code.name in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+            return False
+        raise
 
 
 def _model_flags(choice: ModelChoice) -> dict[str, object]:

@@ -47,6 +47,7 @@ def choose_model(
     if given is None:
         return ModelChoice(str(_demo_folder(demo)), None, device, dtype)
     if Path(given).exists():
+        _check_readable(Path(given))
         return ModelChoice(given, None, device, dtype)
     name, at, revision = given.rpartition("@")
     if not at:
@@ -79,6 +80,16 @@ def load_model(choice: ModelChoice, side: str) -> Engine:
         if error.field in ("device", "dtype"):
             raise InvalidArgument(f"{error.field}_{side}", error.why) from error
         raise CannotLoad(f"{side}: {error.why}") from error
+
+
+def _check_readable(folder: Path) -> None:
+    """What can be seen without torch is said before torch is loaded."""
+    try:
+        (folder / "config.json").open("rb").close()
+    except OSError as error:
+        raise CannotLoad(
+            f"{folder}/config.json cannot be read ({error.strerror}); give the folder of a model"
+        ) from error
 
 
 def _demo_folder(name: str) -> Path:

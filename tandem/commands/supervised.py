@@ -21,7 +21,17 @@ def main() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() != int(parent):  # it ended before the kernel was told
             sys.exit(1)
-    run_module(module, arguments)
+    exit_code = 0
+    try:
+        run_module(module, arguments)
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            raise
+        exit_code = end.code or 0
+    # The module has closed what it opened. Python would take most of a second to take torch apart.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 def run_module(module: str, arguments: list[str]) -> None:

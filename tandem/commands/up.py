@@ -31,12 +31,11 @@ from tandem.telemetry.logging import configure_logging
 
 DEFAULT_PORT = 50050
 DEMO_TIMEOUT_S = 120.0
-DEMO_REQUEST = GenerationRequest(
+DEMO_PROMPT = (
     "Question: Tom picks 12 apples in the morning and 8 apples in the afternoon. He gives half of"
-    " them to his sister. How many apples does Tom have left?\nAnswer:",
-    sampling=Sampling(temperature=0.0),
-    max_tokens=160,
+    " them to his sister. How many apples does Tom have left?\nAnswer:"
 )
+DEMO_REQUEST = GenerationRequest(DEMO_PROMPT, sampling=Sampling(temperature=0.0), max_tokens=160)
 
 
 @click.command()
@@ -150,9 +149,7 @@ async def _ask_demo(endpoint: str, as_json: bool) -> None:
         result = await ask(endpoint, DEMO_REQUEST, DEMO_TIMEOUT_S, Silent())
         click.echo(json.dumps(answer_object(DEMO_REQUEST, result)))
         return
-    click.echo(DEMO_REQUEST.prompt, nl=False)
-    result = await show(endpoint, DEMO_REQUEST, DEMO_TIMEOUT_S)
-    click.echo(figures(result))
+    click.echo(figures(await show(endpoint, DEMO_REQUEST, DEMO_TIMEOUT_S, DEMO_PROMPT)))
 
 
 def _announce(suite: LocalSuite, as_json: bool) -> None:
@@ -164,9 +161,7 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
     if as_json:
         pids = {name: child.pid for name, child in suite.children.items()}
         logs = None if suite.logs is None else str(suite.logs)
-        click.echo(
-            json.dumps({"endpoint": suite.endpoint, **places, "pids": pids, "logs": logs})
-        )
+        click.echo(json.dumps({"endpoint": suite.endpoint, **places, "pids": pids, "logs": logs}))
         return
     click.echo(f"serving at {suite.endpoint}")
     for name, place in places.items():

@@ -163,7 +163,7 @@ class EngineThread:
         while self._receive():
             self._active = [ticket for ticket in self._active if not ticket.cancelled]
             if self._active:
-                self._pass(self._active)
+                self._pass(list(self._active))
         for ticket in self._active:
             ticket.fail(Unavailable("the engine stopped under the job"))
 

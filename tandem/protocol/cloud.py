@@ -180,7 +180,6 @@ class CloudMachine:
         that rounds, and with them the text, do not depend on when a frame arrives.
         """
         base = len(self.committed)
-        fed_end = work.keep + len(work.token_ids)
         accepted = 0
         self._frontier_law = None
         while accepted < work.drafts and not self.finished:
@@ -190,7 +189,7 @@ class CloudMachine:
             self.committed.append(self._pending.popleft().token_id)
             self._ready -= 1
             accepted += 1
-        self.kv_length = min(fed_end, base + accepted)
+        self.kv_length = base + accepted
         outcome = None if self.finished else self._own_token(laws[accepted], accepted)
         frame = (self.session, self.epoch, base, self.committed.prefix)
         if accepted:
@@ -237,14 +236,12 @@ class CloudMachine:
         self._frontier_law = None
 
     def _receive_draft(self, draft: Draft) -> list[CloudMessage]:
-        if self._is_stale(draft):
-            return []
+        if self.finished or self._is_stale(draft):
+            return []  # past the end drafts mean nothing, and epochs are no longer counted
         if self._refused_law is not None:
             raise InvalidArgument("draft", "the recovered token of the last verdict is due first")
         check_draft(draft, self.preset, self._model.vocabulary_size, self._model.max_draft_length)
         self._check_base(draft)
-        if self.finished:
-            return []
         end = draft.base + len(draft.token_ids)
         if end > self._length_limit:
             raise InvalidArgument("token_ids", "drafts beyond max_tokens")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 from tandem.core.chance import Chance, SeededChance
-from tandem.core.errors import ProtocolError
+from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.sparse_answer import SparseAnswer
 from tandem.core.stopping import FinishReason
 from tandem.protocol.edge_intake import check_full_law, check_tokens, check_verdict
@@ -143,7 +143,7 @@ class EdgeMachine:
             return self._give_up_if_due(now)
         if self.phase is not Phase.RUNNING:
             return []
-        if self._liveness.is_dead(now):
+        if self._liveness.is_dead(now) or self._liveness.is_given_up(now):
             return self.lost(now)
         nonce = self._liveness.ping_due(now)
         return [] if nonce is None else [Send(Ping(*self._frame(len(self.committed)), nonce=nonce))]
@@ -223,7 +223,11 @@ class EdgeMachine:
             raise ProtocolError(self.phase, "a full law that was not asked for")
         check_full_law(message, self.request, self.committed)
         refused = self._in_flight.first
-        return self._draw(self._recovery.finish(message.target_probs, refused, message.base))
+        try:
+            token = self._recovery.finish(message.target_probs, refused, message.base)
+        except InvalidArgument as error:
+            raise ProtocolError("drawing a recovered token", "FullLaw", str(error)) from error
+        return self._draw(token)
 
     def _draw(self, token: int) -> list[EdgeOutput]:
         """Commit the token the edge drew, and tell the cloud."""
@@ -391,8 +395,7 @@ class EdgeMachine:
 
     def _leave_between_rounds(self) -> list[EdgeOutput]:
         """After GoingAway: reconnect as soon as nothing that was sent waits for an answer."""
-        waiting = self._in_flight.sent or self._recovery.waits
-        if not self._leaving or waiting or self.phase is not Phase.RUNNING:
+        if not self._leaving or self._in_flight.sent or self.phase is not Phase.RUNNING:
             return []
         self._disconnect()
         self.stats.departures += 1

@@ -46,7 +46,8 @@ class Recovery:
         return drawn
 
     def finish(self, target_probs: Array, refused: Drafted, position: int) -> int:
-        """The recovered token, drawn on with the full law. Only while `waits`."""
+        """The recovered token, drawn on with the full law. Only while `waits`, and still so after
+        InvalidArgument for a law that cannot be the one the sparse answer was made of."""
         assert self._unfinished is not None, "no draw waits for a full law"
         answer, need = self._unfinished
         token = finish_with_full_law(

@@ -64,6 +64,7 @@ class AggregatorClient:
 
     def __init__(self, target: str, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self.target = target
+        self._max_message_bytes = max_message_bytes
         self._channel = open_channel(target, max_message_bytes)
         self._stub = pb_grpc.AggregatorServiceStub(self._channel)
 
@@ -84,11 +85,13 @@ class AggregatorClient:
         self, request: GenerationRequest, timeout_s: float = 600.0
     ) -> AsyncIterator[Generated]:
         """The growing result, after each message; the last one has its summary. Raises Rejected."""
+        start = pb.GenerateRequest(start=request_to_proto(request))
+        self._check_size(start)
         began_s = time.perf_counter()
         call = self._stub.Generate(timeout=timeout_s)
         result = Generated()
         try:
-            await call.write(pb.GenerateRequest(start=request_to_proto(request)))
+            await call.write(start)
             while isinstance(answer := await call.read(), pb.GenerateResponse):
                 elapsed_s = time.perf_counter() - began_s
                 match answer.WhichOneof("message"):
@@ -104,6 +107,14 @@ class AggregatorClient:
             raise _rejected(error) from None
         finally:
             call.cancel()
+
+    def _check_size(self, start: pb.GenerateRequest) -> None:
+        """Refuse here what the server would refuse in the middle of sending it: grpc.aio may then
+        lose the server's status (grpc issue 36066)."""
+        if (size := start.ByteSize()) > self._max_message_bytes:
+            limit = f"at most {self._max_message_bytes} are taken"
+            details = f"request: {size} bytes; {limit}"
+            raise Rejected(grpc.StatusCode.RESOURCE_EXHAUSTED, details)
 
     async def generate(self, request: GenerationRequest, timeout_s: float = 600.0) -> Generated:
         """The finished result. Raises Rejected with the status."""

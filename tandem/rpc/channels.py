@@ -30,8 +30,8 @@ def open_channel(target: str, max_message_bytes: int) -> grpc.aio.Channel:
     """A channel of its own (no shared subchannels), so that closing it closes its connection."""
     options: Options = [
         ("grpc.max_receive_message_length", max_message_bytes),
-        # What is too large to send, the receiver refuses with RESOURCE_EXHAUSTED; a limit here would
-        # make it INTERNAL.
+        # What is too large to send, the receiver refuses with RESOURCE_EXHAUSTED; a limit here
+        # would make it INTERNAL.
         ("grpc.max_send_message_length", -1),
         ("grpc.keepalive_time_ms", 4_000),
         ("grpc.keepalive_timeout_ms", 4_000),

@@ -6,6 +6,7 @@ naming the field; what it returns is safe to hand to the state machines. Must no
 
 from __future__ import annotations
 
+import math
 from typing import Any, Protocol
 
 import numpy as np
@@ -287,6 +288,9 @@ def _fill_work(proto: pb.Work, work: Work) -> None:
 
 
 def _work(proto: pb.Work) -> Work:
+    for name, seconds in (("verify_s", proto.verify_s), ("queue_s", proto.queue_s)):
+        if not 0 <= seconds < math.inf:  # False for NaN as well
+            raise InvalidArgument(name, f"{seconds} is not a duration")
     return Work(proto.verify_s, proto.queue_s, proto.batch_size, proto.target_passes)
 
 

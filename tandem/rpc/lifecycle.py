@@ -1,7 +1,8 @@
 """A service from start to last byte: server, health, reflection, signals, drain.
 
-Drain: health says NOT_SERVING, sessions are told GoingAway, the server stops taking calls, open
-ones get `drain_s`, then the engine ends, then telemetry. A second signal exits at once.
+Drain: health says NOT_SERVING, new requests are refused, sessions are told GoingAway, open requests
+get `drain_s`; then the server stops, then the engine, then telemetry. Health is answered until the
+server stops, so that who asks learns that it is leaving. A second signal exits at once.
 Must not import torch.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 import grpc
@@ -23,7 +24,9 @@ from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
 
-Handlers = Callable[[grpc.aio.Server], None]
+POLL_S = 0.02
+FLUSH_S = 0.2
+"""What the last answers get to reach their callers."""
 
 
 class PortInUse(TandemError):
@@ -40,8 +43,12 @@ class Service(Protocol):
     def register(self, server: grpc.aio.Server) -> None:
         """Add the handlers."""
 
+    @property
+    def open_requests(self) -> int:
+        """Requests or sessions being served now."""
+
     def going_away(self, grace_s: float) -> None:
-        """Tell every open session to finish its round and leave."""
+        """Refuse new requests, and tell every open session to finish its round and leave."""
 
     async def close(self) -> None:
         """Free what the handlers used; called after the last of them ended."""
@@ -76,7 +83,11 @@ class RunningService:
         log.info("draining", service=self._service.full_name, drain_s=drain_s)
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         self._service.going_away(drain_s)
-        await self._server.stop(grace=drain_s)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(drain_s):
+                while self._service.open_requests:
+                    await asyncio.sleep(POLL_S)
+        await self._server.stop(grace=min(FLUSH_S, drain_s))
         await self._service.close()
         log.info("stopped", service=self._service.full_name)
 
@@ -85,10 +96,8 @@ class RunningService:
             await self._health.set(name, status)
 
 
-async def run_until_signal(
-    running: RunningService, drain_s: float, at_end: Sequence[Callable[[], Awaitable[None]]] = ()
-) -> None:
-    """Serve until SIGTERM or SIGINT, then drain; a second signal exits at once with 130."""
+def stop_signal() -> asyncio.Event:
+    """Set by SIGTERM or SIGINT from now on; a second signal exits at once with 130."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -99,7 +108,4 @@ async def run_until_signal(
 
     for signal_number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signal_number, on_signal)
-    await stop.wait()
-    await running.drain(drain_s)
-    for end in at_end:
-        await end()
+    return stop

@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from tandem.core.errors import TandemError
-from tandem.rpc.lifecycle import RunningService, Service, run_until_signal
+from tandem.rpc.lifecycle import PortInUse, RunningService, Service, stop_signal
 from tandem.settings import ServiceSettings, SettingsError, load_settings
-from tandem.telemetry.endpoint import serve_metrics
+from tandem.telemetry.endpoint import MetricsServer, serve_metrics
 from tandem.telemetry.logging import configure_logging
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 
@@ -51,18 +51,27 @@ def _run(settings: Settings, build: Callable[[Settings, Metrics], Service], side
     metrics = Metrics(new_registry(), side)
     with ExitStack() as stack:
         if settings.metrics_port:
-            stack.enter_context(
-                serve_metrics(metrics.registry, settings.host, settings.metrics_port)
-            )
-        service = build(settings, metrics)
-        run_loop(_serve(settings, service))
+            stack.enter_context(_metrics_endpoint(settings, metrics))
+        run_loop(_serve(settings, lambda: build(settings, metrics)))
 
 
-async def _serve(settings: ServiceSettings, service: Service) -> None:
+def _metrics_endpoint(settings: ServiceSettings, metrics: Metrics) -> MetricsServer:
+    host, port = settings.host, settings.metrics_port
+    try:
+        return serve_metrics(metrics.registry, host, port)
+    except OSError as error:
+        why = error.strerror or error
+        raise PortInUse(f"metrics: {host}:{port} cannot be listened on: {why}") from error
+
+
+async def _serve(settings: ServiceSettings, build: Callable[[], Service]) -> None:
+    service = build()  # inside the loop: channels belong to the loop they are made in
     running = RunningService(service, settings.host, settings.port, settings.max_message_bytes)
     await running.start()
+    stop = stop_signal()  # before anyone is told that this process may be signalled
     print(f"listening {running.target}", flush=True)
-    await run_until_signal(running, settings.drain_s)
+    await stop.wait()
+    await running.drain(settings.drain_s)
 
 
 def run_loop(main: Any) -> Any:

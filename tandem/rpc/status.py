@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc import StatusCode
 
 from tandem.core.errors import (
@@ -52,6 +53,8 @@ def status_of(error: BaseException) -> tuple[StatusCode, str]:
         return error.code, str(error)
     if isinstance(error, grpc.aio.AioRpcError):
         return error.code(), error.details() or ""
+    if isinstance(error, DecodeError):
+        return StatusCode.INVALID_ARGUMENT, "message: the bytes are no protobuf message of this RPC"
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code, str(error)

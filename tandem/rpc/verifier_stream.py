@@ -142,6 +142,8 @@ class VerifierStream:
         try:
             while True:
                 frame = await self._call.read()
+                if frame is None:  # how grpc.aio says that the bytes were no such message
+                    raise InvalidArgument("message", "the bytes are no protobuf message")
                 if not isinstance(frame, pb.VerifyResponse):
                     break
                 self._traffic.downlink_bytes += frame.ByteSize() + FRAME_HEADER_BYTES
@@ -166,7 +168,15 @@ def end_status(error: BaseException | None) -> tuple[grpc.StatusCode, str]:
     if error is None:
         return grpc.StatusCode.OK, ""
     if isinstance(error, _StreamEnded):
-        return error.code, str(error)
+        return _known_status(error.code, str(error))
     if isinstance(error, grpc.aio.AioRpcError):
-        return error.code(), error.details() or ""
+        return _known_status(error.code(), error.details() or "")
     return grpc.StatusCode.INTERNAL, str(error)
+
+
+def _known_status(code: grpc.StatusCode, details: str) -> tuple[grpc.StatusCode, str]:
+    """When a stream ends while a frame is being sent, grpc.aio puts this in the place of the status
+    that the cloud or the connection's end gave (grpc issue 36066); another stream will tell."""
+    if code is grpc.StatusCode.INTERNAL and details == "Internal error from Core":
+        return grpc.StatusCode.UNAVAILABLE, "the stream ended while a frame was being sent"
+    return code, details

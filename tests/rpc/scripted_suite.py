@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.servicer import AggregatorServicer
 from services.drafter.servicer import DrafterLimits, DrafterServicer
 from services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.engine.base import Engine
 from tandem.engine.scripted import ScriptedEngine, noisy_law, scripted_law
 from tandem.engine.scripted_tokenizer import ScriptedTokenizer
 from tandem.rpc.aggregator_client import AggregatorClient
@@ -21,6 +22,10 @@ VOCABULARY = 64
 CONTEXT = 512
 MESSAGE_BYTES = 4 * 2**20
 EOS = frozenset({0})
+IDLE_S = 60.0
+
+Path = Callable[[str], AbstractAsyncContextManager[str]]
+"""From the verifier's address to the one that the drafter is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +35,14 @@ class Suite:
     verifier: RunningService
     drafter: RunningService
     aggregator: RunningService
-    target: ScriptedEngine
-    draft: ScriptedEngine
+    target: Engine
+    draft: Engine
     client: AggregatorClient
     cloud_metrics: Metrics
     edge_metrics: Metrics
+    front_metrics: Metrics
 
-    async def idle(self, timeout_s: float = 10.0) -> None:
+    async def idle(self, timeout_s: float = IDLE_S) -> None:
         """Until both engines hold no session any more."""
         async with asyncio.timeout(timeout_s):
             while self.target.sessions_open or self.draft.sessions_open:
@@ -55,8 +61,8 @@ def draft_engine(vocabulary: int = VOCABULARY) -> ScriptedEngine:
     return ScriptedEngine(vocabulary, law, context_length=CONTEXT, eos_token_ids=EOS)
 
 
-async def started(service: Service) -> RunningService:
-    running = RunningService(service, "127.0.0.1", 0, MESSAGE_BYTES)
+async def started(service: Service, port: int = 0) -> RunningService:
+    running = RunningService(service, "127.0.0.1", port, MESSAGE_BYTES)
     await running.start()
     return running
 
@@ -66,21 +72,29 @@ async def scripted_suite(
     verifier_limits: VerifierLimits | None = None,
     drafter_limits: DrafterLimits | None = None,
     settings: AggregatorSettings | None = None,
-    target: ScriptedEngine | None = None,
-    draft: ScriptedEngine | None = None,
+    target: Engine | None = None,
+    draft: Engine | None = None,
+    path: Path | None = None,
 ) -> AsyncIterator[Suite]:
-    """Three services and a client, drained at the end."""
+    """Three services and a client, drained at the end; `path` lies between drafter and verifier."""
     target, draft = target or target_engine(), draft or draft_engine()
     cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
+    front = Metrics(new_registry(), "device")
     verifier = await started(VerifierServicer(target, verifier_limits or VerifierLimits(), cloud))
     tokenizer = ScriptedTokenizer(draft.vocabulary_size)
     limits = drafter_limits or DrafterLimits()
-    drafter = await started(DrafterServicer(draft, tokenizer, verifier.target, limits, edge))
-    settings = (settings or AggregatorSettings()).model_copy(update={"drafter": drafter.target})
-    aggregator = await started(AggregatorServicer(settings, Metrics(new_registry(), "device")))
-    try:
-        async with AggregatorClient(aggregator.target) as client:
-            yield Suite(verifier, drafter, aggregator, target, draft, client, cloud, edge)
-    finally:
-        for running in (aggregator, drafter, verifier):
-            await running.drain(0.5)
+    async with AsyncExitStack() as stack:
+        address = verifier.target
+        if path is not None:
+            address = await stack.enter_async_context(path(address))
+        drafter = await started(DrafterServicer(draft, tokenizer, address, limits, edge))
+        settings = (settings or AggregatorSettings()).model_copy(update={"drafter": drafter.target})
+        aggregator = await started(AggregatorServicer(settings, front))
+        try:
+            async with AggregatorClient(aggregator.target) as client:
+                yield Suite(
+                    verifier, drafter, aggregator, target, draft, client, cloud, edge, front
+                )
+        finally:
+            for running in (aggregator, drafter, verifier):
+                await running.drain(0.5)

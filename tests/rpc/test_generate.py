@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from tests.rpc.scripted_suite import CONTEXT, VOCABULARY, Suite, scripted_suite, target_engine
 
 from services.aggregator.config import AggregatorSettings
+from services.drafter.servicer import DrafterLimits
 from services.verifier.servicer import VerifierLimits
 from tandem.core.laws import Sampling
 from tandem.policy.presets import PRESETS
-from tandem.protocol.liveness import LostCloud
+from tandem.protocol.liveness import LivenessTimes, LostCloud
 from tandem.rpc.generation import GenerationRequest, Turn
 from tandem.rpc.status import Rejected
+from tests.rpc.health import health_of
+from tests.rpc.scripted_suite import CONTEXT, VOCABULARY, Suite, scripted_suite, target_engine
 
 
 async def test_shared_noise_text_is_the_cloud_s_own_for_every_draft_length() -> None:
@@ -218,6 +220,9 @@ async def test_a_full_queue_refuses_at_once() -> None:
         served = [result for result in results if not isinstance(result, BaseException)]
         assert all(len(result.token_ids) == 400 for result in served)
         assert len(served) + len(refused) == 6
+        labels = {"preset": "ar", "model_name": "suite", "side": "device"}
+        for gauge in ("tandem_num_requests_waiting", "tandem_num_requests_running"):
+            assert suite.front_metrics.registry.get_sample_value(gauge, labels) == 0
 
 
 async def test_a_deadline_ends_the_request_everywhere() -> None:
@@ -230,7 +235,8 @@ async def test_a_deadline_ends_the_request_everywhere() -> None:
 
 
 async def test_without_a_cloud_the_policy_decides() -> None:
-    async with scripted_suite() as suite:
+    limits = DrafterLimits(liveness=LivenessTimes(give_up_after_s=0.5))
+    async with scripted_suite(drafter_limits=limits) as suite:
         request = GenerationRequest("a", "coupled", max_tokens=20, ignore_eos=True)
         verified = await suite.client.generate(request)
         assert not verified.unverified
@@ -252,12 +258,12 @@ async def test_without_a_cloud_the_policy_decides() -> None:
 async def test_health_and_reflection_answer_on_every_service() -> None:
     async with scripted_suite() as suite:
         for running in (suite.verifier, suite.drafter, suite.aggregator):
+            assert await health_of(running.target) == "SERVING"
             async with grpc.aio.insecure_channel(running.target) as channel:
-                health = health_pb2_grpc.HealthStub(channel)
-                answer = await health.Check(health_pb2.HealthCheckRequest(), timeout=5)
-                assert answer.status == health_pb2.HealthCheckResponse.SERVING
-                reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
-                listing = reflection_pb2.ServerReflectionRequest(list_services="")
+                stub: Any = reflection_pb2_grpc.ServerReflectionStub
+                reflection = stub(channel)
+                request: Any = reflection_pb2.ServerReflectionRequest
+                listing = request(list_services="")
                 async for listed in reflection.ServerReflectionInfo(iter([listing]), timeout=5):
                     names = {item.name for item in listed.list_services_response.service}
                     assert any(name.startswith("tandem_api.") for name in names)

@@ -14,7 +14,8 @@ import pytest
 
 from tandem.netem.link_control import LinkControl, answer_request, run_link
 from tandem.netem.link_model import LinkSettings
-from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.netem.tcp_emulator import Address, TcpLinkEmulator
+from tests.unit.netem.conftest import Run
 
 LOCALHOST = "127.0.0.1"
 START = LinkSettings(delay_s=0.01, jitter_s=0.001, bytes_per_s=1e6)
@@ -35,7 +36,7 @@ def ask(emulator: TcpLinkEmulator, **request: object) -> dict[str, object]:
     return answer_request(emulator, json.dumps(request).encode() + b"\n")
 
 
-def test_cut_restore_and_stats():
+def test_cut_restore_and_stats() -> None:
     emulator = new_emulator()
     assert ask(emulator, op="cut")["cut"] is True
     assert ask(emulator, op="stats")["cut"] is True
@@ -45,7 +46,7 @@ def test_cut_restore_and_stats():
     assert answer["connections"] == answer["up_bytes"] == 0
 
 
-def test_set_keeps_what_is_left_out():
+def test_set_keeps_what_is_left_out() -> None:
     emulator = new_emulator()
     answer = ask(emulator, op="set", rtt_s=0.1)
     expected = LinkSettings(delay_s=0.05, jitter_s=0.001, bytes_per_s=1e6)
@@ -63,7 +64,7 @@ def test_set_keeps_what_is_left_out():
     assert emulator.settings[0] == LinkSettings(delay_s=0.05)
 
 
-def test_set_for_one_direction():
+def test_set_for_one_direction() -> None:
     emulator = new_emulator()
     ask(emulator, op="set", rtt_s=0.04, up={"delay_s": 0.5}, down={"jitter_trace": [0, 0.1]})
     up, down = emulator.settings
@@ -101,7 +102,7 @@ def test_set_for_one_direction():
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )
-def test_a_bad_request_is_named_and_changes_nothing(line, named):
+def test_a_bad_request_is_named_and_changes_nothing(line: bytes, named: str) -> None:
     emulator = new_emulator()
     answer = answer_request(emulator, line)
     assert answer["ok"] is False
@@ -110,8 +111,8 @@ def test_a_bad_request_is_named_and_changes_nothing(line, named):
     assert not emulator.stats().cut
 
 
-def test_the_control_socket_answers_line_by_line(run):
-    async def test():
+def test_the_control_socket_answers_line_by_line(run: Run) -> None:
+    async def test() -> None:
         emulator = new_emulator()
         async with LinkControl(emulator) as control:
             reader, writer = await asyncio.open_connection(*control.address)
@@ -131,8 +132,8 @@ def test_the_control_socket_answers_line_by_line(run):
     run(test())
 
 
-def test_a_control_port_in_use_is_named(run):
-    async def test():
+def test_a_control_port_in_use_is_named(run: Run) -> None:
+    async def test() -> None:
         with socket.create_server((LOCALHOST, 0)) as taken:
             port = taken.getsockname()[1]
             with pytest.raises(OSError, match=f"control on {LOCALHOST}:{port}: ") as caught:
@@ -142,9 +143,9 @@ def test_a_control_port_in_use_is_named(run):
     run(test())
 
 
-def test_run_link_tells_where_it_listens_and_ends_when_cancelled(run):
-    async def test():
-        ready: asyncio.Queue[object] = asyncio.Queue()
+def test_run_link_tells_where_it_listens_and_ends_when_cancelled(run: Run) -> None:
+    async def test() -> None:
+        ready: asyncio.Queue[tuple[Address, Address | None]] = asyncio.Queue()
         link = asyncio.ensure_future(
             run_link(
                 (LOCALHOST, 0), (LOCALHOST, 1), on_ready=lambda *where: ready.put_nowait(where)
@@ -162,10 +163,11 @@ def test_run_link_tells_where_it_listens_and_ends_when_cancelled(run):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_link_process_forwards_obeys_and_stops(number):
+def test_a_link_process_forwards_obeys_and_stops(number: signal.Signals) -> None:
     with socket.create_server((LOCALHOST, 0)) as target:
         command = [sys.executable, "-c", LINK_PROCESS, str(target.getsockname()[1])]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
             port, control_port = map(int, process.stdout.readline().split())
             with (
                 socket.create_connection((LOCALHOST, port), 5) as client,

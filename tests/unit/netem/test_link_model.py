@@ -18,18 +18,18 @@ def random_times(seed: int, count: int = 500) -> list[float]:
     return sorted(chance.uniform(0, 2) for _ in range(count))
 
 
-def test_delay_alone_shifts_time():
+def test_delay_alone_shifts_time() -> None:
     link = Link(LinkSettings(delay_s=0.25), seed=1)
     assert arrivals(link, [0.0, 0.5, 0.5]) == [0.25, 0.75, 0.75]
 
 
-def test_an_instant_link_adds_nothing():
+def test_an_instant_link_adds_nothing() -> None:
     assert arrivals(Link(LinkSettings(), seed=1), [0.0, 3.0]) == [0.0, 3.0]
     assert LinkSettings().instant
     assert not LinkSettings(bytes_per_s=1e9).instant
 
 
-def test_messages_queue_for_bandwidth():
+def test_messages_queue_for_bandwidth() -> None:
     link = Link(LinkSettings(delay_s=1.0, bytes_per_s=100), seed=1)
     # 50 bytes take 0.5 s; the second waits for the first, the third finds the sender idle.
     assert link.send(50, 0.0) == 1.5
@@ -38,7 +38,7 @@ def test_messages_queue_for_bandwidth():
     assert link.send(0, 3.0) == 4.5
 
 
-def test_long_run_throughput_is_the_bandwidth():
+def test_long_run_throughput_is_the_bandwidth() -> None:
     link = Link(LinkSettings(delay_s=0.02, jitter_s=0.01, bytes_per_s=1e6), seed=3)
     last = arrivals(link, [0.0] * 1000, size_bytes=1000)[-1]
     assert last == pytest.approx(1.0 + 0.02, abs=0.01)
@@ -46,7 +46,9 @@ def test_long_run_throughput_is_the_bandwidth():
 
 @pytest.mark.parametrize("bytes_per_s", [None, 50_000.0])
 @pytest.mark.parametrize("seed", range(5))
-def test_jitter_never_reorders_and_stays_within_its_bounds(seed, bytes_per_s):
+def test_jitter_never_reorders_and_stays_within_its_bounds(
+    seed: int, bytes_per_s: float | None
+) -> None:
     settings = LinkSettings(delay_s=0.05, jitter_s=0.03, bytes_per_s=bytes_per_s)
     link = Link(settings, seed)
     times = random_times(seed)
@@ -60,7 +62,7 @@ def test_jitter_never_reorders_and_stays_within_its_bounds(seed, bytes_per_s):
         assert 0.02 - 1e-9 <= propagation_s <= 0.08 + 1e-9
 
 
-def test_jitter_is_spread_around_the_delay():
+def test_jitter_is_spread_around_the_delay() -> None:
     link = Link(LinkSettings(delay_s=0.05, jitter_s=0.03), seed=9)
     extra = [link.send(1, 10.0 * index) - 10.0 * index - 0.05 for index in range(2000)]
     assert abs(sum(extra) / len(extra)) < 0.002
@@ -68,12 +70,12 @@ def test_jitter_is_spread_around_the_delay():
     assert max(extra) > 0.028
 
 
-def test_jitter_cannot_make_propagation_negative():
+def test_jitter_cannot_make_propagation_negative() -> None:
     link = Link(LinkSettings(delay_s=0.001, jitter_s=0.1), seed=2)
     assert all(link.send(1, 10.0 * index) >= 10.0 * index for index in range(200))
 
 
-def test_same_seed_same_arrivals():
+def test_same_seed_same_arrivals() -> None:
     settings = LinkSettings(delay_s=0.05, jitter_s=0.03, bytes_per_s=1e5)
     times = random_times(1)
     first, again, other = (arrivals(Link(settings, seed), times) for seed in (4, 4, 5))
@@ -81,20 +83,20 @@ def test_same_seed_same_arrivals():
     assert first != other
 
 
-def test_a_trace_is_replayed_in_turn():
+def test_a_trace_is_replayed_in_turn() -> None:
     link = Link(LinkSettings(delay_s=1.0, jitter_trace=(0.0, 0.5, -2.0)), seed=0)
     assert arrivals(link, [0.0, 10.0, 20.0, 30.0, 40.0]) == [1.0, 11.5, 20.0, 31.0, 41.5]
     assert link.settings.longest_propagation_s == 1.5
 
 
-def test_nothing_arrives_while_cut():
+def test_nothing_arrives_while_cut() -> None:
     link = Link(LinkSettings(delay_s=1.0), seed=0)
     link.cut(5.0)
     link.restore(8.0)
     assert arrivals(link, [3.9, 4.0, 6.9, 7.0, 7.5]) == [4.9, 8.0, 8.0, 8.0, 8.5]
 
 
-def test_a_cut_without_end_holds_for_ever():
+def test_a_cut_without_end_holds_for_ever() -> None:
     link = Link(LinkSettings(delay_s=1.0), seed=0)
     link.cut(0.5)
     assert link.send(10, 0.0) == math.inf
@@ -103,7 +105,7 @@ def test_a_cut_without_end_holds_for_ever():
     assert link.send(10, 3.5) == 4.5
 
 
-def test_delivery_keeps_order_through_many_cuts():
+def test_delivery_keeps_order_through_many_cuts() -> None:
     link = Link(LinkSettings(delay_s=0.05, jitter_s=0.05), seed=0)
     for start in range(4):
         link.cut(start * 0.5)
@@ -113,7 +115,7 @@ def test_delivery_keeps_order_through_many_cuts():
     assert not any(start * 0.5 <= at < start * 0.5 + 0.2 for at in out for start in range(4))
 
 
-def test_cutting_twice_and_restoring_twice_change_nothing():
+def test_cutting_twice_and_restoring_twice_change_nothing() -> None:
     link = Link(LinkSettings(), seed=0)
     link.restore(0.0)
     link.cut(1.0)
@@ -123,7 +125,7 @@ def test_cutting_twice_and_restoring_twice_change_nothing():
     assert [link.delivery(at) for at in (0.5, 1.0, 2.5, 3.5)] == [0.5, 3.0, 3.0, 3.5]
 
 
-def test_cuts_must_follow_each_other():
+def test_cuts_must_follow_each_other() -> None:
     link = Link(LinkSettings(), seed=0)
     link.cut(1.0)
     with pytest.raises(InvalidArgument, match="at"):
@@ -133,7 +135,7 @@ def test_cuts_must_follow_each_other():
         link.cut(2.0)
 
 
-def test_changed_settings_do_not_overtake():
+def test_changed_settings_do_not_overtake() -> None:
     link = Link(LinkSettings(delay_s=1.0), seed=0)
     assert link.send(10, 0.0) == 1.0
     link.change(LinkSettings())
@@ -146,7 +148,7 @@ def test_changed_settings_do_not_overtake():
     assert link.send(10, 2.5) == 2.5
 
 
-def test_a_pair_has_two_independent_directions():
+def test_a_pair_has_two_independent_directions() -> None:
     pair = link_from(rtt_s=0.1, mbps=8, jitter_s=0.02, seed=7)
     assert pair.up.settings == pair.down.settings == settings_from(0.1, 8, 0.02)
     assert pair.up.settings.delay_s == 0.05
@@ -155,7 +157,7 @@ def test_a_pair_has_two_independent_directions():
     assert arrivals(pair.up, times) != arrivals(pair.down, times)
 
 
-def test_cutting_a_pair_cuts_both_directions():
+def test_cutting_a_pair_cuts_both_directions() -> None:
     pair = LinkPair.of(LinkSettings(delay_s=1.0), LinkSettings(delay_s=2.0), seed=0)
     pair.cut(0.0)
     pair.restore(9.0)
@@ -174,18 +176,18 @@ def test_cutting_a_pair_cuts_both_directions():
         ("jitter_trace", (0.1, math.nan)),
     ],
 )
-def test_bad_settings_are_named(field, bad):
+def test_bad_settings_are_named(field: str, bad: float | tuple[float, ...]) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        LinkSettings(**{field: bad})
+        LinkSettings(**{field: bad})  # type: ignore[arg-type]
     assert caught.value.field == field
 
 
-def test_two_kinds_of_jitter_are_refused():
+def test_two_kinds_of_jitter_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="jitter_s"):
         LinkSettings(jitter_s=0.1, jitter_trace=(0.1,))
 
 
-def test_bad_calls_are_named():
+def test_bad_calls_are_named() -> None:
     link = Link(LinkSettings(), seed=0)
     link.send(1, 5.0)
     with pytest.raises(InvalidArgument, match="now"):

@@ -3,11 +3,13 @@
 import asyncio
 import sys
 import time
+from collections.abc import Callable
 
 import pytest
 
 from tandem.netem import precise_timer
 from tandem.netem.precise_timer import PreciseTimer
+from tests.unit.netem.conftest import Run
 
 
 @pytest.fixture(
@@ -21,18 +23,21 @@ from tandem.netem.precise_timer import PreciseTimer
     ],
     autouse=True,
 )
-def has_timerfd(request, monkeypatch):
-    monkeypatch.setattr(precise_timer, "_HAS_TIMERFD", request.param)
-    return request.param
+def has_timerfd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    available: bool = request.param
+    monkeypatch.setattr(precise_timer, "_HAS_TIMERFD", available)
+    return available
 
 
-def test_it_fires_when_due_and_can_be_used_again(run, has_timerfd, machine_lateness):
+def test_it_fires_when_due_and_can_be_used_again(
+    run: Run, has_timerfd: bool, machine_lateness: Callable[[], float]
+) -> None:
     least_lateness_s = 0.0005 if has_timerfd else 0.002
 
-    async def test():
+    async def test() -> None:
         fired = asyncio.Event()
         timer = PreciseTimer(fired.set)
-        late = []
+        late: list[float] = []
         deadline = time.monotonic() + 3
         # A busy machine makes some firings late; the least late one shows the timer's own error.
         while len(late) < 5 or (min(late) > least_lateness_s and time.monotonic() < deadline):
@@ -51,8 +56,8 @@ def test_it_fires_when_due_and_can_be_used_again(run, has_timerfd, machine_laten
     run(test())
 
 
-def test_arming_again_replaces_the_time(run):
-    async def test():
+def test_arming_again_replaces_the_time(run: Run) -> None:
+    async def test() -> None:
         moments = []
         timer = PreciseTimer(lambda: moments.append(time.monotonic()))
         start = time.monotonic()
@@ -67,8 +72,8 @@ def test_arming_again_replaces_the_time(run):
 
 
 @pytest.mark.parametrize("method", ["disarm", "close"])
-def test_a_disarmed_timer_does_not_fire(run, method):
-    async def test():
+def test_a_disarmed_timer_does_not_fire(run: Run, method: str) -> None:
+    async def test() -> None:
         moments = []
         timer = PreciseTimer(lambda: moments.append(1))
         timer.disarm()
@@ -81,8 +86,8 @@ def test_a_disarmed_timer_does_not_fire(run, method):
     run(test())
 
 
-def test_a_time_in_the_past_fires_at_once(run):
-    async def test():
+def test_a_time_in_the_past_fires_at_once(run: Run) -> None:
+    async def test() -> None:
         fired = asyncio.Event()
         timer = PreciseTimer(fired.set)
         timer.arm(time.monotonic() - 1)

@@ -3,10 +3,13 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import pytest
 
 from tandem.netem.link_model import LinkSettings, settings_from
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tests.unit.netem.conftest import Run
 from tests.unit.netem.emulated_links import (
     INSTANT,
     MEGABYTE,
@@ -16,8 +19,18 @@ from tests.unit.netem.emulated_links import (
     serving,
 )
 
+Measure = Callable[[], Awaitable[float]]
 
-async def shortest(measure: Callable[[], Awaitable[float]], aim_s: float) -> float:
+
+class CheckTakes(Protocol):
+    """What the fixture `check_takes` gives."""
+
+    async def __call__(
+        self, measure: Measure, expected_s: float, tolerance_s: float = ...
+    ) -> None: ...
+
+
+async def shortest(measure: Measure, aim_s: float) -> float:
     """The least of repeated measurements, which a busy machine can only lengthen.
 
     Stops at the first below `aim_s`, or after three seconds.
@@ -30,10 +43,10 @@ async def shortest(measure: Callable[[], Awaitable[float]], aim_s: float) -> flo
 
 
 @pytest.fixture
-def check_takes(machine_lateness):
+def check_takes(machine_lateness: Callable[[], float]) -> CheckTakes:
     """Asserts that what `measure` measures lasts `expected_s` and hardly more: 1 ms each way."""
 
-    async def check(measure, expected_s, tolerance_s=0.002):
+    async def check(measure: Measure, expected_s: float, tolerance_s: float = 0.002) -> None:
         late_s = await shortest(measure, expected_s + tolerance_s) - expected_s
         assert late_s >= 0
         if late_s >= tolerance_s:  # four wake-ups: two delays, and two readers
@@ -42,8 +55,8 @@ def check_takes(machine_lateness):
     return check
 
 
-def test_an_instant_link_adds_little(run, check_takes):
-    async def test():
+def test_an_instant_link_adds_little(run: Run, check_takes: CheckTakes) -> None:
+    async def test() -> None:
         async with (
             serving(echo) as target,
             emulated(target) as emulator,
@@ -55,8 +68,8 @@ def test_an_instant_link_adds_little(run, check_takes):
 
 
 @pytest.mark.parametrize("rtt_s", [0.002, 0.02, 0.2])
-def test_round_trip_time(run, check_takes, rtt_s):
-    async def test():
+def test_round_trip_time(run: Run, check_takes: CheckTakes, rtt_s: float) -> None:
+    async def test() -> None:
         settings = settings_from(rtt_s)
         async with (
             serving(echo) as target,
@@ -69,11 +82,13 @@ def test_round_trip_time(run, check_takes, rtt_s):
 
 
 @pytest.mark.parametrize("delays", [(0.03, 0.0), (0.0, 0.03), (0.02, 0.01)])
-def test_directions_have_their_own_delay(run, check_takes, delays):
-    async def test():
+def test_directions_have_their_own_delay(
+    run: Run, check_takes: CheckTakes, delays: tuple[float, float]
+) -> None:
+    async def test() -> None:
         heard: asyncio.Queue[float] = asyncio.Queue()
 
-        async def note_and_echo(reader, writer):
+        async def note_and_echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             while chunk := await reader.read(100):
                 heard.put_nowait(time.monotonic())
                 writer.write(chunk)
@@ -85,12 +100,12 @@ def test_directions_have_their_own_delay(run, check_takes, delays):
             echo_client(emulator) as client,
         ):
 
-            async def there():
+            async def there() -> float:
                 start = time.monotonic()
                 await client.round_trip()
                 return heard.get_nowait() - start
 
-            async def back():
+            async def back() -> float:
                 await client.round_trip()
                 return time.monotonic() - heard.get_nowait()
 
@@ -100,8 +115,8 @@ def test_directions_have_their_own_delay(run, check_takes, delays):
     run(test())
 
 
-def test_jitter_follows_the_trace(run, check_takes):
-    async def test():
+def test_jitter_follows_the_trace(run: Run, check_takes: CheckTakes) -> None:
+    async def test() -> None:
         trace = (0.0, 0.02, 0.01)
         settings = LinkSettings(delay_s=0.005, jitter_trace=trace)
         async with (
@@ -110,7 +125,7 @@ def test_jitter_follows_the_trace(run, check_takes):
             echo_client(emulator) as client,
         ):
 
-            async def worst_excess():
+            async def worst_excess() -> float:
                 durations = [await client.round_trip() for _ in trace]
                 excess = [
                     took - 0.005 - extra for took, extra in zip(durations, trace, strict=True)
@@ -137,8 +152,8 @@ async def source(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 @pytest.mark.parametrize("direction", ["up", "down"])
-def test_throughput_at_20_mbps(run, check_takes, direction):
-    async def test():
+def test_throughput_at_20_mbps(run: Run, check_takes: CheckTakes, direction: str) -> None:
+    async def test() -> None:
         delay_s = 0.03
         settings = LinkSettings(delay_s=delay_s, bytes_per_s=20e6 / 8)
         up = direction == "up"
@@ -149,7 +164,7 @@ def test_throughput_at_20_mbps(run, check_takes, direction):
             echo_client(emulator) as client,
         ):
 
-            async def transfer():
+            async def transfer() -> float:
                 start = time.monotonic()
                 client.writer.write(MEGABYTE if up else b"x")
                 await client.reader.readexactly(1 if up else len(MEGABYTE))
@@ -161,9 +176,9 @@ def test_throughput_at_20_mbps(run, check_takes, direction):
     run(test())
 
 
-def test_connections_share_the_bandwidth(run):
-    async def test():
-        async def exchange(emulator):
+def test_connections_share_the_bandwidth(run: Run) -> None:
+    async def test() -> None:
+        async def exchange(emulator: TcpLinkEmulator) -> None:
             async with echo_client(emulator) as client:
                 client.writer.write(MEGABYTE[:60_000])
                 await client.reader.readexactly(60_000)
@@ -179,15 +194,15 @@ def test_connections_share_the_bandwidth(run):
     run(test())
 
 
-def test_a_long_message_arrives_gradually(run):
-    async def test():
+def test_a_long_message_arrives_gradually(run: Run) -> None:
+    async def test() -> None:
         async with (
             serving(echo) as target,
             emulated(target, LinkSettings(bytes_per_s=500_000)) as emulator,
             echo_client(emulator) as client,
         ):
 
-            async def until_the_first_bytes():
+            async def until_the_first_bytes() -> float:
                 start = time.monotonic()
                 client.writer.write(MEGABYTE[:50_000])
                 await client.reader.readexactly(1000)
@@ -201,8 +216,8 @@ def test_a_long_message_arrives_gradually(run):
     run(test())
 
 
-def test_settings_change_while_running(run, check_takes):
-    async def test():
+def test_settings_change_while_running(run: Run, check_takes: CheckTakes) -> None:
+    async def test() -> None:
         async with (
             serving(echo) as target,
             emulated(target) as emulator,
@@ -216,8 +231,8 @@ def test_settings_change_while_running(run, check_takes):
     run(test())
 
 
-def test_a_shorter_delay_does_not_overtake(run):
-    async def test():
+def test_a_shorter_delay_does_not_overtake(run: Run) -> None:
+    async def test() -> None:
         async with (
             serving(echo) as target,
             emulated(target, LinkSettings(delay_s=0.1)) as emulator,
@@ -236,8 +251,8 @@ def test_a_shorter_delay_does_not_overtake(run):
     run(test())
 
 
-def test_a_slow_link_queues_a_quarter_of_a_second(run):
-    async def test():
+def test_a_slow_link_queues_a_quarter_of_a_second(run: Run) -> None:
+    async def test() -> None:
         async with (
             serving(echo) as target,
             emulated(target, LinkSettings(delay_s=0.1, bytes_per_s=1e6)) as emulator,

@@ -14,6 +14,7 @@ import pytest
 from tandem.netem.delay_line import MAX_IN_FLIGHT_BYTES
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tests.unit.netem.conftest import Run
 from tests.unit.netem.emulated_links import (
     INSTANT,
     LOCALHOST,
@@ -45,8 +46,8 @@ def reset(writer: asyncio.StreamWriter) -> None:
     [INSTANT, LinkSettings(delay_s=0.01, jitter_s=0.01), LinkSettings(bytes_per_s=10e6)],
     ids=["instant", "jittery", "narrow"],
 )
-def test_a_cut_loses_and_repeats_nothing(run, settings):
-    async def test():
+def test_a_cut_loses_and_repeats_nothing(run: Run, settings: LinkSettings) -> None:
+    async def test() -> None:
         async with serving(echo) as target, emulated(target, settings, settings) as emulator:
             reader, writer = await asyncio.open_connection(*emulator.address)
             writer.write(MEGABYTE[:500_000])
@@ -70,8 +71,8 @@ def test_a_cut_loses_and_repeats_nothing(run, settings):
     run(test())
 
 
-def test_held_bytes_do_not_wait_for_their_delay_again(run):
-    async def test():
+def test_held_bytes_do_not_wait_for_their_delay_again(run: Run) -> None:
+    async def test() -> None:
         async with (
             serving(echo) as target,
             emulated(target, LinkSettings(delay_s=0.2)) as emulator,
@@ -90,11 +91,13 @@ def test_held_bytes_do_not_wait_for_their_delay_again(run):
     run(test())
 
 
-def test_connections_made_during_a_cut_carry_nothing_until_restored(run):
-    async def test():
+def test_connections_made_during_a_cut_carry_nothing_until_restored(run: Run) -> None:
+    async def test() -> None:
         reached = 0
 
-        async def count_and_echo(reader, writer):
+        async def count_and_echo(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
             nonlocal reached
             reached += 1
             await echo(reader, writer)
@@ -116,11 +119,11 @@ def test_connections_made_during_a_cut_carry_nothing_until_restored(run):
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_drop_resets_both_ends(run, cut):
-    async def test():
+def test_drop_resets_both_ends(run: Run, cut: bool) -> None:
+    async def test() -> None:
         server_reset: asyncio.Queue[bool] = asyncio.Queue()
 
-        async def greet(reader, writer):
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"hello")
             server_reset.put_nowait(await was_reset(reader.read(-1)))
 
@@ -142,8 +145,8 @@ def test_drop_resets_both_ends(run, cut):
     run(test())
 
 
-def test_drop_throws_away_what_is_under_way(run):
-    async def test():
+def test_drop_throws_away_what_is_under_way(run: Run) -> None:
+    async def test() -> None:
         settings = LinkSettings(delay_s=5.0, bytes_per_s=1000)
         async with serving(echo) as target, emulated(target, settings) as emulator:
             reader, writer = await asyncio.open_connection(*emulator.address)
@@ -163,9 +166,11 @@ def test_drop_throws_away_what_is_under_way(run):
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.02])
-def test_half_close_keeps_the_other_direction(run, delay_s):
-    async def test():
-        async def answer_after_the_end(reader, writer):
+def test_half_close_keeps_the_other_direction(run: Run, delay_s: float) -> None:
+    async def test() -> None:
+        async def answer_after_the_end(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
             request = await reader.read(-1)
             writer.write(hashlib.sha256(request).digest())
 
@@ -186,9 +191,11 @@ def test_half_close_keeps_the_other_direction(run, delay_s):
 
 
 @pytest.mark.parametrize("settings", [INSTANT, LinkSettings(delay_s=0.02)], ids=["now", "later"])
-def test_a_reset_by_the_server_reaches_the_client(run, settings):
-    async def test():
-        async def greet_and_reset(reader, writer):
+def test_a_reset_by_the_server_reaches_the_client(run: Run, settings: LinkSettings) -> None:
+    async def test() -> None:
+        async def greet_and_reset(
+            reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        ) -> None:
             writer.write(b"hello")
             await reader.readexactly(2)
             reset(writer)
@@ -207,11 +214,11 @@ def test_a_reset_by_the_server_reaches_the_client(run, settings):
     run(test())
 
 
-def test_a_reset_by_the_client_reaches_the_server(run):
-    async def test():
+def test_a_reset_by_the_client_reaches_the_server(run: Run) -> None:
+    async def test() -> None:
         server_reset: asyncio.Queue[bool] = asyncio.Queue()
 
-        async def greet(reader, writer):
+        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"hello")
             server_reset.put_nowait(await was_reset(reader.read(-1)))
 
@@ -224,8 +231,8 @@ def test_a_reset_by_the_client_reaches_the_server(run):
     run(test())
 
 
-def test_a_target_that_refuses_resets_the_client(run):
-    async def test():
+def test_a_target_that_refuses_resets_the_client(run: Run) -> None:
+    async def test() -> None:
         with socket.create_server((LOCALHOST, 0)) as taken:
             nobody = taken.getsockname()
         async with emulated(nobody) as emulator:
@@ -236,8 +243,8 @@ def test_a_target_that_refuses_resets_the_client(run):
     run(test())
 
 
-def test_a_port_in_use_is_named(run):
-    async def test():
+def test_a_port_in_use_is_named(run: Run) -> None:
+    async def test() -> None:
         with socket.create_server((LOCALHOST, 0)) as taken:
             host, port = taken.getsockname()
             with pytest.raises(OSError, match=f"cannot listen on {host}:{port}: ") as caught:
@@ -248,8 +255,8 @@ def test_a_port_in_use_is_named(run):
     run(test())
 
 
-def test_what_is_held_is_bounded(run):
-    async def test():
+def test_what_is_held_is_bounded(run: Run) -> None:
+    async def test() -> None:
         sent = MEGABYTE * 16
         async with serving(echo) as target, emulated(target) as emulator:
             reader, writer = await asyncio.open_connection(*emulator.address)
@@ -269,11 +276,11 @@ def test_what_is_held_is_bounded(run):
     run(test())
 
 
-def test_a_reader_that_stops_stops_the_writer(run):
-    async def test():
+def test_a_reader_that_stops_stops_the_writer(run: Run) -> None:
+    async def test() -> None:
         go_on = asyncio.Event()
 
-        async def late_sink(reader, writer):
+        async def late_sink(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await go_on.wait()
             total = 0
             while chunk := await reader.read(1 << 16):
@@ -293,8 +300,8 @@ def test_a_reader_that_stops_stops_the_writer(run):
     run(test())
 
 
-def test_closing_resets_what_is_open_and_frees_the_port(run):
-    async def test():
+def test_closing_resets_what_is_open_and_frees_the_port(run: Run) -> None:
+    async def test() -> None:
         async with serving(echo) as target:
             async with emulated(target) as emulator:
                 address = emulator.address

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from fractions import Fraction
+from typing import TypedDict
 
 import pytest
 
@@ -18,12 +19,22 @@ from tandem.policy.cost_models import (
     predict_tpot,
     rejection_probability,
 )
-from tandem.policy.paper_tables import ACCEPTANCE_RATES, VOCABULARY_SIZE, dssd_table_1
+from tandem.policy.paper_tables import ACCEPTANCE_RATES, VOCABULARY_SIZE, Row, dssd_table_1
+
+
+class Case(TypedDict):
+    """The arguments that `dsd` and `dssd` both require."""
+
+    acceptance_rate: float
+    draft_length: int
+    vocabulary_size: int
+    precision_bytes: float
+
 
 PAIR = PairTimes(draft_s=0.002, verify_first_s=0.030, verify_further_s=0.001)
 LINK = LinkTimes(rtt_s=0.020, uplink_bytes_per_s=1_000_000, downlink_bytes_per_s=4_000_000)
 # a = 1/2, n = 2: 1 + 1/2 + 1/4 tokens a round, a rejection with probability 3/4.
-LAWS = {
+LAWS: Case = {
     "acceptance_rate": 0.5,
     "draft_length": 2,
     "vocabulary_size": 1000,
@@ -31,7 +42,7 @@ LAWS = {
 }
 
 
-def test_expected_tokens_is_the_geometric_sum():
+def test_expected_tokens_is_the_geometric_sum() -> None:
     for draft_length in range(1, 9):
         for rate in (Fraction(0), Fraction(1, 3), Fraction(9, 10)):
             closed_form = (1 - rate ** (draft_length + 1)) / (1 - rate)
@@ -39,31 +50,31 @@ def test_expected_tokens_is_the_geometric_sum():
             assert computed == pytest.approx(float(closed_form), rel=1e-12)
 
 
-def test_expected_tokens_at_the_ends():
+def test_expected_tokens_at_the_ends() -> None:
     assert expected_tokens_per_round(1.0, 5) == 6.0
     assert expected_tokens_per_round(0.0, 5) == 1.0
     assert expected_tokens_per_round(1.0 - 1e-15, 5) == pytest.approx(6.0, abs=1e-12)
 
 
-def test_rejection_probability():
+def test_rejection_probability() -> None:
     assert rejection_probability(0.5, 3) == 0.875
     assert rejection_probability(1.0, 3) == 0.0
     assert rejection_probability(0.0, 3) == 1.0
 
 
-def test_verify_time_grows_with_the_drafts():
+def test_verify_time_grows_with_the_drafts() -> None:
     assert PAIR.verify_s(0) == PAIR.verify_first_s
     assert PAIR.verify_s(4) == pytest.approx(0.034)
 
 
-def test_ar_is_the_target_alone():
+def test_ar_is_the_target_alone() -> None:
     prediction = ar(PAIR, token_bytes=4)
     assert prediction.tpot_s == prediction.round_s == 0.030
     assert (prediction.uplink_bytes, prediction.downlink_bytes) == (0, 4)
     assert prediction.speedup_over_ar == 1
 
 
-def test_dsd_by_hand():
+def test_dsd_by_hand() -> None:
     prediction = dsd(PAIR, LINK, **LAWS)
     # Up: 2 laws of 2,000 bytes at 1 MB/s = 4 ms. Round: 2*2 + 4 + 20 + 32 ms = 60 ms.
     assert prediction.uplink_bytes == 4000
@@ -75,7 +86,7 @@ def test_dsd_by_hand():
     assert prediction.speedup_over_ar == pytest.approx(0.030 * 1.75 / 0.060)
 
 
-def test_dssd_by_hand():
+def test_dssd_by_hand() -> None:
     prediction = dssd(PAIR, LINK, **LAWS)
     # Down: 3/4 of a law of 2,000 bytes at 4 MB/s = 0.375 ms.
     assert prediction.uplink_bytes == 0
@@ -85,7 +96,7 @@ def test_dssd_by_hand():
     assert prediction.tpot_s == pytest.approx(0.056375 / 1.75)
 
 
-def test_small_fields_are_counted_when_given():
+def test_small_fields_are_counted_when_given() -> None:
     split = dssd(PAIR, LINK, **LAWS, token_bytes=4, probability_bytes=4)
     # 2 ids, 2 probabilities, 3/4 of a recovered id; 3/4 law, 1/4 bonus id, always a position.
     assert split.uplink_bytes == 2 * 8 + 3
@@ -94,7 +105,7 @@ def test_small_fields_are_counted_when_given():
     assert (full.uplink_bytes, full.downlink_bytes) == (4008, 8)
 
 
-def test_coupled_sends_ids_only():
+def test_coupled_sends_ids_only() -> None:
     prediction = coupled(PAIR, LINK, acceptance_rate=0.5, draft_length=2, token_bytes=4)
     assert (prediction.uplink_bytes, prediction.downlink_bytes) == (8, 8)
     assert prediction.communication_s == pytest.approx(0.020 + 8e-6 + 2e-6)
@@ -103,7 +114,7 @@ def test_coupled_sends_ids_only():
     assert bare.round_s == pytest.approx(0.056)
 
 
-def test_communication_bounds_of_corollary_3_1():
+def test_communication_bounds_of_corollary_3_1() -> None:
     law_s = 2000 / LINK.downlink_bytes_per_s
     for rate in (0.0, 0.3, 0.9, 1.0):
         for draft_length in (1, 4, 30):
@@ -113,11 +124,11 @@ def test_communication_bounds_of_corollary_3_1():
     assert dssd(PAIR, LINK, **LAWS | {"acceptance_rate": 1.0}).communication_s == LINK.rtt_s
 
 
-def test_unlimited_bandwidth_leaves_the_round_trip():
+def test_unlimited_bandwidth_leaves_the_round_trip() -> None:
     assert dsd(PAIR, LinkTimes(rtt_s=0.05), **LAWS).communication_s == 0.05
 
 
-def test_predict_tpot_agrees_with_the_model():
+def test_predict_tpot_agrees_with_the_model() -> None:
     for prediction in (dsd(PAIR, LINK, **LAWS), dssd(PAIR, LINK, **LAWS)):
         predicted = predict_tpot(
             "stop-and-wait",
@@ -131,7 +142,7 @@ def test_predict_tpot_agrees_with_the_model():
         assert predicted == pytest.approx(prediction.tpot_s)
 
 
-def test_predict_tpot_counts_overhead_per_round():
+def test_predict_tpot_counts_overhead_per_round() -> None:
     case = {
         "tokens_per_round": 2.0,
         "draft_s": 0.001,
@@ -143,7 +154,7 @@ def test_predict_tpot_counts_overhead_per_round():
     assert predict_tpot("stop-and-wait", **case) == pytest.approx(0.012)
     assert predict_tpot("stop-and-wait", **case, overhead_s=0.002) == pytest.approx(0.013)
     with pytest.raises(InvalidArgument, match="schedule"):
-        predict_tpot("streaming", **case)
+        predict_tpot("streaming", **case)  # type: ignore[arg-type]  # wrong on purpose
     with pytest.raises(InvalidArgument, match="tokens_per_round"):
         predict_tpot("stop-and-wait", **case | {"tokens_per_round": 0})
     with pytest.raises(InvalidArgument, match="up_s"):
@@ -160,9 +171,9 @@ def test_predict_tpot_counts_overhead_per_round():
         ("precision_bytes", 0),
     ],
 )
-def test_a_bad_value_is_named(field, bad):
+def test_a_bad_value_is_named(field: str, bad: float) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        dssd(PAIR, LINK, **LAWS | {field: bad})
+        dssd(PAIR, LINK, **LAWS | {field: bad})  # type: ignore[arg-type]
     assert caught.value.field == field
 
 
@@ -177,13 +188,13 @@ def test_a_bad_value_is_named(field, bad):
         (LINK, "downlink_bytes_per_s", math.nan),
     ],
 )
-def test_bad_times_are_named(times, field, bad):
+def test_bad_times_are_named(times: PairTimes | LinkTimes, field: str, bad: float) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        replace(times, **{field: bad})
+        replace(times, **{field: bad})  # type: ignore[arg-type]
     assert caught.value.field == field
 
 
-def test_table_1_has_every_cell():
+def test_table_1_has_every_cell() -> None:
     cells = {(row.draft_length, row.acceptance_rate) for row in dssd_table_1()}
     assert len(dssd_table_1()) == 24
     assert cells == {(length, rate) for length in (2, 4, 6, 8) for rate in ACCEPTANCE_RATES}
@@ -192,14 +203,14 @@ def test_table_1_has_every_cell():
 @pytest.mark.parametrize(
     "row", dssd_table_1(), ids=lambda row: f"n={row.draft_length},a={row.acceptance_rate}"
 )
-def test_table_1_is_reproduced_within_the_printed_rounding(row):
+def test_table_1_is_reproduced_within_the_printed_rounding(row: Row) -> None:
     assert abs(row.rejection_probability - row.printed_rejection_probability) <= 0.005 + 1e-9
     assert abs(row.communication_s - row.printed_communication_s) <= 0.005e-3 + 1e-12
     assert row.within_rounding
     assert abs(row.relative_difference) < 2.5e-4
 
 
-def test_table_1_cells_force_its_parameters():
+def test_table_1_cells_force_its_parameters() -> None:
     """The docstring's claim: one law takes 8.0000…8.0020 ms, hence |V| = 50,000 and not OPT's."""
     bounds = [
         [
@@ -216,7 +227,7 @@ def test_table_1_cells_force_its_parameters():
     assert high_ms < opt_law_ms
 
 
-def test_a_wrong_cell_is_noticed():
+def test_a_wrong_cell_is_noticed() -> None:
     row = dssd_table_1()[0]
     assert not replace(row, printed_communication_s=0.02603).within_rounding
     assert not replace(row, printed_rejection_probability=0.76).within_rounding

@@ -1,0 +1,56 @@
+"""The in-situ gRPC hop: what a round takes beside the two models, unpaced, over loopback.
+
+Drafter and verifier are processes on different cores; the figure is the median over rounds of round
+time minus model time on both sides, as the drafter reports it with each answer.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from bench.report import Row, progress
+from bench.suite import Models, running_suite
+from bench.workload import (
+    add_speedups,
+    answers_row,
+    one_after_another,
+    prompts,
+    requests,
+    summary_of,
+    total,
+)
+from tandem.rpc.process import run_loop
+
+PRESETS = ("ar", "dsd", "dssd", "coupled")
+DRAFT_LENGTH = 4
+
+
+def measure_hop(models: Models, answers: int, max_tokens: int, seed: int) -> list[Row]:
+    """One row per preset; `hop_median_s` is None for `ar`, which has no rounds."""
+    texts = prompts(answers)
+    rows = []
+    with running_suite(models) as suite:
+        run_loop(one_after_another(suite, requests(texts[:1], "coupled", None, 16, seed)))  # warm
+        for preset in PRESETS:
+            progress(f"hop, {preset}")
+            before = suite.cpu_s()
+            wanted = requests(texts, preset, DRAFT_LENGTH, max_tokens, seed)
+            done = run_loop(one_after_another(suite, wanted))
+            edge_s, cloud_s = (now - then for now, then in zip(suite.cpu_s(), before, strict=True))
+            tokens, rounds = total(done, "tokens"), total(done, "rounds")
+            hops = [summary_of(answer).hop_median_s for answer in done]
+            row = answers_row(preset, DRAFT_LENGTH if rounds else None, done)
+            rows.append(
+                row
+                | {
+                    "part": "hop",
+                    "seed": seed,
+                    "hop_median_s": median(hops) if rounds else None,
+                    "draft_step_s": total(done, "draft_s") / max(1, total(done, "drafted")),
+                    "verify_step_s": total(done, "verify_s") / max(1, rounds or tokens),
+                    "edge_cpu_s_per_token": edge_s / tokens,
+                    "cloud_cpu_s_per_token": cloud_s / tokens,
+                }
+            )
+    add_speedups(rows)
+    return rows

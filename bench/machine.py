@@ -1,0 +1,125 @@
+"""On what a measurement was made: processor, versions, load, commit.
+
+Must not import torch: the version is read from its metadata.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+QUIET_LOAD = 0.5
+"""Load average per machine above which figures of time say little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Facts at the start of a run; `load` is the one-minute average, of all cores together."""
+
+    processor: str
+    cores: int
+    system: str
+    python: str
+    torch: str | None
+    transformers: str | None
+    grpcio: str | None
+    load: float
+    commit: str
+
+    @property
+    def busy(self) -> bool:
+        return self.load > QUIET_LOAD
+
+    def line(self) -> str:
+        line = (
+            f"{self.processor}, {self.cores} cores, Python {self.python}, torch {self.torch}, "
+            f"load {self.load:.2f}, commit {self.commit[:12]}"
+        )
+        if self.busy:
+            line += "\nWARNING: the machine is busy; times count only on a quiet one"
+        return line
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: fact for name, fact in asdict(self).items() if name != "commit"}
+
+
+def this_machine() -> Machine:
+    """The facts now."""
+    return Machine(
+        processor=_processor(),
+        cores=len(usable_cores()),
+        system=platform.platform(),
+        python=platform.python_version(),
+        torch=_version("torch"),
+        transformers=_version("transformers"),
+        grpcio=_version("grpcio"),
+        load=os.getloadavg()[0],
+        commit=_commit(),
+    )
+
+
+@cache
+def usable_cores() -> tuple[int, ...]:
+    """Numbers of the cores this process might run on when it started to measure; at least one."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def pin(process_id: int, cores: Iterable[int]) -> None:
+    """Keep a process (0: this one) on these cores, where the system can."""
+    usable_cores()  # before it changes
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(process_id, cores)
+
+
+@contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """This process stays on one core while the context lasts."""
+    pin(0, [core])
+    try:
+        yield
+    finally:
+        pin(0, usable_cores())
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str:
+    """The commit of the source tree, marked when files differ from it."""
+    folder = Path(__file__).resolve().parent
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{commit}-changed" if changed else commit
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()

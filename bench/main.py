@@ -1,0 +1,107 @@
+"""The `bench` command group: runs an experiment, prints its tables, draws its plots, writes JSON.
+
+Every experiment module offers `run(report, models)`, which fills the report, and `draw(report,
+folder)`; it is imported only when it is asked for.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bench.machine import this_machine
+from bench.plots import require_matplotlib
+from bench.report import Report
+from bench.suite import Models
+from tandem.core.errors import TandemError
+
+EXPERIMENTS = {
+    "overhead": "Draft step, gRPC hop, and efficiency on a paced pair behind an emulated link.",
+    "hf": "Tokens per second against Hugging Face assisted generation with the same pair.",
+    "bytes": "Serialized bytes of a round per preset, vocabulary 151,936, synthetic laws.",
+    "batching": "Eight concurrent sessions on one verifier against one session.",
+    "demo-pair": "Cross-entropy and acceptance of a pair on held-out text.",
+}
+_MODULES = {
+    "overhead": "bench.overhead",
+    "hf": "bench.hugging_face",
+    "bytes": "bench.wire_bytes",
+    "batching": "bench.batching",
+    "demo-pair": "bench.demo_pair",
+}
+
+
+@click.group()
+def bench() -> None:
+    """Measure the suite. Figures of time count only on a quiet machine."""
+
+
+def _run(name: str, models: Models, seed: int, quick: bool, out: Path | None) -> Report:
+    experiment = import_module(_MODULES[name])
+    report = Report(name, seed, quick, this_machine(), _command())
+    if report.machine.busy:
+        click.echo(report.machine.line().splitlines()[-1], err=True)
+    experiment.run(report, models)
+    if out is not None:
+        experiment.draw(report, out)
+    return report
+
+
+def _experiment(name: str, words: str) -> Callable[..., None]:
+    def command(
+        out: Path | None,
+        json_file: Path | None,
+        seed: int,
+        quick: bool,
+        check: bool,
+        draft: str,
+        target: str,
+    ) -> None:
+        try:
+            if out is not None:
+                require_matplotlib()
+            report = _run(name, Models(draft, target), seed, quick, out)
+            if json_file is not None:
+                report.write_json(json_file)
+        except (TandemError, OSError) as error:
+            raise click.ClickException(str(error)) from None
+        click.echo(report.text())
+        if check and not report.met:
+            raise click.exceptions.Exit(1)
+
+    command.__doc__ = words
+    wrapped: Any = command
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return bench.command(name)(wrapped)
+
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_OPTIONS = (
+    click.option("--out", type=_FOLDER, help="Draw the plots into this folder."),
+    click.option("--json", "json_file", type=_FILE, help="Write rows and goals to this file."),
+    click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**63)),
+    click.option("--quick", is_flag=True, help="A smaller run of the same shape, under 3 minutes."),
+    click.option("--check", is_flag=True, help="Exit with 1 when a goal is missed."),
+    click.option("--draft", default=Models().draft, help="Draft model: folder or name."),
+    click.option("--target", default=Models().target, help="Target model: folder or name."),
+)
+
+for _name, _words in EXPERIMENTS.items():
+    _experiment(_name, _words)
+
+
+def _command() -> str:
+    """What was typed, without the folder of the program."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    bench()

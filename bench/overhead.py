@@ -1,0 +1,111 @@
+"""`bench overhead`: what running a pair over two machines costs beside the models themselves.
+
+Three parts: the draft step against Hugging Face's, the gRPC hop in a working pair, and efficiency
+on a paced pair behind an emulated link.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.efficiency import MBPS, PACING, measure_efficiency
+from bench.hop import measure_hop
+from bench.plots import bars, grouped_lines
+from bench.report import Goal, Report
+from bench.suite import Models
+
+STEP_RATIO_LIMIT = 0.6
+HOP_LIMIT_S = 350e-6
+EFFICIENCY_LIMIT = 0.95
+
+
+def run(report: Report, models: Models) -> None:
+    """Fill the report with all three parts."""
+    _efficiency(report, models)
+    _hop(report, models)
+    _draft_step(report, models)  # last: it loads torch and pins this process
+
+
+def _efficiency(report: Report, models: Models) -> None:
+    # 60 tokens at the slowest preset take about 9 s paced; three links, four presets.
+    answers, max_tokens = (1, 60) if report.quick else (4, 96)
+    rows = measure_efficiency(models, answers, max_tokens, report.seed)
+    report.add(
+        f"Efficiency, paced pair (draft {PACING.draft_s * 1e3:g} ms, verify "
+        f"{PACING.verify_first_s * 1e3:g} + {PACING.verify_further_s * 1e3:g} ms), {MBPS:g} Mbit/s",
+        (
+            "preset",
+            "rtt_s",
+            "tokens_per_s",
+            "tpot_s",
+            "predicted_tpot_s",
+            "efficiency",
+            "speedup_over_ar",
+            "acceptance_rate",
+            "full_law_requests",
+        ),
+        rows,
+    )
+    worst = min(row["efficiency"] for row in rows)
+    report.goals.append(Goal("efficiency, worst row", worst, EFFICIENCY_LIMIT, "at least"))
+
+
+def _hop(report: Report, models: Models) -> None:
+    answers, max_tokens = (2, 96) if report.quick else (8, 256)
+    rows = measure_hop(models, answers, max_tokens, report.seed)
+    report.add(
+        "gRPC hop in a working pair, unpaced, loopback, one core a side",
+        (
+            "preset",
+            "draft_length",
+            "hop_median_s",
+            "draft_step_s",
+            "verify_step_s",
+            "tokens_per_s",
+            "acceptance_rate",
+            "edge_cpu_s_per_token",
+            "cloud_cpu_s_per_token",
+        ),
+        rows,
+    )
+    for row in rows:
+        if row["hop_median_s"] is not None:
+            name = f"gRPC hop, {row['preset']} (s)"
+            report.goals.append(Goal(name, row["hop_median_s"], HOP_LIMIT_S, "at most"))
+
+
+def _draft_step(report: Report, models: Models) -> None:
+    from bench.draft_step import measure_draft_step  # torch is loaded only here
+
+    rows = measure_draft_step(models.draft, 20 if report.quick else 150, 200, report.seed)
+    columns = (
+        "implementation",
+        "step_median_s",
+        "step_fastest_s",
+        "steps",
+        "context",
+        "step_ratio",
+    )
+    report.add("Draft step, one thread, float32, taking turns", columns, rows)
+    ratio = rows[0]["step_ratio"]
+    report.goals.append(Goal("draft step ÷ DynamicCache step", ratio, STEP_RATIO_LIMIT, "at most"))
+
+
+def draw(report: Report, folder: Path) -> None:
+    efficiency = [row for row in report.rows if row.get("part") == "efficiency"]
+    hops = [row for row in report.rows if row.get("hop_median_s") is not None]
+    grouped_lines(
+        folder / "efficiency.png",
+        efficiency,
+        x="rtt_s",
+        y="efficiency",
+        title="Predicted ÷ measured TPOT, paced pair",
+        limit=EFFICIENCY_LIMIT,
+    )
+    bars(
+        folder / "hop.png",
+        {row["preset"]: 1e6 * row["hop_median_s"] for row in hops},
+        ylabel="median hop, µs",
+        title="Round time minus model time",
+        limit=1e6 * HOP_LIMIT_S,
+    )

@@ -1,0 +1,91 @@
+"""Plots of an experiment's rows. matplotlib is optional and loaded only to draw.
+
+Must not import torch or grpc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.report import Row
+from tandem.core.errors import TandemError
+
+
+class NoPlotting(TandemError):
+    """matplotlib is not installed."""
+
+
+def require_matplotlib() -> None:
+    """Raise NoPlotting, in one line, unless plots can be drawn."""
+    try:
+        import matplotlib  # noqa: F401 (only whether it is there)
+    except ImportError:
+        raise NoPlotting(
+            "--out draws plots with matplotlib: install it with pip install 'tandem[bench]'"
+        ) from None
+
+
+def bars(
+    path: Path,
+    heights: Mapping[str, float],
+    *,
+    ylabel: str,
+    title: str,
+    limit: float | None = None,
+    logarithmic: bool = False,
+) -> None:
+    """One bar per name, with a line at the limit."""
+    with _figure(path, title) as axes:
+        axes.bar(list(heights), list(heights.values()))
+        axes.set_ylabel(ylabel)
+        axes.tick_params(axis="x", labelrotation=20)
+        if logarithmic:
+            axes.set_yscale("log")
+        _draw_limit(axes, limit)
+
+
+def grouped_lines(
+    path: Path,
+    rows: Sequence[Row],
+    *,
+    x: str,
+    y: str,
+    title: str,
+    by: str = "preset",
+    limit: float | None = None,
+) -> None:
+    """y over x, one line per value of `by`; rows without a y are left out."""
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        if row.get(y) is not None:
+            groups.setdefault(row[by], []).append(row)
+    with _figure(path, title) as axes:
+        for name, members in groups.items():
+            points = sorted((row[x], row[y]) for row in members)
+            axes.plot(*zip(*points, strict=True), marker="o", label=str(name))
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+        _draw_limit(axes, limit)
+        axes.legend()
+
+
+def _draw_limit(axes: Any, limit: float | None) -> None:
+    if limit is not None:
+        axes.axhline(limit, color="black", linestyle="--", linewidth=1, label="goal")
+
+
+@contextmanager
+def _figure(path: Path, title: str) -> Iterator[Any]:
+    """A figure's axes; it is written to `path` when the block ends."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.set_title(title)
+    axes.grid(alpha=0.3)
+    yield axes
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)

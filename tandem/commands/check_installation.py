@@ -1,0 +1,123 @@
+"""Checks of Python, the packages, the generated protobuf code, and the network of this machine.
+
+Packages are imported by name, inside a check, so that a missing one is found and not fatal.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import tempfile
+from functools import partial
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from pkgutil import walk_packages
+from typing import Any
+
+from tandem.commands.checks import Check, check
+from tandem.core.errors import TandemError
+
+PYTHON_FROM, PYTHON_BELOW = (3, 11), (3, 14)
+REPOSITORY = Path(__file__).resolve().parents[2]
+INSTALL = "install Tandem again ('make setup', or pip install 'tandem[engine]')"
+GENERATE = "run 'make proto'"
+
+
+def installation_checks() -> list[Check]:
+    """Everything that needs neither a model nor a running suite."""
+    return [
+        check("python", _python, "use Python 3.11 to 3.13"),
+        *(check(name, partial(_package, name), INSTALL) for name in _PACKAGES),
+        check("torch threads", _threads, "set OMP_NUM_THREADS=1"),
+        check("protobuf code", _generated, GENERATE),
+        check("protobuf freshness", _fresh, GENERATE),
+        check("port", _port, "allow this process to listen on 127.0.0.1"),
+    ]
+
+
+_PACKAGES = ("torch", "transformers", "safetensors", "tokenizers", "grpc", "uvloop", "numpy")
+_DISTRIBUTIONS = {"grpc": "grpcio"}
+
+
+def _python() -> str:
+    found = ".".join(map(str, sys.version_info[:3]))
+    if not PYTHON_FROM <= sys.version_info[:2] < PYTHON_BELOW:
+        raise TandemError(found)
+    return found
+
+
+def _package(name: str) -> str:
+    import_module(name)
+    return version(_DISTRIBUTIONS.get(name, name))
+
+
+def _threads() -> str:
+    """More threads than cores make small models many times slower."""
+    threads = import_module("torch").get_num_threads()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    words = f"{threads} of {cores} cores"
+    if threads > (cores or 1):
+        raise TandemError(words)
+    return words
+
+
+def _generated() -> str:
+    """Also finds a gRPC or protobuf library that is older than the generated code."""
+    package = import_module("tandem_api")
+    modules = [
+        found.name for found in walk_packages(package.__path__, "tandem_api.") if not found.ispkg
+    ]
+    for name in modules:
+        import_module(name)
+    if not modules:
+        raise TandemError("tandem_api is empty")
+    return f"{len(modules)} modules"
+
+
+def _fresh() -> str:
+    """The generated descriptors against those of the .proto files, where these are at hand."""
+    protos = REPOSITORY / "protos"
+    if not protos.is_dir():
+        return "no .proto files here to compare with"
+    try:
+        compiler = import_module("grpc_tools.protoc")
+    except ModuleNotFoundError:
+        return "no protoc here to compare with"
+    for path, wanted in _compile(compiler, protos).items():
+        module = import_module(path.removesuffix(".proto").replace("/", ".") + "_pb2")
+        generated = type(wanted)()
+        module.DESCRIPTOR.CopyToProto(generated)
+        if generated != wanted:
+            raise TandemError(f"{path} has changed since the code was generated")
+    return "as the .proto files say"
+
+
+def _compile(compiler: Any, protos: Path) -> dict[str, Any]:
+    """File descriptors by path, as the .proto files are now."""
+    descriptors = import_module("google.protobuf.descriptor_pb2")
+    sources = sorted(str(path.relative_to(protos)) for path in protos.rglob("*.proto"))
+    with tempfile.TemporaryDirectory() as scratch:
+        out = Path(scratch) / "all"
+        command = ["protoc", f"--proto_path={protos}", f"--descriptor_set_out={out}", *sources]
+        if compiler.main(command) != 0:
+            raise TandemError("the .proto files do not compile")
+        compiled = descriptors.FileDescriptorSet.FromString(out.read_bytes())
+    for file in compiled.file:
+        for message in file.message_type:
+            _forget_json_names(message)
+    return {file.name: file for file in compiled.file}
+
+
+def _forget_json_names(message: Any) -> None:
+    """protoc writes them into descriptor sets, but not into generated code."""
+    for field in message.field:
+        field.ClearField("json_name")
+    for nested in message.nested_type:
+        _forget_json_names(nested)
+
+
+def _port() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return f"127.0.0.1:{listening.getsockname()[1]} can be listened on"

@@ -1,0 +1,46 @@
+"""Checks of a running suite, from the outside: it answers, and its two ends fit each other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tandem.commands.check_models import ONE_VOCABULARY, describe, misfits
+from tandem.commands.checks import Check
+from tandem.rpc.aggregator_client import AggregatorClient
+from tandem.rpc.process import run_loop
+from tandem.rpc.status import Rejected
+
+TIMEOUT_S = 10.0
+
+
+def suite_checks(endpoint: str) -> list[Check]:
+    """Of the aggregator at `endpoint`, its drafter, and the drafter's verifier."""
+    try:
+        return judge_suite(endpoint, run_loop(describe_suite(endpoint)))
+    except Rejected as error:
+        todo = "start a suite ('tandem up'), or give the address of its aggregator"
+        return [Check("endpoint", False, f"{endpoint}: {error.code.name} {error}", todo)]
+
+
+async def describe_suite(endpoint: str) -> Any:
+    """The aggregator's DescribeResponse. Raises Rejected."""
+    async with AggregatorClient(endpoint) as client:
+        return await client.describe(TIMEOUT_S)
+
+
+def judge_suite(endpoint: str, described: Any) -> list[Check]:
+    """Checks of what an aggregator says of itself and of both its ends."""
+    draft, target = described.draft, described.target
+    checks = [
+        Check("endpoint", True, f"{endpoint}; presets {', '.join(described.presets)}"),
+        Check("edge", True, f"{draft.model_name}: {describe(draft)}"),
+    ]
+    if not described.HasField("target"):
+        todo = "start the verifier, or give the drafter its address"
+        return [*checks, Check("cloud", False, described.cloud_error, todo)]
+    differences = misfits(draft, target)
+    return [
+        *checks,
+        Check("cloud", True, f"{target.model_name}: {describe(target)}"),
+        Check("both ends", not differences, "; ".join(differences) or "fit", ONE_VOCABULARY),
+    ]

@@ -1,0 +1,50 @@
+"""`tandem doctor`: is this installation whole, do the models fit, do both ends fit?"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from tandem.commands.checks import Check
+from tandem.commands.options import ADDRESS, address_text, json_option, model_options
+
+UNFIT = 1
+
+
+@click.command()
+@click.option("--endpoint", type=ADDRESS, help="Check this running suite too.")
+@model_options
+@json_option("Print one JSON object with all checks.")
+def doctor(**options: Any) -> int:
+    """Check the installation, the models, and with --endpoint both ends of a running suite.
+
+    Prints a line per check, with what to do where one is bad. Exit code 1 if any is. With
+    --endpoint, local models are checked only if --draft or --target is given.
+    """
+    checks = _all_checks(options)
+    good = all(check.ok for check in checks)
+    if options["as_json"]:
+        click.echo(json.dumps({"ok": good, "checks": [check.as_object() for check in checks]}))
+    else:
+        for check in checks:
+            click.echo(check.line())
+    if not good:
+        bad = ", ".join(check.name for check in checks if not check.ok)
+        click.echo(f"error: bad: {bad}; see above for what to do", err=True)
+    return 0 if good else UNFIT
+
+
+def _all_checks(options: dict[str, Any]) -> list[Check]:
+    from tandem.commands.check_installation import installation_checks
+    from tandem.commands.check_models import model_checks
+    from tandem.commands.check_suite import suite_checks
+
+    checks = installation_checks()
+    endpoint = options["endpoint"]
+    if endpoint is None or options["draft"] or options["target"]:
+        checks += model_checks(options)
+    if endpoint is not None:
+        checks += suite_checks(address_text(endpoint))
+    return checks

@@ -1,0 +1,198 @@
+"""`tandem plan`: what each method gains, predicted from step times, a link and an acceptance rate.
+
+Pure arithmetic: no services, no model, no torch.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from math import inf
+from typing import Any
+
+import click
+
+from tandem.commands.options import json_option
+from tandem.core.errors import InvalidArgument
+from tandem.policy.cost_models import LinkTimes, PairTimes, Prediction, ar, coupled, dsd, dssd
+from tandem.policy.paper_tables import Row, dssd_table_1
+
+PAPERS = {"dssd-table-1": dssd_table_1}
+NOT_REPRODUCED = 1
+
+
+@click.command()
+@click.option("--paper", type=click.Choice(list(PAPERS)), help="Recompute a table of a paper.")
+@click.option("--draft-ms", type=float, help="One step of the draft model.")
+@click.option("--verify-ms", type=float, help="A pass of the target over one token.")
+@click.option(
+    "--verify-further-ms",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="What each further token adds to it.",
+)
+@click.option("--rtt-ms", type=float, default=0.0, show_default=True, help="Round trip.")
+@click.option("--mbps", type=float, help="Bandwidth per direction, 10^6 bit/s. Default: no limit.")
+@click.option("--acceptance", type=float, help="Rate at which the rejection rule accepts drafts.")
+@click.option(
+    "--acceptance-coupled",
+    type=float,
+    help="The same under shared noise. Default: its lower bound, a / (2 - a).",
+)
+@click.option(
+    "--draft-length",
+    type=click.IntRange(1, 1024),
+    default=4,
+    show_default=True,
+    help="Drafts per round.",
+)
+@click.option(
+    "--vocabulary", type=int, default=32_000, show_default=True, help="Tokens in the vocabulary."
+)
+@click.option(
+    "--precision-bytes",
+    type=float,
+    default=2.0,
+    show_default=True,
+    help="Of one probability in a law that is sent.",
+)
+@json_option("Print one JSON object with a row per method or cell.")
+def plan(**options: Any) -> int:
+    """Predict tokens per second of ar, dsd, dssd and coupled, or recompute a paper's table.
+
+    Without --paper, give --draft-ms, --verify-ms and --acceptance. The models are those of DSSD:
+    drafts are accepted independently, nothing overlaps, token ids cost no bytes. 'bytes' are per
+    token and in expectation.
+    """
+    if options["paper"] is not None:
+        return _paper(options["paper"], options["as_json"])
+    _predict(options)
+    return 0
+
+
+def _paper(name: str, as_json: bool) -> int:
+    cells = PAPERS[name]()
+    good = sum(cell.within_rounding for cell in cells)
+    if as_json:
+        rows = [_cell_object(cell) for cell in cells]
+        outcome = {"paper": name, "cells": len(cells), "within_rounding": good, "rows": rows}
+        click.echo(json.dumps(outcome))
+    else:
+        click.echo("draft length  acceptance  1 - a^n  printed  T_comm (ms)  printed  agrees")
+        for cell in cells:
+            click.echo(
+                f"{cell.draft_length:12}  {cell.acceptance_rate:10.2f}"
+                f"  {cell.rejection_probability:7.3f}  {cell.printed_rejection_probability:7.2f}"
+                f"  {cell.communication_s * 1e3:11.3f}  {cell.printed_communication_s * 1e3:7.2f}"
+                f"  {'yes' if cell.within_rounding else 'NO':>6}"
+            )
+        click.echo(f"{good} of {len(cells)} cells agree with the printed ones within rounding")
+    return 0 if good == len(cells) else NOT_REPRODUCED
+
+
+def _cell_object(cell: Row) -> dict[str, Any]:
+    derived = {
+        "relative_difference": cell.relative_difference,
+        "within_rounding": cell.within_rounding,
+    }
+    return asdict(cell) | derived
+
+
+def _predict(options: dict[str, Any]) -> None:
+    predictions = _predictions(options)
+    if options["as_json"]:
+        inputs = {
+            name: value for name, value in options.items() if name not in ("paper", "as_json")
+        }
+        rows = [
+            _row(preset, acceptance, options["draft_length"], prediction)
+            for preset, (acceptance, prediction) in predictions.items()
+        ]
+        click.echo(json.dumps({"inputs": inputs, "rows": rows}))
+        return
+    click.echo("method   acceptance  TPOT (ms)  tokens/s  speedup  bytes up  bytes down")
+    for preset, (acceptance, prediction) in predictions.items():
+        rate = "-" if acceptance is None else f"{acceptance:.2f}"
+        tokens = prediction.tokens_per_round
+        click.echo(
+            f"{preset:8} {rate:>10}  {prediction.tpot_s * 1e3:9.2f}  {1 / prediction.tpot_s:8.1f}"
+            f"  {prediction.speedup_over_ar:6.2f}x  {prediction.uplink_bytes / tokens:8.0f}"
+            f"  {prediction.downlink_bytes / tokens:10.0f}"
+        )
+
+
+def _predictions(options: dict[str, Any]) -> dict[str, tuple[float | None, Prediction]]:
+    """Acceptance rate and prediction of each method; InvalidArgument names the flag."""
+    for field in ("draft_ms", "verify_ms", "acceptance"):
+        if options[field] is None:
+            raise InvalidArgument(field, "must be given, or --paper")
+    rate = options["acceptance"]
+    if not 0 <= rate <= 1:
+        raise InvalidArgument("acceptance", f"must be within [0, 1], is {rate}")
+    try:
+        return _of_each_method(options, rate)
+    except InvalidArgument as error:
+        raise InvalidArgument(_FLAGS.get(error.field, error.field), error.why) from error
+
+
+_FLAGS = {
+    "draft_s": "draft_ms",
+    "verify_first_s": "verify_ms",
+    "verify_further_s": "verify_further_ms",
+    "rtt_s": "rtt_ms",
+    "uplink_bytes_per_s": "mbps",
+    "acceptance_rate": "acceptance_coupled",
+    "vocabulary_size": "vocabulary",
+}
+"""What the cost models call the values of these flags. `acceptance` was checked before."""
+
+
+def _of_each_method(
+    options: dict[str, Any], rate: float
+) -> dict[str, tuple[float | None, Prediction]]:
+    pair = PairTimes(
+        options["draft_ms"] / 1e3, options["verify_ms"] / 1e3, options["verify_further_ms"] / 1e3
+    )
+    bytes_per_s = inf if options["mbps"] is None else options["mbps"] * 1e6 / 8
+    path = LinkTimes(options["rtt_ms"] / 1e3, bytes_per_s, bytes_per_s)
+    length = options["draft_length"]
+    # 1 - TV is the rejection rule's rate; shared noise reaches at least (1 - TV)/(1 + TV).
+    given = options["acceptance_coupled"]
+    coupled_rate = rate / (2 - rate) if given is None else given
+    predictions: dict[str, tuple[float | None, Prediction]] = {"ar": (None, ar(pair))}
+    for preset, method in (("dsd", dsd), ("dssd", dssd)):
+        predictions[preset] = (
+            rate,
+            method(
+                pair,
+                path,
+                acceptance_rate=rate,
+                draft_length=length,
+                vocabulary_size=options["vocabulary"],
+                precision_bytes=options["precision_bytes"],
+            ),
+        )
+    predictions["coupled"] = (
+        coupled_rate,
+        coupled(pair, path, acceptance_rate=coupled_rate, draft_length=length),
+    )
+    return predictions
+
+
+def _row(
+    preset: str, acceptance: float | None, draft_length: int, prediction: Prediction
+) -> dict[str, Any]:
+    return {
+        "preset": preset,
+        "draft_length": 0 if acceptance is None else draft_length,
+        "acceptance_rate": acceptance,
+        "predicted_tpot_s": prediction.tpot_s,
+        "tokens_per_s": 1 / prediction.tpot_s,
+        "speedup_over_ar": prediction.speedup_over_ar,
+        "round_s": prediction.round_s,
+        "tokens_per_round": prediction.tokens_per_round,
+        "communication_s": prediction.communication_s,
+        "uplink_bytes_per_token": prediction.uplink_bytes / prediction.tokens_per_round,
+        "downlink_bytes_per_token": prediction.downlink_bytes / prediction.tokens_per_round,
+    }

@@ -1,0 +1,281 @@
+"""The command line as a person or a script meets it: real processes, signals, the demo pair."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tandem.policy.presets import PRESETS
+from tests.process.running_suite import (
+    TANDEM,
+    TIMEOUT_S,
+    Up,
+    consecutive_free_ports,
+    first_character,
+    gauge,
+    running_up,
+    started,
+    tandem,
+    wait_for_end,
+)
+from tests.unit.cli.screen import Screen
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S)
+
+PROMPT = ("--prompt", "Question: Tom has 5 apples and buys 3. How many has he?\nAnswer:")
+GREEDY = (*PROMPT, "--max-tokens", "48", "--temperature", "0")
+LONG = (*PROMPT, "--max-tokens", "900", "--ignore-eos", "--draft-length", "1")
+"""Over the suite's link this takes many seconds."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder_for_logs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Where suites that fail leave their logs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("logs")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def metrics_port() -> int:
+    return consecutive_free_ports(3)
+
+
+@pytest.fixture(scope="module")
+def suite(metrics_port: int) -> Iterator[Up]:
+    """All services, with 20 ms between the two sides."""
+    with running_up("--rtt-ms", "20", "--metrics-port", str(metrics_port)) as up:
+        yield up
+
+
+def asking(up: Up, *arguments: str) -> tuple[str, ...]:
+    return ("generate", "--endpoint", up.endpoint, *arguments)
+
+
+def one_line(words: str) -> str:
+    assert len(words.splitlines()) == 1, words
+    assert "Traceback" not in words
+    return words
+
+
+def test_greedy_text_of_every_preset_is_the_targets_own(suite: Up) -> None:
+    alone = suite.generate("--preset", "ar", *GREEDY)
+    assert alone["tokens"] == len(alone["token_ids"]) > 0
+    for preset in PRESETS:
+        answer = suite.generate("--preset", preset, *GREEDY)
+        assert (answer["preset"], answer["text"]) == (preset, alone["text"])
+
+
+def test_an_embedded_suite_needs_no_service_and_no_particular_folder(
+    suite: Up, tmp_path: Path
+) -> None:
+    ended = tandem("generate", "--json", *GREEDY, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert json.loads(ended.stdout)["text"] == suite.generate("--preset", "ar", *GREEDY)["text"]
+
+
+def test_people_get_text_on_one_stream_and_figures_on_the_other(suite: Up) -> None:
+    ended = tandem(*asking(suite, *GREEDY))
+    assert ended.returncode == 0
+    assert ended.stdout.rstrip("\n") == suite.generate(*GREEDY)["text"].rstrip("\n")
+    assert "acceptance" in one_line(ended.stderr)
+
+
+def test_an_interrupted_answer_frees_the_memory_on_both_sides(suite: Up, metrics_port: int) -> None:
+    with started(*asking(suite, *LONG)) as process:
+        assert first_character(process)
+        assert suite.kv_bytes() > 0
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 130
+        assert process.stderr is not None
+        assert one_line(process.stderr.read().strip()) == "interrupted"
+    suite.wait_until_freed()
+    suite.generate(*GREEDY)  # its end writes the drafter's gauge anew
+    assert gauge(metrics_port + 1, "tandem_kv_bytes") == 0
+    assert gauge(metrics_port + 2, "tandem_kv_bytes") == 0
+
+
+def test_an_interrupted_embedded_suite_ends_as_well() -> None:
+    with started("generate", *LONG) as process:
+        assert first_character(process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 130
+
+
+def test_a_reader_that_leaves_cancels_the_answer(suite: Up) -> None:
+    with started(*asking(suite, *LONG)) as process:
+        assert first_character(process)
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.wait(TIMEOUT_S) == 1
+        assert process.stderr.read() == ""
+    suite.wait_until_freed()
+
+
+def read_terminal(terminal: int, until: bytes = b"") -> bytes:
+    """What was written, until something comes or the other end closes."""
+    shown = b""
+    while not until or until not in shown:
+        try:
+            piece = os.read(terminal, 4096)
+        except OSError:  # how Linux says that nobody has the other end open any more
+            return shown
+        if not piece:
+            return shown
+        shown += piece
+    return shown
+
+
+def on_terminal(*arguments: str) -> tuple[subprocess.Popen[bytes], int]:
+    """A process whose three streams are one terminal, and this end of the terminal."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [TANDEM, *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "60"},
+        start_new_session=True,
+        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # makes it controlling
+    )
+    os.close(theirs)
+    return process, ours
+
+
+def test_on_a_terminal_the_status_comes_and_goes(suite: Up) -> None:
+    process, terminal = on_terminal(*asking(suite, *GREEDY))
+    shown = read_terminal(terminal).decode()
+    assert process.wait(TIMEOUT_S) == 0
+    os.close(terminal)
+    assert "coupled | " in shown
+    screen = Screen(rows=40, columns=60)
+    screen.write(shown)
+    seen = screen.text()
+    assert "coupled | " not in seen
+    assert "acceptance" in seen.replace("\n", "")
+    begun = suite.generate(*GREEDY)["text"].strip().split("\n")[0][:60].rstrip()
+    assert begun in seen
+
+
+def test_control_c_on_a_terminal(suite: Up) -> None:
+    process, terminal = on_terminal(*asking(suite, *LONG))
+    read_terminal(terminal, until=b"tokens/s")
+    os.write(terminal, b"\x03")
+    read_terminal(terminal)
+    assert process.wait(TIMEOUT_S) == 130
+    os.close(terminal)
+    suite.wait_until_freed()
+
+
+def test_doctor_finds_both_ends(suite: Up) -> None:
+    ended = tandem("doctor", "--endpoint", suite.endpoint, "--json")
+    checks = {check["name"]: check for check in json.loads(ended.stdout)["checks"]}
+    assert ended.returncode == 0
+    assert checks["both ends"]["ok"]
+    assert "demo-target" in checks["cloud"]["found"]
+
+
+def test_a_link_of_ones_own(suite: Up) -> None:
+    arguments = ("--listen", "127.0.0.1:0", "--target", suite.endpoint, "--rtt-ms", "100")
+    with started("link", *arguments, "--control", "0", "--json") as process:
+        assert process.stdout is not None
+        places = json.loads(process.stdout.readline())
+        through = ("generate", "--endpoint", places["listening"], "--json", *GREEDY)
+        answer = json.loads(tandem(*through).stdout)
+        assert answer["ttft_s"] >= 0.1
+        host, port = places["control"].split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as control:
+            control.sendall(b'{"op": "stats"}\n')
+            assert json.loads(control.makefile().readline())["up_bytes"] > 0
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 0
+
+
+def test_the_link_of_a_suite_can_be_steered(suite: Up) -> None:
+    host, port = suite.places["control"].split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as control:
+        control.sendall(b'{"op": "stats"}\n')
+        assert json.loads(control.makefile().readline())["up"]["delay_s"] == 0.01
+
+
+def test_the_demo_streams_an_answer_with_its_figures_and_stops() -> None:
+    ended = tandem("up", "--demo")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("Question: ")
+    for word in ("TTFT", "TPOT", "acceptance", "bytes per token"):
+        assert word in ended.stdout.splitlines()[-1]
+
+
+def test_stopping_lets_open_requests_finish() -> None:
+    with running_up("--pin") as up, started(*asking(up, *GREEDY, "--ignore-eos")) as process:
+        assert first_character(process)
+        up.process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 0
+        assert up.process.wait(TIMEOUT_S) == 0
+        for pid in up.pids.values():
+            wait_for_end(pid)
+        assert not up.logs.exists()
+
+
+def test_a_service_that_dies_stops_the_others() -> None:
+    with running_up() as up:
+        os.kill(up.pids["verifier"], signal.SIGKILL)
+        _, words = up.process.communicate(timeout=TIMEOUT_S)
+        assert up.process.returncode == 1
+        assert "error: the verifier ended (killed by SIGKILL); last log line: " in one_line(words)
+        assert str(up.logs / "verifier.log") in words
+        assert (up.logs / "verifier.log").read_text()
+        for pid in up.pids.values():
+            wait_for_end(pid)
+
+
+def test_a_suite_that_is_killed_leaves_no_service_behind() -> None:
+    with running_up() as up:
+        up.process.kill()
+        for pid in up.pids.values():
+            wait_for_end(pid)
+
+
+@pytest.fixture
+def taken() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield str(listening.getsockname()[1])
+
+
+def test_a_port_in_use(taken: str) -> None:
+    for arguments in (
+        ("up", "--port", taken),
+        ("serve", "aggregator", "--port", taken),
+        ("link", "--listen", f"127.0.0.1:{taken}", "--target", "127.0.0.1:1"),
+    ):
+        ended = tandem(*arguments)
+        assert ended.returncode == 1, arguments
+        assert f"127.0.0.1:{taken}" in one_line(ended.stderr)
+        assert ended.stdout == ""
+
+
+def test_a_folder_without_a_model(tmp_path: Path) -> None:
+    for arguments in (
+        ("up", "--draft", str(tmp_path)),
+        ("generate", "--prompt", "x", "--target", str(tmp_path)),
+        ("serve", "verifier", "--port", "0", "--model", str(tmp_path)),
+    ):
+        ended = tandem(*arguments)
+        assert ended.returncode == 1, arguments
+        assert f"{tmp_path}/config.json cannot be read" in one_line(ended.stderr)
+
+
+def test_a_service_has_its_own_flags() -> None:
+    assert "--max-running" in tandem("serve", "aggregator", "--help").stdout
+    refused = tandem("serve", "aggregator", "--port", "x")
+    assert refused.returncode == 2
+    assert "--port" in one_line(refused.stderr)

@@ -1,0 +1,257 @@
+"""The three services as processes: signals, exit codes, settings, logs, metrics, a killed verifier.
+
+The demo pair serves, paced so that what happens in the middle of an answer does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from tandem.policy.presets import PRESETS
+from tandem.protocol.liveness import LostCloud
+from tandem.rpc.aggregator_client import AggregatorClient, Generated
+from tandem.rpc.generation import GenerationRequest
+from tests.process.service_process import ROOT, ServiceProcess, free_port
+from tests.rpc.health import health_of
+
+DRAFT, TARGET = (str(ROOT / "models" / f"demo-{name}") for name in ("draft", "target"))
+SECRET = "quokka Zanzibar"
+PROMPT = f"Once the {SECRET} had been seen,"
+
+
+@dataclass(slots=True)
+class Services:
+    """Running processes; the verifier may be another one than at the start."""
+
+    verifier: ServiceProcess
+    drafter: ServiceProcess
+    aggregator: ServiceProcess
+    verifier_port: int
+    metrics_ports: tuple[int, int, int]
+    address: str
+    stack: ExitStack
+
+    def start_verifier(self) -> None:
+        self.verifier = self.stack.enter_context(
+            _verifier(self.verifier_port, self.metrics_ports[0])
+        )
+
+
+def _verifier(port: int, metrics_port: int) -> ServiceProcess:
+    paces = ("--pace-first-s", "0.02", "--pace-further-s", "0.001")
+    ports = ("--port", str(port), "--metrics-port", str(metrics_port))
+    return ServiceProcess("services.verifier", "--model", TARGET, *ports, *paces)
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[Services]:
+    verifier_port, *metrics_ports = (free_port() for _ in range(4))
+    with ExitStack() as stack:
+        verifier = stack.enter_context(_verifier(verifier_port, metrics_ports[0]))
+        drafter = stack.enter_context(
+            ServiceProcess(
+                "services.drafter",
+                *("--port", "0", "--metrics-port", str(metrics_ports[1]), "--model", DRAFT),
+                *("--verifier", f"127.0.0.1:{verifier_port}"),
+            )
+        )
+        drafter_address = drafter.address()
+        aggregator = stack.enter_context(
+            ServiceProcess(
+                "services.aggregator",
+                *("--port", "0", "--metrics-port", str(metrics_ports[2])),
+                *("--drafter", drafter_address),
+            )
+        )
+        verifier.address()
+        yield Services(
+            verifier,
+            drafter,
+            aggregator,
+            verifier_port,
+            (metrics_ports[0], metrics_ports[1], metrics_ports[2]),
+            aggregator.address(),
+            stack,
+        )
+
+
+def request(preset: str = "coupled", max_tokens: int = 40) -> GenerationRequest:
+    return GenerationRequest(
+        PROMPT,
+        preset,
+        max_tokens=max_tokens,
+        seed=4,
+        ignore_eos=True,
+        lost_cloud=LostCloud.WAIT,
+    )
+
+
+async def begun(client: AggregatorClient, wanted: GenerationRequest) -> asyncio.Task[Generated]:
+    """The generation, once its first token is there."""
+    committing = asyncio.Event()
+
+    async def follow() -> Generated:
+        answers = client.stream(wanted)
+        async for result in answers:
+            if result.token_ids:
+                committing.set()
+                break
+        return [result, *[later async for later in answers]][-1]
+
+    task = asyncio.create_task(follow())
+    waiting = asyncio.create_task(committing.wait())
+    await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if task.done():
+        task.result()
+    return task
+
+
+async def test_answers_are_logged_and_measured_but_not_what_was_said(services: Services) -> None:
+    async with AggregatorClient(services.address) as client:
+        wanted = replace(request(), stop=("never said",))
+        generated = await client.generate(wanted)
+    assert len(generated.token_ids) == 40
+    for process in (services.verifier, services.drafter, services.aggregator):
+        entries = [json.loads(line) for line in process.log().splitlines()]
+        mine = [entry for entry in entries if entry.get("session") == generated.session]
+        assert mine, process.log()
+        assert {entry["preset"] for entry in mine} == {"coupled"}
+        for private in (SECRET, "never said", generated.text.strip()):
+            assert private not in process.log()
+            assert json.dumps(private)[1:-1] not in process.log()
+
+
+async def test_metrics_are_served(services: Services) -> None:
+    async with AggregatorClient(services.address) as client:
+        generated = await client.generate(request("dssd", max_tokens=10))
+    assert generated.summary is not None
+    verifier, drafter, aggregator = (_metrics(port) for port in services.metrics_ports)
+    assert any(
+        name.startswith("tandem_verify_step_seconds_count") and 'preset="dssd"' in name and value
+        for name, value in verifier.items()
+    )
+    labels = '{model_name="demo-draft",preset="dssd",side="device"}'
+    assert drafter[f"tandem_spec_decode_num_draft_tokens_total{labels}"] >= (
+        generated.summary.drafted
+    )
+    assert any(
+        name.startswith("tandem_time_to_first_token_seconds_count") and value
+        for name, value in aggregator.items()
+    )
+    assert all(name.startswith("tandem_") for name in (*verifier, *drafter) if "sessions" in name)
+
+
+def _metrics(port: int) -> dict[str, float]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in samples}
+
+
+async def test_a_killed_verifier_s_answers_go_on_when_it_is_back(services: Services) -> None:
+    """SIGKILL in the middle of an answer of every preset; another process takes the port."""
+    requests = [request(preset, max_tokens=60) for preset in PRESETS]
+    async with AggregatorClient(services.address) as client:
+        alone = [await client.generate(wanted) for wanted in requests]
+        generating = [await begun(client, wanted) for wanted in requests]
+        services.verifier.signal(signal.SIGKILL)
+        assert services.verifier.ended() == -signal.SIGKILL
+        services.start_verifier()
+        services.verifier.address()
+        done = await asyncio.gather(*generating)
+    assert [generated.token_ids for generated in done] == [one.token_ids for one in alone]
+    assert [generated.text for generated in done] == [one.text for one in alone]
+    assert all(generated.summary and generated.summary.resumes for generated in done)
+
+
+async def test_sigterm_drains_each_service_and_ends_it_with_0(services: Services) -> None:
+    """From the front to the back, under a request that none of them breaks. Ends the processes."""
+    async with AggregatorClient(services.address) as client:
+        generating = await begun(client, request(max_tokens=60))
+        for process in (services.aggregator, services.drafter):
+            process.signal(signal.SIGTERM)
+        generated = await generating
+    assert len(generated.token_ids) == 60
+    services.verifier.signal(signal.SIGTERM)
+    for process in (services.aggregator, services.drafter, services.verifier):
+        assert await asyncio.to_thread(process.ended) == 0
+        events = [json.loads(line)["event"] for line in process.log().splitlines()]
+        assert events[-1] == "stopped"
+        assert "draining" in events
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+async def test_a_second_signal_ends_it_at_once(first: signal.Signals) -> None:
+    """The request it drains for waits for a cloud that does not exist."""
+    with ExitStack() as stack:
+        nowhere = f"127.0.0.1:{free_port()}"
+        model = ("--model", DRAFT, "--verifier", nowhere, "--drain-s", "100")
+        drafter = stack.enter_context(ServiceProcess("services.drafter", "--port", "0", *model))
+        address = drafter.address()
+        front = ("--port", "0", "--drafter", address, "--drain-s", "100")
+        aggregator = stack.enter_context(ServiceProcess("services.aggregator", *front))
+        async with AggregatorClient(aggregator.address()) as client:
+            answers = client.stream(request())
+            await anext(answers)
+            aggregator.signal(first)
+            while "draining" not in aggregator.log():
+                await asyncio.sleep(0.01)
+            assert aggregator.running
+            aggregator.signal(signal.SIGTERM)
+            assert await asyncio.to_thread(aggregator.ended) == 130
+        assert await health_of(address) == "SERVING"
+
+
+BAD_STARTS = [
+    ("verifier", (), {"TANDEM_PORT": "abc"}, 2, "TANDEM_PORT"),
+    ("drafter", (), {"TANDEM_PROT": "1"}, 2, "TANDEM_PROT"),
+    ("aggregator", (), {"TANDEM_MAX_RUNNING": "0"}, 2, "TANDEM_MAX_RUNNING"),
+    ("aggregator", ("--nonsense", "1"), {}, 2, "--nonsense"),
+    ("aggregator", ("--port", "65536"), {}, 2, "--port"),
+    ("aggregator", ("--config", "nowhere.toml"), {}, 2, "nowhere.toml"),
+    ("verifier", ("--model", "nowhere"), {}, 1, "nowhere"),
+]
+
+
+@pytest.mark.parametrize(("name", "flags", "environment", "code", "named"), BAD_STARTS)
+def test_a_bad_start_ends_with_one_line_that_names_the_cause(
+    name: str, flags: tuple[str, ...], environment: dict[str, str], code: int, named: str
+) -> None:
+    with ServiceProcess(f"services.{name}", *flags, environment=environment) as process:
+        assert process.ended() == code
+        line = process.log().splitlines()[-1]
+        assert "error: " in line
+        assert named in line
+        if named != "--nonsense":  # where the usage comes first
+            assert process.log().count("\n") == 1
+
+
+def test_a_model_that_cannot_be_read_ends_with_one_line(tmp_path: Path) -> None:
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes(Path(DRAFT, name).read_bytes())
+    (tmp_path / "model.safetensors").write_bytes(b"not a tensor")
+    with ServiceProcess("services.drafter", "--port", "0", "--model", str(tmp_path)) as process:
+        assert process.ended() == 1
+        assert process.log().startswith("error: ")
+        assert process.log().count("\n") == 1
+
+
+def test_a_port_in_use_ends_with_one_line() -> None:
+    with ServiceProcess("services.aggregator", "--port", "0") as first:
+        port = first.address().rsplit(":", 1)[1]
+        for flags in (("--port", port), ("--port", "0", "--metrics-port", port)):
+            with ServiceProcess("services.aggregator", *flags) as second:
+                assert second.ended() == 1
+                assert second.log().startswith("error: ")
+                assert port in second.log()
+                assert second.log().count("\n") == 1

@@ -1,0 +1,196 @@
+"""Small models, links and faults for whole conversations in virtual time, and their exact laws."""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from tandem.core.laws import Array, Sampling, law_from_logits
+from tandem.engine.scripted import Law, noisy_law, scripted_law
+from tandem.netem.link_model import LinkPair, link_from
+from tandem.netem.simulator import Faults, LawOf, ModelTimes, Simulated, simulate
+from tandem.policy.presets import PRESETS, Preset, Schedule
+from tandem.protocol.liveness import LivenessTimes, LostCloud
+from tandem.protocol.outputs import EdgeRequest
+from tests.chi_squared import assert_fits
+
+Answer = tuple[int, ...]
+LIVENESS = LivenessTimes(ping_after_s=0.2, dead_after_s=0.6, give_up_after_s=15.0)
+_ORDER = 2
+
+
+@dataclass(frozen=True)
+class ModelPair:
+    """A draft and a target model over one vocabulary, after some sampling settings."""
+
+    vocabulary_size: int
+    draft_law: LawOf
+    target_law: LawOf
+    sampling: Sampling
+
+
+def model_pair(
+    vocabulary_size: int,
+    *,
+    noise: float = 0.6,
+    sharpness: float = 2.0,
+    sampling: Sampling | None = None,
+    seed: int = 0,
+) -> ModelPair:
+    """A target model of random laws, and a draft model that is it with `noise` mixed in."""
+    sampling = sampling or Sampling()
+    target = scripted_law(3 * seed, vocabulary_size, _ORDER, sharpness)
+    other = scripted_law(3 * seed + 1, vocabulary_size, _ORDER, sharpness)
+    return ModelPair(
+        vocabulary_size,
+        _sampled(noisy_law(target, other, noise), sampling),
+        _sampled(target, sampling),
+        sampling,
+    )
+
+
+def opposed_pair() -> ModelPair:
+    """A draft model that misjudges its target, over three tokens: most drafts are refused, and what
+    replaces them lies in the head and in the tail of the target law."""
+
+    def law_of(weights: tuple[float, ...]) -> LawOf:
+        laws = [np.roll(np.array(weights, dtype=np.float32), last) for last in range(len(weights))]
+        return lambda context: laws[context[-1]]
+
+    return ModelPair(3, law_of((0.1, 0.1, 0.8)), law_of((0.5, 0.3, 0.2)), Sampling())
+
+
+def _sampled(law: Law, sampling: Sampling) -> LawOf:
+    kept: dict[Answer, Array] = {}
+
+    def law_of(context: Answer) -> Array:
+        recent = context[-_ORDER:]
+        if recent not in kept:
+            kept[recent] = law_from_logits(np.log(np.asarray(law(recent))), sampling)
+        return kept[recent]
+
+    return law_of
+
+
+def preset(name: str, draft_length: int | None = None, **choices: Any) -> Preset:
+    """A named preset with some choices changed."""
+    changed = replace(PRESETS[name], **choices)
+    return changed if draft_length is None else changed.with_draft_length(draft_length)
+
+
+def scheduled(name: str, schedule: Schedule, **choices: Any) -> Preset:
+    """A named preset's rules under another schedule, if that is a valid composition."""
+    composed = replace(PRESETS[name], schedule=schedule, **choices)
+    composed.validate()
+    return composed
+
+
+def link_of(seed: int) -> LinkPair:
+    """A link like no other: none to a quarter of a second long, jittering, wide or narrow."""
+    source = random.Random(f"link {seed}")
+    rtt_s = source.choice((0.0, 0.01, 0.06, 0.25))
+    mbps = source.choice((None, 1.0, 20.0))
+    return link_from(rtt_s, mbps, source.choice((0.0, 0.2, 0.9)) * rtt_s, seed)
+
+
+def faults_of(seed: int, span_s: float) -> Faults:
+    """Random cuts, shorter and longer than a dead cloud is waited for, resets and departures."""
+    source = random.Random(f"faults {seed}")
+    ends = [0.0]
+    for _ in range(source.randint(0, 2)):
+        start = ends[-1] + source.uniform(0, span_s)
+        length_s = source.choice((source.uniform(0.02, 0.5), source.uniform(0.65, 1.6)))
+        ends += [start, start + length_s]
+    cuts = tuple(pair for pair in list(pairwise(ends[1:]))[::2])
+    resets = tuple(source.uniform(0, span_s) for _ in range(source.randint(0, 2)))
+    departures = tuple(source.uniform(0, span_s) for _ in range(source.randint(0, 2)))
+    return Faults(cuts, resets, departures)
+
+
+def run(
+    chosen: Preset,
+    models: ModelPair,
+    seed: int,
+    *,
+    prompt_ids: Answer = (1, 2),
+    max_tokens: int = 3,
+    ends: frozenset[int] = frozenset(),
+    ignore_eos: bool = False,
+    link: LinkPair | None = None,
+    times: ModelTimes | None = None,
+    faults: Faults | None = None,
+    lost_cloud: LostCloud = LostCloud.WAIT,
+    liveness_times: LivenessTimes = LIVENESS,
+    completes_stop: Callable[[int], bool] = lambda token_id: False,
+) -> Simulated:
+    """One request over the simulator; checks what must hold of every answer."""
+    request = EdgeRequest(
+        session=seed + 1,
+        prompt_ids=prompt_ids,
+        vocabulary_hash="scripted",
+        vocabulary_size=models.vocabulary_size,
+        sampling=models.sampling,
+        seed=seed,
+        max_tokens=max_tokens,
+        preset=chosen,
+        eos_token_ids=ends,
+        ignore_eos=ignore_eos,
+    )
+    result = simulate(
+        request,
+        models.draft_law,
+        models.target_law,
+        link or link_of(seed),
+        times,
+        faults,
+        lost_cloud,
+        liveness_times,
+        completes_stop=completes_stop,
+    )
+    committed = [token for _, commit in result.commits for token in commit.token_ids]
+    assert tuple(committed) == result.token_ids, "something was repeated or lost on the way out"
+    assert result.stats.tokens == len(committed)
+    assert len(committed) <= max_tokens
+    return result
+
+
+def answer_law(
+    models: ModelPair,
+    max_tokens: int = 3,
+    prompt_ids: Answer = (1, 2),
+    ends: frozenset[int] = frozenset(),
+) -> dict[Answer, float]:
+    """The exact probability of every answer of the target model alone."""
+    open_answers: dict[Answer, float] = {(): 1.0}
+    law: dict[Answer, float] = {}
+    for _ in range(max_tokens):
+        longer: dict[Answer, float] = {}
+        for answer, probability in open_answers.items():
+            next_law = models.target_law((*prompt_ids, *answer))
+            for token in next_law.nonzero()[0].tolist():
+                kept = law if token in ends else longer
+                kept[(*answer, token)] = probability * float(next_law[token])
+        open_answers = longer
+    return law | open_answers
+
+
+def assert_sample(answers: Counter[Answer], law: Mapping[Answer, float]) -> None:
+    """Chi-squared test of answers against their law; rare answers are counted as one."""
+    assert set(answers) <= set(law), "an answer of probability zero"
+    total = answers.total() / sum(law.values())
+    common = [answer for answer in law if law[answer] * total >= 5]
+    rare = [answer for answer in law if law[answer] * total < 5]
+    observed = [answers[answer] for answer in common]
+    expected = [law[answer] for answer in common]
+    if sum(law[answer] for answer in rare) * total >= 5:
+        observed.append(sum(answers[answer] for answer in rare))
+        expected.append(sum(law[answer] for answer in rare))
+    else:  # too few even together: the largest cell takes them
+        largest = int(np.argmax(expected))
+        observed[largest] += sum(answers[answer] for answer in rare)
+        expected[largest] += sum(law[answer] for answer in rare)
+    assert_fits(observed, expected)

@@ -1,0 +1,199 @@
+"""Both machines face to face, without a link: one frame at a time, and a look at each."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tandem.core.chance import Chance
+from tandem.core.laws import Array
+from tandem.policy.presets import Preset
+from tandem.protocol.cloud import CloudMachine, CloudModel, VerifyWork
+from tandem.protocol.edge import EdgeMachine
+from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
+from tandem.protocol.messages import CloudMessage, EdgeMessage, Open, Work
+from tandem.protocol.outputs import (
+    Commit,
+    Drafted,
+    DraftWork,
+    EdgeOutput,
+    EdgeRequest,
+    Interrupt,
+    Reconnect,
+    Send,
+)
+from tests.protocol.cases import Answer, ModelPair
+
+VOCABULARY_HASH = "scripted"
+CONTEXT_LENGTH = 64
+
+ToCloud = Callable[[CloudMachine, EdgeMessage], None]
+ToEdge = Callable[[EdgeMachine, CloudMessage], bool]
+
+
+def request_for(
+    chosen: Preset,
+    models: ModelPair,
+    *,
+    seed: int = 1,
+    prompt_ids: Answer = (1, 2),
+    max_tokens: int = 12,
+    ends: frozenset[int] = frozenset(),
+) -> EdgeRequest:
+    return EdgeRequest(
+        session=7,
+        prompt_ids=prompt_ids,
+        vocabulary_hash=VOCABULARY_HASH,
+        vocabulary_size=models.vocabulary_size,
+        sampling=models.sampling,
+        seed=seed,
+        max_tokens=max_tokens,
+        preset=chosen,
+        eos_token_ids=ends,
+    )
+
+
+def model_for(models: ModelPair, ends: frozenset[int] = frozenset()) -> CloudModel:
+    return CloudModel(
+        model_name="scripted",
+        vocabulary_hash=VOCABULARY_HASH,
+        vocabulary_size=models.vocabulary_size,
+        context_length=CONTEXT_LENGTH,
+        eos_token_ids=ends,
+        max_draft_length=8,
+    )
+
+
+def laws_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> Array:
+    """What a target model answers to a work."""
+    context = (*cloud.committed.since(0)[: work.keep], *work.token_ids)
+    ends = range(len(context) - work.wanted + 1, len(context) + 1)
+    return np.stack([models.target_law(context[:end]) for end in ends])
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How many turns things take: drafting a token, judging, a frame's way up and down."""
+
+    draft: int = 1
+    judge: int = 1
+    up: int = 1
+    down: int = 1
+
+
+class Lockstep:
+    """Runs a request to its end, in turns; the machines' clock stands still.
+
+    `to_cloud` and `to_edge` see every frame just before the machine that is about to take it. Where
+    `to_edge` returns False the edge finds the stream broken instead.
+    """
+
+    def __init__(
+        self,
+        chosen: Preset,
+        models: ModelPair,
+        *,
+        seed: int = 1,
+        max_tokens: int = 12,
+        ends: frozenset[int] = frozenset(),
+        target_ends: frozenset[int] | None = None,
+        chance: Chance | None = None,
+        pace: Pace | None = None,
+        to_cloud: ToCloud = lambda cloud, message: None,
+        to_edge: ToEdge = lambda edge, message: True,
+    ) -> None:
+        request = request_for(chosen, models, seed=seed, max_tokens=max_tokens, ends=ends)
+        liveness = Liveness(LostCloud.WAIT, LivenessTimes(), now=0.0)
+        self.edge = EdgeMachine(request, liveness, chance=chance)
+        self.cloud: CloudMachine | None = None
+        self.committed: list[int] = []
+        self._models = models
+        self._model = model_for(models, ends if target_ends is None else target_ends)
+        self._chance = chance
+        self._pace = pace or Pace()
+        self._to_cloud = to_cloud
+        self._to_edge = to_edge
+        self._turn = 0
+        self._up: deque[tuple[int, EdgeMessage]] = deque()
+        self._down: deque[tuple[int, CloudMessage]] = deque()
+        self._drafting: tuple[int, DraftWork, list[Drafted]] | None = None
+        self._judging: tuple[int, Array] | None = None
+        self._apply(self.edge.connect(0.0))
+
+    def run(self) -> Answer:
+        """The answer, as the sum of what was committed."""
+        while self.edge.finish_reason is None:
+            self._turn += 1
+            assert self._turn < 10_000, "the machines wait for each other"
+            self._draft()
+            self._judge()
+            while self._up and self._up[0][0] <= self._turn:
+                self._receive_at_cloud(self._up.popleft()[1])
+            while self._down and self._down[0][0] <= self._turn:
+                self._receive_at_edge(self._down.popleft()[1])
+        return tuple(self.committed)
+
+    def _apply(self, outputs: list[EdgeOutput]) -> None:
+        for output in outputs:
+            match output:
+                case Send(message):
+                    self._up.append((self._turn + self._pace.up, message))
+                case Commit(token_ids):
+                    self.committed += token_ids
+                case Interrupt():
+                    self._drafting = None
+                case Reconnect():
+                    self._up.clear()
+                    self._down.clear()
+                    self.cloud = self._judging = None
+                    self._apply(self.edge.connect(0.0))
+
+    def _draft(self) -> None:
+        if self._drafting and self._drafting[0] <= self._turn:
+            _, work, drafts = self._drafting
+            self._drafting = None
+            kv_length = work.position + len(drafts) - 1
+            self._apply(self.edge.drafted(work, drafts, kv_length, 0.0))
+        next_work = self.edge.work(0.0)
+        if next_work:
+            drafts = self._drafts(next_work)
+            self._drafting = (self._turn + self._pace.draft * len(drafts), next_work, drafts)
+
+    def _drafts(self, work: DraftWork) -> list[Drafted]:
+        context = self.edge.context(work)
+        drafts: list[Drafted] = []
+        while len(drafts) < work.count and not (drafts and drafts[-1].token_id in work.ends):
+            law = self._models.draft_law(context)
+            token = self.edge.rule.propose(law, len(context))
+            drafts.append(Drafted(token, law))
+            context = (*context, token)
+        return drafts
+
+    def _judge(self) -> None:
+        if self.cloud is None:
+            return
+        if self._judging and self._judging[0] <= self._turn:
+            laws = self._judging[1]
+            self._judging = None
+            self._send_down(self.cloud.complete(laws, Work(verify_s=0.01)))
+        work = self.cloud.work()
+        if work:
+            laws = laws_for(self._models, self.cloud, work)
+            self._judging = (self._turn + self._pace.judge, laws)
+
+    def _receive_at_cloud(self, message: EdgeMessage) -> None:
+        if isinstance(message, Open):
+            self.cloud = CloudMachine(message, self._model, self._chance)
+            self._send_down([self.cloud.opened()])
+            return
+        assert self.cloud is not None
+        self._to_cloud(self.cloud, message)
+        self._send_down(self.cloud.receive(message))
+
+    def _send_down(self, messages: list[CloudMessage]) -> None:
+        self._down += [(self._turn + self._pace.down, message) for message in messages]
+
+    def _receive_at_edge(self, message: CloudMessage) -> None:
+        whole = self._to_edge(self.edge, message)
+        self._apply(self.edge.receive(message, 0.0) if whole else self.edge.lost(0.0))

@@ -1,0 +1,153 @@
+"""The law of short answers through both machines, in fractions: equal to the target's, not nearly.
+
+Every path through the random choices is walked once, so nothing here is a sample.
+"""
+
+from fractions import Fraction
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.core.chance import Purpose
+from tandem.core.laws import Array, Sampling
+from tandem.netem.simulator import LawOf
+from tandem.policy.presets import Preset, Schedule
+from tandem.protocol.outputs import EdgeRequest
+from tests.exact import ExactChance, fractions, outcome_law
+from tests.protocol.cases import Answer, ModelPair, preset, scheduled
+from tests.protocol.lockstep import Lockstep, Pace
+
+
+class NumberPerDecision:
+    """Chance with one number in (0, 1) per (position, purpose, draw), as a seeded one has.
+
+    A decision taken again sees the same number, also where other laws are at stake then. The number
+    is known as an interval, which every decision narrows.
+    """
+
+    def __init__(self, chance: ExactChance) -> None:
+        self._chance = chance
+        self._known: dict[tuple[int, Purpose, int], tuple[Fraction, Fraction]] = {}
+
+    def happens(
+        self, numerator: Any, denominator: Any, position: int, purpose: Purpose, draw: int = 0
+    ) -> bool:
+        if denominator <= 0 or numerator >= denominator:
+            return bool(numerator > 0)
+        bar = Fraction(numerator) / Fraction(denominator)
+        return self._cell([Fraction(0), bar, Fraction(1)], (position, purpose, draw)) == 0
+
+    def pick(self, weights: Array, position: int, purpose: Purpose, draw: int = 0) -> int:
+        bounds = [Fraction(0), *accumulate(Fraction(weight) for weight in weights)]
+        scaled = [bound / bounds[-1] for bound in bounds]
+        return self._cell(scaled, (position, purpose, draw))
+
+    def _cell(self, bounds: list[Fraction], decision: tuple[int, Purpose, int]) -> int:
+        """Which of the cells between `bounds` the number lies in."""
+        low, high = self._known.get(decision, (Fraction(0), Fraction(1)))
+        cells = [(max(low, start), min(high, end)) for start, end in pairwise(bounds)]
+        widths = [max(Fraction(0), end - start) for start, end in cells]
+        index = self._chance.pick(np.array(widths, dtype=object), *decision)
+        self._known[decision] = cells[index]
+        return index
+
+
+def pair_of(draft: dict[int, list[int]], target: dict[int, list[int]]) -> ModelPair:
+    """Models whose law depends on the last token; weights add up to powers of two, so that no
+    probability is rounded where it becomes a float."""
+
+    def law_of(weights: dict[int, list[int]]) -> LawOf:
+        laws = {last: fractions(row) for last, row in weights.items()}
+        return lambda context: laws[context[-1]]
+
+    return ModelPair(3, law_of(draft), law_of(target), Sampling())
+
+
+MODELS = pair_of(
+    draft={0: [1, 2, 5], 1: [4, 4, 0], 2: [1, 1, 14]},
+    target={0: [4, 3, 1], 1: [2, 2, 4], 2: [8, 5, 3]},
+)
+METHODS: dict[str, tuple[Preset, int]] = {
+    "dsd, 1": (preset("dsd", 1), 4),
+    "dsd, 2": (preset("dsd", 2), 4),
+    "dsd, 3": (preset("dsd", 3), 3),
+    "dssd-full, 2": (preset("dssd-full", 2), 3),
+    "dssd, M 3": (preset("dssd", 2, answer_top=3), 3),
+    "dssd, M 0, R 0": (preset("dssd", 2, answer_top=0, answer_tail_draws=0), 2),
+    "dssd, M 0, R 1": (preset("dssd", 1, answer_top=0, answer_tail_draws=1), 2),
+    "dssd, M 1, R 0": (preset("dssd", 2, answer_top=1, answer_tail_draws=0), 2),
+    "dssd, M 1, R 2": (preset("dssd", 1, answer_top=1, answer_tail_draws=2), 2),
+    "pipelined": (scheduled("dsd", Schedule(2, 1, bonus=False)), 3),
+    "pipelined, chunks of two": (scheduled("dsd", Schedule(4, 2, bonus=False)), 3),
+}
+OWN_TOKENS = {
+    "pipelined, bonus": scheduled("dsd", Schedule(2, 1)),
+    "pipelined, bonus, chunks of two": scheduled("dsd", Schedule(4, 2)),
+    "streaming": scheduled("dsd", Schedule(2, 1, decode_when_idle=True)),
+    "streaming, whole window": scheduled("dsd", Schedule(2, 2, decode_when_idle=True)),
+}
+PACES = [Pace(), Pace(judge=3), Pace(draft=3, judge=4), Pace(up=3, down=2), Pace(draft=3, down=4)]
+ENDS = frozenset({0})
+
+
+def exact_answer_law(max_tokens: int, ends: frozenset[int]) -> dict[Answer, Fraction]:
+    law: dict[Answer, Fraction] = {(): Fraction(1)}
+    for _ in range(max_tokens):
+        law = {
+            longer: mass * probability
+            for answer, mass in law.items()
+            for longer, probability in continuations(answer, ends)
+        }
+    return law
+
+
+def continuations(answer: Answer, ends: frozenset[int]) -> list[tuple[Answer, Fraction]]:
+    if answer and answer[-1] in ends:
+        return [(answer, Fraction(1))]
+    next_law = MODELS.target_law((1, 2, *answer))
+    return [((*answer, token), mass) for token, mass in enumerate(next_law) if mass]
+
+
+def law_through_the_machines(
+    chosen: Preset, max_tokens: int, pace: Pace, ends: frozenset[int] = frozenset()
+) -> dict[Answer, Fraction]:
+    def answer(chance: ExactChance) -> Answer:
+        return Lockstep(
+            chosen,
+            MODELS,
+            max_tokens=max_tokens,
+            ends=ends,
+            pace=pace,
+            chance=NumberPerDecision(chance),
+        ).run()
+
+    return outcome_law(answer, once=False)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_answers_law_is_the_targets(method: str) -> None:
+    chosen, max_tokens = METHODS[method]
+    law = law_through_the_machines(chosen, max_tokens, Pace())
+    assert law == exact_answer_law(max_tokens, frozenset())
+
+
+@pytest.mark.parametrize("method", OWN_TOKENS)
+@pytest.mark.parametrize("ends", [frozenset(), ENDS], ids=["no ends", "ends"])
+def test_so_it_is_where_the_cloud_goes_on_alone(method: str, ends: frozenset[int]) -> None:
+    """Whichever positions it takes before their drafts arrive."""
+    for pace in PACES:
+        law = law_through_the_machines(OWN_TOKENS[method], 3, pace, ends)
+        assert law == exact_answer_law(3, ends), pace
+
+
+def test_chunks_cut_short_by_an_end_would_be_biased(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come before the cloud goes on alone, where others come after."""
+    monkeypatch.setattr(EdgeRequest, "draft_ends", property(lambda request: request.eos_token_ids))
+    chosen = OWN_TOKENS["streaming, whole window"]
+    biased = [
+        law_through_the_machines(chosen, 3, pace, ENDS) != exact_answer_law(3, ENDS)
+        for pace in PACES
+    ]
+    assert biased == [False, False, True, False, False]

@@ -1,0 +1,203 @@
+"""Whatever the method, schedule, link and faults: answers are distributed as the target model's.
+
+Seeded chi-squared tests of whole answers through both machines over the simulator.
+"""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tandem.core.acceptance import residual
+from tandem.core.chance import Chance, Purpose
+from tandem.core.laws import Array, Sampling
+from tandem.netem.link_model import LinkPair, link_from
+from tandem.netem.simulator import ModelTimes
+from tandem.policy.presets import Preset, Schedule
+from tandem.protocol.outputs import EdgeRequest
+from tandem.protocol.rules import Proposal, RejectionRule
+from tests.protocol.cases import (
+    Answer,
+    ModelPair,
+    answer_law,
+    assert_sample,
+    faults_of,
+    model_pair,
+    opposed_pair,
+    preset,
+    run,
+    scheduled,
+)
+
+SAMPLES = 1000
+CLOSE = model_pair(3, sharpness=1.5)
+OPPOSED = opposed_pair()
+METHODS: dict[str, tuple[ModelPair, str, dict[str, Any]]] = {
+    "ar": (CLOSE, "ar", {}),
+    "dsd": (CLOSE, "dsd", {}),
+    "dsd, opposed": (OPPOSED, "dsd", {}),
+    "dsd, float16": (CLOSE, "dsd", {"uplink_precision": "float16"}),
+    "dssd": (CLOSE, "dssd", {}),
+    "dssd, M 0, R 0": (OPPOSED, "dssd", {"answer_top": 0, "answer_tail_draws": 0}),
+    "dssd, M 0, R 2": (OPPOSED, "dssd", {"answer_top": 0, "answer_tail_draws": 2}),
+    "dssd, M 1, R 0": (OPPOSED, "dssd", {"answer_top": 1, "answer_tail_draws": 0}),
+    "dssd, M 1, R 1": (OPPOSED, "dssd", {"answer_top": 1, "answer_tail_draws": 1}),
+    "dssd, M 2, R 3": (OPPOSED, "dssd", {"answer_top": 2, "answer_tail_draws": 3}),
+    "dssd-full": (OPPOSED, "dssd-full", {}),
+    "coupled": (CLOSE, "coupled", {}),
+    "coupled, opposed": (OPPOSED, "coupled", {}),
+}
+CASES = [(method, length) for method in METHODS if method != "ar" for length in (1, 2, 3)]
+
+
+def sample(
+    chosen: Preset, models: ModelPair, samples: int = SAMPLES, **options: Any
+) -> Counter[Answer]:
+    """Answers over links all different; a third of them with faults as well."""
+    return Counter(
+        run(
+            chosen,
+            models,
+            seed,
+            faults=faults_of(seed, span_s=0.5) if seed % 3 == 0 else None,
+            **options,
+        ).token_ids
+        for seed in range(samples)
+    )
+
+
+def check_method(method: str, draft_length: int) -> None:
+    models, name, choices = METHODS[method]
+    answers = sample(preset(name, draft_length, **choices), models)
+    assert_sample(answers, answer_law(models))
+
+
+@pytest.mark.parametrize(("method", "draft_length"), [("ar", 1), *CASES])
+def test_presets(method: str, draft_length: int) -> None:
+    check_method(method, draft_length)
+
+
+class AcceptsAll(RejectionRule):
+    """Wrong: the draft model's law comes out."""
+
+    def accepts(self, target_probs: Array, proposal: Proposal, position: int) -> bool:
+        return True
+
+
+class RecoversFromTarget(RejectionRule):
+    """Wrong: what was refused may come back."""
+
+    def recovered(self, target_probs: Array, proposal: Proposal, position: int) -> int:
+        return self.own_token(target_probs, position)
+
+
+class AcceptsUpsideDown(RejectionRule):
+    """Wrong: the ratio as DSSD and TSLT print it."""
+
+    def accepts(self, target_probs: Array, proposal: Proposal, position: int) -> bool:
+        assert proposal.draft_probs is not None
+        drafted = proposal.draft_probs[proposal.token_id]
+        return self.chance.happens(
+            drafted, target_probs[proposal.token_id], position, Purpose.ACCEPT
+        )
+
+
+@pytest.mark.parametrize("wrong", [AcceptsAll, RecoversFromTarget, AcceptsUpsideDown])
+@pytest.mark.parametrize("draft_length", [1, 3])
+def test_a_wrong_rule_fails_the_same_test(
+    wrong: type[RejectionRule], draft_length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tandem.protocol.cloud.acceptance_rule", lambda chosen, seed, chance: wrong(chance)
+    )
+    with pytest.raises(AssertionError, match="chi-squared"):
+        check_method("dsd, opposed", draft_length)
+
+
+@pytest.mark.parametrize("draft_length", [1, 2, 3])
+def test_drawing_afresh_with_the_full_law_fails_the_same_test(
+    draft_length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def afresh(
+        answer: object, target: Array, draft: Array, need: Any, chance: Chance, position: int
+    ) -> int:
+        return chance.pick(residual(target, draft), position, Purpose.RECOVER, need.draw)
+
+    monkeypatch.setattr("tandem.protocol.recovery.finish_with_full_law", afresh)
+    with pytest.raises(AssertionError, match="chi-squared"):
+        check_method("dssd, M 1, R 0", draft_length)
+
+
+def idle(window: int, chunk: int, bonus: bool = True) -> Schedule:
+    return Schedule(window, chunk, bonus=bonus, decode_when_idle=True)
+
+
+COMPOSITIONS = {
+    "pipelined, 2 chunks": scheduled("dsd", Schedule(4, 2, verify_on_arrival=True, bonus=False)),
+    "pipelined, 4 chunks": scheduled("dsd", Schedule(4, 1, verify_on_arrival=True, bonus=False)),
+    "pipelined, whole chunks": scheduled("dsd", Schedule(6, 2, bonus=False)),
+    "pipelined, uneven": scheduled("dsd", Schedule(3, 2, bonus=False)),
+    "pipelined, bonus": scheduled("dsd", Schedule(4, 2)),
+    "pipelined, bonus, on arrival": scheduled("dsd", Schedule(3, 1, verify_on_arrival=True)),
+    "pipelined, float16": scheduled("dsd", Schedule(4, 2, bonus=False), uplink_precision="float16"),
+    "pipelined, split": scheduled(
+        "dssd", Schedule(4, 2, bonus=False), answer_top=1, answer_tail_draws=0
+    ),
+    "pipelined, split, bonus": scheduled("dssd", Schedule(3, 1), answer_top=1, answer_tail_draws=1),
+    "pipelined, full answers": scheduled("dssd-full", Schedule(4, 2, bonus=False)),
+    "stop and wait, no bonus": scheduled("dsd", Schedule(2, 2, bonus=False)),
+    "streaming": scheduled("dsd", idle(4, 1)),
+    "streaming, no bonus": scheduled("dsd", idle(4, 2, bonus=False)),
+    "streaming, whole window": scheduled("dsd", idle(3, 3)),
+    "streaming, shared noise": scheduled("coupled", idle(4, 1)),
+}
+
+
+@pytest.mark.parametrize("composition", COMPOSITIONS)
+@pytest.mark.parametrize("models", [CLOSE, OPPOSED], ids=["close", "opposed"])
+def test_schedules(composition: str, models: ModelPair) -> None:
+    answers = sample(COMPOSITIONS[composition], models, samples=600, max_tokens=4)
+    assert_sample(answers, answer_law(models, max_tokens=4))
+
+
+SLOW_CLOUD = ModelTimes(draft_s=0.02, verify_first_s=0.05, verify_further_s=0.0)
+
+
+def check_with_ends(chosen: Preset, samples: int) -> None:
+    """Answers that token 0 ends, over a link that is always the same."""
+    models, ends = model_pair(3, sharpness=1.5, noise=0.8), frozenset({0})
+
+    def link(seed: int) -> LinkPair:
+        return link_from(0.03, None, 0.0, seed)
+
+    answers = Counter(
+        run(
+            chosen, models, seed, max_tokens=4, ends=ends, link=link(seed), times=SLOW_CLOUD
+        ).token_ids
+        for seed in range(samples)
+    )
+    assert_sample(answers, answer_law(models, 4, ends=ends))
+
+
+@pytest.mark.parametrize("composition", COMPOSITIONS)
+def test_ends_of_text(composition: str) -> None:
+    check_with_ends(COMPOSITIONS[composition], samples=800)
+
+
+def test_sending_ends_of_text_early_fails_the_same_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk cut short by an end of text would be in time where others find the cloud gone on."""
+    monkeypatch.setattr(EdgeRequest, "draft_ends", property(lambda request: request.eos_token_ids))
+    with pytest.raises(AssertionError, match="chi-squared"):
+        check_with_ends(scheduled("dsd", idle(4, 4, bonus=False)), samples=2500)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Sampling(top_k=2), Sampling(top_p=0.7), Sampling(temperature=0.6, top_k=3, top_p=0.9)],
+    ids=["top-k", "top-p", "both, colder"],
+)
+@pytest.mark.parametrize("name", ["ar", "dsd", "dssd", "dssd-full", "coupled"])
+def test_truncated_laws(name: str, sampling: Sampling) -> None:
+    models = model_pair(4, sampling=sampling, noise=0.8)
+    answers = sample(preset(name, 2, answer_top=1, answer_tail_draws=1), models, samples=600)
+    assert_sample(answers, answer_law(models))

@@ -1,0 +1,25 @@
+"""A pair of scripted models, for commands that would load real ones."""
+
+from __future__ import annotations
+
+from tandem.commands.models import ModelPair
+from tandem.engine.scripted import ScriptedEngine, noisy_law, scripted_law
+from tandem.engine.scripted_tokenizer import ScriptedTokenizer
+
+VOCABULARY = 64
+CONTEXT = 512
+
+
+def scripted_pair(draft_vocabulary: int = VOCABULARY) -> ModelPair:
+    """Accepts most drafts. Nothing ends an answer but its length."""
+    target = scripted_law(1, VOCABULARY, sharpness=9.0)
+    draft = noisy_law(
+        scripted_law(1, draft_vocabulary, sharpness=9.0),
+        scripted_law(2, draft_vocabulary, sharpness=9.0),
+        0.3,
+    )
+    return ModelPair(
+        draft=ScriptedEngine(draft_vocabulary, draft, context_length=CONTEXT),
+        target=ScriptedEngine(VOCABULARY, target, context_length=CONTEXT),
+        tokenizer=ScriptedTokenizer(draft_vocabulary),
+    )

@@ -1,0 +1,126 @@
+"""`tandem doctor`: good on this installation, and it names what is bad."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tandem.cli import main
+from tandem.commands import check_installation
+from tandem.commands.check_installation import installation_checks
+from tandem.commands.check_models import misfits
+from tandem.commands.check_suite import describe_suite, judge_suite
+from tandem.commands.checks import Check, check
+from tandem.commands.embedded import EmbeddedSuite
+from tandem_api.aggregator.v1 import aggregator_pb2 as pb
+from tests.unit.cli.scripted_pair import scripted_pair
+
+REPOSITORY = Path(__file__).parents[3]
+
+
+def doctor(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["doctor", *arguments])
+
+
+def test_this_installation_and_the_demo_pair_are_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    ended = doctor("--json")
+    outcome = json.loads(ended.stdout)
+    assert ended.exit_code == 0, ended.stdout
+    assert outcome["ok"]
+    names = {found["name"] for found in outcome["checks"]}
+    assert {"python", "torch", "grpc", "protobuf freshness", "port", "one vocabulary"} <= names
+
+
+def test_a_bad_check_says_what_to_do_and_does_not_end_the_others(tmp_path: Path) -> None:
+    ended = doctor("--draft", str(tmp_path))
+    assert ended.exit_code == 1
+    (bad,) = [line for line in ended.stdout.splitlines() if line.startswith("bad")]
+    assert "draft model: " in bad
+    assert "--draft" in bad
+    assert any(line.startswith("ok   target model: ") for line in ended.stdout.splitlines())
+    assert ended.stderr == "error: bad: draft model; see above for what to do\n"
+
+
+def test_nobody_at_the_endpoint() -> None:
+    ended = doctor("--endpoint", "127.0.0.1:1", "--json")
+    last = json.loads(ended.stdout)["checks"][-1]
+    assert ended.exit_code == 1
+    assert (last["name"], last["ok"]) == ("endpoint", False)
+    assert "UNAVAILABLE" in last["found"]
+    assert "tandem up" in last["todo"]
+
+
+async def test_two_ends_that_fit() -> None:
+    async with EmbeddedSuite(scripted_pair()) as suite:
+        checks = judge_suite(suite.target, await describe_suite(suite.target))
+    assert [found.name for found in checks] == ["endpoint", "edge", "cloud", "both ends"]
+    assert all(found.ok for found in checks)
+
+
+async def test_two_ends_with_different_vocabularies() -> None:
+    async with EmbeddedSuite(scripted_pair(draft_vocabulary=32)) as suite:
+        last = judge_suite(suite.target, await describe_suite(suite.target))[-1]
+    assert not last.ok
+    assert "the vocabularies differ" in last.found
+    assert "scripted has 32 logits, scripted has 64" in last.found
+
+
+def test_an_edge_that_cannot_reach_its_cloud() -> None:
+    described = pb.DescribeResponse(cloud_error="10.0.0.1:50051: UNAVAILABLE")
+    last = judge_suite("here:1", described)[-1]
+    assert (last.name, last.ok, last.found) == ("cloud", False, "10.0.0.1:50051: UNAVAILABLE")
+
+
+def test_models_with_another_end_of_text_still_fit() -> None:
+    pair = scripted_pair()
+    assert misfits(pair.draft, pair.target) == []
+
+
+@pytest.fixture
+def changed_protos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the .proto files, in the place of the repository's."""
+    shutil.copytree(REPOSITORY / "protos", tmp_path / "protos")
+    monkeypatch.setattr(check_installation, "REPOSITORY", tmp_path)
+    return tmp_path / "protos" / "tandem_api"
+
+
+def freshness() -> Check:
+    (found,) = [found for found in installation_checks() if found.name == "protobuf freshness"]
+    return found
+
+
+def test_stale_protobuf_code_is_noticed(changed_protos: Path) -> None:
+    assert freshness().ok
+    path = changed_protos / "verifier" / "v1" / "verifier.proto"
+    path.write_text(path.read_text() + "\nmessage Added { uint32 number = 1; }\n")
+    assert not freshness().ok
+    assert "verifier.proto has changed" in freshness().found
+    assert "make proto" in freshness().todo
+
+
+def test_a_proto_without_code_is_noticed(changed_protos: Path) -> None:
+    (changed_protos / "added").mkdir()
+    (changed_protos / "added" / "added.proto").write_text(
+        'syntax = "proto3";\npackage tandem_api.added;\nmessage Added {}\n'
+    )
+    assert not freshness().ok
+
+
+def test_without_protos_there_is_nothing_to_compare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_installation, "REPOSITORY", tmp_path)
+    assert freshness().ok
+
+
+def test_a_check_is_one_line() -> None:
+    def fail() -> str:
+        raise ValueError("two\nlines")
+
+    assert check("it", fail, "mend it").line() == "bad  it: two lines; mend it"
+    assert check("it", lambda: "fine", "mend it").line() == "ok   it: fine"

@@ -1,0 +1,149 @@
+"""`tandem generate` with scripted models: its output, its figures, what it refuses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tandem.cli import main
+from tandem.policy.presets import PRESETS
+from tests.unit.cli.scripted_pair import scripted_pair
+
+FIELDS = {
+    *("text", "token_ids", "finish_reason", "preset", "seed", "ttft_s", "tpot_s", "duration_s"),
+    *("tokens", "rounds", "drafted", "accepted", "acceptance_rate", "target_passes"),
+    *("uplink_bytes", "downlink_bytes", "prompt_tokens", "resumes", "unverified", "links_lost"),
+}
+
+
+@pytest.fixture(autouse=True)
+def scripted_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the place of the demo pair."""
+    monkeypatch.setattr("tandem.commands.generate.load_pair", lambda draft, target: scripted_pair())
+
+
+def generate(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["generate", *arguments], prog_name="tandem")
+
+
+def answer(*arguments: str) -> dict[str, Any]:
+    ended = generate("--prompt", "hello", "--max-tokens", "24", "--json", *arguments)
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def test_json_is_one_object_with_the_promised_fields() -> None:
+    found = answer("--seed", "7")
+    assert set(found) == FIELDS
+    assert found["tokens"] == len(found["token_ids"]) == 24
+    assert found["text"] == "".join(f"<{token}>" for token in found["token_ids"])
+    assert (found["preset"], found["seed"], found["finish_reason"]) == ("coupled", 7, "length")
+    assert found["acceptance_rate"] == found["accepted"] / found["drafted"]
+    assert 0 < found["ttft_s"] <= found["duration_s"]
+    assert 0 < found["tpot_s"] <= (found["duration_s"] - found["ttft_s"]) / 23
+    assert found["prompt_tokens"] == len("hello")
+    assert (found["unverified"], found["resumes"], found["links_lost"]) == ([], 0, 0)
+
+
+@pytest.mark.parametrize("preset", list(PRESETS))
+def test_greedy_text_is_the_same_for_every_preset(preset: str) -> None:
+    found = answer("--preset", preset, "--temperature", "0")
+    assert found["preset"] == preset
+    assert found["text"] == answer("--preset", "ar", "--temperature", "0")["text"]
+    assert (found["acceptance_rate"] is None) == (preset == "ar")
+
+
+def test_people_get_text_and_one_line_of_figures() -> None:
+    ended = generate("--prompt", "hello", "--max-tokens", "24", "--seed", "7")
+    assert ended.exit_code == 0
+    assert ended.stdout == answer("--seed", "7")["text"] + "\n"
+    assert len(ended.stderr.splitlines()) == 1
+    for word in ("24 tokens", "TTFT", "TPOT", "acceptance", "bytes per token"):
+        assert word in ended.stderr
+
+
+def test_a_prompt_of_ids_and_a_chat_mean_what_they_say() -> None:
+    ids = ",".join(str(ord(letter) % 64) for letter in "hello")
+    as_ids = generate("--prompt-ids", ids, "--max-tokens", "24", "--json")
+    as_chat = generate("--chat", "hello", "--max-tokens", "24", "--json")
+    assert json.loads(as_ids.stdout)["text"] == answer()["text"]
+    assert json.loads(as_chat.stdout)["text"] == answer()["text"]
+
+
+def test_sampling_stops_and_overrides_reach_the_models() -> None:
+    free = answer()
+    assert answer("--seed", "1")["text"] != free["text"]
+    assert answer("--top-k", "1")["text"] == answer("--temperature", "0")["text"]
+    third = f"<{free['token_ids'][2]}>"
+    stopped = answer("--stop", "never", "--stop", third)
+    assert stopped["text"] == free["text"][: free["text"].index(third)]
+    assert stopped["finish_reason"] == "stop"
+    longer, shorter = (answer("--draft-length", length) for length in ("8", "1"))
+    assert longer["text"] == shorter["text"] == free["text"]
+    assert longer["rounds"] < shorter["rounds"]
+    sparse = answer("--preset", "dssd", "--answer-top", "0", "--answer-tail-draws", "0")
+    assert sparse["downlink_bytes"] != answer("--preset", "dssd")["downlink_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--preset", "fast"], f"--preset: unknown: 'fast'; there are {', '.join(PRESETS)}"),
+        (["--max-tokens", "0"], "--max-tokens: must be at least 1, is 0"),
+        (["--max-tokens", "-1"], "--max-tokens: must be 0…2^32-1, is -1"),
+        (["--seed", str(2**64)], "--seed: must be 0…2^64-1"),
+        (["--temperature", "nan"], "--temperature: nan is not in [0, inf)"),
+        (["--temperature", "-1"], "--temperature: -1.0 is not in [0, inf)"),
+        (["--top-k", "-1"], "--top-k: -1 is not in"),
+        (["--top-k", "65"], "--top-k: 65 is not in [0, 64]"),
+        (["--top-p", "0"], "--top-p: 0.0 is not in (0, 1]"),
+        (["--draft-length", "0"], "--draft-length: must be 1…64, is 0"),
+        (["--draft-length", "-2"], "--draft-length: must not be negative, is -2"),
+        (["--draft-length", "99"], "--draft-length: must be 1…64, is 99"),
+        (["--answer-top", "99999"], "--answer-top: must be 0…4096"),
+        (["--stop", ""], "--stop: each must have 1…256 characters"),
+        (["--timeout", "0"], "--timeout: must be above 0, is 0"),
+        (["--lost-cloud", "hope"], "'fail', 'wait', 'edge'"),
+        (["--chat", "x"], "--prompt: give exactly one of --prompt, --prompt-ids and --chat"),
+        (["--endpoint", "nowhere"], "'nowhere' is not HOST:PORT"),
+        (["--endpoint", "h:1", "--draft", "x"], "--draft: the suite at --endpoint has its own"),
+    ],
+)
+def test_a_bad_value_is_one_line_and_code_2(arguments: list[str], words: str) -> None:
+    ended = generate("--prompt", "hello", *arguments)
+    assert ended.exit_code == 2
+    assert words in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+    assert ended.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--prompt: give exactly one of"),
+        (["--prompt", ""], "--prompt: is empty"),
+        (["--prompt", "x" * 600], "--prompt: 600 tokens; the context holds 512"),
+        (["--prompt-ids", "1,x"], '--prompt-ids: must be whole numbers, as "1,2,3"'),
+        (["--prompt-ids", " , "], "--prompt-ids: is empty"),
+        (["--prompt-ids", "1,-1"], "--prompt-ids: [1] = -1 is not in"),
+        (["--prompt-ids", f"{2**32}"], "--prompt-ids: [0] = 4294967296 is not in"),
+        (["--prompt-ids", "64"], "--prompt: [0] = 64 is not in [0, 64)"),
+    ],
+)
+def test_a_bad_prompt_is_one_line_and_code_2(arguments: list[str], words: str) -> None:
+    ended = generate(*arguments)
+    assert ended.exit_code == 2
+    assert words in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_nobody_at_the_endpoint_is_one_line_and_code_1() -> None:
+    ended = generate("--prompt", "x", "--endpoint", "127.0.0.1:1")
+    assert ended.exit_code == 1
+    assert "error: 127.0.0.1:1:" in ended.stderr
+    assert "tandem doctor" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1

@@ -1,0 +1,154 @@
+"""The command group: what it imports, how it fails, with which code."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from tandem import __version__
+from tandem.cli import main
+from tandem.commands.group import CommandGroup, LazyCommand
+from tandem.core.errors import InvalidArgument, TandemError
+
+HEAVY = ("torch", "transformers", "grpc", "numpy", "rich")
+
+
+def modules_after(arguments: list[str]) -> set[str]:
+    """What a fresh interpreter has imported once the command has run."""
+    program = f"""
+import sys
+from tandem.cli import main
+try:
+    main({arguments!r})
+except SystemExit as end:
+    assert not end.code, end.code
+print("MODULES", *sys.modules)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(ended.stdout.partition("MODULES ")[2].split())
+
+
+def test_help_imports_nothing_heavy() -> None:
+    assert not modules_after(["--help"]) & set(HEAVY)
+
+
+def test_planning_needs_no_model_and_no_network_library() -> None:
+    imported = modules_after(["plan", "--paper", "dssd-table-1"])
+    assert not imported & {"torch", "transformers", "grpc"}
+
+
+@pytest.mark.parametrize("command", ["generate", "up", "link", "doctor"])
+def test_a_command_imports_torch_only_when_it_needs_a_model(command: str) -> None:
+    assert "torch" not in modules_after([command, "--help"])
+
+
+@pytest.mark.parametrize("command", ["generate", "up", "serve", "link", "plan", "doctor"])
+def test_every_command_explains_itself(command: str) -> None:
+    shown = CliRunner().invoke(main, [command, "--help"])
+    assert shown.exit_code == 0
+    assert len(shown.stdout.splitlines()) > 5
+    assert command in CliRunner().invoke(main, ["--help"]).stdout
+
+
+def test_version() -> None:
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"{__version__}\n"
+
+
+def failing(error: Exception) -> CommandGroup:
+    @click.group(cls=CommandGroup, commands_on_demand={})
+    @click.option("--debug", is_flag=True)
+    def group(debug: bool) -> None:
+        pass
+
+    @group.command()
+    @click.option("--draft-length", type=int)
+    def act(draft_length: int | None) -> None:
+        raise error
+
+    return group
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "words"),
+    [
+        (TandemError("no\nroom"), 1, "error: no room"),
+        (OSError(13, "denied", "/x"), 1, "error: [Errno 13] denied: '/x'"),
+        (InvalidArgument("draft_length", "is 0"), 2, "--draft-length: is 0; see 'main act --help'"),
+        (
+            InvalidArgument("weights", "are bad"),
+            2,
+            "error: weights: are bad; see 'main act --help'",
+        ),
+        (ModuleNotFoundError("x", name="torch"), 1, "torch is not installed; see 'tandem doctor'"),
+        (KeyError("key"), 1, "unexpected KeyError: 'key'; 'tandem --debug …' shows"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (click.ClickException("plain"), 1, "error: plain"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_failure_is_one_line_and_a_code(error: Exception, exit_code: int, words: str) -> None:
+    ended = CliRunner().invoke(failing(error), ["act"], prog_name="main")
+    assert ended.exit_code == exit_code
+    assert ended.stdout == ""
+    assert words in ended.stderr
+    assert len(ended.stderr.strip().splitlines()) == 1
+
+
+def test_debug_shows_the_trace() -> None:
+    ended = CliRunner().invoke(failing(KeyError("key")), ["--debug", "act"])
+    assert isinstance(ended.exception, KeyError)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing"], "No such command 'nothing'"),
+        (["plan", "--nothing"], "No such option '--nothing'"),
+        (["plan", "--draft-ms", "x"], "'x' is not a valid float"),
+        (["plan", "--paper", "x"], "'dssd-table-1'"),
+        (["link"], "Missing option '--listen'"),
+        (["serve", "nothing"], "'verifier', 'drafter', 'aggregator'"),
+    ],
+)
+def test_bad_usage_is_one_line_and_code_2(arguments: list[str], words: str) -> None:
+    ended = CliRunner().invoke(main, arguments, prog_name="tandem")
+    assert ended.exit_code == 2
+    assert words in ended.stderr
+    assert "--help'" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
+
+
+def test_without_a_command_it_shows_its_help_and_fails() -> None:
+    ended = CliRunner().invoke(main, [])
+    assert ended.exit_code == 2
+    assert "Commands:" in ended.stderr
+
+
+def test_a_reader_that_left_ends_it_quietly() -> None:
+    ended = CliRunner().invoke(failing(BrokenPipeError(32, "gone")), ["act"])
+    assert (ended.exit_code, ended.stderr) == (1, "")
+
+
+def test_commands_can_be_added_in_both_ways() -> None:
+    @click.group(
+        cls=CommandGroup,
+        commands_on_demand={"plan": LazyCommand("tandem.commands.plan:plan", "Predicts.")},
+    )
+    def group() -> None:
+        pass
+
+    @group.command()
+    def more() -> None:
+        """Does more."""
+
+    shown = CliRunner().invoke(group, ["--help"]).stdout
+    assert "Predicts." in shown
+    assert "Does more." in shown
+    assert CliRunner().invoke(group, ["plan", "--paper", "dssd-table-1"]).exit_code == 0
+    assert CliRunner().invoke(group, ["more"]).exit_code == 0

@@ -1,0 +1,50 @@
+"""Deadlines of one request's cloud, over all its streams."""
+
+import pytest
+
+from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
+
+TIMES = LivenessTimes(ping_after_s=1.0, dead_after_s=3.0, give_up_after_s=10.0)
+
+
+def liveness(policy: LostCloud = LostCloud.FAIL, now: float = 100.0) -> Liveness:
+    return Liveness(policy, TIMES, now)
+
+
+def test_a_ping_once_per_silence() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    assert alive.ping_due(100.99) is None
+    assert alive.ping_due(101.0) == 1
+    assert alive.ping_due(102.0) is None
+    alive.heard(102.5)
+    assert alive.ping_due(103.4) is None
+    assert alive.ping_due(103.5) == 2
+
+
+def test_a_fresh_stream_gets_its_own_time() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    assert not alive.is_dead(102.99)
+    assert alive.is_dead(103.0)
+    assert alive.lost(103.0) == 3.0
+    alive.connected(104.0)
+    assert not alive.is_dead(106.0)
+    assert alive.ping_due(105.0) is not None
+
+
+@pytest.mark.parametrize("policy", [LostCloud.FAIL, LostCloud.EDGE])
+def test_an_outage_goes_on_over_silent_streams(policy: LostCloud) -> None:
+    alive = liveness(policy)
+    alive.connected(100.0)
+    alive.heard(101.0)
+    alive.lost(104.0)
+    alive.connected(105.0)
+    assert not alive.is_given_up(110.9)
+    assert alive.is_given_up(111.0)
+    alive.heard(111.5)
+    assert not alive.is_given_up(112.0), "a sign of life ends it"
+
+
+def test_who_waits_never_gives_up() -> None:
+    assert not liveness(LostCloud.WAIT).is_given_up(1e9)
