@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from tandem.settings import Port, ServiceSettings
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
 
 
 class DrafterSettings(ServiceSettings):
@@ -20,7 +23,9 @@ class DrafterSettings(ServiceSettings):
         default="127.0.0.1:50051", min_length=1, description="Address of the verifier."
     )
     model: str = Field(
-        default="models/demo-draft", min_length=1, description="Draft model: folder or hub name."
+        default=str(MODELS / "demo-draft"),
+        min_length=1,
+        description="Draft model: folder or hub name.",
     )
     revision: str | None = Field(default=None, description="Pinned revision of a hub model.")
     device: str = Field(default="cpu", description="cpu, cuda or cuda:N.")

@@ -76,10 +76,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._verifier = verifier
         self._limits = limits
         self._metrics = metrics
-        self._series = metrics.engine(engine.model_name)
         self._admission = Admission(limits.max_sessions, limits.kv_budget_bytes)
         self._thread = EngineThread(engine, "drafter-engine")
-        self._series.queue_depth.set_function(lambda: self._thread.waiting)
+        series = metrics.engine(engine.model_name)
+        series.sessions_open.set_function(lambda: self._admission.sessions)
+        series.kv_bytes.set_function(lambda: self._admission.kv_bytes)
+        series.queue_depth.set_function(lambda: self._thread.waiting)
         self._connection = VerifierConnection(verifier, limits.max_message_bytes)
         self._farewells: set[asyncio.Task[None]] = set()
         self._leaving = False
@@ -159,10 +161,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         liveness = Liveness(request.lost_cloud, self._limits.liveness, time.monotonic())
         machine = EdgeMachine(edge_request, liveness, text.completes_stop)
         traffic = Traffic()
-        self._series.sessions_open.set(self._admission.sessions)
         log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
         async with self._thread.session(capacity) as kv:
-            self._series.kv_bytes.set(self._engine.kv_bytes_in_use)
             session = DrafterSession(
                 machine,
                 self._thread,
@@ -253,8 +253,6 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             series.draft_step.observe(stats.draft_s / stats.drafted)
         for hop_s in stats.hops_s:
             series.round_trip.observe(max(0.0, hop_s))
-        self._series.sessions_open.set(self._admission.sessions)
-        self._series.kv_bytes.set(self._engine.kv_bytes_in_use)
         log.info(
             "request finished",
             tokens=stats.tokens,

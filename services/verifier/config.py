@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from tandem.settings import Port, ServiceSettings
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
 
 
 class VerifierSettings(ServiceSettings):
@@ -17,7 +20,9 @@ class VerifierSettings(ServiceSettings):
         default=16 * 2**20, ge=2**16, le=2**31 - 1, description="Largest gRPC message, in bytes."
     )
     model: str = Field(
-        default="models/demo-target", min_length=1, description="Target model: folder or hub name."
+        default=str(MODELS / "demo-target"),
+        min_length=1,
+        description="Target model: folder or hub name.",
     )
     revision: str | None = Field(default=None, description="Pinned revision of a hub model.")
     device: str = Field(default="cpu", description="cpu, cuda or cuda:N.")

@@ -57,9 +57,11 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._open_timeout_s = limits.open_timeout_s
         self._admission = Admission(limits.max_sessions, limits.kv_budget_bytes)
         self._metrics = metrics
-        self._series = metrics.engine(engine.model_name)
         self._thread = EngineThread(engine, "verifier-engine")
-        self._series.queue_depth.set_function(lambda: self._thread.waiting)
+        series = metrics.engine(engine.model_name)
+        series.sessions_open.set_function(lambda: self._admission.sessions)
+        series.kv_bytes.set_function(lambda: self._admission.kv_bytes)
+        series.queue_depth.set_function(lambda: self._thread.waiting)
         self._device, self._dtype = device, dtype
         self._sessions: set[VerifierSession] = set()
         self._farewells: set[asyncio.Task[None]] = set()
@@ -138,18 +140,12 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         series = self._metrics.method(_label(opening), self._engine.model_name)
         session = VerifierSession(machine, codec, self._thread, context, series)
         self._sessions.add(session)
-        self._observe()
         log.info("session opened", prompt_tokens=len(opening.prompt_ids), capacity=capacity)
         try:
             await session.run(read, capacity)
         finally:
             self._sessions.discard(session)
-            self._observe()
             log.info("session closed", target_passes=machine.target_passes)
-
-    def _observe(self) -> None:
-        self._series.sessions_open.set(len(self._sessions))
-        self._series.kv_bytes.set(self._engine.kv_bytes_in_use)
 
 
 def _label(opening: Open) -> str:

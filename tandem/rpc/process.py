@@ -10,7 +10,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from tandem.core.errors import TandemError
 from tandem.rpc.lifecycle import PortInUse, RunningService, Service, stop_signal
@@ -85,7 +85,7 @@ def run_loop(main: Any) -> Any:
 
 def _flags(model: type[ServiceSettings], arguments: Sequence[str] | None) -> dict[str, object]:
     """One `--flag` per field; the settings model checks the values."""
-    parser = argparse.ArgumentParser(
+    parser = _OneLineParser(
         prog=f"python -m {model.__module__.rsplit('.', 1)[0]}",
         description=model.__doc__,
         epilog="Each flag can be set as TANDEM_<FLAG> in the environment or in the --config file.",
@@ -95,6 +95,11 @@ def _flags(model: type[ServiceSettings], arguments: Sequence[str] | None) -> dic
         words = f"{field.description}{default}".replace("%", "%%")
         parser.add_argument("--" + name.replace("_", "-"), help=words)
     return vars(parser.parse_args(arguments))
+
+
+class _OneLineParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE_EXIT, f"error: {message}; --help lists the flags\n")
 
 
 def _complain(error: Exception, exit_code: int) -> int:
