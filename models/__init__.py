@@ -1,0 +1,1 @@
+"""The demo model pair (Hugging Face format) and the script that trains it."""
