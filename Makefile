@@ -24,7 +24,7 @@ SHELL_SCRIPTS := $(wildcard .ci/run $(foreach d,.ci deploy tools,$(d)/*.sh $(d)/
 # One thread of BLAS/OpenMP per process: more are many times slower on a busy machine.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help setup proto lint format test run demo-models clean distclean lock
+.PHONY: help setup proto lint format test run bench demo-models clean distclean lock
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -52,6 +52,9 @@ format: setup ## apply the formatter and the safe fixes
 
 run: setup proto ## start all services, ask the demo question, print the figures, stop
 	$(BIN)/tandem up --demo
+
+bench: setup proto ## one experiment on a quiet machine: make bench BENCH=overhead BENCH_ARGS=--quick
+	$(BIN)/tandem bench $(or $(BENCH),overhead) $(BENCH_ARGS)
 
 demo-models: setup ## train the demo pair in models/ again (hours; DEMO_MODELS_ARGS=--help tells)
 	$(BIN)/python models/train_demo.py $(DEMO_MODELS_ARGS)

@@ -112,10 +112,11 @@ def _compare_with_card(report: Report, models: Models) -> None:
         report.notes.append(f"No model card beside {Path(models.target).name}: no plain draft.")
         return
     for source, figures in card_figures(text).items():
-        target, plain = figures["CE: target"], figures["plain"]
+        target, plain = figures["CE: target"], figures["CE: plain"]
         report.notes.append(
             f"Model card, {source}: cross-entropy target {target:g}, plain draft {plain:g}; "
-            f"acceptance plain {figures['acceptance: plain']:g}, distilled {figures['draft']:g}."
+            f"acceptance plain {figures['acceptance: plain']:g}, "
+            f"distilled {figures['acceptance: draft']:g}."
         )
         report.goals.append(
             Goal(
@@ -128,26 +129,35 @@ def _compare_with_card(report: Report, models: Models) -> None:
 
 
 def card_figures(text: str) -> dict[str, dict[str, float]]:
-    """Rows of the card's table of held-out figures, by source; of columns named alike the last.
+    """The card's table of held-out figures by source; its header has a cell `CE: target`.
 
-    The table is the one whose header has a cell `CE: target`.
+    A column `draft` after `CE: target` is `CE: draft`: each cell inherits the figure's name.
     """
     lines = [line for line in text.splitlines() if line.startswith("|")]
     for number, line in enumerate(lines):
-        names = _cells(line)
-        if "CE: target" in names:
+        if "CE: target" in _cells(line):
+            names = _full_names(_cells(line))
             return {
                 cells[0]: dict(zip(names[1:], map(_number, cells[1:]), strict=True))
-                for cells in map(_cells, _table_body(lines[number + 2 :], len(names)))
+                for cells in _table_body(lines[number + 2 :], len(names))
             }
     return {}
 
 
-def _table_body(lines: list[str], columns: int) -> Iterator[str]:
-    for line in lines:
-        if len(_cells(line)) != columns:
+def _full_names(names: list[str]) -> list[str]:
+    full, figure = [], ""
+    for name in names:
+        if ": " in name:
+            figure = name.split(": ")[0]
+        full.append(name if ": " in name or not figure else f"{figure}: {name}")
+    return full
+
+
+def _table_body(lines: list[str], columns: int) -> Iterator[list[str]]:
+    for cells in map(_cells, lines):
+        if len(cells) != columns:
             return
-        yield line
+        yield cells
 
 
 def _cells(line: str) -> list[str]:

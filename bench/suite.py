@@ -191,8 +191,18 @@ class LinkSteering:
 
     def set(self, rtt_s: float, mbps: float | None) -> None:
         """Use this round trip and bandwidth each way from now on. Raises SuiteFailed if refused."""
+        self._ask({"op": "set", "rtt_s": rtt_s, "mbps": mbps})
+
+    def cut(self) -> None:
+        """Let nothing through from now on; connections stay open."""
+        self._ask({"op": "cut"})
+
+    def restore(self) -> None:
+        """Let everything through again, what was held first."""
+        self._ask({"op": "restore"})
+
+    def _ask(self, request: dict[str, object]) -> None:
         host, port = self._address.rsplit(":", 1)
-        request = {"op": "set", "rtt_s": rtt_s, "mbps": mbps}
         with socket.create_connection((host, int(port)), timeout=5.0) as connection:
             connection.sendall(json.dumps(request).encode() + b"\n")
             answer = json.loads(connection.makefile().readline())

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.slots import Slots
@@ -124,6 +125,7 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
             finally:
                 cancelling.cancel()
                 call.cancel()
+                await _raise_bad_message(cancelling)
                 log.info("request ended", tokens=timing.tokens, duration_s=timing.elapsed_s())
 
 
@@ -176,9 +178,24 @@ async def _answers(call: Any) -> AsyncIterator[drafter_pb2.GenerateResponse]:
 
 
 async def _pass_cancel(context: Context, call: Any) -> None:
-    message = await context.read()
-    if isinstance(message, pb.GenerateRequest) and message.HasField("cancel"):
+    try:
+        message = await context.read()
+        if not isinstance(message, pb.GenerateRequest):
+            return  # a half-closed caller may still be listening
+        if not message.HasField("cancel"):
+            raise InvalidArgument("cancel", "is all that may follow the start")
+    except (DecodeError, InvalidArgument):
+        call.cancel()
+        raise
+    with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):  # it ended meanwhile
         await call.write(drafter_pb2.GenerateRequest(cancel=drafter_pb2.Cancel()))
+
+
+async def _raise_bad_message(cancelling: asyncio.Task[None]) -> None:
+    """The caller's own fault, if that ended the request."""
+    (error,) = await asyncio.gather(cancelling, return_exceptions=True)
+    if isinstance(error, DecodeError | InvalidArgument):
+        raise error
 
 
 def _translated(answer: drafter_pb2.GenerateResponse) -> pb.GenerateResponse:

@@ -182,11 +182,10 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             await asyncio.wait((relaying, cancelling), return_when=asyncio.FIRST_COMPLETED)
         finally:
             cancelling.cancel()
-            if not relaying.done():
-                relaying.cancel()
-                await asyncio.wait((relaying,))
+            relaying.cancel()
+            await asyncio.gather(relaying, return_exceptions=True)
         if cancelling.done() and not cancelling.cancelled():
-            cancelling.result()  # what came was no message
+            cancelling.result()  # raises if what came was no cancel
         if not relaying.cancelled():
             relaying.result()
         await context.write(pb.GenerateResponse(summary=_summary(session, text)))
@@ -287,6 +286,8 @@ async def _wait_for_cancel(context: Context) -> None:
     message = await context.read()
     if not isinstance(message, pb.GenerateRequest):
         await asyncio.Event().wait()
+    elif not message.HasField("cancel"):
+        raise InvalidArgument("cancel", "is all that may follow the start")
 
 
 def _summary(session: DrafterSession, text: AnswerText) -> generation_pb2.Summary:

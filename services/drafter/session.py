@@ -41,6 +41,7 @@ from tandem.telemetry.logging import get_logger
 log = get_logger(__name__)
 
 TICK_S = 0.2
+STANDSTILL_S = 1.0
 MAX_RESYNCS = 3
 MAX_BACKOFF_S = 1.0
 CANCEL_FLUSH_S = 0.2
@@ -78,7 +79,7 @@ class _DraftDone:
 
 @dataclass(frozen=True, slots=True)
 class _Tick:
-    pass
+    at_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,9 @@ class DrafterSession:
                 self._stream_ended(error)
             case _Retry():
                 self._connect()
-            case _Tick():
-                self._apply(self.machine.tick(time.monotonic()))
+            case _Tick(at_s):
+                # Its own time: what came before it was handled before it, however late that is.
+                self._apply(self.machine.tick(at_s))
 
     def _receive(self, message: CloudMessage) -> None:
         if isinstance(message, Opened):
@@ -278,8 +280,12 @@ class DrafterSession:
     async def _tick(self) -> None:
         with suppress(asyncio.CancelledError):
             while True:
+                slept_s = time.monotonic()
                 await asyncio.sleep(TICK_S)
-                self._inbox.put_nowait(_Tick())
+                now = time.monotonic()
+                # After a standstill of this process, the cloud's signs of life come in only now.
+                if now - slept_s < STANDSTILL_S:
+                    self._inbox.put_nowait(_Tick(now))
 
     def _describe_last_error(self) -> str:
         if isinstance(self._last_error, grpc.aio.AioRpcError):

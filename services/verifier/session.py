@@ -99,7 +99,9 @@ class VerifierSession:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            self._ticket = self._thread.submit(VerifyJob(kv, work, self._machine.sampling))
+            self._ticket = self._thread.submit(
+                VerifyJob(kv, work, self._machine.sampling, self._machine.rule)
+            )
             done = await self._ticket.future
             cost = done.cost
             self._series.verify_step.observe(cost.model_s)

@@ -5,8 +5,6 @@ Invariant: a draft token is drawn from the law the other end will reconstruct. M
 
 from __future__ import annotations
 
-import numpy as np
-
 from tandem.core.codecs import Precision, wire_law
 from tandem.core.laws import Array, Sampling, law_from_logits, laws_from_logits
 from tandem.engine.base import Logits, Segment, Session
@@ -55,21 +53,27 @@ class DraftJob:
 
 
 class VerifyJob:
-    """One pass over a work's tokens; the result is its laws, float32 [wanted, vocabulary]."""
+    """One pass over a work's tokens; the result is its `wanted` laws, float32 [vocabulary], as far
+    as the acceptance rule still needs them."""
 
-    def __init__(self, session: Session, work: VerifyWork, sampling: Sampling) -> None:
+    def __init__(
+        self, session: Session, work: VerifyWork, sampling: Sampling, rule: AcceptanceRule
+    ) -> None:
         self._session = session
         self._work = work
         self._sampling = sampling
-        self._laws: Array = np.empty((0, 0), dtype=np.float32)
+        self._rule = rule
+        self._laws: list[Array] = []
 
     def segment(self) -> Segment:
         self._session.rollback(self._work.keep)
         return Segment(self._session, self._work.token_ids, self._work.wanted)
 
     def take(self, logits: Logits) -> bool:
-        self._laws = laws_from_logits(logits, self._sampling)
+        laws = laws_from_logits(logits, self._sampling)
+        first = self._work.keep + len(self._work.token_ids) - self._work.wanted + 1
+        self._laws = [self._rule.prepare(law, first + i) for i, law in enumerate(laws)]
         return True
 
-    def result(self) -> Array:
+    def result(self) -> list[Array]:
         return self._laws

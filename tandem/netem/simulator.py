@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-import numpy as np
-
 from tandem.core.codecs import wire_law
 from tandem.core.errors import ProtocolError
 from tandem.core.laws import Array
@@ -291,11 +289,11 @@ class _Run:
 
         self._at(self.now + took_s, done)
 
-    def _target_laws(self, cloud: CloudMachine, work: VerifyWork) -> Array:
+    def _target_laws(self, cloud: CloudMachine, work: VerifyWork) -> list[Array]:
         kv = self.cloud_kv
         kv.rollback(work.keep)
         kv.feed(work.token_ids)
         context = kv.token_ids
         kv.check((*cloud.committed.since(0), *context[len(context) - work.drafts :]))
         ends = range(len(context) - work.wanted + 1, len(context) + 1)
-        return np.stack([self.target_law(context[:end]) for end in ends])
+        return [self.target_law(context[:end]) for end in ends]

@@ -9,6 +9,7 @@ nothing. Must not import asyncio, grpc, torch or time; never logs, never reads a
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tandem.core.chance import Chance, SeededChance
@@ -76,8 +77,8 @@ class CloudMachine:
         self.target_passes = 0
         self._model = model
         self._schedule = opening.preset.schedule
-        self._rule = acceptance_rule(opening.preset, opening.seed, chance)
-        self._answers = answer_rule(opening.preset, self._rule, chance)
+        self.rule = acceptance_rule(opening.preset, opening.seed, chance)
+        self._answers = answer_rule(opening.preset, self.rule, chance)
         self._length_limit = len(opening.prompt_ids) + opening.max_tokens
         self._eos = frozenset() if opening.ignore_eos else model.eos_token_ids
         self._pending: deque[Proposal] = deque()
@@ -157,7 +158,7 @@ class CloudMachine:
             return False
         return self.target_passes == 0 or self._schedule.decode_when_idle
 
-    def complete(self, target_laws: Array, cost: Work) -> list[CloudMessage]:
+    def complete(self, target_laws: Sequence[Array], cost: Work) -> list[CloudMessage]:
         """Take the laws of the work in flight ([wanted, vocabulary], after sampling settings)."""
         work = self._in_flight
         if work is None:
@@ -183,7 +184,7 @@ class CloudMachine:
         accepted = 0
         self._frontier_law = None
         while accepted < work.drafts and not self.finished:
-            if not self._rule.accepts(laws[accepted], self._pending[0], base + accepted):
+            if not self.rule.accepts(laws[accepted], self._pending[0], base + accepted):
                 self.kv_length = base + accepted
                 return [self._refuse(laws[accepted], base, accepted, cost)]
             self.committed.append(self._pending.popleft().token_id)
@@ -205,7 +206,7 @@ class CloudMachine:
         if self._pending or not (bonus or self._schedule.decode_when_idle):
             self._frontier_law = law
             return None
-        token = self._rule.own_token(law, len(self.committed))
+        token = self.rule.own_token(law, len(self.committed))
         self.committed.append(token)
         return token
 
@@ -265,7 +266,7 @@ class CloudMachine:
         if law is None or not self._ready or self._in_flight:
             return []
         base = len(self.committed)
-        if self._rule.accepts(law, self._pending[0], base):
+        if self.rule.accepts(law, self._pending[0], base):
             return []
         return [self._refuse(law, base, 0, Work(target_passes=self.target_passes))]
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from tandem.core.acceptance import accepts, recover, sample_draft, sample_target
 from tandem.core.chance import Chance
 from tandem.core.laws import Array
@@ -34,6 +36,10 @@ class AcceptanceRule(Protocol):
     def propose(self, draft_probs: Array, position: int) -> int:
         """The edge's draft token at an absolute position."""
 
+    def prepare(self, target_probs: Array, position: int) -> Array:
+        """The law reduced to what judging needs, computed where the laws are: judging with it gives
+        what judging with the law itself gives."""
+
     def own_token(self, target_probs: Array, position: int) -> int:
         """The cloud's token where it judges no draft."""
 
@@ -52,6 +58,9 @@ class RejectionRule:
 
     def propose(self, draft_probs: Array, position: int) -> int:
         return sample_draft(draft_probs, self.chance, position)
+
+    def prepare(self, target_probs: Array, position: int) -> Array:
+        return target_probs
 
     def own_token(self, target_probs: Array, position: int) -> int:
         return sample_target(target_probs, self.chance, position)
@@ -76,6 +85,12 @@ class SharedNoiseRule:
 
     def propose(self, draft_probs: Array, position: int) -> int:
         return coupled_token(draft_probs, self.seed, position)
+
+    def prepare(self, target_probs: Array, position: int) -> Array:
+        """One-hot on the target's token: the noise decides it, whatever the drafts."""
+        decided = np.zeros_like(target_probs)
+        decided[coupled_token(target_probs, self.seed, position)] = 1
+        return decided
 
     def own_token(self, target_probs: Array, position: int) -> int:
         return coupled_token(target_probs, self.seed, position)

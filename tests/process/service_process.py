@@ -23,6 +23,7 @@ class ServiceProcess:
     def __init__(
         self, module: str, *flags: str, environment: Mapping[str, str] | None = None
     ) -> None:
+        self.words: list[str] = []
         self._log = tempfile.TemporaryFile(mode="w+", encoding="utf-8")  # noqa: SIM115
         kept = {name: text for name, text in os.environ.items() if not name.startswith("TANDEM_")}
         kept.pop("GRPC_VERBOSITY", None)
@@ -47,13 +48,18 @@ class ServiceProcess:
 
     def address(self) -> str:
         """Where it serves, once it does."""
+        if not self.words:
+            self._wait_until_listening()
+        return self.words[1]
+
+    def _wait_until_listening(self) -> None:
         assert self._process.stdout is not None
         deadline = threading.Timer(DEADLINE_S, self._process.kill)
         deadline.start()
         line = self._process.stdout.readline()
         deadline.cancel()
         assert line.startswith("listening "), self.log()
-        return line.split()[1]
+        self.words = line.split()
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)

@@ -4,8 +4,6 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
 from tandem.core.chance import Chance
 from tandem.core.laws import Array
 from tandem.policy.presets import Preset
@@ -65,11 +63,11 @@ def model_for(models: ModelPair, ends: frozenset[int] = frozenset()) -> CloudMod
     )
 
 
-def laws_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> Array:
-    """What a target model answers to a work."""
+def laws_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> list[Array]:
+    """What a target model answers to a work, reduced to what the rule needs as an engine does."""
     context = (*cloud.committed.since(0)[: work.keep], *work.token_ids)
     ends = range(len(context) - work.wanted + 1, len(context) + 1)
-    return np.stack([models.target_law(context[:end]) for end in ends])
+    return [cloud.rule.prepare(models.target_law(context[:end]), end) for end in ends]
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ class Lockstep:
         self._up: deque[tuple[int, EdgeMessage]] = deque()
         self._down: deque[tuple[int, CloudMessage]] = deque()
         self._drafting: tuple[int, DraftWork, list[Drafted]] | None = None
-        self._judging: tuple[int, Array] | None = None
+        self._judging: tuple[int, list[Array]] | None = None
         self._apply(self.edge.connect(0.0))
 
     def run(self) -> Answer:

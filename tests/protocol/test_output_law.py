@@ -29,7 +29,7 @@ from tests.protocol.cases import (
     scheduled,
 )
 
-SAMPLES = 1000
+SAMPLES = 900
 CLOSE = model_pair(3, sharpness=1.5)
 OPPOSED = opposed_pair()
 METHODS: dict[str, tuple[ModelPair, str, dict[str, Any]]] = {
@@ -156,7 +156,7 @@ COMPOSITIONS = {
 @pytest.mark.parametrize("composition", COMPOSITIONS)
 @pytest.mark.parametrize("models", [CLOSE, OPPOSED], ids=["close", "opposed"])
 def test_schedules(composition: str, models: ModelPair) -> None:
-    answers = sample(COMPOSITIONS[composition], models, samples=600, max_tokens=4)
+    answers = sample(COMPOSITIONS[composition], models, samples=500, max_tokens=4)
     assert_sample(answers, answer_law(models, max_tokens=4))
 
 
@@ -179,9 +179,11 @@ def check_with_ends(chosen: Preset, samples: int) -> None:
     assert_sample(answers, answer_law(models, 4, ends=ends))
 
 
-@pytest.mark.parametrize("composition", COMPOSITIONS)
+@pytest.mark.parametrize(
+    "composition", [name for name, chosen in COMPOSITIONS.items() if chosen.judges_by_timing]
+)
 def test_ends_of_text(composition: str) -> None:
-    check_with_ends(COMPOSITIONS[composition], samples=800)
+    check_with_ends(COMPOSITIONS[composition], samples=600)
 
 
 def test_sending_ends_of_text_early_fails_the_same_test(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,5 +201,5 @@ def test_sending_ends_of_text_early_fails_the_same_test(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", ["ar", "dsd", "dssd", "dssd-full", "coupled"])
 def test_truncated_laws(name: str, sampling: Sampling) -> None:
     models = model_pair(4, sampling=sampling, noise=0.8)
-    answers = sample(preset(name, 2, answer_top=1, answer_tail_draws=1), models, samples=600)
+    answers = sample(preset(name, 2, answer_top=1, answer_tail_draws=1), models, samples=500)
     assert_sample(answers, answer_law(models))

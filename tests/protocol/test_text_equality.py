@@ -68,7 +68,7 @@ def test_coupled_is_ar_for_a_thousand_prompts(draft_length: int) -> None:
 
 def test_coupled_is_ar_under_faults() -> None:
     lost = 0
-    for seed in range(400):
+    for seed in range(250):
         coupled = run(
             preset("coupled", 1 + seed % 8),
             MODELS,
@@ -79,11 +79,11 @@ def test_coupled_is_ar_under_faults() -> None:
         )
         assert coupled.token_ids == text_of_ar(seed, max_tokens=20), seed
         lost += coupled.stats.links_lost
-    assert lost > 100
+    assert lost > 60
 
 
 def test_streaming_with_shared_noise_is_ar() -> None:
-    for seed in range(500):
+    for seed in range(300):
         chosen = streaming(PRESETS["coupled"], random.Random(f"schedule {seed}"))
         faults = faults_of(seed, 1.0) if seed % 2 else None
         streamed = run(
@@ -130,7 +130,7 @@ def test_a_cut_changes_no_text(method: str) -> None:
     """Resumes are exact: what is decided again is decided the same way."""
     name, choices = METHODS[method]
     lost = departures = 0
-    for seed in range(350):
+    for seed in range(250):
         chosen = preset(name, 1 + seed % 5, **choices)
         uncut = run(chosen, MODELS, seed, max_tokens=20)
         cut = run(chosen, MODELS, seed, max_tokens=20, faults=faults_of(seed, 2.0))
@@ -138,8 +138,8 @@ def test_a_cut_changes_no_text(method: str) -> None:
         assert cut.finish == uncut.finish
         lost += cut.stats.links_lost
         departures += cut.stats.departures
-    assert lost > 100
-    assert departures > 50
+    assert lost > 80
+    assert departures > 40
 
 
 PIPELINED = {
@@ -153,7 +153,7 @@ PIPELINED = {
 @pytest.mark.parametrize("method", PIPELINED)
 def test_a_cut_changes_no_pipelined_text(method: str) -> None:
     """Without tokens of the cloud's own, each position is judged by its draft, however late."""
-    for seed in range(200):
+    for seed in range(150):
         uncut = run(PIPELINED[method], MODELS, seed, max_tokens=20)
         cut = run(PIPELINED[method], MODELS, seed, max_tokens=20, faults=faults_of(seed, 2.0))
         assert cut.token_ids == uncut.token_ids, seed

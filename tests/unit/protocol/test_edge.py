@@ -1,21 +1,17 @@
-"""The edge's machine on its own: what a cloud could get wrong, how drafting starts and stops."""
+"""The edge's machine on its own: how drafting, sending and committing start and stop."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tandem.core.errors import ProtocolError
-from tandem.core.sparse_answer import SparseAnswer
 from tandem.core.stopping import FinishReason
 from tandem.policy.presets import PRESETS, Preset, Schedule
 from tandem.protocol.edge import ALONE_CHUNK, EdgeMachine, Phase
-from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
+from tandem.protocol.liveness import Liveness, LostCloud
 from tandem.protocol.messages import (
     Cancel,
-    CloudMessage,
     Draft,
     FullAnswer,
     FullLaw,
@@ -23,16 +19,12 @@ from tandem.protocol.messages import (
     NeedFullLaw,
     Open,
     Opened,
-    Outcome,
     Ping,
     Pong,
     Recovered,
-    Tokens,
-    Verdict,
 )
 from tandem.protocol.outputs import (
     Commit,
-    Drafted,
     DraftWork,
     EdgeOutput,
     Finish,
@@ -40,240 +32,25 @@ from tandem.protocol.outputs import (
     Reconnect,
     Send,
 )
-from tandem.protocol.prefixes import PrefixedTokens, PrefixMismatch
-from tests.protocol.cases import model_pair, opposed_pair, preset, scheduled
+from tandem.protocol.prefixes import PrefixedTokens
+from tests.protocol.cases import model_pair, preset, scheduled
+from tests.protocol.edge_frames import (
+    MODELS,
+    SPARSE,
+    SPLIT,
+    STREAM,
+    TIMES,
+    draft,
+    drafts_of,
+    edge_of,
+    frame_of,
+    sent,
+    tokens_of,
+    verdict_of,
+)
 from tests.protocol.lockstep import Lockstep, request_for
 
-MODELS = opposed_pair()
-V = MODELS.vocabulary_size
-TIMES = LivenessTimes(ping_after_s=1.0, dead_after_s=3.0, give_up_after_s=10.0)
-LAW = np.full(V, 1 / V, dtype=np.float32)
-
-BadFrame = tuple[Callable[[Any], CloudMessage], type[Exception]]
-
-
-def full_law_of(frame: Verdict | Tokens | FullLaw) -> FullLaw:
-    return FullLaw(frame.session, frame.epoch, frame.base, frame.prefix, target_probs=LAW)
-
-
-BAD_FRAMES: dict[str, BadFrame] = {
-    "another session": (lambda m: replace(m, session=m.session + 1), ProtocolError),
-    "before the text's end": (lambda m: replace(m, base=m.base - 1), ProtocolError),
-    "beyond the text's end": (lambda m: replace(m, base=m.base + 1), ProtocolError),
-    "another text": (lambda m: replace(m, prefix=m.prefix ^ 1), PrefixMismatch),
-    "a full law unasked": (full_law_of, ProtocolError),
-}
-BAD_VERDICTS: dict[str, BadFrame] = {
-    **BAD_FRAMES,
-    "judges more than was sent": (lambda m: replace(m, accepted=9), ProtocolError),
-    "judges one more than was sent": (
-        lambda m: replace(m, accepted=2, rejected=True),
-        ProtocolError,
-    ),
-    "accepts less than nothing": (lambda m: replace(m, accepted=-1), ProtocolError),
-    "judges nothing": (lambda m: replace(m, accepted=0, rejected=False), ProtocolError),
-    "an older epoch": (lambda m: replace(m, epoch=m.epoch - 1), ProtocolError),
-    "a later epoch": (lambda m: replace(m, epoch=m.epoch + 1), ProtocolError),
-    "token V": (lambda m: replace(m, outcome=V), ProtocolError),
-    "token -1": (lambda m: replace(m, outcome=-1), ProtocolError),
-    "refuses and says nothing": (
-        lambda m: replace(
-            m, accepted=0, rejected=True, epoch=m.epoch + 1 - m.rejected, outcome=None
-        ),
-        ProtocolError,
-    ),
-    "a law with nothing to draw": (
-        lambda m: replace(
-            m, accepted=1, rejected=False, epoch=m.epoch - m.rejected, outcome=FullAnswer(LAW)
-        ),
-        ProtocolError,
-    ),
-}
-BAD_TOKENS: dict[str, BadFrame] = {
-    **BAD_FRAMES,
-    "token V": (lambda m: replace(m, token_ids=(V,)), ProtocolError),
-    "token -1": (lambda m: replace(m, token_ids=(-1,)), ProtocolError),
-    "tokens not hashed": (lambda m: replace(m, token_ids=(*m.token_ids, 0)), PrefixMismatch),
-}
-BAD_LAWS: dict[str, BadFrame] = {
-    **{name: bad for name, bad in BAD_FRAMES.items() if name != "a full law unasked"},
-    "a law too short": (lambda m: replace(m, target_probs=LAW[1:]), ProtocolError),
-    "another law": (
-        lambda m: replace(m, target_probs=np.eye(V, dtype=np.float32)[m.target_probs.argmax()]),
-        ProtocolError,
-    ),
-    "a verdict while drawing": (
-        lambda m: Verdict(m.session, m.epoch, m.base, m.prefix, 1, False, None),
-        ProtocolError,
-    ),
-    "tokens while drawing": (
-        lambda m: Tokens(m.session, m.epoch, m.base, m.prefix, token_ids=()),
-        ProtocolError,
-    ),
-}
-SPLIT = preset("dssd", 2, answer_top=1, answer_tail_draws=0)
-STREAM = scheduled("coupled", Schedule(4, 1, decode_when_idle=True))
-BAD = [
-    *(
-        (preset(name, 2), Verdict, bad)
-        for name in ("dsd", "dssd-full", "coupled")
-        for bad in BAD_VERDICTS
-    ),
-    *((SPLIT, Verdict, bad) for bad in BAD_VERDICTS),
-    *((preset("ar"), Tokens, bad) for bad in BAD_TOKENS),
-    *((STREAM, Tokens, bad) for bad in BAD_TOKENS),
-    *((SPLIT, FullLaw, bad) for bad in BAD_LAWS),
-]
-TABLES: dict[type, dict[str, BadFrame]] = {
-    Verdict: BAD_VERDICTS,
-    Tokens: BAD_TOKENS,
-    FullLaw: BAD_LAWS,
-}
-
-
-def state_of(edge: EdgeMachine) -> tuple[Any, ...]:
-    """Everything a frame could have changed, but for the sign of life."""
-    return (
-        edge.phase,
-        edge.epoch,
-        edge.committed.since(0),
-        edge.kv_length,
-        repr(edge.stats),
-        edge._in_flight.token_ids,
-        edge._in_flight.sent,
-        edge._recovery.waits,
-        edge._work,
-    )
-
-
-@pytest.mark.parametrize(
-    ("chosen", "kind", "name"),
-    BAD,
-    ids=[f"{chosen.name}-{kind.__name__}-{name}" for chosen, kind, name in BAD],
-)
-def test_bad_frames_change_nothing(chosen: Preset, kind: type, name: str) -> None:
-    """And the right frame afterwards is taken as if nothing had been."""
-    change, error = TABLES[kind][name]
-    tried = 0
-
-    def disturb(edge: EdgeMachine, message: CloudMessage) -> bool:
-        nonlocal tried
-        if isinstance(message, kind) and edge.phase is Phase.RUNNING:
-            before = state_of(edge)
-            with pytest.raises(error) as caught:
-                edge.receive(change(message), 0.0)
-            assert type(caught.value) is error
-            assert state_of(edge) == before
-            tried += 1
-        return True
-
-    calm = Lockstep(chosen, MODELS).run()
-    assert Lockstep(chosen, MODELS, to_edge=disturb).run() == calm
-    assert tried > 0
-
-
-@pytest.mark.parametrize(
-    "chosen", [*PRESETS.values(), SPLIT, STREAM], ids=lambda chosen: chosen.name
-)
-def test_a_resync_after_any_bad_frame_gives_the_same_text(chosen: Preset) -> None:
-    calm = Lockstep(chosen, MODELS).run()
-    for nth in range(12):
-        heard = 0
-
-        def break_stream(edge: EdgeMachine, message: CloudMessage, nth: int = nth) -> bool:
-            nonlocal heard
-            heard += 1
-            if heard != nth or edge.phase is not Phase.RUNNING:
-                return True
-            with pytest.raises(ProtocolError):
-                edge.receive(replace(message, session=99), 0.0)
-            return False
-
-        assert Lockstep(chosen, MODELS, to_edge=break_stream).run() == calm, nth
-
-
-def edge_of(
-    chosen: Preset,
-    lost_cloud: LostCloud = LostCloud.WAIT,
-    ends: frozenset[int] = frozenset(),
-    max_tokens: int = 12,
-) -> EdgeMachine:
-    request = request_for(chosen, MODELS, ends=ends, max_tokens=max_tokens)
-    return EdgeMachine(request, Liveness(lost_cloud, TIMES, now=0.0))
-
-
-def draft(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
-    """Do the draft work that is due, with these tokens."""
-    work = edge.work(0.0)
-    assert work is not None
-    return edge.drafted(work, drafts_of(*token_ids), work.position + len(token_ids) - 1, 0.01)
-
-
-def drafts_of(*token_ids: int) -> list[Drafted]:
-    return [Drafted(token_id, LAW) for token_id in token_ids]
-
-
-def sent(outputs: list[EdgeOutput]) -> list[Any]:
-    return [output.message for output in outputs if isinstance(output, Send)]
-
-
-def verdict_of(
-    edge: EdgeMachine, accepted: int, rejected: bool = False, outcome: Any = None
-) -> Verdict:
-    """A verdict as an honest cloud would send it now."""
-    tokens = edge._in_flight.token_ids[:accepted]
-    if isinstance(outcome, int):
-        tokens += (outcome,)
-    return Verdict(
-        edge.request.session,
-        edge.epoch + rejected,
-        len(edge.committed),
-        edge.committed.prefix_with(tokens),
-        accepted,
-        rejected,
-        outcome,
-    )
-
-
-def tokens_of(edge: EdgeMachine, *token_ids: int) -> Tokens:
-    return Tokens(
-        edge.request.session,
-        edge.epoch,
-        len(edge.committed),
-        edge.committed.prefix_with(token_ids),
-        token_ids=token_ids,
-    )
-
-
-def frame_of(edge: EdgeMachine) -> tuple[int, int, int, int]:
-    return (edge.request.session, edge.epoch, len(edge.committed), edge.committed.prefix)
-
-
 LAW_OF_TWO = np.array([0.5, 0.5, 0.0], dtype=np.float32)
-NOTHING = np.array([], dtype=np.int64)
-SPARSE = SparseAnswer(NOTHING, LAW[:0], 1.0, NOTHING, LAW[:0])
-
-
-@pytest.mark.parametrize(
-    ("name", "outcome"),
-    [
-        ("dsd", FullAnswer(LAW)),
-        ("coupled", SPARSE),
-        ("dssd", 0),
-        ("dssd", FullAnswer(LAW)),
-        ("dssd-full", 0),
-        ("dssd-full", SPARSE),
-        ("dssd-full", FullAnswer(LAW[1:])),
-    ],
-)
-def test_answers_the_preset_does_not_name(name: str, outcome: Outcome) -> None:
-    edge = edge_of(preset(name, 2))
-    edge.connect(0.0)
-    draft(edge, 0, 1)
-    before = state_of(edge)
-    with pytest.raises(ProtocolError):
-        edge.receive(verdict_of(edge, 0, True, outcome), 0.0)
-    assert state_of(edge) == before
 
 
 def test_connecting_opens_at_the_committed_text() -> None:

@@ -10,6 +10,7 @@ from tandem.core.sparse_answer import SparseAnswer
 from tandem.policy.presets import PRESETS, Acceptance
 from tandem.protocol.messages import FullAnswer
 from tandem.protocol.rules import (
+    AcceptanceRule,
     Proposal,
     RejectionRule,
     SharedNoiseRule,
@@ -53,6 +54,19 @@ def test_shared_noise_accepts_the_targets_own_token_only() -> None:
             token == own for token in range(4)
         ]
         assert rule.propose(DRAFT, position) == coupled_token(DRAFT, 5, position)
+
+
+@pytest.mark.parametrize("rule", [SharedNoiseRule(5), RejectionRule(CHANCE)], ids=["shared", "own"])
+def test_a_prepared_law_is_judged_as_the_law_itself(rule: AcceptanceRule) -> None:
+    for position in range(50):
+        prepared = rule.prepare(TARGET, position)
+        assert rule.own_token(prepared, position) == rule.own_token(TARGET, position)
+        for token in range(4):
+            proposal = Proposal(token, draft_probs=DRAFT)
+            accepted = rule.accepts(TARGET, proposal, position)
+            assert rule.accepts(prepared, proposal, position) == accepted
+            recovered = rule.recovered(TARGET, proposal, position)
+            assert rule.recovered(prepared, proposal, position) == recovered
 
 
 def test_answers() -> None:

@@ -1,0 +1,60 @@
+"""The command group, without running an experiment that measures time."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from bench import wire_bytes
+from bench.main import EXPERIMENTS, bench
+from bench.plots import bars, grouped_lines
+from bench.report import Goal, Report, make_row
+from bench.suite import Models
+
+
+def stub_run(report: Report, models: Models) -> None:
+    report.add("Table", ("preset", "seed"), [make_row(preset="ar", seed=report.seed)])
+    report.goals.append(Goal("a goal", 2.0, 1.0, "at most"))
+
+
+def test_every_experiment_has_help_and_the_common_options() -> None:
+    assert set(EXPERIMENTS) == {"overhead", "hf", "bytes", "batching", "demo-pair", "cuts"}
+    for name in EXPERIMENTS:
+        result = CliRunner().invoke(bench, [name, "--help"])
+        assert result.exit_code == 0
+        for option in ("--out", "--json", "--seed", "--quick"):
+            assert option in result.output
+
+
+def test_json_and_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(wire_bytes, "run", stub_run)
+    path = tmp_path / "bytes.json"
+    arguments = ["bytes", "--quick", "--seed", "7", "--json", str(path)]
+    result = CliRunner().invoke(bench, arguments)
+    assert result.exit_code == 0, result.output
+    assert "MISSED: a goal" in result.output
+    written = json.loads(path.read_text())
+    assert written["rows"][0]["seed"] == 7
+    assert written["quick"] is True
+    assert CliRunner().invoke(bench, [*arguments, "--check"]).exit_code == 1
+
+
+def test_plots_without_matplotlib_are_refused_in_one_line_before_measuring(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = CliRunner().invoke(bench, ["bytes", "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "pip install 'tandem[bench]'" in result.output
+    assert "Table" not in result.output
+
+
+def test_plots_are_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="an optional extra, only for plots")
+    rows = [make_row(preset="ar", rtt_s=x, tpot_s=y) for x, y in ((0.0, 1.0), (0.1, None))]
+    bars(tmp_path / "bars.png", {"ar": 1.0, "dsd": 2.0}, ylabel="y", title="t", limit=1.5)
+    grouped_lines(tmp_path / "lines.png", rows, x="rtt_s", y="tpot_s", title="t")
+    for name in ("bars.png", "lines.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
