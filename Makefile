@@ -24,7 +24,7 @@ SHELL_SCRIPTS := $(wildcard .ci/run $(foreach d,.ci deploy tools,$(d)/*.sh $(d)/
 # One thread of BLAS/OpenMP per process: more are many times slower on a busy machine.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help setup proto lint format test run bench demo-models clean distclean lock
+.PHONY: help setup proto lint format test test-texts run bench demo-models clean distclean lock
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -35,7 +35,10 @@ setup: $(VENV)/.installed ## create the environment (quick when nothing changed)
 proto: gen/.stamp ## generate gen/tandem_api from protos/
 
 test: setup proto ## every test that needs no Docker
-	$(BIN)/python -m pytest --ignore=tests/deploy $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore=tests/deploy -n 2 --dist loadfile $(PYTEST_ARGS)
+
+test-texts: setup proto ## 1,000 texts per preset and temperature equal the cloud's own (minutes)
+	$(BIN)/python -m pytest tests/pair --prompts 125 $(PYTEST_ARGS)
 
 lint: setup proto ## style, types, import rules, protobuf, scripts, Dockerfiles
 	$(BIN)/ruff check $(CODE)

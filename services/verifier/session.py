@@ -75,7 +75,7 @@ class VerifierSession:
         return asyncio.create_task(self._say_goodbye(grace_s))
 
     async def _say_goodbye(self, grace_s: float) -> None:
-        with suppress(grpc.aio.UsageError, asyncio.InvalidStateError):  # it left by itself
+        with suppress(grpc.aio.BaseError, asyncio.InvalidStateError):  # it left by itself
             await self._send([self._machine.going_away(grace_s)])
 
     async def _listen(self, read: Callable[[], Awaitable[pb.VerifyRequest | None]]) -> None:

@@ -53,6 +53,8 @@ def status_of(error: BaseException) -> tuple[StatusCode, str]:
         return error.code, str(error)
     if isinstance(error, grpc.aio.AioRpcError):
         return error.code(), error.details() or ""
+    if isinstance(error, grpc.aio.InternalError):
+        return StatusCode.CANCELLED, "the caller left while it was being written to"
     if isinstance(error, DecodeError):
         return StatusCode.INVALID_ARGUMENT, "message: the bytes are no protobuf message of this RPC"
     for kind, code in _CODES:
@@ -70,6 +72,9 @@ async def errors_as_status(
         yield
     except (asyncio.CancelledError, grpc.aio.AbortError):
         raise
+    except grpc.aio.InternalError as error:  # nobody is left to be told
+        log.info("caller left")
+        raise asyncio.CancelledError from error
     except Exception as error:
         code, details = status_of(error)
         if code is StatusCode.INTERNAL:

@@ -16,12 +16,15 @@ from pathlib import Path
 
 import pytest
 
+from services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.engine.scripted_tokenizer import ScriptedTokenizer
 from tandem.policy.presets import PRESETS
 from tandem.protocol.liveness import LostCloud
 from tandem.rpc.aggregator_client import AggregatorClient, Generated
 from tandem.rpc.generation import GenerationRequest
+from tandem.telemetry.metrics import Metrics, new_registry
 from tests.process.service_process import ROOT, ServiceProcess, free_port
-from tests.rpc.health import health_of
+from tests.rpc.scripted_suite import VOCABULARY, draft_engine, started
 
 DRAFT, TARGET = (str(ROOT / "models" / f"demo-{name}") for name in ("draft", "target"))
 SECRET = "quokka Zanzibar"
@@ -193,14 +196,14 @@ async def test_sigterm_drains_each_service_and_ends_it_with_0(services: Services
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_ends_it_at_once(first: signal.Signals) -> None:
     """The request it drains for waits for a cloud that does not exist."""
-    with ExitStack() as stack:
-        nowhere = f"127.0.0.1:{free_port()}"
-        model = ("--model", DRAFT, "--verifier", nowhere, "--drain-s", "100")
-        drafter = stack.enter_context(ServiceProcess("services.drafter", "--port", "0", *model))
-        address = drafter.address()
-        front = ("--port", "0", "--drafter", address, "--drain-s", "100")
-        aggregator = stack.enter_context(ServiceProcess("services.aggregator", *front))
-        async with AggregatorClient(aggregator.address()) as client:
+    nowhere = f"127.0.0.1:{free_port()}"
+    metrics = Metrics(new_registry(), "device")
+    tokenizer, limits = ScriptedTokenizer(VOCABULARY), DrafterLimits()
+    drafter = await started(DrafterServicer(draft_engine(), tokenizer, nowhere, limits, metrics))
+    flags = ("--port", "0", "--drafter", drafter.target, "--drain-s", "100")
+    with ServiceProcess("services.aggregator", *flags) as aggregator:
+        address = await asyncio.to_thread(aggregator.address)
+        async with AggregatorClient(address) as client:
             answers = client.stream(request())
             await anext(answers)
             aggregator.signal(first)
@@ -209,41 +212,43 @@ async def test_a_second_signal_ends_it_at_once(first: signal.Signals) -> None:
             assert aggregator.running
             aggregator.signal(signal.SIGTERM)
             assert await asyncio.to_thread(aggregator.ended) == 130
-        assert await health_of(address) == "SERVING"
+    await drafter.drain(0.0)
 
 
 BAD_STARTS = [
-    ("verifier", (), {"TANDEM_PORT": "abc"}, 2, "TANDEM_PORT"),
-    ("drafter", (), {"TANDEM_PROT": "1"}, 2, "TANDEM_PROT"),
-    ("aggregator", (), {"TANDEM_MAX_RUNNING": "0"}, 2, "TANDEM_MAX_RUNNING"),
-    ("aggregator", ("--nonsense", "1"), {}, 2, "--nonsense"),
-    ("aggregator", ("--port", "65536"), {}, 2, "--port"),
-    ("aggregator", ("--config", "nowhere.toml"), {}, 2, "nowhere.toml"),
-    ("verifier", ("--model", "nowhere"), {}, 1, "nowhere"),
+    ("verifier", (), {"TANDEM_PORT": "abc"}, "TANDEM_PORT"),
+    ("drafter", (), {"TANDEM_PROT": "1"}, "TANDEM_PROT"),
+    ("aggregator", (), {"TANDEM_MAX_RUNNING": "0"}, "TANDEM_MAX_RUNNING"),
+    ("aggregator", ("--nonsense", "1"), {}, "--nonsense"),
+    ("aggregator", ("--port", "65536"), {}, "--port"),
+    ("aggregator", ("--config", "nowhere.toml"), {}, "nowhere.toml"),
 ]
 
 
-@pytest.mark.parametrize(("name", "flags", "environment", "code", "named"), BAD_STARTS)
-def test_a_bad_start_ends_with_one_line_that_names_the_cause(
-    name: str, flags: tuple[str, ...], environment: dict[str, str], code: int, named: str
+@pytest.mark.parametrize(("name", "flags", "environment", "named"), BAD_STARTS)
+def test_bad_settings_end_it_with_one_line_that_names_the_cause(
+    name: str, flags: tuple[str, ...], environment: dict[str, str], named: str
 ) -> None:
     with ServiceProcess(f"services.{name}", *flags, environment=environment) as process:
-        assert process.ended() == code
-        line = process.log().splitlines()[-1]
-        assert "error: " in line
-        assert named in line
-        if named != "--nonsense":  # where the usage comes first
-            assert process.log().count("\n") == 1
+        assert process.ended() == 2
+        assert process.log().startswith("error: ")
+        assert named in process.log()
+        assert process.log().count("\n") == 1
 
 
 def test_a_model_that_cannot_be_read_ends_with_one_line(tmp_path: Path) -> None:
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes(Path(DRAFT, name).read_bytes())
     (tmp_path / "model.safetensors").write_bytes(b"not a tensor")
-    with ServiceProcess("services.drafter", "--port", "0", "--model", str(tmp_path)) as process:
-        assert process.ended() == 1
-        assert process.log().startswith("error: ")
-        assert process.log().count("\n") == 1
+    with (
+        ServiceProcess("services.drafter", "--port", "0", "--model", str(tmp_path)) as broken,
+        ServiceProcess("services.verifier", "--port", "0", "--model", "nowhere") as missing,
+    ):
+        for process, named in ((broken, str(tmp_path)), (missing, "nowhere")):
+            assert process.ended() == 1
+            assert process.log().startswith("error: ")
+            assert named in process.log()
+            assert process.log().count("\n") == 1
 
 
 def test_a_port_in_use_ends_with_one_line() -> None:

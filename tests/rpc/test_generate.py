@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from logging import ERROR
 from typing import Any
 
 import grpc
@@ -122,7 +123,9 @@ async def test_a_caller_that_leaves_frees_both_sides() -> None:
             await suite.idle()
 
 
-async def test_two_thousand_abandoned_sessions_leave_nothing() -> None:
+async def test_two_thousand_abandoned_sessions_leave_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with scripted_suite() as suite:
         await _abandon(suite, 100)
         gc.collect()
@@ -132,6 +135,7 @@ async def test_two_thousand_abandoned_sessions_leave_nothing() -> None:
         gc.collect()
         await suite.idle()
         assert _resident_bytes() - before < 24 * 2**20
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= ERROR]
 
 
 async def _abandon(suite: Suite, count: int) -> None:

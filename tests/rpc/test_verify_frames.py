@@ -36,7 +36,7 @@ from tests.rpc.verifier_peer import (
 
 HUGE = 2**32 - 1
 BYSTANDER_PROMPT = tuple(range(1, 10))
-BYSTANDER = GenerationRequest(BYSTANDER_PROMPT, "coupled", max_tokens=200, seed=9, ignore_eos=True)
+BYSTANDER = GenerationRequest(BYSTANDER_PROMPT, "coupled", max_tokens=80, seed=9, ignore_eos=True)
 
 
 @cache
