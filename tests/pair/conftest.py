@@ -1,4 +1,4 @@
-"""`--prompts N`: how many held-out prompts the text-equality tests use; 125 make 1,000 cases each."""
+"""`--prompts N`: how many held-out prompts the text-equality tests use; 125 make 1,000 cases."""
 
 from __future__ import annotations
 
