@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import subprocess
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -89,6 +91,45 @@ def pinned(core: int) -> Iterator[None]:
         yield
     finally:
         pin(0, usable_cores())
+
+
+class OthersMeter:
+    """How much of the usable cores other processes take from now on."""
+
+    def __init__(self) -> None:
+        self._started_s = time.perf_counter()
+        self._busy_s, self._own_s = _busy_s(), _own_s()
+
+    def share(self) -> float | None:
+        """From 0 to 1; None where the system does not tell. Own children count as own only once
+        they have been waited for."""
+        if self._busy_s is None or (busy_s := _busy_s()) is None:
+            return None
+        others_s = busy_s - self._busy_s - (_own_s() - self._own_s)
+        wall_s = time.perf_counter() - self._started_s
+        return max(0.0, others_s / (wall_s * len(usable_cores())))
+
+
+def _busy_s() -> float | None:
+    """Seconds the usable cores were busy since boot, stolen time included."""
+    try:
+        lines = Path("/proc/stat").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    names = {f"cpu{core}" for core in usable_cores()}
+    ticks = 0
+    for name, *counts in (line.split() for line in lines):
+        if name in names:
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, counts[:8])
+            ticks += user + nice + system + irq + softirq + steal
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _own_s() -> float:
+    own, children = (
+        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
 
 
 def _processor() -> str:

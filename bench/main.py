@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from bench.machine import this_machine
+from bench.machine import OthersMeter, this_machine
 from bench.plots import require_matplotlib
 from bench.report import Report
 from bench.suite import Models
@@ -52,7 +52,9 @@ def _run(name: str, models: Models, seed: int, quick: bool, out: Path | None) ->
     report = Report(name, seed, quick, this_machine(), _command())
     if report.machine.busy:
         click.echo(report.machine.line().splitlines()[-1], err=True)
+    others = OthersMeter()
     experiment.run(report, models)
+    report.others_busy = others.share()
     if out is not None:
         experiment.draw(report, out)
     return report

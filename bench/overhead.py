@@ -59,6 +59,7 @@ def _hop(report: Report, models: Models) -> None:
             "preset",
             "draft_length",
             "hop_median_s",
+            "bare_hop_s",
             "draft_step_s",
             "verify_step_s",
             "tokens_per_s",
@@ -67,6 +68,10 @@ def _hop(report: Report, models: Models) -> None:
             "cloud_cpu_s_per_token",
         ),
         rows,
+    )
+    report.notes.append(
+        "bare_hop_s is a floor on this machine: a bare gRPC stream between two pinned processes "
+        "that read through as many bytes as the models have weights, without any code of ours."
     )
     for row in rows:
         if row["hop_median_s"] is not None:

@@ -37,6 +37,10 @@ FIELDS = (
 )
 
 
+QUIET_SHARE = 0.05
+"""Of the cores: what others may take before figures of time are doubtful."""
+
+
 def make_row(**figures: Any) -> Row:
     """A row with every fixed name, then the further ones in the order given."""
     return dict.fromkeys(FIELDS) | figures
@@ -81,13 +85,15 @@ class Table:
 
 @dataclass(slots=True)
 class Report:
-    """One experiment's outcome. `notes` are sentences printed below the tables."""
+    """One experiment's outcome. `notes` are sentences printed below the tables; `others_busy` is
+    the share of the cores that other processes took while it was measured."""
 
     experiment: str
     seed: int
     quick: bool
     machine: Machine
     command: str
+    others_busy: float | None = None
     rows: list[Row] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
@@ -104,16 +110,24 @@ class Report:
         self.tables.append(Table(title, columns, rows))
 
     def text(self) -> str:
-        parts = [self.machine.line(), *(table.text() for table in self.tables)]
+        parts = [
+            self.machine.line() + self._disturbance(),
+            *(table.text() for table in self.tables),
+        ]
         parts.append("\n".join([goal.line() for goal in self.goals] + self.notes))
         return "\n\n".join(part for part in parts if part)
+
+    def _disturbance(self) -> str:
+        if self.others_busy is None or self.others_busy <= QUIET_SHARE:
+            return ""
+        return f"\nWARNING: other processes took {self.others_busy:.0%} of the cores meanwhile"
 
     def to_json(self) -> dict[str, Any]:
         return {
             "experiment": self.experiment,
             "command": self.command,
             "commit": self.machine.commit,
-            "machine": self.machine.to_json(),
+            "machine": self.machine.to_json() | {"others_busy": self.others_busy},
             "quick": self.quick,
             "seed": self.seed,
             "goals": [

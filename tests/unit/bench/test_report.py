@@ -78,3 +78,12 @@ def test_goals_hold_at_their_limit_and_never_for_nan() -> None:
     assert report.met
     report.goals.append(Goal("ratio", 0.7, 0.6, "at most"))
     assert not report.met
+
+
+def test_disturbance_is_told_from_its_limit_on() -> None:
+    report = a_report()
+    report.others_busy = 0.04
+    assert "WARNING" not in report.text()
+    report.others_busy = 0.31
+    assert "WARNING: other processes took 31% of the cores meanwhile" in report.text()
+    assert report.to_json()["machine"]["others_busy"] == 0.31

@@ -1,10 +1,14 @@
 """Processes of a suite, with the lightest ones there are."""
 
+import json
 import os
+import struct
+from pathlib import Path
 
 import pytest
 
-from bench.machine import pinned, usable_cores
+from bench.bare_hop import measure_bare_hop, weight_bytes
+from bench.machine import OthersMeter, pinned, usable_cores
 from bench.suite import LinkSteering, PinnedProcess, SuiteFailed, clean_environment
 
 
@@ -44,3 +48,27 @@ def test_pinning_ends_with_its_context() -> None:
     with pinned(usable_cores()[0]):
         assert os.sched_getaffinity(0) == {usable_cores()[0]}
     assert os.sched_getaffinity(0) == before
+
+
+def test_a_bare_hop_takes_time_of_its_own() -> None:
+    hop_s = measure_bare_hop(draft_bytes=4_000, target_bytes=400_000, drafts=2, rounds=10)
+    assert 10e-6 < hop_s < 1.0
+
+
+def test_weight_bytes_are_those_of_float32(tmp_path: Path) -> None:
+    header = {
+        "__metadata__": {"format": "pt"},
+        "a": {"dtype": "BF16", "shape": [3, 5], "data_offsets": [0, 30]},
+        "b": {"dtype": "F32", "shape": [7], "data_offsets": [30, 58]},
+    }
+    raw = json.dumps(header).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(raw)) + raw + bytes(58))
+    assert weight_bytes(str(tmp_path)) == 4 * (15 + 7)
+    assert weight_bytes(str(tmp_path / "elsewhere")) is None
+
+
+def test_own_work_is_not_the_work_of_others() -> None:
+    others = OthersMeter()
+    sum(range(3_000_000))
+    share = others.share()
+    assert share is None or 0 <= share <= 1.5

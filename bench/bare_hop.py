@@ -1,0 +1,102 @@
+"""The floor of the gRPC hop: a bare stream between two pinned processes that idle as a pair does.
+
+The client reads through as many bytes as a draft's weights, sends a small message, the server reads
+through the target's and answers; the hop is what the round took beside the two. So it pays for cold
+caches and a sleeping core as a real round does, and for gRPC and the event loop, but for no code of
+ours. `python -m bench.bare_hop BYTES` is the server. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+import time
+from math import prod
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import grpc
+import numpy as np
+
+from bench.machine import pinned, usable_cores
+from bench.suite import PinnedProcess
+from tandem.rpc.process import run_loop
+
+METHOD = "/bench.Bare/Round"
+MESSAGE_BYTES = 48
+WARM_UP_ROUNDS = 20
+
+
+def weight_bytes(folder: str) -> int | None:
+    """Bytes of a folder's weights in float32, by the headers of its files; None without files."""
+    files = sorted(Path(folder).glob("*.safetensors"))
+    return sum(map(_numbers, files)) * 4 or None
+
+
+def _numbers(path: Path) -> int:
+    """How many numbers a safetensors file holds: its first eight bytes are its header's length."""
+    with path.open("rb") as file:
+        (length,) = struct.unpack("<Q", file.read(8))
+        header = json.loads(file.read(length))
+    return sum(prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+
+
+def measure_bare_hop(draft_bytes: int, target_bytes: int, drafts: int, rounds: int) -> float:
+    """Median seconds of a bare round beside the reading: `drafts` times the draft's bytes on one
+    core, the target's once on the other."""
+    server = PinnedProcess("bench.bare_hop", (str(target_bytes),), usable_cores()[-1])
+    with server, pinned(usable_cores()[0]):
+        hops_s: list[float] = run_loop(_rounds(server.address, draft_bytes, drafts, rounds))
+    return median(hops_s[WARM_UP_ROUNDS:])
+
+
+async def _rounds(address: str, draft_bytes: int, drafts: int, rounds: int) -> list[float]:
+    weights = _weights(draft_bytes)
+    hops_s = []
+    async with grpc.aio.insecure_channel(address) as channel:
+        call: Any = channel.stream_stream(METHOD)()
+        for _ in range(rounds + WARM_UP_ROUNDS):
+            for _ in range(drafts):
+                _read_through(weights)
+            started_s = time.perf_counter()
+            await call.write(bytes(MESSAGE_BYTES))
+            answer = await call.read()
+            ended_s = time.perf_counter()
+            assert isinstance(answer, bytes), "the server answers every message"
+            hops_s.append(ended_s - started_s - struct.unpack_from("d", answer)[0])
+        call.cancel()
+    return hops_s
+
+
+async def _serve(target_bytes: int) -> None:
+    weights = _weights(target_bytes)
+
+    async def answer(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+        while isinstance(await context.read(), bytes):
+            took_s = _read_through(weights)
+            await context.write(struct.pack("d", took_s).ljust(MESSAGE_BYTES, b"\0"))
+
+    handlers: dict[str, Any] = {"Round": grpc.stream_stream_rpc_method_handler(answer)}
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench.Bare", handlers),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(f"listening 127.0.0.1:{port}", flush=True)
+    await server.wait_for_termination()
+
+
+def _weights(size_bytes: int) -> np.ndarray:
+    return np.ones(max(1, size_bytes // 4), np.float32)
+
+
+def _read_through(weights: np.ndarray) -> float:
+    """Read every byte once, as a pass over one token does; returns the seconds it took."""
+    started_s = time.perf_counter()
+    weights.sum()
+    return time.perf_counter() - started_s
+
+
+if __name__ == "__main__":
+    run_loop(_serve(int(sys.argv[1])))
