@@ -24,6 +24,7 @@ from tandem.engine.load import load_engine, load_tokenizer
 
 ACCEPTANCE_LIMIT = 0.65
 MAX_TOKENS = 512
+MAX_CHARACTERS = 4 * MAX_TOKENS  # more would only be cut off again
 COLUMNS = (
     "source",
     "tokens",
@@ -87,7 +88,7 @@ def _texts(models: Models, quick: bool) -> Iterator[tuple[str, list[int]]]:
     """Source and first tokens of each held-out text."""
     tokenizer = load_tokenizer(models.target)
     for document in held_out()[:: 4 if quick else 1]:
-        token_ids = tokenizer.encode(document["text"])[:MAX_TOKENS]
+        token_ids = tokenizer.encode(document["text"][:MAX_CHARACTERS])[:MAX_TOKENS]
         if len(token_ids) > 1:
             yield document["source"], token_ids
 
