@@ -1,10 +1,10 @@
 """The edge's half of a session: drafts, draws recovered tokens, commits, survives a lost cloud.
 
+What is drafted and sent is `drafting`'s, what ends the text `committing`'s, the draws `recovery`'s.
 `connect` opens (or resumes) on a fresh stream, `receive` takes a frame, `work` names the tokens to
 draft, `drafted` takes them, `tick` is the only clock. Invariants: a committed token is never
 retracted or repeated; whoever discards a draft that was sent raises the epoch, and both ends can
-tell; the draft KV is valid exactly for the first `kv_length` tokens of committed + in flight.
-Must not import asyncio, grpc, torch or time; never logs, never reads a clock.
+tell. Must not import asyncio, grpc, torch or time; never logs, never reads a clock.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ from tandem.core.chance import Chance, SeededChance
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.sparse_answer import SparseAnswer
 from tandem.core.stopping import FinishReason
+from tandem.protocol.committing import Committing
+from tandem.protocol.drafting import Drafting
 from tandem.protocol.edge_intake import check_full_law, check_tokens, check_verdict
-from tandem.protocol.in_flight import DraftsInFlight, draft_frame
 from tandem.protocol.liveness import Liveness, LostCloud
 from tandem.protocol.messages import (
     Cancel,
     CloudMessage,
-    Draft,
-    Frame,
     FullAnswer,
     FullLaw,
     GoingAway,
@@ -48,7 +47,6 @@ from tandem.protocol.outputs import (
     Reconnect,
     Send,
 )
-from tandem.protocol.prefixes import PrefixedTokens
 from tandem.protocol.recovery import Recovery
 from tandem.protocol.rules import acceptance_rule
 
@@ -81,19 +79,14 @@ class EdgeMachine:
         self.request = request
         self.phase = Phase.CONNECTING
         self.epoch = 0
-        self.committed = PrefixedTokens(request.prompt_ids)
-        self.kv_length = 0
         self.stats = EdgeStats()
         self.finish_reason: FinishReason | None = None
         self.rule = acceptance_rule(request.preset, request.seed, chance)
         self._liveness = liveness
-        self._completes_stop = completes_stop
-        self._schedule = request.preset.schedule
-        self._length_limit = len(request.prompt_ids) + request.max_tokens
-        self._eos = frozenset() if request.ignore_eos else request.eos_token_ids
-        self._in_flight = DraftsInFlight()
+        self._committing = Committing(request, completes_stop)
+        self.committed = self._committing.tokens
+        self.drafting = Drafting(request, self.committed)
         self._recovery = Recovery(self.rule, chance)
-        self._work: DraftWork | None = None
         self._leaving = False
 
     # Connection
@@ -103,7 +96,7 @@ class EdgeMachine:
         if self.phase is not Phase.CONNECTING:
             raise ProtocolError(self.phase, "connect")
         self.phase = Phase.RUNNING
-        self._in_flight.sent = 0
+        self.drafting.in_flight.sent = 0
         self._liveness.connected(now)
         self.stats.begin_stream()
         request = self.request
@@ -171,7 +164,7 @@ class EdgeMachine:
         self._liveness.heard(now)
         match message:
             case Opened():
-                self._take_terms(message)
+                self._committing.take_terms(message.eos_token_ids)
                 return []
             case Pong():
                 return []
@@ -185,21 +178,15 @@ class EdgeMachine:
                 self._leaving = True
                 return self._leave_between_rounds()
 
-    def _take_terms(self, opened: Opened) -> None:
-        """Which tokens end the text is the target model's to say: both ends must stop together."""
-        if not self.request.ignore_eos:
-            self._eos = opened.eos_token_ids
-
     def _receive_verdict(self, verdict: Verdict, now: float) -> list[EdgeOutput]:
         self._refuse_while_drawing(verdict)
-        drafts = self._in_flight.token_ids
-        check_verdict(
-            verdict, self.request, self.committed, drafts[: self._in_flight.sent], self.epoch
-        )
+        in_flight = self.drafting.in_flight
+        drafts = in_flight.token_ids
+        check_verdict(verdict, self.request, self.committed, drafts[: in_flight.sent], self.epoch)
         self.stats.count_verdict(verdict)
         self.stats.end_round(verdict.work, now)
         outputs = self._commit(drafts[: verdict.accepted])
-        self._in_flight.remove(verdict.accepted)
+        in_flight.remove(verdict.accepted)
         if self.phase is Phase.DONE:
             return outputs
         outcome = verdict.outcome
@@ -211,7 +198,7 @@ class EdgeMachine:
 
     def _recover(self, answer: FullAnswer | SparseAnswer) -> list[EdgeOutput]:
         """The first draft in flight was refused: draw the token in its place."""
-        token = self._recovery.start(answer, self._in_flight.first, len(self.committed))
+        token = self._recovery.start(answer, self.drafting.in_flight.first, len(self.committed))
         if token is not None:
             return self._draw(token)
         self.stats.full_law_requests += 1
@@ -222,7 +209,7 @@ class EdgeMachine:
         if not self._recovery.waits:
             raise ProtocolError(self.phase, "a full law that was not asked for")
         check_full_law(message, self.request, self.committed)
-        refused = self._in_flight.first
+        refused = self.drafting.in_flight.first
         try:
             token = self._recovery.finish(message.target_probs, refused, message.base)
         except InvalidArgument as error:
@@ -257,10 +244,11 @@ class EdgeMachine:
 
     def _overtake(self, token: int) -> list[EdgeOutput]:
         """The cloud added a token by itself; drafts in flight live on only if they agree."""
-        if self._in_flight and self._in_flight.first.token_id == token:
-            self._in_flight.remove(1)
+        in_flight = self.drafting.in_flight
+        if in_flight and in_flight.first.token_id == token:
+            in_flight.remove(1)
             return self._commit([token])
-        sent = self._in_flight.sent
+        sent = in_flight.sent
         outputs = self._discard()
         if sent:
             self.epoch += 1
@@ -268,49 +256,31 @@ class EdgeMachine:
 
     def _discard(self) -> list[EdgeOutput]:
         """Void the drafts in flight; stop the drafting that builds on them."""
-        self._in_flight.clear()
-        self.kv_length = min(self.kv_length, len(self.committed))
-        if self._work is None:
-            return []
-        self._work = None
-        return [Interrupt()]
+        return [Interrupt()] if self.drafting.discard() else []
 
     # Drafting
 
     def work(self, now: float) -> DraftWork | None:
         """Tokens to draft now, if any; one work at a time, until `drafted`."""
-        count = self._draftable()
-        if self._work or count < 1:
+        if self.drafting.work or self.phase is Phase.DONE or self._paused:
+            return None
+        alone = self.phase is Phase.ALONE
+        count = min(ALONE_CHUNK, self.drafting.room) if alone else self.drafting.draftable
+        if count < 1:
             return None
         if self.phase is Phase.RUNNING:
             self.stats.begin_round(now)
-        context = self._tokens()
-        self._work = DraftWork(
-            keep=self.kv_length,
-            token_ids=context[self.kv_length :],
-            position=len(context),
-            count=count,
-            ends=self._eos if self.phase is Phase.ALONE else self.request.draft_ends,
-        )
-        return self._work
+        ends = self._committing.eos if alone else self.request.draft_ends
+        return self.drafting.begin(count, ends)
 
-    def _draftable(self) -> int:
-        if self.phase is Phase.DONE or self._leaving or self._recovery.waits:
-            return 0
-        room = self._length_limit - len(self.committed) - len(self._in_flight)
-        if self.phase is Phase.ALONE:
-            return min(ALONE_CHUNK, room)
-        if not self.request.preset.drafts or self._in_flight.ends_in(self.request.draft_ends):
-            return 0
-        window = self._schedule.window - len(self._in_flight)
-        return min(self._schedule.chunk - self._in_flight.unsent, window, room)
+    @property
+    def _paused(self) -> bool:
+        """Whether nothing may be drafted or sent until the cloud's next word."""
+        return self._leaving or self._recovery.waits
 
     def context(self, work: DraftWork) -> tuple[int, ...]:
         """All tokens before the first one of a work."""
-        return self._tokens()[: work.position]
-
-    def _tokens(self) -> tuple[int, ...]:
-        return (*self.committed.since(0), *self._in_flight.token_ids)
+        return self.drafting.context[: work.position]
 
     def drafted(
         self, work: DraftWork, drafts: list[Drafted], kv_length: int, draft_s: float
@@ -319,83 +289,49 @@ class EdgeMachine:
 
         `kv_length`: tokens the draft KV now holds. The tokens of an interrupted work are dropped.
         """
-        if work is not self._work:
+        if not self.drafting.take(work, drafts, kv_length):
             return []
-        if not 1 <= len(drafts) <= work.count:
-            raise ProtocolError(f"1…{work.count} drafts wanted", f"drafted with {len(drafts)}")
-        self._work = None
-        self.kv_length = kv_length
         self.stats.count_drafts(len(drafts), draft_s)
-        self._in_flight.add(drafts)
         if self.phase is Phase.ALONE:
             return self._commit_alone()
         return self._flush()
 
     def _flush(self) -> list[EdgeOutput]:
         """Send the chunks that are complete."""
-        outputs: list[EdgeOutput] = []
-        while self.phase is Phase.RUNNING and self._in_flight.unsent:
-            chunk = self._in_flight.next_chunk(self._schedule.chunk)
-            whole = len(chunk) == self._schedule.chunk or self._draftable() < 1
-            if not whole or self._recovery.waits or self._leaving:
-                break
-            outputs.append(Send(self._draft(chunk)))
-            self._in_flight.sent += len(chunk)
-        return outputs
-
-    def _draft(self, chunk: list[Drafted]) -> Draft:
-        before = self._in_flight.token_ids[: self._in_flight.sent]
-        base = len(self.committed) + len(before)
-        frame = Frame(self.request.session, self.epoch, base, self.committed.prefix_with(before))
-        return draft_frame(frame, chunk, self.request.preset.uplink)
+        if self.phase is not Phase.RUNNING or self._paused:
+            return []
+        return [Send(frame) for frame in self.drafting.send_chunks(self.epoch)]
 
     # Committing
 
     def _commit_alone(self) -> list[EdgeOutput]:
-        tokens = self._in_flight.token_ids
-        self._in_flight.clear()
+        tokens = self.drafting.in_flight.token_ids
+        self.drafting.in_flight.clear()
         return self._commit(tokens, unverified=True)
 
     def _commit(self, token_ids: Sequence[int], unverified: bool = False) -> list[EdgeOutput]:
         """Append tokens to the answer; a stop condition inside the block ends it there."""
-        committed: list[int] = []
-        reason: FinishReason | None = None
-        for token in token_ids:
-            committed.append(token)
-            self.committed.append(token)
-            reason = self._stop_reason(token)
-            if reason:
-                break
+        committed, reason = self._committing.append(token_ids)
         if not committed:
             return []
         self.stats.count_commit(len(committed), unverified)
-        outputs: list[EdgeOutput] = [Commit(tuple(committed), unverified)]
+        outputs: list[EdgeOutput] = [Commit(committed, unverified)]
         return outputs if reason is None else [*outputs, *self._finish(reason)]
-
-    def _stop_reason(self, token: int) -> FinishReason | None:
-        if self._completes_stop(token):
-            return FinishReason.STOP
-        if token in self._eos:
-            return FinishReason.STOP
-        if len(self.committed) >= self._length_limit:
-            return FinishReason.LENGTH
-        return None
 
     def _finish(self, reason: FinishReason) -> list[EdgeOutput]:
         """End the request; the cloud is told so that it frees the session at once."""
         outputs: list[EdgeOutput] = []
         if self.phase is Phase.RUNNING:
             outputs.append(Send(Cancel(*self._frame(len(self.committed)))))
-        if self._work:
+        if self.drafting.interrupt():
             outputs.append(Interrupt())
-            self._work = None
         self.phase = Phase.DONE
         self.finish_reason = reason
         return [*outputs, Finish(reason)]
 
     def _leave_between_rounds(self) -> list[EdgeOutput]:
         """After GoingAway: reconnect as soon as nothing that was sent waits for an answer."""
-        if not self._leaving or self._in_flight.sent or self.phase is not Phase.RUNNING:
+        if not self._leaving or self.drafting.in_flight.sent or self.phase is not Phase.RUNNING:
             return []
         self._disconnect()
         self.stats.departures += 1

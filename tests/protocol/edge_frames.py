@@ -27,12 +27,12 @@ def state_of(edge: EdgeMachine) -> tuple[Any, ...]:
         edge.phase,
         edge.epoch,
         edge.committed.since(0),
-        edge.kv_length,
+        edge.drafting.kv_length,
         repr(edge.stats),
-        edge._in_flight.token_ids,
-        edge._in_flight.sent,
+        edge.drafting.in_flight.token_ids,
+        edge.drafting.in_flight.sent,
         edge._recovery.waits,
-        edge._work,
+        edge.drafting.work,
     )
 
 
@@ -65,7 +65,7 @@ def verdict_of(
     edge: EdgeMachine, accepted: int, rejected: bool = False, outcome: Any = None
 ) -> Verdict:
     """A verdict as an honest cloud would send it now."""
-    tokens = edge._in_flight.token_ids[:accepted]
+    tokens = edge.drafting.in_flight.token_ids[:accepted]
     if isinstance(outcome, int):
         tokens += (outcome,)
     return Verdict(

@@ -101,8 +101,8 @@ def test_a_machine_that_keeps_a_stale_kv_is_found_out(monkeypatch: pytest.Monkey
     """The simulator's models know only what their KV was fed."""
 
     def forget_nothing(machine: EdgeMachine) -> list[EdgeOutput]:
-        machine._in_flight.clear()
-        machine._work = None
+        machine.drafting.in_flight.clear()
+        machine.drafting.work = None
         return []
 
     monkeypatch.setattr(EdgeMachine, "_discard", forget_nothing)

@@ -165,12 +165,12 @@ def test_a_refusal_interrupts_the_drafting_that_builds_on_it() -> None:
     outputs = edge.receive(verdict_of(edge, 1, True, 2), 0.0)
     assert outputs == [Commit((0,)), Interrupt(), Commit((2,))]
     assert edge.epoch == 1
-    assert edge.kv_length == 3, "the refused draft is not in the KV any more"
+    assert edge.drafting.kv_length == 3, "the refused draft is not in the KV any more"
     fresh = edge.work(0.0)
     assert fresh is not None
     assert (fresh.keep, fresh.token_ids, fresh.position) == (3, (2,), 4)
     assert edge.drafted(stale, drafts_of(0, 0), 6, 0.0) == [], "void tokens"
-    assert edge.kv_length == 3
+    assert edge.drafting.kv_length == 3
     (drafted,) = sent(edge.drafted(fresh, drafts_of(1, 1), 5, 0.0))
     assert (drafted.epoch, drafted.base) == (1, 4)
 
@@ -180,9 +180,9 @@ def test_a_token_of_the_clouds_own_keeps_equal_drafts() -> None:
     edge.connect(0.0)
     draft(edge, 0, 1)
     assert edge.receive(tokens_of(edge, 0), 0.0) == [Commit((0,))]
-    assert (edge.epoch, edge._in_flight.token_ids) == (0, (1,))
+    assert (edge.epoch, edge.drafting.in_flight.token_ids) == (0, (1,))
     assert edge.receive(tokens_of(edge, 2), 0.0) == [Commit((2,))]
-    assert (edge.epoch, edge._in_flight.token_ids) == (1, ())
+    assert (edge.epoch, edge.drafting.in_flight.token_ids) == (1, ())
 
 
 def test_drafts_that_were_never_sent_end_no_epoch() -> None:
@@ -190,7 +190,7 @@ def test_drafts_that_were_never_sent_end_no_epoch() -> None:
     edge.connect(0.0)
     draft(edge, 0)
     edge.receive(tokens_of(edge, 1), 0.0)
-    assert (edge.epoch, edge._in_flight.token_ids) == (0, ())
+    assert (edge.epoch, edge.drafting.in_flight.token_ids) == (0, ())
 
 
 def test_a_drawn_token_is_told_in_the_new_epoch() -> None:

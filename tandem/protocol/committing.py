@@ -1,0 +1,48 @@
+"""The edge's committed text and the conditions that end it.
+
+Invariant: a committed token is never retracted; stop conditions are checked token by token, so that
+nothing is committed after the token that ends the text. Must not import asyncio, grpc, torch, time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tandem.core.stopping import FinishReason
+from tandem.protocol.outputs import EdgeRequest
+from tandem.protocol.prefixes import PrefixedTokens
+
+
+class Committing:
+    """Prompt and answer of one request; `completes_stop` is told every token of the answer once."""
+
+    def __init__(self, request: EdgeRequest, completes_stop: Callable[[int], bool]) -> None:
+        self.tokens = PrefixedTokens(request.prompt_ids)
+        self.eos = frozenset() if request.ignore_eos else request.eos_token_ids
+        self._ignore_eos = request.ignore_eos
+        self._completes_stop = completes_stop
+        self._length_limit = len(request.prompt_ids) + request.max_tokens
+
+    def take_terms(self, eos_token_ids: frozenset[int]) -> None:
+        """Which tokens end the text is the target model's to say: both ends must stop together."""
+        if not self._ignore_eos:
+            self.eos = eos_token_ids
+
+    def append(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Commit tokens up to the first that ends the text; which these are, and why it ended."""
+        committed: list[int] = []
+        for token in token_ids:
+            committed.append(token)
+            self.tokens.append(token)
+            if reason := self._stop_reason(token):
+                return tuple(committed), reason
+        return tuple(committed), None
+
+    def _stop_reason(self, token: int) -> FinishReason | None:
+        if self._completes_stop(token):
+            return FinishReason.STOP
+        if token in self.eos:
+            return FinishReason.STOP
+        if len(self.tokens) >= self._length_limit:
+            return FinishReason.LENGTH
+        return None
