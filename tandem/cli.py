@@ -21,6 +21,9 @@ COMMANDS = {
     "plan": LazyCommand(
         "tandem.commands.plan:plan", "Predict what each method gains, from step times and a link."
     ),
+    "sim": LazyCommand(
+        "tandem.commands.sim:sim", "Simulate every preset in virtual time, over any link."
+    ),
     "bench": LazyCommand(
         "bench.main:bench", "Measure the suite; figures count on a quiet machine."
     ),

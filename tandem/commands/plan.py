@@ -6,6 +6,7 @@ Pure arithmetic: no services, no model, no torch.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import inf
 from typing import Any
@@ -13,8 +14,9 @@ from typing import Any
 import click
 
 from tandem.commands.options import json_option
+from tandem.commands.plan_methods import METHODS, Planned, Situation, planned
 from tandem.core.errors import InvalidArgument
-from tandem.policy.cost_models import LinkTimes, PairTimes, Prediction, ar, coupled, dsd, dssd
+from tandem.policy.cost_models import LinkTimes, PairTimes
 from tandem.policy.paper_tables import Row, dssd_table_1
 
 PAPERS = {"dssd-table-1": dssd_table_1}
@@ -57,13 +59,43 @@ NOT_REPRODUCED = 1
     show_default=True,
     help="Of one probability in a law that is sent.",
 )
+@click.option(
+    "--method", "methods", type=click.Choice(list(METHODS)), multiple=True, help="Default: all."
+)
+@click.option(
+    "--miss-rate",
+    type=float,
+    default=0.4,
+    show_default=True,
+    help="fsd: how often no pre-draft fits the verdict.",
+)
+@click.option(
+    "--kept",
+    type=click.IntRange(1),
+    default=320,
+    show_default=True,
+    help="tslt, mc-dsd: tokens kept of each draft law.",
+)
+@click.option(
+    "--tree", default="2,2,2", show_default=True, help="mc-dsd: candidates per layer, k1,k2,…"
+)
+@click.option(
+    "--acceptance-tree",
+    type=float,
+    help="mc-dsd: rate at which a layer has a candidate that stands. Default: --acceptance.",
+)
+@click.option(
+    "--window",
+    type=click.IntRange(1),
+    help="stream: drafts in flight. Default: as many as keep the edge drafting.",
+)
 @json_option("Print one JSON object with a row per method or cell.")
 def plan(**options: Any) -> int:
-    """Predict tokens per second of ar, dsd, dssd and coupled, or recompute a paper's table.
+    """Predict tokens per second of each method, or recompute a paper's table.
 
-    Without --paper, give --draft-ms, --verify-ms and --acceptance. The models are those of DSSD:
-    drafts are accepted independently, nothing overlaps, token ids cost no bytes. 'bytes' are per
-    token and in expectation.
+    Without --paper, give --draft-ms, --verify-ms and --acceptance. The models are the papers' own
+    with their misprints corrected: drafts are accepted independently, token ids cost no bytes.
+    'bytes' are per token and in expectation.
     """
     if options["paper"] is not None:
         return _paper(options["paper"], options["as_json"])
@@ -100,30 +132,29 @@ def _cell_object(cell: Row) -> dict[str, Any]:
 
 
 def _predict(options: dict[str, Any]) -> None:
-    predictions = _predictions(options)
+    chosen = options["methods"] or list(METHODS)
+    predictions = _predictions(options, chosen)
     if options["as_json"]:
         inputs = {
             name: value for name, value in options.items() if name not in ("paper", "as_json")
         }
-        rows = [
-            _row(preset, acceptance, options["draft_length"], prediction)
-            for preset, (acceptance, prediction) in predictions.items()
-        ]
+        rows = [_row(method, answer) for method, answer in predictions.items()]
         click.echo(json.dumps({"inputs": inputs, "rows": rows}))
         return
-    click.echo("method   acceptance  TPOT (ms)  tokens/s  speedup  bytes up  bytes down")
-    for preset, (acceptance, prediction) in predictions.items():
-        rate = "-" if acceptance is None else f"{acceptance:.2f}"
+    click.echo("method    acceptance  TPOT (ms)  tokens/s  speedup    bytes up  bytes down")
+    for method, answer in predictions.items():
+        rate = "-" if answer.acceptance_rate is None else f"{answer.acceptance_rate:.2f}"
+        prediction = answer.prediction
         tokens = prediction.tokens_per_round
         click.echo(
-            f"{preset:8} {rate:>10}  {prediction.tpot_s * 1e3:9.2f}  {1 / prediction.tpot_s:8.1f}"
-            f"  {prediction.speedup_over_ar:6.2f}x  {prediction.uplink_bytes / tokens:8.0f}"
+            f"{method:9} {rate:>10}  {prediction.tpot_s * 1e3:9.2f}  {1 / prediction.tpot_s:8.1f}"
+            f"  {prediction.speedup_over_ar:6.2f}x  {prediction.uplink_bytes / tokens:10.0f}"
             f"  {prediction.downlink_bytes / tokens:10.0f}"
         )
 
 
-def _predictions(options: dict[str, Any]) -> dict[str, tuple[float | None, Prediction]]:
-    """Acceptance rate and prediction of each method; InvalidArgument names the flag."""
+def _predictions(options: dict[str, Any], methods: Sequence[str]) -> dict[str, Planned]:
+    """What each method takes; InvalidArgument names the flag."""
     for field in ("draft_ms", "verify_ms", "acceptance"):
         if options[field] is None:
             raise InvalidArgument(field, "must be given, or --paper")
@@ -131,7 +162,8 @@ def _predictions(options: dict[str, Any]) -> dict[str, tuple[float | None, Predi
     if not 0 <= rate <= 1:
         raise InvalidArgument("acceptance", f"must be within [0, 1], is {rate}")
     try:
-        return _of_each_method(options, rate)
+        situation = _situation(options, rate)
+        return {method: planned(method, situation) for method in methods}
     except InvalidArgument as error:
         raise InvalidArgument(_FLAGS.get(error.field, error.field), error.why) from error
 
@@ -144,49 +176,51 @@ _FLAGS = {
     "uplink_bytes_per_s": "mbps",
     "acceptance_rate": "acceptance_coupled",
     "vocabulary_size": "vocabulary",
+    "expansion": "tree",
+    "chunk": "window",
 }
 """What the cost models call the values of these flags. `acceptance` was checked before."""
 
 
-def _of_each_method(
-    options: dict[str, Any], rate: float
-) -> dict[str, tuple[float | None, Prediction]]:
-    pair = PairTimes(
-        options["draft_ms"] / 1e3, options["verify_ms"] / 1e3, options["verify_further_ms"] / 1e3
-    )
+def _situation(options: dict[str, Any], rate: float) -> Situation:
     bytes_per_s = inf if options["mbps"] is None else options["mbps"] * 1e6 / 8
-    path = LinkTimes(options["rtt_ms"] / 1e3, bytes_per_s, bytes_per_s)
-    length = options["draft_length"]
     # 1 - TV is the rejection rule's rate; shared noise reaches at least (1 - TV)/(1 + TV).
-    given = options["acceptance_coupled"]
-    coupled_rate = rate / (2 - rate) if given is None else given
-    predictions: dict[str, tuple[float | None, Prediction]] = {"ar": (None, ar(pair))}
-    for preset, method in (("dsd", dsd), ("dssd", dssd)):
-        predictions[preset] = (
-            rate,
-            method(
-                pair,
-                path,
-                acceptance_rate=rate,
-                draft_length=length,
-                vocabulary_size=options["vocabulary"],
-                precision_bytes=options["precision_bytes"],
-            ),
-        )
-    predictions["coupled"] = (
-        coupled_rate,
-        coupled(pair, path, acceptance_rate=coupled_rate, draft_length=length),
+    given, tree_rate = options["acceptance_coupled"], options["acceptance_tree"]
+    if tree_rate is not None and not 0 <= tree_rate <= 1:
+        raise InvalidArgument("acceptance_tree", f"must be within [0, 1], is {tree_rate}")
+    return Situation(
+        pair=PairTimes(
+            options["draft_ms"] / 1e3,
+            options["verify_ms"] / 1e3,
+            options["verify_further_ms"] / 1e3,
+        ),
+        link=LinkTimes(options["rtt_ms"] / 1e3, bytes_per_s, bytes_per_s),
+        rate=rate,
+        coupled_rate=rate / (2 - rate) if given is None else given,
+        layer_rate=rate if tree_rate is None else tree_rate,
+        draft_length=options["draft_length"],
+        vocabulary_size=options["vocabulary"],
+        precision_bytes=options["precision_bytes"],
+        miss_rate=options["miss_rate"],
+        kept=options["kept"],
+        expansion=_expansion(options["tree"]),
+        window=options["window"],
     )
-    return predictions
 
 
-def _row(
-    preset: str, acceptance: float | None, draft_length: int, prediction: Prediction
-) -> dict[str, Any]:
+def _expansion(words: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in words.split(","))
+    except ValueError:
+        raise InvalidArgument("tree", f"{words!r} is not a list of numbers k1,k2,…") from None
+
+
+def _row(method: str, answer: Planned) -> dict[str, Any]:
+    prediction = answer.prediction
     return {
-        "preset": preset,
-        "draft_length": 0 if acceptance is None else draft_length,
-        "acceptance_rate": acceptance,
+        "preset": method,
+        "draft_length": answer.draft_length,
+        "acceptance_rate": answer.acceptance_rate,
         "predicted_tpot_s": prediction.tpot_s,
         "tokens_per_s": 1 / prediction.tpot_s,
         "speedup_over_ar": prediction.speedup_over_ar,

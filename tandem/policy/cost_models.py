@@ -34,9 +34,9 @@ class PairTimes:
     verify_further_s: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_finite("draft_s", self.draft_s)
-        _check_finite("verify_first_s", self.verify_first_s)
-        _check_finite("verify_further_s", self.verify_further_s)
+        check_duration("draft_s", self.draft_s)
+        check_duration("verify_first_s", self.verify_first_s)
+        check_duration("verify_further_s", self.verify_further_s)
         if self.verify_first_s == 0:
             raise InvalidArgument("verify_first_s", "must be above 0")
 
@@ -60,7 +60,7 @@ class LinkTimes:
     downlink_bytes_per_s: float = inf
 
     def __post_init__(self) -> None:
-        _check_finite("rtt_s", self.rtt_s)
+        check_duration("rtt_s", self.rtt_s)
         for field in ("uplink_bytes_per_s", "downlink_bytes_per_s"):
             rate = getattr(self, field)
             if isnan(rate) or rate <= 0:
@@ -98,7 +98,7 @@ def ar(pair: PairTimes, *, token_bytes: float = 0.0) -> Prediction:
     The link delays every token alike, so it adds to TTFT and not to TPOT; the paper's TP_LLM
     (eq. 14) leaves it out too.
     """
-    _check_finite("token_bytes", token_bytes)
+    check_duration("token_bytes", token_bytes)
     return Prediction(
         tpot_s=pair.verify_first_s,
         tokens_per_round=1.0,
@@ -126,8 +126,8 @@ def dsd(
     token and its position (section 2.1). `precision_bytes` is b_prob, in bytes per probability.
     """
     law_bytes = _law_bytes(vocabulary_size, precision_bytes)
-    _check_finite("token_bytes", token_bytes)
-    return _stop_and_wait(
+    check_duration("token_bytes", token_bytes)
+    return stop_and_wait(
         pair,
         link,
         acceptance_rate=acceptance_rate,
@@ -155,11 +155,11 @@ def dssd(
     last note: with the next round); down comes a position beside the law or the bonus token.
     """
     law_bytes = _law_bytes(vocabulary_size, precision_bytes)
-    _check_finite("token_bytes", token_bytes)
-    _check_finite("probability_bytes", probability_bytes)
+    check_duration("token_bytes", token_bytes)
+    check_duration("probability_bytes", probability_bytes)
     rejected = rejection_probability(acceptance_rate, draft_length)
     drafts_bytes = draft_length * (token_bytes + probability_bytes)
-    return _stop_and_wait(
+    return stop_and_wait(
         pair,
         link,
         acceptance_rate=acceptance_rate,
@@ -182,8 +182,8 @@ def coupled(
     `acceptance_rate` is the shared-noise one: at least (1 - TV)/(1 + TV), where the rejection rule
     of `dsd` and `dssd` accepts 1 - TV (TV: total variation between the two models' laws).
     """
-    _check_finite("token_bytes", token_bytes)
-    return _stop_and_wait(
+    check_duration("token_bytes", token_bytes)
+    return stop_and_wait(
         pair,
         link,
         acceptance_rate=acceptance_rate,
@@ -231,17 +231,39 @@ def predict_tpot(
         raise InvalidArgument("schedule", f"only 'stop-and-wait' has a model, not {schedule!r}")
     if not (isfinite(tokens_per_round) and tokens_per_round > 0):
         raise InvalidArgument("tokens_per_round", f"must be above 0, is {tokens_per_round}")
-    _check_finite("draft_s", draft_s)
-    _check_finite("draft_length", draft_length)
-    _check_finite("verify_s", verify_s)
-    _check_finite("up_s", up_s)
-    _check_finite("down_s", down_s)
-    _check_finite("overhead_s", overhead_s)
+    check_duration("draft_s", draft_s)
+    check_duration("draft_length", draft_length)
+    check_duration("verify_s", verify_s)
+    check_duration("up_s", up_s)
+    check_duration("down_s", down_s)
+    check_duration("overhead_s", overhead_s)
     round_s = draft_length * draft_s + up_s + verify_s + down_s + overhead_s
     return round_s / tokens_per_round
 
 
-def _stop_and_wait(
+def prediction_of_rounds(
+    pair: PairTimes,
+    *,
+    tokens_per_round: float,
+    round_s: float,
+    communication_s: float,
+    uplink_bytes: float,
+    downlink_bytes: float,
+) -> Prediction:
+    """What follows from the length of a round and what it yields (eqs. 13-15)."""
+    tpot_s = round_s / tokens_per_round
+    return Prediction(
+        tpot_s=tpot_s,
+        tokens_per_round=tokens_per_round,
+        round_s=round_s,
+        uplink_bytes=uplink_bytes,
+        downlink_bytes=downlink_bytes,
+        speedup_over_ar=pair.verify_first_s / tpot_s if tpot_s > 0 else inf,
+        communication_s=communication_s,
+    )
+
+
+def stop_and_wait(
     pair: PairTimes,
     link: LinkTimes,
     *,
@@ -251,18 +273,14 @@ def _stop_and_wait(
     downlink_bytes: float,
 ) -> Prediction:
     """T_inf = draft_length·T_SLM + T_comm + T_LLM (eq. 6) and what follows from it."""
-    tokens_per_round = expected_tokens_per_round(acceptance_rate, draft_length)
     communication_s = link.communication_s(uplink_bytes, downlink_bytes)
-    round_s = draft_length * pair.draft_s + communication_s + pair.verify_s(draft_length)
-    tpot_s = round_s / tokens_per_round
-    return Prediction(
-        tpot_s=tpot_s,
-        tokens_per_round=tokens_per_round,
-        round_s=round_s,
+    return prediction_of_rounds(
+        pair,
+        tokens_per_round=expected_tokens_per_round(acceptance_rate, draft_length),
+        round_s=draft_length * pair.draft_s + communication_s + pair.verify_s(draft_length),
+        communication_s=communication_s,
         uplink_bytes=uplink_bytes,
         downlink_bytes=downlink_bytes,
-        speedup_over_ar=pair.verify_first_s / tpot_s,
-        communication_s=communication_s,
     )
 
 
@@ -274,13 +292,19 @@ def _law_bytes(vocabulary_size: int, precision_bytes: float) -> float:
     return vocabulary_size * precision_bytes
 
 
-def _check_round(acceptance_rate: float, draft_length: int) -> None:
+def check_acceptance(acceptance_rate: float) -> None:
+    """Raise InvalidArgument unless it is a probability."""
     if not 0 <= acceptance_rate <= 1:
         raise InvalidArgument("acceptance_rate", f"must be within [0, 1], is {acceptance_rate}")
+
+
+def _check_round(acceptance_rate: float, draft_length: int) -> None:
+    check_acceptance(acceptance_rate)
     if draft_length < 1:
         raise InvalidArgument("draft_length", f"must be at least 1, is {draft_length}")
 
 
-def _check_finite(field: str, number: float) -> None:
+def check_duration(field: str, number: float) -> None:
+    """Raise InvalidArgument naming `field` unless the number is finite and not negative."""
     if not (isfinite(number) and number >= 0):
         raise InvalidArgument(field, f"must be finite and not negative, is {number}")

@@ -1,0 +1,97 @@
+"""The cost of any preset, composed from its choices as the preset itself is.
+
+The schedule says which model counts the time, the payloads what travels. Nothing here knows a
+preset by its name. Invariant: pure arithmetic on values. Must not import asyncio, grpc, torch or
+time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tandem.core.codecs import Precision
+from tandem.policy.cost_models import (
+    LinkTimes,
+    PairTimes,
+    Prediction,
+    ar,
+    rejection_probability,
+    stop_and_wait,
+)
+from tandem.policy.cost_window import streaming
+from tandem.policy.presets import Answer, Preset, Uplink
+
+PRECISION_BYTES: dict[Precision, int] = {"float32": 4, "float16": 2}
+TAIL_MASS_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the parts of a message weigh, in bytes. `head_bytes`: a message without its payload.
+
+    The defaults are the wire's own: ids as varints of a vocabulary beyond 16,383, float32
+    probabilities, frames as measured by `bench bytes`.
+    """
+
+    vocabulary_size: int
+    token_bytes: float = 3.0
+    probability_bytes: float = 4.0
+    head_bytes: float = 30.0
+
+
+def predict(
+    preset: Preset,
+    pair: PairTimes,
+    link: LinkTimes,
+    *,
+    acceptance_rate: float,
+    sizes: Sizes,
+) -> Prediction:
+    """What a preset is expected to take. `acceptance_rate` is that of its own acceptance rule."""
+    if not preset.drafts:
+        return ar(pair, token_bytes=sizes.token_bytes)
+    schedule = preset.schedule
+    if schedule.window > schedule.chunk or not schedule.bonus:
+        return streaming(
+            pair,
+            link,
+            acceptance_rate=acceptance_rate,
+            window=schedule.window,
+            chunk=schedule.chunk,
+            decode_when_idle=schedule.decode_when_idle,
+            draft_bytes=draft_bytes(preset, sizes) + sizes.head_bytes / schedule.chunk,
+            answer_bytes=answer_bytes(preset, sizes) + sizes.head_bytes,
+        )
+    rejected = rejection_probability(acceptance_rate, schedule.chunk)
+    return stop_and_wait(
+        pair,
+        link,
+        acceptance_rate=acceptance_rate,
+        draft_length=schedule.chunk,
+        uplink_bytes=schedule.chunk * draft_bytes(preset, sizes) + sizes.head_bytes,
+        downlink_bytes=rejected * answer_bytes(preset, sizes) + sizes.head_bytes,
+    )
+
+
+def draft_bytes(preset: Preset, sizes: Sizes) -> float:
+    """Uplink payload of one draft token."""
+    match preset.uplink:
+        case Uplink.FULL_LAWS:
+            law = sizes.vocabulary_size * PRECISION_BYTES[preset.uplink_precision]
+            return sizes.token_bytes + law
+        case Uplink.PROBABILITIES:
+            return sizes.token_bytes + sizes.probability_bytes
+        case Uplink.IDS:
+            return sizes.token_bytes
+
+
+def answer_bytes(preset: Preset, sizes: Sizes) -> float:
+    """Downlink payload of a refusal."""
+    entry_bytes = sizes.token_bytes + sizes.probability_bytes
+    match preset.answer:
+        case Answer.TOKEN:
+            return sizes.token_bytes
+        case Answer.FULL_LAW:
+            return sizes.vocabulary_size * PRECISION_BYTES["float32"]
+        case Answer.LOSSLESS_SPARSE:
+            return (preset.answer_top + preset.answer_tail_draws) * entry_bytes + TAIL_MASS_BYTES

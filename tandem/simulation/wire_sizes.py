@@ -1,0 +1,83 @@
+"""What each message of a session weighs: its serialized protobuf, as the services would send it.
+
+gRPC's five bytes per message and HTTP/2's framing are not included. Must not import torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tandem.core.codecs import Precision
+from tandem.core.errors import InvalidArgument
+from tandem.policy.presets import Preset, Uplink
+from tandem.protocol.cloud import CloudModel
+from tandem.protocol.messages import (
+    CloudMessage,
+    Draft,
+    EdgeMessage,
+    FullAnswer,
+    FullLaw,
+    GoingAway,
+    Opened,
+    Pong,
+    Tokens,
+    Verdict,
+)
+from tandem.rpc.convert_verifier import CloudCodec, EdgeCodec
+
+_DOWN = (Opened, Verdict, Tokens, FullLaw, GoingAway, Pong)
+_BYTES = {"float32": 4, "float16": 2}
+
+
+@dataclass(slots=True)
+class WireSizes:
+    """Weighs every message of one session, and keeps the sums and the number of refusals.
+
+    `padded_vocabulary`: whole laws weigh as much as if the vocabulary were that large. A declared
+    padding of the payload: the laws themselves stay those of the pair.
+    """
+
+    preset: Preset
+    vocabulary_size: int
+    padded_vocabulary: int | None = None
+    uplink_bytes: int = 0
+    downlink_bytes: int = 0
+    refused: int = 0
+    _edge: EdgeCodec = field(init=False)
+    _cloud: CloudCodec = field(init=False)
+    _precision: Precision = field(init=False)
+
+    def __post_init__(self) -> None:
+        padded = self.padded_vocabulary
+        if padded is not None and padded < self.vocabulary_size:
+            raise InvalidArgument(
+                "vocabulary", f"{padded} is below the pair's own {self.vocabulary_size}"
+            )
+        full = self.preset.uplink is Uplink.FULL_LAWS
+        self._precision = self.preset.uplink_precision if full else "float32"
+        self._edge = EdgeCodec(self.vocabulary_size, self._precision)
+        model = CloudModel("simulated", "simulated", self.vocabulary_size, 1 << 20, frozenset())
+        self._cloud = CloudCodec(model)
+
+    def size_of(self, message: EdgeMessage | CloudMessage) -> int:
+        """Serialized bytes of a message that is sent now."""
+        if isinstance(message, _DOWN):
+            size = self._cloud.encode(message).ByteSize() + self._padding(message)
+            self.downlink_bytes += size
+            self.refused += isinstance(message, Verdict) and message.rejected
+            return size
+        size = self._edge.encode(message).ByteSize() + self._padding(message)
+        self.uplink_bytes += size
+        return size
+
+    def _padding(self, message: EdgeMessage | CloudMessage) -> int:
+        if self.padded_vocabulary is None:
+            return 0
+        added = self.padded_vocabulary - self.vocabulary_size
+        if isinstance(message, Draft) and message.laws is not None:
+            return len(message.token_ids) * added * _BYTES[self._precision]
+        if isinstance(message, FullLaw):
+            return added * _BYTES["float32"]
+        if isinstance(message, Verdict) and isinstance(message.outcome, FullAnswer):
+            return added * _BYTES["float32"]
+        return 0
