@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from services.drafter.config import DrafterSettings
 from services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.engine.base import Engine, Tokenizer
 from tandem.engine.paced import PacedEngine
 from tandem.protocol.liveness import LivenessTimes
 from tandem.rpc.process import run_service
@@ -12,13 +13,8 @@ from tandem.telemetry.metrics import Metrics
 
 def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     """The servicer with its engine and tokenizer loaded."""
-    # Here, so that bad settings are refused without waiting for torch.
-    from tandem.engine.load import load_engine, load_tokenizer
-
     paced = settings.pace_first_s > 0 or settings.pace_further_s > 0
-    engine = load_engine(
-        settings.model, settings.device, settings.dtype, settings.threads, settings.revision
-    )
+    engine, tokenizer = _load(settings)
     limits = DrafterLimits(
         settings.max_sessions,
         settings.kv_budget_bytes,
@@ -27,11 +23,27 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     )
     return DrafterServicer(
         PacedEngine(engine, settings.pace_first_s, settings.pace_further_s) if paced else engine,
-        load_tokenizer(settings.model, settings.revision),
+        tokenizer,
         settings.verifier,
         limits,
         metrics,
     )
+
+
+def _load(settings: DrafterSettings) -> tuple[Engine, Tokenizer]:
+    """The draft engine and the tokenizer of what it drafts for."""
+    # Here, so that bad settings are refused without waiting for torch.
+    from tandem.engine.load import load_engine, load_tokenizer
+    from tandem.engine.pairing import fit_draft, load_target_tokenizer
+
+    engine = load_engine(
+        settings.model, settings.device, settings.dtype, settings.threads, settings.revision
+    )
+    tokenizer = load_tokenizer(settings.model, settings.revision)
+    if settings.target_tokenizer is None:
+        return engine, tokenizer
+    target_tokenizer = load_target_tokenizer(settings.target_tokenizer)
+    return fit_draft(engine, tokenizer, target_tokenizer), target_tokenizer
 
 
 if __name__ == "__main__":

@@ -28,6 +28,12 @@ class DrafterSettings(ServiceSettings):
         description="Draft model: folder or hub name.",
     )
     revision: str | None = Field(default=None, description="Pinned revision of a hub model.")
+    target_tokenizer: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Tokenizer of the target, where it is not the draft model's: a folder with its"
+        " files and config.json, or NAME@COMMIT of a hub model.",
+    )
     device: str = Field(default="cpu", description="cpu, cuda or cuda:N.")
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="Precision of weights and activations."

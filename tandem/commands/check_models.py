@@ -6,14 +6,27 @@ from functools import partial
 from typing import Any
 
 from tandem.commands.checks import Check, check
-from tandem.commands.models import DEMO_DRAFT, DEMO_TARGET, choose_model, load_model
+from tandem.commands.models import (
+    DEMO_DRAFT,
+    DEMO_TARGET,
+    ModelChoice,
+    choose_model,
+    load_model,
+    load_side_tokenizer,
+)
 from tandem.core.errors import TandemError
 from tandem.core.laws import Sampling, check_law, law_from_logits
 from tandem.engine.base import Engine, Segment
 
 DEMO = {"draft": DEMO_DRAFT, "target": DEMO_TARGET}
 FOLDER = "give a folder in Hugging Face format with safetensors weights as --{side}"
-ONE_VOCABULARY = "use a draft and a target with one tokenizer"
+ONE_VOCABULARY = "use a draft and a target with one tokenizer, or give --target-tokenizer"
+SHARED_TOKENS = "use a draft whose tokenizer has more in common with the target's"
+SAMPLE = (
+    "The bridge was closed for three days after the storm of 1987. When it opened again, people "
+    'walked across it slowly, looking at the river below; nobody said much. "It will hold," the '
+    "engineer told them, and she was right.\n\nA list of what they carried: bread, lamps, a map."
+)
 
 
 def model_checks(options: dict[str, Any]) -> list[Check]:
@@ -28,18 +41,48 @@ def model_checks(options: dict[str, Any]) -> list[Check]:
         for side in DEMO
     ]
     if len(engines) == len(DEMO):
-        checks.append(check("one vocabulary", lambda: _fit(**engines), ONE_VOCABULARY))
+        checks.append(_vocabulary_check(engines, options))
     return checks
 
 
-def _load(side: str, options: dict[str, Any], engines: dict[str, Engine]) -> str:
-    choice = choose_model(
-        options[side], DEMO[side], options[f"device_{side}"], options[f"dtype_{side}"]
+def _vocabulary_check(engines: dict[str, Engine], options: dict[str, Any]) -> Check:
+    draft, target = engines["draft"], engines["target"]
+    if draft.vocabulary_hash == target.vocabulary_hash:
+        return check("one vocabulary", lambda: _fit(draft, target), ONE_VOCABULARY)
+    choices = {side: _choice(side, options) for side in DEMO}
+    return check("shared tokens", lambda: _shared(engines, choices), SHARED_TOKENS)
+
+
+def _shared(engines: dict[str, Engine], choices: dict[str, ModelChoice]) -> str:
+    """How much two tokenizers have in common, and what the rest costs on a sample text."""
+    from tandem.engine.pairing import measure_loss, translate
+
+    of_draft, of_target = (load_side_tokenizer(choices[side], side) for side in DEMO)
+    room = min(engine.context_length for engine in engines.values()) // 4
+    token_ids = of_target.encode(SAMPLE)[:room]
+    translation = translate(of_draft, of_target)
+    loss = measure_loss(engines["draft"], engines["target"], translation, token_ids)
+    shared = loss.shared
+    return (
+        f"{len(shared)} of {shared.draft_size} (draft) and {shared.target_size} (target),"
+        f" {shared.share:.0%} of the smaller vocabulary; over {len(token_ids)} sample tokens"
+        f" {loss.draft_mass:.2%} of the draft's mass lies outside, by which acceptance falls at"
+        f" most, and {loss.target_mass:.2%} of the target's: acceptance is at most"
+        f" {1 - loss.target_mass:.3f}"
     )
-    engine = load_model(choice, side)
+
+
+def _load(side: str, options: dict[str, Any], engines: dict[str, Engine]) -> str:
+    engine = load_model(_choice(side, options), side)
     _compute(engine)
     engines[side] = engine
     return f"{engine.model_name}: {describe(engine)}"
+
+
+def _choice(side: str, options: dict[str, Any]) -> ModelChoice:
+    return choose_model(
+        options[side], DEMO[side], options[f"device_{side}"], options[f"dtype_{side}"]
+    )
 
 
 def _compute(engine: Engine) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.engine.base import Engine, Tokenizer
+
+if TYPE_CHECKING:
+    from tandem.engine.tokenizer import TextTokenizer
 
 DEMO_DRAFT, DEMO_TARGET = "demo-draft", "demo-target"
 
@@ -28,7 +32,8 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class ModelPair:
-    """Two engines with one vocabulary. `device` and `dtype` are what the target reports of itself.
+    """Two engines with one vocabulary, the target's, and its tokenizer. `device` and `dtype` are
+    what the target reports of itself.
 
     Engines belong to one thread each; a suite that was given a pair uses it alone.
     """
@@ -56,16 +61,33 @@ def choose_model(
 
 
 def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
-    """Both engines and the tokenizer. Raises CannotLoad, or InvalidArgument naming the flag."""
+    """Both engines and the tokenizer. A draft model with another tokenizer is translated.
+
+    Raises CannotLoad, or InvalidArgument naming the flag.
+    """
     draft_engine = load_model(draft, "draft")
     target_engine = load_model(target, "target")
+    tokenizer = load_side_tokenizer(draft, "draft")
+    if draft_engine.vocabulary_hash == target_engine.vocabulary_hash:
+        return ModelPair(draft_engine, target_engine, tokenizer, target.device, target.dtype)
+    from tandem.engine.pairing import fit_draft
+
+    of_target = load_side_tokenizer(target, "target")
+    try:
+        fitted = fit_draft(draft_engine, tokenizer, of_target)
+    except InvalidArgument as error:
+        raise CannotLoad(error.why) from error
+    return ModelPair(fitted, target_engine, of_target, target.device, target.dtype)
+
+
+def load_side_tokenizer(choice: ModelChoice, side: str) -> TextTokenizer:
+    """The tokenizer of one model; `side` is how an error calls it."""
     from tandem.engine.load import load_tokenizer
 
     try:
-        tokenizer = load_tokenizer(draft.source, draft.revision)
+        return load_tokenizer(choice.source, choice.revision)
     except InvalidArgument as error:
-        raise CannotLoad(f"draft: {error.why}") from error
-    return ModelPair(draft_engine, target_engine, tokenizer, target.device, target.dtype)
+        raise CannotLoad(f"{side}: {error.why}") from error
 
 
 def load_model(choice: ModelChoice, side: str) -> Engine:

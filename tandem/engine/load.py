@@ -92,7 +92,8 @@ def load_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> T
         tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
     except _LOADING_ERRORS as error:
         _refuse(folder_or_name, error)
-    return TextTokenizer(tokenizer, _eos_token_ids(source))
+    config = AutoConfig.from_pretrained(source.name, **source.options).get_text_config()
+    return TextTokenizer(tokenizer, _eos_token_ids(source), getattr(config, "vocab_size", None))
 
 
 @dataclass(frozen=True, slots=True)

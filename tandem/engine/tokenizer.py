@@ -14,6 +14,8 @@ from transformers import PreTrainedTokenizerBase
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
+from tandem.core.vocabulary import Vocabulary
+from tandem.engine.token_strings import read_vocabulary
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for half a character
 
@@ -22,13 +24,18 @@ class TextTokenizer:
     """A tokenizer with its chat template and its end-of-text ids."""
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, eos_token_ids: frozenset[int] = frozenset()
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        eos_token_ids: frozenset[int] = frozenset(),
+        logits: int | None = None,
     ) -> None:
-        """`eos_token_ids` are the model's, beside the tokenizer's own."""
+        """`eos_token_ids` are the model's, beside the tokenizer's own; `logits` is how many its
+        configuration speaks of. `model_size` tokens are known to both."""
         self._tokenizer = tokenizer
         vocabulary = tokenizer.get_vocab()
         self.vocabulary_hash = hash_vocabulary(vocabulary)
         self.vocabulary_size = max(vocabulary.values()) + 1
+        self.model_size = min(self.vocabulary_size, logits or self.vocabulary_size)
         own = tokenizer.eos_token_id
         self.eos_token_ids = eos_token_ids if own is None else eos_token_ids | {own}
 
@@ -59,6 +66,21 @@ class TextTokenizer:
         except TemplateError as error:
             raise InvalidArgument("messages", f"refused by the chat template: {error}") from error
         return cast(list[int], ids)
+
+    def encode_piece(self, text: str) -> list[int]:
+        """Ids of text inside a text; control tokens spelt out in it are text."""
+        ids = self._tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+        return cast(list[int], ids)
+
+    @property
+    def starts_with_bos(self) -> bool:
+        """Whether a prompt begins with the beginning-of-text token."""
+        bos = self._tokenizer.bos_token_id
+        return bos is not None and self.encode("a")[:1] == [bos]
+
+    def vocabulary(self) -> Vocabulary:
+        """What each token spells. Raises InvalidArgument("tokenizer") where that cannot be told."""
+        return read_vocabulary(self._tokenizer, self.model_size)
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Text of ids, without special tokens."""

@@ -35,7 +35,8 @@ def check_open(
     if (opening.vocabulary_hash, opening.vocabulary_size) != (vocabulary_hash, vocabulary_size):
         raise VocabularyMismatch(
             "vocabulary_hash: draft and target do not share a vocabulary "
-            f"({opening.vocabulary_size} and {vocabulary_size} entries)"
+            f"({opening.vocabulary_size} and {vocabulary_size} entries); give the drafter"
+            " --target-tokenizer"
         )
     opening.preset.validate()
     opening.sampling.validate(vocabulary_size)

@@ -1,10 +1,19 @@
 """Model folders as users have them, tiny and made on the spot."""
 
 import copy
+import json
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedTokenizerFast
 
 from tests.unit.engine.reference_models import CONFIGS
@@ -19,10 +28,13 @@ TEMPLATE = (
 )
 
 
-def write_model(folder: Path, name: str) -> Path:
-    """A random model of `reference_models.CONFIGS`, without a tokenizer."""
-    torch.manual_seed(7)
-    model = AutoModelForCausalLM.from_config(copy.deepcopy(CONFIGS[name]))
+def write_model(folder: Path, name: str, size: int | None = None, seed: int = 7) -> Path:
+    """A random model of `reference_models.CONFIGS`, without a tokenizer. `size`: of its vocabulary,
+    if another."""
+    torch.manual_seed(seed)
+    config = copy.deepcopy(CONFIGS[name])
+    config.vocab_size = size or config.vocab_size
+    model = AutoModelForCausalLM.from_config(config)
     model.save_pretrained(folder)
     return folder
 
@@ -47,6 +59,39 @@ def write_tokenizer(folder: Path, template: str | None = TEMPLATE, size: int = 2
     )
     wrapped.chat_template = template
     wrapped.save_pretrained(folder)
+    return folder
+
+
+def write_sentencepiece_tokenizer(folder: Path, size: int = 400) -> Path:
+    """A tokenizer as Llama 2 has it: ▁ for a space, one put before every text, bytes for what was
+    not learnt, and a beginning-of-text token before every prompt."""
+    names = ["<unk>", "<s>", "</s>"]
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=[*names, *bytes_], show_progress=False
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    written = json.loads(tokenizer.to_str())
+    written["added_tokens"] = written["added_tokens"][: len(names)]  # bytes are ordinary tokens
+    tokenizer = Tokenizer.from_str(json.dumps(written))
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 1)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(folder)
     return folder
 
 

@@ -1,0 +1,146 @@
+"""Two vocabularies as one: a draft law restricted to the tokens that both know (DESIGN 3.4).
+
+Tokens are compared by the bytes they spell, whatever a tokenizer calls them; control tokens by
+their name, or by their role (beginning, end of text). Invariant: the pairing is one to one, so a
+restricted draft law, renormalised, is a law over the target's ids, zero outside of the pairing.
+Truncation before sampling costs at most the truncated mass of acceptance and no exactness (TSLT).
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.laws import Array
+
+LEAST_SHARE = 0.05
+"""Of the smaller vocabulary. With less in common than this, drafting would only cost time."""
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What each token spells; every id is below `size`, the number of the model's logits.
+
+    `byte_ids` are the byte-fallback tokens among `pieces`: where a piece of the same byte exists,
+    text is never written with them.
+    """
+
+    size: int
+    pieces: Mapping[int, bytes]
+    byte_ids: frozenset[int] = frozenset()
+    specials: Mapping[int, str] = field(default_factory=dict)
+    bos: int | None = None
+    eos: int | None = None
+    unknown: int | None = None
+
+    def spellings(self) -> dict[bytes, list[int]]:
+        """The ids of each spelling, the one that text is written with first."""
+        found: defaultdict[bytes, list[int]] = defaultdict(list)
+        for token in sorted(self.pieces, key=lambda t: (t in self.byte_ids, t)):
+            if self.pieces[token]:
+                found[self.pieces[token]].append(token)
+        return dict(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Intersection:
+    """`draft_ids[i]` and `target_ids[i]` are one token; both [n], without repeats."""
+
+    draft_size: int
+    target_size: int
+    draft_ids: NDArray[np.int64]
+    target_ids: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.draft_ids)
+
+    @property
+    def share(self) -> float:
+        """Of the smaller vocabulary."""
+        return len(self) / min(self.draft_size, self.target_size)
+
+    def restricted(self, logits: Array) -> Array:
+        """Logits [n, draft_size] as logits [n, target_size]: -inf for what the draft cannot say.
+
+        A softmax of the result is the draft's law under the condition that the token is shared.
+        """
+        found = np.full((len(logits), self.target_size), -np.inf, dtype=logits.dtype)
+        found[:, self.target_ids] = logits[:, self.draft_ids]
+        return found
+
+    def draft_mass_outside(self, draft_probs: Array) -> float:
+        """Mass of a draft law [draft_size] that the restriction takes away: σ, which bounds what
+        it costs of acceptance."""
+        return max(0.0, 1.0 - float(draft_probs[self.draft_ids].sum(dtype=np.float64)))
+
+    def target_mass_outside(self, target_probs: Array) -> float:
+        """Mass of a target law [target_size] that no draft can meet: acceptance is at most 1 less
+        this."""
+        return max(0.0, 1.0 - float(target_probs[self.target_ids].sum(dtype=np.float64)))
+
+    def check(self, field_name: str) -> None:
+        """Raise InvalidArgument(field_name) when there is too little to draft with."""
+        if self.share < LEAST_SHARE:
+            raise InvalidArgument(
+                field_name,
+                f"draft and target share only {len(self)} tokens"
+                f" (of {self.draft_size} and {self.target_size}); use a draft model whose tokenizer"
+                " was made for the same languages",
+            )
+
+
+def intersect(draft: Vocabulary, target: Vocabulary) -> Intersection:
+    """The tokens of both: equal bytes, equal names of control tokens, equal roles.
+
+    Where several tokens of one vocabulary spell the same bytes, the piece comes before the
+    byte-fallback token, then the lower id, on both sides.
+    """
+    pairs = dict(_same_bytes(draft, target))
+    named = {name: token for token, name in target.specials.items()}
+    pairs |= {token: named[name] for token, name in draft.specials.items() if name in named}
+    taken = set(pairs.values())
+    for ours, theirs in ((draft.eos, target.eos), (draft.bos, target.bos)):
+        if ours is not None and theirs is not None and ours not in pairs and theirs not in taken:
+            pairs[ours] = theirs
+            taken.add(theirs)
+    ids = np.array(sorted(pairs.items()), dtype=np.int64).reshape(-1, 2)
+    return Intersection(draft.size, target.size, ids[:, 0].copy(), ids[:, 1].copy())
+
+
+def _same_bytes(draft: Vocabulary, target: Vocabulary) -> Iterator[tuple[int, int]]:
+    theirs = target.spellings()
+    for spelling, ours in draft.spellings().items():
+        yield from zip(ours, theirs.get(spelling, ()), strict=False)
+
+
+def byte_level_bytes(piece: str) -> bytes:
+    """The bytes of a byte-level BPE piece, whose letters stand for bytes (GPT-2)."""
+    return bytes(_BYTE_OF_LETTER[letter] for letter in piece)
+
+
+def sentencepiece_bytes(piece: str) -> bytes:
+    """The bytes of a sentencepiece piece: ▁ is a space."""
+    return piece.replace("▁", " ").encode()
+
+
+def fallback_byte(piece: str) -> bytes | None:
+    """The byte that <0xNN> stands for, None for any other piece."""
+    found = _BYTE_TOKEN.fullmatch(piece)
+    return bytes([int(found[1], 16)]) if found else None
+
+
+def _letters() -> dict[str, int]:
+    """GPT-2's table: printable bytes are themselves, the others letters from U+0100 on."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    table = {chr(byte): byte for byte in printable}
+    return table | {chr(0x100 + index): byte for index, byte in enumerate(others)}
+
+
+_BYTE_OF_LETTER = _letters()

@@ -1,0 +1,157 @@
+"""A draft and a target whose tokenizers were trained differently, through the whole suite."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from services.drafter.__main__ import build
+from services.drafter.config import DrafterSettings
+from tandem.cli import main
+from tandem.commands.embedded import EmbeddedSuite
+from tandem.commands.models import CannotLoad, ModelPair, choose_model, load_pair
+from tandem.core.errors import InvalidArgument
+from tandem.core.laws import Sampling
+from tandem.engine.translated import TranslatedEngine
+from tandem.netem.link_model import LinkSettings
+from tandem.policy.presets import PRESETS, Acceptance
+from tandem.rpc.aggregator_client import AggregatorClient, Generated
+from tandem.rpc.generation import GenerationRequest
+from tandem.telemetry.metrics import Metrics, new_registry
+from tests.unit.engine.tiny_folders import (
+    write_model,
+    write_sentencepiece_tokenizer,
+    write_tokenizer,
+)
+
+PROMPTS = ["The quick fox", "Grüße aus 日本 😀 lazy dog"]
+TOKENS = 24
+
+
+@pytest.fixture(scope="module")
+def byte_level(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("byte-level")
+    return write_tokenizer(write_model(folder, "llama", size=320), size=320)
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sentencepiece")
+    return write_sentencepiece_tokenizer(write_model(folder, "qwen3", size=400))
+
+
+@pytest.fixture(params=["sentencepiece drafts", "byte-level drafts"])
+def pair(request: pytest.FixtureRequest, byte_level: Path, sentencepiece: Path) -> ModelPair:
+    folders = [str(sentencepiece), str(byte_level)]
+    if request.param == "byte-level drafts":
+        folders.reverse()
+    draft, target = (choose_model(folder, "unused") for folder in folders)
+    return load_pair(draft, target)
+
+
+def request(prompt: str, preset: str, temperature: float, length: int = 3) -> GenerationRequest:
+    drafted = None if preset == "ar" else length
+    return GenerationRequest(
+        prompt, preset, Sampling(temperature), TOKENS, 5, draft_length=drafted, ignore_eos=True
+    )
+
+
+EXACT_TEXT = [
+    *((name, 0.0) for name, preset in PRESETS.items() if preset.drafts),
+    *((n, 1.0) for n, p in PRESETS.items() if p.drafts and p.acceptance is Acceptance.SHARED_NOISE),
+]
+
+
+async def test_the_text_is_the_target_s_own(pair: ModelPair) -> None:
+    assert isinstance(pair.draft, TranslatedEngine)
+    accepted = 0
+    async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
+        for prompt in PROMPTS:
+            alone = {t: await client.generate(request(prompt, "ar", t)) for t in (0.0, 1.0)}
+            for preset, temperature in EXACT_TEXT:
+                drafted = await client.generate(request(prompt, preset, temperature))
+                assert drafted.token_ids == alone[temperature].token_ids, (preset, temperature)
+                assert drafted.text == alone[temperature].text
+                assert len(drafted.token_ids) == TOKENS
+                assert drafted.summary is not None
+                accepted += drafted.summary.accepted
+    assert accepted > 0
+    assert (pair.draft.sessions_open, pair.target.sessions_open) == (0, 0)
+
+
+@pytest.mark.parametrize("preset", ["coupled", "dsd", "dssd"])
+async def test_a_cut_changes_nothing(pair: ModelPair, preset: str) -> None:
+    asked = request(PROMPTS[1], preset, 1.0)
+    link = LinkSettings(delay_s=0.005)
+    async with EmbeddedSuite(pair, link=link) as suite, AggregatorClient(suite.target) as client:
+        whole = await client.generate(asked)
+        cut = Generated()
+        async for cut in client.stream(asked):
+            if len(cut.token_ids) in range(4, 16) and suite.emulator is not None:
+                suite.emulator.drop()
+    assert cut.token_ids == whole.token_ids
+    assert cut.summary is not None
+    assert cut.summary.resumes > 0
+
+
+def test_the_command_line_needs_no_more_than_the_two_folders(
+    byte_level: Path, sentencepiece: Path
+) -> None:
+    models = ["--draft", str(sentencepiece), "--target", str(byte_level)]
+    asked = ["generate", "--prompt", "The fox", "--max-tokens", "6", "--json", *models]
+    ended = CliRunner().invoke(main, asked)
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    assert json.loads(ended.stdout)["drafted"] > 0
+
+
+def test_doctor_says_how_much_is_shared_and_what_the_rest_costs(
+    byte_level: Path, sentencepiece: Path
+) -> None:
+    ended = CliRunner().invoke(
+        main, ["doctor", "--json", "--draft", str(sentencepiece), "--target", str(byte_level)]
+    )
+    (found,) = [c for c in json.loads(ended.stdout)["checks"] if c["name"] == "shared tokens"]
+    assert found["ok"]
+    assert "of 366 (draft) and" in found["found"]
+    assert "% of the draft's mass lies outside" in found["found"]
+    assert "acceptance is at most 0." in found["found"]
+
+
+async def test_a_drafter_alone_is_told_the_target_s_tokenizer(
+    byte_level: Path, sentencepiece: Path
+) -> None:
+    settings = DrafterSettings(model=str(sentencepiece), target_tokenizer=str(byte_level))
+    drafter = build(settings, Metrics(new_registry(), "device"))
+    target = load_pair(*[choose_model(str(byte_level), "unused")] * 2).target
+    described = (drafter._engine.vocabulary_hash, drafter._engine.vocabulary_size)
+    assert described == (target.vocabulary_hash, target.vocabulary_size)
+    await drafter.close()
+
+
+def test_a_tokenizer_that_is_not_there_is_named(sentencepiece: Path, tmp_path: Path) -> None:
+    settings = DrafterSettings(model=str(sentencepiece), target_tokenizer=str(tmp_path))
+    with pytest.raises(InvalidArgument, match=r"config\.json cannot be read") as refused:
+        build(settings, Metrics(new_registry(), "device"))
+    assert refused.value.field == "target_tokenizer"
+
+
+def test_a_pair_without_shared_tokens_is_refused_with_advice(
+    byte_level: Path, tmp_path: Path
+) -> None:
+    """The draft's tokens are the Cyrillic alphabet."""
+    draft = write_model(tmp_path, "llama", size=300)
+    write_tokenizer(draft)
+    written = json.loads((draft / "tokenizer.json").read_text())
+    vocabulary = {
+        token if token.startswith("<") else f"ж{number}": number
+        for token, number in written["model"]["vocab"].items()
+    }
+    written["model"] |= {"vocab": vocabulary, "merges": []}
+    written["decoder"] = {"type": "ByteFallback"}
+    (draft / "tokenizer.json").write_text(json.dumps(written))
+    choices = [choose_model(str(folder), "unused") for folder in (draft, byte_level)]
+    with pytest.raises(CannotLoad, match=r"share only .* use a draft model whose tokenizer"):
+        load_pair(*choices)
