@@ -124,7 +124,8 @@ def translated(draft_law: Array) -> Array:
     """The conditional law, in fractions, over the target's ids."""
     law = np.array([Fraction(0)] * LETTERS.target_size, dtype=object)
     law[LETTERS.target_ids] = draft_law[LETTERS.draft_ids]
-    return np.divide(law, law.sum())
+    conditional: Array = law / law.sum()
+    return conditional
 
 
 def round_of_one(target: Array, draft: Array, chance: Chance) -> int:
