@@ -13,7 +13,7 @@ from bench.zipf_laws import ZipfLaws
 from tandem.core.laws import Sampling
 from tandem.netem.link_model import link_from
 from tandem.netem.simulator import ModelTimes, simulate
-from tandem.policy.presets import Preset, Uplink
+from tandem.policy.presets import Preset
 from tandem.protocol.cloud import CloudModel
 from tandem.protocol.messages import (
     CloudMessage,
@@ -93,9 +93,7 @@ class _Wire:
 
     def __post_init__(self) -> None:
         size = self.request.vocabulary_size
-        full = self.request.preset.uplink is Uplink.FULL_LAWS
-        precision = self.request.preset.uplink_precision if full else "float32"
-        self._edge = EdgeCodec(size, precision)
+        self._edge = EdgeCodec(size, self.request.preset)
         model = CloudModel("synthetic", "synthetic", size, 1 << 20, frozenset())
         self._cloud = CloudCodec(model)
 

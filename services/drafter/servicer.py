@@ -193,7 +193,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     def _edge_request(self, request: GenerationRequest) -> EdgeRequest:
         """Tokenised and checked against the draft model."""
         engine = self._engine
+        preset = request.composed_preset()
         request.sampling.validate(engine.vocabulary_size)
+        preset.truncation.validate(engine.vocabulary_size)
         prompt_ids = self._prompt_ids(request)
         if not prompt_ids:
             raise InvalidArgument("prompt", "is empty")
@@ -211,7 +213,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             sampling=request.sampling,
             seed=request.seed,
             max_tokens=min(request.max_tokens, room),
-            preset=request.composed_preset(),
+            preset=preset,
             eos_token_ids=engine.eos_token_ids,
             ignore_eos=request.ignore_eos,
         )
@@ -230,7 +232,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         def open_stream(on_frame: Any, on_end: Any) -> VerifierStream:
             return VerifierStream(
                 self._connection,
-                EdgeCodec(request.vocabulary_size, request.preset.uplink_precision),
+                EdgeCodec(request.vocabulary_size, request.preset),
                 traffic,
                 on_frame,
                 on_end,

@@ -14,13 +14,11 @@ from dataclasses import dataclass
 
 import grpc
 
-from tandem.core.codecs import Precision
 from tandem.core.errors import InvalidArgument, ProtocolError, Unavailable
 from tandem.core.stopping import FinishReason
 from tandem.engine.base import Session
 from tandem.engine.jobs import EngineThread, Ticket
 from tandem.engine.session_jobs import DraftJob
-from tandem.policy.presets import Uplink
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.messages import CloudMessage, Opened
 from tandem.protocol.outputs import (
@@ -217,11 +215,8 @@ class DrafterSession:
         work = self.machine.work(time.monotonic())
         if work is None:
             return
-        request = self.machine.request
-        precision: Precision = "float32"
-        if request.preset.uplink is Uplink.FULL_LAWS:
-            precision = request.preset.uplink_precision
-        job = DraftJob(self._kv, work, request.sampling, self.machine.rule, precision, work.ends)
+        request, rule = self.machine.request, self.machine.rule
+        job = DraftJob(self._kv, work, request.sampling, rule, request.preset, work.ends)
         ticket = self._thread.submit(job)
         ticket.future.add_done_callback(lambda _: self._inbox.put_nowait(_DraftDone(work, ticket)))
         self._ticket = ticket

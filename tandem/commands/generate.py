@@ -58,6 +58,10 @@ from tandem.telemetry.logging import configure_logging
 @click.option("--answer-top", type=int, help="Entries of a sparse answer (presets that send one).")
 @click.option("--answer-tail-draws", type=int, help="Tail draws of a sparse answer.")
 @click.option(
+    "--draft-top-k", type=int, help="Most tokens a draft is drawn from, in place of the preset's."
+)
+@click.option("--draft-top-p", type=float, help="Mass a draft is drawn from, likewise.")
+@click.option(
     "--lost-cloud",
     type=click.Choice([str(policy) for policy in LostCloud]),
     default=str(LostCloud.FAIL),
@@ -108,6 +112,8 @@ def build_request(options: dict[str, Any]) -> GenerationRequest:
         draft_length=options["draft_length"],
         answer_top=options["answer_top"],
         answer_tail_draws=options["answer_tail_draws"],
+        draft_top_k=options["draft_top_k"],
+        draft_top_p=options["draft_top_p"],
         lost_cloud=LostCloud(options["lost_cloud"]),
         ignore_eos=options["ignore_eos"],
     )
@@ -122,7 +128,7 @@ def _check_ranges(request: GenerationRequest) -> None:
     for field, bits in (("max_tokens", 32), ("seed", 64)):
         if not 0 <= getattr(request, field) < 2**bits:
             raise InvalidArgument(field, f"must be 0…2^{bits}-1, is {getattr(request, field)}")
-    for field in ("draft_length", "answer_top", "answer_tail_draws"):
+    for field in ("draft_length", "answer_top", "answer_tail_draws", "draft_top_k"):
         if not 0 <= (getattr(request, field) or 0) < 2**32:
             raise InvalidArgument(field, f"must not be negative, is {getattr(request, field)}")
     request.sampling.validate(2**31)

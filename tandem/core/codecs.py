@@ -38,6 +38,13 @@ def law_to_bytes(law: Array, precision: Precision) -> bytes:
     return weights.astype(_FLOAT16).tobytes()
 
 
+def survives_float16(law: Array) -> NDArray[np.bool_]:
+    """Which entries of a law [V], or of all its positive entries, are not dropped by float16."""
+    weights = law.astype(np.float32)
+    kept: NDArray[np.bool_] = weights / weights.max() >= _SMALLEST_FLOAT16
+    return kept
+
+
 def law_from_bytes(
     raw: bytes, vocabulary_size: int, precision: Precision, field: str
 ) -> NDArray[np.float32]:

@@ -63,12 +63,12 @@ def law_from_logits(logits: Array, sampling: Sampling) -> NDArray[np.float32]:
         if sampling.greedy:
             return _one_hot(len(scores), int(scores.argmax()))
         if 0 < sampling.top_k < len(scores):
-            _keep_largest(scores, sampling.top_k, -np.inf)
+            keep_largest(scores, sampling.top_k, -np.inf)
         scores -= np.float32(highest)
         scores /= np.float32(min(max(sampling.temperature, _COLDEST), _HOTTEST))
     law: NDArray[np.float32] = np.exp(scores, out=scores)
     if sampling.top_p < 1:
-        _keep_nucleus(law, sampling.top_p)
+        keep_nucleus(law, sampling.top_p)
     law /= law.sum()
     return law
 
@@ -103,7 +103,7 @@ def most_likely(law: Array, count: int) -> NDArray[np.intp]:
         return np.empty(0, dtype=np.intp)
     kept = law.copy()
     if count < len(law):
-        _keep_largest(kept, count, 0)
+        keep_largest(kept, count, 0)
     return (kept > 0).nonzero()[0]
 
 
@@ -113,7 +113,7 @@ def _one_hot(vocabulary_size: int, token: int) -> NDArray[np.float32]:
     return law
 
 
-def _keep_nucleus(weights: Array, top_p: float) -> None:
+def keep_nucleus(weights: Array, top_p: float) -> None:
     """Zero, in place, all of `weights` outside the smallest set that holds `top_p` of the sum."""
     total = float(weights.sum(dtype=np.float64))
     # What lies below this bar weighs less than 1 - top_p altogether, so the nucleus lies above it
@@ -123,12 +123,12 @@ def _keep_nucleus(weights: Array, top_p: float) -> None:
     reached = np.cumsum(ordered, dtype=np.float64)
     count = int(reached.searchsorted(top_p * total, side="left")) + 1
     if count < len(ordered):
-        _keep_largest(weights, count, 0, border=ordered[count - 1])
+        keep_largest(weights, count, 0, border=ordered[count - 1])
     else:
         np.putmask(weights, weights < bar, 0)
 
 
-def _keep_largest(values: Array, count: int, fill: float, border: Any = None) -> None:
+def keep_largest(values: Array, count: int, fill: float, border: Any = None) -> None:
     """Set, in place, all but the `count` largest values to `fill`; ties stay by lower index.
 
     `border` is the smallest value that stays, if the caller knows it.

@@ -5,9 +5,10 @@ Invariant: a draft token is drawn from the law the other end will reconstruct. M
 
 from __future__ import annotations
 
-from tandem.core.codecs import Precision, wire_law
 from tandem.core.laws import Array, Sampling, law_from_logits, laws_from_logits
 from tandem.engine.base import Logits, Segment, Session
+from tandem.policy.draft_laws import law_to_draft_from
+from tandem.policy.presets import Preset
 from tandem.protocol.cloud import VerifyWork
 from tandem.protocol.outputs import Drafted, DraftWork
 from tandem.protocol.rules import AcceptanceRule
@@ -22,14 +23,14 @@ class DraftJob:
         work: DraftWork,
         sampling: Sampling,
         rule: AcceptanceRule,
-        precision: Precision,
+        preset: Preset,
         ends: frozenset[int],
     ) -> None:
         self._session = session
         self._work = work
         self._sampling = sampling
         self._rule = rule
-        self._precision: Precision = precision
+        self._preset = preset
         self._ends = ends
         self._drafts: list[Drafted] = []
 
@@ -40,9 +41,7 @@ class DraftJob:
         return Segment(self._session, self._work.token_ids, wanted=1)
 
     def take(self, logits: Logits) -> bool:
-        law: Array = law_from_logits(logits[0], self._sampling)
-        if self._precision != "float32":  # laws are float32 from the start
-            law = wire_law(law, self._precision)
+        law = law_to_draft_from(law_from_logits(logits[0], self._sampling), self._preset)
         token_id = self._rule.propose(law, self._work.position + len(self._drafts))
         self._drafts.append(Drafted(token_id, law))
         return len(self._drafts) == self._work.count or token_id in self._ends

@@ -14,11 +14,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tandem.core.codecs import wire_law
 from tandem.core.errors import ProtocolError
 from tandem.core.laws import Array
 from tandem.netem.link_model import Link, LinkPair
-from tandem.policy.presets import Uplink
+from tandem.policy.draft_laws import law_to_draft_from
 from tandem.protocol.cloud import CloudMachine, CloudModel, VerifyWork
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
@@ -257,7 +256,6 @@ class _Run:
     def _drafts(self, work: DraftWork) -> list[Drafted]:
         """The tokens of a work, drawn from laws in wire precision; the last one is not fed."""
         preset = self.edge.request.preset
-        full = preset.uplink is Uplink.FULL_LAWS
         kv = self.edge_kv
         self.edge_kept = work.keep
         kv.rollback(work.keep)
@@ -265,9 +263,7 @@ class _Run:
         kv.check(self.edge.context(work))
         drafts: list[Drafted] = []
         while True:
-            law = wire_law(
-                self.draft_law(kv.token_ids), preset.uplink_precision if full else "float32"
-            )
+            law = law_to_draft_from(self.draft_law(kv.token_ids), preset)
             token = self.edge.rule.propose(law, work.position + len(drafts))
             drafts.append(Drafted(token, law))
             if len(drafts) == work.count or token in work.ends:

@@ -13,10 +13,13 @@ from types import MappingProxyType
 
 from tandem.core.codecs import Precision
 from tandem.core.errors import InvalidArgument
+from tandem.core.truncation import NO_TRUNCATION, Truncation
 
 MAX_DRAFT_LENGTH = 64
 MAX_ANSWER_TOP = 4096
 MAX_ANSWER_TAIL_DRAWS = 256
+MAX_VOCABULARY_SIZE = 2**31 - 1
+"""Bounds what depends on a vocabulary where none is known yet."""
 
 
 class Acceptance(StrEnum):
@@ -30,6 +33,7 @@ class Uplink(StrEnum):
     """What travels with each draft token."""
 
     FULL_LAWS = "full_laws"
+    SPARSE_LAWS = "sparse_laws"
     PROBABILITIES = "probabilities"
     IDS = "ids"
 
@@ -71,6 +75,12 @@ class Preset:
     uplink_precision: Precision = "float32"
     answer_top: int = 64
     answer_tail_draws: int = 4
+    truncation: Truncation = NO_TRUNCATION
+
+    @property
+    def carries_laws(self) -> bool:
+        """Whether the cloud learns the laws the drafts were drawn from."""
+        return self.uplink in (Uplink.FULL_LAWS, Uplink.SPARSE_LAWS)
 
     @property
     def drafts(self) -> bool:
@@ -110,6 +120,7 @@ class Preset:
             raise InvalidArgument("answer_top", f"must be 0…{MAX_ANSWER_TOP}")
         if not 0 <= self.answer_tail_draws <= MAX_ANSWER_TAIL_DRAWS:
             raise InvalidArgument("answer_tail_draws", f"must be 0…{MAX_ANSWER_TAIL_DRAWS}")
+        self.truncation.validate(MAX_VOCABULARY_SIZE)
         self._validate_payloads()
 
     def _validate_payloads(self) -> None:
@@ -150,6 +161,15 @@ def _presets() -> Mapping[str, Preset]:
             Acceptance.REJECTION,
             Uplink.PROBABILITIES,
             Answer.FULL_LAW,
+        ),
+        Preset(
+            "tslt",
+            _stop_and_wait(4),
+            Acceptance.REJECTION,
+            Uplink.SPARSE_LAWS,
+            Answer.TOKEN,
+            uplink_precision="float16",
+            truncation=Truncation(top_k=64),
         ),
         Preset("coupled", _stop_and_wait(4), Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
     )

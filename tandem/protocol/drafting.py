@@ -94,4 +94,4 @@ class Drafting:
         before = self.in_flight.token_ids[: self.in_flight.sent]
         base = len(self._committed) + len(before)
         frame = Frame(self._request.session, epoch, base, self._committed.prefix_with(before))
-        return draft_frame(frame, chunk, self._request.preset.uplink)
+        return draft_frame(frame, chunk, self._request.preset)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tandem.policy.presets import Uplink
+from tandem.policy.presets import Preset, Uplink
 from tandem.protocol.messages import Draft, Frame
 from tandem.protocol.outputs import Drafted
 
@@ -59,10 +59,10 @@ class DraftsInFlight:
         self.sent = 0
 
 
-def draft_frame(frame: Frame, chunk: Sequence[Drafted], uplink: Uplink) -> Draft:
-    """A whole chunk as the message that carries it, with what `uplink` says of its laws."""
+def draft_frame(frame: Frame, chunk: Sequence[Drafted], preset: Preset) -> Draft:
+    """A whole chunk as the message that carries it, with what the preset says of its laws."""
     probabilities: tuple[float, ...] | None = None
-    if uplink is Uplink.PROBABILITIES:
+    if preset.uplink is Uplink.PROBABILITIES:
         probabilities = tuple(float(drafted.draft_probs[drafted.token_id]) for drafted in chunk)
     return Draft(
         frame.session,
@@ -72,7 +72,5 @@ def draft_frame(frame: Frame, chunk: Sequence[Drafted], uplink: Uplink) -> Draft
         token_ids=tuple(drafted.token_id for drafted in chunk),
         end_of_chunk=True,
         probabilities=probabilities,
-        laws=np.stack([drafted.draft_probs for drafted in chunk])
-        if uplink is Uplink.FULL_LAWS
-        else None,
+        laws=np.stack([drafted.draft_probs for drafted in chunk]) if preset.carries_laws else None,
     )

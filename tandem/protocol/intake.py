@@ -39,6 +39,7 @@ def check_open(
             " --target-tokenizer"
         )
     opening.preset.validate()
+    opening.preset.truncation.validate(vocabulary_size)
     opening.sampling.validate(vocabulary_size)
     if not opening.prompt_ids:
         raise InvalidArgument("prompt_ids", "the prompt is empty")
@@ -75,10 +76,9 @@ def check_draft(draft: Draft, preset: Preset, vocabulary_size: int, max_length: 
         raise InvalidArgument("draft_length", f"{count} tokens in a draft; allowed are 1…{limit}")
     check_token_ids(draft.token_ids, vocabulary_size, "token_ids")
     wants_probabilities = preset.uplink is Uplink.PROBABILITIES
-    wants_laws = preset.uplink is Uplink.FULL_LAWS
     if (draft.probabilities is not None) != wants_probabilities:
         raise InvalidArgument("probabilities", "do not match the opened uplink payload")
-    if (draft.laws is not None) != wants_laws:
+    if (draft.laws is not None) != preset.carries_laws:
         raise InvalidArgument("laws", "do not match the opened uplink payload")
     if draft.probabilities is not None:
         _check_probabilities(draft.probabilities, count)

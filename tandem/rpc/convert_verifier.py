@@ -15,7 +15,9 @@ from tandem.core.codecs import Precision, law_from_bytes, law_to_bytes
 from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Array, Sampling
 from tandem.core.sparse_answer import SparseAnswer
+from tandem.core.sparse_laws import sparse_law_from_bytes, sparse_law_to_bytes
 from tandem.core.tokens import check_token_ids
+from tandem.core.truncation import Truncation
 from tandem.policy.presets import Acceptance, Answer, Preset, Schedule, Uplink
 from tandem.protocol.cloud import CloudModel
 from tandem.protocol.messages import (
@@ -46,6 +48,7 @@ _ACCEPTANCE = {
 }
 _UPLINK = {
     Uplink.FULL_LAWS: pb.UPLINK_PAYLOAD_FULL_LAWS,
+    Uplink.SPARSE_LAWS: pb.UPLINK_PAYLOAD_SPARSE_LAWS,
     Uplink.PROBABILITIES: pb.UPLINK_PAYLOAD_PROBABILITIES,
     Uplink.IDS: pb.UPLINK_PAYLOAD_IDS,
 }
@@ -102,9 +105,9 @@ def sampling_from_proto(message: sampling_pb2.Sampling) -> Sampling:
 class EdgeCodec:
     """The edge's end of one stream: encodes its frames, decodes the cloud's."""
 
-    def __init__(self, vocabulary_size: int, precision: Precision) -> None:
+    def __init__(self, vocabulary_size: int, preset: Preset) -> None:
         self._vocabulary_size = vocabulary_size
-        self._precision = precision
+        self._preset = preset
 
     def encode(self, message: EdgeMessage) -> pb.VerifyRequest:
         frame = pb.VerifyRequest(
@@ -114,7 +117,7 @@ class EdgeCodec:
             case Open():
                 frame.open.CopyFrom(_open_to_proto(message))
             case Draft():
-                _fill_draft(frame.draft, message, self._precision)
+                _fill_draft(frame.draft, message, self._preset)
             case Recovered():
                 frame.recovered.token_id = message.token_id
             case NeedFullLaw():
@@ -236,10 +239,30 @@ class CloudCodec:
             token_ids=tuple(draft.token_ids),
             end_of_chunk=draft.end_of_chunk,
             probabilities=tuple(draft.probabilities) if draft.probabilities else None,
-            laws=self._laws(draft) if draft.laws else None,
+            laws=self._laws(draft),
         )
 
-    def _laws(self, draft: pb.Draft) -> Array:
+    def _laws(self, draft: pb.Draft) -> Array | None:
+        if draft.sparse_laws:
+            return self._sparse_laws(draft)
+        return self._full_laws(draft) if draft.laws else None
+
+    def _sparse_laws(self, draft: pb.Draft) -> Array:
+        if draft.laws:
+            raise InvalidArgument("laws", "come beside sparse ones")
+        limit = min(len(draft.token_ids), self._model.max_draft_length)
+        if len(draft.sparse_laws) > limit:  # each one becomes a whole law in memory
+            count = len(draft.sparse_laws)
+            raise InvalidArgument("sparse_laws", f"{count} laws; at most {limit} fit the draft")
+        size = self._model.vocabulary_size
+        return np.stack(
+            [
+                sparse_law_from_bytes(raw, size, self._precision, "sparse_laws")
+                for raw in draft.sparse_laws
+            ]
+        )
+
+    def _full_laws(self, draft: pb.Draft) -> Array:
         size = self._model.vocabulary_size * (4 if self._precision == "float32" else 2)
         if len(draft.laws) != size * len(draft.token_ids):
             raise InvalidArgument("laws", f"{len(draft.laws)} bytes do not fit the draft")
@@ -256,12 +279,17 @@ class CloudCodec:
         )
 
 
-def _fill_draft(proto: pb.Draft, draft: Draft, precision: Precision) -> None:
+def _fill_draft(proto: pb.Draft, draft: Draft, preset: Preset) -> None:
     proto.token_ids.extend(draft.token_ids)
     proto.end_of_chunk = draft.end_of_chunk
     if draft.probabilities is not None:
         proto.probabilities.extend(draft.probabilities)
-    if draft.laws is not None:
+    if draft.laws is None:
+        return
+    precision = preset.uplink_precision
+    if preset.uplink is Uplink.SPARSE_LAWS:
+        proto.sparse_laws.extend(sparse_law_to_bytes(law, precision) for law in draft.laws)
+    else:
         proto.laws = b"".join(law_to_bytes(law, precision) for law in draft.laws)
 
 
@@ -336,6 +364,8 @@ def _open_to_proto(opening: Open) -> pb.Open:
         verify_on_arrival=schedule.verify_on_arrival,
         decode_when_idle=schedule.decode_when_idle,
         bonus=schedule.bonus,
+        draft_top_k=preset.truncation.top_k,
+        draft_top_p=preset.truncation.top_p,
     )
 
 
@@ -356,6 +386,7 @@ def _open_from_proto(head: tuple[int, int, int, int], opening: pb.Open) -> Open:
         uplink_precision=_choice(_PRECISION, opening.uplink_precision, "uplink_precision"),
         answer_top=opening.answer_top,
         answer_tail_draws=opening.answer_tail_draws,
+        truncation=Truncation(opening.draft_top_k, opening.draft_top_p),
     )
     return Open(
         *head,

@@ -7,6 +7,7 @@ vocabulary is known. Must not import torch.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
@@ -16,9 +17,19 @@ from tandem.rpc.convert_verifier import sampling_from_proto, sampling_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.common.v1 import sampling_pb2
 
+_Override = Literal["draft_length", "answer_top", "answer_tail_draws", "draft_top_k", "draft_top_p"]
+
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
 DEFAULT_PRESET = "coupled"
+OVERRIDES: tuple[_Override, ...] = (
+    "draft_length",
+    "answer_top",
+    "answer_tail_draws",
+    "draft_top_k",
+    "draft_top_p",
+)
+"""Single choices of the preset that a request may override; absent keeps the preset's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +45,8 @@ Prompt = str | tuple[int, ...] | tuple[Turn, ...]
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What a caller asks for. `draft_length`, `answer_top`, `answer_tail_draws` override single
-    choices of the preset."""
+    """What a caller asks for. `draft_length`, `answer_top`, `answer_tail_draws`, `draft_top_k` and
+    `draft_top_p` override single choices of the preset."""
 
     prompt: Prompt
     preset: str = DEFAULT_PRESET
@@ -46,6 +57,8 @@ class GenerationRequest:
     draft_length: int | None = None
     answer_top: int | None = None
     answer_tail_draws: int | None = None
+    draft_top_k: int | None = None
+    draft_top_p: float | None = None
     lost_cloud: LostCloud = LostCloud.FAIL
     ignore_eos: bool = False
 
@@ -58,6 +71,12 @@ class GenerationRequest:
             preset = replace(preset, answer_top=self.answer_top)
         if self.answer_tail_draws is not None:
             preset = replace(preset, answer_tail_draws=self.answer_tail_draws)
+        cuts: dict[str, Any] = {}
+        if self.draft_top_k is not None:
+            cuts["top_k"] = self.draft_top_k
+        if self.draft_top_p is not None:
+            cuts["top_p"] = self.draft_top_p
+        preset = replace(preset, truncation=replace(preset.truncation, **cuts))
         preset.validate()
         return preset
 
@@ -87,7 +106,7 @@ def _fill(message: pb.Generation, request: GenerationRequest) -> None:
     message.stop.extend(request.stop)
     message.lost_cloud = _POLICIES[request.lost_cloud]
     message.ignore_eos = request.ignore_eos
-    for name in ("draft_length", "answer_top", "answer_tail_draws"):
+    for name in OVERRIDES:
         if (override := getattr(request, name)) is not None:
             setattr(message, name, override)
     if isinstance(request.prompt, str):
@@ -121,11 +140,7 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         max_tokens=message.max_tokens,
         seed=message.seed,
         stop=tuple(message.stop),
-        draft_length=message.draft_length if message.HasField("draft_length") else None,
-        answer_top=message.answer_top if message.HasField("answer_top") else None,
-        answer_tail_draws=message.answer_tail_draws
-        if message.HasField("answer_tail_draws")
-        else None,
+        **{name: getattr(message, name) for name in OVERRIDES if message.HasField(name)},
         lost_cloud=policies.get(message.lost_cloud, LostCloud.FAIL),
         ignore_eos=message.ignore_eos,
     )

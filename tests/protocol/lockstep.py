@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tandem.core.chance import Chance
 from tandem.core.laws import Array
+from tandem.core.truncation import truncate
 from tandem.policy.presets import Preset
 from tandem.protocol.cloud import CloudMachine, CloudModel, VerifyWork
 from tandem.protocol.edge import EdgeMachine
@@ -162,7 +163,7 @@ class Lockstep:
         context = self.edge.context(work)
         drafts: list[Drafted] = []
         while len(drafts) < work.count and not (drafts and drafts[-1].token_id in work.ends):
-            law = self._models.draft_law(context)
+            law = truncate(self._models.draft_law(context), self.edge.request.preset.truncation)
             token = self.edge.rule.propose(law, len(context))
             drafts.append(Drafted(token, law))
             context = (*context, token)

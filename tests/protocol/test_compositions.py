@@ -7,6 +7,7 @@ import pytest
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
+from tandem.core.truncation import Truncation
 from tandem.netem.simulator import Faults, ModelTimes, Simulated
 from tandem.policy.presets import Acceptance, Answer, Preset, Schedule, Uplink
 from tests.protocol.cases import ModelPair, faults_of, model_pair, preset, run
@@ -62,6 +63,7 @@ def random_preset(source: random.Random) -> Preset:
             uplink_precision=source.choice(("float32", "float16")),
             answer_top=source.choice((0, 1, 3, 64)),
             answer_tail_draws=source.choice((0, 1, 4)),
+            truncation=source.choice((Truncation(), Truncation(2), Truncation(top_p=0.6))),
         )
         try:
             composed.validate()

@@ -12,6 +12,7 @@ import pytest
 
 from tandem.core.chance import Purpose
 from tandem.core.laws import Array, Sampling
+from tandem.core.truncation import Truncation
 from tandem.netem.simulator import LawOf
 from tandem.policy.presets import Preset, Schedule
 from tandem.protocol.outputs import EdgeRequest
@@ -79,6 +80,10 @@ METHODS: dict[str, tuple[Preset, int]] = {
     "dssd, M 0, R 1": (preset("dssd", 1, answer_top=0, answer_tail_draws=1), 2),
     "dssd, M 1, R 0": (preset("dssd", 2, answer_top=1, answer_tail_draws=0), 2),
     "dssd, M 1, R 2": (preset("dssd", 1, answer_top=1, answer_tail_draws=2), 2),
+    "tslt, 2, K 1": (preset("tslt", 2, truncation=Truncation(top_k=1)), 3),
+    "tslt, 2, K 2": (preset("tslt", 2, truncation=Truncation(top_k=2)), 3),
+    "tslt, 3, P 0.8": (preset("tslt", 3, truncation=Truncation(top_p=0.8)), 3),
+    "dssd, K 1": (preset("dssd", 2, answer_top=1, truncation=Truncation(top_k=1)), 2),
     "pipelined": (scheduled("dsd", Schedule(2, 1, bonus=False)), 3),
     "pipelined, chunks of two": (scheduled("dsd", Schedule(4, 2, bonus=False)), 3),
 }

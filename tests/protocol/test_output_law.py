@@ -11,6 +11,7 @@ import pytest
 from tandem.core.acceptance import residual
 from tandem.core.chance import Chance, Purpose
 from tandem.core.laws import Array, Sampling
+from tandem.core.truncation import Truncation
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.netem.simulator import ModelTimes
 from tandem.policy.presets import Preset, Schedule
@@ -44,6 +45,10 @@ METHODS: dict[str, tuple[ModelPair, str, dict[str, Any]]] = {
     "dssd, M 1, R 1": (OPPOSED, "dssd", {"answer_top": 1, "answer_tail_draws": 1}),
     "dssd, M 2, R 3": (OPPOSED, "dssd", {"answer_top": 2, "answer_tail_draws": 3}),
     "dssd-full": (OPPOSED, "dssd-full", {}),
+    "tslt, K 3": (CLOSE, "tslt", {"truncation": Truncation(top_k=3)}),
+    "tslt, K 2": (OPPOSED, "tslt", {"truncation": Truncation(top_k=2)}),
+    "tslt, P 0.7": (CLOSE, "tslt", {"truncation": Truncation(top_p=0.7)}),
+    "dssd, K 2": (OPPOSED, "dssd", {"answer_top": 1, "truncation": Truncation(top_k=2)}),
     "coupled": (CLOSE, "coupled", {}),
     "coupled, opposed": (OPPOSED, "coupled", {}),
 }

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.core.laws import Sampling
+from tandem.core.truncation import Truncation
 from tandem.policy.presets import PRESETS, Preset, Schedule
 from tests.protocol.cases import (
     Answer,
@@ -28,7 +29,10 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "dssd": ("dssd", {"answer_top": 4}),
     "dssd, always the full law": ("dssd", {"answer_top": 0, "answer_tail_draws": 0}),
     "dssd-full": ("dssd-full", {}),
+    "tslt": ("tslt", {"truncation": Truncation(top_k=4)}),
+    "dssd, P 0.8": ("dssd", {"truncation": Truncation(top_p=0.8)}),
     "coupled": ("coupled", {}),
+    "coupled, K 3": ("coupled", {"truncation": Truncation(top_k=3)}),
 }
 
 
@@ -85,6 +89,8 @@ def test_coupled_is_ar_under_faults() -> None:
 def test_streaming_with_shared_noise_is_ar() -> None:
     for seed in range(300):
         chosen = streaming(PRESETS["coupled"], random.Random(f"schedule {seed}"))
+        if seed % 3 == 0:
+            chosen = replace(chosen, truncation=Truncation(top_k=1 + seed % 5))
         faults = faults_of(seed, 1.0) if seed % 2 else None
         streamed = run(
             chosen, MODELS, seed, prompt_ids=prompt_of(seed), max_tokens=20, faults=faults

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.core.codecs import wire_law
+from tandem.core.codecs import Precision, wire_law
 from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
 from tandem.core.sparse_answer import SparseAnswer
+from tandem.core.sparse_laws import sparse_law_to_bytes
+from tandem.core.truncation import Truncation
+from tandem.policy.draft_laws import law_to_draft_from
 from tandem.policy.presets import PRESETS
 from tandem.protocol.cloud import CloudModel
 from tandem.protocol.liveness import LostCloud
@@ -57,6 +60,7 @@ ANSWER = SparseAnswer(
     np.array([5, 5]),
     np.array([0.125, 0.125], dtype=np.float32),
 )
+HALVED = replace(PRESETS["dsd"], uplink_precision="float16")
 WORK = Work(0.5, 0.25, 3, 9)
 
 
@@ -114,7 +118,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 @pytest.mark.parametrize("message", EDGE_MESSAGES, ids=lambda m: type(m).__name__)
 def test_edge_messages_arrive_as_they_were_sent(message: EdgeMessage) -> None:
-    frame = EdgeCodec(VOCABULARY, "float32").encode(message)
+    frame = EdgeCodec(VOCABULARY, PRESETS["dsd"]).encode(message)
     raw = frame.SerializeToString()
     assert_same(CloudCodec(MODEL).decode(pb.VerifyRequest.FromString(raw)), message)
 
@@ -122,8 +126,32 @@ def test_edge_messages_arrive_as_they_were_sent(message: EdgeMessage) -> None:
 @pytest.mark.parametrize("message", CLOUD_MESSAGES, ids=lambda m: type(m).__name__)
 def test_cloud_messages_arrive_as_they_were_sent(message: CloudMessage) -> None:
     raw = CloudCodec(MODEL).encode(message).SerializeToString()
-    decoded = EdgeCodec(VOCABULARY, "float32").decode(pb.VerifyResponse.FromString(raw))
+    decoded = EdgeCodec(VOCABULARY, PRESETS["dsd"]).decode(pb.VerifyResponse.FromString(raw))
     assert_same(decoded, message)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_sparse_laws_travel_whole(precision: Precision) -> None:
+    preset = replace(PRESETS["tslt"], uplink_precision=precision, truncation=Truncation(3, 0.75))
+    edge, cloud = EdgeCodec(VOCABULARY, preset), CloudCodec(MODEL)
+    opened = replace(opening("tslt"), preset=preset)
+    assert_same(cloud.decode(edge.encode(opened)), opened)
+    law = law_to_draft_from(LAW, preset)
+    assert np.count_nonzero(law) == 2
+    sent = Draft(*HEAD, token_ids=(1, 0), end_of_chunk=True, laws=np.stack([law, law]))
+    frame = edge.encode(sent)
+    assert [len(raw) for raw in frame.draft.sparse_laws] == [5 if precision == "float16" else 9] * 2
+    assert_same(cloud.decode(frame), sent)
+
+
+@pytest.mark.parametrize("count", [3, 65])
+def test_more_sparse_laws_than_drafts_cost_nothing(count: int) -> None:
+    cloud = CloudCodec(MODEL)
+    frame = pb.VerifyRequest()
+    frame.draft.token_ids.extend([1] * (2 if count == 3 else count))
+    frame.draft.sparse_laws.extend([sparse_law_to_bytes(LAW, "float32")] * count)
+    with pytest.raises(InvalidArgument, match=r"^sparse_laws: "):
+        cloud.decode(frame)
 
 
 def test_laws_travel_in_the_opened_precision() -> None:
@@ -131,7 +159,7 @@ def test_laws_travel_in_the_opened_precision() -> None:
     precise = opening("dsd")
     halved = replace(precise, preset=replace(precise.preset, uplink_precision="float16"))
     law = np.random.default_rng(0).dirichlet(np.ones(VOCABULARY)).astype(np.float32)
-    edge, cloud = EdgeCodec(VOCABULARY, "float16"), CloudCodec(MODEL)
+    edge, cloud = EdgeCodec(VOCABULARY, HALVED), CloudCodec(MODEL)
     cloud.decode(edge.encode(halved))
     sent = Draft(*HEAD, token_ids=(1,), end_of_chunk=True, laws=wire_law(law, "float16")[None])
     frame = edge.encode(sent)
@@ -191,7 +219,7 @@ BAD_ANSWERS = [
 @pytest.mark.parametrize(("frame", "field"), BAD_ANSWERS, ids=[field for _, field in BAD_ANSWERS])
 def test_an_answer_no_honest_cloud_sends_is_named(frame: pb.VerifyResponse, field: str) -> None:
     with pytest.raises(InvalidArgument) as refusal:
-        EdgeCodec(VOCABULARY, "float32").decode(frame)
+        EdgeCodec(VOCABULARY, PRESETS["dsd"]).decode(frame)
     assert refusal.value.field == field
 
 
@@ -209,6 +237,8 @@ REQUESTS = [
         draft_length=7,
         answer_top=0,
         answer_tail_draws=0,
+        draft_top_k=5,
+        draft_top_p=0.5,
         lost_cloud=LostCloud.EDGE,
         ignore_eos=True,
     ),
@@ -245,6 +275,10 @@ BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = 
     (lambda message: setattr(message, "preset", "nonsense"), "preset"),
     (lambda message: setattr(message, "draft_length", 0), "draft_length"),
     (lambda message: setattr(message, "draft_length", 65), "draft_length"),
+    (lambda message: setattr(message, "draft_top_k", 2**31), "draft_top_k"),
+    (lambda message: setattr(message, "draft_top_p", 0.0), "draft_top_p"),
+    (lambda message: setattr(message, "draft_top_p", 1.5), "draft_top_p"),
+    (lambda message: setattr(message, "draft_top_p", math.nan), "draft_top_p"),
     (lambda message: message.stop.append(""), "stop"),
     (lambda message: message.stop.append("x" * 257), "stop"),
     (lambda message: message.stop.extend("x" * 17), "stop"),

@@ -14,8 +14,10 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from services.verifier.servicer import VerifierLimits
+from tandem.core.codecs import Precision
 from tandem.core.laws import Sampling, law_from_logits
 from tandem.core.noise import coupled_token
+from tandem.core.sparse_laws import sparse_law_to_bytes
 from tandem.engine.base import Segment
 from tandem.rpc.aggregator_client import Generated
 from tandem.rpc.generation import GenerationRequest
@@ -114,6 +116,10 @@ BAD_OPENS = [
     (opening(sampling=sampling(top_k=VOCABULARY + 1)), "top_k"),
     (opening(sampling=sampling(top_p=0.0)), "top_p"),
     (opening(sampling=sampling(top_p=math.nan)), "top_p"),
+    (opening("tslt", draft_top_k=VOCABULARY + 1), "draft_top_k"),
+    (opening("tslt", draft_top_p=0.0), "draft_top_p"),
+    (opening("tslt", draft_top_p=1.5), "draft_top_p"),
+    (opening("tslt", draft_top_p=math.nan), "draft_top_p"),
     (opening(base=2), "base"),
     (opening(base=HUGE), "base"),
     (dssd_draft(1, 2), "open"),
@@ -150,6 +156,11 @@ NOT_A_NUMBER = np.where(np.arange(VOCABULARY) == 5, np.nan, LAW)
 NEGATIVE = LAW.copy()
 NEGATIVE[:2] = (-LAW[0], 3 * LAW[0])
 
+
+def sparse(law: Any, precision: Precision = "float16") -> bytes:
+    return sparse_law_to_bytes(law, precision)
+
+
 BAD_FRAMES = [
     ("dssd", dssd_draft(1, VOCABULARY), "token_ids"),
     ("dssd", dssd_draft(HUGE), "token_ids"),
@@ -176,6 +187,13 @@ BAD_FRAMES = [
     ("dsd", dsd_draft(1, law=NOT_A_NUMBER), "laws"),
     ("dsd", dsd_draft(1, law=NEGATIVE), "laws"),
     ("dsd", dsd_draft(5, law=WITHOUT_5), "laws"),
+    ("tslt", draft((1,)), "laws"),
+    ("tslt", draft((1,), sparse_laws=[b"\xff"]), "sparse_laws"),
+    ("tslt", draft((1,), sparse_laws=[sparse(LAW), sparse(LAW)]), "sparse_laws"),
+    ("tslt", draft((1, 2), sparse_laws=[sparse(LAW)]), "laws"),
+    ("tslt", draft((5,), sparse_laws=[sparse(WITHOUT_5)]), "laws"),
+    ("tslt", draft((1,), sparse_laws=[sparse(LAW)], laws=LAW.tobytes()), "laws"),
+    ("dssd", draft((1,), sparse_laws=[sparse(LAW, "float32")]), "probabilities"),
     ("dssd", dsd_draft(1), "probabilities"),
     ("coupled", dsd_draft(1), "laws"),
     ("dssd", dssd_draft(1, epoch=1), "epoch"),

@@ -69,7 +69,7 @@ def opening(
         ignore_eos=True,
         preset=PRESETS[preset],
     )
-    frame = EdgeCodec(VOCABULARY, "float32").encode(message)
+    frame = EdgeCodec(VOCABULARY, PRESETS[preset]).encode(message)
     for name, value in changes.items():
         if name == "sampling":
             frame.open.sampling.CopyFrom(value)
@@ -85,6 +85,7 @@ def draft(
     epoch: int = 0,
     probabilities: Iterable[float] | None = None,
     laws: bytes | None = None,
+    sparse_laws: Iterable[bytes] = (),
     **changes: Any,
 ) -> pb.VerifyRequest:
     """A whole chunk after the token ids `after`; `changes` are fields of the frame."""
@@ -95,6 +96,7 @@ def draft(
     frame.draft.end_of_chunk = True
     frame.draft.probabilities.extend(probabilities or ())
     frame.draft.laws = laws or b""
+    frame.draft.sparse_laws.extend(sparse_laws)
     return frame
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.truncation import Truncation
 from tandem.policy.presets import (
     MAX_ANSWER_TAIL_DRAWS,
     MAX_ANSWER_TOP,
@@ -44,6 +45,7 @@ def test_the_composition_of_each_preset() -> None:
         "dsd": (rejection, Uplink.FULL_LAWS, Answer.TOKEN),
         "dssd": (rejection, Uplink.PROBABILITIES, Answer.LOSSLESS_SPARSE),
         "dssd-full": (rejection, Uplink.PROBABILITIES, Answer.FULL_LAW),
+        "tslt": (rejection, Uplink.SPARSE_LAWS, Answer.TOKEN),
         "coupled": (shared, Uplink.IDS, Answer.TOKEN),
     }
     assert [name for name, preset in PRESETS.items() if not preset.drafts] == ["ar"]
@@ -73,6 +75,9 @@ def test_presets_cannot_be_changed_in_place() -> None:
         (changed("dsd", uplink=Uplink.IDS), "uplink"),
         (changed("dssd", answer=Answer.TOKEN), "answer"),
         (changed("dssd", {"decode_when_idle": True}), "decode_when_idle"),
+        (changed("tslt", truncation=Truncation(top_k=-1)), "draft_top_k"),
+        (changed("tslt", truncation=Truncation(top_p=0.0)), "draft_top_p"),
+        (changed("coupled", truncation=Truncation(top_p=1.5)), "draft_top_p"),
     ],
 )
 def test_what_does_not_fit_is_named(preset: Preset, field: str) -> None:
@@ -85,6 +90,9 @@ def test_what_does_not_fit_is_named(preset: Preset, field: str) -> None:
     "preset",
     [
         changed("dsd", {"decode_when_idle": True}),
+        changed("dssd", truncation=Truncation(top_p=0.5)),
+        changed("coupled", truncation=Truncation(top_k=3)),
+        changed("tslt", answer=Answer.LOSSLESS_SPARSE),
         changed("dsd", {"window": 4 * MAX_DRAFT_LENGTH}),
         changed("dssd", {"window": 8, "bonus": False}),
         changed("dssd", answer_top=0, answer_tail_draws=0),

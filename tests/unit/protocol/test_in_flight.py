@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tandem.policy.presets import Uplink
+from tandem.policy.presets import PRESETS
 from tandem.protocol.in_flight import DraftsInFlight, draft_frame
 from tandem.protocol.messages import Frame
 from tandem.protocol.outputs import Drafted
@@ -59,13 +59,14 @@ def test_clear() -> None:
 def test_a_chunk_carries_what_its_uplink_names() -> None:
     frame = Frame(session=1, epoch=2, base=3, prefix=4)
     chunk = drafts(2, 0)
-    ids = draft_frame(frame, chunk, Uplink.IDS)
+    ids = draft_frame(frame, chunk, PRESETS["coupled"])
     assert (ids.session, ids.epoch, ids.base, ids.prefix) == (1, 2, 3, 4)
     assert (ids.token_ids, ids.end_of_chunk) == ((2, 0), True)
     assert (ids.probabilities, ids.laws) == (None, None)
-    split = draft_frame(frame, chunk, Uplink.PROBABILITIES)
+    split = draft_frame(frame, chunk, PRESETS["dssd"])
     assert (split.probabilities, split.laws) == ((0.5, 0.25), None)
-    full = draft_frame(frame, chunk, Uplink.FULL_LAWS)
-    assert full.probabilities is None
-    assert full.laws is not None
-    np.testing.assert_array_equal(full.laws, np.stack([LAW, LAW]))
+    for name in ("dsd", "tslt"):
+        full = draft_frame(frame, chunk, PRESETS[name])
+        assert full.probabilities is None
+        assert full.laws is not None
+        np.testing.assert_array_equal(full.laws, np.stack([LAW, LAW]))

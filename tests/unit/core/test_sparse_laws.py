@@ -1,0 +1,112 @@
+"""Sparse laws as bytes: the same bits at both ends, small, and nothing else is let in."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tandem.core.codecs import Precision
+from tandem.core.errors import InvalidArgument
+from tandem.core.sparse_laws import (
+    sparse_law_from_bytes,
+    sparse_law_to_bytes,
+    sparse_wire_law,
+)
+from tandem.core.truncation import Truncation, truncate
+
+PRECISIONS: list[Precision] = ["float32", "float16"]
+
+
+def random_sparse_law(seed: int, vocabulary: int, entries: int) -> NDArray[np.float32]:
+    source = np.random.default_rng(seed)
+    law = np.zeros(vocabulary, dtype=np.float32)
+    ids = source.choice(vocabulary, entries, replace=False)
+    law[ids] = source.dirichlet(np.full(entries, 0.3))
+    law /= law.sum()
+    return law
+
+
+def edge_cases() -> list[NDArray[np.float32]]:
+    one_hots = []
+    for token in (0, 1, 63, 64):
+        law = np.zeros(65, dtype=np.float32)
+        law[token] = 1
+        one_hots.append(law)
+    tiny = np.zeros(9, dtype=np.float32)
+    tiny[[0, 4, 8]] = [1 - 2**-14, 2**-14, 2**-40]
+    ends = np.zeros(70_000, dtype=np.float32)
+    ends[[0, 69_999]] = 0.5
+    return [*one_hots, tiny, ends, np.full(3, 1 / 3, dtype=np.float32)]
+
+
+LAWS = [
+    *edge_cases(),
+    *(random_sparse_law(s, 1000, n) for s, n in enumerate((1, 2, 7, 64, 999, 1000))),
+]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("law", LAWS)
+def test_a_wire_law_survives_the_wire_unchanged(
+    law: NDArray[np.float32], precision: Precision
+) -> None:
+    drawn_from = sparse_wire_law(law, precision)
+    raw = sparse_law_to_bytes(drawn_from, precision)
+    assert sparse_law_from_bytes(raw, len(law), precision, "laws").tobytes() == drawn_from.tobytes()
+    assert sparse_wire_law(drawn_from, precision).tobytes() == drawn_from.tobytes()
+    assert not (drawn_from > law).any() or precision == "float16"
+    if precision == "float32":
+        assert drawn_from.tobytes() == law.tobytes()
+    else:
+        np.testing.assert_allclose(drawn_from, law, rtol=2e-3, atol=2**-13)
+
+
+def test_it_is_small() -> None:
+    """64 of 32,000 entries, in a few bytes each."""
+    law = truncate(random_sparse_law(0, 32_000, 20_000), Truncation(top_k=64))
+    assert len(sparse_law_to_bytes(law, "float16")) <= 1 + 64 * (2 + 1.75)
+    assert len(sparse_law_to_bytes(law, "float32")) <= 1 + 64 * (4 + 1.75)
+    neighbours = np.zeros(32_000, dtype=np.float32)
+    neighbours[:64] = 1 / 64
+    assert len(sparse_law_to_bytes(neighbours, "float16")) == 1 + 64 * 2
+
+
+GOOD = sparse_law_to_bytes(random_sparse_law(1, 100, 5), "float32")
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"\x00",
+        GOOD[:-1],
+        GOOD + b"\x00",
+        b"\x21" + GOOD[1:],
+        b"\xff" * 40,
+        bytes(9),
+        b"\x00" + np.array([1.0, 0.0], dtype="<f4").tobytes(),
+        b"\x00" + np.array([1.5, -0.5], dtype="<f4").tobytes(),
+        b"\x00" + np.array([0.2, 0.2], dtype="<f4").tobytes(),
+        b"\x00" + np.array([np.nan, 0.5], dtype="<f4").tobytes(),
+        b"\x08\xff" + np.array([1.0], dtype="<f4").tobytes(),
+        b"\x20\xff\xff\xff\xff" + np.array([1.0], dtype="<f4").tobytes(),
+        b"\x00" + np.full(101, 1 / 101, dtype="<f4").tobytes(),
+    ],
+)
+def test_what_is_no_law_is_refused_by_name(raw: bytes) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        sparse_law_from_bytes(raw, 100, "float32", "sparse_laws")
+    assert caught.value.field == "sparse_laws"
+
+
+def test_any_bytes_are_a_law_or_refused() -> None:
+    source = np.random.default_rng(5)
+    taken = 0
+    for _ in range(3000):
+        raw = bytes([source.integers(0, 12)]) + source.bytes(int(source.integers(0, 24)))
+        try:
+            law = sparse_law_from_bytes(raw, 50, "float16", "laws")
+        except InvalidArgument:
+            continue
+        taken += 1
+        assert abs(law.sum() - 1) < 1e-3
+    assert taken < 300

@@ -1,0 +1,91 @@
+"""Truncating before the draw: which tokens stay, and what it costs (TSLT theorem 3.2)."""
+
+import math
+import random
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import pytest
+
+from tandem.core.acceptance import accepts, recover, sample_draft
+from tandem.core.errors import InvalidArgument
+from tandem.core.laws import Array
+from tandem.core.truncation import Truncation, cut_mass, truncate
+from tests.exact import ExactChance, fractions, law_pairs, output_law, random_law
+
+
+def test_no_cut_gives_the_very_law() -> None:
+    law = np.array([0.25, 0.75], dtype=np.float32)
+    assert truncate(law, Truncation()) is law
+
+
+@pytest.mark.parametrize(
+    ("truncation", "kept"),
+    [
+        (Truncation(top_k=1), [0, 0, 1, 0]),
+        (Truncation(top_k=2), [3, 0, 4, 0]),
+        (Truncation(top_k=3), [3, 2, 4, 0]),
+        (Truncation(top_k=9), [3, 2, 4, 2]),
+        (Truncation(top_p=0.3), [0, 0, 1, 0]),
+        (Truncation(top_p=0.5), [3, 0, 4, 0]),
+        (Truncation(top_p=0.8), [3, 2, 4, 0]),
+        (Truncation(top_k=2, top_p=0.5), [0, 0, 1, 0]),
+    ],
+)
+def test_what_stays(truncation: Truncation, kept: list[int]) -> None:
+    law = fractions([3, 2, 4, 2])
+    got = truncate(law, truncation)
+    assert got.tolist() == fractions(kept).tolist()
+    assert law.tolist() == fractions([3, 2, 4, 2]).tolist(), "the law itself was changed"
+    outside = [mass for mass, left in zip(law, got, strict=True) if not left]
+    assert cut_mass(law, got) == float(sum(outside))
+
+
+@pytest.mark.parametrize(
+    ("truncation", "field"),
+    [
+        (Truncation(top_k=-1), "draft_top_k"),
+        (Truncation(top_k=5), "draft_top_k"),
+        (Truncation(top_p=0.0), "draft_top_p"),
+        (Truncation(top_p=-0.5), "draft_top_p"),
+        (Truncation(top_p=1.01), "draft_top_p"),
+        (Truncation(top_p=math.nan), "draft_top_p"),
+    ],
+)
+def test_what_is_out_of_range_is_named(truncation: Truncation, field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        truncation.validate(4)
+    assert caught.value.field == field
+
+
+def acceptance(target: Array, draft: Array) -> Fraction:
+    return sum((min(pair) for pair in zip(target, draft, strict=True)), Fraction(0))
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 3])
+def test_the_acceptance_rate_moves_by_at_most_the_mass_cut_off(top_k: int) -> None:
+    source = random.Random(top_k)
+    for _ in range(300):
+        target, draft = random_law(source, 5), random_law(source, 5)
+        cut = truncate(draft, Truncation(top_k=top_k))
+        sigma = sum(mass for mass, left in zip(draft, cut, strict=True) if not left)
+        assert abs(acceptance(target, cut) - acceptance(target, draft)) <= sigma
+
+
+def one_token(chance: ExactChance, target: Array, draft: Array, drawn_from: Array) -> int:
+    token = sample_draft(drawn_from, chance, 0)
+    if accepts(target, token, draft[token], chance, 0):
+        return token
+    return recover(target, draft, chance, 0)
+
+
+def test_truncating_before_the_draw_is_exact_and_after_it_is_not() -> None:
+    biased = 0
+    for target, draft in law_pairs(seed=3, count=40):
+        cut = truncate(draft, Truncation(top_k=2))
+        exact = output_law(partial(one_token, target=target, draft=cut, drawn_from=cut), 4)
+        assert exact == target.tolist()
+        late = output_law(partial(one_token, target=target, draft=cut, drawn_from=draft), 4)
+        biased += late != target.tolist()
+    assert biased > 10
