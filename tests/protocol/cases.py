@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tandem.core.laws import Array, Sampling, law_from_logits
+from tandem.core.truncation import Truncation
 from tandem.engine.scripted import Law, noisy_law, scripted_law
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.netem.simulator import Faults, LawOf, ModelTimes, Simulated, simulate
@@ -20,6 +21,7 @@ from tests.chi_squared import assert_fits
 
 Answer = tuple[int, ...]
 LIVENESS = LivenessTimes(ping_after_s=0.2, dead_after_s=0.6, give_up_after_s=15.0)
+SMALLEST_VOCABULARY = 3
 _ORDER = 2
 
 
@@ -77,8 +79,11 @@ def _sampled(law: Law, sampling: Sampling) -> LawOf:
 
 
 def preset(name: str, draft_length: int | None = None, **choices: Any) -> Preset:
-    """A named preset with some choices changed."""
-    changed = replace(PRESETS[name], **choices)
+    """A named preset with some choices changed; a cut of its own fits the smallest vocabulary."""
+    changed = PRESETS[name]
+    if changed.truncation.top_k > SMALLEST_VOCABULARY:
+        changed = replace(changed, truncation=Truncation(top_k=SMALLEST_VOCABULARY - 1))
+    changed = replace(changed, **choices)
     return changed if draft_length is None else changed.with_draft_length(draft_length)
 
 

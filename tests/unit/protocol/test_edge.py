@@ -325,7 +325,7 @@ def test_an_idle_edge_leaves_a_going_cloud_at_once() -> None:
     assert edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.0) == [Reconnect()]
 
 
-@pytest.mark.parametrize("chosen", [*PRESETS.values(), STREAM], ids=lambda chosen: chosen.name)
+@pytest.mark.parametrize("chosen", [*map(preset, PRESETS), STREAM], ids=lambda chosen: chosen.name)
 def test_the_target_model_says_what_ends_a_text(chosen: Preset) -> None:
     """The draft model may think otherwise: both ends stop by the cloud's word."""
     models = model_pair(5, sharpness=2.0)
