@@ -18,6 +18,7 @@ from tandem.policy.cost_models import (
     rejection_probability,
     stop_and_wait,
 )
+from tandem.policy.cost_tslt import sparse_law_bytes
 from tandem.policy.cost_window import streaming
 from tandem.policy.presets import Answer, Preset, Uplink
 
@@ -74,11 +75,15 @@ def predict(
 
 
 def draft_bytes(preset: Preset, sizes: Sizes) -> float:
-    """Uplink payload of one draft token."""
+    """Uplink payload of one draft token; a law cut by its mass alone counts as uncut."""
     match preset.uplink:
         case Uplink.FULL_LAWS:
             law = sizes.vocabulary_size * PRECISION_BYTES[preset.uplink_precision]
             return sizes.token_bytes + law
+        case Uplink.SPARSE_LAWS:
+            kept = preset.truncation.top_k or sizes.vocabulary_size
+            value_bytes = PRECISION_BYTES[preset.uplink_precision]
+            return sizes.token_bytes + sparse_law_bytes(kept, sizes.vocabulary_size, value_bytes)
         case Uplink.PROBABILITIES:
             return sizes.token_bytes + sizes.probability_bytes
         case Uplink.IDS:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tandem.core.codecs import Precision
 from tandem.core.errors import InvalidArgument
 from tandem.policy.presets import Preset, Uplink
 from tandem.protocol.cloud import CloudModel
@@ -45,7 +44,6 @@ class WireSizes:
     refused: int = 0
     _edge: EdgeCodec = field(init=False)
     _cloud: CloudCodec = field(init=False)
-    _precision: Precision = field(init=False)
 
     def __post_init__(self) -> None:
         padded = self.padded_vocabulary
@@ -53,9 +51,7 @@ class WireSizes:
             raise InvalidArgument(
                 "vocabulary", f"{padded} is below the pair's own {self.vocabulary_size}"
             )
-        full = self.preset.uplink is Uplink.FULL_LAWS
-        self._precision = self.preset.uplink_precision if full else "float32"
-        self._edge = EdgeCodec(self.vocabulary_size, self._precision)
+        self._edge = EdgeCodec(self.vocabulary_size, self.preset)
         model = CloudModel("simulated", "simulated", self.vocabulary_size, 1 << 20, frozenset())
         self._cloud = CloudCodec(model)
 
@@ -74,8 +70,9 @@ class WireSizes:
         if self.padded_vocabulary is None:
             return 0
         added = self.padded_vocabulary - self.vocabulary_size
-        if isinstance(message, Draft) and message.laws is not None:
-            return len(message.token_ids) * added * _BYTES[self._precision]
+        if isinstance(message, Draft) and self.preset.uplink is Uplink.FULL_LAWS:
+            laws = 0 if message.laws is None else len(message.laws)
+            return laws * added * _BYTES[self.preset.uplink_precision]
         if isinstance(message, FullLaw):
             return added * _BYTES["float32"]
         if isinstance(message, Verdict) and isinstance(message.outcome, FullAnswer):
