@@ -1,7 +1,7 @@
 """The `bench` command group: runs an experiment, prints its tables, draws its plots, writes JSON.
 
-Every experiment module offers `run(report, models)`, which fills the report, and `draw(report,
-folder)`; it is imported only when it is asked for.
+Every experiment module offers `run(report, models)`, which fills the report and takes the flags of
+its own beside, and `draw(report, folder)`; it is imported only when it is asked for.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ EXPERIMENTS = {
     "bytes": "Serialized bytes of a round per preset, vocabulary 151,936, synthetic laws.",
     "batching": "Eight concurrent sessions on one verifier against one session.",
     "demo-pair": "Cross-entropy and acceptance of a pair on held-out text.",
+    "methods": "Every preset over hardware and links in virtual time; --real adds processes.",
     "cuts": "Text of answers whose link is cut in the middle, against uncut runs.",
 }
 _MODULES = {
@@ -35,6 +36,7 @@ _MODULES = {
     "bytes": "bench.wire_bytes",
     "batching": "bench.batching",
     "demo-pair": "bench.demo_pair",
+    "methods": "bench.methods",
     "cuts": "bench.cuts",
 }
 
@@ -47,13 +49,15 @@ def bench() -> None:
     """Measure the suite. Figures of time count only on a quiet machine."""
 
 
-def _run(name: str, models: Models, seed: int, quick: bool, out: Path | None) -> Report:
+def _run(
+    name: str, models: Models, seed: int, quick: bool, out: Path | None, own: dict[str, bool]
+) -> Report:
     experiment = import_module(_MODULES[name])
     report = Report(name, seed, quick, this_machine(), _command())
     if report.machine.busy:
         click.echo(report.machine.line().splitlines()[-1], err=True)
     others = OthersMeter()
-    experiment.run(report, models)
+    experiment.run(report, models, **own)
     report.others_busy = others.share()
     if out is not None:
         experiment.draw(report, out)
@@ -69,11 +73,12 @@ def _experiment(name: str, words: str) -> Callable[..., None]:
         check: bool,
         draft: str,
         target: str,
+        **own: bool,
     ) -> None:
         try:
             if out is not None:
                 require_matplotlib()
-            report = _run(name, Models(draft, target), seed, quick, out)
+            report = _run(name, Models(draft, target), seed, quick, out, own)
             if json_file is not None:
                 report.write_json(json_file)
         except (TandemError, OSError) as error:
@@ -84,7 +89,7 @@ def _experiment(name: str, words: str) -> Callable[..., None]:
 
     command.__doc__ = words
     wrapped: Any = command
-    for option in reversed(_OPTIONS):
+    for option in reversed((*_OPTIONS, *_OWN_OPTIONS.get(name, ()))):
         wrapped = option(wrapped)
     return bench.command(name)(wrapped)
 
@@ -100,6 +105,12 @@ _OPTIONS = (
     click.option("--draft", default=Models().draft, help="Draft model: folder or name."),
     click.option("--target", default=Models().target, help="Target model: folder or name."),
 )
+
+_OWN_OPTIONS = {
+    "methods": (
+        click.option("--real", is_flag=True, help="Run a part of the grid as real processes too."),
+    ),
+}
 
 for _name, _words in EXPERIMENTS.items():
     _experiment(_name, _words)

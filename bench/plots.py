@@ -72,6 +72,64 @@ def grouped_lines(
         axes.legend()
 
 
+def panels(
+    path: Path,
+    rows: Sequence[Row],
+    *,
+    x: str,
+    y: str,
+    columns: str,
+    lines: str,
+    title: str,
+    by: str = "preset",
+    limit: float | None = None,
+) -> None:
+    """A panel per value of `columns` and `lines`, each with y over x, one curve per value of `by`:
+    means over the rows, drawn at equal distances along x."""
+    from matplotlib.figure import Figure
+
+    across = list(dict.fromkeys(row[columns] for row in rows))
+    down = list(dict.fromkeys(row[lines] for row in rows))
+    names = list(dict.fromkeys(row[by] for row in rows))
+    ticks = sorted({row[x] for row in rows})
+    figure = Figure(figsize=(4 * len(across) + 2, 3.2 * len(down)), layout="constrained")
+    grid = figure.subplots(len(down), len(across), squeeze=False, sharex=True, sharey=True)
+    for (line, column), axes in (
+        ((line, column), grid[i][j])
+        for i, line in enumerate(down)
+        for j, column in enumerate(across)
+    ):
+        inside = [row for row in rows if (row[columns], row[lines]) == (column, line)]
+        for number, name in enumerate(names):
+            curve = _means([row for row in inside if row[by] == name], x, y)
+            style = {"marker": _MARKERS[number % len(_MARKERS)], "color": f"C{number % 10}"}
+            axes.plot([ticks.index(at) for at in curve], list(curve.values()), label=name, **style)
+        _draw_limit(axes, limit)
+        axes.set_title(f"{columns} {column}, {lines} {line:g}", fontsize="medium")
+        axes.set_xticks(range(len(ticks)), [f"{tick:g}" for tick in ticks])
+        axes.grid(alpha=0.3)
+    for axes in grid[-1]:
+        axes.set_xlabel(x)
+    for panel in grid:
+        panel[0].set_ylabel(y)
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right upper")
+    figure.suptitle(title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+_MARKERS = "os^vD<>Pp*"
+
+
+def _means(rows: Sequence[Row], x: str, y: str) -> dict[Any, float]:
+    found: dict[Any, list[float]] = {}
+    for row in rows:
+        if row.get(y) is not None:
+            found.setdefault(row[x], []).append(row[y])
+    return {at: sum(found[at]) / len(found[at]) for at in sorted(found)}
+
+
 def _draw_limit(axes: Any, limit: float | None) -> None:
     if limit is not None:
         axes.axhline(limit, color="black", linestyle="--", linewidth=1, label="goal")

@@ -1,0 +1,150 @@
+"""`bench methods`: every preset compared, each at its best draft length, over hardware and links.
+
+The grid runs in virtual time through the real machines: durations are declared, not measured. With
+`--real` a part of it runs as processes too, paced and behind the link emulator, and its TPOT is set
+beside the simulated one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.methods_goals import grid_goals
+from bench.methods_grid import (
+    CELLS,
+    DRAFT_LENGTHS,
+    Cell,
+    Grid,
+    Question,
+    grid_rows,
+    measure_grid,
+)
+from bench.methods_real import COLUMNS as REAL_COLUMNS
+from bench.methods_real import efficiency_goals, measure_real
+from bench.plots import panels
+from bench.report import Report, Row, Table
+from bench.suite import Models
+from bench.workload import prompts
+from tandem.core.laws import Sampling
+from tandem.engine.load import load_engine, load_tokenizer
+from tandem.policy.presets import PRESETS
+from tandem.simulation.answer import SimulatedPair, simulated_pair
+
+SEEDS = 3
+PROMPTS_PER_SEED, QUICK_PROMPTS_PER_SEED = 4, 1
+MAX_TOKENS, QUICK_MAX_TOKENS = 96, 64
+REAL_CELLS = (Cell("server", 0.030, 100.0), Cell("server", 0.100, 10.0))
+QUICK_DRAFT_LENGTHS = (1, 2, 4, 6)
+
+
+def run(report: Report, models: Models, real: bool = False) -> None:
+    """Fill the report with the grid, the ablations and, if asked for, the real runs."""
+    pair = load_simulated_pair(models)
+    asked = questions(models, report.seed, report.quick)
+    max_tokens = QUICK_MAX_TOKENS if report.quick else MAX_TOKENS
+    lengths = QUICK_DRAFT_LENGTHS if report.quick else DRAFT_LENGTHS
+    grid = measure_grid(PRESETS, CELLS, pair, asked, max_tokens, lengths)
+    report.rows += grid_rows(grid, pair.vocabulary_size)
+    report.tables += [speedup_table(grid), cost_table(report.rows)]
+    report.goals += grid_goals(grid)
+    if real:
+        _real(report, models, pair, grid, asked)
+    report.notes += [
+        f"Virtual time through the real state machines: {len(asked)} answers of {max_tokens} "
+        "tokens per cell and preset, step times declared, laws and messages of the demo pair, "
+        "whole laws padded to a vocabulary of 32,000.",
+        "predicted_tpot_s: the preset's cost model, given the acceptance of the judged drafts.",
+    ]
+
+
+def _real(
+    report: Report, models: Models, pair: SimulatedPair, grid: Grid, asked: Sequence[Question]
+) -> None:
+    """A part of the grid, each preset at the draft length that was best in virtual time."""
+    cells, count, tokens = (REAL_CELLS[:1], 1, 48) if report.quick else (REAL_CELLS, 3, 96)
+    chosen = {
+        cell: {name: measured.preset for (where, name), measured in grid.items() if where == cell}
+        for cell in cells
+    }
+    texts = prompts(len(asked))
+    rows = measure_real(models, pair, chosen, list(zip(texts, asked, strict=True))[:count], tokens)
+    report.add("Real processes, paced, behind the link emulator", REAL_COLUMNS, rows)
+    report.goals += efficiency_goals(rows)
+
+
+def load_simulated_pair(models: Models) -> SimulatedPair:
+    """Both models' laws at temperature 1."""
+    draft, target = load_engine(models.draft), load_engine(models.target)
+    return simulated_pair(draft, target, Sampling())
+
+
+def questions(models: Models, seed: int, quick: bool) -> list[Question]:
+    """For each of three seeds some held-out prompts of its own."""
+    tokenizer = load_tokenizer(models.target)
+    each = QUICK_PROMPTS_PER_SEED if quick else PROMPTS_PER_SEED
+    texts = prompts(SEEDS * each)
+    return [
+        Question(tuple(tokenizer.encode(text)), seed + number, seed + number // each)
+        for number, text in enumerate(texts)
+    ]
+
+
+def speedup_table(grid: Grid) -> Table:
+    """Speedup over the target alone, with the draft length it was reached at."""
+    names = list(dict.fromkeys(name for _, name in grid))
+    lines = []
+    for cell in dict.fromkeys(cell for cell, _ in grid):
+        line: Row = {
+            "hardware": cell.hardware,
+            "rtt_ms": f"{cell.rtt_s * 1e3:g}",
+            "mbps": f"{cell.mbps:g}",
+        }
+        for name in names:
+            measured = grid[cell, name]
+            gain = grid[cell, "ar"].tpot_s / measured.tpot_s
+            length = f"@{measured.preset.schedule.chunk}" if measured.preset.drafts else ""
+            line[name] = f"{gain:.2f}{length}"
+        lines.append(line)
+    title = "Speedup over ar (ratio of TPOT) @ best draft length; virtual time"
+    return Table(title, ("hardware", "rtt_ms", "mbps", *names), lines)
+
+
+def cost_table(rows: list[Row]) -> Table:
+    """What each preset sends and asks of the cloud, over all cells."""
+    lines = []
+    for name in dict.fromkeys(row["preset"] for row in rows):
+        own = [row for row in rows if row["preset"] == name]
+        line: Row = {"preset": name}
+        for figure in COST_FIGURES:
+            found = [row[figure] for row in own if row[figure] is not None]
+            line[figure] = sum(found) / len(found) if found else None
+        lines.append(line)
+    return Table("Means over all cells", ("preset", *COST_FIGURES), lines)
+
+
+COST_FIGURES = (
+    "tokens_per_s",
+    "tpot_s",
+    "predicted_tpot_s",
+    "ttft_s",
+    "acceptance_rate",
+    "judged_acceptance_rate",
+    "target_passes_per_token",
+    "uplink_bytes_per_token",
+    "downlink_bytes_per_token",
+)
+
+
+def draw(report: Report, folder: Path) -> None:
+    grid = [row for row in report.rows if row.get("part") == "grid"]
+    panels(
+        folder / "speedup.png",
+        grid,
+        x="rtt_s",
+        y="speedup_over_ar",
+        columns="hardware",
+        lines="mbps",
+        title="Speedup over the target alone, best draft length, virtual time",
+        limit=1.0,
+    )
