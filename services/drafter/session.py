@@ -14,17 +14,15 @@ from dataclasses import dataclass
 
 import grpc
 
+from services.drafter.draft_works import DraftsReady, DraftWorks
 from tandem.core.errors import InvalidArgument, ProtocolError, Unavailable
 from tandem.core.stopping import FinishReason
 from tandem.engine.base import Session
-from tandem.engine.jobs import EngineThread, Ticket
-from tandem.engine.session_jobs import DraftJob
+from tandem.engine.jobs import EngineThread
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.messages import CloudMessage, Opened
 from tandem.protocol.outputs import (
     Commit,
-    Drafted,
-    DraftWork,
     EdgeOutput,
     Finish,
     Interrupt,
@@ -70,12 +68,6 @@ class _StreamEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class _DraftDone:
-    work: DraftWork
-    ticket: Ticket[tuple[list[Drafted], int]]
-
-
-@dataclass(frozen=True, slots=True)
 class _Tick:
     at_s: float
 
@@ -85,7 +77,7 @@ class _Retry:
     pass
 
 
-_Happening = _Frame | _StreamEnd | _DraftDone | _Tick | _Retry
+_Happening = _Frame | _StreamEnd | DraftsReady | _Tick | _Retry
 
 
 class DrafterSession:
@@ -103,13 +95,11 @@ class DrafterSession:
         """`farewells` holds the closing of streams, which may outlast the session."""
         self.machine = machine
         self.traffic = traffic
-        self._thread = thread
-        self._kv = kv
         self._open_stream = open_stream
         self._inbox: asyncio.Queue[_Happening] = asyncio.Queue()
+        self._works = DraftWorks(machine, thread, kv, self._inbox.put_nowait)
         self._stream: VerifierStream | None = None
         self._farewells = farewells
-        self._ticket: Ticket[tuple[list[Drafted], int]] | None = None
         self._commits: list[Commit] = []
         self._finish: Finish | None = None
         self._failures = 0
@@ -141,8 +131,10 @@ class DrafterSession:
         match happening:
             case _Frame(message):
                 self._receive(message)
-            case _DraftDone(work, ticket):
-                self._drafted(work, ticket)
+            case DraftsReady():
+                self._apply(
+                    self.machine.drafted(happening.work, *happening.outcome(), time.monotonic())
+                )
             case _StreamEnd(error):
                 self._stream_ended(error)
             case _Retry():
@@ -168,16 +160,6 @@ class DrafterSession:
             times = f"the cloud broke the conversation {self._resyncs} times"
             raise Rejected(grpc.StatusCode.DATA_LOSS, f"{times}; the last time: {reason}")
         self._apply(self.machine.lost(time.monotonic()))
-
-    def _drafted(self, work: DraftWork, ticket: Ticket[tuple[list[Drafted], int]]) -> None:
-        if ticket.future.cancelled():
-            return
-        done = ticket.future.result()
-        drafts, kv_length = done.value
-        if self._ticket is ticket:  # else a later work's, which must stay cancellable
-            self._ticket = None
-        draft_s = done.cost.model_s + done.cost.queue_s
-        self._apply(self.machine.drafted(work, drafts, kv_length, draft_s))
 
     def _stream_ended(self, error: BaseException | None) -> None:
         code, details = end_status(error)
@@ -212,14 +194,8 @@ class DrafterSession:
         """Start the draft work that is due."""
         if self._finish is not None:
             return
-        work = self.machine.work(time.monotonic())
-        if work is None:
-            return
-        request, rule = self.machine.request, self.machine.rule
-        job = DraftJob(self._kv, work, request.sampling, rule, request.preset, work.ends)
-        ticket = self._thread.submit(job)
-        ticket.future.add_done_callback(lambda _: self._inbox.put_nowait(_DraftDone(work, ticket)))
-        self._ticket = ticket
+        while (work := self.machine.work(time.monotonic())) is not None:
+            self._works.start(work)
 
     def _apply(self, outputs: list[EdgeOutput]) -> None:
         for output in outputs:
@@ -230,8 +206,8 @@ class DrafterSession:
                 case Commit():
                     self._failures = 0
                     self._commits.append(output)
-                case Interrupt():
-                    self._cancel_draft()
+                case Interrupt(work):
+                    self._works.interrupt(work)
                 case Reconnect():
                     self._leave_stream()
                 case Finish():
@@ -246,11 +222,6 @@ class DrafterSession:
             merged.append(commit)
         self._commits.clear()
         return merged
-
-    def _cancel_draft(self) -> None:
-        if self._ticket:
-            self._ticket.cancel()
-            self._ticket = None
 
     def _leave_stream(self) -> None:
         """Close this stream and come back on a fresh one, later each time that brings nothing."""
@@ -267,7 +238,7 @@ class DrafterSession:
         task.add_done_callback(self._farewells.discard)
 
     def _close(self) -> None:
-        self._cancel_draft()
+        self._works.close()
         if self._stream:
             self._close_later(self._stream, flush_s=CANCEL_FLUSH_S, lost=False)
             self._stream = None

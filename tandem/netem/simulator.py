@@ -17,15 +17,13 @@ from typing import TypeVar
 from tandem.core.errors import ProtocolError
 from tandem.core.laws import Array
 from tandem.netem.link_model import Link, LinkPair
-from tandem.policy.draft_laws import law_to_draft_from
+from tandem.netem.simulated_drafts import LawOf, SimulatedDrafts, SimulatedKv
 from tandem.protocol.cloud import CloudMachine, CloudModel, VerifyWork
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.protocol.messages import CloudMessage, EdgeMessage, Open, Work
 from tandem.protocol.outputs import (
     Commit,
-    Drafted,
-    DraftWork,
     EdgeOutput,
     EdgeRequest,
     EdgeStats,
@@ -36,7 +34,6 @@ from tandem.protocol.outputs import (
 )
 
 Message = TypeVar("Message", bound=EdgeMessage | CloudMessage)
-LawOf = Callable[[tuple[int, ...]], Array]
 MAX_EVENTS = 1_000_000
 
 
@@ -70,26 +67,6 @@ class Simulated:
     stats: EdgeStats
 
 
-class SimulatedKv:
-    """The KV of one session as the token ids that were fed."""
-
-    def __init__(self) -> None:
-        self.token_ids: tuple[int, ...] = ()
-
-    def rollback(self, length: int) -> None:
-        if length > len(self.token_ids):
-            raise ProtocolError(f"KV of {len(self.token_ids)} tokens", f"keep {length}")
-        self.token_ids = self.token_ids[:length]
-
-    def feed(self, token_ids: Sequence[int]) -> None:
-        self.token_ids += tuple(token_ids)
-
-    def check(self, context: Sequence[int]) -> None:
-        """ProtocolError unless exactly `context` has been fed."""
-        if self.token_ids != tuple(context):
-            raise ProtocolError(f"KV of {self.token_ids}", f"context {tuple(context)}")
-
-
 def simulate(
     request: EdgeRequest,
     draft_law: LawOf,
@@ -106,12 +83,14 @@ def simulate(
     settings, float32 [vocabulary]. Raises ProtocolError when the machines stop making progress, or
     build on a KV that does not hold what they take it to hold."""
     liveness = Liveness(lost_cloud, liveness_times or LivenessTimes(), now=0.0)
+    edge = EdgeMachine(request, liveness, completes_stop)
+    times = times or ModelTimes()
     run = _Run(
-        edge=EdgeMachine(request, liveness, completes_stop),
-        draft_law=draft_law,
+        edge=edge,
+        drafts=SimulatedDrafts(edge, draft_law, times.draft_s),
         target_law=target_law,
         link=link,
-        times=times or ModelTimes(),
+        times=times,
         size_of=size_of,
     )
     run.schedule(faults or Faults())
@@ -121,7 +100,7 @@ def simulate(
 @dataclass(slots=True)
 class _Run:
     edge: EdgeMachine
-    draft_law: LawOf
+    drafts: SimulatedDrafts
     target_law: LawOf
     link: LinkPair
     times: ModelTimes
@@ -129,8 +108,6 @@ class _Run:
     now: float = 0.0
     stream: int = 0
     cloud: CloudMachine | None = None
-    edge_kv: SimulatedKv = field(default_factory=SimulatedKv)
-    edge_kept: int = 0
     cloud_kv: SimulatedKv = field(default_factory=SimulatedKv)
     finish: Finish | None = None
     commits: list[tuple[float, Commit]] = field(default_factory=list)
@@ -194,9 +171,8 @@ class _Run:
                     self.finish = output
                 case Reconnect():
                     self._new_stream()
-                case Interrupt():
-                    # At worst none of the work was fed. Its tokens the machine drops by itself.
-                    self.edge_kv.rollback(self.edge_kept)
+                case Interrupt(work):
+                    self.drafts.interrupt(work)
 
     def _new_stream(self) -> None:
         self.stream += 1
@@ -241,34 +217,19 @@ class _Run:
         self._apply(self.edge.receive(message, self.now))
 
     def _draft(self) -> None:
-        work = self.edge.work(self.now)
-        if work is None:
-            return
-        drafts = self._drafts(work)
-        kv_length = len(self.edge_kv.token_ids)
-        took_s = self.times.draft_s * len(drafts)
+        while (work := self.edge.work(self.now)) is not None:
+            self.drafts.start(work)
+        number = self.drafts.begin_pass()
+        if number is not None:
+            self._at(self.now + self.times.draft_s, lambda: self._drafted(number))
 
-        def done() -> None:
-            self._apply(self.edge.drafted(work, drafts, kv_length, took_s))
-
-        self._at(self.now + took_s, done)
-
-    def _drafts(self, work: DraftWork) -> list[Drafted]:
-        """The tokens of a work, drawn from laws in wire precision; the last one is not fed."""
-        preset = self.edge.request.preset
-        kv = self.edge_kv
-        self.edge_kept = work.keep
-        kv.rollback(work.keep)
-        kv.feed(work.token_ids)
-        kv.check(self.edge.context(work))
-        drafts: list[Drafted] = []
-        while True:
-            law = law_to_draft_from(self.draft_law(kv.token_ids), preset)
-            token = self.edge.rule.propose(law, work.position + len(drafts))
-            drafts.append(Drafted(token, law))
-            if len(drafts) == work.count or token in work.ends:
-                return drafts
-            kv.feed((token,))
+    def _drafted(self, number: int) -> None:
+        for report in self.drafts.end_pass(number):
+            self._apply(
+                self.edge.drafted(
+                    report.work, report.drafts, report.kv_length, report.draft_s, self.now
+                )
+            )
 
     def _verify(self) -> None:
         cloud = self.cloud

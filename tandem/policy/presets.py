@@ -20,6 +20,8 @@ MAX_ANSWER_TOP = 4096
 MAX_ANSWER_TAIL_DRAWS = 256
 MAX_VOCABULARY_SIZE = 2**31 - 1
 """Bounds what depends on a vocabulary where none is known yet."""
+MAX_PREDRAFT_WORKERS = 32
+MAX_PREDRAFT_OUTCOMES = 256
 
 
 class Acceptance(StrEnum):
@@ -46,12 +48,31 @@ class Answer(StrEnum):
     LOSSLESS_SPARSE = "lossless_sparse"
 
 
+class Predraft(StrEnum):
+    """Where the outcomes come from for which the edge drafts ahead of the verdict."""
+
+    OFF = "off"
+    LIKELY_OUTCOMES = "likely_outcomes"
+    """The draft model's own laws: what else it might have drawn."""
+    EARLY_EXITS = "early_exits"
+    """The cloud's early verdicts (FSD)."""
+
+
+class PredraftOrder(StrEnum):
+    """Which outcome is drafted for first (FSD, Table 7)."""
+
+    CONFIDENCE = "confidence"
+    FIFO = "fifo"
+    RANDOM = "random"
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """When tokens travel and when they are judged (DESIGN §4).
 
     `window`: tokens that may be in flight; 0 means the edge drafts nothing. `chunk`: tokens sent
-    at once. `verify_on_arrival`: judge what has come, not whole chunks. `bonus`: after full
+    at once. `token_by_token`: send each token of a chunk as soon as it is drafted.
+    `verify_on_arrival`: judge what has come, not whole chunks. `bonus`: after full
     acceptance with nothing in flight the cloud adds a token of its own. `decode_when_idle`: the
     cloud goes on by itself while no draft is waiting.
     """
@@ -61,6 +82,13 @@ class Schedule:
     verify_on_arrival: bool = False
     bonus: bool = True
     decode_when_idle: bool = False
+    token_by_token: bool = False
+
+    @property
+    def stop_and_wait(self) -> bool:
+        """Whether a verdict speaks of everything that is in flight."""
+        alone = self.window == self.chunk and not self.verify_on_arrival
+        return alone and not self.decode_when_idle
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +104,12 @@ class Preset:
     answer_top: int = 64
     answer_tail_draws: int = 4
     truncation: Truncation = NO_TRUNCATION
+    predraft: Predraft = Predraft.OFF
+    predraft_order: PredraftOrder = PredraftOrder.CONFIDENCE
+    predraft_workers: int = 4
+    """Outcomes drafted for at the same time, in one packed pass a step."""
+    predraft_outcomes: int = 16
+    """Most outcomes kept at a time, drafted for or waiting."""
 
     @property
     def carries_laws(self) -> bool:
@@ -94,7 +128,8 @@ class Preset:
         that end a text sent earlier than others would be judged more often, and come out too often.
         """
         schedule = self.schedule
-        bonus = schedule.bonus and schedule.window > schedule.chunk
+        parts = schedule.token_by_token and schedule.verify_on_arrival
+        bonus = schedule.bonus and (parts or schedule.window > schedule.chunk)
         by_timing = self.drafts and (bonus or schedule.decode_when_idle)
         return by_timing and self.acceptance is Acceptance.REJECTION
 
@@ -121,6 +156,10 @@ class Preset:
         if not 0 <= self.answer_tail_draws <= MAX_ANSWER_TAIL_DRAWS:
             raise InvalidArgument("answer_tail_draws", f"must be 0…{MAX_ANSWER_TAIL_DRAWS}")
         self.truncation.validate(MAX_VOCABULARY_SIZE)
+        if not 1 <= self.predraft_workers <= MAX_PREDRAFT_WORKERS:
+            raise InvalidArgument("predraft_workers", f"must be 1…{MAX_PREDRAFT_WORKERS}")
+        if not 1 <= self.predraft_outcomes <= MAX_PREDRAFT_OUTCOMES:
+            raise InvalidArgument("predraft_outcomes", f"must be 1…{MAX_PREDRAFT_OUTCOMES}")
         self._validate_payloads()
 
     def _validate_payloads(self) -> None:
@@ -172,6 +211,14 @@ def _presets() -> Mapping[str, Preset]:
             truncation=Truncation(top_k=64),
         ),
         Preset("coupled", _stop_and_wait(4), Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
+        Preset(
+            "predraft",
+            _stop_and_wait(4),
+            Acceptance.SHARED_NOISE,
+            Uplink.IDS,
+            Answer.TOKEN,
+            predraft=Predraft.LIKELY_OUTCOMES,
+        ),
     )
     return MappingProxyType({preset.name: preset for preset in listed})
 

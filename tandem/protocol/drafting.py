@@ -1,97 +1,191 @@
 """The edge's drafts of one request: which are due, which are in flight, which go out.
 
-Invariant: the draft KV is valid exactly for the first `kv_length` tokens of committed + in flight;
-there is one work at a time, and it drafts what follows them. Must not import asyncio, grpc, torch
-or time.
+Invariant: the draft KV is valid exactly for the first `kv_length` tokens of committed + in flight
+(+ `ahead`); there is one work at a time, and it drafts what follows them, unless it is a branch
+that was adopted: that one runs on a fork. Must not import asyncio, grpc, torch or time.
 """
 
 from __future__ import annotations
 
 from tandem.core.errors import ProtocolError
+from tandem.policy.presets import Predraft
 from tandem.protocol.in_flight import DraftsInFlight, draft_frame
 from tandem.protocol.messages import Draft, Frame
 from tandem.protocol.outputs import Drafted, DraftWork, EdgeRequest
+from tandem.protocol.predrafts import Branch
 from tandem.protocol.prefixes import PrefixedTokens
+
+ALTERNATIVES = 4
+"""Rivals of a draft token that likely outcomes are made of."""
 
 
 class Drafting:
-    """Reads `committed`, which its owner alone appends to."""
+    """Reads `committed`, which its owner alone appends to.
+
+    `ahead`: where one verdict settles everything in flight, the drafts that follow full acceptance,
+    the cloud's own token first; None while none are wanted.
+    """
 
     def __init__(self, request: EdgeRequest, committed: PrefixedTokens) -> None:
         self.in_flight = DraftsInFlight()
         self.kv_length = 0
         self.work: DraftWork | None = None
+        self.ahead: list[Drafted] | None = None
+        self.schedule = request.preset.schedule
         self._request = request
         self._committed = committed
-        self._schedule = request.preset.schedule
+        self._from_laws = request.preset.predraft is Predraft.LIKELY_OUTCOMES
+        self.alternatives = ALTERNATIVES if self._from_laws else 0
         self._length_limit = len(request.prompt_ids) + request.max_tokens
+        self._wanted = 0
+        self._chunk_sent = 0
+
+    @property
+    def position(self) -> int:
+        """The one after all that is committed or in flight."""
+        return len(self._committed) + len(self.in_flight)
 
     @property
     def room(self) -> int:
         """How many more tokens the answer may have, if all that is in flight stands."""
-        return self._length_limit - len(self._committed) - len(self.in_flight)
+        return self._length_limit - self.position
 
     @property
     def draftable(self) -> int:
         """How many tokens the schedule would have drafted now."""
         if not self._request.preset.drafts or self.in_flight.ends_in(self._request.draft_ends):
             return 0
-        window = self._schedule.window - len(self.in_flight)
-        return min(self._schedule.chunk - self.in_flight.unsent, window, self.room)
+        chunk = self.schedule.chunk - self._chunk_sent - self.in_flight.unsent
+        return min(chunk, self.schedule.window - len(self.in_flight), self.room)
+
+    @property
+    def chunk_is_open(self) -> bool:
+        """Whether a part of a chunk is sent that is not whole yet."""
+        return self._chunk_sent > 0
 
     @property
     def context(self) -> tuple[int, ...]:
         """All tokens before the next one to draft."""
         return (*self._committed.since(0), *self.in_flight.token_ids)
 
+    def unfed(self, position: int, kv_length: int) -> tuple[int, ...]:
+        """The tokens committed or in flight from `kv_length` up to `position`."""
+        committed = len(self._committed)
+        ahead = self.in_flight.token_ids[max(0, kv_length - committed) : position - committed]
+        return (*self._committed.since(kv_length), *ahead)
+
     def begin(self, count: int, ends: frozenset[int]) -> DraftWork:
         """The work that drafts the next `count` tokens, or up to the first that is among `ends`."""
-        fed, ahead = self.kv_length, max(0, self.kv_length - len(self._committed))
+        return self._start(count, ends, guess=False)
+
+    def begin_ahead(self) -> DraftWork | None:
+        """The work that drafts past the verdict's own token, if that is worth while now."""
+        if self.ahead is not None or not self._from_laws or not self.in_flight:
+            return None
+        schedule, ends = self.schedule, self._request.draft_ends
+        if not (schedule.stop_and_wait and schedule.bonus) or self.in_flight.unsent:
+            return None
+        count = min(1 + schedule.chunk, self.room)
+        if count < 2 or self.in_flight.ends_in(ends):
+            return None
+        self.ahead = []
+        return self._start(count, ends, guess=True)
+
+    def _start(self, count: int, ends: frozenset[int], guess: bool) -> DraftWork:
+        self._wanted = count
         self.work = DraftWork(
-            keep=fed,
-            token_ids=(*self._committed.since(fed), *self.in_flight.token_ids[ahead:]),
-            position=len(self._committed) + len(self.in_flight),
+            keep=self.kv_length,
+            token_ids=self.unfed(self.position, self.kv_length),
+            position=self.position,
             count=count,
             ends=ends,
+            stepwise=count > 1 and (guess or self.schedule.token_by_token),
+            alternatives=self.alternatives,
+            guess=guess,
         )
         return self.work
 
     def take(self, work: DraftWork, drafts: list[Drafted], kv_length: int) -> bool:
-        """Put the tokens of a work in flight; False for a work that was interrupted."""
+        """Put the next tokens of a work in flight, or `ahead`; False for a work that is not (or no
+        longer) the one under way."""
         if work is not self.work:
             return False
-        if not 1 <= len(drafts) <= work.count:
-            raise ProtocolError(f"1…{work.count} drafts wanted", f"drafted with {len(drafts)}")
-        self.work = None
-        self.kv_length = kv_length
-        self.in_flight.add(drafts)
+        if not 1 <= len(drafts) <= self._wanted:
+            raise ProtocolError(f"1…{self._wanted} drafts wanted", f"drafted with {len(drafts)}")
+        self._wanted -= len(drafts)
+        if not (self._wanted and work.stepwise) or drafts[-1].token_id in work.ends:
+            self.work = None
+        if not work.branch:  # a branch's tokens are in a fork's KV, not in this one
+            self.kv_length = kv_length
+        if self.ahead is None:
+            self.in_flight.add(drafts)
+        else:
+            self.ahead += drafts
         return True
 
-    def discard(self) -> bool:
-        """Void the drafts in flight; whether a work that builds on them is to be interrupted."""
+    def adopt_ahead(self) -> int:
+        """Everything was accepted, and `ahead` foresaw the token after it: what follows is in
+        flight. Returns how many tokens that is."""
+        assert self.ahead, "nothing was drafted ahead"
+        drafts, self.ahead = self.ahead[1:], None
+        self.in_flight.add(drafts)
+        return len(drafts)
+
+    def promote(self, branch: Branch) -> None:
+        """The text goes on as `branch` foresaw: its work, if it is open, is the work now."""
+        assert branch.work is not None, "the branch was never drafted"
+        self._wanted = branch.work.count - len(branch.drafts)
+        self.work = branch.work if branch.open else None
+
+    def adopt(self, branch: Branch) -> int:
+        """Put what was drafted for `branch` in flight. Returns how many tokens that is."""
+        self.in_flight.add(branch.drafts)
+        return len(branch.drafts)
+
+    def discard(self) -> list[DraftWork]:
+        """Void the drafts in flight; the work to interrupt because it builds on them."""
         self.in_flight.clear()
+        self._chunk_sent = 0
         self.kv_length = min(self.kv_length, len(self._committed))
+        self.ahead = None
         return self.interrupt()
 
-    def interrupt(self) -> bool:
-        """Give up the work under way; whether there was one."""
-        interrupted = self.work is not None
-        self.work = None
-        return interrupted
+    def discard_ahead(self) -> list[DraftWork]:
+        """Void what lies behind the token that the cloud was to add."""
+        if self.ahead is None:
+            return []
+        self.kv_length = min(self.kv_length, self.position)
+        self.ahead = None
+        return self.interrupt()
 
-    def send_chunks(self, epoch: int) -> list[Draft]:
-        """The frames of the chunks that are complete, which count as sent from now on."""
+    def interrupt(self) -> list[DraftWork]:
+        """Give up the work under way, if there is one."""
+        works = [self.work] if self.work else []
+        self.work = None
+        return works
+
+    def reconnected(self) -> None:
+        """Nothing was sent on the stream that is open now."""
+        self.in_flight.sent = 0
+        self._chunk_sent = 0
+
+    def send_due(self, epoch: int) -> list[Draft]:
+        """The frames that are to leave now, whole chunks or what there is of one; they count as
+        sent from now on."""
         frames: list[Draft] = []
         while self.in_flight.unsent:
-            chunk = self.in_flight.next_chunk(self._schedule.chunk)
-            if len(chunk) < self._schedule.chunk and self.draftable > 0:
+            left = self.schedule.chunk - self._chunk_sent
+            piece = self.in_flight.next_chunk(left)
+            whole = len(piece) == left or self.draftable < 1
+            if not whole and not self.schedule.token_by_token:
                 break
-            frames.append(self._frame(chunk, epoch))
-            self.in_flight.sent += len(chunk)
+            frames.append(self._frame(piece, epoch, whole))
+            self.in_flight.sent += len(piece)
+            self._chunk_sent = 0 if whole else self._chunk_sent + len(piece)
         return frames
 
-    def _frame(self, chunk: list[Drafted], epoch: int) -> Draft:
+    def _frame(self, piece: list[Drafted], epoch: int, whole: bool) -> Draft:
         before = self.in_flight.token_ids[: self.in_flight.sent]
         base = len(self._committed) + len(before)
         frame = Frame(self._request.session, epoch, base, self._committed.prefix_with(before))
-        return draft_frame(frame, chunk, self._request.preset)
+        return draft_frame(frame, piece, self._request.preset, whole)

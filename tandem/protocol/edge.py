@@ -9,7 +9,7 @@ tell. Must not import asyncio, grpc, torch or time; never logs, never reads a cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 
 from tandem.core.chance import Chance, SeededChance
@@ -47,6 +47,8 @@ from tandem.protocol.outputs import (
     Reconnect,
     Send,
 )
+from tandem.protocol.predrafting import Predrafting
+from tandem.protocol.predrafts import LikelyOutcome
 from tandem.protocol.recovery import Recovery
 from tandem.protocol.rules import acceptance_rule
 
@@ -86,6 +88,7 @@ class EdgeMachine:
         self._committing = Committing(request, completes_stop)
         self.committed = self._committing.tokens
         self.drafting = Drafting(request, self.committed)
+        self.predrafting = Predrafting(request, self.committed, self.drafting)
         self._recovery = Recovery(self.rule, chance)
         self._leaving = False
 
@@ -96,7 +99,7 @@ class EdgeMachine:
         if self.phase is not Phase.CONNECTING:
             raise ProtocolError(self.phase, "connect")
         self.phase = Phase.RUNNING
-        self.drafting.in_flight.sent = 0
+        self.drafting.reconnected()
         self._liveness.connected(now)
         self.stats.begin_stream()
         request = self.request
@@ -112,7 +115,7 @@ class EdgeMachine:
             ignore_eos=request.ignore_eos,
             preset=request.preset,
         )
-        return [Send(opening), *self._flush()]
+        return [Send(opening), *self._flush(now)]
 
     def lost(self, now: float) -> list[EdgeOutput]:
         """The stream broke or was found dead."""
@@ -146,7 +149,8 @@ class EdgeMachine:
             return []
         if self._liveness.policy is LostCloud.EDGE:
             self.phase = Phase.ALONE
-            return self._commit_alone()
+            ahead = [*self.drafting.discard_ahead(), *self.predrafting.clear()]
+            return [*map(Interrupt, ahead), *self._commit_alone()]
         return self._finish(FinishReason.ERROR)
 
     def cancel(self) -> list[EdgeOutput]:
@@ -162,6 +166,11 @@ class EdgeMachine:
         if message.session != self.request.session:
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
         self._liveness.heard(now)
+        outputs = self._react(message, now)
+        outputs += map(Interrupt, self.predrafting.forget_committed())
+        return [*outputs, *self._flush(now)]
+
+    def _react(self, message: CloudMessage, now: float) -> list[EdgeOutput]:
         match message:
             case Opened():
                 self._committing.take_terms(message.eos_token_ids)
@@ -202,8 +211,9 @@ class EdgeMachine:
         if token is not None:
             return self._draw(token)
         self.stats.full_law_requests += 1
+        ahead = map(Interrupt, self.drafting.discard_ahead())
         session, epoch, base, prefix = self._frame(len(self.committed))
-        return [Send(NeedFullLaw(session, epoch + 1, base, prefix))]
+        return [*ahead, Send(NeedFullLaw(session, epoch + 1, base, prefix))]
 
     def _receive_full_law(self, message: FullLaw) -> list[EdgeOutput]:
         if not self._recovery.waits:
@@ -238,36 +248,53 @@ class EdgeMachine:
 
     def _replace(self, token: int) -> list[EdgeOutput]:
         """`token` takes the place of a refused draft: everything in flight is void."""
-        outputs = self._discard()
-        self.epoch += 1
-        return [*outputs, *self._commit([token])]
+        return self._diverge(token, new_epoch=True)
 
     def _overtake(self, token: int) -> list[EdgeOutput]:
         """The cloud added a token by itself; drafts in flight live on only if they agree."""
-        in_flight = self.drafting.in_flight
+        in_flight, ahead = self.drafting.in_flight, self.drafting.ahead
         if in_flight and in_flight.first.token_id == token:
             in_flight.remove(1)
             return self._commit([token])
-        sent = in_flight.sent
-        outputs = self._discard()
-        if sent:
-            self.epoch += 1
-        return [*outputs, *self._commit([token])]
+        if not in_flight and ahead and ahead[0].token_id == token:
+            outputs = self._commit([token])
+            if self.phase is not Phase.DONE:
+                self.stats.count_resolved(hit=True)
+                self.stats.count_adopted(self.drafting.adopt_ahead())
+            return outputs
+        return self._diverge(token, new_epoch=in_flight.sent > 0)
 
-    def _discard(self) -> list[EdgeOutput]:
-        """Void the drafts in flight; stop the drafting that builds on them."""
-        return [Interrupt()] if self.drafting.discard() else []
+    def _diverge(self, token: int, new_epoch: bool) -> list[EdgeOutput]:
+        """`token` comes, and not what is in flight: stop all drafting but what foresaw it."""
+        branch, void = self.predrafting.resolve(token)
+        outputs: list[EdgeOutput] = [*map(Interrupt, (*self.drafting.discard(), *void))]
+        if branch is not None:
+            self.drafting.promote(branch)
+        self.epoch += new_epoch
+        outputs += self._commit([token])
+        if self.phase is not Phase.DONE and self.predrafting.on:
+            self.stats.count_resolved(hit=branch is not None)
+            self.stats.count_adopted(self.drafting.adopt(branch) if branch else 0)
+        return outputs
 
     # Drafting
 
     def work(self, now: float) -> DraftWork | None:
-        """Tokens to draft now, if any; one work at a time, until `drafted`."""
-        if self.drafting.work or self.phase is Phase.DONE or self._paused:
+        """The next work to start, if any: the tokens to send next; ahead of a verdict, those that
+        would follow it. Ask again until there is none: branches are drafted side by side."""
+        if self.phase is Phase.DONE or self._paused:
             return None
+        drafting = self.drafting
+        work = None if drafting.work else self._main_work(now)
+        if work is None and (drafting.work is None or drafting.ahead is not None):
+            return None if self.phase is Phase.ALONE else self.predrafting.work()
+        return work
+
+    def _main_work(self, now: float) -> DraftWork | None:
         alone = self.phase is Phase.ALONE
         count = min(ALONE_CHUNK, self.drafting.room) if alone else self.drafting.draftable
         if count < 1:
-            return None
+            return None if alone else self.drafting.begin_ahead()
         if self.phase is Phase.RUNNING:
             self.stats.begin_round(now)
         ends = self._committing.eos if alone else self.request.draft_ends
@@ -276,31 +303,51 @@ class EdgeMachine:
     @property
     def _paused(self) -> bool:
         """Whether nothing may be drafted or sent until the cloud's next word."""
-        return self._leaving or self._recovery.waits
+        leaving = self._leaving and not self.drafting.chunk_is_open  # what is begun is judged whole
+        return leaving or self._recovery.waits
 
     def context(self, work: DraftWork) -> tuple[int, ...]:
         """All tokens before the first one of a work."""
+        if work.branch and work is not self.drafting.work:
+            return self.predrafting.context(work)
         return self.drafting.context[: work.position]
 
     def drafted(
-        self, work: DraftWork, drafts: list[Drafted], kv_length: int, draft_s: float
+        self, work: DraftWork, drafts: list[Drafted], kv_length: int, draft_s: float, now: float
     ) -> list[EdgeOutput]:
-        """Take the tokens of a work: `count`, or fewer if the last one is among its `ends`.
+        """Take the next tokens of a work: all `count`, or up to the first among its `ends`; in
+        several parts if it is `stepwise`.
 
         `kv_length`: tokens the draft KV now holds. The tokens of an interrupted work are dropped.
         """
         if not self.drafting.take(work, drafts, kv_length):
+            if self.predrafting.take(work, drafts):
+                self.stats.count_predrafts(len(drafts))
+            return []
+        if self.drafting.ahead is not None:
+            self.stats.count_predrafts(len(drafts))
+            self.predrafting.expect_likely()
             return []
         self.stats.count_drafts(len(drafts), draft_s)
         if self.phase is Phase.ALONE:
             return self._commit_alone()
-        return self._flush()
+        return self._flush(now)
 
-    def _flush(self) -> list[EdgeOutput]:
-        """Send the chunks that are complete."""
+    def anticipate(self, outcomes: Iterable[LikelyOutcome]) -> None:
+        """Outcomes that the coming verdict may have: drafted for when nothing else is to be done,
+        in the preset's order (`work`), and in flight at once if one of them comes."""
+        if self.phase is Phase.RUNNING:
+            self.predrafting.expect(outcomes)
+
+    def _flush(self, now: float) -> list[EdgeOutput]:
+        """Send what is due."""
         if self.phase is not Phase.RUNNING or self._paused:
             return []
-        return [Send(frame) for frame in self.drafting.send_chunks(self.epoch)]
+        frames = self.drafting.send_due(self.epoch)
+        if frames:
+            self.stats.begin_round(now)
+            self.predrafting.expect_likely()
+        return [Send(frame) for frame in frames]
 
     # Committing
 
@@ -323,8 +370,7 @@ class EdgeMachine:
         outputs: list[EdgeOutput] = []
         if self.phase is Phase.RUNNING:
             outputs.append(Send(Cancel(*self._frame(len(self.committed)))))
-        if self.drafting.interrupt():
-            outputs.append(Interrupt())
+        outputs += map(Interrupt, (*self.drafting.interrupt(), *self.predrafting.clear()))
         self.phase = Phase.DONE
         self.finish_reason = reason
         return [*outputs, Finish(reason)]

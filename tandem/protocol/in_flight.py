@@ -30,6 +30,10 @@ class DraftsInFlight:
         return self._drafts[0]
 
     @property
+    def all(self) -> tuple[Drafted, ...]:
+        return tuple(self._drafts)
+
+    @property
     def token_ids(self) -> tuple[int, ...]:
         return tuple(drafted.token_id for drafted in self._drafts)
 
@@ -59,8 +63,11 @@ class DraftsInFlight:
         self.sent = 0
 
 
-def draft_frame(frame: Frame, chunk: Sequence[Drafted], preset: Preset) -> Draft:
-    """A whole chunk as the message that carries it, with what the preset says of its laws."""
+def draft_frame(
+    frame: Frame, chunk: Sequence[Drafted], preset: Preset, whole: bool = True
+) -> Draft:
+    """Drafts as the message that carries them, with what the preset says of their laws; `whole`:
+    they complete a chunk."""
     probabilities: tuple[float, ...] | None = None
     if preset.uplink is Uplink.PROBABILITIES:
         probabilities = tuple(float(drafted.draft_probs[drafted.token_id]) for drafted in chunk)
@@ -70,7 +77,7 @@ def draft_frame(frame: Frame, chunk: Sequence[Drafted], preset: Preset) -> Draft
         frame.base,
         frame.prefix,
         token_ids=tuple(drafted.token_id for drafted in chunk),
-        end_of_chunk=True,
+        end_of_chunk=whole,
         probabilities=probabilities,
         laws=np.stack([drafted.draft_probs for drafted in chunk]) if preset.carries_laws else None,
     )

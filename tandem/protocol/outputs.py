@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from tandem.core.laws import Array, Sampling
+from tandem.core.rivals import Rivals
 from tandem.core.stopping import FinishReason
 from tandem.policy.presets import Preset
 from tandem.protocol.messages import EdgeMessage, Tokens, Verdict, Work
@@ -45,21 +46,35 @@ class EdgeRequest:
 @dataclass(frozen=True, slots=True)
 class DraftWork:
     """Roll the draft KV back to `keep`, feed `token_ids`, draft `count` tokens from `position` on,
-    or up to the first that is among `ends`."""
+    or up to the first that is among `ends`.
+
+    `stepwise`: hand each token over as soon as it is drafted. `alternatives`: how many rivals to
+    name beside each. `guess`: the first token stands for one the cloud will add by itself, and is
+    drawn as the cloud would. `branch`: on a fork of the draft KV, which itself stays as it is.
+    """
 
     keep: int
     token_ids: tuple[int, ...]
     position: int
     count: int
     ends: frozenset[int] = frozenset()
+    stepwise: bool = False
+    alternatives: int = 0
+    guess: bool = False
+    branch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A draft token and the law it was drawn from, in wire precision."""
+    """A draft token and the law it was drawn from, in wire precision.
+
+    `alternatives`: the tokens likeliest to stand there instead, each with its weight beside the
+    draft token's own, which is 1; the likeliest first.
+    """
 
     token_id: int
     draft_probs: Array
+    alternatives: Rivals = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +94,9 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Stop the draft work under way; its tokens are void."""
+    """Stop this draft work, which is under way; its tokens are void."""
+
+    work: DraftWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +125,9 @@ class EdgeStats:
     unverified_tokens: int = 0
     target_passes: int = 0
     full_law_requests: int = 0
+    predrafted: int = 0
+    predraft_hits: int = 0
+    predraft_misses: int = 0
     links_lost: int = 0
     departures: int = 0
     loss_noticed_s: float = 0.0
@@ -140,6 +160,19 @@ class EdgeStats:
         self.drafted += count
         self.draft_s += draft_s
         self._round_draft_s += draft_s
+
+    def count_predrafts(self, count: int) -> None:
+        """Tokens drafted before it was known whether they are wanted."""
+        self.predrafted += count
+
+    def count_adopted(self, count: int) -> None:
+        """Pre-drafted tokens that became drafts."""
+        self.drafted += count
+
+    def count_resolved(self, hit: bool) -> None:
+        """A token came that the drafts in flight did not hold; `hit`: it had been drafted for."""
+        self.predraft_hits += hit
+        self.predraft_misses += not hit
 
     def count_verdict(self, verdict: Verdict) -> None:
         self.rounds += 1

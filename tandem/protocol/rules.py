@@ -16,6 +16,7 @@ from tandem.core.acceptance import accepts, recover, sample_draft, sample_target
 from tandem.core.chance import Chance
 from tandem.core.laws import Array
 from tandem.core.noise import coupled_token
+from tandem.core.rivals import Rivals, coupled_rivals, likely_rivals
 from tandem.core.sparse_answer import make_sparse_answer
 from tandem.policy.presets import Acceptance, Answer, Preset
 from tandem.protocol.messages import FullAnswer, Outcome
@@ -35,6 +36,9 @@ class AcceptanceRule(Protocol):
 
     def propose(self, draft_probs: Array, position: int) -> int:
         """The edge's draft token at an absolute position."""
+
+    def rivals(self, draft_probs: Array, token_id: int, position: int, count: int) -> Rivals:
+        """Tokens that may well come in the place of the draft `token_id`, the likeliest first."""
 
     def prepare(self, target_probs: Array, position: int) -> Array:
         """The law reduced to what judging needs, computed where the laws are: judging with it gives
@@ -58,6 +62,9 @@ class RejectionRule:
 
     def propose(self, draft_probs: Array, position: int) -> int:
         return sample_draft(draft_probs, self.chance, position)
+
+    def rivals(self, draft_probs: Array, token_id: int, position: int, count: int) -> Rivals:
+        return likely_rivals(draft_probs, token_id, count)
 
     def prepare(self, target_probs: Array, position: int) -> Array:
         return target_probs
@@ -85,6 +92,9 @@ class SharedNoiseRule:
 
     def propose(self, draft_probs: Array, position: int) -> int:
         return coupled_token(draft_probs, self.seed, position)
+
+    def rivals(self, draft_probs: Array, token_id: int, position: int, count: int) -> Rivals:
+        return coupled_rivals(draft_probs, token_id, self.seed, position, count)
 
     def prepare(self, target_probs: Array, position: int) -> Array:
         """One-hot on the target's token: the noise decides it, whatever the drafts."""

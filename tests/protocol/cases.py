@@ -13,7 +13,8 @@ from tandem.core.laws import Array, Sampling, law_from_logits
 from tandem.core.truncation import Truncation
 from tandem.engine.scripted import Law, noisy_law, scripted_law
 from tandem.netem.link_model import LinkPair, link_from
-from tandem.netem.simulator import Faults, LawOf, ModelTimes, Simulated, simulate
+from tandem.netem.simulated_drafts import LawOf
+from tandem.netem.simulator import Faults, ModelTimes, Simulated, simulate
 from tandem.policy.presets import PRESETS, Preset, Schedule
 from tandem.protocol.liveness import LivenessTimes, LostCloud
 from tandem.protocol.outputs import EdgeRequest

@@ -50,7 +50,7 @@ def draft(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
     """Do the draft work that is due, with these tokens."""
     work = edge.work(0.0)
     assert work is not None
-    return edge.drafted(work, drafts_of(*token_ids), work.position + len(token_ids) - 1, 0.01)
+    return edge.drafted(work, drafts_of(*token_ids), work.position + len(token_ids) - 1, 0.01, 0.0)
 
 
 def drafts_of(*token_ids: int) -> list[Drafted]:

@@ -81,6 +81,32 @@ class Pace:
     down: int = 1
 
 
+@dataclass(eq=False)
+class _Drafting:
+    """A work under way: the tokens not handed over yet, and the turns they take."""
+
+    work: DraftWork
+    drafts: list[Drafted]
+    started_turn: int
+    turns_each: int
+    handed: int = 0
+
+    @property
+    def due_turn(self) -> int:
+        tokens = self.handed + (1 if self.work.stepwise else len(self.drafts))
+        return self.started_turn + self.turns_each * tokens
+
+    @property
+    def kv_length(self) -> int:
+        return self.work.position + self.handed - 1
+
+    def take_ready(self, turn: int) -> list[Drafted]:
+        ready = 1 if self.work.stepwise else len(self.drafts)
+        taken, self.drafts = self.drafts[:ready], self.drafts[ready:]
+        self.handed += len(taken)
+        return taken
+
+
 class Lockstep:
     """Runs a request to its end, in turns; the machines' clock stands still.
 
@@ -116,7 +142,7 @@ class Lockstep:
         self._turn = 0
         self._up: deque[tuple[int, EdgeMessage]] = deque()
         self._down: deque[tuple[int, CloudMessage]] = deque()
-        self._drafting: tuple[int, DraftWork, list[Drafted]] | None = None
+        self._drafting: list[_Drafting] = []
         self._judging: tuple[int, list[Array]] | None = None
         self._apply(self.edge.connect(0.0))
 
@@ -140,8 +166,8 @@ class Lockstep:
                     self._up.append((self._turn + self._pace.up, message))
                 case Commit(token_ids):
                     self.committed += token_ids
-                case Interrupt():
-                    self._drafting = None
+                case Interrupt(work):
+                    self._drafting = [job for job in self._drafting if job.work is not work]
                 case Reconnect():
                     self._up.clear()
                     self._down.clear()
@@ -149,23 +175,30 @@ class Lockstep:
                     self._apply(self.edge.connect(0.0))
 
     def _draft(self) -> None:
-        if self._drafting and self._drafting[0] <= self._turn:
-            _, work, drafts = self._drafting
-            self._drafting = None
-            kv_length = work.position + len(drafts) - 1
-            self._apply(self.edge.drafted(work, drafts, kv_length, 0.0))
-        next_work = self.edge.work(0.0)
-        if next_work:
-            drafts = self._drafts(next_work)
-            self._drafting = (self._turn + self._pace.draft * len(drafts), next_work, drafts)
+        for job in [job for job in self._drafting if job.due_turn <= self._turn]:
+            self._hand_over(job)
+        while (work := self.edge.work(0.0)) is not None:
+            self._drafting.append(_Drafting(work, self._drafts(work), self._turn, self._pace.draft))
+
+    def _hand_over(self, job: "_Drafting") -> None:
+        """What is ready of a work, unless it was interrupted by what came before it this turn."""
+        if job not in self._drafting:
+            return
+        ready = job.take_ready(self._turn)
+        if not job.drafts:
+            self._drafting.remove(job)
+        self._apply(self.edge.drafted(job.work, ready, job.kv_length, 0.0, 0.0))
 
     def _drafts(self, work: DraftWork) -> list[Drafted]:
-        context = self.edge.context(work)
+        context, rule = self.edge.context(work), self.edge.rule
         drafts: list[Drafted] = []
         while len(drafts) < work.count and not (drafts and drafts[-1].token_id in work.ends):
             law = truncate(self._models.draft_law(context), self.edge.request.preset.truncation)
-            token = self.edge.rule.propose(law, len(context))
-            drafts.append(Drafted(token, law))
+            draw = rule.own_token if work.guess and not drafts else rule.propose
+            token = draw(law, len(context))
+            wanted = work.alternatives
+            rivals = rule.rivals(law, token, len(context), wanted) if wanted else ()
+            drafts.append(Drafted(token, law, rivals))
             context = (*context, token)
         return drafts
 

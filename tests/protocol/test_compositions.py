@@ -9,7 +9,15 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
 from tandem.core.truncation import Truncation
 from tandem.netem.simulator import Faults, ModelTimes, Simulated
-from tandem.policy.presets import Acceptance, Answer, Preset, Schedule, Uplink
+from tandem.policy.presets import (
+    Acceptance,
+    Answer,
+    Predraft,
+    PredraftOrder,
+    Preset,
+    Schedule,
+    Uplink,
+)
 from tests.protocol.cases import ModelPair, faults_of, model_pair, preset, run
 
 SAMPLINGS = [Sampling(), Sampling(temperature=0.7, top_k=5), Sampling(top_p=0.8), Sampling(0.0)]
@@ -56,6 +64,7 @@ def random_preset(source: random.Random) -> Preset:
                 verify_on_arrival=source.random() < 0.5,
                 bonus=source.random() < 0.5,
                 decode_when_idle=source.random() < 0.5,
+                token_by_token=source.random() < 0.5,
             ),
             acceptance=source.choice(list(Acceptance)),
             uplink=source.choice(list(Uplink)),
@@ -64,6 +73,10 @@ def random_preset(source: random.Random) -> Preset:
             answer_top=source.choice((0, 1, 3, 64)),
             answer_tail_draws=source.choice((0, 1, 4)),
             truncation=source.choice((Truncation(), Truncation(2), Truncation(top_p=0.6))),
+            predraft=source.choice((Predraft.OFF, Predraft.LIKELY_OUTCOMES)),
+            predraft_order=source.choice(list(PredraftOrder)),
+            predraft_workers=source.choice((1, 4)),
+            predraft_outcomes=source.choice((1, 16)),
         )
         try:
             composed.validate()

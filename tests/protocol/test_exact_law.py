@@ -13,8 +13,8 @@ import pytest
 from tandem.core.chance import Purpose
 from tandem.core.laws import Array, Sampling
 from tandem.core.truncation import Truncation
-from tandem.netem.simulator import LawOf
-from tandem.policy.presets import Preset, Schedule
+from tandem.netem.simulated_drafts import LawOf
+from tandem.policy.presets import Predraft, Preset, Schedule
 from tandem.protocol.outputs import EdgeRequest
 from tests.exact import ExactChance, fractions, outcome_law
 from tests.protocol.cases import Answer, ModelPair, preset, scheduled
@@ -86,6 +86,11 @@ METHODS: dict[str, tuple[Preset, int]] = {
     "dssd, K 1": (preset("dssd", 2, answer_top=1, truncation=Truncation(top_k=1)), 2),
     "pipelined": (scheduled("dsd", Schedule(2, 1, bonus=False)), 3),
     "pipelined, chunks of two": (scheduled("dsd", Schedule(4, 2, bonus=False)), 3),
+    "predraft": (preset("dsd", 1, predraft=Predraft.LIKELY_OUTCOMES), 3),
+    "predraft, pipelined": (
+        scheduled("dsd", Schedule(2, 1, bonus=False), predraft=Predraft.LIKELY_OUTCOMES),
+        3,
+    ),
 }
 OWN_TOKENS = {
     "pipelined, bonus": scheduled("dsd", Schedule(2, 1)),

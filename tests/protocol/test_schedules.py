@@ -6,8 +6,8 @@ from tandem.core.errors import ProtocolError
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.netem.simulator import ModelTimes, Simulated
 from tandem.policy.presets import Preset, Schedule
-from tandem.protocol.edge import EdgeMachine
-from tandem.protocol.outputs import EdgeOutput
+from tandem.protocol.drafting import Drafting
+from tandem.protocol.outputs import DraftWork
 from tests.protocol.cases import model_pair, opposed_pair, preset, run, scheduled
 
 GOOD = model_pair(20, sharpness=5.0, noise=0.02)
@@ -79,15 +79,15 @@ def test_hops_are_what_the_models_do_not_explain() -> None:
 def test_a_refusal_interrupts_drafting(schedule: Schedule, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tokens of interrupted work are never sent, committed, or counted."""
     interrupts = 0
-    discard = EdgeMachine._discard
+    discard = Drafting.discard
 
-    def count(machine: EdgeMachine) -> list[EdgeOutput]:
+    def count(drafting: Drafting) -> list[DraftWork]:
         nonlocal interrupts
-        outputs = discard(machine)
-        interrupts += len(outputs)
-        return outputs
+        works = discard(drafting)
+        interrupts += len(works)
+        return works
 
-    monkeypatch.setattr(EdgeMachine, "_discard", count)
+    monkeypatch.setattr(Drafting, "discard", count)
     chosen = scheduled("coupled", schedule)
     for seed in range(20):
         alone = run(preset("ar"), opposed_pair(), seed, max_tokens=20)
@@ -100,11 +100,10 @@ def test_a_refusal_interrupts_drafting(schedule: Schedule, monkeypatch: pytest.M
 def test_a_machine_that_keeps_a_stale_kv_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator's models know only what their KV was fed."""
 
-    def forget_nothing(machine: EdgeMachine) -> list[EdgeOutput]:
-        machine.drafting.in_flight.clear()
-        machine.drafting.work = None
-        return []
+    def forget_nothing(drafting: Drafting) -> list[DraftWork]:
+        drafting.in_flight.clear()
+        return drafting.interrupt()
 
-    monkeypatch.setattr(EdgeMachine, "_discard", forget_nothing)
+    monkeypatch.setattr(Drafting, "discard", forget_nothing)
     with pytest.raises(ProtocolError):
         run(preset("coupled", 4), opposed_pair(), 1, max_tokens=20)

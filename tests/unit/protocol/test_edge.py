@@ -95,8 +95,8 @@ def test_one_draft_work_at_a_time() -> None:
     assert edge.context(work) == (1, 2)
     for wrong in ((), (0, 0, 0, 0)):
         with pytest.raises(ProtocolError, match="3 drafts wanted"):
-            edge.drafted(work, drafts_of(*wrong), 4, 0.0)
-    edge.drafted(work, drafts_of(0, 1, 2), 4, 0.0)
+            edge.drafted(work, drafts_of(*wrong), 4, 0.0, 0.0)
+    edge.drafted(work, drafts_of(0, 1, 2), 4, 0.0, 0.0)
     assert edge.work(0.0) is None, "a stop-and-wait window is full"
 
 
@@ -108,7 +108,7 @@ def test_a_work_cut_short_is_made_whole_before_it_is_sent() -> None:
     work = edge.work(0.0)
     assert work is not None
     assert (work.keep, work.token_ids, work.position, work.count) == (2, (0,), 3, 2)
-    (drafted,) = sent(edge.drafted(work, drafts_of(1, 2), 4, 0.0))
+    (drafted,) = sent(edge.drafted(work, drafts_of(1, 2), 4, 0.0, 0.0))
     assert drafted.token_ids == (0, 1, 2)
 
 
@@ -118,7 +118,7 @@ def test_an_end_of_text_closes_a_chunk_unless_that_would_tell() -> None:
     work = edge.work(0.0)
     assert work is not None
     assert work.ends == {0}
-    (drafted,) = sent(edge.drafted(work, drafts_of(2, 0), 3, 0.0))
+    (drafted,) = sent(edge.drafted(work, drafts_of(2, 0), 3, 0.0, 0.0))
     assert drafted.token_ids == (2, 0)
     assert edge.work(0.0) is None, "nothing is drafted after it"
 
@@ -127,7 +127,7 @@ def test_an_end_of_text_closes_a_chunk_unless_that_would_tell() -> None:
     work = edge.work(0.0)
     assert work is not None
     assert work.ends == frozenset()
-    assert edge.drafted(work, drafts_of(2, 0), 3, 0.0) == []
+    assert edge.drafted(work, drafts_of(2, 0), 3, 0.0, 0.0) == []
     rest = edge.work(0.0)
     assert rest is not None
     assert rest.count == 2
@@ -152,7 +152,7 @@ def test_drafts_do_not_pass_the_length_limit() -> None:
     work = edge.work(0.0)
     assert work is not None
     assert work.count == 3
-    (drafted,) = sent(edge.drafted(work, drafts_of(0, 1, 2), 4, 0.0))
+    (drafted,) = sent(edge.drafted(work, drafts_of(0, 1, 2), 4, 0.0, 0.0))
     assert len(drafted.token_ids) == 3
 
 
@@ -163,15 +163,15 @@ def test_a_refusal_interrupts_the_drafting_that_builds_on_it() -> None:
     stale = edge.work(0.0)
     assert stale is not None
     outputs = edge.receive(verdict_of(edge, 1, True, 2), 0.0)
-    assert outputs == [Commit((0,)), Interrupt(), Commit((2,))]
+    assert outputs == [Commit((0,)), Interrupt(stale), Commit((2,))]
     assert edge.epoch == 1
     assert edge.drafting.kv_length == 3, "the refused draft is not in the KV any more"
     fresh = edge.work(0.0)
     assert fresh is not None
     assert (fresh.keep, fresh.token_ids, fresh.position) == (3, (2,), 4)
-    assert edge.drafted(stale, drafts_of(0, 0), 6, 0.0) == [], "void tokens"
+    assert edge.drafted(stale, drafts_of(0, 0), 6, 0.0, 0.0) == [], "void tokens"
     assert edge.drafting.kv_length == 3
-    (drafted,) = sent(edge.drafted(fresh, drafts_of(1, 1), 5, 0.0))
+    (drafted,) = sent(edge.drafted(fresh, drafts_of(1, 1), 5, 0.0, 0.0))
     assert (drafted.epoch, drafted.base) == (1, 4)
 
 
@@ -214,7 +214,7 @@ def test_nothing_is_drafted_or_sent_on_what_was_refused() -> None:
     (need,) = sent(edge.receive(verdict_of(edge, 0, True, SPARSE), 0.0))
     assert isinstance(need, NeedFullLaw)
     assert (need.epoch, need.base) == (1, 2)
-    assert edge.drafted(ahead, drafts_of(2, 2), 5, 0.0) == []
+    assert edge.drafted(ahead, drafts_of(2, 2), 5, 0.0, 0.0) == []
     assert edge.work(0.0) is None
     assert edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.0) == []
     answer = FullLaw(7, 1, 2, edge.committed.prefix, target_probs=LAW_OF_TWO)
@@ -264,7 +264,7 @@ def test_alone_the_edge_commits_what_it_drafted() -> None:
     assert work is not None
     assert (work.keep, work.token_ids, work.position, work.count) == (3, (1,), 4, ALONE_CHUNK)
     tokens = (2,) * ALONE_CHUNK
-    assert edge.drafted(work, drafts_of(*tokens), 11, 0.0) == [Commit(tokens, unverified=True)]
+    assert edge.drafted(work, drafts_of(*tokens), 11, 0.0, 0.0) == [Commit(tokens, unverified=True)]
     assert edge.stats.unverified_tokens == 2 + ALONE_CHUNK
     assert edge.lost(11.0) == edge.tick(11.0) == []
 
@@ -277,7 +277,7 @@ def test_a_method_without_drafts_drafts_alone() -> None:
     work = edge.work(10.0)
     assert work is not None
     assert work.ends == {2}
-    outputs = edge.drafted(work, drafts_of(0, 2), 3, 0.0)
+    outputs = edge.drafted(work, drafts_of(0, 2), 3, 0.0, 0.0)
     assert outputs == [Commit((0, 2), unverified=True), Finish(FinishReason.STOP)]
 
 
@@ -313,7 +313,7 @@ def test_drafts_ready_while_the_cloud_goes_wait_for_the_next() -> None:
     work = edge.work(0.0)
     assert work is not None
     edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.0)
-    assert edge.drafted(work, drafts_of(2, 2), 5, 0.0) == []
+    assert edge.drafted(work, drafts_of(2, 2), 5, 0.0, 0.0) == []
     assert edge.receive(verdict_of(edge, 2), 0.0) == [Commit((0, 1)), Reconnect()]
     _, drafted = sent(edge.connect(0.1))
     assert (drafted.base, drafted.token_ids) == (4, (2, 2))

@@ -1,0 +1,109 @@
+"""The draft works of one request as jobs of the engine thread: one on the request's own keys and
+values, branches beside it on forks of them.
+
+Invariant: a fork is closed before the next work on its parent runs, so that the parent need not
+copy what the fork still reads. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from tandem.core.errors import Unavailable
+from tandem.engine.base import Session
+from tandem.engine.jobs import EngineThread, Ticket
+from tandem.engine.session_jobs import BranchJob, DraftJob
+from tandem.protocol.edge import EdgeMachine
+from tandem.protocol.outputs import Drafted, DraftWork
+
+DraftTicket = Ticket[tuple[list[Drafted], int]]
+OnDrafted = Callable[["DraftsReady"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftsReady:
+    """The next tokens of a work; `ticket`, where given, has them or the error that ended it."""
+
+    work: DraftWork
+    drafts: list[Drafted]
+    kv_length: int
+    draft_s: float
+    ended: DraftJob | None = None
+    ticket: DraftTicket | None = None
+
+    def outcome(self) -> tuple[list[Drafted], int, float]:
+        """Drafts, length of the draft KV and seconds; raises what ended the job, if it failed."""
+        if self.ticket is None or self.ended is None:
+            return self.drafts, self.kv_length, self.draft_s
+        done = self.ticket.future.result()
+        drafts, kv_length = done.value
+        return drafts, kv_length, max(0.0, done.cost.model_s - self.ended.handed_s)
+
+
+class DraftWorks:
+    """Starts and interrupts works; `on_drafted` is called on the event loop, in order."""
+
+    def __init__(
+        self, machine: EdgeMachine, thread: EngineThread, kv: Session, on_drafted: OnDrafted
+    ) -> None:
+        self._machine = machine
+        self._thread = thread
+        self._kv = kv
+        self._on_drafted = on_drafted
+        self._running: dict[int, tuple[DraftJob, DraftTicket]] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is being drafted."""
+        return not self._running
+
+    def start(self, work: DraftWork) -> None:
+        request = self._machine.request
+        rule, report = self._machine.rule, self._reporter(work)
+        settings = (work, request.sampling, rule, request.preset, report)
+        job: DraftJob = (
+            BranchJob(self._thread.engine, self._kv, *settings)
+            if work.branch
+            else DraftJob(self._kv, *settings)
+        )
+        ticket = self._thread.submit(job)
+        self._running[id(work)] = (job, ticket)
+        ticket.future.add_done_callback(lambda _: self._done(work, job, ticket))
+
+    def interrupt(self, work: DraftWork) -> None:
+        """Stop a work between two layers; its tokens are not reported any more."""
+        running = self._running.pop(id(work), None)
+        if running is None:
+            return
+        job, ticket = running
+        ticket.cancel()
+        if isinstance(job, BranchJob):
+            with suppress(Unavailable):  # a stopped engine has no forks
+                self._thread.call(job.close)
+
+    def close(self) -> None:
+        """Stop everything."""
+        for job, _ in list(self._running.values()):
+            self.interrupt(job.work)
+
+    def _reporter(self, work: DraftWork) -> Callable[[Drafted, int, float], None] | None:
+        if not work.stepwise:
+            return None
+        loop = asyncio.get_running_loop()
+
+        def on_draft(drafted: Drafted, kv_length: int, draft_s: float) -> None:
+            ready = DraftsReady(work, [drafted], kv_length, draft_s)
+            loop.call_soon_threadsafe(self._report, ready)
+
+        return on_draft
+
+    def _report(self, ready: DraftsReady) -> None:
+        if id(ready.work) in self._running:
+            self._on_drafted(ready)
+
+    def _done(self, work: DraftWork, job: DraftJob, ticket: DraftTicket) -> None:
+        if self._running.pop(id(work), None) is not None and not ticket.future.cancelled():
+            self._on_drafted(DraftsReady(work, [], 0, 0.0, job, ticket))

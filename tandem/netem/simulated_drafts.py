@@ -1,0 +1,143 @@
+"""The edge's draft engine in virtual time: works side by side, one packed pass a step.
+
+Invariant: as a real engine, it knows of a sequence what its KV was fed and nothing else, and a work
+that joins while a pass runs waits for the next one. Must not import asyncio, grpc, torch or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tandem.core.errors import ProtocolError
+from tandem.core.laws import Array
+from tandem.policy.draft_laws import law_to_draft_from
+from tandem.protocol.edge import EdgeMachine
+from tandem.protocol.outputs import Drafted, DraftWork
+
+LawOf = Callable[[tuple[int, ...]], Array]
+
+
+class SimulatedKv:
+    """The KV of one session as the token ids that were fed."""
+
+    def __init__(self, token_ids: tuple[int, ...] = ()) -> None:
+        self.token_ids = token_ids
+
+    def rollback(self, length: int) -> None:
+        if length > len(self.token_ids):
+            raise ProtocolError(f"KV of {len(self.token_ids)} tokens", f"keep {length}")
+        self.token_ids = self.token_ids[:length]
+
+    def feed(self, token_ids: Sequence[int]) -> None:
+        self.token_ids += tuple(token_ids)
+
+    def check(self, context: Sequence[int]) -> None:
+        """ProtocolError unless exactly `context` has been fed."""
+        if self.token_ids != tuple(context):
+            raise ProtocolError(f"KV of {self.token_ids}", f"context {tuple(context)}")
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    work: DraftWork
+    context: tuple[int, ...]
+    kv: SimulatedKv
+    kept: int
+    started: bool = False
+    last: int = -1
+    count: int = 0
+    waiting: list[Drafted] = field(default_factory=list)
+    waiting_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Tokens of a work that are ready, as `EdgeMachine.drafted` takes them."""
+
+    work: DraftWork
+    drafts: list[Drafted]
+    kv_length: int
+    draft_s: float
+
+
+class SimulatedDrafts:
+    """`start` and `interrupt` works; when `pass_due` says so, take a `step` after `step_s`."""
+
+    def __init__(self, edge: EdgeMachine, law: LawOf, step_s: float) -> None:
+        self.step_s = step_s
+        self._edge = edge
+        self._law = law
+        self._kv = SimulatedKv()
+        self._jobs: list[_Job] = []
+        self._passing: list[_Job] = []
+        self.pass_number = 0
+
+    def start(self, work: DraftWork) -> None:
+        kv = SimulatedKv(self._kv.token_ids) if work.branch else self._kv
+        self._jobs.append(_Job(work, self._edge.context(work), kv, work.keep))
+
+    def interrupt(self, work: DraftWork) -> None:
+        """A pass that nobody wants any more ends at once; its successor may start."""
+        for job in self._jobs:
+            if job.work is work:
+                self._jobs.remove(job)
+                if job.started or job.kv is self._kv:
+                    job.kv.rollback(job.kept)  # at worst nothing more was fed
+        if not any(job in self._jobs for job in self._passing):
+            self._passing = []
+            self.pass_number += 1
+
+    def begin_pass(self) -> int | None:
+        """Start a pass over all works, if there are any and none is under way; its number."""
+        if self._passing or not self._jobs:
+            return None
+        self._passing = list(self._jobs)
+        self.pass_number += 1
+        return self.pass_number
+
+    def end_pass(self, number: int) -> list[Report]:
+        """The tokens that are ready once pass `number` is over; none if it was cut short."""
+        if number != self.pass_number:
+            return []
+        jobs, self._passing = self._passing, []
+        reports = [self._advance(job) for job in jobs if job in self._jobs]
+        return [report for report in reports if report is not None]
+
+    def _advance(self, job: _Job) -> Report | None:
+        """Draft one token, from a law in wire precision."""
+        self._feed(job)
+        drafted = self._draw(job, self._law(job.kv.token_ids))
+        job.last = drafted.token_id
+        job.count += 1
+        job.waiting.append(drafted)
+        job.waiting_s += self.step_s
+        ended = job.count == job.work.count or job.last in job.work.ends
+        if not ended and not job.work.stepwise:
+            return None
+        report = Report(job.work, job.waiting, len(job.kv.token_ids), job.waiting_s)
+        job.waiting, job.waiting_s = [], 0.0
+        job.kept = report.kv_length
+        if ended:
+            self._jobs.remove(job)
+        return report
+
+    def _feed(self, job: _Job) -> None:
+        if job.started:
+            job.kv.feed((job.last,))
+            return
+        job.started = True
+        job.kv.rollback(job.work.keep)
+        job.kv.feed(job.work.token_ids)
+        job.kv.check(job.context)
+
+    def _draw(self, job: _Job, whole_law: Array) -> Drafted:
+        work, rule = job.work, self._edge.rule
+        law = law_to_draft_from(whole_law, self._edge.request.preset)
+        position = work.position + job.count
+        draw = rule.own_token if work.guess and not job.count else rule.propose
+        token = draw(law, position)
+        rivals = (
+            rule.rivals(whole_law, token, position, work.alternatives) if work.alternatives else ()
+        )
+        return Drafted(token, law, rivals)
