@@ -47,6 +47,16 @@ def coupled_token(law: Array, seed: int, position: int) -> int:
     return best
 
 
+def coupled_candidates(law: Array, seed: int, position: int, count: int) -> list[int]:
+    """The `count` best tokens of log law + gumbel over the support of `law` [V], best first: a
+    sample of the law without replacement (Gumbel top-k) that begins with `coupled_token`."""
+    support = (law > 0).nonzero()[0]
+    scores = np.log(law[support].astype(np.float64)) + gumbel(seed, position, support)
+    best_first = np.argsort(-scores, kind="stable")[:count]
+    found: list[int] = support[best_first].tolist()
+    return found
+
+
 def _winner(probs: Array, cells: NDArray[np.int64]) -> tuple[int, float]:
     """Index and value of the maximum of log prob + g.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
 from tandem.engine.base import Segment
-from tandem.engine.tree import check_parents
+from tandem.core.tree import check_parents
 
 
 def check_capacity(capacity: int, context_length: int, length: int = 0) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tandem.core.errors import InvalidArgument
 from tandem.engine.batch import check_length
-from tandem.engine.tree import check_path
+from tandem.core.tree import check_path
 
 
 @dataclass(frozen=True, slots=True)

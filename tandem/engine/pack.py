@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tandem.engine.base import ForwardCancelled, Segment
 from tandem.engine.kv import KvSession
-from tandem.engine.tree import ancestors, depths
+from tandem.core.tree import ancestors, depths
 
 _ROWS_PER_PIECE = 256  # bounds the size of a mask and skips most of what lies above the diagonal
 

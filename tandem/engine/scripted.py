@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tandem.core.errors import InvalidArgument
 from tandem.engine.base import ForwardCancelled, Logits, Segment, Session, never
 from tandem.engine.batch import check_batch, check_capacity, check_length
-from tandem.engine.tree import check_path
+from tandem.core.tree import check_path
 
 Law = Callable[[tuple[int, ...]], Sequence[float] | NDArray[np.floating]]
 _LAWS_KEPT = 1024

@@ -14,7 +14,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.translation import Translation
 from tandem.engine.base import Engine, Logits, Segment, Session, never
 from tandem.engine.batch import check_batch, check_capacity, check_length
-from tandem.engine.tree import check_path
+from tandem.core.tree import check_path
 
 SPARE = 2
 """Room in the draft's session, in draft tokens per target token."""

@@ -1,6 +1,7 @@
 """Token trees as tuples of parent indices: `parents[i] < i`, -1 for the last committed token.
 
-Pure functions; this module must not import torch.
+A node with children is *expanded*; so is the last committed token, as node -1. The children of a
+node, in the order of their indices, are the candidates for the position after it (TSLT §4.1).
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,23 @@ def depths(parents: Sequence[int]) -> list[int]:
     for parent in parents:
         found.append(0 if parent < 0 else found[parent] + 1)
     return found
+
+
+def children(parents: Sequence[int]) -> dict[int, list[int]]:
+    """Expanded node to its children, both in ascending order."""
+    found: dict[int, list[int]] = {}
+    for node, parent in enumerate(parents):
+        found.setdefault(parent, []).append(node)
+    return dict(sorted(found.items()))
+
+
+def expansion_nodes(expansion: Sequence[int]) -> int:
+    """Σ k1·…·kl: the nodes of a tree in which each node of layer l has expansion[l] children."""
+    nodes, layer = 0, 1
+    for width in expansion:
+        layer *= width
+        nodes += layer
+    return nodes
 
 
 def ancestors(parents: Sequence[int]) -> NDArray[np.bool_]:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from tandem.core.errors import InvalidArgument
-from tandem.engine.tree import ancestors, check_parents, check_path, depths
+from tandem.core.tree import ancestors, check_parents, check_path, children, depths, expansion_nodes
 
 #          0   1  2  3   4
 PARENTS = (-1, 0, 0, 1, -1)
@@ -37,3 +37,14 @@ def test_other_node_lists_are_no_paths(path: tuple[int, ...]) -> None:
 def test_no_path_without_a_tree() -> None:
     with pytest.raises(InvalidArgument, match="no tree"):
         check_path(None, ())
+
+
+def test_children_are_listed_by_expanded_node() -> None:
+    assert children((-1, -1, 0, 0, 1, -1)) == {-1: [0, 1, 5], 0: [2, 3], 1: [4]}
+    assert list(children((-1, 0, -1, 2, 0))) == [-1, 0, 2]
+    assert children(()) == {}
+
+
+@pytest.mark.parametrize(("expansion", "nodes"), [((), 0), ((3,), 3), ((2, 2, 2), 14), ((4, 1), 8)])
+def test_the_nodes_of_an_expansion(expansion: tuple[int, ...], nodes: int) -> None:
+    assert expansion_nodes(expansion) == nodes
