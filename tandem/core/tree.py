@@ -12,11 +12,13 @@ from numpy.typing import NDArray
 from tandem.core.errors import InvalidArgument
 
 
-def check_parents(parents: Sequence[int], nodes: int) -> None:
-    """Raise InvalidArgument("parents") unless each of `nodes` nodes has an earlier parent or -1."""
+def check_parents(parents: Sequence[int], nodes: int, first: int = 0) -> None:
+    """Raise InvalidArgument("parents") unless each of `nodes` nodes has an earlier parent or -1.
+
+    `first`: the index of the first of them, where others come before."""
     if len(parents) != nodes:
         raise InvalidArgument("parents", f"{len(parents)} parents for {nodes} tokens")
-    for node, parent in enumerate(parents):
+    for node, parent in enumerate(parents, start=first):
         if not -1 <= parent < node:
             raise InvalidArgument("parents", f"node {node} cannot have parent {parent}")
 

@@ -36,7 +36,17 @@ class Session(Protocol):
 
     @property
     def capacity(self) -> int:
-        """Most tokens this session may hold, fed tree nodes included."""
+        """Most tokens this session may commit."""
+        ...
+
+    @property
+    def slots(self) -> int:
+        """Most tokens it may hold, pending tree nodes included: at least `capacity`."""
+        ...
+
+    @property
+    def tree(self) -> tuple[int, ...] | None:
+        """Parents of the pending tree's nodes; None when no tree is pending."""
         ...
 
     def rollback(self, length: int) -> None:
@@ -68,13 +78,15 @@ class Segment:
     last `wanted` of them. With `parents` the tokens are the nodes of a tree: `parents[i] < i` is
     the index of node i's parent, -1 stands for the last committed token, and a node sees the
     committed tokens, its ancestors and itself. Tree nodes are pending until `Session.keep_path`;
-    the session's next forward (also a cancelled one) or rollback discards them.
+    the session's next forward (also a cancelled one) or rollback discards them. With `grows` they
+    join the pending tree instead: its nodes are counted first, so that `parents` may name them.
     """
 
     session: Session
     token_ids: tuple[int, ...]
     wanted: int
     parents: tuple[int, ...] | None = None
+    grows: bool = False
 
 
 class Engine(Protocol):
@@ -112,8 +124,8 @@ class Engine(Protocol):
     @property
     def sessions_open(self) -> int: ...
 
-    def open(self, capacity: int) -> Session:
-        """An empty session for up to `capacity` tokens.
+    def open(self, capacity: int, spare: int = 0) -> Session:
+        """An empty session for up to `capacity` tokens, and `spare` more nodes of a pending tree.
 
         Raises InvalidArgument("capacity") unless 1 <= capacity <= context_length.
         """

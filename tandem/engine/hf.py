@@ -62,9 +62,9 @@ class HuggingFaceEngine:
     def sessions_open(self) -> int:
         return len(self._pool.sessions)
 
-    def open(self, capacity: int) -> KvSession:
+    def open(self, capacity: int, spare: int = 0) -> KvSession:
         check_capacity(capacity, self.context_length)
-        return self._pool.open(capacity)
+        return self._pool.open(capacity, spare)
 
     def fork(self, parent: Session, length: int, capacity: int) -> KvSession:
         source = self._own(parent)
@@ -79,8 +79,8 @@ class HuggingFaceEngine:
         check_batch(batch, self.vocabulary_size)
         if not batch:
             return []
-        for session in sessions:
-            session.prepare()
+        for session, segment in zip(sessions, batch, strict=True):
+            session.prepare(segment.grows)
         pack = Pack(batch, sessions, cancelled, self._like)
         logits: Logits = self._run(pack)[:, : self.vocabulary_size].float().cpu().numpy()
         for session, segment in zip(sessions, batch, strict=True):

@@ -128,7 +128,7 @@ class EngineThread:
         return future
 
     @asynccontextmanager
-    async def session(self, capacity: int) -> AsyncIterator[Session]:
+    async def session(self, capacity: int, spare: int = 0) -> AsyncIterator[Session]:
         """A KV session of the engine; freed on every way out, cancellation included."""
         opened: list[Session] = []
 
@@ -137,7 +137,7 @@ class EngineThread:
                 session.close()
 
         try:
-            await self.call(lambda: opened.append(self.engine.open(capacity)))
+            await self.call(lambda: opened.append(self.engine.open(capacity, spare)))
             yield opened[0]
         finally:
             # Runs after the opening, whether or not that was waited for; shielded, because a

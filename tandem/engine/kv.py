@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from tandem.core.errors import InvalidArgument
-from tandem.engine.batch import check_length
 from tandem.core.tree import check_path
+from tandem.engine.batch import check_length
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,15 @@ class KvPool:
         numbers = sum(layer.kv_heads * (layer.key_size + layer.value_size) for layer in layers)
         self.bytes_per_token = numbers * dtype.itemsize
 
-    def open(self, capacity: int) -> "KvSession":
-        return KvSession(self, [], self.allocate(0, capacity), capacity, 0)
+    def open(self, capacity: int, spare: int = 0) -> "KvSession":
+        slots = capacity + spare
+        return KvSession(self, [], self.allocate(0, slots), capacity, 0, slots)
 
     def fork(self, parent: "KvSession", length: int, capacity: int) -> "KvSession":
         """A session that reads the parent's first `length` tokens and writes its own tail."""
         tail = self.allocate(length, capacity - length)
         prefix = parent.share(length)
-        return KvSession(self, prefix, tail, capacity, length)
+        return KvSession(self, prefix, tail, capacity, length, capacity)
 
     def allocate(self, origin: int, slots: int) -> KvBlock:
         keys = [self._empty(layer.kv_heads, slots, layer.key_size) for layer in self.layers]
@@ -81,7 +82,7 @@ class KvPool:
 
 
 class KvSession:
-    """One sequence: `length` committed tokens, of at most `capacity`."""
+    """One sequence: `length` committed tokens, of at most `capacity`, and a pending tree."""
 
     def __init__(
         self,
@@ -90,29 +91,31 @@ class KvSession:
         tail: KvBlock,
         capacity: int,
         length: int,
+        slots: int,
     ) -> None:
         self.capacity = capacity
+        self.slots = slots
         self.length = length
         self.pool = pool
         self._prefix = prefix
         self._tail = tail
-        self._tree: tuple[int, ...] | None = None
+        self.tree: tuple[int, ...] | None = None
         pool.sessions.add(self)
 
     def rollback(self, length: int) -> None:
         self._check_open()
         check_length(length, self.length)
         self.length = length
-        self._tree = None
+        self.tree = None
 
     @torch.inference_mode()
     def keep_path(self, indices: Sequence[int]) -> None:
         self._check_open()
-        check_path(self._tree, indices)
+        check_path(self.tree, indices)
         if list(indices) != list(range(len(indices))):
             self._move_to_front(indices)
         self.length += len(indices)
-        self._tree = None
+        self.tree = None
 
     def close(self) -> None:
         if self not in self.pool.sessions:
@@ -123,9 +126,17 @@ class KvSession:
         self.pool.release(self._tail)
         self._prefix = []
 
-    def prepare(self) -> None:
-        """Before a forward pass: drop a pending tree; make the slots after `length` writable."""
-        self._tree = None
+    @property
+    def pending(self) -> int:
+        """Number of pending tree nodes, whose slots follow those of the committed tokens."""
+        return len(self.tree or ())
+
+    def prepare(self, grows: bool = False) -> None:
+        """Before a forward pass: drop a pending tree unless it `grows`; make the slots after it, or
+        after `length`, writable."""
+        if grows:
+            return  # its own first pass made them so, and nobody can have shared them since
+        self.tree = None
         tail = self._tail
         overwrites_shared = tail.readers > 1 and self.length < tail.shared_end
         if self.length < tail.origin or overwrites_shared:
@@ -136,7 +147,7 @@ class KvSession:
         if parents is None:
             self.length += count
         else:
-            self._tree = parents
+            self.tree = (*(self.tree or ()), *parents)
 
     def share(self, length: int) -> list[tuple[KvBlock, int]]:
         """(block, end position) pairs that hold the first `length` tokens, with one more reader."""
@@ -147,8 +158,8 @@ class KvSession:
         return chain
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """Put key, value [kv_heads, count, size] into the slots after the committed tokens."""
-        begin = self.length - self._tail.origin
+        """Put key, value [kv_heads, count, size] into the slots after the tokens that are kept."""
+        begin = self.length + self.pending - self._tail.origin
         end = begin + key.shape[1]
         self._tail.keys[layer][:, begin:end] = key
         self._tail.values[layer][:, begin:end] = value
@@ -167,7 +178,7 @@ class KvSession:
         return [(block, min(end, length)) for block, end in blocks if block.origin < length]
 
     def _replace_tail(self) -> None:
-        fresh = self.pool.allocate(self.length, self.capacity - self.length)
+        fresh = self.pool.allocate(self.length, self.slots - self.length)
         prefix = self.share(self.length)
         for block, _ in self._prefix:
             self.pool.release(block)

@@ -51,8 +51,8 @@ class PacedEngine:
     def sessions_open(self) -> int:
         return self._engine.sessions_open
 
-    def open(self, capacity: int) -> Session:
-        return self._engine.open(capacity)
+    def open(self, capacity: int, spare: int = 0) -> Session:
+        return self._engine.open(capacity, spare)
 
     def fork(self, parent: Session, length: int, capacity: int) -> Session:
         return self._engine.fork(parent, length, capacity)

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tandem.core.tree import ancestors, depths
 from tandem.engine.base import ForwardCancelled, Segment
 from tandem.engine.kv import KvSession
-from tandem.core.tree import ancestors, depths
 
 _ROWS_PER_PIECE = 256  # bounds the size of a mask and skips most of what lies above the diagonal
 
@@ -41,12 +41,23 @@ class Part:
         self.offset = offset
         self.count = len(segment.token_ids)
         self.wanted = segment.wanted
-        self.parents = segment.parents
         self.length = session.length
-        steps = range(self.count) if self.parents is None else depths(self.parents)
-        self.positions = [self.length + step for step in steps]
+        self.pending = session.pending
+        self.parents = self._whole_tree(segment)
+        self.tree_positions = [self.length + step for step in depths(self.parents or ())]
+        self.positions = (
+            list(range(self.length, self.length + self.count))
+            if self.parents is None
+            else self.tree_positions[self.pending :]
+        )
         self._like = like
         self._pieces: dict[tuple[int | None, int], list[Piece]] = {}
+
+    def _whole_tree(self, segment: Segment) -> tuple[int, ...] | None:
+        """Parents of the pending nodes and of those this segment feeds; None for a chain."""
+        if segment.parents is None:
+            return None
+        return (*(self.session.tree or ()), *segment.parents)
 
     def pieces(self, window: int | None, group: int) -> list[Piece]:
         """How this part attends in a layer with that window and that many heads per key head."""
@@ -59,11 +70,11 @@ class Part:
         return found
 
     def _piece(self, first: int, last: int, window: int | None, group: int) -> Piece:
-        end = self.length + last
+        end = self.length + self.pending + last
         start = 0 if window is None else max(0, min(self.positions[first:last]) - window + 1)
         if self.parents is not None:
             start = min(start, self.length)
-        if last - first == 1:
+        if last - first == 1 and not self.pending:
             return Piece(first, last, start, end, None)
         if self.parents is None and (window is None or end <= window):
             mask = self._triangle(last - first, end)
@@ -88,10 +99,10 @@ class Part:
         if self.parents is None:
             seen = slots <= at
         else:
-            nodes = ancestors(self.parents)[first:last]
+            nodes = ancestors(self.parents)[self.pending + first : self.pending + last]
             committed = np.ones((last - first, self.length - start), dtype=np.bool_)
             seen = np.concatenate([committed, nodes], axis=1)
-            of = np.arange(start, self.length).tolist() + self.positions
+            of = np.arange(start, self.length).tolist() + self.tree_positions
             slots = np.array(of)[None]
         if window is not None:
             seen &= slots > at - window
@@ -118,7 +129,7 @@ class Pack:
         ids = [token for segment in batch for token in segment.token_ids]
         self.token_ids = torch.tensor(ids, device=like.device)
         self.wanted = sum(part.wanted for part in self.parts)
-        self.last_position = max(part.length + part.count for part in self.parts) - 1
+        self.last_position = max(max(part.positions) for part in self.parts)
 
     def positions(self) -> Tensor:
         """Position of each token of the pack in its own sequence."""

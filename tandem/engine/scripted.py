@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.core.errors import InvalidArgument
-from tandem.engine.base import ForwardCancelled, Logits, Segment, Session, never
-from tandem.engine.batch import check_batch, check_capacity, check_length
 from tandem.core.tree import check_path
+from tandem.engine.base import ForwardCancelled, Logits, Segment, Session, never
+from tandem.engine.batch import check_batch, check_capacity, check_length, grown
 
 Law = Callable[[tuple[int, ...]], Sequence[float] | NDArray[np.floating]]
 _LAWS_KEPT = 1024
@@ -54,9 +54,9 @@ class ScriptedEngine:
     def sessions_open(self) -> int:
         return len(self._open)
 
-    def open(self, capacity: int) -> "ScriptedSession":
+    def open(self, capacity: int, spare: int = 0) -> "ScriptedSession":
         check_capacity(capacity, self.context_length)
-        return ScriptedSession(self._open, (), capacity)
+        return ScriptedSession(self._open, (), capacity, spare)
 
     def fork(self, parent: Session, length: int, capacity: int) -> "ScriptedSession":
         source = self._own(parent)
@@ -69,15 +69,14 @@ class ScriptedEngine:
     ) -> list[Logits]:
         sessions = [self._own(segment.session) for segment in batch]
         check_batch(batch, self.vocabulary_size)
-        for session in sessions:
-            session.drop_tree()
+        wholes = [session.begin(seg) for session, seg in zip(sessions, batch, strict=True)]
         answers = []
-        for session, segment in zip(sessions, batch, strict=True):
+        for session, whole in zip(sessions, wholes, strict=True):
             if cancelled():
                 raise ForwardCancelled("cancelled while the scripted model was computing")
-            answers.append(self._logits(session.token_ids, segment))
-        for session, segment in zip(sessions, batch, strict=True):
-            session.feed(segment)
+            answers.append(self._logits(session.token_ids, whole))
+        for session, whole in zip(sessions, wholes, strict=True):
+            session.feed(whole)
         return answers
 
     def _logits(self, committed: tuple[int, ...], segment: Segment) -> Logits:
@@ -101,10 +100,15 @@ class ScriptedSession:
     """A session that keeps the token ids themselves in place of keys and values."""
 
     def __init__(
-        self, open_sessions: "set[ScriptedSession]", shared: tuple[int, ...], capacity: int
+        self,
+        open_sessions: "set[ScriptedSession]",
+        shared: tuple[int, ...],
+        capacity: int,
+        spare: int = 0,
     ) -> None:
         self.capacity = capacity
-        self.own_capacity = capacity - len(shared)
+        self.slots = capacity + spare
+        self.own_capacity = self.slots - len(shared)
         self.token_ids = shared
         self._tree: Segment | None = None
         self._open_sessions = open_sessions
@@ -114,16 +118,23 @@ class ScriptedSession:
     def length(self) -> int:
         return len(self.token_ids)
 
+    @property
+    def tree(self) -> tuple[int, ...] | None:
+        return None if self._tree is None else self._tree.parents
+
+    def begin(self, segment: Segment) -> Segment:
+        """What a pass works on: the segment after the pending tree if it grows that, else alone."""
+        if segment.grows and self._tree is not None:
+            return grown(self._tree, segment)
+        self._tree = None
+        return segment
+
     def feed(self, segment: Segment) -> None:
         """Commit a chain, or hold a tree until `keep_path`."""
         if segment.parents is None:
             self.token_ids += tuple(segment.token_ids)
         else:
             self._tree = segment
-
-    def drop_tree(self) -> None:
-        """Forget a tree of which no path was kept."""
-        self._tree = None
 
     def rollback(self, length: int) -> None:
         self._check_open()

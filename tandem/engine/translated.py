@@ -12,9 +12,9 @@ from itertools import accumulate
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.translation import Translation
-from tandem.engine.base import Engine, Logits, Segment, Session, never
-from tandem.engine.batch import check_batch, check_capacity, check_length
 from tandem.core.tree import check_path
+from tandem.engine.base import Engine, Logits, Segment, Session, never
+from tandem.engine.batch import check_batch, check_capacity, check_length, grown
 
 SPARE = 2
 """Room in the draft's session, in draft tokens per target token."""
@@ -51,10 +51,10 @@ class TranslatedEngine:
     def sessions_open(self) -> int:
         return len(self._open)
 
-    def open(self, capacity: int) -> "TranslatedSession":
+    def open(self, capacity: int, spare: int = 0) -> "TranslatedSession":
         check_capacity(capacity, self.context_length)
-        inner = self._engine.open(self._room(capacity))
-        return TranslatedSession(self._open, self.translation, inner, capacity)
+        inner = self._engine.open(self._room(capacity + spare))
+        return TranslatedSession(self._open, self.translation, inner, capacity, spare)
 
     def fork(self, parent: Session, length: int, capacity: int) -> "TranslatedSession":
         source = self._own(parent)
@@ -69,6 +69,7 @@ class TranslatedEngine:
     ) -> list[Logits]:
         sessions = [self._own(segment.session) for segment in batch]
         check_batch(batch, self.vocabulary_size)
+        batch = [session.whole(segment) for session, segment in zip(sessions, batch, strict=True)]
         for session, segment in zip(sessions, batch, strict=True):
             session.prepare(segment)
         self._feed_what_trees_stand_on(sessions, batch, cancelled)
@@ -134,8 +135,10 @@ class TranslatedSession:
         translation: Translation,
         inner: Session,
         capacity: int,
+        spare: int = 0,
     ) -> None:
         self.capacity = capacity
+        self.slots = capacity + spare
         self.inner = inner
         self._translation = translation
         self._token_ids: list[int] = []
@@ -148,6 +151,18 @@ class TranslatedSession:
     @property
     def length(self) -> int:
         return len(self._token_ids)
+
+    @property
+    def tree(self) -> tuple[int, ...] | None:
+        plan = self._tree
+        return None if plan is None or plan.tree is None else plan.tree.parents
+
+    def whole(self, segment: Segment) -> Segment:
+        """The segment, or what it grows a pending tree to: that is fed again from its roots on, for
+        what is forgotten to make room may change all of it."""
+        if not segment.grows or self._tree is None or self._tree.tree is None:
+            return segment
+        return grown(self._tree.tree, segment)
 
     @property
     def owed(self) -> tuple[int, ...]:
@@ -181,7 +196,7 @@ class TranslatedSession:
     def keep_path(self, indices: Sequence[int]) -> None:
         self._check_open()
         tree = self._tree
-        check_path(None if tree is None or tree.tree is None else tree.tree.parents, indices)
+        check_path(self.tree, indices)
         assert tree is not None
         assert tree.tree is not None
         self.inner.keep_path([node for index in indices for node in tree.nodes[index]])

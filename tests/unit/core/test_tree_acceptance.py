@@ -1,4 +1,4 @@
-"""Several candidates per position: the target's law exactly, and never fewer accepted than of one."""
+"""Several candidates per position: the target law exactly, and never fewer accepted than of one."""
 
 import random
 from fractions import Fraction
@@ -29,9 +29,7 @@ def one_position(
 def test_the_output_law_is_the_targets(count: int, replacement: bool) -> None:
     for target, draft in law_pairs(seed=11, count=25 if count < 3 else 8):
         law = outcome_law(
-            partial(
-                one_position, target=target, draft=draft, count=count, replacement=replacement
-            )
+            partial(one_position, target=target, draft=draft, count=count, replacement=replacement)
         )
         tokens = [Fraction(0)] * 4
         for (_, token), mass in law.items():
@@ -123,7 +121,7 @@ def test_float_laws_give_the_target_too(count: int) -> None:
     counts = np.zeros(5)
     for seed in range(4000):
         counts[one_position(SeededChance(seed), target, draft, count, False)[1]] += 1
-    assert_fits(counts.tolist(), (4000 * target.astype(float)).tolist())
+    assert_fits(counts, (4000 * target.astype(float)).tolist())
 
 
 def test_coupled_candidates_begin_with_the_coupled_token() -> None:

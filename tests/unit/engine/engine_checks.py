@@ -8,9 +8,9 @@ from functools import partial
 
 import numpy as np
 
+from tandem.core.tree import ancestors
 from tandem.engine.base import ForwardCancelled, Segment
 from tandem.engine.kv import KvSession
-from tandem.core.tree import ancestors
 from tests.unit.engine.reference_models import CONTEXT, Pair, tokens
 
 #       0   1   2   3   4   5   6   7   8

@@ -171,6 +171,60 @@ def test_a_tree_is_pending_until_a_path_is_kept(engine: Engine) -> None:
     session.close()
 
 
+def state_of(session: Session) -> tuple[int, tuple[int, ...] | None]:
+    return session.length, session.tree
+
+
+def test_a_tree_grows_layer_by_layer(engine: Engine) -> None:
+    """Each node's logits are those of its own path; a kept path needs no further pass."""
+    session = engine.open(20)
+    feed(engine, session, [5, 6])
+    engine.forward([Segment(session, (7, 8), 0, (-1, -1))])
+    assert state_of(session) == (2, (-1, -1))
+    (second,) = engine.forward([Segment(session, (9, 10, 11), 3, (1, 0, 0), grows=True)])
+    (third,) = engine.forward([Segment(session, (12,), 1, (2,), grows=True)])
+    assert state_of(session) == (2, (-1, -1, 1, 0, 0, 2))
+    paths = [[8, 9], [7, 10], [7, 11], [8, 9, 12]]
+    for row, path in zip([*second, *third], paths, strict=True):
+        assert np.allclose(row, fresh(engine, [5, 6, *path]), atol=1e-5)
+    session.keep_path([1, 2, 5])
+    assert state_of(session) == (5, None)
+    assert np.allclose(feed(engine, session, [13]), fresh(engine, [5, 6, 8, 9, 12, 13]), atol=1e-5)
+    session.close()
+
+
+def test_only_a_pending_tree_grows(engine: Engine) -> None:
+    session = engine.open(20)
+    feed(engine, session, [5, 6])
+    for parents in ((-1,), None):
+        with pytest.raises(InvalidArgument, match="grows"):
+            engine.forward([Segment(session, (7,), 1, parents, grows=True)])
+    engine.forward([Segment(session, (7, 8), 0, (-1, -1))])
+    with pytest.raises(InvalidArgument, match="parents"):
+        engine.forward([Segment(session, (9,), 1, (2,), grows=True)])
+    assert session.tree == (-1, -1)
+    session.close()
+
+
+def test_branches_may_outnumber_the_capacity_but_not_outgrow_it(engine: Engine) -> None:
+    session = engine.open(4, spare=6)
+    assert (session.capacity, session.slots) == (4, 10)
+    feed(engine, session, [5, 6])
+    engine.forward([Segment(session, tuple(range(5, 13)), 1, (-1,) * 4 + (0,) * 4)])
+    session.keep_path([0, 4])
+    assert session.length == session.capacity
+    session.rollback(2)
+    for nodes, parents in ((9, (-1,) * 9), (3, (-1, 0, 1))):
+        with pytest.raises(InvalidArgument, match="token_ids"):
+            engine.forward([Segment(session, (7,) * nodes, 1, parents)])
+    with pytest.raises(InvalidArgument, match="token_ids"):
+        engine.forward([Segment(session, (7, 8, 9), 1)])
+    engine.forward([Segment(session, (7,) * 6, 1, (-1,) * 6)])
+    with pytest.raises(InvalidArgument, match="token_ids"):
+        engine.forward([Segment(session, (7,) * 3, 1, (0,) * 3, grows=True)])
+    session.close()
+
+
 @pytest.mark.parametrize("forget", ["forward", "rollback", "cancel"])
 def test_a_tree_that_is_not_kept_is_forgotten(engine: Engine, forget: str) -> None:
     session = engine.open(20)
@@ -203,7 +257,11 @@ def test_random_histories_leave_what_a_fresh_session_has(engine: Engine) -> None
             mirror += new
         elif action == "tree" and len(mirror) + len(new) <= 80:
             parents = tuple(int(random.integers(-1, node)) for node in range(len(new)))
-            engine.forward([Segment(session, tuple(new), 0, parents)])
+            first = int(random.integers(1, len(new) + 1))
+            engine.forward([Segment(session, tuple(new[:first]), 0, parents[:first])])
+            if first < len(new):
+                more = Segment(session, tuple(new[first:]), 0, parents[first:], grows=True)
+                engine.forward([more])
             path = path_to(parents, int(random.integers(len(new))))
             session.keep_path(path)
             mirror += [new[node] for node in path]

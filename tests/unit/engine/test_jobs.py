@@ -32,9 +32,9 @@ class Watched:
         self.threads: set[int] = set()
         self.fails: Callable[[Sequence[Segment]], Exception | None] = lambda batch: None
 
-    def open(self, capacity: int) -> Session:
+    def open(self, capacity: int, spare: int = 0) -> Session:
         self.threads.add(threading.get_ident())
-        return self.engine.open(capacity)
+        return self.engine.open(capacity, spare)
 
     def forward(
         self, batch: Sequence[Segment], cancelled: Callable[[], bool] = never
