@@ -26,6 +26,10 @@ def never() -> bool:
     return False
 
 
+def unheard(exit_index: int, logits: Logits) -> None:
+    """The `on_exit` callback of a segment that reads no early exit."""
+
+
 class Session(Protocol):
     """The keys and values of one sequence, inside one engine."""
 
@@ -80,6 +84,10 @@ class Segment:
     committed tokens, its ancestors and itself. Tree nodes are pending until `Session.keep_path`;
     the session's next forward (also a cancelled one) or rollback discards them. With `grows` they
     join the pending tree instead: its nodes are counted first, so that `parents` may name them.
+
+    `exits` are the early exits to read, by index: `on_exit(index, logits [wanted, V])` is called
+    for each on the engine's thread, in ascending order, while the pass is still under way; a pass
+    that is repeated calls it again. What an exit says is a guess: it changes nothing.
     """
 
     session: Session
@@ -87,6 +95,8 @@ class Segment:
     wanted: int
     parents: tuple[int, ...] | None = None
     grows: bool = False
+    exits: tuple[int, ...] = ()
+    on_exit: Callable[[int, Logits], None] = unheard
 
 
 class Engine(Protocol):
@@ -123,6 +133,11 @@ class Engine(Protocol):
 
     @property
     def sessions_open(self) -> int: ...
+
+    @property
+    def exit_depths(self) -> tuple[float, ...]:
+        """Of each early exit, the share of a pass that lies before it: ascending, in (0, 1)."""
+        ...
 
     def open(self, capacity: int, spare: int = 0) -> Session:
         """An empty session for up to `capacity` tokens, and `spare` more nodes of a pending tree.

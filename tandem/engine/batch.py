@@ -26,18 +26,19 @@ def check_length(length: int, most: int) -> None:
         raise InvalidArgument("length", f"{length} is outside 0..{most}")
 
 
-def check_batch(batch: Sequence[Segment], vocabulary_size: int) -> None:
-    """Raise InvalidArgument for the first segment that a forward pass could not serve."""
+def check_batch(batch: Sequence[Segment], vocabulary_size: int, exits: int = 0) -> None:
+    """Raise InvalidArgument for the first segment that a forward pass could not serve, of a model
+    with that many early exits."""
     seen: set[int] = set()
     for segment in batch:
         if id(segment.session) in seen:
             raise InvalidArgument("batch", "a session appears twice")
         seen.add(id(segment.session))
-        check_segment(segment, vocabulary_size)
+        check_segment(segment, vocabulary_size, exits)
 
 
-def check_segment(segment: Segment, vocabulary_size: int) -> None:
-    """Raise InvalidArgument naming `token_ids`, `wanted` or `parents`."""
+def check_segment(segment: Segment, vocabulary_size: int, exits: int) -> None:
+    """Raise InvalidArgument naming `token_ids`, `wanted`, `parents` or `exits`."""
     count, session = len(segment.token_ids), segment.session
     if count == 0:
         raise InvalidArgument("token_ids", "no tokens to feed")
@@ -50,6 +51,8 @@ def check_segment(segment: Segment, vocabulary_size: int) -> None:
     _check_room(segment, pending)
     if not 0 <= segment.wanted <= count:
         raise InvalidArgument("wanted", f"{segment.wanted} is outside 0..{count}")
+    if any(not 0 <= index < exits for index in segment.exits):
+        raise InvalidArgument("exits", f"{segment.exits}; the model has {exits}")
 
 
 def _check_room(segment: Segment, pending: tuple[int, ...]) -> None:

@@ -17,7 +17,9 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from tandem.core.errors import InvalidArgument
 from tandem.engine.attention import attend_pack
+from tandem.engine.exit_pass import EarlyExits
 from tandem.engine.kv import LayerShape
+from tandem.engine.layer_tap import LayerTap
 from tandem.engine.pack import Pack
 
 _ATTENTION = "tandem_packed"
@@ -40,6 +42,12 @@ class GeneralForward:
         if "position_ids" not in accepted:
             raise InvalidArgument("model", f"{type(model).__name__} takes no position ids")
         self._keeps_rows = "logits_to_keep" in accepted
+        self._exits: EarlyExits | None = None
+        self._tap: LayerTap | None = None
+
+    def read(self, exits: EarlyExits) -> None:
+        """Let segments read these early exits from now on."""
+        self._tap, self._exits = LayerTap(self._model), exits
 
     def survey(self) -> tuple[list[LayerShape], int]:
         """What each attention layer stores, and the number of logits.
@@ -97,7 +105,16 @@ class GeneralForward:
                 sinks=call.sinks,
             )
 
-        return self._run(attend, pack.token_ids, pack.positions(), pack.wanted_rows())
+        rows = pack.wanted_rows()
+        if self._exits is None or self._tap is None or not pack.reads_exits:
+            return self._run(attend, pack.token_ids, pack.positions(), rows)
+        exits, tap = self._exits, self._tap
+
+        def read(layer: int, hidden: Tensor) -> None:
+            exits.after(layer, hidden[0], pack, tap.head)
+
+        with tap.reading(read):
+            return self._run(attend, pack.token_ids, pack.positions(), rows)
 
     @property
     def _name(self) -> str:

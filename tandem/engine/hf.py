@@ -13,6 +13,8 @@ from transformers import PreTrainedModel
 from tandem.core.errors import InvalidArgument
 from tandem.engine.base import Logits, Segment, Session, never
 from tandem.engine.batch import check_batch, check_capacity, check_length
+from tandem.engine.exit_adapters import ExitAdapters
+from tandem.engine.exit_pass import EarlyExits
 from tandem.engine.general import GeneralForward
 from tandem.engine.kv import KvPool, KvSession
 from tandem.engine.lean import LeanForward, lean_forward_serves
@@ -24,8 +26,8 @@ class HuggingFaceEngine:
 
     `vocabulary_size` drops the logits beyond it: models of one family pad their vocabulary to
     different sizes, with rows that no token has. `lean=False` keeps the general path for a model
-    that the lean one would serve. Raises InvalidArgument("model") for a model whose attention
-    cannot be packed.
+    that the lean one would serve. `exits` are early exits that segments may read. Raises
+    InvalidArgument("model") for a model whose attention cannot be packed.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class HuggingFaceEngine:
         eos_token_ids: frozenset[int] = frozenset(),
         vocabulary_size: int | None = None,
         lean: bool = True,
+        exits: ExitAdapters | None = None,
     ) -> None:
         model.train(False)
         model.requires_grad_(False)
@@ -48,8 +51,12 @@ class HuggingFaceEngine:
         self.eos_token_ids = frozenset(t for t in eos_token_ids if t < self.vocabulary_size)
         self.context_length = _context_length(model)
         self.lean = lean and lean_forward_serves(model)
-        self._run = LeanForward(model, layers) if self.lean else general
         self._like = torch.empty(0, dtype=model.dtype, device=model.device)
+        early = EarlyExits(exits.placed(self._like), self.vocabulary_size) if exits else None
+        self.exit_depths: tuple[float, ...] = early.depths if early else ()
+        if early and not self.lean:
+            general.read(early)
+        self._run = LeanForward(model, layers, early) if self.lean else general
         self._pool = KvPool(layers, model.dtype, model.device)
         self.kv_bytes_per_token = self._pool.bytes_per_token
         check_sessions(self, 1e-3 if model.dtype == torch.float32 else 0.1)
@@ -76,7 +83,7 @@ class HuggingFaceEngine:
         self, batch: Sequence[Segment], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
         sessions = [self._own(segment.session) for segment in batch]
-        check_batch(batch, self.vocabulary_size)
+        check_batch(batch, self.vocabulary_size, len(self.exit_depths))
         if not batch:
             return []
         for session, segment in zip(sessions, batch, strict=True):

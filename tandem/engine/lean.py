@@ -19,6 +19,7 @@ from transformers import (
 )
 
 from tandem.engine.attention import attend_pack
+from tandem.engine.exit_pass import EarlyExits
 from tandem.engine.kv import LayerShape
 from tandem.engine.pack import Pack
 
@@ -44,7 +45,10 @@ def lean_forward_serves(model: PreTrainedModel) -> bool:
 class LeanForward:
     """Runs packs like `GeneralForward`, for models that `lean_forward_serves`."""
 
-    def __init__(self, model: PreTrainedModel, shapes: list[LayerShape]) -> None:
+    def __init__(
+        self, model: PreTrainedModel, shapes: list[LayerShape], exits: EarlyExits | None = None
+    ) -> None:
+        self._exits = exits
         decoder: Module = model.model
         self._embedding: Tensor = decoder.embed_tokens.weight
         self._head: Tensor = model.lm_head.weight
@@ -61,13 +65,21 @@ class LeanForward:
         """Logits [pack.wanted, vocabulary_size] of the wanted rows."""
         hidden = functional.embedding(pack.token_ids, self._embedding)
         turn = self._rotary.at(pack)
-        for layer in self._layers[:-1]:
+        exits = self._exits if pack.reads_exits else None
+        for index, layer in enumerate(self._layers[:-1]):
             pack.check_cancelled()
             hidden = layer(hidden, turn, pack, None)
+            if exits is not None:
+                exits.after(index, hidden, pack, self._early_logits)
         pack.check_cancelled()
         rows = None if pack.wanted == hidden.shape[0] else pack.wanted_rows()
         hidden = self._layers[-1](hidden, turn, pack, rows)
         return functional.linear(self._norm(hidden), self._head)
+
+    def _early_logits(self, hidden: Tensor) -> Tensor:
+        """[rows, size] -> [rows, vocabulary]; a few rows the other way round, where a guess may
+        round otherwise: for 5 rows of float32 that took 0.6 of the time."""
+        return torch.mm(self._head, self._norm(hidden).t()).t()
 
 
 class _Layer:

@@ -21,10 +21,23 @@ from transformers import (
     GenerationConfig,
 )
 from transformers.utils import logging
+from transformers.utils.hub import cached_file
 
 from tandem.core.errors import InvalidArgument
+from tandem.engine.exit_adapters import (
+    AUTO,
+    DESCRIPTION,
+    NONE,
+    ExitAdapters,
+    load_adapters,
+    place_beside,
+    weights_hash,
+)
 from tandem.engine.hf import HuggingFaceEngine
 from tandem.engine.tokenizer import TextTokenizer
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -45,21 +58,44 @@ def load_engine(
     dtype: str = "float32",
     threads: int = 1,
     revision: str | None = None,
+    exits: str = NONE,
 ) -> HuggingFaceEngine:
     """An engine for the causal language model in a folder, or of that name and commit.
 
     `dtype` is float32, bfloat16 or float16, whatever the file holds. `threads` is how many CPU
-    threads torch uses in this process. Raises InvalidArgument naming the argument.
+    threads torch uses in this process. `exits` is a folder of early-exit adapters for this model,
+    "none", or "auto": those that lie beside the model and fit it. Raises InvalidArgument naming the
+    argument.
     """
-    if dtype not in _DTYPES:
-        raise InvalidArgument("dtype", f"{dtype!r} is not one of {', '.join(_DTYPES)}")
     if threads < 1:
         raise InvalidArgument("threads", f"{threads} is less than 1")
+    torch.set_num_threads(threads)
+    source = _source(folder_or_name, revision)
+    model = load_model(folder_or_name, device, dtype, revision)
+    tokenizer = load_tokenizer(folder_or_name, revision) if _has_tokenizer(source) else None
+    config = model.config.get_text_config()
+    return HuggingFaceEngine(
+        model,
+        model_name=_name(folder_or_name),
+        vocabulary_hash=tokenizer.vocabulary_hash
+        if tokenizer
+        else _ids_only_hash(config.vocab_size),
+        eos_token_ids=tokenizer.eos_token_ids if tokenizer else _eos_token_ids(source),
+        vocabulary_size=tokenizer.vocabulary_size if tokenizer else None,
+        exits=_exits(exits, source, config),
+    )
+
+
+def load_model(
+    folder_or_name: str | Path, device: str, dtype: str, revision: str | None = None
+) -> Any:
+    """transformers' own model, complete and on its device; errors as of `load_engine`."""
+    if dtype not in _DTYPES:
+        raise InvalidArgument("dtype", f"{dtype!r} is not one of {', '.join(_DTYPES)}")
     place = _device(device)
     source = _source(folder_or_name, revision)
     if source.local:
         _check_weights(Path(folder_or_name))
-    torch.set_num_threads(threads)
     logging.disable_progress_bar()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
@@ -74,15 +110,37 @@ def load_engine(
         _refuse(folder_or_name, error)
     model, report = loaded
     _check_complete(folder_or_name, report)
-    tokenizer = load_tokenizer(folder_or_name, revision) if _has_tokenizer(source) else None
-    size = model.config.get_text_config().vocab_size
-    return HuggingFaceEngine(
-        model.to(place),
-        model_name=_name(folder_or_name),
-        vocabulary_hash=tokenizer.vocabulary_hash if tokenizer else _ids_only_hash(size),
-        eos_token_ids=tokenizer.eos_token_ids if tokenizer else _eos_token_ids(source),
-        vocabulary_size=tokenizer.vocabulary_size if tokenizer else None,
-    )
+    return model.to(place)
+
+
+def base_hash(folder_or_name: str | Path, revision: str | None = None) -> str:
+    """Content hash of a model's weights, which its early-exit adapters name. Reads all of them."""
+    return _base_hash(_source(folder_or_name, revision))
+
+
+def _base_hash(source: "_Source") -> str:
+    folder = Path(source.name)
+    if not source.local:  # loaded before, so all of it lies in the cache
+        options = {**source.options, "local_files_only": True}
+        folder = Path(cached_file(source.name, "config.json", **options) or "").parent
+    return weights_hash(sorted(folder.glob("*.safetensors")))
+
+
+def _exits(exits: str, source: "_Source", config: Any) -> ExitAdapters | None:
+    """The adapters that `load_engine` was asked for."""
+    if exits == NONE:
+        return None
+    sizes = config.num_hidden_layers, config.hidden_size
+    if exits != AUTO:
+        return load_adapters(Path(exits), _base_hash(source), *sizes)
+    folder = place_beside(Path(source.name))
+    if not (source.local and (folder / DESCRIPTION).exists()):
+        return None
+    try:
+        return load_adapters(folder, _base_hash(source), *sizes)
+    except InvalidArgument as error:
+        log.warning("early exits beside the model are left out", reason=error.why)
+        return None
 
 
 def load_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer:

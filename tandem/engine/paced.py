@@ -5,6 +5,7 @@ Results made with pacing must say so. This module must not import torch.
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tandem.core.errors import InvalidArgument
 from tandem.engine.base import Engine, ForwardCancelled, Logits, Segment, Session, never
@@ -17,7 +18,8 @@ class PacedEngine:
     """Passes everything on to `engine`, but a pass lasts first_s + (n - 1) · further_s.
 
     n is the number of tokens of the longest segment. The engine computes, then the rest of the time
-    is waited out. A pass whose computation alone took longer counts in `late_passes`.
+    is waited out; what an early exit says is held back until that share of the pass's time is over
+    that the exit waits for. A pass whose computation alone took longer counts in `late_passes`.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class PacedEngine:
         self.eos_token_ids = engine.eos_token_ids
         self.vocabulary_hash = engine.vocabulary_hash
         self.kv_bytes_per_token = engine.kv_bytes_per_token
+        self.exit_depths = engine.exit_depths
 
     @property
     def kv_bytes_in_use(self) -> int:
@@ -62,14 +65,22 @@ class PacedEngine:
     ) -> list[Logits]:
         started_s = self._clock()
         lengths = [segment.session.length for segment in batch]
-        answers = self._engine.forward(batch, cancelled)
+        held: list[_Held] = []
+        answers = self._engine.forward([_holding(s, held) for s in batch], cancelled)
         longest = max((len(segment.token_ids) for segment in batch), default=0)
         if longest == 0:
             return answers
-        until_s = started_s + self._first_s + (longest - 1) * self._further_s
-        if self._clock() > until_s:
+        lasts_s = self._first_s + (longest - 1) * self._further_s
+        if self._clock() > started_s + lasts_s:
             self.late_passes += 1
-        if not self._wait(until_s, cancelled):
+        going_on = True
+        for index, told in held:
+            going_on = going_on and self._wait(
+                started_s + self.exit_depths[index] * lasts_s, cancelled
+            )
+            if going_on:
+                told()
+        if not going_on or not self._wait(started_s + lasts_s, cancelled):
             for segment, length in zip(batch, lengths, strict=True):
                 segment.session.rollback(length)
             raise ForwardCancelled("cancelled during a paced pass")
@@ -83,3 +94,17 @@ class PacedEngine:
             if left_s > _SPIN_S:
                 self._sleep(min(left_s - _SPIN_S, _NAP_S))
         return True
+
+
+_Held = tuple[int, Callable[[], None]]
+
+
+def _holding(segment: Segment, held: list[_Held]) -> Segment:
+    """The segment with what its early exits say kept in `held`, in the order of the exits."""
+    if not segment.exits:
+        return segment
+
+    def hold(index: int, logits: Logits) -> None:
+        held.append((index, lambda: segment.on_exit(index, logits)))
+
+    return replace(segment, on_exit=hold)

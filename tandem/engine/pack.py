@@ -41,6 +41,8 @@ class Part:
         self.offset = offset
         self.count = len(segment.token_ids)
         self.wanted = segment.wanted
+        self.exits = segment.exits
+        self.on_exit = segment.on_exit
         self.length = session.length
         self.pending = session.pending
         self.parents = self._whole_tree(segment)
@@ -130,6 +132,7 @@ class Pack:
         self.token_ids = torch.tensor(ids, device=like.device)
         self.wanted = sum(part.wanted for part in self.parts)
         self.last_position = max(max(part.positions) for part in self.parts)
+        self.reads_exits = any(part.exits and part.wanted for part in self.parts)
 
     def positions(self) -> Tensor:
         """Position of each token of the pack in its own sequence."""
@@ -138,8 +141,12 @@ class Pack:
 
     def wanted_rows(self) -> Tensor:
         """Rows of the pack whose logits are asked for, in order."""
+        return self.rows_of(self.parts)
+
+    def rows_of(self, parts: Sequence[Part]) -> Tensor:
+        """Rows of some of its parts whose logits are asked for, in order."""
         rows: list[int] = []
-        for part in self.parts:
+        for part in parts:
             end = part.offset + part.count
             rows.extend(range(end - part.wanted, end))
         return torch.tensor(rows, dtype=torch.long, device=self.token_ids.device)

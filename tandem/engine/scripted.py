@@ -36,7 +36,10 @@ class ScriptedEngine:
         eos_token_ids: frozenset[int] = frozenset(),
         model_name: str = "scripted",
         kv_bytes_per_token: int = 1,
+        exit_laws: Sequence[Law] = (),
     ) -> None:
+        """`exit_laws[i](context)` is what early exit i makes of a context; the exits lie evenly in
+        the pass."""
         self.model_name = model_name
         self.vocabulary_size = vocabulary_size
         self.context_length = context_length
@@ -44,6 +47,9 @@ class ScriptedEngine:
         self.vocabulary_hash = hashlib.sha256(f"scripted:{vocabulary_size}".encode()).hexdigest()
         self.kv_bytes_per_token = kv_bytes_per_token
         self._law = law
+        self._exit_laws = tuple(exit_laws)
+        count = len(self._exit_laws) + 1
+        self.exit_depths = tuple((index + 1) / count for index in range(count - 1))
         self._open: set[ScriptedSession] = set()
 
     @property
@@ -68,22 +74,36 @@ class ScriptedEngine:
         self, batch: Sequence[Segment], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
         sessions = [self._own(segment.session) for segment in batch]
-        check_batch(batch, self.vocabulary_size)
+        check_batch(batch, self.vocabulary_size, len(self.exit_depths))
         wholes = [session.begin(seg) for session, seg in zip(sessions, batch, strict=True)]
+        self._tell_exits(sessions, wholes, cancelled)
         answers = []
         for session, whole in zip(sessions, wholes, strict=True):
             if cancelled():
                 raise ForwardCancelled("cancelled while the scripted model was computing")
-            answers.append(self._logits(session.token_ids, whole))
+            answers.append(self._logits(session.token_ids, whole, self._law))
         for session, whole in zip(sessions, wholes, strict=True):
             session.feed(whole)
         return answers
 
-    def _logits(self, committed: tuple[int, ...], segment: Segment) -> Logits:
+    def _tell_exits(
+        self,
+        sessions: "Sequence[ScriptedSession]",
+        batch: Sequence[Segment],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        for index, law in enumerate(self._exit_laws):
+            for session, segment in zip(sessions, batch, strict=True):
+                if index in segment.exits and segment.wanted:
+                    if cancelled():
+                        raise ForwardCancelled("cancelled between two early exits")
+                    segment.on_exit(index, self._logits(session.token_ids, segment, law))
+
+    def _logits(self, committed: tuple[int, ...], segment: Segment, law_of: Law) -> Logits:
         rows = np.empty((segment.wanted, self.vocabulary_size), dtype=np.float32)
         first = len(segment.token_ids) - segment.wanted
         for row in range(segment.wanted):
-            law = np.asarray(self._law(committed + _fed_path(segment, first + row)))
+            law = np.asarray(law_of(committed + _fed_path(segment, first + row)))
             if law.shape != (self.vocabulary_size,):
                 raise InvalidArgument("law", f"shape {law.shape}, not ({self.vocabulary_size},)")
             with np.errstate(divide="ignore"):
