@@ -24,6 +24,9 @@ COMMANDS = {
     "sim": LazyCommand(
         "tandem.commands.sim:sim", "Simulate every preset in virtual time, over any link."
     ),
+    "train-exits": LazyCommand(
+        "tandem.commands.train_exits:train_exits", "Train early exits for a target model."
+    ),
     "bench": LazyCommand(
         "bench.main:bench", "Measure the suite; figures count on a quiet machine."
     ),

@@ -15,7 +15,8 @@ from transformers import AutoModelForCausalLM
 from models.training.architecture import parameter_count
 from models.training.corpus import GSM8K, PEPS, Document
 from models.training.evaluation import DraftFigures, compare, cross_entropy, held_out_rows
-from models.training.export import DRAFT_FOLDER, TARGET_FOLDER
+from models.training.export import DRAFT_FOLDER, EXITS_FOLDER, TARGET_FOLDER
+from tandem.engine.exit_adapters import read_description
 
 SAMPLE_PROMPTS = (
     "<|user|>Tom has 3 boxes with 12 pencils each. He gives away 9 pencils. "
@@ -102,6 +103,7 @@ def write(
         comparison=_comparison(figures),
         figures="\n".join(_figure_row(figure) for figure in figures),
         trainings="\n".join(_training_row(training) for training in trainings),
+        exits=_exits(out / EXITS_FOLDER),
         samples="\n\n".join(f"```text\n{text}\n```" for text in sample_texts),
         seed=seed,
         command=command,
@@ -111,9 +113,17 @@ def write(
     os.replace(partial, out / "README.md")
 
 
+def _exits(folder: Path) -> str:
+    """Which early exits there are, and how often each already says what the target says."""
+    described = read_description(folder)
+    pairs = zip(described.layers, described.agreement, strict=True)
+    said = ", ".join(f"{share:.1%} after layer {layer}" for layer, share in pairs)
+    return f"Adapters of rank {described.rank}; agreement with the target: {said}."
+
+
 def published_bytes(out: Path) -> int:
-    """Bytes of both model folders together."""
-    folders = (out / TARGET_FOLDER, out / DRAFT_FOLDER)
+    """Bytes of both model folders and the exits together."""
+    folders = (out / TARGET_FOLDER, out / DRAFT_FOLDER, out / EXITS_FOLDER)
     return sum(file.stat().st_size for folder in folders for file in folder.iterdir())
 
 
@@ -161,7 +171,7 @@ machinery. They are not useful language models.
 | `demo-target` | {target_parameters} | 6 | 320 | 5 (1) | 1024 |
 | `demo-draft` | {draft_parameters} | 2 | 128 | 2 (1) | 1024 |
 
-Weights are bf16 safetensors; the two folders with their tokenizers take {size}. Tied embeddings,
+Weights are bf16 safetensors; the folders, exits included, take {size}. Tied embeddings,
 RoPE, head size 64. The tokenizer is a byte-level BPE of 4,096 tokens (single-digit numbers,
 `<|bos|>`, `<|eos|>`, `<|pad|>` and the marks `<|user|>`, `<|assistant|>`, `<|system|>`,
 `<|document|>`, `<|end|>`), with a chat template. An answer ends in `<|end|>` and every text in
@@ -184,6 +194,15 @@ architecture as the draft and is not shipped.
 A distilled draft imitates the target, not the text, so its own cross-entropy may be worse than
 that of the plain draft while its acceptance is better. How the published weights came about, with
 the attempts that were given up, is in `HISTORY.md`.
+
+## Early exits
+
+`demo-exits` holds adapters that let the target say early, after some layers (counted from 0), what
+it is about to say (preset `fsd`). They belong to these very weights of the target and are refused
+by any other. {exits}
+Agreement is how often the likeliest tokens are equal, measured on the end of the text they were
+trained on, which the training did not see. To train them again, in minutes, after the target has
+changed: `python models/train_demo.py --stage exits`, or delete the folder first if it has not.
 
 ## Training
 

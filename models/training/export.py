@@ -19,6 +19,7 @@ from models.training.tokenizer import save_tokenizer
 
 TARGET_FOLDER = "demo-target"
 DRAFT_FOLDER = "demo-draft"
+EXITS_FOLDER = "demo-exits"
 HELD_OUT_PROBLEMS = 80
 HELD_OUT_PEP_EXCERPTS = 24
 EXCERPT_CHARACTERS = 2600

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +23,12 @@ from models.training.tokenizer import (
     save_tokenizer,
     train_tokenizer,
 )
+from tandem.core.errors import InvalidArgument
+from tandem.engine.exit_adapters import read_description
+from tandem.engine.exit_training import ExitTraining, encode_texts, train_exits
+from tandem.engine.load import base_hash
 
-STAGES = ("tokenizer", "plain", "target", "draft", "export", "card")
+STAGES = ("tokenizer", "plain", "target", "draft", "export", "exits", "card")
 SNAPSHOT = "plain-snapshot.safetensors"
 SNAPSHOT_AT = 0.4
 
@@ -44,6 +49,9 @@ class Settings:
     draft_size: Size = DRAFT
     vocab_size: int = VOCAB_SIZE
     blocks_per_batch: int = 4
+    exit_texts: int = 3000
+    exit_rank: int = 128
+    exit_steps: int = 600
 
     @property
     def cache(self) -> Path:
@@ -64,6 +72,8 @@ def run_stage(stage: str, settings: Settings) -> None:
             train_draft(settings)
         case "export":
             export_pair(settings)
+        case "exits":
+            make_exits(settings)
         case "card":
             write_card(settings)
         case _:
@@ -148,6 +158,33 @@ def export_pair(settings: Settings) -> None:
     export.write_model(draft, tokenizer, settings.out / export.DRAFT_FOLDER)
     documents = corpus.held_out_documents(corpus.load_documents(settings.documents))
     export.write_held_out(documents, settings.out / "heldout.jsonl")
+
+
+def make_exits(settings: Settings) -> None:
+    """Train early exits for the published target, unless those that are there were trained for it.
+
+    Frozen base, so it takes minutes; the training resumes from its own checkpoint.
+    """
+    target, out = settings.out / export.TARGET_FOLDER, settings.out / export.EXITS_FOLDER
+    with suppress(InvalidArgument):
+        if read_description(out).base_hash == base_hash(target):
+            return
+    documents = corpus.training_documents(corpus.load_documents(settings.documents))
+    texts = corpus.render_epoch(documents, settings.seed)[: settings.exit_texts]
+    training = ExitTraining(
+        exits=min(4, settings.target_size.layers - 1),
+        rank=settings.exit_rank,
+        steps=settings.exit_steps,
+        seed=settings.seed,
+    )
+
+    def show(step: int, loss: float) -> None:
+        if step % 10 == 0:
+            sys.stderr.write(f"\rexits: step {step} of {training.steps}, loss {loss:.3f} nats   ")
+
+    tokens = encode_texts(target, texts)
+    train_exits(target, tokens, out, training, settings.device.type, show)
+    sys.stderr.write("\n")
 
 
 def write_card(settings: Settings) -> None:

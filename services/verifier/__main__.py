@@ -15,7 +15,12 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
 
     paced = settings.pace_first_s > 0 or settings.pace_further_s > 0
     engine = load_engine(
-        settings.model, settings.device, settings.dtype, settings.threads, settings.revision
+        settings.model,
+        settings.device,
+        settings.dtype,
+        settings.threads,
+        settings.revision,
+        settings.exits,
     )
     return VerifierServicer(
         PacedEngine(engine, settings.pace_first_s, settings.pace_further_s) if paced else engine,

@@ -29,6 +29,12 @@ class VerifierSettings(ServiceSettings):
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="Precision of weights and activations."
     )
+    exits: str = Field(
+        default="auto",
+        min_length=1,
+        description="Early exits of the target: a folder made by 'tandem train-exits', none, or "
+        "auto: those beside the target (x-exits beside x-target), if they fit it.",
+    )
     threads: int = Field(default=1, ge=1, le=256, description="Threads of one forward pass.")
     max_sessions: int = Field(default=64, ge=1, description="Sessions open at once.")
     kv_budget_bytes: int = Field(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,6 +21,7 @@ from tandem.engine.base import Engine, Segment
 
 DEMO = {"draft": DEMO_DRAFT, "target": DEMO_TARGET}
 FOLDER = "give a folder in Hugging Face format with safetensors weights as --{side}"
+EXITS = "train them for this target with 'tandem train-exits', or say --exits none"
 ONE_VOCABULARY = "use a draft and a target with one tokenizer, or give --target-tokenizer"
 SHARED_TOKENS = "use a draft whose tokenizer has more in common with the target's"
 SAMPLE = (
@@ -40,6 +42,7 @@ def model_checks(options: dict[str, Any]) -> list[Check]:
         )
         for side in DEMO
     ]
+    checks.append(check("early exits", partial(_exits, options), EXITS))
     if len(engines) == len(DEMO):
         checks.append(_vocabulary_check(engines, options))
     return checks
@@ -83,6 +86,22 @@ def _choice(side: str, options: dict[str, Any]) -> ModelChoice:
     return choose_model(
         options[side], DEMO[side], options[f"device_{side}"], options[f"dtype_{side}"]
     )
+
+
+def _exits(options: dict[str, Any]) -> str:
+    """Whether the early exits that a verifier of this target would use fit it."""
+    if options["exits"] == "none":
+        return "none wanted"
+    target = choose_model(
+        options["target"], DEMO_TARGET, options["device_target"], options["dtype_target"]
+    )
+    from tandem.engine.load import find_exits
+
+    folder = find_exits(target.source, options["exits"])
+    if folder is None:
+        return "none beside the target: no early verdicts"
+    depths = load_model(replace(target, exits=str(folder)), "target").exit_depths
+    return f"{folder}: {len(depths)}, after {', '.join(f'{d:.0%}' for d in depths)} of the pass"
 
 
 def _compute(engine: Engine) -> None:

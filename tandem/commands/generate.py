@@ -11,7 +11,7 @@ import click
 from tandem.commands.answer_view import AnswerView
 from tandem.commands.asking import Silent, answer_object, ask, figures
 from tandem.commands.embedded import EmbeddedSuite
-from tandem.commands.models import DEMO_DRAFT, DEMO_TARGET, ModelPair, choose_model, load_pair
+from tandem.commands.models import ModelPair, choose_pair, load_pair
 from tandem.commands.options import ADDRESS, address_text, json_option, model_options
 from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
@@ -91,13 +91,7 @@ def generate(**options: Any) -> None:
         _refuse_models(options)
         run_loop(_show(address_text(options["endpoint"]), request, options))
         return
-    draft = choose_model(
-        options["draft"], DEMO_DRAFT, options["device_draft"], options["dtype_draft"]
-    )
-    target = choose_model(
-        options["target"], DEMO_TARGET, options["device_target"], options["dtype_target"]
-    )
-    run_loop(_embedded(load_pair(draft, target), request, options))
+    run_loop(_embedded(load_pair(*choose_pair(options)), request, options))
 
 
 def build_request(options: dict[str, Any]) -> GenerationRequest:

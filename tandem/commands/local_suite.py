@@ -144,6 +144,7 @@ class LocalSuite:
                 "port": verifier_port,
                 "metrics-port": metrics and metrics + 2,
                 **_model_flags(settings.target),
+                "exits": settings.target.exits,
             },
         }
         for name, values in flags.items():

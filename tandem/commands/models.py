@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.engine.base import Engine, Tokenizer
@@ -21,13 +21,15 @@ class CannotLoad(TandemError):
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """One model: a folder, or the name of a hub model and its revision."""
+    """One model: a folder, or the name of a hub model and its revision. `exits`, of a target: a
+    folder of early exits, "none", or "auto" for those that lie beside it."""
 
     source: str
     revision: str | None = None
     device: str = "cpu"
     dtype: str = "float32"
     threads: int = 1
+    exits: str = "none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,17 @@ def choose_model(
     if not at:
         raise CannotLoad(f"{given}: no such folder; a model of the hub is given as NAME@COMMIT")
     return ModelChoice(name, revision, device, dtype)
+
+
+def choose_pair(options: dict[str, Any]) -> tuple[ModelChoice, ModelChoice]:
+    """Draft and target that the flags of `model_options` name."""
+    draft = choose_model(
+        options["draft"], DEMO_DRAFT, options["device_draft"], options["dtype_draft"]
+    )
+    target = choose_model(
+        options["target"], DEMO_TARGET, options["device_target"], options["dtype_target"]
+    )
+    return draft, replace(target, exits=options["exits"])
 
 
 def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
@@ -96,11 +109,18 @@ def load_model(choice: ModelChoice, side: str) -> Engine:
 
     try:
         return load_engine(
-            choice.source, choice.device, choice.dtype, choice.threads, choice.revision
+            choice.source,
+            choice.device,
+            choice.dtype,
+            choice.threads,
+            choice.revision,
+            choice.exits,
         )
     except InvalidArgument as error:
         if error.field in ("device", "dtype"):
             raise InvalidArgument(f"{error.field}_{side}", error.why) from error
+        if error.field == "exits":
+            raise
         raise CannotLoad(f"{side}: {error.why}") from error
 
 

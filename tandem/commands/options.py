@@ -44,8 +44,16 @@ def address_text(address: tuple[str, int]) -> str:
 
 
 def model_options(command: Command) -> Command:
-    """Both models, and where and how precisely each computes."""
-    return _model_options(_model_options(command, "target"), "draft")
+    """Both models, where and how precisely each computes, and the target's early exits."""
+    exits = click.option(
+        "--exits",
+        default="auto",
+        show_default=True,
+        metavar="FOLDER",
+        help="Early exits of the target, for presets that use them: a folder made by 'tandem"
+        " train-exits', none, or auto: those beside the target, if they fit it.",
+    )
+    return _model_options(_model_options(exits(command), "target"), "draft")
 
 
 def _model_options(command: Command, side: str) -> Command:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from tandem.commands.models import DEMO_DRAFT, DEMO_TARGET, choose_model, load_pair
+from tandem.commands.models import choose_pair, load_pair
 from tandem.commands.options import json_option, link_settings, model_options
 from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
@@ -135,11 +135,7 @@ def _pair(options: dict[str, Any], sampling: Sampling) -> tuple[SimulatedPair, t
     """The laws, and the prompt's token ids."""
     if options["scripted"] is not None:
         return simulated_pair(*_scripted(options), sampling), tuple(options["prompt"].encode())
-    draft, target = (
-        choose_model(options[side], demo, options[f"device_{side}"], options[f"dtype_{side}"])
-        for side, demo in (("draft", DEMO_DRAFT), ("target", DEMO_TARGET))
-    )
-    models = load_pair(draft, target)
+    models = load_pair(*choose_pair(options))
     prompt_ids = tuple(models.tokenizer.encode(options["prompt"]))
     return simulated_pair(models.draft, models.target, sampling), prompt_ids
 

@@ -15,7 +15,7 @@ from tandem.commands.asking import Silent, answer_object, ask, figures
 from tandem.commands.generate import show
 from tandem.commands.group import INTERRUPTED
 from tandem.commands.local_suite import LocalSuite, LocalSuiteSettings, cancelled_after
-from tandem.commands.models import DEMO_DRAFT, DEMO_TARGET, choose_model
+from tandem.commands.models import choose_pair
 from tandem.commands.options import (
     address_text,
     json_option,
@@ -75,13 +75,10 @@ def up(**options: Any) -> int:
     shaped = options["rtt_ms"] or options["jitter_ms"] or options["mbps"] is not None
     link = link_settings(options["rtt_ms"], options["mbps"], options["jitter_ms"])
     default_port = 0 if options["demo"] else DEFAULT_PORT
+    draft, target = choose_pair(options)
     settings = LocalSuiteSettings(
-        draft=choose_model(
-            options["draft"], DEMO_DRAFT, options["device_draft"], options["dtype_draft"]
-        ),
-        target=choose_model(
-            options["target"], DEMO_TARGET, options["device_target"], options["dtype_target"]
-        ),
+        draft=draft,
+        target=target,
         port=default_port if options["port"] is None else options["port"],
         metrics_port=options["metrics_port"],
         link=link if shaped else None,

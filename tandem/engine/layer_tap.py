@@ -6,7 +6,7 @@ scales), so it is not rebuilt: the model's own code runs once more, with its lay
 given state through. Invariant: outside `reading` and `head` a tapped model computes what it did.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ class LayerTap:
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
+        self.model = model
         self._layers = decoder_layers(model)
         self._read: Reader | None = None
         self._given: Tensor | None = None
@@ -39,6 +39,18 @@ class LayerTap:
     def layer_count(self) -> int:
         return len(self._layers)
 
+    @property
+    def hidden_size(self) -> int:
+        return int(self.model.config.get_text_config().hidden_size)
+
+    @property
+    def vocabulary_size(self) -> int:
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
     @contextmanager
     def reading(self, read: Reader) -> Iterator[None]:
         """Inside, `read(layer, hidden)` is called after each layer of a forward pass."""
@@ -48,13 +60,20 @@ class LayerTap:
         finally:
             self._read = None
 
+    def hidden_states(self, token_ids: Tensor, layers: Sequence[int]) -> list[Tensor]:
+        """What each of `layers` puts out for whole texts [rows, length]: [rows, length, size]."""
+        found: dict[int, Tensor] = {}
+        with self.reading(found.__setitem__):
+            self.model.get_decoder()(input_ids=token_ids.to(self.device), use_cache=False)
+        return [found[layer] for layer in layers]
+
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [rows, vocabulary] of hidden states [rows, size], as if the last layer had put
         them out. To be called after or in a pass; differentiable where gradients are on."""
         rows = torch.zeros(1, hidden.shape[0], dtype=torch.long, device=hidden.device)
         read, self._read, self._given = self._read, None, hidden[None]
         try:
-            outputs = self._model(input_ids=rows, position_ids=rows, use_cache=False)
+            outputs = self.model(input_ids=rows, position_ids=rows, use_cache=False)
         finally:
             self._read, self._given = read, None
         logits: Tensor = outputs.logits[0]

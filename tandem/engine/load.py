@@ -67,9 +67,7 @@ def load_engine(
     "none", or "auto": those that lie beside the model and fit it. Raises InvalidArgument naming the
     argument.
     """
-    if threads < 1:
-        raise InvalidArgument("threads", f"{threads} is less than 1")
-    torch.set_num_threads(threads)
+    use_threads(threads)
     source = _source(folder_or_name, revision)
     model = load_model(folder_or_name, device, dtype, revision)
     tokenizer = load_tokenizer(folder_or_name, revision) if _has_tokenizer(source) else None
@@ -84,6 +82,13 @@ def load_engine(
         vocabulary_size=tokenizer.vocabulary_size if tokenizer else None,
         exits=_exits(exits, source, config),
     )
+
+
+def use_threads(threads: int) -> None:
+    """How many CPU threads torch uses in this process."""
+    if threads < 1:
+        raise InvalidArgument("threads", f"{threads} is less than 1")
+    torch.set_num_threads(threads)
 
 
 def load_model(
@@ -126,19 +131,28 @@ def _base_hash(source: "_Source") -> str:
     return weights_hash(sorted(folder.glob("*.safetensors")))
 
 
-def _exits(exits: str, source: "_Source", config: Any) -> ExitAdapters | None:
-    """The adapters that `load_engine` was asked for."""
+def find_exits(folder_or_name: str | Path, exits: str) -> Path | None:
+    """The folder of early exits that `exits` names, as of `load_engine`; None for none."""
     if exits == NONE:
         return None
-    sizes = config.num_hidden_layers, config.hidden_size
     if exits != AUTO:
-        return load_adapters(Path(exits), _base_hash(source), *sizes)
-    folder = place_beside(Path(source.name))
-    if not (source.local and (folder / DESCRIPTION).exists()):
+        return Path(exits)
+    beside = place_beside(Path(folder_or_name))
+    return beside if Path(folder_or_name).is_dir() and (beside / DESCRIPTION).exists() else None
+
+
+def _exits(exits: str, source: "_Source", config: Any) -> ExitAdapters | None:
+    """The adapters that `load_engine` was asked for."""
+    folder = find_exits(source.name, exits)
+    if folder is None:
         return None
     try:
-        return load_adapters(folder, _base_hash(source), *sizes)
+        return load_adapters(
+            folder, _base_hash(source), config.num_hidden_layers, config.hidden_size
+        )
     except InvalidArgument as error:
+        if exits != AUTO:
+            raise
         log.warning("early exits beside the model are left out", reason=error.why)
         return None
 

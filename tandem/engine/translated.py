@@ -39,6 +39,7 @@ class TranslatedEngine:
         self.vocabulary_hash = vocabulary_hash
         self.eos_token_ids = eos_token_ids
         self.context_length = engine.context_length
+        self.exit_depths: tuple[float, ...] = ()  # a draft model has none
         self.kv_bytes_per_token = SPARE * engine.kv_bytes_per_token
         self._engine = engine
         self._open: set[TranslatedSession] = set()

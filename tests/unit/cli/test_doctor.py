@@ -33,7 +33,15 @@ def test_this_installation_and_the_demo_pair_are_good(monkeypatch: pytest.Monkey
     assert ended.exit_code == 0, ended.stdout
     assert outcome["ok"]
     names = {found["name"] for found in outcome["checks"]}
-    assert {"python", "torch", "grpc", "protobuf freshness", "port", "one vocabulary"} <= names
+    assert {
+        "python",
+        "torch",
+        "grpc",
+        "protobuf freshness",
+        "port",
+        "early exits",
+        "one vocabulary",
+    } <= names
 
 
 def test_a_bad_check_says_what_to_do_and_does_not_end_the_others(tmp_path: Path) -> None:
@@ -124,3 +132,20 @@ def test_a_check_is_one_line() -> None:
 
     assert check("it", fail, "mend it").line() == "bad  it: two lines; mend it"
     assert check("it", lambda: "fine", "mend it").line() == "ok   it: fine"
+
+
+def test_early_exits_that_do_not_fit_are_bad(tmp_path: Path) -> None:
+    models = REPOSITORY / "models"
+    shutil.copytree(models / "demo-draft", tmp_path / "my-target")
+    shutil.copytree(models / "demo-exits", tmp_path / "my-exits")
+    for exits, found in (
+        ("auto", "trained for another model"),
+        (str(tmp_path), "exits.json cannot be read"),
+    ):
+        ended = doctor("--target", str(tmp_path / "my-target"), "--exits", exits)
+        (bad,) = [line for line in ended.stdout.splitlines() if line.startswith("bad")]
+        assert bad.startswith("bad  early exits: exits: ")
+        assert found in bad
+        assert "tandem train-exits" in bad
+    ended = doctor("--target", str(tmp_path / "my-target"), "--exits", "none")
+    assert "ok   early exits: none wanted" in ended.stdout.splitlines()

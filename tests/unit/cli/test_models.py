@@ -69,3 +69,10 @@ def test_a_device_that_is_not_there() -> None:
     code, words = refusal("--device-draft", "tpu")
     assert code == 2
     assert "--device-draft: 'tpu' is neither cpu nor cuda" in words
+
+
+def test_exits_of_another_model_are_refused(tmp_path: Path) -> None:
+    exits = DEMO_DRAFT.with_name("demo-exits")
+    code, words = refusal("--target", str(DEMO_DRAFT), "--exits", str(exits))
+    assert code == 2
+    assert f"--exits: {exits} was trained for another model: base_hash is" in words

@@ -45,6 +45,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> stages.Settings:
         draft_size=TINY,
         vocab_size=320,
         blocks_per_batch=1,
+        exit_texts=60,
+        exit_rank=4,
+        exit_steps=4,
     )
     for stage in stages.STAGES:
         stages.run_stage(stage, settings)
