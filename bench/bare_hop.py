@@ -1,19 +1,23 @@
 """The floor of the gRPC hop: a bare stream between two pinned processes that idle as a pair does.
 
 The client reads through as many bytes as a draft's weights, sends a small message, the server reads
-through the target's and answers; the hop is what the round took beside the two. So it pays for cold
-caches and a sleeping core as a real round does, and for gRPC and the event loop, but for no code of
+through the target's and answers; the hop is what the round took beside the two. The reading is done
+on a thread of its own, as model work must be. So the floor pays for cold caches, sleeping cores and
+handovers between threads as a real round does, and for gRPC and the event loop, but for no code of
 ours. `python -m bench.bare_hop BYTES` is the server. Must not import torch.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 import sys
+import threading
 import time
 from math import prod
 from pathlib import Path
+from queue import SimpleQueue
 from statistics import median
 from typing import Any
 
@@ -53,29 +57,28 @@ def measure_bare_hop(draft_bytes: int, target_bytes: int, drafts: int, rounds: i
 
 
 async def _rounds(address: str, draft_bytes: int, drafts: int, rounds: int) -> list[float]:
-    weights = _weights(draft_bytes)
+    engine = _ReadingThread(draft_bytes)
     hops_s = []
     async with grpc.aio.insecure_channel(address) as channel:
         call: Any = channel.stream_stream(METHOD)()
         for _ in range(rounds + WARM_UP_ROUNDS):
-            for _ in range(drafts):
-                _read_through(weights)
             started_s = time.perf_counter()
+            drafting_s = await engine.read_through(drafts)
             await call.write(bytes(MESSAGE_BYTES))
             answer = await call.read()
             ended_s = time.perf_counter()
             assert isinstance(answer, bytes), "the server answers every message"
-            hops_s.append(ended_s - started_s - struct.unpack_from("d", answer)[0])
+            hops_s.append(ended_s - started_s - drafting_s - struct.unpack_from("d", answer)[0])
         call.cancel()
     return hops_s
 
 
 async def _serve(target_bytes: int) -> None:
-    weights = _weights(target_bytes)
+    engine = _ReadingThread(target_bytes)
 
     async def answer(_: object, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
         while isinstance(await context.read(), bytes):
-            took_s = _read_through(weights)
+            took_s = await engine.read_through(1)
             await context.write(struct.pack("d", took_s).ljust(MESSAGE_BYTES, b"\0"))
 
     handlers: dict[str, Any] = {"Round": grpc.stream_stream_rpc_method_handler(answer)}
@@ -87,15 +90,29 @@ async def _serve(target_bytes: int) -> None:
     await server.wait_for_termination()
 
 
-def _weights(size_bytes: int) -> np.ndarray:
-    return np.ones(max(1, size_bytes // 4), np.float32)
+class _ReadingThread:
+    """Reads through `size_bytes` of weights as passes over one token do, on a thread of its own."""
 
+    def __init__(self, size_bytes: int) -> None:
+        self._weights = np.ones(max(1, size_bytes // 4), np.float32)
+        self._inbox: SimpleQueue[tuple[int, asyncio.Future[float]]] = SimpleQueue()
+        self._loop = asyncio.get_running_loop()
+        threading.Thread(target=self._run, daemon=True).start()
 
-def _read_through(weights: np.ndarray) -> float:
-    """Read every byte once, as a pass over one token does; returns the seconds it took."""
-    started_s = time.perf_counter()
-    weights.sum()
-    return time.perf_counter() - started_s
+    def read_through(self, times: int) -> asyncio.Future[float]:
+        """The seconds that reading every byte so many times took."""
+        future: asyncio.Future[float] = self._loop.create_future()
+        self._inbox.put((times, future))
+        return future
+
+    def _run(self) -> None:
+        while True:
+            times, future = self._inbox.get()
+            started_s = time.perf_counter()
+            for _ in range(times):
+                self._weights.sum()
+            took_s = time.perf_counter() - started_s
+            self._loop.call_soon_threadsafe(future.set_result, took_s)
 
 
 if __name__ == "__main__":

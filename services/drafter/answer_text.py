@@ -16,17 +16,26 @@ class AnswerText:
     def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...]) -> None:
         self._detokenizer = tokenizer.detokenizer()
         self._stops = StopStrings(stops)
+        self._looks_for_stops = bool(stops)
+        self._unread: list[int] = []
         self._pieces: list[str] = []
         self._stopped = False
 
     def completes_stop(self, token_id: int) -> bool:
         """Take the next token; True when a stop string is complete with it."""
+        if not self._looks_for_stops:
+            self._unread.append(token_id)  # read when the text is asked for: a round waits for this
+            return False
         piece, self._stopped = self._stops.push(self._detokenizer.push((token_id,)))
         self._pieces.append(piece)
         return self._stopped
 
     def take(self, count: int) -> str:
         """The text that became final with the next `count` tokens."""
+        if not self._looks_for_stops:
+            token_ids = self._unread[:count]
+            del self._unread[:count]
+            return self._detokenizer.push(token_ids)
         text = "".join(self._pieces[:count])
         del self._pieces[:count]
         return text

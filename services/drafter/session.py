@@ -1,7 +1,8 @@
 """One request at the drafter: an `EdgeMachine` between the draft engine and the verifier's stream.
 
-Invariant: one task drives the machine; everything that happens (frames, drafts, stream ends, ticks)
-reaches it through one queue, in order. Must not import torch.
+Invariant: the machine is used on the event loop only, by one thing that happens (a frame, a draft,
+a stream's end, a tick) after the other; each is handled as it arrives, since a round waits for it.
+Must not import torch.
 """
 
 from __future__ import annotations
@@ -41,6 +42,9 @@ STANDSTILL_S = 1.0
 MAX_RESYNCS = 3
 MAX_BACKOFF_S = 1.0
 CANCEL_FLUSH_S = 0.2
+RELAY_HOLD_S = 0.003
+"""How long committed text may wait for the drafts that follow it: relaying it costs time of the
+processor that the next round waits for, and while the cloud verifies there is time for it."""
 
 _BROKEN = frozenset(
     {
@@ -96,12 +100,15 @@ class DrafterSession:
         self.machine = machine
         self.traffic = traffic
         self._open_stream = open_stream
-        self._inbox: asyncio.Queue[_Happening] = asyncio.Queue()
-        self._works = DraftWorks(machine, thread, kv, self._inbox.put_nowait)
+        self._works = DraftWorks(machine, thread, kv, self._happen)
+        self._relayable = asyncio.Event()
+        self._holding: asyncio.TimerHandle | None = None
+        self._failure: Exception | None = None
         self._stream: VerifierStream | None = None
         self._farewells = farewells
         self._commits: list[Commit] = []
         self._finish: Finish | None = None
+        self._ended = False
         self._failures = 0
         self._resyncs = 0
         self._admitted = False
@@ -113,19 +120,49 @@ class DrafterSession:
         refuses or stays lost; closing the iterator cancels the request at the cloud."""
         ticking = asyncio.create_task(self._tick())
         try:
-            self._connect()
-            self._pump()
-            while self._finish is None:
-                self._handle(await self._inbox.get())
-                self._pump()
+            self._happen(_Retry())
+            ended = False
+            while not ended:
+                await self._relayable.wait()
+                self._relayable.clear()
+                ended = self._ended  # as of the commits taken now: more may come while they leave
                 for commit in self._take_commits():
                     yield commit
+            if self._failure is not None:
+                raise self._failure
         finally:
             ticking.cancel()
+            self._ended = True
             self._apply(self.machine.cancel())
             self._close()
-        if self._finish.reason is FinishReason.ERROR:
+        if self._finish is not None and self._finish.reason is FinishReason.ERROR:
             raise Unavailable(f"the cloud is lost: {self._describe_last_error()}")
+
+    def _happen(self, happening: _Happening) -> None:
+        """Take one thing in: the machine, the draft work that is due, then whoever wants text."""
+        if self._ended:
+            return
+        try:
+            self._handle(happening)
+            self._pump()
+        except Exception as error:  # raised again by `commits`
+            self._failure = error
+        self._ended = self._finish is not None or self._failure is not None
+        self._relay()
+
+    def _relay(self) -> None:
+        """Let `commits` go on: at once when the edge has nothing to draft, else a little later."""
+        if self._ended or (self._commits and self._works.idle):
+            self._relay_now()
+        elif self._commits and self._holding is None:
+            loop = asyncio.get_running_loop()
+            self._holding = loop.call_later(RELAY_HOLD_S, self._relay_now)
+
+    def _relay_now(self) -> None:
+        if self._holding is not None:
+            self._holding.cancel()
+            self._holding = None
+        self._relayable.set()
 
     def _handle(self, happening: _Happening) -> None:
         match happening:
@@ -182,18 +219,15 @@ class DrafterSession:
     def _connect(self) -> None:
         if self.machine.phase != "connecting" or self._stream is not None:
             return
-        inbox = self._inbox
         self._opened = False
         self._stream = self._open_stream(
-            lambda message: inbox.put_nowait(_Frame(message)),
-            lambda error: inbox.put_nowait(_StreamEnd(error)),
+            lambda message: self._happen(_Frame(message)),
+            lambda error: self._happen(_StreamEnd(error)),
         )
         self._apply(self.machine.connect(time.monotonic()))
 
     def _pump(self) -> None:
         """Start the draft work that is due."""
-        if self._finish is not None:
-            return
         while (work := self.machine.work(time.monotonic())) is not None:
             self._works.start(work)
 
@@ -230,7 +264,7 @@ class DrafterSession:
             self._stream = None
         delay_s = min(MAX_BACKOFF_S, 0.05 * 2**self._failures) if self._failures else 0.0
         self._failures += 1
-        asyncio.get_running_loop().call_later(delay_s, self._inbox.put_nowait, _Retry())
+        asyncio.get_running_loop().call_later(delay_s, self._happen, _Retry())
 
     def _close_later(self, stream: VerifierStream, flush_s: float, lost: bool) -> None:
         task = asyncio.create_task(stream.close(flush_s, lost))
@@ -251,7 +285,7 @@ class DrafterSession:
                 now = time.monotonic()
                 # After a standstill of this process, the cloud's signs of life come in only now.
                 if now - slept_s < STANDSTILL_S:
-                    self._inbox.put_nowait(_Tick(now))
+                    self._happen(_Tick(now))
 
     def _describe_last_error(self) -> str:
         if isinstance(self._last_error, grpc.aio.AioRpcError):

@@ -44,6 +44,7 @@ class VerifierSession:
         self._series = series
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
+        self._kv: Session | None = None
         self._ticket: Ticket[Any] | None = None
 
     async def run(
@@ -84,31 +85,39 @@ class VerifierSession:
             if frame is None:
                 return
             answers = self._machine.receive(self._codec.decode(frame))
+            self._submit_due()
             self._wake.set()
             if answers:
                 await self._send(answers)
 
     async def _work(self, capacity: int) -> None:
-        async with self._thread.session(capacity) as kv:
-            await self._pass_after_pass(kv)
+        async with self._thread.session(capacity) as self._kv:
+            await self._pass_after_pass()
 
-    async def _pass_after_pass(self, kv: Session) -> NoReturn:
+    def _submit_due(self) -> None:
+        """Hand the pass that is due to the engine; one at a time."""
+        if self._kv is None or self._ticket is not None:
+            return
+        work = self._machine.work()
+        if work is not None:
+            job = VerifyJob(self._kv, work, self._machine.sampling, self._machine.rule)
+            self._ticket = self._thread.submit(job)
+
+    async def _pass_after_pass(self) -> NoReturn:
         while True:
-            work = self._machine.work()
-            if work is None:
+            self._submit_due()
+            if self._ticket is None:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            self._ticket = self._thread.submit(
-                VerifyJob(kv, work, self._machine.sampling, self._machine.rule)
-            )
             done = await self._ticket.future
+            self._ticket = None
             cost = done.cost
-            self._series.verify_step.observe(cost.model_s)
             answers = self._machine.complete(
                 done.value, Work(cost.model_s, cost.queue_s, cost.batch_size)
             )
             await self._send(answers)
+            self._series.verify_step.observe(cost.model_s)
 
     async def _send(self, messages: Sequence[CloudMessage]) -> None:
         async with self._writing:

@@ -77,11 +77,9 @@ class Ticket(Generic[Result]):
         cost = Cost(queue_s, ended_s - self.started_s, self.batch_size)
         return Done(self.job.result(), cost)
 
-    def post(self, done: Done[Result]) -> None:
-        self._loop.call_soon_threadsafe(_settle, self.future, done, None)
-
-    def fail(self, error: Exception) -> None:
-        self._loop.call_soon_threadsafe(_settle, self.future, None, error)
+    def post(self, outcome: Done[Result] | Exception) -> None:
+        """Wake whoever waits; from here on the event loop competes with the calling thread."""
+        self._loop.call_soon_threadsafe(_settle, self.future, outcome)
 
 
 class EngineThread:
@@ -117,12 +115,12 @@ class EngineThread:
         future: asyncio.Future[Result] = loop.create_future()
 
         def run() -> None:
+            outcome: Result | Exception
             try:
-                value = function()
+                outcome = function()
             except Exception as error:
-                loop.call_soon_threadsafe(_settle, future, None, error)
-            else:
-                loop.call_soon_threadsafe(_settle, future, value, None)
+                outcome = error
+            loop.call_soon_threadsafe(_settle, future, outcome)
 
         self._put(run)
         return future
@@ -165,7 +163,7 @@ class EngineThread:
             if self._active:
                 self._pass(list(self._active))
         for ticket in self._active:
-            ticket.fail(Unavailable("the engine stopped under the job"))
+            ticket.post(Unavailable("the engine stopped under the job"))
 
     def _receive(self) -> bool:
         """Take what was handed over, waiting only when there is nothing else to do."""
@@ -188,7 +186,7 @@ class EngineThread:
         error is not another's."""
         started_s = time.perf_counter()
         try:
-            finished = self._forward(tickets, started_s)
+            outcomes = self._forward(tickets, started_s)
         except ForwardCancelled:
             return
         except Exception as error:
@@ -196,37 +194,40 @@ class EngineThread:
                 for ticket in tickets:
                     self._pass([ticket])
                 return
-            self._active.remove(tickets[0])
-            tickets[0].fail(error)
-            return
-        for ticket in finished:
+            outcomes = [(tickets[0], error)]
+        else:
+            self._on_pass(time.perf_counter() - started_s, len(tickets))
+        for ticket, _ in outcomes:
             self._active.remove(ticket)
-        self._on_pass(time.perf_counter() - started_s, len(tickets))
+        # Last: a loop that is awake waits for the interpreter as long as this thread has it.
+        for ticket, outcome in outcomes:
+            ticket.post(outcome)
 
-    def _forward(self, tickets: list[Ticket[object]], started_s: float) -> list[Ticket[object]]:
+    def _forward(
+        self, tickets: list[Ticket[object]], started_s: float
+    ) -> list[tuple[Ticket[object], Done[object] | Exception]]:
+        """The jobs that this pass finished, with what became of each."""
         segments = [ticket.job.segment() for ticket in tickets]
         logits = self.engine.forward(
             segments, cancelled=lambda: all(ticket.cancelled for ticket in tickets)
         )
-        finished = []
+        outcomes: list[tuple[Ticket[object], Done[object] | Exception]] = []
         for ticket, rows in zip(tickets, logits, strict=True):
             ticket.started_s = ticket.started_s or started_s
             ticket.batch_size = max(ticket.batch_size, len(tickets))
             try:
-                if not ticket.job.take(rows):
-                    continue
-                ticket.post(ticket.done())
+                if ticket.job.take(rows):
+                    outcomes.append((ticket, ticket.done()))
             except Exception as error:  # the job's own; its neighbours' passes stand
-                ticket.fail(error)
-            finished.append(ticket)
-        return finished
+                outcomes.append((ticket, error))
+        return outcomes
 
 
-def _settle(future: asyncio.Future[Any], value: object, error: Exception | None) -> None:
+def _settle(future: asyncio.Future[Any], outcome: object) -> None:
     """On the event loop: bring an outcome to whoever still waits for it."""
     if future.done():
         return
-    if error is not None:
-        future.set_exception(error)
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
     else:
-        future.set_result(value)
+        future.set_result(outcome)

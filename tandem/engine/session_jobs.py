@@ -16,7 +16,7 @@ from tandem.policy.draft_laws import law_to_draft_from
 from tandem.policy.presets import Preset
 from tandem.protocol.cloud import VerifyWork
 from tandem.protocol.outputs import Drafted, DraftWork
-from tandem.protocol.rules import AcceptanceRule
+from tandem.protocol.rules import AcceptanceRule, TargetLaw
 
 OnDraft = Callable[[Drafted, int, float], None]
 
@@ -116,8 +116,8 @@ class BranchJob(DraftJob):
 
 
 class VerifyJob:
-    """One pass over a work's tokens; the result is its `wanted` laws, float32 [vocabulary], as far
-    as the acceptance rule still needs them."""
+    """One pass over a work's tokens; the result is its `wanted` laws, float32 [vocabulary], or what
+    the acceptance rule needs of them."""
 
     def __init__(
         self, session: Session, work: VerifyWork, sampling: Sampling, rule: AcceptanceRule
@@ -126,7 +126,7 @@ class VerifyJob:
         self._work = work
         self._sampling = sampling
         self._rule = rule
-        self._laws: list[Array] = []
+        self._laws: list[TargetLaw] = []
 
     def segment(self) -> Segment:
         self._session.rollback(self._work.keep)
@@ -138,5 +138,5 @@ class VerifyJob:
         self._laws = [self._rule.prepare(law, first + i) for i, law in enumerate(laws)]
         return True
 
-    def result(self) -> list[Array]:
+    def result(self) -> list[TargetLaw]:
         return self._laws

@@ -33,7 +33,7 @@ from tandem.protocol.messages import (
     Verdict,
     Work,
 )
-from tandem.protocol.rules import Proposal, acceptance_rule, answer_rule
+from tandem.protocol.rules import Proposal, TargetLaw, acceptance_rule, answer_rule, law_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class CloudMachine:
         self._pending: deque[Proposal] = deque()
         self._ready = 0
         self._next_base = len(self.committed)
-        self._frontier_law: Array | None = None
+        self._frontier_law: TargetLaw | None = None
         self._refused_law: Array | None = None
         self._in_flight: VerifyWork | None = None
         self._ended = False
@@ -158,7 +158,7 @@ class CloudMachine:
             return False
         return self.target_passes == 0 or self._schedule.decode_when_idle
 
-    def complete(self, target_laws: Sequence[Array], cost: Work) -> list[CloudMessage]:
+    def complete(self, target_laws: Sequence[TargetLaw], cost: Work) -> list[CloudMessage]:
         """Take the laws of the work in flight ([wanted, vocabulary], after sampling settings)."""
         work = self._in_flight
         if work is None:
@@ -174,7 +174,7 @@ class CloudMachine:
             laws.insert(0, self._frontier_law)
         return self._judge(laws, work, replace(cost, target_passes=self.target_passes))
 
-    def _judge(self, laws: list[Array], work: VerifyWork, cost: Work) -> list[CloudMessage]:
+    def _judge(self, laws: list[TargetLaw], work: VerifyWork, cost: Work) -> list[CloudMessage]:
         """Judge the drafts of `work`; laws[i] speaks of the i-th position from the frontier on.
 
         Drafts that came while the pass ran wait for their own: a whole chunk gets one verdict, so
@@ -200,7 +200,7 @@ class CloudMachine:
             return [Tokens(*frame, token_ids=(outcome,), work=cost)]
         return self._refuse_at_once()
 
-    def _own_token(self, law: Array, accepted: int) -> int | None:
+    def _own_token(self, law: TargetLaw, accepted: int) -> int | None:
         """A bonus or idle token at the frontier, or None with the law kept for the next draft."""
         bonus = bool(accepted) and self._schedule.bonus
         if self._pending or not (bonus or self._schedule.decode_when_idle):
@@ -210,14 +210,14 @@ class CloudMachine:
         self.committed.append(token)
         return token
 
-    def _refuse(self, law: Array, base: int, accepted: int, cost: Work) -> Verdict:
+    def _refuse(self, law: TargetLaw, base: int, accepted: int, cost: Work) -> Verdict:
         """End the epoch at the frontier: commit the recovered token, or let the edge draw it."""
         outcome = self._answers.answer(law, self._pending[0], base + accepted)
         self._end_epoch(base + accepted)
         if isinstance(outcome, int):
             self.committed.append(outcome)
         else:
-            self._refused_law = law
+            self._refused_law = law_of(law)
         return Verdict(
             self.session,
             self.epoch,

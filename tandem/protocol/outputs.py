@@ -197,7 +197,7 @@ class EdgeStats:
         if self._round_started_s is not None:
             round_s = now - self._round_started_s
             self.round_s += round_s
-            self.hops_s.append(round_s - self._round_draft_s - work.verify_s - work.queue_s)
+            self.hops_s.append(round_s - self._round_draft_s - work.verify_s)
         self.abandon_round()
 
     def abandon_round(self) -> None:

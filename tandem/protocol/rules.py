@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-import numpy as np
-
 from tandem.core.acceptance import accepts, recover, sample_draft, sample_target
 from tandem.core.chance import Chance
 from tandem.core.laws import Array
@@ -31,6 +29,10 @@ class Proposal:
     draft_probs: Array | None = None
 
 
+TargetLaw = Array | int
+"""The target's law at a position, or its token where the rule has already decided it."""
+
+
 class AcceptanceRule(Protocol):
     """How tokens are drawn on either side, and when a draft counts as the target's own."""
 
@@ -40,17 +42,17 @@ class AcceptanceRule(Protocol):
     def rivals(self, draft_probs: Array, token_id: int, position: int, count: int) -> Rivals:
         """Tokens that may well come in the place of the draft `token_id`, the likeliest first."""
 
-    def prepare(self, target_probs: Array, position: int) -> Array:
+    def prepare(self, target_probs: Array, position: int) -> TargetLaw:
         """The law reduced to what judging needs, computed where the laws are: judging with it gives
         what judging with the law itself gives."""
 
-    def own_token(self, target_probs: Array, position: int) -> int:
+    def own_token(self, target: TargetLaw, position: int) -> int:
         """The cloud's token where it judges no draft."""
 
-    def accepts(self, target_probs: Array, proposal: Proposal, position: int) -> bool:
+    def accepts(self, target: TargetLaw, proposal: Proposal, position: int) -> bool:
         """Whether the draft stands."""
 
-    def recovered(self, target_probs: Array, proposal: Proposal, position: int) -> int:
+    def recovered(self, target: TargetLaw, proposal: Proposal, position: int) -> int:
         """The token in place of a refused draft, drawn where both laws are known."""
 
 
@@ -66,22 +68,22 @@ class RejectionRule:
     def rivals(self, draft_probs: Array, token_id: int, position: int, count: int) -> Rivals:
         return likely_rivals(draft_probs, token_id, count)
 
-    def prepare(self, target_probs: Array, position: int) -> Array:
+    def prepare(self, target_probs: Array, position: int) -> TargetLaw:
         return target_probs
 
-    def own_token(self, target_probs: Array, position: int) -> int:
-        return sample_target(target_probs, self.chance, position)
+    def own_token(self, target: TargetLaw, position: int) -> int:
+        return sample_target(law_of(target), self.chance, position)
 
-    def accepts(self, target_probs: Array, proposal: Proposal, position: int) -> bool:
+    def accepts(self, target: TargetLaw, proposal: Proposal, position: int) -> bool:
         draft_prob = proposal.draft_prob
         if draft_prob is None:
             assert proposal.draft_probs is not None, "a proposal carries a probability or a law"
             draft_prob = proposal.draft_probs[proposal.token_id]
-        return accepts(target_probs, proposal.token_id, draft_prob, self.chance, position)
+        return accepts(law_of(target), proposal.token_id, draft_prob, self.chance, position)
 
-    def recovered(self, target_probs: Array, proposal: Proposal, position: int) -> int:
+    def recovered(self, target: TargetLaw, proposal: Proposal, position: int) -> int:
         assert proposal.draft_probs is not None, "drawing from the residual needs the draft law"
-        return recover(target_probs, proposal.draft_probs, self.chance, position)
+        return recover(law_of(target), proposal.draft_probs, self.chance, position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,26 +98,30 @@ class SharedNoiseRule:
     def rivals(self, draft_probs: Array, token_id: int, position: int, count: int) -> Rivals:
         return coupled_rivals(draft_probs, token_id, self.seed, position, count)
 
-    def prepare(self, target_probs: Array, position: int) -> Array:
-        """One-hot on the target's token: the noise decides it, whatever the drafts."""
-        decided = np.zeros_like(target_probs)
-        decided[coupled_token(target_probs, self.seed, position)] = 1
-        return decided
-
-    def own_token(self, target_probs: Array, position: int) -> int:
+    def prepare(self, target_probs: Array, position: int) -> TargetLaw:
+        """The target's token: the noise decides it, whatever the drafts."""
         return coupled_token(target_probs, self.seed, position)
 
-    def accepts(self, target_probs: Array, proposal: Proposal, position: int) -> bool:
-        return self.own_token(target_probs, position) == proposal.token_id
+    def own_token(self, target: TargetLaw, position: int) -> int:
+        return target if isinstance(target, int) else coupled_token(target, self.seed, position)
 
-    def recovered(self, target_probs: Array, proposal: Proposal, position: int) -> int:
-        return self.own_token(target_probs, position)
+    def accepts(self, target: TargetLaw, proposal: Proposal, position: int) -> bool:
+        return self.own_token(target, position) == proposal.token_id
+
+    def recovered(self, target: TargetLaw, proposal: Proposal, position: int) -> int:
+        return self.own_token(target, position)
+
+
+def law_of(target: TargetLaw) -> Array:
+    """The law itself, for rules and answers that need more than a token of it."""
+    assert not isinstance(target, int), "this rule judges by whole laws"
+    return target
 
 
 class AnswerRule(Protocol):
     """What a refusal carries back to the edge."""
 
-    def answer(self, target_probs: Array, proposal: Proposal, position: int) -> Outcome:
+    def answer(self, target: TargetLaw, proposal: Proposal, position: int) -> Outcome:
         """The outcome of the verdict that refuses `proposal`."""
 
 
@@ -125,16 +131,16 @@ class TokenAnswer:
 
     rule: AcceptanceRule
 
-    def answer(self, target_probs: Array, proposal: Proposal, position: int) -> Outcome:
-        return self.rule.recovered(target_probs, proposal, position)
+    def answer(self, target: TargetLaw, proposal: Proposal, position: int) -> Outcome:
+        return self.rule.recovered(target, proposal, position)
 
 
 @dataclass(frozen=True, slots=True)
 class FullLawAnswer:
     """DSSD: the whole target law, the edge draws."""
 
-    def answer(self, target_probs: Array, proposal: Proposal, position: int) -> Outcome:
-        return FullAnswer(target_probs)
+    def answer(self, target: TargetLaw, proposal: Proposal, position: int) -> Outcome:
+        return FullAnswer(law_of(target))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +151,8 @@ class LosslessSparseAnswer:
     top: int
     tail_draws: int
 
-    def answer(self, target_probs: Array, proposal: Proposal, position: int) -> Outcome:
+    def answer(self, target: TargetLaw, proposal: Proposal, position: int) -> Outcome:
+        target_probs = law_of(target)
         return make_sparse_answer(target_probs, self.top, self.tail_draws, self.chance, position)
 
 

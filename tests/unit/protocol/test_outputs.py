@@ -34,10 +34,10 @@ def test_a_hop_is_a_round_without_the_models() -> None:
     stats.count_drafts(3, draft_s=0.25)
     stats.end_round(Work(verify_s=0.125, queue_s=0.125), 2.0)
     assert stats.round_s == 1.0
-    assert stats.hops_s == [0.5]
-    assert stats.hop_median_s == 0.5
+    assert stats.hops_s == [0.625]
+    assert stats.hop_median_s == 0.625
     stats.end_round(Work(), 9.0)
-    assert stats.hops_s == [0.5], "no round had begun"
+    assert stats.hops_s == [0.625], "no round had begun"
 
 
 def test_a_round_that_a_loss_ended_says_nothing() -> None:
