@@ -33,7 +33,7 @@ def measure_draft_step(model: str, bursts: int, context: int, seed: int) -> list
 
 def _measure(model: str, bursts: int, context: int, seed: int) -> list[Row]:
     torch.set_num_threads(1)
-    engine = load_engine(model)
+    engine = load_engine(model, drafts=True)
     reference: PreTrainedModel
     reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     token_ids = _token_ids(context, engine.vocabulary_size, seed)

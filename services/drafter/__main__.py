@@ -37,7 +37,12 @@ def _load(settings: DrafterSettings) -> tuple[Engine, Tokenizer]:
     from tandem.engine.pairing import fit_draft, load_target_tokenizer
 
     engine = load_engine(
-        settings.model, settings.device, settings.dtype, settings.threads, settings.revision
+        settings.model,
+        settings.device,
+        settings.dtype,
+        settings.threads,
+        settings.revision,
+        drafts=True,
     )
     tokenizer = load_tokenizer(settings.model, settings.revision)
     if settings.target_tokenizer is None:

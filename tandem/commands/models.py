@@ -115,6 +115,7 @@ def load_model(choice: ModelChoice, side: str) -> Engine:
             choice.threads,
             choice.revision,
             choice.exits,
+            drafts=side == "draft",
         )
     except InvalidArgument as error:
         if error.field in ("device", "dtype"):

@@ -26,7 +26,8 @@ class HuggingFaceEngine:
 
     `vocabulary_size` drops the logits beyond it: models of one family pad their vocabulary to
     different sizes, with rows that no token has. `lean=False` keeps the general path for a model
-    that the lean one would serve. `exits` are early exits that segments may read. Raises
+    that the lean one would serve. `exits` are early exits that segments may read. `single_rows` is
+    for an engine that mostly feeds one token at a time, as a drafter's does. Raises
     InvalidArgument("model") for a model whose attention cannot be packed.
     """
 
@@ -40,6 +41,7 @@ class HuggingFaceEngine:
         vocabulary_size: int | None = None,
         lean: bool = True,
         exits: ExitAdapters | None = None,
+        single_rows: bool = False,
     ) -> None:
         model.train(False)
         model.requires_grad_(False)
@@ -56,7 +58,9 @@ class HuggingFaceEngine:
         self.exit_depths: tuple[float, ...] = early.depths if early else ()
         if early and not self.lean:
             general.read(early)
-        self._run = LeanForward(model, layers, early) if self.lean else general
+        self._run = (
+            LeanForward(model, layers, early, single_rows=single_rows) if self.lean else general
+        )
         self._pool = KvPool(layers, model.dtype, model.device)
         self.kv_bytes_per_token = self._pool.bytes_per_token
         check_sessions(self, 1e-3 if model.dtype == torch.float32 else 0.1)

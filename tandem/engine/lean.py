@@ -1,8 +1,10 @@
 """The Llama family's forward pass with as few operations as possible, over the model's own weights.
 
 At a few million parameters the time of a decoding step is the number of operations, so weights that
-multiply the same input are fused (the model's own parameters become views of the fused ones) and
-rotary tables are kept. Equal to the general path within 1e-5 in float32.
+multiply the same input are fused and rotary tables are kept; at more it is the reading of weights,
+so they are laid out for it (`linear`). The model's own are given up layer by layer: whoever holds
+the model holds no second copy, but cannot run it any more. Equal to the general path within 1e-5 in
+float32.
 """
 
 from typing import Any
@@ -21,6 +23,7 @@ from transformers import (
 from tandem.engine.attention import attend_pack
 from tandem.engine.exit_pass import EarlyExits
 from tandem.engine.kv import LayerShape
+from tandem.engine.linear import Linear, make_linear
 from tandem.engine.pack import Pack
 
 Module = Any  # transformers types its modules by what all of them have, not by their parts
@@ -43,22 +46,31 @@ def lean_forward_serves(model: PreTrainedModel) -> bool:
 
 
 class LeanForward:
-    """Runs packs like `GeneralForward`, for models that `lean_forward_serves`."""
+    """Runs packs like `GeneralForward`, for models that `lean_forward_serves`.
+
+    `single_rows`: what most passes are made of, see `make_linear`.
+    """
 
     def __init__(
-        self, model: PreTrainedModel, shapes: list[LayerShape], exits: EarlyExits | None = None
+        self,
+        model: PreTrainedModel,
+        shapes: list[LayerShape],
+        exits: EarlyExits | None = None,
+        *,
+        single_rows: bool,
     ) -> None:
         self._exits = exits
         decoder: Module = model.model
-        self._embedding: Tensor = decoder.embed_tokens.weight
-        self._head: Tensor = model.lm_head.weight
+        self._embedding: Tensor = decoder.embed_tokens.weight.detach()
         self._norm = _rms_norm(decoder.norm)
         self._rotary = _Rotary(decoder.rotary_emb, self._embedding)
         with torch.inference_mode(False), torch.no_grad():
             self._layers = [
-                _Layer(layer, index, shape)
+                _Layer(layer, index, shape, single_rows)
                 for index, (layer, shape) in enumerate(zip(decoder.layers, shapes, strict=True))
             ]
+            head: Tensor = model.lm_head.weight.detach()
+            self._head = make_linear(head, None, single_rows=single_rows)  # tied: a second copy
 
     @torch.inference_mode()
     def __call__(self, pack: Pack) -> Tensor:
@@ -70,32 +82,32 @@ class LeanForward:
             pack.check_cancelled()
             hidden = layer(hidden, turn, pack, None)
             if exits is not None:
-                exits.after(index, hidden, pack, self._early_logits)
+                exits.after(index, hidden, pack, self._logits)
         pack.check_cancelled()
         rows = None if pack.wanted == hidden.shape[0] else pack.wanted_rows()
         hidden = self._layers[-1](hidden, turn, pack, rows)
-        return functional.linear(self._norm(hidden), self._head)
+        return self._logits(hidden)
 
-    def _early_logits(self, hidden: Tensor) -> Tensor:
-        """[rows, size] -> [rows, vocabulary]; a few rows the other way round, where a guess may
-        round otherwise: for 5 rows of float32 that took 0.6 of the time."""
-        return torch.mm(self._head, self._norm(hidden).t()).t()
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """[rows, size] -> [rows, vocabulary]."""
+        return self._head(self._norm(hidden))
 
 
 class _Layer:
     """One decoder layer: attention and gated feed-forward block, each after an RMS norm."""
 
-    def __init__(self, layer: Module, index: int, shape: LayerShape) -> None:
+    def __init__(self, layer: Module, index: int, shape: LayerShape, single_rows: bool) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self._index, self._window = index, shape.window
         self._scaling: float = attention.scaling
         self._head_size = shape.key_size
-        self._qkv, self._qkv_bias = _fuse(attention.q_proj, attention.k_proj, attention.v_proj)
         self._kv_heads = shape.kv_heads
         self._heads = attention.q_proj.weight.shape[0] // shape.key_size
-        self._gate_up, self._gate_up_bias = _fuse(mlp.gate_proj, mlp.up_proj)
-        self._out, self._out_bias = attention.o_proj.weight.t(), attention.o_proj.bias
-        self._down, self._down_bias = mlp.down_proj.weight.t(), mlp.down_proj.bias
+        query_key_value = attention.q_proj, attention.k_proj, attention.v_proj
+        self._qkv = _take_over(*query_key_value, single_rows=single_rows)
+        self._out = _take_over(attention.o_proj, single_rows=single_rows)
+        self._gate_up = _take_over(mlp.gate_proj, mlp.up_proj, single_rows=single_rows)
+        self._down = _take_over(mlp.down_proj, single_rows=single_rows)
         self._norm = _rms_norm(layer.input_layernorm)
         self._mlp_norm = _rms_norm(layer.post_attention_layernorm)
         self._head_norm = self._fused_head_norm(attention)
@@ -105,7 +117,7 @@ class _Layer:
     ) -> Tensor:
         """hidden [tokens, size] -> the same, or only `rows` of it after attention."""
         tokens, turned_heads = hidden.shape[0], self._heads + self._kv_heads
-        heads = functional.linear(self._norm(hidden), self._qkv, self._qkv_bias)
+        heads = self._qkv(self._norm(hidden))
         heads = heads.view(tokens, -1, self._head_size).transpose(0, 1)
         turned = self._turned(heads[:turned_heads], turn)
         seen = attend_pack(
@@ -119,11 +131,9 @@ class _Layer:
         ).reshape(tokens, -1)
         if rows is not None:
             hidden, seen = hidden[rows], seen[rows]
-        hidden = _add_product(hidden, seen, self._out, self._out_bias)
-        gate, up = functional.linear(
-            self._mlp_norm(hidden), self._gate_up, self._gate_up_bias
-        ).chunk(2, -1)
-        return _add_product(hidden, functional.silu(gate).mul_(up), self._down, self._down_bias)
+        hidden = self._out.add_to(hidden, seen)
+        gate, up = self._gate_up(self._mlp_norm(hidden)).chunk(2, -1)
+        return self._down.add_to(hidden, functional.silu(gate).mul_(up))
 
     def _turned(self, heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """Rotary position embedding of query and key heads [heads, tokens, size]."""
@@ -195,19 +205,11 @@ def _rms_norm(norm: Module) -> _RmsNorm:
     return _RmsNorm(norm.weight, norm.variance_epsilon)
 
 
-def _fuse(*linears: Module) -> tuple[Tensor, Tensor | None]:
-    """One weight for several linear layers of one input; theirs become views of it."""
+def _take_over(*linears: Module, single_rows: bool) -> Linear:
+    """One product for several linear layers of one input, which give their weights up."""
     weight = torch.cat([linear.weight for linear in linears])
-    rows = [linear.weight.shape[0] for linear in linears]
-    for linear, part in zip(linears, weight.split(rows), strict=True):
-        linear.weight = Parameter(part, requires_grad=False)
-    if linears[0].bias is None:
-        return weight, None
-    return weight, torch.cat([linear.bias for linear in linears]).detach()
-
-
-def _add_product(residual: Tensor, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """residual + rows · weight + bias."""
-    if bias is not None:
-        residual = residual + bias
-    return torch.addmm(residual, rows, weight)
+    biases = [linear.bias for linear in linears]
+    bias = None if biases[0] is None else torch.cat(biases).detach()
+    for linear in linears:
+        linear.weight = Parameter(weight.new_empty(0), requires_grad=False)
+    return make_linear(weight.detach(), bias, single_rows=single_rows)

@@ -59,13 +59,15 @@ def load_engine(
     threads: int = 1,
     revision: str | None = None,
     exits: str = NONE,
+    *,
+    drafts: bool = False,
 ) -> HuggingFaceEngine:
     """An engine for the causal language model in a folder, or of that name and commit.
 
     `dtype` is float32, bfloat16 or float16, whatever the file holds. `threads` is how many CPU
     threads torch uses in this process. `exits` is a folder of early-exit adapters for this model,
-    "none", or "auto": those that lie beside the model and fit it. Raises InvalidArgument naming the
-    argument.
+    "none", or "auto": those that lie beside the model and fit it. `drafts`: it will mostly be fed
+    one token at a time. Raises InvalidArgument naming the argument.
     """
     use_threads(threads)
     source = _source(folder_or_name, revision)
@@ -81,6 +83,7 @@ def load_engine(
         eos_token_ids=tokenizer.eos_token_ids if tokenizer else _eos_token_ids(source),
         vocabulary_size=tokenizer.vocabulary_size if tokenizer else None,
         exits=_exits(exits, source, config),
+        single_rows=drafts,
     )
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandem.core.chance import Chance
-from tandem.core.laws import Array
 from tandem.core.truncation import truncate
 from tandem.policy.presets import Preset
 from tandem.protocol.cloud import CloudMachine, CloudModel, VerifyWork
@@ -22,6 +21,7 @@ from tandem.protocol.outputs import (
     Reconnect,
     Send,
 )
+from tandem.protocol.rules import TargetLaw
 from tests.protocol.cases import Answer, ModelPair
 
 VOCABULARY_HASH = "scripted"
@@ -64,7 +64,7 @@ def model_for(models: ModelPair, ends: frozenset[int] = frozenset()) -> CloudMod
     )
 
 
-def laws_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> list[Array]:
+def laws_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> list[TargetLaw]:
     """What a target model answers to a work, reduced to what the rule needs as an engine does."""
     context = (*cloud.committed.since(0)[: work.keep], *work.token_ids)
     ends = range(len(context) - work.wanted + 1, len(context) + 1)
@@ -143,7 +143,7 @@ class Lockstep:
         self._up: deque[tuple[int, EdgeMessage]] = deque()
         self._down: deque[tuple[int, CloudMessage]] = deque()
         self._drafting: list[_Drafting] = []
-        self._judging: tuple[int, list[Array]] | None = None
+        self._judging: tuple[int, list[TargetLaw]] | None = None
         self._apply(self.edge.connect(0.0))
 
     def run(self) -> Answer:

@@ -16,7 +16,7 @@ from tandem.netem.link_model import LinkPair, link_from
 from tandem.netem.simulator import ModelTimes
 from tandem.policy.presets import Preset, Schedule
 from tandem.protocol.outputs import EdgeRequest
-from tandem.protocol.rules import Proposal, RejectionRule
+from tandem.protocol.rules import Proposal, RejectionRule, TargetLaw, law_of
 from tests.protocol.cases import (
     Answer,
     ModelPair,
@@ -85,26 +85,25 @@ def test_presets(method: str, draft_length: int) -> None:
 class AcceptsAll(RejectionRule):
     """Wrong: the draft model's law comes out."""
 
-    def accepts(self, target_probs: Array, proposal: Proposal, position: int) -> bool:
+    def accepts(self, target: TargetLaw, proposal: Proposal, position: int) -> bool:
         return True
 
 
 class RecoversFromTarget(RejectionRule):
     """Wrong: what was refused may come back."""
 
-    def recovered(self, target_probs: Array, proposal: Proposal, position: int) -> int:
-        return self.own_token(target_probs, position)
+    def recovered(self, target: TargetLaw, proposal: Proposal, position: int) -> int:
+        return self.own_token(target, position)
 
 
 class AcceptsUpsideDown(RejectionRule):
     """Wrong: the ratio as DSSD and TSLT print it."""
 
-    def accepts(self, target_probs: Array, proposal: Proposal, position: int) -> bool:
+    def accepts(self, target: TargetLaw, proposal: Proposal, position: int) -> bool:
         assert proposal.draft_probs is not None
         drafted = proposal.draft_probs[proposal.token_id]
-        return self.chance.happens(
-            drafted, target_probs[proposal.token_id], position, Purpose.ACCEPT
-        )
+        wanted = law_of(target)[proposal.token_id]
+        return self.chance.happens(drafted, wanted, position, Purpose.ACCEPT)
 
 
 @pytest.mark.parametrize("wrong", [AcceptsAll, RecoversFromTarget, AcceptsUpsideDown])
