@@ -148,7 +148,7 @@ async def _abandon(suite: Suite, count: int) -> None:
 
     for start in range(0, count, 10):
         await asyncio.gather(*(open_and_leave(start + n) for n in range(10)))
-    await suite.idle()
+        await suite.idle()  # on a busy machine those that left would fill the suite
 
 
 def _resident_bytes() -> int:
