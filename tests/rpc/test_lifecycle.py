@@ -80,7 +80,7 @@ async def test_a_drained_verifier_s_generations_go_on_at_the_next_one() -> None:
     async with scripted_suite() as suite:
         alone = [await suite.client.generate(wanted) for wanted in requests]
     async with scripted_suite(target=paced(target_engine()), draft=paced(draft_engine())) as suite:
-        generating = [await begun(suite.client, wanted) for wanted in requests]
+        generating = await asyncio.gather(*(begun(suite.client, wanted) for wanted in requests))
         draining = asyncio.create_task(suite.verifier.drain(DRAIN_S))
         successor = await take_over(suite.verifier.port)
         done = await asyncio.gather(*generating)
@@ -99,7 +99,7 @@ async def test_a_verifier_killed_at_once_is_resumed_too() -> None:
     async with scripted_suite() as suite:
         alone = [await suite.client.generate(wanted) for wanted in requests]
     async with scripted_suite(target=paced(target_engine()), draft=paced(draft_engine())) as suite:
-        generating = [await begun(suite.client, wanted) for wanted in requests]
+        generating = await asyncio.gather(*(begun(suite.client, wanted) for wanted in requests))
         await suite.verifier.drain(0.0)
         successor = await take_over(suite.verifier.port)
         done = await asyncio.gather(*generating)
