@@ -10,6 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.methods_ablations import (
+    SWEEP_COLUMNS,
+    ablation_goals,
+    measure_variants,
+    picospec_variants,
+    sweep_goal,
+    truncation_sweep,
+    without_predrafts,
+)
 from bench.methods_goals import grid_goals
 from bench.methods_grid import (
     CELLS,
@@ -28,7 +37,7 @@ from bench.suite import Models
 from bench.workload import prompts
 from tandem.core.laws import Sampling
 from tandem.engine.load import load_engine, load_tokenizer
-from tandem.policy.presets import PRESETS
+from tandem.policy.presets import PRESETS, Predraft, Preset
 from tandem.simulation.answer import SimulatedPair, simulated_pair
 
 SEEDS = 3
@@ -44,10 +53,11 @@ def run(report: Report, models: Models, real: bool = False) -> None:
     asked = questions(models, report.seed, report.quick)
     max_tokens = QUICK_MAX_TOKENS if report.quick else MAX_TOKENS
     lengths = QUICK_DRAFT_LENGTHS if report.quick else DRAFT_LENGTHS
-    grid = measure_grid(PRESETS, CELLS, pair, asked, max_tokens, lengths)
+    grid = measure_grid(variants(), CELLS, pair, asked, max_tokens, lengths)
     report.rows += grid_rows(grid, pair.vocabulary_size)
     report.tables += [speedup_table(grid), cost_table(report.rows)]
     report.goals += grid_goals(grid)
+    _ablations(report, pair, asked, max_tokens, lengths)
     if real:
         _real(report, models, pair, grid, asked)
     report.notes += [
@@ -58,13 +68,60 @@ def run(report: Report, models: Models, real: bool = False) -> None:
     ]
 
 
+def variants() -> dict[str, Preset]:
+    """Every preset, and those that draft ahead of a verdict without it too."""
+    found = dict(PRESETS)
+    for name, preset in PRESETS.items():
+        if preset.predraft is not Predraft.OFF:
+            found[f"{name} w/o pre-drafts"] = without_predrafts(preset)
+    return found
+
+
+def _ablations(
+    report: Report,
+    pair: SimulatedPair,
+    asked: Sequence[Question],
+    max_tokens: int,
+    lengths: Sequence[int],
+) -> None:
+    """The parts of PicoSpec one by one, and TSLT's truncation."""
+    if "picospec" in PRESETS:
+        parts = picospec_variants(PRESETS["picospec"])
+        grid = measure_variants(parts, pair, asked, max_tokens, lengths)
+        rows = [row | {"part": "picospec"} for row in grid_rows(grid, pair.vocabulary_size)]
+        report.rows += rows
+        report.tables.append(ablation_table(grid, list(parts)))
+        report.goals += ablation_goals(grid, list(parts))
+    if "tslt" in PRESETS:
+        sweep = truncation_sweep(pair, asked, max_tokens)
+        report.add("TSLT: tokens kept of the draft's law", SWEEP_COLUMNS, sweep)
+        report.goals.append(sweep_goal(sweep))
+
+
+def ablation_table(grid: Grid, names: Sequence[str]) -> Table:
+    """Tokens per second of the whole and of each part left out."""
+    lines = []
+    for cell in dict.fromkeys(cell for cell, _ in grid):
+        line: Row = {"cell": str(cell)}
+        for name in names:
+            measured = grid[cell, name]
+            length = measured.preset.schedule.chunk
+            line[name] = f"{1 / measured.tpot_s:.2f}@{length}"
+        lines.append(line)
+    return Table("Tokens/s (1 ÷ TPOT) @ best draft length", ("cell", *names), lines)
+
+
 def _real(
     report: Report, models: Models, pair: SimulatedPair, grid: Grid, asked: Sequence[Question]
 ) -> None:
     """A part of the grid, each preset at the draft length that was best in virtual time."""
     cells, count, tokens = (REAL_CELLS[:1], 1, 48) if report.quick else (REAL_CELLS, 3, 96)
     chosen = {
-        cell: {name: measured.preset for (where, name), measured in grid.items() if where == cell}
+        cell: {
+            name: measured.preset
+            for (where, name), measured in grid.items()
+            if where == cell and name in PRESETS
+        }
         for cell in cells
     }
     texts = prompts(len(asked))
@@ -133,6 +190,7 @@ COST_FIGURES = (
     "target_passes_per_token",
     "uplink_bytes_per_token",
     "downlink_bytes_per_token",
+    "cache_miss_rate",
 )
 
 

@@ -158,7 +158,7 @@ def grid_rows(grid: Grid, vocabulary_size: int) -> list[Row]:
                 | {
                     "speedup_over_ar": alone_s / figures["tpot_s"] if alone_s else None,
                     "predicted_tpot_s": predicted_tpot_s(
-                        preset, cell.conditions, vocabulary_size, judged_acceptance(answers)
+                        preset, cell.conditions, vocabulary_size, answers
                     ),
                     "judged_acceptance_rate": judged_acceptance(answers),
                     "hardware": cell.hardware,

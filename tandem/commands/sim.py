@@ -25,7 +25,7 @@ from tandem.simulation.answer import (
     simulate_answer,
     simulated_pair,
 )
-from tandem.simulation.rows import answers_figures, judged_acceptance, predicted_tpot_s
+from tandem.simulation.rows import answers_figures, predicted_tpot_s
 from tandem.simulation.scripted_pair import scripted_pair
 
 DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
@@ -176,9 +176,7 @@ def _row(
         "mbps": conditions.mbps,
         "seed": options["seed"],
         "speedup_over_ar": None,
-        "predicted_tpot_s": predicted_tpot_s(
-            preset, conditions, pair.vocabulary_size, judged_acceptance(answers)
-        ),
+        "predicted_tpot_s": predicted_tpot_s(preset, conditions, pair.vocabulary_size, answers),
         **figures,
     }
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandem.core.codecs import Precision
+from tandem.policy.cost_fsd import fsd
 from tandem.policy.cost_models import (
     LinkTimes,
     PairTimes,
     Prediction,
     ar,
     rejection_probability,
-    stop_and_wait,
 )
 from tandem.policy.cost_tslt import sparse_law_bytes
 from tandem.policy.cost_window import streaming
-from tandem.policy.presets import Answer, Preset, Uplink
+from tandem.policy.presets import Answer, Predraft, Preset, Uplink
 
 PRECISION_BYTES: dict[Precision, int] = {"float32": 4, "float16": 2}
 TAIL_MASS_BYTES = 4
@@ -47,8 +47,10 @@ def predict(
     *,
     acceptance_rate: float,
     sizes: Sizes,
+    miss_rate: float = 1.0,
 ) -> Prediction:
-    """What a preset is expected to take. `acceptance_rate` is that of its own acceptance rule."""
+    """What a preset is expected to take. `acceptance_rate` is that of its own acceptance rule,
+    `miss_rate` that of its pre-draft cache where a round waits for its verdict."""
     if not preset.drafts:
         return ar(pair, token_bytes=sizes.token_bytes)
     schedule = preset.schedule
@@ -64,11 +66,12 @@ def predict(
             answer_bytes=answer_bytes(preset, sizes) + sizes.head_bytes,
         )
     rejected = rejection_probability(acceptance_rate, schedule.chunk)
-    return stop_and_wait(
+    return fsd(  # without a hit, plain stop-and-wait
         pair,
         link,
         acceptance_rate=acceptance_rate,
         draft_length=schedule.chunk,
+        miss_rate=1.0 if preset.predraft is Predraft.OFF else miss_rate,
         uplink_bytes=schedule.chunk * draft_bytes(preset, sizes) + sizes.head_bytes,
         downlink_bytes=rejected * answer_bytes(preset, sizes) + sizes.head_bytes,
     )

@@ -33,6 +33,7 @@ def answers_figures(answers: Sequence[Answered]) -> dict[str, Any]:
         "target_passes_per_token": sum(a.stats.target_passes for a in answers) / tokens,
         "uplink_bytes_per_token": sum(a.uplink_bytes for a in answers) / tokens,
         "downlink_bytes_per_token": sum(a.downlink_bytes for a in answers) / tokens,
+        "cache_miss_rate": cache_miss_rate(answers),
     }
 
 
@@ -46,11 +47,20 @@ def judged_acceptance(answers: Sequence[Answered]) -> float | None:
     return accepted / (accepted + refused) if accepted + refused else None
 
 
+def cache_miss_rate(answers: Sequence[Answered]) -> float | None:
+    """How often nothing was drafted for the outcome that came; None without pre-drafting."""
+    hits = sum(answer.stats.predraft_hits for answer in answers)
+    misses = sum(answer.stats.predraft_misses for answer in answers)
+    return misses / (hits + misses) if hits + misses else None
+
+
 def predicted_tpot_s(
-    preset: Preset, conditions: Conditions, vocabulary_size: int, acceptance_rate: float | None
+    preset: Preset, conditions: Conditions, vocabulary_size: int, answers: Sequence[Answered]
 ) -> float | None:
-    """TPOT by the cost model of the preset's choices; None where it drafts and nothing is known of
-    its acceptance."""
+    """TPOT by the cost model of the preset's choices, given the rates of these answers; None where
+    it drafts and nothing was judged."""
+    acceptance_rate = judged_acceptance(answers)
+    miss_rate = cache_miss_rate(answers)
     if preset.drafts and acceptance_rate is None:
         return None
     times = conditions.times
@@ -60,6 +70,7 @@ def predicted_tpot_s(
         PairTimes(times.draft_s, times.verify_first_s, times.verify_further_s),
         LinkTimes(conditions.rtt_s, rate, rate),
         acceptance_rate=acceptance_rate or 0.0,
+        miss_rate=1.0 if miss_rate is None else miss_rate,
         sizes=Sizes(conditions.padded_vocabulary or vocabulary_size),
     )
     return prediction.tpot_s

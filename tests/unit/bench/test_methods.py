@@ -8,6 +8,7 @@ import pytest
 
 from bench.machine import this_machine
 from bench.methods import cost_table, draw, speedup_table
+from bench.methods_ablations import picospec_variants, sweep_goal, truncation_sweep
 from bench.methods_goals import grid_goals, share_won, speedups
 from bench.methods_grid import (
     CELLS,
@@ -22,7 +23,7 @@ from bench.methods_grid import (
 from bench.methods_real import efficiency_goals
 from bench.report import FIELDS, Report
 from tandem.core.laws import Sampling
-from tandem.policy.presets import PRESETS
+from tandem.policy.presets import PRESETS, Schedule
 from tandem.simulation.answer import SimulatedPair, simulated_pair
 from tandem.simulation.scripted_pair import scripted_pair
 
@@ -114,6 +115,29 @@ def test_a_stream_has_to_win(grid: Grid) -> None:
             == sum(both[cell, "stream"].tpot_s <= both[cell, "dssd"].tpot_s for cell in (NEAR, FAR))
             / 2
         )
+
+
+def test_a_part_left_out_is_one_field_changed() -> None:
+    schedule = Schedule(8, 4, verify_on_arrival=True, bonus=False, token_by_token=True)
+    whole = replace(PRESETS["dssd"], name="picospec", schedule=schedule)
+    parts = picospec_variants(whole)
+    for preset in parts.values():
+        preset.validate()
+    assert parts["picospec"] is whole
+    assert parts["w/o Para-draft"].schedule == replace(schedule, window=4)
+    assert not parts["w/o Fast-verify"].schedule.verify_on_arrival
+    assert parts["w/o Split-rej"].carries_laws
+    assert len(set(parts.values())) == 4
+
+
+def test_a_sweep_keeps_to_the_theorem(pair: SimulatedPair) -> None:
+    rows = truncation_sweep(pair, [Question((1, 2, 3), 1, 1)], 12, kept=(1, 8, 256))
+    assert sweep_goal(rows).met
+    masses = [row["retained_mass"] for row in rows[::2]]
+    assert masses == sorted(masses)
+    assert masses[-1] == pytest.approx(1.0)
+    assert rows[-1]["acceptance_change"] == pytest.approx(0.0, abs=1e-6)
+    assert rows[0]["uplink_bytes_per_token"] < rows[-1]["uplink_bytes_per_token"]
 
 
 def test_efficiency_is_the_worst_of_each_preset() -> None:

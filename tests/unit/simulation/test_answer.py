@@ -16,7 +16,7 @@ from tandem.simulation.answer import (
     simulate_answer,
     simulated_pair,
 )
-from tandem.simulation.rows import answers_figures, judged_acceptance, predicted_tpot_s
+from tandem.simulation.rows import answers_figures, predicted_tpot_s
 from tandem.simulation.scripted_pair import scripted_pair
 
 TIMES = ModelTimes(draft_s=0.020, verify_first_s=0.050, verify_further_s=0.002)
@@ -61,8 +61,20 @@ def test_stop_and_wait_takes_the_sum_of_its_parts(pair: SimulatedPair) -> None:
     answers = [answer(pair, "coupled", conditions, seed=seed) for seed in range(12)]
     figures = answers_figures(answers)
     preset = PRESETS["coupled"].with_draft_length(4)
-    expected = predicted_tpot_s(preset, conditions, 256, judged_acceptance(answers))
+    expected = predicted_tpot_s(preset, conditions, 256, answers)
     assert expected == pytest.approx(figures["tpot_s"], rel=0.08)
+
+
+def test_drafting_ahead_is_counted_as_its_hits_save_it(pair: SimulatedPair) -> None:
+    answers = [answer(pair, "predraft", seed=seed) for seed in range(12)]
+    figures = answers_figures(answers)
+    assert 0 < figures["cache_miss_rate"] < 1
+    preset = PRESETS["predraft"].with_draft_length(4)
+    expected = predicted_tpot_s(preset, NEAR, 256, answers)
+    assert expected == pytest.approx(figures["tpot_s"], rel=0.2)
+    plain = predicted_tpot_s(PRESETS["coupled"].with_draft_length(4), NEAR, 256, answers)
+    assert plain is not None
+    assert figures["tpot_s"] < plain
 
 
 def test_bandwidth_is_paid_for_the_bytes_that_travel(pair: SimulatedPair) -> None:

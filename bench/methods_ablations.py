@@ -1,0 +1,138 @@
+"""What each part of a method is worth: a preset with one of its fields changed, set beside it.
+
+Like the grid, in virtual time. A part that a preset does not have is not switched off. Must not
+import grpc.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from bench.methods_goals import ratio_goals, speedups
+from bench.methods_grid import Cell, Grid, Question, measure_grid
+from bench.report import Goal, Row, make_row
+from tandem.core.truncation import Truncation, truncate
+from tandem.policy.presets import PRESETS, Answer, Predraft, Preset, Uplink
+from tandem.simulation.answer import SimulatedPair, simulate_answer
+from tandem.simulation.rows import answers_figures, judged_acceptance
+
+ABLATION_CELLS = (Cell("server", 0.030, 100.0), Cell("server", 0.100, 10.0))
+SWEEP_CELLS = (Cell("server", 0.030, 10.0), Cell("server", 0.030, 100.0))
+KEPT = (4, 16, 64, 320, 1280)
+
+SWEEP_COLUMNS = (
+    "preset",
+    "top_k",
+    "mbps",
+    "retained_mass",
+    "acceptance",
+    "acceptance_change",
+    "judged_acceptance_rate",
+    "uplink_bytes_per_token",
+    "tpot_s",
+)
+
+
+def picospec_variants(preset: Preset) -> dict[str, Preset]:
+    """PicoSpec's Table 2: the whole, and each of its three parts left out alone."""
+    schedule = preset.schedule
+    whole_chunks = replace(schedule, verify_on_arrival=False, token_by_token=False)
+    return {
+        "picospec": preset,
+        "w/o Para-draft": replace(preset, schedule=replace(schedule, window=schedule.chunk)),
+        "w/o Fast-verify": replace(preset, schedule=whole_chunks),
+        "w/o Split-rej": replace(preset, uplink=Uplink.FULL_LAWS, answer=Answer.TOKEN),
+    }
+
+
+def without_predrafts(preset: Preset) -> Preset:
+    """The preset that drafts only what it knows to be wanted."""
+    return replace(preset, predraft=Predraft.OFF)
+
+
+def ablation_goals(grid: Grid, names: Sequence[str]) -> Iterator[Goal]:
+    """Each part left out must lose: TPOT without it ÷ TPOT of the whole."""
+    whole, *parts = names
+    for part in parts:
+        ratios = list(speedups(grid, whole, part).values())
+        yield from ratio_goals(ratios, f"{whole} over {part}", 1.0)
+
+
+def truncation_sweep(
+    pair: SimulatedPair, asked: Sequence[Question], max_tokens: int, kept: Sequence[int] = KEPT
+) -> list[Row]:
+    """`tslt` with more and more of the draft's law kept: mass, acceptance, bytes, time."""
+    rows = []
+    for top_k in kept:
+        preset = replace(PRESETS["tslt"], truncation=Truncation(top_k=top_k))
+        for cell in SWEEP_CELLS:
+            answers = [
+                simulate_answer(
+                    preset, pair, cell.conditions, question.prompt_ids, max_tokens, question.seed
+                )
+                for question in asked
+            ]
+            texts = zip(asked, answers, strict=True)
+            contexts = [
+                (*question.prompt_ids, *answer.token_ids[:length])
+                for question, answer in texts
+                for length in range(max_tokens)
+            ]
+            row = make_row(
+                preset="tslt",
+                draft_length=preset.schedule.chunk,
+                rtt_s=cell.rtt_s,
+                mbps=cell.mbps,
+                seed=asked[0].seed,
+                top_k=top_k,
+                part="tslt",
+                judged_acceptance_rate=judged_acceptance(answers),
+            )
+            rows.append(row | answers_figures(answers) | _overlaps(pair, contexts, top_k))
+    return rows
+
+
+def _overlaps(pair: SimulatedPair, contexts: Sequence[tuple[int, ...]], top_k: int) -> Row:
+    """Exact acceptance Σ min(P, Q) with and without truncation, over the contexts of a text.
+
+    `slack`: the truncated mass less the change of acceptance, at the context where it is least;
+    TSLT's theorem says that it is never negative.
+    """
+    masses, cut, slack = [], [], np.inf
+    change = 0.0
+    for context in contexts:
+        target, draft = pair.target_law(context), pair.draft_law(context)
+        truncated = truncate(draft, Truncation(top_k=top_k))
+        mass = float(draft[truncated > 0].sum())
+        whole, after = (float(np.minimum(target, law).sum()) for law in (draft, truncated))
+        slack = min(slack, 1 - mass - abs(after - whole))
+        change += after - whole
+        masses.append(mass)
+        cut.append(after)
+    return {
+        "retained_mass": float(np.mean(masses)),
+        "acceptance": float(np.mean(cut)),
+        "acceptance_change": change / len(contexts),
+        "slack": slack,
+    }
+
+
+def sweep_goal(rows: Sequence[Row]) -> Goal:
+    """float32 laws sum to 1 within some 1e-6."""
+    least = min(row["slack"] for row in rows)
+    return Goal("tslt: truncated mass − |acceptance change|, least", least, -1e-5, "at least")
+
+
+def measure_variants(
+    variants: Mapping[str, Preset],
+    pair: SimulatedPair,
+    asked: Sequence[Question],
+    max_tokens: int,
+    draft_lengths: Sequence[int],
+    cells: Sequence[Cell] = ABLATION_CELLS,
+) -> Grid:
+    """The grid over an ablation's variants, each at its own best draft length."""
+    return measure_grid(variants, cells, pair, asked, max_tokens, draft_lengths)
