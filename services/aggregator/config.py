@@ -12,7 +12,7 @@ class AggregatorSettings(ServiceSettings):
 
     port: Port = Field(default=50050, description="gRPC port; 0 takes a free one.")
     max_message_bytes: int = Field(
-        default=4 * 2**20, ge=2**16, le=2**31 - 1, description="Largest gRPC message, in bytes."
+        default=12 * 2**20, ge=2**16, le=2**31 - 1, description="Largest gRPC message, in bytes."
     )
     drafter: str = Field(
         default="127.0.0.1:50052", min_length=1, description="Address of the drafter."

@@ -21,6 +21,7 @@ from services.drafter.session import DrafterSession
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.tokens import check_token_ids
 from tandem.engine.base import Engine, Tokenizer
+from tandem.engine.image_prompt import ImagePrompt
 from tandem.engine.jobs import EngineThread
 from tandem.policy.presets import PRESETS
 from tandem.protocol.edge import EdgeMachine
@@ -132,19 +133,21 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         if not isinstance(first, pb.GenerateRequest) or not first.HasField("start"):
             raise InvalidArgument("start", "must be the first message of a stream")
         request = request_from_proto(first.start)
-        edge_request = self._edge_request(request)
+        images = ImagePrompt(self._engine, request.images)
+        edge_request = self._edge_request(request, images)
         capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
         with (
             self._admission.reserve(capacity * self._engine.kv_bytes_per_token),
             log_context(session=f"{edge_request.session:08x}", preset=request.preset),
         ):
-            await self._serve(context, request, edge_request, capacity)
+            await self._serve(context, request, edge_request, images, capacity)
 
     async def _serve(
         self,
         context: Context,
         request: GenerationRequest,
         edge_request: EdgeRequest,
+        images: ImagePrompt,
         capacity: int,
     ) -> None:
         await context.write(
@@ -163,6 +166,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         traffic = Traffic()
         log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
         async with self._thread.session(capacity) as kv:
+            await images.show(self._thread, kv, edge_request.prompt_ids)
             session = DrafterSession(
                 machine,
                 self._thread,
@@ -190,13 +194,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             relaying.result()
         await context.write(pb.GenerateResponse(summary=_summary(session, text)))
 
-    def _edge_request(self, request: GenerationRequest) -> EdgeRequest:
+    def _edge_request(self, request: GenerationRequest, images: ImagePrompt) -> EdgeRequest:
         """Tokenised and checked against the draft model."""
         engine = self._engine
         preset = request.composed_preset()
         request.sampling.validate(engine.vocabulary_size)
         preset.truncation.validate(engine.vocabulary_size)
-        prompt_ids = self._prompt_ids(request)
+        prompt_ids = images.placed(self._prompt_ids(request))
         if not prompt_ids:
             raise InvalidArgument("prompt", "is empty")
         check_token_ids(prompt_ids, engine.vocabulary_size, "prompt")
@@ -216,6 +220,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             preset=preset,
             eos_token_ids=engine.eos_token_ids,
             ignore_eos=request.ignore_eos,
+            images=request.images,
         )
 
     def _prompt_ids(self, request: GenerationRequest) -> tuple[int, ...]:
@@ -223,9 +228,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             return tuple(self._tokenizer.encode(request.prompt))
         turns = [item for item in request.prompt if isinstance(item, Turn)]
         if turns:
-            return tuple(
-                self._tokenizer.chat([{"role": t.role, "content": t.content} for t in turns])
-            )
+            messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+            return tuple(self._tokenizer.chat(messages, len(request.images)))
         return tuple(item for item in request.prompt if isinstance(item, int))
 
     def _stream_opener(self, context: Context, request: EdgeRequest, traffic: Traffic) -> Any:

@@ -14,7 +14,8 @@ import grpc
 
 from services.verifier.session import Context, VerifierSession, first_frame
 from tandem.core.errors import InvalidArgument, Unavailable
-from tandem.engine.base import Engine
+from tandem.engine.base import Engine, Session
+from tandem.engine.image_prompt import ImagePrompt
 from tandem.engine.jobs import EngineThread
 from tandem.policy.presets import PRESETS
 from tandem.protocol.cloud import CloudMachine, CloudModel
@@ -120,25 +121,32 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         if self._leaving:
             raise Unavailable("the verifier is stopping")
         machine = CloudMachine(opening, self._model)
+        images = ImagePrompt(self._engine, opening.images)
+        images.check(opening.prompt_ids)
         capacity = len(opening.prompt_ids) + opening.max_tokens
         kv_bytes = capacity * self._engine.kv_bytes_per_token
         with (
             self._admission.reserve(kv_bytes),
             log_context(session=f"{opening.session:08x}", preset=_label(opening)),
         ):
-            await self._serve(opening, machine, codec, context, read, capacity)
+            await self._serve(opening, machine, images, codec, context, read, capacity)
 
     async def _serve(
         self,
         opening: Open,
         machine: CloudMachine,
+        images: ImagePrompt,
         codec: CloudCodec,
         context: Context,
         read: Any,
         capacity: int,
     ) -> None:
         series = self._metrics.method(_label(opening), self._engine.model_name)
-        session = VerifierSession(machine, codec, self._thread, context, series)
+
+        async def begin(kv: Session) -> None:
+            await images.show(self._thread, kv, opening.prompt_ids)
+
+        session = VerifierSession(machine, codec, self._thread, context, series, begin)
         self._sessions.add(session)
         log.info("session opened", prompt_tokens=len(opening.prompt_ids), capacity=capacity)
         try:

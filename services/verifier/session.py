@@ -36,12 +36,15 @@ class VerifierSession:
         thread: EngineThread,
         context: Context,
         series: MethodSeries,
+        begin: Callable[[Session], Awaitable[None]],
     ) -> None:
+        """`begin` is awaited with the fresh KV session, before its first pass."""
         self._machine = machine
         self._codec = codec
         self._thread = thread
         self._context = context
         self._series = series
+        self._begin = begin
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
         self._kv: Session | None = None
@@ -91,7 +94,9 @@ class VerifierSession:
                 await self._send(answers)
 
     async def _work(self, capacity: int) -> None:
-        async with self._thread.session(capacity) as self._kv:
+        async with self._thread.session(capacity) as kv:
+            await self._begin(kv)
+            self._kv = kv
             await self._pass_after_pass()
 
     def _submit_due(self) -> None:

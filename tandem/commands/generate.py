@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -14,6 +15,7 @@ from tandem.commands.embedded import EmbeddedSuite
 from tandem.commands.models import ModelPair, choose_pair, load_pair
 from tandem.commands.options import ADDRESS, address_text, json_option, model_options
 from tandem.core.errors import InvalidArgument
+from tandem.core.images import MAX_IMAGES_BYTES
 from tandem.core.laws import Sampling
 from tandem.core.tokens import check_token_ids
 from tandem.policy.presets import PRESETS
@@ -35,6 +37,13 @@ from tandem.telemetry.logging import configure_logging
 @click.option("--prompt", metavar="TEXT", help="Text to continue.")
 @click.option("--prompt-ids", metavar="IDS", help='Token ids to continue, as "1,2,3".')
 @click.option("--chat", metavar="TEXT", help="A user's message; the model's chat template is used.")
+@click.option(
+    "--image",
+    "images",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    multiple=True,
+    help="PNG, JPEG or WebP file for models that see; repeatable.",
+)
 @click.option(
     "--preset",
     default=DEFAULT_PRESET,
@@ -110,6 +119,7 @@ def build_request(options: dict[str, Any]) -> GenerationRequest:
         draft_top_p=options["draft_top_p"],
         lost_cloud=LostCloud(options["lost_cloud"]),
         ignore_eos=options["ignore_eos"],
+        images=tuple(_read_image(path) for path in options["images"]),
     )
     _check_ranges(request)
     # What a service would refuse without asking its model is refused here, before any is loaded.
@@ -144,6 +154,15 @@ def _prompt(options: dict[str, Any]) -> Prompt:
         raise InvalidArgument("prompt_ids", "is empty")
     check_token_ids(token_ids, 2**32, "prompt_ids")
     return token_ids
+
+
+def _read_image(path: Path) -> bytes:
+    """No more of a file than shows that it is too large."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_IMAGES_BYTES + 1)
+    except OSError as error:
+        raise InvalidArgument("image", f"{path} cannot be read: {error.strerror}") from error
 
 
 def _refuse_models(options: dict[str, Any]) -> None:

@@ -167,6 +167,39 @@ class Engine(Protocol):
         ...
 
 
+class Vision(Protocol):
+    """What turns images into tokens of a prompt. An engine that sees has one as `vision`."""
+
+    @property
+    def image_token_id(self) -> int:
+        """The placeholder of one image token."""
+        ...
+
+    @property
+    def around(self) -> tuple[int, int]:
+        """The tokens before and after an image."""
+        ...
+
+    def tokens_per_image(self, images: Sequence[bytes]) -> list[int]:
+        """By their headers. Raises InvalidArgument("images")."""
+        ...
+
+    def prepare(self, images: Sequence[bytes]) -> object:
+        """Decoded and scaled, for `attach`; on any thread. Raises InvalidArgument("images")."""
+        ...
+
+    def attach(self, session: Session, prompt_ids: Sequence[int], pixels: object) -> None:
+        """Look at the images, whose placeholders are in `prompt_ids`; on the engine's thread,
+        before the session's first pass."""
+        ...
+
+
+def vision_of(engine: object) -> Vision | None:
+    """The engine's eyes, None for a model of text alone."""
+    found: Vision | None = getattr(engine, "vision", None)
+    return found
+
+
 class IncrementalText(Protocol):
     """Turns a stream of token ids into a stream of text; what it returned is never taken back."""
 
@@ -184,8 +217,11 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str) -> list[int]: ...
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Ids of a conversation, up to where the answer begins."""
+    def chat(self, messages: Sequence[Mapping[str, str]], images: int = 0) -> list[int]:
+        """Ids of a conversation, up to where the answer begins.
+
+        The user's last turn begins with so many `images`, one placeholder each.
+        """
         ...
 
     def detokenizer(self) -> IncrementalText: ...

@@ -6,7 +6,7 @@ through a slot that every module of the model carries: one slot per model, no gl
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,7 +20,9 @@ from tandem.engine.attention import attend_pack
 from tandem.engine.exit_pass import EarlyExits
 from tandem.engine.kv import LayerShape
 from tandem.engine.layer_tap import LayerTap
-from tandem.engine.pack import Pack
+from tandem.engine.pack import Pack, Part
+from tandem.engine.sight import seen_inputs
+from tandem.engine.vision import SEEING
 
 _ATTENTION = "tandem_packed"
 _SLOT = "tandem_attention_slot"
@@ -31,8 +33,11 @@ class GeneralForward:
 
     def __init__(self, model: PreTrainedModel) -> None:
         _register_attention()
-        model.set_attn_implementation(_ATTENTION)
-        if model.config._attn_implementation != _ATTENTION:
+        text = model.config.get_text_config()
+        # A vision tower keeps its own attention: it looks both ways and has no cache.
+        alone = text is model.config
+        model.set_attn_implementation(_ATTENTION if alone else {"text_config": _ATTENTION})
+        if text._attn_implementation != _ATTENTION:
             raise InvalidArgument("model", f"{type(model).__name__} has its own attention code")
         self._model = model
         self._slot = _Slot()
@@ -41,6 +46,7 @@ class GeneralForward:
         accepted = inspect.signature(model.forward).parameters
         if "position_ids" not in accepted:
             raise InvalidArgument("model", f"{type(model).__name__} takes no position ids")
+        self._sees = isinstance(model, SEEING)
         self._keeps_rows = "logits_to_keep" in accepted
         self._exits: EarlyExits | None = None
         self._tap: LayerTap | None = None
@@ -107,14 +113,14 @@ class GeneralForward:
 
         rows = pack.wanted_rows()
         if self._exits is None or self._tap is None or not pack.reads_exits:
-            return self._run(attend, pack.token_ids, pack.positions(), rows)
+            return self._run(attend, pack.token_ids, pack.positions(), rows, pack.parts)
         exits, tap = self._exits, self._tap
 
         def read(layer: int, hidden: Tensor) -> None:
             exits.after(layer, hidden[0], pack, tap.head)
 
         with tap.reading(read):
-            return self._run(attend, pack.token_ids, pack.positions(), rows)
+            return self._run(attend, pack.token_ids, pack.positions(), rows, pack.parts)
 
     @property
     def _name(self) -> str:
@@ -122,14 +128,20 @@ class GeneralForward:
 
     @torch.inference_mode()
     def _run(
-        self, attend: "Callable[[_Call], Tensor]", ids: Tensor, positions: Tensor, rows: Tensor
+        self,
+        attend: "Callable[[_Call], Tensor]",
+        ids: Tensor,
+        positions: Tensor,
+        rows: Tensor,
+        parts: Sequence[Part] = (),
     ) -> Tensor:
+        inputs = {"input_ids": ids[None], "position_ids": positions[None]}
+        if self._sees and parts:
+            inputs = seen_inputs(self._model, ids, parts)
         keep = {"logits_to_keep": rows} if self._keeps_rows else {}
         self._slot.attend = attend
         try:
-            outputs = self._model(
-                input_ids=ids[None], position_ids=positions[None], use_cache=False, **keep
-            )
+            outputs = self._model(**inputs, use_cache=False, **keep)
         finally:
             self._slot.attend = None
         logits: Tensor = outputs.logits[0]

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from tandem.core.errors import InvalidArgument
-from tandem.engine.base import Logits, Segment, Session, never
+from tandem.engine.base import Logits, Segment, Session, Vision, never
 from tandem.engine.batch import check_batch, check_capacity, check_length
 from tandem.engine.exit_adapters import ExitAdapters
 from tandem.engine.exit_pass import EarlyExits
@@ -42,6 +42,7 @@ class HuggingFaceEngine:
         lean: bool = True,
         exits: ExitAdapters | None = None,
         single_rows: bool = False,
+        vision: Vision | None = None,
     ) -> None:
         model.train(False)
         model.requires_grad_(False)
@@ -49,6 +50,7 @@ class HuggingFaceEngine:
         layers, logits = general.survey()
         self.vocabulary_size = logits if vocabulary_size is None else min(logits, vocabulary_size)
         self.model_name = model_name
+        self.vision = vision
         self.vocabulary_hash = vocabulary_hash
         self.eos_token_ids = frozenset(t for t in eos_token_ids if t < self.vocabulary_size)
         self.context_length = _context_length(model)

@@ -7,6 +7,7 @@ ever written. A session that goes back behind a shared position and writes again
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -14,6 +15,9 @@ from torch import Tensor
 from tandem.core.errors import InvalidArgument
 from tandem.core.tree import check_path
 from tandem.engine.batch import check_length
+
+if TYPE_CHECKING:
+    from tandem.engine.sight import Sight
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,9 @@ class KvPool:
         """A session that reads the parent's first `length` tokens and writes its own tail."""
         tail = self.allocate(length, capacity - length)
         prefix = parent.share(length)
-        return KvSession(self, prefix, tail, capacity, length, capacity)
+        session = KvSession(self, prefix, tail, capacity, length, capacity)
+        session.sight = parent.sight
+        return session
 
     def allocate(self, origin: int, slots: int) -> KvBlock:
         keys = [self._empty(layer.kv_heads, slots, layer.key_size) for layer in self.layers]
@@ -100,6 +106,7 @@ class KvSession:
         self._prefix = prefix
         self._tail = tail
         self.tree: tuple[int, ...] | None = None
+        self.sight: Sight | None = None
         pool.sessions.add(self)
 
     def rollback(self, length: int) -> None:

@@ -24,6 +24,7 @@ from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
 from tandem.core.errors import InvalidArgument
+from tandem.engine.base import Vision
 from tandem.engine.exit_adapters import (
     AUTO,
     DESCRIPTION,
@@ -35,6 +36,7 @@ from tandem.engine.exit_adapters import (
 )
 from tandem.engine.hf import HuggingFaceEngine
 from tandem.engine.tokenizer import TextTokenizer
+from tandem.engine.vision import SEEING, QwenVision
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -84,6 +86,7 @@ def load_engine(
         vocabulary_size=tokenizer.vocabulary_size if tokenizer else None,
         exits=_exits(exits, source, config),
         single_rows=drafts,
+        vision=_vision(source, model),
     )
 
 
@@ -106,7 +109,7 @@ def load_model(
         _check_weights(Path(folder_or_name))
     logging.disable_progress_bar()
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = _model_class(source).from_pretrained(
             source.name,
             **source.options,
             dtype=_DTYPES[dtype],
@@ -193,6 +196,30 @@ def _source(folder_or_name: str | Path, revision: str | None) -> _Source:
     local = folder.exists()
     options = {"revision": revision, "local_files_only": local, "trust_remote_code": False}
     return _Source(str(folder_or_name), local, options)
+
+
+def _model_class(source: _Source) -> Any:
+    """Models that see are of another class than their text model alone would be."""
+    config = AutoConfig.from_pretrained(source.name, **source.options)
+    seeing = (kind for kind in SEEING if type(config) is kind.config_class)
+    return next(seeing, AutoModelForCausalLM)
+
+
+def _vision(source: _Source, model: Any) -> Vision | None:
+    """The model's eyes, with its images' preprocessing as its folder says."""
+    if not isinstance(model, SEEING):
+        return None
+    try:
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+            Qwen2VLImageProcessorPil,
+        )
+    except ImportError as error:
+        raise InvalidArgument("model", "has eyes, which need the extra 'vision'") from error
+    try:
+        processor = Qwen2VLImageProcessorPil.from_pretrained(source.name, **source.options)
+    except _LOADING_ERRORS as error:
+        _refuse(source.name, error)
+    return QwenVision(model, processor)
 
 
 def _check_config(folder: Path) -> None:

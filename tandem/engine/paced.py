@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tandem.core.errors import InvalidArgument
-from tandem.engine.base import Engine, ForwardCancelled, Logits, Segment, Session, never
+from tandem.engine.base import Engine, ForwardCancelled, Logits, Segment, Session, never, vision_of
 
 _SPIN_S = 200e-6  # sleeping is no more precise than this
 _NAP_S = 1e-3  # how often a waiting pass looks whether it was cancelled
@@ -39,6 +39,7 @@ class PacedEngine:
         self._clock, self._sleep = clock, sleep
         self.late_passes = 0
         self.model_name = engine.model_name
+        self.vision = vision_of(engine)
         self.vocabulary_size = engine.vocabulary_size
         self.context_length = engine.context_length
         self.eos_token_ids = engine.eos_token_ids

@@ -15,7 +15,7 @@ class ScriptedTokenizer:
     def encode(self, text: str) -> list[int]:
         return [ord(character) % self._vocabulary_size for character in text]
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def chat(self, messages: Sequence[Mapping[str, str]], images: int = 0) -> list[int]:
         return self.encode("".join(message["content"] for message in messages))
 
     def detokenizer(self) -> "ScriptedText":

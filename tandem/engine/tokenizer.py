@@ -7,7 +7,7 @@ ids pushed. Must not import torch.
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
@@ -43,10 +43,11 @@ class TextTokenizer:
         """Ids of a prompt, with the beginning-of-text token where the model is used to one."""
         return cast(list[int], self._tokenizer.encode(text))
 
-    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    def chat(self, messages: Sequence[Mapping[str, str]], images: int = 0) -> list[int]:
         """Ids of a conversation, up to where the assistant's answer begins.
 
         Each message has a `role` and a `content`; control tokens spelt out in a content are text.
+        The last turn of the user begins with so many `images`, as the template writes them.
         Raises InvalidArgument("messages") when the model has no chat template or it refuses them.
         """
         if not self._tokenizer.chat_template:
@@ -58,7 +59,7 @@ class TextTokenizer:
                 raise InvalidArgument("messages", f"[{index}] needs a role and a content")
         try:
             ids = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
+                _with_images(messages, images),
                 add_generation_prompt=True,
                 sanitize_control_tokens=True,
                 return_dict=False,
@@ -126,6 +127,17 @@ class Detokenizer:
         self._ids = self._ids[self._settled :]
         self._settled = len(self._ids)
         return text[len(before) :]
+
+
+def _with_images(messages: Sequence[Mapping[str, str]], images: int) -> list[dict[str, Any]]:
+    """Messages as templates want them: text, or a list of parts where there are images."""
+    found: list[dict[str, Any]] = [dict(message) for message in messages]
+    for message in reversed(found):
+        if images and message["role"] == "user":
+            text = {"type": "text", "text": message["content"]}
+            message["content"] = [*({"type": "image"} for _ in range(images)), text]
+            break
+    return found
 
 
 def hash_vocabulary(vocabulary: Mapping[str, int]) -> str:

@@ -114,6 +114,7 @@ class EdgeMachine:
             max_tokens=request.max_tokens,
             ignore_eos=request.ignore_eos,
             preset=request.preset,
+            images=request.images,
         )
         return [Send(opening), *self._flush(now)]
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.images import check_image_bytes
 from tandem.core.laws import check_law
 from tandem.core.tokens import check_token_ids
 from tandem.policy.presets import Preset, Uplink
@@ -38,6 +39,7 @@ def check_open(
             f"({opening.vocabulary_size} and {vocabulary_size} entries); give the drafter"
             " --target-tokenizer"
         )
+    check_image_bytes(opening.images)
     opening.preset.validate()
     opening.preset.truncation.validate(vocabulary_size)
     opening.sampling.validate(vocabulary_size)

@@ -34,6 +34,7 @@ class Open(Frame):
     max_tokens: int
     ignore_eos: bool
     preset: Preset
+    images: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ class EdgeRequest:
     preset: Preset
     eos_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
+    images: tuple[bytes, ...] = ()
 
     @property
     def draft_ends(self) -> frozenset[int]:

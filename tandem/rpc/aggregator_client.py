@@ -19,7 +19,7 @@ from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tandem_api.common.v1 import generation_pb2
 
-MAX_MESSAGE_BYTES = 4 * 2**20
+MAX_MESSAGE_BYTES = 12 * 2**20
 
 
 @dataclass(slots=True)

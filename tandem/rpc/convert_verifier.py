@@ -364,6 +364,7 @@ def _open_to_proto(opening: Open) -> pb.Open:
         verify_on_arrival=schedule.verify_on_arrival,
         decode_when_idle=schedule.decode_when_idle,
         bonus=schedule.bonus,
+        images=opening.images,
         draft_top_k=preset.truncation.top_k,
         draft_top_p=preset.truncation.top_p,
     )
@@ -399,6 +400,7 @@ def _open_from_proto(head: tuple[int, int, int, int], opening: pb.Open) -> Open:
         max_tokens=opening.max_tokens,
         ignore_eos=opening.ignore_eos,
         preset=preset,
+        images=tuple(opening.images),
     )
 
 

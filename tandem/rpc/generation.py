@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.images import check_image_bytes
 from tandem.core.laws import Sampling
 from tandem.policy.presets import Preset, find_preset
 from tandem.protocol.liveness import LostCloud
@@ -61,6 +62,7 @@ class GenerationRequest:
     draft_top_p: float | None = None
     lost_cloud: LostCloud = LostCloud.FAIL
     ignore_eos: bool = False
+    images: tuple[bytes, ...] = ()
 
     def composed_preset(self) -> Preset:
         """The preset with the request's overrides, validated."""
@@ -106,6 +108,7 @@ def _fill(message: pb.Generation, request: GenerationRequest) -> None:
     message.stop.extend(request.stop)
     message.lost_cloud = _POLICIES[request.lost_cloud]
     message.ignore_eos = request.ignore_eos
+    message.images.extend(request.images)
     for name in OVERRIDES:
         if (override := getattr(request, name)) is not None:
             setattr(message, name, override)
@@ -130,6 +133,7 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         raise InvalidArgument("stop", f"at most {MAX_STOPS} strings")
     if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in message.stop):
         raise InvalidArgument("stop", f"each must have 1…{MAX_STOP_CHARACTERS} characters")
+    check_image_bytes(message.images)
     policies = {number: policy for policy, number in _POLICIES.items()}
     request = GenerationRequest(
         prompt=_prompt(message),
@@ -143,6 +147,7 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         **{name: getattr(message, name) for name in OVERRIDES if message.HasField(name)},
         lost_cloud=policies.get(message.lost_cloud, LostCloud.FAIL),
         ignore_eos=message.ignore_eos,
+        images=tuple(message.images),
     )
     request.composed_preset()
     return request

@@ -86,6 +86,13 @@ def sampling(**changes: float) -> sampling_pb2.Sampling:
     return sampling_pb2.Sampling(**{"temperature": 1.0, "top_p": 1.0, **changes})  # type: ignore[arg-type]
 
 
+def opening_with(*images: bytes) -> pb.VerifyRequest:
+    """For a model that reads text only."""
+    frame = opening()
+    frame.open.images.extend(images)
+    return frame
+
+
 LONG = tuple([1] * CONTEXT)
 
 BAD_OPENS = [
@@ -120,6 +127,9 @@ BAD_OPENS = [
     (opening("tslt", draft_top_p=0.0), "draft_top_p"),
     (opening("tslt", draft_top_p=1.5), "draft_top_p"),
     (opening("tslt", draft_top_p=math.nan), "draft_top_p"),
+    (opening_with(b"GIF89a"), "images"),
+    (opening_with(b""), "images"),
+    (opening_with(*[b"x"] * 100), "images"),
     (opening(base=2), "base"),
     (opening(base=HUGE), "base"),
     (dssd_draft(1, 2), "open"),

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -39,14 +40,19 @@ def write_model(folder: Path, name: str, size: int | None = None, seed: int = 7)
     return folder
 
 
-def write_tokenizer(folder: Path, template: str | None = TEMPLATE, size: int = 290) -> Path:
+def write_tokenizer(
+    folder: Path,
+    template: str | None = TEMPLATE,
+    size: int = 290,
+    more_special: Sequence[str] = (),
+) -> Path:
     """A byte-level tokenizer, so that every character is several tokens unless it was learnt."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=SPECIAL,
+        special_tokens=[*SPECIAL, *more_special],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -55,7 +61,7 @@ def write_tokenizer(folder: Path, template: str | None = TEMPLATE, size: int = 2
         tokenizer_object=tokenizer,
         bos_token="<bos>",
         eos_token="<eos>",
-        extra_special_tokens=SPECIAL[2:],
+        extra_special_tokens=[*SPECIAL[2:], *more_special],
     )
     wrapped.chat_template = template
     wrapped.save_pretrained(folder)
