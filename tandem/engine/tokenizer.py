@@ -98,7 +98,9 @@ class Detokenizer:
     """Turns a stream of token ids into a stream of text.
 
     A token's text depends on the one before it (spaces) and may be part of a character, so each
-    step decodes the last settled tokens with the new ones and returns the difference.
+    step decodes the last settled tokens with the new one and returns the difference. One token at a
+    time, however many are pushed: some decoders write bytes that are no character otherwise when
+    more of them are decoded at once, and the text must not depend on how it came in pieces.
     """
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
@@ -112,8 +114,11 @@ class Detokenizer:
         Raises InvalidArgument("token_ids") for an id outside the vocabulary.
         """
         check_token_ids(token_ids, self._tokenizer.vocabulary_size, "token_ids")
-        self._ids.extend(token_ids)
-        return self._settle(complete=False)
+        pieces = []
+        for token in token_ids:
+            self._ids.append(token)
+            pieces.append(self._settle(complete=False))
+        return "".join(pieces)
 
     def finish(self) -> str:
         """What is left at the end of the text; half a character becomes U+FFFD."""

@@ -1,3 +1,4 @@
+import random
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,12 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.engine.load import load_tokenizer
 from tandem.engine.tokenizer import TextTokenizer, hash_vocabulary
-from tests.unit.engine.tiny_folders import SPECIAL, write_generation_config, write_model
+from tests.unit.engine.tiny_folders import (
+    SPECIAL,
+    write_generation_config,
+    write_model,
+    write_sentencepiece_tokenizer,
+)
 from tests.unit.engine.tiny_folders import write_tokenizer as write
 
 TEXTS = [
@@ -35,6 +41,23 @@ def test_pieces_make_up_the_text(tokenizer: TextTokenizer, text: str, step: int)
     pieces = [detokenizer.push(ids[at : at + step]) for at in range(0, len(ids), step)]
     assert all("\N{REPLACEMENT CHARACTER}" not in piece for piece in pieces)
     assert "".join(pieces) + detokenizer.finish() == tokenizer.decode(ids) == text
+
+
+def test_the_text_does_not_depend_on_the_pieces_it_came_in(
+    tokenizer: TextTokenizer, tmp_path: Path
+) -> None:
+    """Nor where the bytes are no characters, as random models write them."""
+    other = load_tokenizer(write_sentencepiece_tokenizer(write_model(tmp_path, "llama", size=400)))
+    source = random.Random(4)
+    for kind in (tokenizer, other):
+        for _ in range(40):
+            ids = [source.randrange(3, 290) for _ in range(24)]
+            texts = set()
+            for step in (1, 2, 5, 24):
+                detokenizer = kind.detokenizer()
+                pieces = [detokenizer.push(ids[at : at + step]) for at in range(0, 24, step)]
+                texts.add("".join(pieces) + detokenizer.finish())
+            assert len(texts) == 1
 
 
 def test_half_a_character_waits_for_its_other_half(tokenizer: TextTokenizer) -> None:
