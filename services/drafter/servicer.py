@@ -136,8 +136,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         images = ImagePrompt(self._engine, request.images)
         edge_request = self._edge_request(request, images)
         capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
+        held = capacity + edge_request.preset.branch_tokens
         with (
-            self._admission.reserve(capacity * self._engine.kv_bytes_per_token),
+            self._admission.reserve(held * self._engine.kv_bytes_per_token),
             log_context(session=f"{edge_request.session:08x}", preset=request.preset),
         ):
             await self._serve(context, request, edge_request, images, capacity)
@@ -319,4 +320,8 @@ def _summary(session: DrafterSession, text: AnswerText) -> generation_pb2.Summar
         hop_median_s=stats.hop_median_s,
         links_lost=stats.links_lost,
         loss_noticed_s=stats.loss_noticed_s,
+        predrafted=stats.predrafted,
+        predraft_hits=stats.predraft_hits,
+        predraft_misses=stats.predraft_misses,
+        lossy=machine.request.preset.lossy,
     )

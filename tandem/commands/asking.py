@@ -85,6 +85,10 @@ def answer_object(request: GenerationRequest, result: Generated) -> dict[str, An
         "resumes": summary.resumes,
         "unverified": result.unverified,
         "links_lost": summary.links_lost,
+        "predrafted": summary.predrafted,
+        "predraft_hits": summary.predraft_hits,
+        "predraft_misses": summary.predraft_misses,
+        "lossy": summary.lossy,
     }
 
 
@@ -103,6 +107,11 @@ def figures(result: Generated) -> str:
     up, down = summary.uplink_bytes / tokens, summary.downlink_bytes / tokens
     parts.append(f"bytes per token {up:.1f} up, {down:.1f} down")
     parts.append(f"{summary.target_passes / tokens:.2f} target passes per token")
+    if summary.predraft_hits + summary.predraft_misses:
+        turns = summary.predraft_hits + summary.predraft_misses
+        parts.append(f"pre-draft misses {summary.predraft_misses / turns:.0%}")
+    if summary.lossy:
+        parts.append("lossy: the law of the answer is not quite the target's")
     if result.unverified:
         parts.append(f"{len(result.unverified)} tokens unverified: the cloud was lost")
     return "; ".join(parts)

@@ -71,6 +71,13 @@ from tandem.telemetry.logging import configure_logging
 )
 @click.option("--draft-top-p", type=float, help="Mass a draft is drawn from, likewise.")
 @click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Change any single choice of the preset, as window=8 or answer=top_k; repeatable.",
+)
+@click.option(
     "--lost-cloud",
     type=click.Choice([str(policy) for policy in LostCloud]),
     default=str(LostCloud.FAIL),
@@ -117,6 +124,7 @@ def build_request(options: dict[str, Any]) -> GenerationRequest:
         answer_tail_draws=options["answer_tail_draws"],
         draft_top_k=options["draft_top_k"],
         draft_top_p=options["draft_top_p"],
+        overrides=options["overrides"],
         lost_cloud=LostCloud(options["lost_cloud"]),
         ignore_eos=options["ignore_eos"],
         images=tuple(_read_image(path) for path in options["images"]),

@@ -18,6 +18,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
 from tandem.engine.base import Engine
 from tandem.netem.simulator import ModelTimes
+from tandem.policy.overrides import with_overrides
 from tandem.policy.presets import PRESETS, Preset
 from tandem.simulation.answer import (
     Conditions,
@@ -38,6 +39,13 @@ DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
     type=click.Choice(list(PRESETS)),
     multiple=True,
     help="Repeatable. Default: all.",
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Change any single choice of the presets; repeatable.",
 )
 @click.option("--draft-ms", type=float, default=24.0, show_default=True, help="One draft step.")
 @click.option(
@@ -121,7 +129,10 @@ def _combinations(options: dict[str, Any]) -> list[tuple[Preset, Conditions]]:
     for name in options["presets"] or PRESETS:
         for length in options["draft_length"] or (None,):
             chosen = PRESETS[name]
-            presets[chosen if length is None else chosen.with_draft_length(length)] = None
+            chosen = chosen if length is None else chosen.with_draft_length(length)
+            chosen = with_overrides(chosen, options["overrides"])
+            chosen.validate()
+            presets[chosen] = None
     conditions = []
     for rtt_ms, mbps in product(options["rtt_ms"] or (30.0,), options["mbps"] or (None,)):
         link_settings(rtt_ms, mbps, options["jitter_ms"])

@@ -101,5 +101,7 @@ def answer_bytes(preset: Preset, sizes: Sizes) -> float:
             return sizes.token_bytes
         case Answer.FULL_LAW:
             return sizes.vocabulary_size * PRECISION_BYTES["float32"]
+        case Answer.TOP_K:
+            return preset.answer_top * entry_bytes + TAIL_MASS_BYTES
         case Answer.LOSSLESS_SPARSE:
             return (preset.answer_top + preset.answer_tail_draws) * entry_bytes + TAIL_MASS_BYTES

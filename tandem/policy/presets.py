@@ -46,6 +46,8 @@ class Answer(StrEnum):
     TOKEN = "token"
     FULL_LAW = "full_law"
     LOSSLESS_SPARSE = "lossless_sparse"
+    TOP_K = "top_k"
+    """PicoSpec's: the most likely entries alone. Lossy: the tail of the residual cannot come."""
 
 
 class Predraft(StrEnum):
@@ -56,6 +58,16 @@ class Predraft(StrEnum):
     """The draft model's own laws: what else it might have drawn."""
     EARLY_EXITS = "early_exits"
     """The cloud's early verdicts (FSD)."""
+
+
+class Control(StrEnum):
+    """Who decides how far ahead the edge drafts; the schedule's window and chunk are the limits."""
+
+    FIXED = "fixed"
+    LATENCY_AWARE = "latency_aware"
+    """PicoSpec: a chunk ends where it stops paying for itself, or takes too long."""
+    WINDOW = "window"
+    """The window of DESIGN §4, fitted to draft time, verify time, RTT and acceptance."""
 
 
 class PredraftOrder(StrEnum):
@@ -104,6 +116,9 @@ class Preset:
     answer_top: int = 64
     answer_tail_draws: int = 4
     truncation: Truncation = NO_TRUNCATION
+    control: Control = Control.FIXED
+    idle_weight: float = 1.0
+    """What the idle cloud's own passes may cost: 1 is for latency, 0 for the fewest passes."""
     predraft: Predraft = Predraft.OFF
     predraft_order: PredraftOrder = PredraftOrder.CONFIDENCE
     predraft_workers: int = 4
@@ -117,8 +132,19 @@ class Preset:
         return self.uplink in (Uplink.FULL_LAWS, Uplink.SPARSE_LAWS)
 
     @property
+    def lossy(self) -> bool:
+        """Whether the output law may differ from the target's."""
+        return self.drafts and self.answer is Answer.TOP_K
+
+    @property
     def drafts(self) -> bool:
         return self.schedule.window > 0
+
+    @property
+    def branch_tokens(self) -> int:
+        """Most tokens that pre-drafting keeps in the draft KV beside the text itself."""
+        longest = self.schedule.window + self.schedule.chunk + 1
+        return 0 if self.predraft is Predraft.OFF else self.predraft_workers * longest
 
     @property
     def judges_by_timing(self) -> bool:
@@ -129,7 +155,8 @@ class Preset:
         """
         schedule = self.schedule
         parts = schedule.token_by_token and schedule.verify_on_arrival
-        bonus = schedule.bonus and (parts or schedule.window > schedule.chunk)
+        by_clock = self.control is not Control.FIXED
+        bonus = schedule.bonus and (parts or by_clock or schedule.window > schedule.chunk)
         by_timing = self.drafts and (bonus or schedule.decode_when_idle)
         return by_timing and self.acceptance is Acceptance.REJECTION
 
@@ -155,6 +182,10 @@ class Preset:
             raise InvalidArgument("answer_top", f"must be 0…{MAX_ANSWER_TOP}")
         if not 0 <= self.answer_tail_draws <= MAX_ANSWER_TAIL_DRAWS:
             raise InvalidArgument("answer_tail_draws", f"must be 0…{MAX_ANSWER_TAIL_DRAWS}")
+        if not self.answer_top and self.answer is Answer.TOP_K:
+            raise InvalidArgument("answer_top", "must be at least 1 where it is all that is sent")
+        if not 0 <= self.idle_weight <= 1:
+            raise InvalidArgument("idle_weight", f"must be 0…1, is {self.idle_weight}")
         self.truncation.validate(MAX_VOCABULARY_SIZE)
         if not 1 <= self.predraft_workers <= MAX_PREDRAFT_WORKERS:
             raise InvalidArgument("predraft_workers", f"must be 1…{MAX_PREDRAFT_WORKERS}")
@@ -180,6 +211,16 @@ class Preset:
 
 def _stop_and_wait(draft_length: int) -> Schedule:
     return Schedule(window=draft_length, chunk=draft_length)
+
+
+_PICOSPEC = Preset(
+    "picospec",
+    Schedule(window=8, chunk=4, verify_on_arrival=True, bonus=False, token_by_token=True),
+    Acceptance.REJECTION,
+    Uplink.PROBABILITIES,
+    Answer.LOSSLESS_SPARSE,
+    control=Control.LATENCY_AWARE,
+)
 
 
 def _presets() -> Mapping[str, Preset]:
@@ -210,6 +251,8 @@ def _presets() -> Mapping[str, Preset]:
             uplink_precision="float16",
             truncation=Truncation(top_k=64),
         ),
+        _PICOSPEC,
+        replace(_PICOSPEC, name="picospec-top-k", answer=Answer.TOP_K),
         Preset("coupled", _stop_and_wait(4), Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
         Preset(
             "predraft",

@@ -172,7 +172,9 @@ class CloudMachine:
         laws = list(target_laws)
         if self._frontier_law is not None:
             laws.insert(0, self._frontier_law)
-        return self._judge(laws, work, replace(cost, target_passes=self.target_passes))
+        return self._judge(
+            laws, work, replace(cost, target_passes=self.target_passes, drafts=work.drafts)
+        )
 
     def _judge(self, laws: list[TargetLaw], work: VerifyWork, cost: Work) -> list[CloudMessage]:
         """Judge the drafts of `work`; laws[i] speaks of the i-th position from the frontier on.

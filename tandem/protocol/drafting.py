@@ -7,8 +7,10 @@ that was adopted: that one runs on a fork. Must not import asyncio, grpc, torch 
 
 from __future__ import annotations
 
+from math import inf
+
 from tandem.core.errors import ProtocolError
-from tandem.policy.presets import Predraft
+from tandem.policy.presets import Control, Predraft, Schedule
 from tandem.protocol.in_flight import DraftsInFlight, draft_frame
 from tandem.protocol.messages import Draft, Frame
 from tandem.protocol.outputs import Drafted, DraftWork, EdgeRequest
@@ -39,6 +41,8 @@ class Drafting:
         self._length_limit = len(request.prompt_ids) + request.max_tokens
         self._wanted = 0
         self._chunk_sent = 0
+        self._chunk_s = 0.0
+        self._reports = request.preset.control is Control.LATENCY_AWARE
 
     @property
     def position(self) -> int:
@@ -74,6 +78,11 @@ class Drafting:
         ahead = self.in_flight.token_ids[max(0, kv_length - committed) : position - committed]
         return (*self._committed.since(kv_length), *ahead)
 
+    def follow(self, schedule: Schedule) -> None:
+        """Go on by another schedule, unless a chunk is begun: what is begun is finished first."""
+        if self.work is None and not self._chunk_sent and not self.in_flight.unsent:
+            self.schedule = schedule
+
     def begin(self, count: int, ends: frozenset[int]) -> DraftWork:
         """The work that drafts the next `count` tokens, or up to the first that is among `ends`."""
         return self._start(count, ends, guess=False)
@@ -99,13 +108,15 @@ class Drafting:
             position=self.position,
             count=count,
             ends=ends,
-            stepwise=count > 1 and (guess or self.schedule.token_by_token),
+            stepwise=count > 1 and (guess or self._reports or self.schedule.token_by_token),
             alternatives=self.alternatives,
             guess=guess,
         )
         return self.work
 
-    def take(self, work: DraftWork, drafts: list[Drafted], kv_length: int) -> bool:
+    def take(
+        self, work: DraftWork, drafts: list[Drafted], kv_length: int, draft_s: float = 0.0
+    ) -> bool:
         """Put the next tokens of a work in flight, or `ahead`; False for a work that is not (or no
         longer) the one under way."""
         if work is not self.work:
@@ -118,6 +129,7 @@ class Drafting:
         if not work.branch:  # a branch's tokens are in a fork's KV, not in this one
             self.kv_length = kv_length
         if self.ahead is None:
+            self._chunk_s += draft_s
             self.in_flight.add(drafts)
         else:
             self.ahead += drafts
@@ -145,7 +157,7 @@ class Drafting:
     def discard(self) -> list[DraftWork]:
         """Void the drafts in flight; the work to interrupt because it builds on them."""
         self.in_flight.clear()
-        self._chunk_sent = 0
+        self._chunk_sent, self._chunk_s = 0, 0.0
         self.kv_length = min(self.kv_length, len(self._committed))
         self.ahead = None
         return self.interrupt()
@@ -168,20 +180,22 @@ class Drafting:
         """Nothing was sent on the stream that is open now."""
         self.in_flight.sent = 0
         self._chunk_sent = 0
+        self.schedule = self._request.preset.schedule
 
-    def send_due(self, epoch: int) -> list[Draft]:
+    def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
         """The frames that are to leave now, whole chunks or what there is of one; they count as
-        sent from now on."""
+        sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""
         frames: list[Draft] = []
         while self.in_flight.unsent:
             left = self.schedule.chunk - self._chunk_sent
             piece = self.in_flight.next_chunk(left)
-            whole = len(piece) == left or self.draftable < 1
+            whole = len(piece) == left or self.draftable < 1 or self._chunk_s >= budget_s
             if not whole and not self.schedule.token_by_token:
                 break
             frames.append(self._frame(piece, epoch, whole))
             self.in_flight.sent += len(piece)
             self._chunk_sent = 0 if whole else self._chunk_sent + len(piece)
+            self._chunk_s = 0.0 if whole else self._chunk_s
         return frames
 
     def _frame(self, piece: list[Drafted], epoch: int, whole: bool) -> Draft:

@@ -27,7 +27,6 @@ from tandem.protocol.messages import (
     FullLaw,
     GoingAway,
     NeedFullLaw,
-    Open,
     Opened,
     Ping,
     Pong,
@@ -47,6 +46,7 @@ from tandem.protocol.outputs import (
     Reconnect,
     Send,
 )
+from tandem.protocol.pacing import Pacing
 from tandem.protocol.predrafting import Predrafting
 from tandem.protocol.predrafts import LikelyOutcome
 from tandem.protocol.recovery import Recovery
@@ -89,6 +89,7 @@ class EdgeMachine:
         self.committed = self._committing.tokens
         self.drafting = Drafting(request, self.committed)
         self.predrafting = Predrafting(request, self.committed, self.drafting)
+        self._pacing = Pacing(request.preset)
         self._recovery = Recovery(self.rule, chance)
         self._leaving = False
 
@@ -100,22 +101,10 @@ class EdgeMachine:
             raise ProtocolError(self.phase, "connect")
         self.phase = Phase.RUNNING
         self.drafting.reconnected()
+        self._pacing.connected()
         self._liveness.connected(now)
         self.stats.begin_stream()
-        request = self.request
-        opening = Open(
-            *self._frame(len(self.committed)),
-            vocabulary_hash=request.vocabulary_hash,
-            vocabulary_size=request.vocabulary_size,
-            prompt_ids=request.prompt_ids,
-            committed_ids=self.committed.since(len(request.prompt_ids)),
-            sampling=request.sampling,
-            seed=request.seed,
-            max_tokens=request.max_tokens,
-            ignore_eos=request.ignore_eos,
-            preset=request.preset,
-            images=request.images,
-        )
+        opening = self.request.opening(self.epoch, self.committed)
         return [Send(opening), *self._flush(now)]
 
     def lost(self, now: float) -> list[EdgeOutput]:
@@ -195,6 +184,7 @@ class EdgeMachine:
         check_verdict(verdict, self.request, self.committed, drafts[: in_flight.sent], self.epoch)
         self.stats.count_verdict(verdict)
         self.stats.end_round(verdict.work, now)
+        self._pacing.take_verdict(verdict, now)
         outputs = self._commit(drafts[: verdict.accepted])
         in_flight.remove(verdict.accepted)
         if self.phase is Phase.DONE:
@@ -240,6 +230,7 @@ class EdgeMachine:
         self._refuse_while_drawing(message)
         check_tokens(message, self.request, self.committed)
         self.stats.count_tokens(message)
+        self._pacing.take_tokens(message)
         outputs: list[EdgeOutput] = []
         for token in message.token_ids:
             outputs += self._overtake(token)
@@ -254,6 +245,7 @@ class EdgeMachine:
     def _overtake(self, token: int) -> list[EdgeOutput]:
         """The cloud added a token by itself; drafts in flight live on only if they agree."""
         in_flight, ahead = self.drafting.in_flight, self.drafting.ahead
+        self._pacing.overtaken(in_flight.first.token_id == token if in_flight else None)
         if in_flight and in_flight.first.token_id == token:
             in_flight.remove(1)
             return self._commit([token])
@@ -269,6 +261,7 @@ class EdgeMachine:
         """`token` comes, and not what is in flight: stop all drafting but what foresaw it."""
         branch, void = self.predrafting.resolve(token)
         outputs: list[EdgeOutput] = [*map(Interrupt, (*self.drafting.discard(), *void))]
+        self._pacing.discarded()
         if branch is not None:
             self.drafting.promote(branch)
         self.epoch += new_epoch
@@ -292,6 +285,8 @@ class EdgeMachine:
         return work
 
     def _main_work(self, now: float) -> DraftWork | None:
+        if self._pacing.on:
+            self.drafting.follow(self._pacing.schedule)
         alone = self.phase is Phase.ALONE
         count = min(ALONE_CHUNK, self.drafting.room) if alone else self.drafting.draftable
         if count < 1:
@@ -321,7 +316,7 @@ class EdgeMachine:
 
         `kv_length`: tokens the draft KV now holds. The tokens of an interrupted work are dropped.
         """
-        if not self.drafting.take(work, drafts, kv_length):
+        if not self.drafting.take(work, drafts, kv_length, draft_s):
             if self.predrafting.take(work, drafts):
                 self.stats.count_predrafts(len(drafts))
             return []
@@ -330,6 +325,7 @@ class EdgeMachine:
             self.predrafting.expect_likely()
             return []
         self.stats.count_drafts(len(drafts), draft_s)
+        self._pacing.drafted(len(drafts), draft_s)
         if self.phase is Phase.ALONE:
             return self._commit_alone()
         return self._flush(now)
@@ -344,8 +340,9 @@ class EdgeMachine:
         """Send what is due."""
         if self.phase is not Phase.RUNNING or self._paused:
             return []
-        frames = self.drafting.send_due(self.epoch)
+        frames = self.drafting.send_due(self.epoch, self._pacing.chunk_budget_s)
         if frames:
+            self._pacing.sent(frames, now)
             self.stats.begin_round(now)
             self.predrafting.expect_likely()
         return [Send(frame) for frame in frames]

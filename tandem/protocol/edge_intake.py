@@ -21,6 +21,7 @@ _ANSWERS: dict[Answer, type] = {
     Answer.TOKEN: int,
     Answer.FULL_LAW: FullAnswer,
     Answer.LOSSLESS_SPARSE: SparseAnswer,
+    Answer.TOP_K: SparseAnswer,
 }
 
 

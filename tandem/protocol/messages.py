@@ -67,12 +67,14 @@ class Ping(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Cost of an answer by the cloud's clock; passes are the session's total so far."""
+    """Cost of an answer by the cloud's clock; passes are the session's total so far, `drafts` those
+    that the pass judged."""
 
     verify_s: float = 0.0
     queue_s: float = 0.0
     batch_size: int = 1
     target_passes: int = 0
+    drafts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from tandem.core.laws import Array, Sampling
 from tandem.core.rivals import Rivals
 from tandem.core.stopping import FinishReason
 from tandem.policy.presets import Preset
-from tandem.protocol.messages import EdgeMessage, Tokens, Verdict, Work
+from tandem.protocol.messages import EdgeMessage, Open, Tokens, Verdict, Work
+from tandem.protocol.prefixes import PrefixedTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,25 @@ class EdgeRequest:
     eos_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     images: tuple[bytes, ...] = ()
+
+    def opening(self, epoch: int, committed: PrefixedTokens) -> Open:
+        """The frame that opens a stream at the committed text."""
+        return Open(
+            self.session,
+            epoch,
+            len(committed),
+            committed.prefix,
+            vocabulary_hash=self.vocabulary_hash,
+            vocabulary_size=self.vocabulary_size,
+            prompt_ids=self.prompt_ids,
+            committed_ids=committed.since(len(self.prompt_ids)),
+            sampling=self.sampling,
+            seed=self.seed,
+            max_tokens=self.max_tokens,
+            ignore_eos=self.ignore_eos,
+            preset=self.preset,
+            images=self.images,
+        )
 
     @property
     def draft_ends(self) -> frozenset[int]:

@@ -16,6 +16,7 @@ from tandem.core.laws import Array
 from tandem.core.noise import coupled_token
 from tandem.core.rivals import Rivals, coupled_rivals, likely_rivals
 from tandem.core.sparse_answer import make_sparse_answer
+from tandem.core.top_k_answer import make_top_k_answer
 from tandem.policy.presets import Acceptance, Answer, Preset
 from tandem.protocol.messages import FullAnswer, Outcome
 
@@ -156,6 +157,16 @@ class LosslessSparseAnswer:
         return make_sparse_answer(target_probs, self.top, self.tail_draws, self.chance, position)
 
 
+@dataclass(frozen=True, slots=True)
+class TopKAnswer:
+    """PicoSpec: the head of the target law as if it had no tail; the edge draws, with a bias."""
+
+    top: int
+
+    def answer(self, target_probs: Array, proposal: Proposal, position: int) -> Outcome:
+        return make_top_k_answer(target_probs, self.top)
+
+
 def acceptance_rule(preset: Preset, seed: int, chance: Chance) -> AcceptanceRule:
     """The rule a preset names, with its randomness."""
     if preset.acceptance is Acceptance.SHARED_NOISE:
@@ -170,5 +181,7 @@ def answer_rule(preset: Preset, rule: AcceptanceRule, chance: Chance) -> AnswerR
             return TokenAnswer(rule)
         case Answer.FULL_LAW:
             return FullLawAnswer()
+        case Answer.TOP_K:
+            return TopKAnswer(preset.answer_top)
         case Answer.LOSSLESS_SPARSE:
             return LosslessSparseAnswer(chance, preset.answer_top, preset.answer_tail_draws)

@@ -56,6 +56,7 @@ _ANSWER = {
     Answer.TOKEN: pb.REJECTION_ANSWER_TOKEN,
     Answer.FULL_LAW: pb.REJECTION_ANSWER_FULL_LAW,
     Answer.LOSSLESS_SPARSE: pb.REJECTION_ANSWER_LOSSLESS_SPARSE,
+    Answer.TOP_K: pb.REJECTION_ANSWER_TOP_K,
 }
 _PRECISION: dict[Precision, pb.Precision.ValueType] = {
     "float32": pb.PRECISION_FLOAT32,
@@ -313,13 +314,14 @@ def _fill_work(proto: pb.Work, work: Work) -> None:
     proto.queue_s = work.queue_s
     proto.batch_size = work.batch_size
     proto.target_passes = work.target_passes
+    proto.drafts = work.drafts
 
 
 def _work(proto: pb.Work) -> Work:
     for name, seconds in (("verify_s", proto.verify_s), ("queue_s", proto.queue_s)):
         if not 0 <= seconds < math.inf:  # False for NaN as well
             raise InvalidArgument(name, f"{seconds} is not a duration")
-    return Work(proto.verify_s, proto.queue_s, proto.batch_size, proto.target_passes)
+    return Work(proto.verify_s, proto.queue_s, proto.batch_size, proto.target_passes, proto.drafts)
 
 
 def _sparse_to_proto(answer: SparseAnswer) -> pb.SparseAnswer:
@@ -367,6 +369,7 @@ def _open_to_proto(opening: Open) -> pb.Open:
         images=opening.images,
         draft_top_k=preset.truncation.top_k,
         draft_top_p=preset.truncation.top_p,
+        idle_weight=preset.idle_weight,
     )
 
 
@@ -388,6 +391,7 @@ def _open_from_proto(head: tuple[int, int, int, int], opening: pb.Open) -> Open:
         answer_top=opening.answer_top,
         answer_tail_draws=opening.answer_tail_draws,
         truncation=Truncation(opening.draft_top_k, opening.draft_top_p),
+        idle_weight=opening.idle_weight,
     )
     return Open(
         *head,

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from tandem.core.errors import InvalidArgument
 from tandem.core.images import check_image_bytes
 from tandem.core.laws import Sampling
+from tandem.policy.overrides import MAX_OVERRIDE_CHARACTERS, MAX_OVERRIDES, with_overrides
 from tandem.policy.presets import Preset, find_preset
 from tandem.protocol.liveness import LostCloud
 from tandem.rpc.convert_verifier import sampling_from_proto, sampling_to_proto
@@ -47,7 +48,8 @@ Prompt = str | tuple[int, ...] | tuple[Turn, ...]
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """What a caller asks for. `draft_length`, `answer_top`, `answer_tail_draws`, `draft_top_k` and
-    `draft_top_p` override single choices of the preset."""
+    `draft_top_p` override single choices of the preset; `overrides` ("field=value") any, after
+    these."""
 
     prompt: Prompt
     preset: str = DEFAULT_PRESET
@@ -60,6 +62,7 @@ class GenerationRequest:
     answer_tail_draws: int | None = None
     draft_top_k: int | None = None
     draft_top_p: float | None = None
+    overrides: tuple[str, ...] = ()
     lost_cloud: LostCloud = LostCloud.FAIL
     ignore_eos: bool = False
     images: tuple[bytes, ...] = ()
@@ -79,6 +82,7 @@ class GenerationRequest:
         if self.draft_top_p is not None:
             cuts["top_p"] = self.draft_top_p
         preset = replace(preset, truncation=replace(preset.truncation, **cuts))
+        preset = with_overrides(preset, self.overrides)
         preset.validate()
         return preset
 
@@ -106,6 +110,7 @@ def _fill(message: pb.Generation, request: GenerationRequest) -> None:
     message.max_tokens = request.max_tokens
     message.seed = request.seed
     message.stop.extend(request.stop)
+    message.overrides.extend(request.overrides)
     message.lost_cloud = _POLICIES[request.lost_cloud]
     message.ignore_eos = request.ignore_eos
     message.images.extend(request.images)
@@ -134,6 +139,10 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
     if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in message.stop):
         raise InvalidArgument("stop", f"each must have 1…{MAX_STOP_CHARACTERS} characters")
     check_image_bytes(message.images)
+    if len(message.overrides) > MAX_OVERRIDES:
+        raise InvalidArgument("set", f"at most {MAX_OVERRIDES} overrides")
+    if any(len(override) > MAX_OVERRIDE_CHARACTERS for override in message.overrides):
+        raise InvalidArgument("set", f"at most {MAX_OVERRIDE_CHARACTERS} characters each")
     policies = {number: policy for policy, number in _POLICIES.items()}
     request = GenerationRequest(
         prompt=_prompt(message),
@@ -145,6 +154,7 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         seed=message.seed,
         stop=tuple(message.stop),
         **{name: getattr(message, name) for name in OVERRIDES if message.HasField(name)},
+        overrides=tuple(message.overrides),
         lost_cloud=policies.get(message.lost_cloud, LostCloud.FAIL),
         ignore_eos=message.ignore_eos,
         images=tuple(message.images),

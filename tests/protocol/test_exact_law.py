@@ -12,9 +12,11 @@ import pytest
 
 from tandem.core.chance import Purpose
 from tandem.core.laws import Array, Sampling
+from tandem.core.top_k_answer import top_k_bias
 from tandem.core.truncation import Truncation
 from tandem.netem.simulated_drafts import LawOf
-from tandem.policy.presets import Predraft, Preset, Schedule
+from tandem.policy.presets import Answer as Payload
+from tandem.policy.presets import Predraft, Preset, Schedule, Uplink
 from tandem.protocol.outputs import EdgeRequest
 from tests.exact import ExactChance, fractions, outcome_law
 from tests.protocol.cases import Answer, ModelPair, preset, scheduled
@@ -86,6 +88,16 @@ METHODS: dict[str, tuple[Preset, int]] = {
     "dssd, K 1": (preset("dssd", 2, answer_top=1, truncation=Truncation(top_k=1)), 2),
     "pipelined": (scheduled("dsd", Schedule(2, 1, bonus=False)), 3),
     "pipelined, chunks of two": (scheduled("dsd", Schedule(4, 2, bonus=False)), 3),
+    "picospec": (preset("picospec", 1, answer_top=1, answer_tail_draws=1), 2),
+    "picospec, law up": (preset("picospec", 2, uplink=Uplink.FULL_LAWS, answer=Payload.TOKEN), 3),
+    "picospec, whole chunks": (
+        scheduled("picospec", Schedule(4, 2, bonus=False, token_by_token=True), answer_top=3),
+        3,
+    ),
+    "picospec, one chunk": (
+        scheduled("picospec", Schedule(2, 2, True, bonus=False, token_by_token=True), answer_top=3),
+        3,
+    ),
     "predraft": (preset("dsd", 1, predraft=Predraft.LIKELY_OUTCOMES), 3),
     "predraft, pipelined": (
         scheduled("dsd", Schedule(2, 1, bonus=False), predraft=Predraft.LIKELY_OUTCOMES),
@@ -141,6 +153,18 @@ def test_the_answers_law_is_the_targets(method: str) -> None:
     chosen, max_tokens = METHODS[method]
     law = law_through_the_machines(chosen, max_tokens, Pace())
     assert law == exact_answer_law(max_tokens, frozenset())
+
+
+@pytest.mark.parametrize("top", [1, 2, 3])
+def test_the_top_k_answer_is_off_by_its_bias(top: int) -> None:
+    """PicoSpec's answer is lossy; by how much, `top_k_bias` says."""
+    chosen = preset("picospec-top-k", 1, answer_top=top)
+    law = law_through_the_machines(chosen, 1, Pace())
+    target, draft = MODELS.target_law((1, 2)), MODELS.draft_law((1, 2))
+    difference = [abs(law.get((token,), Fraction(0)) - target[token]) for token in range(3)]
+    bias = top_k_bias(target, draft, top)
+    assert sum(difference) / 2 == bias
+    assert (bias == 0) == (top > 1), "here the residual lies in the top two"
 
 
 @pytest.mark.parametrize("method", OWN_TOKENS)

@@ -149,6 +149,13 @@ COMPOSITIONS = {
     ),
     "pipelined, split, bonus": scheduled("dssd", Schedule(3, 1), answer_top=1, answer_tail_draws=1),
     "pipelined, full answers": scheduled("dssd-full", Schedule(4, 2, bonus=False)),
+    "picospec": preset("picospec", 2, answer_top=1, answer_tail_draws=1),
+    "picospec, whole chunks": scheduled(
+        "picospec", Schedule(4, 2, bonus=False, token_by_token=True), answer_top=1
+    ),
+    "picospec, bonus": scheduled(
+        "picospec", Schedule(4, 2, True, token_by_token=True), answer_top=1
+    ),
     "stop and wait, no bonus": scheduled("dsd", Schedule(2, 2, bonus=False)),
     "streaming": scheduled("dsd", idle(4, 1)),
     "streaming, no bonus": scheduled("dsd", idle(4, 2, bonus=False)),

@@ -68,7 +68,7 @@ def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
 def test_more_workers_and_confidence_first_miss_less() -> None:
     def miss_rate(workers: int, order: PredraftOrder) -> float:
         chosen = preset("predraft", predraft_workers=workers, predraft_order=order)
-        results = [answer(chosen, seed).stats for seed in range(60)]
+        results = [answer(chosen, seed).stats for seed in range(40)]
         hits = sum(stats.predraft_hits for stats in results)
         misses = sum(stats.predraft_misses for stats in results)
         return misses / (hits + misses)

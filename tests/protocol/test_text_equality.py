@@ -9,7 +9,7 @@ import pytest
 
 from tandem.core.laws import Sampling
 from tandem.core.truncation import Truncation
-from tandem.policy.presets import PRESETS, Preset, Schedule
+from tandem.policy.presets import PRESETS, Preset, Schedule, Uplink
 from tests.protocol.cases import (
     Answer,
     faults_of,
@@ -152,6 +152,8 @@ PIPELINED = {
     "full laws": scheduled("dsd", Schedule(6, 2, bonus=False)),
     "full laws, tokens one by one": scheduled("dsd", Schedule(4, 1, True, bonus=False)),
     "split": scheduled("dssd", Schedule(6, 3, bonus=False), answer_top=2, answer_tail_draws=1),
+    "picospec": preset("picospec"),
+    "picospec, from laws": preset("picospec", uplink=Uplink.FULL_LAWS),
     "split, full answers": scheduled("dssd-full", Schedule(8, 2, bonus=False)),
 }
 

@@ -17,7 +17,7 @@ from tandem.core.sparse_answer import SparseAnswer
 from tandem.core.sparse_laws import sparse_law_to_bytes
 from tandem.core.truncation import Truncation
 from tandem.policy.draft_laws import law_to_draft_from
-from tandem.policy.presets import PRESETS, Predraft, Preset
+from tandem.policy.presets import PRESETS, Control, Predraft, Preset
 from tandem.protocol.cloud import CloudModel
 from tandem.protocol.liveness import LostCloud
 from tandem.protocol.messages import (
@@ -61,13 +61,13 @@ ANSWER = SparseAnswer(
     np.array([0.125, 0.125], dtype=np.float32),
 )
 HALVED = replace(PRESETS["dsd"], uplink_precision="float16")
-WORK = Work(0.5, 0.25, 3, 9)
+WORK = Work(0.5, 0.25, 3, 9, 4)
 
 
 def told(preset: Preset) -> Preset:
     """As the cloud hears of it: how the edge drafts and sends is the edge's own business."""
     schedule = replace(preset.schedule, chunk=preset.schedule.window, token_by_token=False)
-    return replace(preset, schedule=schedule, predraft=Predraft.OFF)
+    return replace(preset, schedule=schedule, predraft=Predraft.OFF, control=Control.FIXED)
 
 
 def opening(preset: str) -> Open:

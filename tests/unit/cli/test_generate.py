@@ -16,6 +16,7 @@ FIELDS = {
     *("text", "token_ids", "finish_reason", "preset", "seed", "ttft_s", "tpot_s", "duration_s"),
     *("tokens", "rounds", "drafted", "accepted", "acceptance_rate", "target_passes"),
     *("uplink_bytes", "downlink_bytes", "prompt_tokens", "resumes", "unverified", "links_lost"),
+    *("predrafted", "predraft_hits", "predraft_misses", "lossy"),
 }
 
 

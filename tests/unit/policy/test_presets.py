@@ -46,8 +46,12 @@ def test_the_composition_of_each_preset() -> None:
         "dssd": (rejection, Uplink.PROBABILITIES, Answer.LOSSLESS_SPARSE),
         "dssd-full": (rejection, Uplink.PROBABILITIES, Answer.FULL_LAW),
         "tslt": (rejection, Uplink.SPARSE_LAWS, Answer.TOKEN),
+        "picospec": (rejection, Uplink.PROBABILITIES, Answer.LOSSLESS_SPARSE),
+        "picospec-top-k": (rejection, Uplink.PROBABILITIES, Answer.TOP_K),
         "coupled": (shared, Uplink.IDS, Answer.TOKEN),
+        "predraft": (shared, Uplink.IDS, Answer.TOKEN),
     }
+    assert [name for name, preset in PRESETS.items() if preset.lossy] == ["picospec-top-k"]
     assert [name for name, preset in PRESETS.items() if not preset.drafts] == ["ar"]
 
 

@@ -1,0 +1,95 @@
+"""How far ahead to draft, chosen from what was measured.
+
+Two controllers, both pure: `latency_aware` is PicoSpec's truncation (its §3.3 and eqs. 8-10),
+`window_for` fits DESIGN §4's window to a cloud that goes on alone meanwhile.
+Must not import asyncio, grpc, torch or time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil, floor, log
+
+from tandem.policy.cost_models import PairTimes
+from tandem.policy.presets import Control, Preset, Schedule
+
+MESSAGE_S = 0.0005
+"""What a message costs the edge in processing; tokens drafted faster than this go in pieces."""
+WORTH_A_TRY = 0.02
+"""A window that would be of use less often than this is not opened."""
+_SURE = 0.999
+_TINY_S = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of one session: step times, round trip and acceptance as of now."""
+
+    pair: PairTimes
+    rtt_s: float
+    acceptance_rate: float
+
+
+def schedule_for(preset: Preset, measured: Measured) -> Schedule:
+    """The schedule to go on with; never beyond the preset's own window and chunk."""
+    match preset.control:
+        case Control.FIXED:
+            return preset.schedule
+        case Control.LATENCY_AWARE:
+            return latency_aware(preset.schedule, measured)
+        case Control.WINDOW:
+            return window_for(preset.schedule, measured, preset.idle_weight)
+
+
+def latency_aware(schedule: Schedule, measured: Measured) -> Schedule:
+    """The chunk that takes as long to draft as the chunk before it takes to be answered, and as
+    many chunks in the window as before.
+
+    Shorter ones leave the edge waiting, longer ones the cloud; PicoSpec's eq. 8 has no gap there.
+    """
+    wanted = ceil(chunk_budget_s(measured) / max(measured.pair.draft_s, _TINY_S))
+    length = max(1, min(schedule.chunk, wanted))
+    return replace(schedule, chunk=length, window=schedule.window // schedule.chunk * length)
+
+
+def chunk_budget_s(measured: Measured) -> float:
+    """How long drafting a chunk may take before the cloud would sit idle: the rest of the chunk is
+    then left out (PicoSpec §3.3)."""
+    return measured.rtt_s + measured.pair.verify_first_s
+
+
+def window_for(schedule: Schedule, measured: Measured, idle_weight: float) -> Schedule:
+    """Window and chunk for drafts that are verified as they arrive.
+
+    A draft at depth k is of use with probability a^k. In a pass it costs `verify_further_s`, and
+    if it stands it saves a pass of its own; so it goes in while a^k·verify_first ≥ verify_further.
+    Beyond what is drafted in a round trip and two passes more drafts could only wait.
+    """
+    pair, rate = measured.pair, min(measured.acceptance_rate, _SURE)
+    if schedule.decode_when_idle and idle_weight >= 1 and not _can_lead(measured):
+        return replace(schedule, window=0, chunk=0)
+    step_s = max(pair.draft_s, MESSAGE_S / 4)
+    flight_s = measured.rtt_s + 2 * pair.verify_first_s
+    depth = min(schedule.window, 1 + ceil(flight_s / step_s))
+    if rate <= 0:
+        depth = 1
+    elif pair.verify_further_s > 0:
+        worth = log(min(1.0, pair.verify_further_s / pair.verify_first_s)) / log(rate)
+        depth = min(depth, max(1, floor(worth)))
+    piece = max(1, min(depth, ceil(MESSAGE_S / step_s)))
+    chunk = max(piece, min(schedule.chunk, depth))
+    return replace(schedule, window=depth, chunk=chunk, token_by_token=piece == 1)
+
+
+def _can_lead(measured: Measured) -> bool:
+    """Whether drafts can get ahead of a cloud that decodes alone.
+
+    After a correction the i-th draft reaches the cloud rtt + i·draft_s later, when the cloud has
+    made (rtt + i·draft_s)/verify_first tokens itself: drafts lead from i = rtt/(verify - draft) on,
+    if all before it agree with the cloud's own tokens.
+    """
+    pair = measured.pair
+    if pair.draft_s >= pair.verify_first_s:
+        return False
+    lead = measured.rtt_s / (pair.verify_first_s - pair.draft_s)
+    return bool(measured.acceptance_rate**lead >= WORTH_A_TRY)

@@ -1,0 +1,71 @@
+"""Keeps a session's schedule fitted to what it measures, if its preset asks for that.
+
+Invariant: a preset of fixed control measures nothing here and keeps its schedule. Must not import
+asyncio, grpc, torch or time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from tandem.policy.pacing import chunk_budget_s, schedule_for
+from tandem.policy.presets import Control, Preset, Schedule
+from tandem.protocol.messages import Draft, Tokens, Verdict
+from tandem.protocol.profile import Profile
+
+
+class Pacing:
+    """Is told what happens; `schedule` is the one to go on with."""
+
+    def __init__(self, preset: Preset) -> None:
+        self.on = preset.drafts and preset.control is not Control.FIXED
+        self.schedule: Schedule = preset.schedule
+        self.chunk_budget_s = inf
+        self._preset = preset
+        self._profile = Profile()
+
+    def connected(self) -> None:
+        self._profile.connected()
+        self.schedule = self._preset.schedule
+
+    def drafted(self, count: int, draft_s: float) -> None:
+        if self.on:
+            self._profile.drafted(count, draft_s)
+
+    def sent(self, frames: Sequence[Draft], now: float) -> None:
+        if self.on:
+            for frame in frames:
+                self._profile.sent(frame, now)
+
+    def take_verdict(self, verdict: Verdict, now: float) -> None:
+        if self.on:
+            end = verdict.base + verdict.accepted + verdict.rejected
+            self._profile.answered(end, verdict.work, now)
+            self._profile.judged(verdict.accepted, int(verdict.rejected))
+            self._fit()
+
+    def take_tokens(self, message: Tokens) -> None:
+        if self.on:
+            self._profile.passed(message.work)
+            self._fit()
+
+    def overtaken(self, agreed: bool | None) -> None:
+        """The cloud said a token: a draft in flight was equal, was not, or there was none."""
+        if not self.on:
+            return
+        if agreed is None:
+            self._profile.unjudged(1)
+        else:
+            self._profile.judged(int(agreed), int(not agreed))
+
+    def discarded(self) -> None:
+        self._profile.discarded()
+
+    def _fit(self) -> None:
+        measured = self._profile.measured
+        if measured is None:
+            return
+        self.schedule = schedule_for(self._preset, measured)
+        if self._preset.control is Control.LATENCY_AWARE:
+            self.chunk_budget_s = chunk_budget_s(measured)
