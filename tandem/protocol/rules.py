@@ -163,8 +163,8 @@ class TopKAnswer:
 
     top: int
 
-    def answer(self, target_probs: Array, proposal: Proposal, position: int) -> Outcome:
-        return make_top_k_answer(target_probs, self.top)
+    def answer(self, target: TargetLaw, proposal: Proposal, position: int) -> Outcome:
+        return make_top_k_answer(law_of(target), self.top)
 
 
 def acceptance_rule(preset: Preset, seed: int, chance: Chance) -> AcceptanceRule:
