@@ -30,8 +30,8 @@ from tandem.rpc.process import run_loop
 
 SPEED_LIMIT = 1.3
 PRESETS = ("coupled", "dssd", "dsd")
-DRAFT_LENGTHS = (3, 4, 5, 6, 8)
-POLICIES: tuple[int | str, ...] = ("default", 3, 4, 5, 6, 8)
+DRAFT_LENGTHS = (3, 4, 6, 8, 12)
+POLICIES: tuple[int | str, ...] = ("default", *DRAFT_LENGTHS)
 THREADS = (1, 2)
 PROMPTS_A_TURN = 2
 

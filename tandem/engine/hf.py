@@ -18,6 +18,7 @@ from tandem.engine.exit_pass import EarlyExits
 from tandem.engine.general import GeneralForward
 from tandem.engine.kv import KvPool, KvSession
 from tandem.engine.lean import LeanForward, lean_forward_serves
+from tandem.engine.linear import FEW_ROWS
 from tandem.engine.pack import Pack
 
 
@@ -55,6 +56,7 @@ class HuggingFaceEngine:
         self.eos_token_ids = frozenset(t for t in eos_token_ids if t < self.vocabulary_size)
         self.context_length = _context_length(model)
         self.lean = lean and lean_forward_serves(model)
+        self._single_rows = single_rows
         self._like = torch.empty(0, dtype=model.dtype, device=model.device)
         early = EarlyExits(exits.placed(self._like), self.vocabulary_size) if exits else None
         self.exit_depths: tuple[float, ...] = early.depths if early else ()
@@ -90,8 +92,26 @@ class HuggingFaceEngine:
     ) -> list[Logits]:
         sessions = [self._own(segment.session) for segment in batch]
         check_batch(batch, self.vocabulary_size, len(self.exit_depths))
-        if not batch:
-            return []
+        found: dict[int, Logits] = {}
+        for numbers in self._passes(batch):
+            some = [batch[number] for number in numbers]
+            logits = self._pass(some, [sessions[number] for number in numbers], cancelled)
+            found |= zip(numbers, logits, strict=True)
+            cancelled = never  # what has run stands, so the rest must run as well
+        return [found[number] for number in range(len(batch))]
+
+    def _passes(self, batch: Sequence[Segment]) -> list[list[int]]:
+        """Which segments share a pass. Where weights are laid out for single rows, few and many
+        rows are multiplied differently, so that a prompt must not share one with single tokens."""
+        numbers = range(len(batch))
+        few = [number for number in numbers if len(batch[number].token_ids) <= FEW_ROWS]
+        many = [number for number in numbers if number not in few]
+        passes = [many, few] if self._single_rows else [list(numbers)]
+        return [numbers for numbers in passes if numbers]
+
+    def _pass(
+        self, batch: Sequence[Segment], sessions: Sequence[KvSession], cancelled: Callable[[], bool]
+    ) -> list[Logits]:
         for session, segment in zip(sessions, batch, strict=True):
             session.prepare(segment.grows)
         pack = Pack(batch, sessions, cancelled, self._like)

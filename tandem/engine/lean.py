@@ -82,15 +82,15 @@ class LeanForward:
             pack.check_cancelled()
             hidden = layer(hidden, turn, pack, None)
             if exits is not None:
-                exits.after(index, hidden, pack, self._logits)
+                exits.after(index, hidden, pack, self._early_logits)
         pack.check_cancelled()
         rows = None if pack.wanted == hidden.shape[0] else pack.wanted_rows()
         hidden = self._layers[-1](hidden, turn, pack, rows)
-        return self._logits(hidden)
+        return self._head(self._norm(hidden), pack.few_wanted)
 
-    def _logits(self, hidden: Tensor) -> Tensor:
-        """[rows, size] -> [rows, vocabulary]."""
-        return self._head(self._norm(hidden))
+    def _early_logits(self, hidden: Tensor) -> Tensor:
+        """[rows, size] -> [rows, vocabulary]; a guess may differ in its last bits."""
+        return self._head(self._norm(hidden), few=False)
 
 
 class _Layer:
@@ -117,7 +117,7 @@ class _Layer:
     ) -> Tensor:
         """hidden [tokens, size] -> the same, or only `rows` of it after attention."""
         tokens, turned_heads = hidden.shape[0], self._heads + self._kv_heads
-        heads = self._qkv(self._norm(hidden))
+        heads = self._qkv(self._norm(hidden), pack.few)
         heads = heads.view(tokens, -1, self._head_size).transpose(0, 1)
         turned = self._turned(heads[:turned_heads], turn)
         seen = attend_pack(
@@ -129,11 +129,12 @@ class _Layer:
             scaling=self._scaling,
             window=self._window,
         ).reshape(tokens, -1)
+        few = pack.few
         if rows is not None:
-            hidden, seen = hidden[rows], seen[rows]
-        hidden = self._out.add_to(hidden, seen)
-        gate, up = self._gate_up(self._mlp_norm(hidden)).chunk(2, -1)
-        return self._down.add_to(hidden, functional.silu(gate).mul_(up))
+            hidden, seen, few = hidden[rows], seen[rows], pack.few_wanted
+        hidden = self._out.add_to(hidden, seen, few)
+        gate, up = self._gate_up(self._mlp_norm(hidden), few).chunk(2, -1)
+        return self._down.add_to(hidden, functional.silu(gate).mul_(up), few)
 
     def _turned(self, heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
         """Rotary position embedding of query and key heads [heads, tokens, size]."""

@@ -3,7 +3,12 @@
 On a CPU they are bound by reading the weights, and PyTorch's own product of a few float32 rows
 reads them badly: at 8 million parameters 5 rows took 5.2 ms, 1.8 ms with weights laid out for
 oneDNN; one row 3.0 ms, 2.0 ms with transposed weights. So weights are laid out once, when the model
-is loaded. Same sums within float32 rounding; anywhere else PyTorch's own product is kept.
+is loaded.
+
+Invariant, for float32 on a CPU: a row's product is the same bit for bit whatever rows lie beside it
+(transposed weights: as long as the caller says whether rows are few). Attention runs per session, so
+a session's text does not depend on who shares its passes. Anywhere else PyTorch's own product is
+kept, which promises nothing of the kind.
 """
 
 from __future__ import annotations
@@ -14,31 +19,31 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-PACKED_FROM = 2**18
-"""Weights of fewer elements lie in the cache, where the call costs more than the reading."""
+FEW_ROWS = 3
+"""Up to here a product of transposed weights takes the rows one by one; beyond, sums are ordered
+otherwise, which changes the last bits."""
 
 
 class Linear(Protocol):
     """y = x · weightᵀ + bias for x [rows, in]."""
 
-    def __call__(self, rows: Tensor) -> Tensor:
-        """[rows, in] -> [rows, out]."""
+    def __call__(self, rows: Tensor, few: bool) -> Tensor:
+        """[rows, in] -> [rows, out]. `few`: no sequence has more than FEW_ROWS of these rows."""
 
-    def add_to(self, residual: Tensor, rows: Tensor) -> Tensor:
+    def add_to(self, residual: Tensor, rows: Tensor, few: bool) -> Tensor:
         """residual [rows, out] + the product; `residual` itself stays as it is."""
 
 
 def make_linear(weight: Tensor, bias: Tensor | None, *, single_rows: bool) -> Linear:
-    """The product with `weight` [out, in], laid out for its place and size.
+    """The product with `weight` [out, in], laid out for its place.
 
     `single_rows`: most calls have one row, as a drafter's do; a verifier's have several.
     """
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return _Plain(weight, bias)
-    packs = torch.backends.mkldnn.is_available() and weight.numel() >= PACKED_FROM
-    if packs and not single_rows:
-        return _Packed(weight, bias)
-    return _Transposed(weight, bias)
+    if single_rows or not torch.backends.mkldnn.is_available():
+        return _Transposed(weight, bias)
+    return _Packed(weight, bias)
 
 
 class _Plain:
@@ -48,10 +53,10 @@ class _Plain:
         self._weight, self._bias = weight, bias
         self._transposed = weight.t()
 
-    def __call__(self, rows: Tensor) -> Tensor:
+    def __call__(self, rows: Tensor, few: bool) -> Tensor:
         return functional.linear(rows, self._weight, self._bias)
 
-    def add_to(self, residual: Tensor, rows: Tensor) -> Tensor:
+    def add_to(self, residual: Tensor, rows: Tensor, few: bool) -> Tensor:
         if self._bias is not None:
             residual = residual + self._bias
         return torch.addmm(residual, rows, self._transposed)
@@ -63,12 +68,17 @@ class _Transposed:
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self._weight, self._bias = weight.t().contiguous(), bias
 
-    def __call__(self, rows: Tensor) -> Tensor:
+    def __call__(self, rows: Tensor, few: bool) -> Tensor:
+        if few and len(rows) > FEW_ROWS:
+            return torch.cat([self(some, few) for some in rows.split(FEW_ROWS)])
         if self._bias is not None:
             return torch.addmm(self._bias, rows, self._weight)
         return torch.mm(rows, self._weight)
 
-    def add_to(self, residual: Tensor, rows: Tensor) -> Tensor:
+    def add_to(self, residual: Tensor, rows: Tensor, few: bool) -> Tensor:
+        if few and len(rows) > FEW_ROWS:
+            pairs = zip(residual.split(FEW_ROWS), rows.split(FEW_ROWS), strict=True)
+            return torch.cat([self.add_to(to, some, few) for to, some in pairs])
         if self._bias is not None:
             residual = residual + self._bias
         return torch.addmm(residual, rows, self._weight)
@@ -87,10 +97,10 @@ class _Packed:
         self._product = operators._linear_pointwise.default
         self._sum = operators._linear_pointwise.binary
 
-    def __call__(self, rows: Tensor) -> Tensor:
+    def __call__(self, rows: Tensor, few: bool) -> Tensor:
         product: Tensor = self._product(rows, self._weight, self._bias, "none", [], "")
         return product
 
-    def add_to(self, residual: Tensor, rows: Tensor) -> Tensor:
+    def add_to(self, residual: Tensor, rows: Tensor, few: bool) -> Tensor:
         total: Tensor = self._sum(rows, residual, self._weight, self._bias, "add")
         return total

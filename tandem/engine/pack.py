@@ -14,6 +14,7 @@ from torch import Tensor
 from tandem.core.tree import ancestors, depths
 from tandem.engine.base import ForwardCancelled, Segment
 from tandem.engine.kv import KvSession
+from tandem.engine.linear import FEW_ROWS
 
 _ROWS_PER_PIECE = 256  # bounds the size of a mask and skips most of what lies above the diagonal
 
@@ -131,6 +132,8 @@ class Pack:
         ids = [token for segment in batch for token in segment.token_ids]
         self.token_ids = torch.tensor(ids, device=like.device)
         self.wanted = sum(part.wanted for part in self.parts)
+        self.few = all(part.count <= FEW_ROWS for part in self.parts)
+        self.few_wanted = all(part.wanted <= FEW_ROWS for part in self.parts)
         self.last_position = max(max(part.positions) for part in self.parts)
         self.reads_exits = any(part.exits and part.wanted for part in self.parts)
 
