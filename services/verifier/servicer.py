@@ -7,7 +7,7 @@ import torch; the engine comes from outside.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -123,6 +123,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         machine = CloudMachine(opening, self._model)
         images = ImagePrompt(self._engine, opening.images)
         images.check(opening.prompt_ids)
+        opening = replace(opening, images=())  # a session lasts longer than they are needed
         capacity = len(opening.prompt_ids) + opening.max_tokens
         kv_bytes = capacity * self._engine.kv_bytes_per_token
         with (

@@ -138,7 +138,7 @@ class LocalSuite:
                 "verifier": verifier,
                 "metrics-port": metrics and metrics + 1,
                 **_model_flags(settings.draft),
-                **_tokenizer_flag(settings.draft, settings.target),
+                **tokenizer_flag(settings.draft, settings.target),
             },
             "verifier": {
                 "port": verifier_port,
@@ -247,7 +247,7 @@ def _model_flags(choice: ModelChoice) -> dict[str, object]:
     return flags if choice.revision is None else flags | {"revision": choice.revision}
 
 
-def _tokenizer_flag(draft: ModelChoice, target: ModelChoice) -> dict[str, object]:
+def tokenizer_flag(draft: ModelChoice, target: ModelChoice) -> dict[str, object]:
     """What the drafter needs to translate, should the two tokenizers differ. A folder of the
     target's may hold none, as prompts can be token ids."""
     if target.revision is not None:

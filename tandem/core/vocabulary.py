@@ -56,6 +56,13 @@ class Intersection:
     target_size: int
     draft_ids: NDArray[np.int64]
     target_ids: NDArray[np.int64]
+    _sources: NDArray[np.int64] = field(init=False, repr=False, compare=False)
+    """[target_size]: the draft id of each target id; draft_size where there is none."""
+
+    def __post_init__(self) -> None:
+        sources = np.full(self.target_size, self.draft_size, dtype=np.int64)
+        sources[self.target_ids] = self.draft_ids
+        object.__setattr__(self, "_sources", sources)
 
     def __len__(self) -> int:
         return len(self.draft_ids)
@@ -70,9 +77,9 @@ class Intersection:
 
         A softmax of the result is the draft's law under the condition that the token is shared.
         """
-        found = np.full((len(logits), self.target_size), -np.inf, dtype=logits.dtype)
-        found[:, self.target_ids] = logits[:, self.draft_ids]
-        return found
+        # One gather from logits that end in -inf: a third of the time of a scatter.
+        nothing = np.full((len(logits), 1), -np.inf, dtype=logits.dtype)
+        return np.concatenate([logits, nothing], axis=1).take(self._sources, axis=1)
 
     def draft_mass_outside(self, draft_probs: Array) -> float:
         """Mass of a draft law [draft_size] that the restriction takes away: σ, which bounds what

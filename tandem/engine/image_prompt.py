@@ -45,9 +45,13 @@ class ImagePrompt:
             check_places(prompt_ids, self._vision.image_token_id, self._counts)
 
     async def show(self, thread: EngineThread, session: Session, prompt_ids: Sequence[int]) -> None:
-        """Let a fresh session see the images; decoded beside the event loop and the engine."""
+        """Let a fresh session see the images, once; decoded beside the event loop and the engine.
+
+        They are not kept any longer than that.
+        """
         if self._vision is None:
             return
         vision = self._vision
-        pixels = await asyncio.to_thread(vision.prepare, self._images)
+        images, self._images = self._images, ()
+        pixels = await asyncio.to_thread(vision.prepare, images)
         await thread.call(lambda: vision.attach(session, prompt_ids, pixels))

@@ -276,8 +276,9 @@ class TranslatedSession:
 
     def _due(self, segment: Segment) -> tuple[int, ...]:
         """What the draft's session must hold after the pass and does not hold yet."""
-        tokens = (*self._token_ids, *segment.token_ids)
-        return tokens[self._start + len(self._ends) :]
+        held = self._start + len(self._ends)
+        new = segment.token_ids[max(0, held - self.length) :]
+        return (*self._token_ids[held:], *new)
 
     def _forget(self, segment: Segment, needed: int) -> None:
         """Empty the draft's session and keep the latest tokens: those that fill half of it, or the

@@ -12,7 +12,8 @@ from services.drafter.__main__ import build
 from services.drafter.config import DrafterSettings
 from tandem.cli import main
 from tandem.commands.embedded import EmbeddedSuite
-from tandem.commands.models import CannotLoad, ModelPair, choose_model, load_pair
+from tandem.commands.local_suite import tokenizer_flag
+from tandem.commands.models import CannotLoad, ModelChoice, ModelPair, choose_model, load_pair
 from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
 from tandem.engine.translated import TranslatedEngine
@@ -155,3 +156,13 @@ def test_a_pair_without_shared_tokens_is_refused_with_advice(
     choices = [choose_model(str(folder), "unused") for folder in (draft, byte_level)]
     with pytest.raises(CannotLoad, match=r"share only .* use a draft model whose tokenizer"):
         load_pair(*choices)
+
+
+def test_a_suite_of_processes_tells_its_drafter(byte_level: Path, tmp_path: Path) -> None:
+    def flag(draft: str, target: ModelChoice) -> object:
+        return tokenizer_flag(ModelChoice(draft), target).get("target-tokenizer")
+
+    assert flag("elsewhere", ModelChoice(str(byte_level))) == byte_level
+    assert flag("elsewhere", ModelChoice("name/of-hub", "0" * 40)) == "name/of-hub@" + "0" * 40
+    assert flag(str(byte_level), ModelChoice(str(byte_level))) is None
+    assert flag("elsewhere", ModelChoice(str(tmp_path))) is None
