@@ -39,6 +39,7 @@ from tandem.telemetry.logging import configure_logging
 @click.option("--chat", metavar="TEXT", help="A user's message; the model's chat template is used.")
 @click.option(
     "--image",
+    "--images",
     "images",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     multiple=True,
