@@ -74,6 +74,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             engine.context_length,
             engine.eos_token_ids,
             limits.max_draft_length,
+            len(engine.exit_depths),
         )
 
     def register(self, server: grpc.aio.Server) -> None:

@@ -17,8 +17,8 @@ from tandem.core.errors import InvalidArgument
 from tandem.engine.base import Session
 from tandem.engine.jobs import EngineThread, Ticket
 from tandem.engine.session_jobs import VerifyJob
-from tandem.protocol.cloud import CloudMachine
-from tandem.protocol.messages import CloudMessage, Work
+from tandem.protocol.cloud import CloudMachine, VerifyWork
+from tandem.protocol.messages import CloudMessage, EarlyVerdict, Work
 from tandem.rpc.convert_verifier import CloudCodec
 from tandem.telemetry.metrics import MethodSeries
 from tandem_api.verifier.v1 import verifier_pb2 as pb
@@ -46,6 +46,7 @@ class VerifierSession:
         self._series = series
         self._begin = begin
         self._wake = asyncio.Event()
+        self._early = asyncio.Event()
         self._writing = asyncio.Lock()
         self._kv: Session | None = None
         self._ticket: Ticket[Any] | None = None
@@ -62,6 +63,7 @@ class VerifierSession:
         tasks = (
             asyncio.create_task(self._listen(read)),
             asyncio.create_task(self._work(capacity)),
+            asyncio.create_task(self._send_early()),
         )
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +107,8 @@ class VerifierSession:
             return
         work = self._machine.work()
         if work is not None:
-            job = VerifyJob(self._kv, work, self._machine.sampling, self._machine.rule)
+            hear = self._early_listener(work)
+            job = VerifyJob(self._kv, work, self._machine.sampling, self._machine.rule, hear)
             self._ticket = self._thread.submit(job)
 
     async def _pass_after_pass(self) -> NoReturn:
@@ -123,6 +126,31 @@ class VerifierSession:
             )
             await self._send(answers)
             self._series.verify_step.observe(cost.model_s)
+
+    def _early_listener(self, work: VerifyWork) -> Callable[[EarlyVerdict], None]:
+        """What the engine thread calls with each early verdict of `work`, as the pass runs."""
+        loop = asyncio.get_running_loop()
+
+        def hear(verdict: EarlyVerdict) -> None:
+            loop.call_soon_threadsafe(self._hear_early, work, verdict)
+
+        return hear
+
+    def _hear_early(self, work: VerifyWork, verdict: EarlyVerdict) -> None:
+        self._machine.hear_early(work, verdict)
+        self._early.set()
+
+    async def _send_early(self) -> NoReturn:
+        """Early verdicts leave one by one, in the preset's order. The next one is chosen when the
+        stream is free: it may be void by then."""
+        waiting = self._machine.early_verdicts
+        while True:
+            await self._early.wait()
+            self._early.clear()
+            while waiting:
+                async with self._writing:
+                    if waiting:
+                        await self._context.write(self._codec.encode(waiting.pop()))
 
     async def _send(self, messages: Sequence[CloudMessage]) -> None:
         async with self._writing:

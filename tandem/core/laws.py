@@ -83,6 +83,15 @@ def laws_from_logits(logits: Array, sampling: Sampling) -> NDArray[np.float32]:
     return laws
 
 
+def confidence(logits: Array) -> float:
+    """The largest probability that `logits` [V] give any token before sampling settings (FSD,
+    equation 4). NaN where they give none."""
+    with np.errstate(all="ignore"):
+        scores = logits.astype(np.float32)
+        scores -= scores.max()
+        return 1.0 / float(np.exp(scores, out=scores).sum())
+
+
 def check_law(law: Array, vocabulary_size: int, field: str) -> None:
     """Raise InvalidArgument(field) unless `law` is [V], finite, in [0, 1] and sums to 1 ± 1e-3."""
     if law.shape != (vocabulary_size,):

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
-from tandem.core.laws import Array, Sampling, law_from_logits, laws_from_logits
+from tandem.core.errors import InvalidArgument
+from tandem.core.laws import Array, Sampling, confidence, law_from_logits, laws_from_logits
 from tandem.core.rivals import Rivals, likely_rivals
 from tandem.engine.base import Engine, Logits, Segment, Session
 from tandem.policy.draft_laws import law_to_draft_from
 from tandem.policy.presets import Preset
 from tandem.protocol.cloud import VerifyWork
+from tandem.protocol.messages import EarlyVerdict
 from tandem.protocol.outputs import Drafted, DraftWork
 from tandem.protocol.rules import AcceptanceRule, TargetLaw
 
 OnDraft = Callable[[Drafted, int, float], None]
+OnEarly = Callable[[EarlyVerdict], None]
 
 
 class DraftJob:
@@ -117,20 +121,44 @@ class BranchJob(DraftJob):
 
 class VerifyJob:
     """One pass over a work's tokens; the result is its `wanted` laws, float32 [vocabulary], or what
-    the acceptance rule needs of them."""
+    the acceptance rule needs of them.
+
+    `on_early` is given the early verdicts while the pass runs, on the engine thread.
+    """
 
     def __init__(
-        self, session: Session, work: VerifyWork, sampling: Sampling, rule: AcceptanceRule
+        self,
+        session: Session,
+        work: VerifyWork,
+        sampling: Sampling,
+        rule: AcceptanceRule,
+        on_early: OnEarly = lambda verdict: None,
     ) -> None:
         self._session = session
         self._work = work
         self._sampling = sampling
         self._rule = rule
+        self._on_early = on_early
         self._laws: list[TargetLaw] = []
 
     def segment(self) -> Segment:
-        self._session.rollback(self._work.keep)
-        return Segment(self._session, self._work.token_ids, self._work.wanted)
+        work = self._work
+        self._session.rollback(work.keep)
+        exits = work.early.exits if work.early else ()
+        return Segment(self._session, work.token_ids, work.wanted, exits=exits, on_exit=self._hear)
+
+    def _hear(self, exit_index: int, logits: Logits) -> None:
+        """Judge with one exit's laws, made one by one: the first refusal ends it. An exit that says
+        nothing of use must not fail the pass."""
+        assert self._work.early is not None, "no exit is read"
+        with suppress(InvalidArgument):
+            verdict = self._work.early.verdict(
+                exit_index,
+                lambda row: law_from_logits(logits[row], self._sampling),
+                lambda row: confidence(logits[row]),
+            )
+            if verdict is not None:
+                self._on_early(verdict)
 
     def take(self, logits: Logits) -> bool:
         laws = laws_from_logits(logits, self._sampling)

@@ -76,6 +76,11 @@ class Link:
         self._last_arrival = -inf
         self._cuts: list[tuple[float, float]] = []
 
+    @property
+    def free_at(self) -> float:
+        """When the sender has serialised everything it was given."""
+        return self._sender_free
+
     def send(self, size_bytes: int, now: float) -> float:
         """Arrival of the last byte of a message sent at `now`, given the cuts known so far.
 

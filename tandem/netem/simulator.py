@@ -12,10 +12,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from tandem.core.errors import ProtocolError
-from tandem.core.laws import Array
 from tandem.netem.link_model import Link, LinkPair
 from tandem.netem.simulated_drafts import LawOf, SimulatedDrafts, SimulatedKv
 from tandem.protocol.cloud import CloudMachine, CloudModel, VerifyWork
@@ -78,9 +78,11 @@ def simulate(
     liveness_times: LivenessTimes | None = None,
     size_of: Callable[[EdgeMessage | CloudMessage], int] = lambda message: 64,
     completes_stop: Callable[[int], bool] = lambda token_id: False,
+    exit_laws: Sequence[LawOf] = (),
 ) -> Simulated:
     """Run one request to its end. `draft_law`, `target_law`: context ids to the law after sampling
-    settings, float32 [vocabulary]. Raises ProtocolError when the machines stop making progress, or
+    settings, float32 [vocabulary]; `exit_laws` those of the target's early exits, which lie evenly
+    in its pass. Raises ProtocolError when the machines stop making progress, or
     build on a KV that does not hold what they take it to hold."""
     liveness = Liveness(lost_cloud, liveness_times or LivenessTimes(), now=0.0)
     edge = EdgeMachine(request, liveness, completes_stop)
@@ -89,6 +91,7 @@ def simulate(
         edge=edge,
         drafts=SimulatedDrafts(edge, draft_law, times.draft_s),
         target_law=target_law,
+        exit_laws=exit_laws,
         link=link,
         times=times,
         size_of=size_of,
@@ -102,6 +105,7 @@ class _Run:
     edge: EdgeMachine
     drafts: SimulatedDrafts
     target_law: LawOf
+    exit_laws: Sequence[LawOf]
     link: LinkPair
     times: ModelTimes
     size_of: Callable[[EdgeMessage | CloudMessage], int]
@@ -202,6 +206,7 @@ class _Run:
                 vocabulary_size=message.vocabulary_size,
                 context_length=1 << 20,
                 eos_token_ids=self.edge.request.eos_token_ids,
+                exits=len(self.exit_laws),
             )
             self.cloud = CloudMachine(message, model)
             self.cloud_kv = SimulatedKv()
@@ -238,19 +243,57 @@ class _Run:
             return
         times = self.times
         took_s = times.verify_first_s + (len(work.token_ids) - 1) * times.verify_further_s
-        laws = self._target_laws(cloud, work)
+        contexts = self._contexts(cloud, work)
+        laws = [self.target_law(context) for context in contexts]
 
         def done() -> None:
             if cloud is self.cloud:
                 self._to_edge(cloud.complete(laws, Work(verify_s=took_s)))
 
+        if work.early is not None:
+            for index in work.early.exits:
+                depth = (index + 1) / (len(self.exit_laws) + 1)
+                self._at(
+                    self.now + depth * took_s,
+                    partial(self._exit_speaks, cloud, work, index, contexts),
+                )
         self._at(self.now + took_s, done)
 
-    def _target_laws(self, cloud: CloudMachine, work: VerifyWork) -> list[Array]:
+    def _exit_speaks(
+        self,
+        cloud: CloudMachine,
+        work: VerifyWork,
+        index: int,
+        contexts: Sequence[tuple[int, ...]],
+    ) -> None:
+        assert work.early is not None, "no exit is read"
+        law_of = self.exit_laws[index]
+        verdict = work.early.verdict(
+            index,
+            lambda row: law_of(contexts[row]),
+            lambda row: float(law_of(contexts[row]).max()),
+        )
+        if cloud is self.cloud and verdict is not None:
+            cloud.hear_early(work, verdict)
+            self._send_early(cloud)
+
+    def _send_early(self, cloud: CloudMachine) -> None:
+        """The next early verdict leaves when the link is free; what waits longer may be overtaken
+        or void."""
+        if cloud is not self.cloud or not cloud.early_verdicts:
+            return
+        if self.link.down.free_at > self.now:
+            self._at(self.link.down.free_at, partial(self._send_early, cloud))
+            return
+        self._to_edge([cloud.early_verdicts.pop()])
+        self._send_early(cloud)
+
+    def _contexts(self, cloud: CloudMachine, work: VerifyWork) -> list[tuple[int, ...]]:
+        """What the work's wanted laws are the laws after."""
         kv = self.cloud_kv
         kv.rollback(work.keep)
         kv.feed(work.token_ids)
         context = kv.token_ids
         kv.check((*cloud.committed.since(0), *context[len(context) - work.drafts :]))
         ends = range(len(context) - work.wanted + 1, len(context) + 1)
-        return [self.target_law(context[:end]) for end in ends]
+        return [context[:end] for end in ends]

@@ -22,6 +22,7 @@ MAX_VOCABULARY_SIZE = 2**31 - 1
 """Bounds what depends on a vocabulary where none is known yet."""
 MAX_PREDRAFT_WORKERS = 32
 MAX_PREDRAFT_OUTCOMES = 256
+MAX_EXITS = 64
 
 
 class Acceptance(StrEnum):
@@ -125,6 +126,10 @@ class Preset:
     """Outcomes drafted for at the same time, in one packed pass a step."""
     predraft_outcomes: int = 16
     """Most outcomes kept at a time, drafted for or waiting."""
+    exits: int = 0
+    """Early exits of the target that judge too, at most: the deepest it has."""
+    exit_order: PredraftOrder = PredraftOrder.CONFIDENCE
+    """Which early verdict leaves the cloud first, when several wait for the link."""
 
     @property
     def carries_laws(self) -> bool:
@@ -191,6 +196,12 @@ class Preset:
             raise InvalidArgument("predraft_workers", f"must be 1…{MAX_PREDRAFT_WORKERS}")
         if not 1 <= self.predraft_outcomes <= MAX_PREDRAFT_OUTCOMES:
             raise InvalidArgument("predraft_outcomes", f"must be 1…{MAX_PREDRAFT_OUTCOMES}")
+        if not 0 <= self.exits <= MAX_EXITS:
+            raise InvalidArgument("exits", f"must be 0…{MAX_EXITS}, is {self.exits}")
+        if self.predraft is Predraft.EARLY_EXITS and not self.exits:
+            raise InvalidArgument(
+                "exits", "must be at least 1 where outcomes come from early exits"
+            )
         self._validate_payloads()
 
     def _validate_payloads(self) -> None:
@@ -261,6 +272,15 @@ def _presets() -> Mapping[str, Preset]:
             Uplink.IDS,
             Answer.TOKEN,
             predraft=Predraft.LIKELY_OUTCOMES,
+        ),
+        Preset(
+            "fsd",
+            _stop_and_wait(4),
+            Acceptance.REJECTION,
+            Uplink.PROBABILITIES,
+            Answer.LOSSLESS_SPARSE,
+            predraft=Predraft.EARLY_EXITS,
+            exits=4,
         ),
     )
     return MappingProxyType({preset.name: preset for preset in listed})

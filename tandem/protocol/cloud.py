@@ -15,12 +15,15 @@ from dataclasses import dataclass, replace
 from tandem.core.chance import Chance, SeededChance
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.laws import Array
+from tandem.protocol.early_verdicts import EarlyJudge, EarlyQueue, early_answer_rule
 from tandem.protocol.intake import check_draft, check_frame, check_open, opened_text, proposals
 from tandem.protocol.messages import (
     Cancel,
     CloudMessage,
     Draft,
+    EarlyVerdict,
     EdgeMessage,
+    Frame,
     FullLaw,
     GoingAway,
     NeedFullLaw,
@@ -46,19 +49,22 @@ class CloudModel:
     context_length: int
     eos_token_ids: frozenset[int]
     max_draft_length: int = 64
+    exits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyWork:
     """A forward pass: roll the KV back to `keep`, feed `token_ids`, return the last `wanted` laws.
 
-    The last `drafts` of the fed tokens are drafts; what precedes them is committed.
+    The last `drafts` of the fed tokens are drafts; what precedes them is committed. `early`: who
+    judges them with what the early exits say of the wanted rows; None where none is read.
     """
 
     keep: int
     token_ids: tuple[int, ...]
     wanted: int
     drafts: int
+    early: EarlyJudge | None = None
 
 
 class CloudMachine:
@@ -79,6 +85,9 @@ class CloudMachine:
         self._schedule = opening.preset.schedule
         self.rule = acceptance_rule(opening.preset, opening.seed, chance)
         self._answers = answer_rule(opening.preset, self.rule, chance)
+        self._early_answers = early_answer_rule(opening.preset, self.rule, chance)
+        self.exits = tuple(range(model.exits))[max(0, model.exits - opening.preset.exits) :]
+        self.early_verdicts = EarlyQueue(opening.preset.exit_order, opening.seed)
         self._length_limit = len(opening.prompt_ids) + opening.max_tokens
         self._eos = frozenset() if opening.ignore_eos else model.eos_token_ids
         self._pending: deque[Proposal] = deque()
@@ -110,6 +119,7 @@ class CloudMachine:
             context_length=model.context_length,
             eos_token_ids=model.eos_token_ids,
             model_name=model.model_name,
+            exits=len(self.exits),
         )
 
     def going_away(self, grace_s: float) -> GoingAway:
@@ -133,6 +143,7 @@ class CloudMachine:
             case Cancel():
                 self._ended = True
                 self._pending.clear()
+                self.early_verdicts.clear()
                 return []
             case Open():
                 raise InvalidArgument("open", "the session is open already")
@@ -149,8 +160,32 @@ class CloudMachine:
             *(proposal.token_id for proposal in list(self._pending)[:drafts]),
         )
         wanted = drafts + (self._frontier_law is None)
-        self._in_flight = VerifyWork(self.kv_length, fed, wanted, drafts)
+        self._in_flight = VerifyWork(
+            self.kv_length, fed, wanted, drafts, self._early_judge() if drafts else None
+        )
         return self._in_flight
+
+    def _early_judge(self) -> EarlyJudge | None:
+        """Who judges the drafts that are ready, if this session hears early exits."""
+        if not self.exits:
+            return None
+        return EarlyJudge(
+            Frame(*self._frame(len(self.committed))),
+            self.exits,
+            tuple(list(self._pending)[: self._ready]),
+            self._frontier_law,
+            self._eos,
+            self._length_limit,
+            self._schedule.bonus and len(self._pending) == self._ready,
+            self.rule,
+            self._early_answers,
+        )
+
+    def hear_early(self, work: VerifyWork, verdict: EarlyVerdict) -> None:
+        """An exit of the pass for `work` has spoken: its verdict waits in `early_verdicts` to be
+        sent, and is void once that pass is over."""
+        if work is self._in_flight and not self._ended:
+            self.early_verdicts.push(verdict)
 
     def _is_due_without_drafts(self) -> bool:
         """True for the prompt, which needs no draft; after it, where the cloud decodes alone."""
@@ -166,6 +201,7 @@ class CloudMachine:
         if len(target_laws) != work.wanted:
             raise ProtocolError(f"{work.wanted} laws wanted", f"complete with {len(target_laws)}")
         self._in_flight = None
+        self.early_verdicts.clear()
         self.target_passes += 1
         if self._ended:
             return []

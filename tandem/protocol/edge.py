@@ -16,13 +16,20 @@ from tandem.core.chance import Chance, SeededChance
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.sparse_answer import SparseAnswer
 from tandem.core.stopping import FinishReason
+from tandem.policy.presets import Answer
 from tandem.protocol.committing import Committing
 from tandem.protocol.drafting import Drafting
-from tandem.protocol.edge_intake import check_full_law, check_tokens, check_verdict
+from tandem.protocol.edge_intake import (
+    check_early_verdict,
+    check_full_law,
+    check_tokens,
+    check_verdict,
+)
 from tandem.protocol.liveness import Liveness, LostCloud
 from tandem.protocol.messages import (
     Cancel,
     CloudMessage,
+    EarlyVerdict,
     FullAnswer,
     FullLaw,
     GoingAway,
@@ -90,7 +97,8 @@ class EdgeMachine:
         self.drafting = Drafting(request, self.committed)
         self.predrafting = Predrafting(request, self.committed, self.drafting)
         self._pacing = Pacing(request.preset)
-        self._recovery = Recovery(self.rule, chance)
+        whole_laws = request.preset.answer is Answer.FULL_LAW
+        self._recovery = Recovery(self.rule, chance, whole_laws)
         self._leaving = False
 
     # Connection
@@ -169,6 +177,8 @@ class EdgeMachine:
                 return []
             case Verdict():
                 return self._receive_verdict(message, now)
+            case EarlyVerdict():
+                return self._receive_early_verdict(message)
             case Tokens():
                 return self._receive_tokens(message)
             case FullLaw():
@@ -195,6 +205,23 @@ class EdgeMachine:
         if outcome is not None:
             outputs += self._replace(outcome) if verdict.rejected else self._overtake(outcome)
         return [*outputs, *self._leave_between_rounds()]
+
+    def _receive_early_verdict(self, verdict: EarlyVerdict) -> list[EdgeOutput]:
+        """Draft ahead for what an early exit says will come; nothing else follows from it."""
+        self._refuse_while_drawing(verdict)
+        in_flight = self.drafting.in_flight
+        sent = in_flight.token_ids[: in_flight.sent]
+        check_early_verdict(verdict, self.request, self.committed, sent, self.epoch)
+        self.stats.early_verdicts += 1
+        position, outcome = verdict.base + verdict.accepted, verdict.outcome
+        token = (
+            self._recovery.foresee(outcome, in_flight.all[verdict.accepted], position)
+            if isinstance(outcome, SparseAnswer)
+            else outcome
+        )
+        if token is not None:
+            self.anticipate([LikelyOutcome(position, token, verdict.confidence)])
+        return []
 
     def _recover(self, answer: FullAnswer | SparseAnswer) -> list[EdgeOutput]:
         """The first draft in flight was refused: draw the token in its place."""
@@ -381,7 +408,7 @@ class EdgeMachine:
         self.stats.departures += 1
         return [Reconnect()]
 
-    def _refuse_while_drawing(self, message: Verdict | Tokens) -> None:
+    def _refuse_while_drawing(self, message: Verdict | EarlyVerdict | Tokens) -> None:
         if self._recovery.waits:
             raise ProtocolError("drawing a recovered token", type(message).__name__)
 

@@ -13,7 +13,7 @@ from tandem.core.errors import ProtocolError
 from tandem.core.laws import Array
 from tandem.core.sparse_answer import SparseAnswer
 from tandem.policy.presets import Answer
-from tandem.protocol.messages import FullAnswer, FullLaw, Tokens, Verdict
+from tandem.protocol.messages import EarlyVerdict, FullAnswer, FullLaw, Tokens, Verdict
 from tandem.protocol.outputs import EdgeRequest
 from tandem.protocol.prefixes import PrefixedTokens, PrefixMismatch
 
@@ -23,6 +23,8 @@ _ANSWERS: dict[Answer, type] = {
     Answer.LOSSLESS_SPARSE: SparseAnswer,
     Answer.TOP_K: SparseAnswer,
 }
+
+_Based = Verdict | EarlyVerdict | Tokens | FullLaw
 
 
 def check_verdict(
@@ -51,6 +53,30 @@ def check_verdict(
     _check_prefix(verdict, committed, appended)
 
 
+def check_early_verdict(
+    verdict: EarlyVerdict,
+    request: EdgeRequest,
+    committed: PrefixedTokens,
+    sent: Sequence[int],
+    epoch: int,
+) -> None:
+    """It was asked for, and speaks of drafts that were sent, in this epoch, as the preset says."""
+    preset = request.preset
+    if not preset.exits:
+        raise ProtocolError("no early exits asked for", "EarlyVerdict")
+    _check_base(verdict, committed)
+    judged = verdict.accepted + verdict.rejected
+    if verdict.accepted < 0 or not 1 <= judged <= len(sent):
+        raise ProtocolError(f"{len(sent)} drafts sent", f"an early verdict on {judged}")
+    if verdict.epoch != epoch:
+        raise ProtocolError(f"epoch {epoch}", f"an early verdict of epoch {verdict.epoch}")
+    if isinstance(verdict.outcome, int):
+        _check_token(verdict.outcome, request, "EarlyVerdict")
+    elif not verdict.rejected or preset.answer is Answer.TOKEN:
+        raise ProtocolError("nothing to draw", "an early verdict with a law to draw from")
+    _check_prefix(verdict, committed, ())
+
+
 def check_tokens(message: Tokens, request: EdgeRequest, committed: PrefixedTokens) -> None:
     """Tokens of the vocabulary that follow the committed ones."""
     _check_base(message, committed)
@@ -66,7 +92,7 @@ def check_full_law(message: FullLaw, request: EdgeRequest, committed: PrefixedTo
     _check_prefix(message, committed, ())
 
 
-def _check_base(message: Verdict | Tokens | FullLaw, committed: PrefixedTokens) -> None:
+def _check_base(message: _Based, committed: PrefixedTokens) -> None:
     if message.base != len(committed):
         state = f"{len(committed)} tokens committed"
         raise ProtocolError(state, f"{type(message).__name__} at {message.base}")
@@ -95,9 +121,7 @@ def _check_shape(law: Array, request: EdgeRequest, message: str) -> None:
         )
 
 
-def _check_prefix(
-    message: Verdict | Tokens | FullLaw, committed: PrefixedTokens, appended: Sequence[int]
-) -> None:
+def _check_prefix(message: _Based, committed: PrefixedTokens, appended: Sequence[int]) -> None:
     """The frame carries the hash of the committed text once it is applied."""
     if committed.prefix_with(appended) != message.prefix:
         raise PrefixMismatch(len(committed) + len(appended))

@@ -83,6 +83,7 @@ class Opened(Frame):
     context_length: int
     eos_token_ids: frozenset[int]
     model_name: str
+    exits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,21 @@ class Verdict(Frame):
     rejected: bool
     outcome: Outcome
     work: Work = field(default_factory=Work)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyVerdict(Frame):
+    """What the verdict on the drafts from `base` on will probably be, by early exit `exit_index`.
+
+    `outcome` as in a verdict, a sparse answer made small; nothing is committed. `confidence`: the
+    exit's largest probability where its token lies (FSD, equation 4), in [0, 1].
+    """
+
+    exit_index: int
+    accepted: int
+    rejected: bool
+    outcome: int | SparseAnswer
+    confidence: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,4 +145,4 @@ class Pong(Frame):
 
 
 EdgeMessage = Open | Draft | Recovered | NeedFullLaw | Cancel | Ping
-CloudMessage = Opened | Verdict | Tokens | FullLaw | GoingAway | Pong
+CloudMessage = Opened | Verdict | EarlyVerdict | Tokens | FullLaw | GoingAway | Pong

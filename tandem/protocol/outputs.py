@@ -149,6 +149,7 @@ class EdgeStats:
     predrafted: int = 0
     predraft_hits: int = 0
     predraft_misses: int = 0
+    early_verdicts: int = 0
     links_lost: int = 0
     departures: int = 0
     loss_noticed_s: float = 0.0

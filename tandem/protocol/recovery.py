@@ -6,6 +6,8 @@ the full law; a fresh one would be biased (DESIGN §3.2). Must not import asynci
 
 from __future__ import annotations
 
+import numpy as np
+
 from tandem.core.chance import Chance
 from tandem.core.laws import Array
 from tandem.core.sparse_answer import (
@@ -22,8 +24,10 @@ from tandem.protocol.rules import AcceptanceRule, Proposal
 class Recovery:
     """Draws recovered tokens, each in one step or, with a full law asked for, in two."""
 
-    def __init__(self, rule: AcceptanceRule, chance: Chance) -> None:
+    def __init__(self, rule: AcceptanceRule, chance: Chance, whole_laws: bool = False) -> None:
+        """`whole_laws`: refusals bring the whole target law."""
         self._rule = rule
+        self._whole_laws = whole_laws
         self._chance = chance
         self._unfinished: tuple[SparseAnswer, NeedFullLaw] | None = None
 
@@ -44,6 +48,19 @@ class Recovery:
             self._unfinished = (answer, drawn)
             return None
         return drawn
+
+    def foresee(self, answer: SparseAnswer, refused: Drafted, position: int) -> int | None:
+        """The token that a verdict like this early one would bring, by the same random numbers;
+        None where the answer does not tell. Changes nothing."""
+        if not self._whole_laws:
+            drawn = draw_from_sparse_answer(answer, refused.draft_probs, self._chance, position)
+            return None if isinstance(drawn, NeedFullLaw) else drawn
+        law = np.zeros_like(refused.draft_probs)
+        law[answer.ids] = answer.probs
+        if not law.any():
+            return None
+        proposal = Proposal(refused.token_id, draft_probs=refused.draft_probs)
+        return self._rule.recovered(law, proposal, position)
 
     def finish(self, target_probs: Array, refused: Drafted, position: int) -> int:
         """The recovered token, drawn on with the full law. Only while `waits`, and still so after

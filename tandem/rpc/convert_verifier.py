@@ -18,12 +18,13 @@ from tandem.core.sparse_answer import SparseAnswer
 from tandem.core.sparse_laws import sparse_law_from_bytes, sparse_law_to_bytes
 from tandem.core.tokens import check_token_ids
 from tandem.core.truncation import Truncation
-from tandem.policy.presets import Acceptance, Answer, Preset, Schedule, Uplink
+from tandem.policy.presets import Acceptance, Answer, PredraftOrder, Preset, Schedule, Uplink
 from tandem.protocol.cloud import CloudModel
 from tandem.protocol.messages import (
     Cancel,
     CloudMessage,
     Draft,
+    EarlyVerdict,
     EdgeMessage,
     FullAnswer,
     FullLaw,
@@ -57,6 +58,11 @@ _ANSWER = {
     Answer.FULL_LAW: pb.REJECTION_ANSWER_FULL_LAW,
     Answer.LOSSLESS_SPARSE: pb.REJECTION_ANSWER_LOSSLESS_SPARSE,
     Answer.TOP_K: pb.REJECTION_ANSWER_TOP_K,
+}
+_EARLY_ORDER = {
+    PredraftOrder.CONFIDENCE: pb.EARLY_ORDER_CONFIDENCE,
+    PredraftOrder.FIFO: pb.EARLY_ORDER_FIFO,
+    PredraftOrder.RANDOM: pb.EARLY_ORDER_RANDOM,
 }
 _PRECISION: dict[Precision, pb.Precision.ValueType] = {
     "float32": pb.PRECISION_FLOAT32,
@@ -137,6 +143,8 @@ class EdgeCodec:
                 return self._opened(head, frame.opened)
             case "verdict":
                 return self._verdict(head, frame.verdict)
+            case "early_verdict":
+                return self._early_verdict(head, frame.early_verdict)
             case "tokens":
                 token_ids = tuple(frame.tokens.token_ids)
                 check_token_ids(token_ids, self._vocabulary_size, "token_ids")
@@ -156,6 +164,23 @@ class EdgeCodec:
             context_length=opened.model.context_length,
             eos_token_ids=frozenset(opened.model.eos_token_ids),
             model_name=opened.model.model_name,
+            exits=opened.exits,
+        )
+
+    def _early_verdict(
+        self, head: tuple[int, int, int, int], verdict: pb.EarlyVerdict
+    ) -> EarlyVerdict:
+        if not 0 <= verdict.confidence <= 1:  # False for NaN as well
+            raise InvalidArgument("confidence", f"{verdict.confidence} is not in [0, 1]")
+        if (outcome := self._drawable(verdict)) is None:
+            raise InvalidArgument("outcome", "an early verdict without one")
+        return EarlyVerdict(
+            *head,
+            exit_index=verdict.exit_index,
+            accepted=verdict.accepted,
+            rejected=verdict.rejected,
+            outcome=outcome,
+            confidence=verdict.confidence,
         )
 
     def _verdict(self, head: tuple[int, int, int, int], verdict: pb.Verdict) -> Verdict:
@@ -168,12 +193,15 @@ class EdgeCodec:
         )
 
     def _outcome(self, verdict: pb.Verdict) -> Outcome:
+        if verdict.WhichOneof("outcome") == "full_law":
+            return FullAnswer(self._law(verdict.full_law))
+        return self._drawable(verdict)
+
+    def _drawable(self, verdict: pb.Verdict | pb.EarlyVerdict) -> int | SparseAnswer | None:
         match verdict.WhichOneof("outcome"):
             case "token_id":
                 check_token_ids((verdict.token_id,), self._vocabulary_size, "token_id")
                 return int(verdict.token_id)
-            case "full_law":
-                return FullAnswer(self._law(verdict.full_law))
             case "sparse":
                 answer = _sparse_from_proto(verdict.sparse)
                 answer.validate(self._vocabulary_size)
@@ -220,9 +248,12 @@ class CloudCodec:
         match message:
             case Opened():
                 frame.opened.max_draft_length = message.max_draft_length
+                frame.opened.exits = message.exits
                 frame.opened.model.CopyFrom(describe_model(self._model, self._device, self._dtype))
             case Verdict():
                 _fill_verdict(frame.verdict, message)
+            case EarlyVerdict():
+                _fill_early_verdict(frame.early_verdict, message)
             case Tokens():
                 frame.tokens.token_ids.extend(message.token_ids)
                 _fill_work(frame.tokens.work, message.work)
@@ -309,6 +340,17 @@ def _fill_verdict(proto: pb.Verdict, verdict: Verdict) -> None:
             proto.token_id = token
 
 
+def _fill_early_verdict(proto: pb.EarlyVerdict, verdict: EarlyVerdict) -> None:
+    proto.exit_index = verdict.exit_index
+    proto.accepted = verdict.accepted
+    proto.rejected = verdict.rejected
+    proto.confidence = verdict.confidence
+    if isinstance(verdict.outcome, SparseAnswer):
+        proto.sparse.CopyFrom(_sparse_to_proto(verdict.outcome))
+    else:
+        proto.token_id = verdict.outcome
+
+
 def _fill_work(proto: pb.Work, work: Work) -> None:
     proto.verify_s = work.verify_s
     proto.queue_s = work.queue_s
@@ -370,6 +412,8 @@ def _open_to_proto(opening: Open) -> pb.Open:
         draft_top_k=preset.truncation.top_k,
         draft_top_p=preset.truncation.top_p,
         idle_weight=preset.idle_weight,
+        exits=preset.exits,
+        exit_order=_EARLY_ORDER[preset.exit_order],
     )
 
 
@@ -392,6 +436,10 @@ def _open_from_proto(head: tuple[int, int, int, int], opening: pb.Open) -> Open:
         answer_tail_draws=opening.answer_tail_draws,
         truncation=Truncation(opening.draft_top_k, opening.draft_top_p),
         idle_weight=opening.idle_weight,
+        exits=opening.exits,
+        exit_order=_choice(
+            _EARLY_ORDER, opening.exit_order or pb.EARLY_ORDER_CONFIDENCE, "exit_order"
+        ),
     )
     return Open(
         *head,

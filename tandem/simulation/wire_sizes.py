@@ -13,6 +13,7 @@ from tandem.protocol.cloud import CloudModel
 from tandem.protocol.messages import (
     CloudMessage,
     Draft,
+    EarlyVerdict,
     EdgeMessage,
     FullAnswer,
     FullLaw,
@@ -24,7 +25,7 @@ from tandem.protocol.messages import (
 )
 from tandem.rpc.convert_verifier import CloudCodec, EdgeCodec
 
-_DOWN = (Opened, Verdict, Tokens, FullLaw, GoingAway, Pong)
+_DOWN = (Opened, Verdict, EarlyVerdict, Tokens, FullLaw, GoingAway, Pong)
 _BYTES = {"float32": 4, "float16": 2}
 
 

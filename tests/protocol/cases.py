@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -34,6 +34,7 @@ class ModelPair:
     draft_law: LawOf
     target_law: LawOf
     sampling: Sampling
+    exit_laws: tuple[LawOf, ...] = ()
 
 
 def model_pair(
@@ -54,6 +55,22 @@ def model_pair(
         _sampled(target, sampling),
         sampling,
     )
+
+
+def with_exits(models: ModelPair, noises: Sequence[float] = (0.8, 0.4, 0.0)) -> ModelPair:
+    """A pair whose target has early exits, each wrong in its own way: the target's law with that
+    much of a turned one mixed in."""
+
+    def exit_law(turn: int, noise: float) -> LawOf:
+        def law_of(context: Answer) -> Array:
+            law = models.target_law(context)
+            mixed: Array = np.float32(1 - noise) * law + np.float32(noise) * np.roll(law, turn)
+            return mixed
+
+        return law_of
+
+    laws = (exit_law(index + 1, noise) for index, noise in enumerate(noises))
+    return replace(models, exit_laws=tuple(laws))
 
 
 def opposed_pair() -> ModelPair:
@@ -156,6 +173,7 @@ def run(
         lost_cloud,
         liveness_times,
         completes_stop=completes_stop,
+        exit_laws=models.exit_laws,
     )
     committed = [token for _, commit in result.commits for token in commit.token_ids]
     assert tuple(committed) == result.token_ids, "something was repeated or lost on the way out"

@@ -10,7 +10,7 @@ from tandem.policy.presets import Preset
 from tandem.protocol.cloud import CloudMachine, CloudModel, VerifyWork
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
-from tandem.protocol.messages import CloudMessage, EdgeMessage, Open, Work
+from tandem.protocol.messages import CloudMessage, EarlyVerdict, EdgeMessage, Open, Work
 from tandem.protocol.outputs import (
     Commit,
     Drafted,
@@ -61,14 +61,22 @@ def model_for(models: ModelPair, ends: frozenset[int] = frozenset()) -> CloudMod
         context_length=CONTEXT_LENGTH,
         eos_token_ids=ends,
         max_draft_length=8,
+        exits=len(models.exit_laws),
     )
 
 
 def laws_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> list[TargetLaw]:
     """What a target model answers to a work, reduced to what the rule needs as an engine does."""
+    return [
+        cloud.rule.prepare(models.target_law(context), len(context))
+        for context in contexts_of(cloud, work)
+    ]
+
+
+def contexts_of(cloud: CloudMachine, work: VerifyWork) -> list[Answer]:
+    """What the work's wanted laws are the laws after."""
     context = (*cloud.committed.since(0)[: work.keep], *work.token_ids)
-    ends = range(len(context) - work.wanted + 1, len(context) + 1)
-    return [cloud.rule.prepare(models.target_law(context[:end]), end) for end in ends]
+    return [context[:end] for end in range(len(context) - work.wanted + 1, len(context) + 1)]
 
 
 @dataclass(frozen=True)
@@ -144,6 +152,7 @@ class Lockstep:
         self._down: deque[tuple[int, CloudMessage]] = deque()
         self._drafting: list[_Drafting] = []
         self._judging: tuple[int, list[TargetLaw]] | None = None
+        self._speaking: list[tuple[int, VerifyWork, EarlyVerdict]] = []
         self._apply(self.edge.connect(0.0))
 
     def run(self) -> Answer:
@@ -205,6 +214,8 @@ class Lockstep:
     def _judge(self) -> None:
         if self.cloud is None:
             return
+        while self._speaking and self._speaking[0][0] <= self._turn:
+            self._hear_exit(*self._speaking.pop(0)[1:])
         if self._judging and self._judging[0] <= self._turn:
             laws = self._judging[1]
             self._judging = None
@@ -213,6 +224,32 @@ class Lockstep:
         if work:
             laws = laws_for(self._models, self.cloud, work)
             self._judging = (self._turn + self._pace.judge, laws)
+            self._speaking = self._early_verdicts(self.cloud, work)
+
+    def _early_verdicts(
+        self, cloud: CloudMachine, work: VerifyWork
+    ) -> list[tuple[int, VerifyWork, EarlyVerdict]]:
+        """What each exit of a pass says, and in which turn."""
+        spoken = []
+        for index in work.early.exits if work.early else ():
+            law_of, contexts = self._models.exit_laws[index], contexts_of(cloud, work)
+            assert work.early is not None
+            verdict = work.early.verdict(
+                index,
+                lambda row, law_of=law_of, contexts=contexts: law_of(contexts[row]),  # type: ignore[misc]
+                lambda row, index=index: 0.5 + 0.1 * index,  # type: ignore[misc]
+            )
+            turn = self._turn + self._pace.judge * (index + 1) // (len(self._models.exit_laws) + 1)
+            if verdict is not None:
+                spoken.append((turn, work, verdict))
+        return spoken
+
+    def _hear_exit(self, work: VerifyWork, verdict: EarlyVerdict) -> None:
+        if self.cloud is None:
+            return
+        self.cloud.hear_early(work, verdict)
+        while self.cloud.early_verdicts:
+            self._send_down([self.cloud.early_verdicts.pop()])
 
     def _receive_at_cloud(self, message: EdgeMessage) -> None:
         if isinstance(message, Open):

@@ -3,6 +3,7 @@
 Every path through the random choices is walked once, so nothing here is a sample.
 """
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import accumulate, pairwise
 from typing import Any
@@ -104,6 +105,13 @@ METHODS: dict[str, tuple[Preset, int]] = {
         3,
     ),
 }
+HEARING: dict[str, Any] = {"predraft": Predraft.EARLY_EXITS, "exits": 2}
+HEARING_EXITS: dict[str, tuple[Preset, int]] = {
+    "dsd, 1": (preset("dsd", 1, **HEARING), 3),
+    "dssd-full, 1": (preset("dssd-full", 1, **HEARING), 3),
+    "dssd, M 1, R 1": (preset("dssd", 1, answer_top=1, answer_tail_draws=1, **HEARING), 2),
+    "pipelined": (scheduled("dsd", Schedule(2, 1, bonus=False), **HEARING), 2),
+}
 OWN_TOKENS = {
     "pipelined, bonus": scheduled("dsd", Schedule(2, 1)),
     "pipelined, bonus, chunks of two": scheduled("dsd", Schedule(4, 2)),
@@ -133,12 +141,16 @@ def continuations(answer: Answer, ends: frozenset[int]) -> list[tuple[Answer, Fr
 
 
 def law_through_the_machines(
-    chosen: Preset, max_tokens: int, pace: Pace, ends: frozenset[int] = frozenset()
+    chosen: Preset,
+    max_tokens: int,
+    pace: Pace,
+    ends: frozenset[int] = frozenset(),
+    models: ModelPair = MODELS,
 ) -> dict[Answer, Fraction]:
     def answer(chance: ExactChance) -> Answer:
         return Lockstep(
             chosen,
-            MODELS,
+            models,
             max_tokens=max_tokens,
             ends=ends,
             pace=pace,
@@ -165,6 +177,15 @@ def test_the_top_k_answer_is_off_by_its_bias(top: int) -> None:
     bias = top_k_bias(target, draft, top)
     assert sum(difference) / 2 == bias
     assert (bias == 0) == (top > 1), "here the residual lies in the top two"
+
+
+@pytest.mark.parametrize("method", HEARING_EXITS)
+def test_early_verdicts_leave_the_law_as_it_is(method: str) -> None:
+    """Judged with the numbers of the final verdict, and drafted ahead for before it comes."""
+    chosen, max_tokens = HEARING_EXITS[method]
+    models = replace(MODELS, exit_laws=(MODELS.draft_law, MODELS.target_law))
+    law = law_through_the_machines(chosen, max_tokens, Pace(judge=4), models=models)
+    assert law == exact_answer_law(max_tokens, frozenset())
 
 
 @pytest.mark.parametrize("method", OWN_TOKENS)

@@ -28,6 +28,7 @@ from tests.protocol.cases import (
     preset,
     run,
     scheduled,
+    with_exits,
 )
 
 SAMPLES = 900
@@ -49,6 +50,8 @@ METHODS: dict[str, tuple[ModelPair, str, dict[str, Any]]] = {
     "tslt, K 2": (OPPOSED, "tslt", {"truncation": Truncation(top_k=2)}),
     "tslt, P 0.7": (CLOSE, "tslt", {"truncation": Truncation(top_p=0.7)}),
     "dssd, K 2": (OPPOSED, "dssd", {"answer_top": 1, "truncation": Truncation(top_k=2)}),
+    "fsd": (with_exits(CLOSE), "fsd", {"exits": 3}),
+    "fsd, opposed": (with_exits(OPPOSED), "fsd", {"exits": 3, "answer_top": 1}),
     "coupled": (CLOSE, "coupled", {}),
     "coupled, opposed": (OPPOSED, "coupled", {}),
 }

@@ -24,6 +24,7 @@ from tandem.protocol.messages import (
     Cancel,
     CloudMessage,
     Draft,
+    EarlyVerdict,
     EdgeMessage,
     FullAnswer,
     FullLaw,
@@ -97,7 +98,9 @@ EDGE_MESSAGES: list[EdgeMessage] = [
 ]
 
 CLOUD_MESSAGES: list[CloudMessage] = [
-    Opened(*HEAD, 64, 512, frozenset({0, 7}), "target"),
+    Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", exits=3),
+    EarlyVerdict(*HEAD, exit_index=0, accepted=3, rejected=False, outcome=0, confidence=0.5),
+    EarlyVerdict(*HEAD, exit_index=3, accepted=0, rejected=True, outcome=ANSWER, confidence=1.0),
     Verdict(*HEAD, accepted=3, rejected=False, outcome=None, work=WORK),
     Verdict(*HEAD, accepted=0, rejected=True, outcome=7, work=WORK),
     Verdict(*HEAD, accepted=0, rejected=False, outcome=0, work=WORK),

@@ -50,6 +50,7 @@ def test_the_composition_of_each_preset() -> None:
         "picospec-top-k": (rejection, Uplink.PROBABILITIES, Answer.TOP_K),
         "coupled": (shared, Uplink.IDS, Answer.TOKEN),
         "predraft": (shared, Uplink.IDS, Answer.TOKEN),
+        "fsd": (rejection, Uplink.PROBABILITIES, Answer.LOSSLESS_SPARSE),
     }
     assert [name for name, preset in PRESETS.items() if preset.lossy] == ["picospec-top-k"]
     assert [name for name, preset in PRESETS.items() if not preset.drafts] == ["ar"]
