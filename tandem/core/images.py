@@ -15,6 +15,9 @@ MAX_IMAGES_BYTES = 8 * 2**20
 MAX_IMAGE_PIXELS = 16 * 10**6
 """Of one image, by its header: what decoding it may cost."""
 MAX_ASPECT_RATIO = 100
+MAX_IMAGE_TOKENS = 1280
+"""Of one image. Larger ones are scaled down further than their model would: the vision tower's pass
+holds up every session of its engine, and grows with the square of this."""
 
 FIELD = "images"
 

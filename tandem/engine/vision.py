@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from tandem.core.errors import InvalidArgument
-from tandem.core.images import FIELD
+from tandem.core.images import FIELD, MAX_IMAGE_TOKENS
 from tandem.engine.base import Session
 from tandem.engine.images import decode_image, image_sizes
 from tandem.engine.kv import KvSession
@@ -45,6 +45,9 @@ class QwenVision:
         config: Any = model.config
         self.image_token_id = int(config.image_token_id)
         self.around = (int(config.vision_start_token_id), int(config.vision_end_token_id))
+        per_token = (processor.patch_size * processor.merge_size) ** 2
+        most = min(processor.size["longest_edge"], MAX_IMAGE_TOKENS * per_token)
+        processor.size = {"shortest_edge": processor.size["shortest_edge"], "longest_edge": most}
         self._decoding = threading.Lock()  # one image in memory at a time, however many ask
 
     def tokens_per_image(self, images: Sequence[bytes]) -> list[int]:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.images import MAX_IMAGE_TOKENS
 from tandem.engine.base import Segment, Session, vision_of
 from tandem.engine.hf import HuggingFaceEngine
 from tandem.engine.load import load_engine
@@ -187,6 +188,17 @@ def test_a_folder_brings_its_eyes_along(kind: str, tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").unlink()
     with pytest.raises(InvalidArgument, match="preprocessor_config"):
         load_engine(tmp_path)
+
+
+def test_no_image_is_more_than_its_share_of_tokens() -> None:
+    """Both ends scale down alike, however much their models could see."""
+    vision = QwenVision(model_of("qwen2-vl", seed=1), image_processor(longest=10**7))
+    small, large = picture(80, 80), picture(1500, 1000)
+    assert vision.tokens_per_image([small]) == [100]
+    (count,) = vision.tokens_per_image([large])
+    assert 0.9 * MAX_IMAGE_TOKENS < count <= MAX_IMAGE_TOKENS
+    grid = vision.prepare([large]).grid[0]
+    assert int(grid.prod()) // 4 == count
 
 
 def test_counts_are_those_of_the_decoded_images(seeing: Seeing) -> None:
