@@ -302,13 +302,13 @@ class EdgeMachine:
 
     def work(self, now: float) -> DraftWork | None:
         """The next work to start, if any: the tokens to send next; ahead of a verdict, those that
-        would follow it. Ask again until there is none: branches are drafted side by side."""
+        would follow it. Ask again until there is none: branches are drafted side by side, and
+        beside the tokens to send next."""
         if self.phase is Phase.DONE or self._paused:
             return None
-        drafting = self.drafting
-        work = None if drafting.work else self._main_work(now)
-        if work is None and (drafting.work is None or drafting.ahead is not None):
-            return None if self.phase is Phase.ALONE else self.predrafting.work()
+        work = None if self.drafting.work else self._main_work(now)
+        if work is None and self.phase is not Phase.ALONE:
+            return self.predrafting.work()
         return work
 
     def _main_work(self, now: float) -> DraftWork | None:

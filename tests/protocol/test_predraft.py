@@ -77,6 +77,26 @@ def test_more_workers_and_confidence_first_miss_less() -> None:
     assert miss_rate(1, PredraftOrder.CONFIDENCE) < miss_rate(1, PredraftOrder.RANDOM)
 
 
+def test_branches_are_drafted_beside_a_window_that_has_room() -> None:
+    """A packed pass takes them along: a refusal finds what follows it drafted already."""
+    schedule = Schedule(16, 8, verify_on_arrival=True, token_by_token=True)
+    plain = scheduled("coupled", schedule)
+    beside = replace(
+        plain, predraft=Predraft.LIKELY_OUTCOMES, predraft_workers=16, predraft_outcomes=32
+    )
+    plain_s = beside_s = 0.0
+    hits = misses = 0
+    for seed in range(20):
+        without, with_it = answer(plain, seed), answer(beside, seed)
+        assert with_it.token_ids == without.token_ids
+        plain_s += without.duration_s
+        beside_s += with_it.duration_s
+        hits += with_it.stats.predraft_hits
+        misses += with_it.stats.predraft_misses
+    assert misses < 0.35 * (hits + misses)
+    assert beside_s < 0.92 * plain_s
+
+
 def test_an_expected_outcome_is_in_flight_at_once() -> None:
     """What early verdicts feed: the chunk after an outcome leaves with the verdict."""
     edge = edge_of(preset("coupled", 2, predraft=Predraft.EARLY_EXITS))
