@@ -41,10 +41,10 @@ from tandem.policy.presets import PRESETS, Predraft, Preset
 from tandem.simulation.answer import SimulatedPair, simulated_pair
 
 SEEDS = 3
-PROMPTS_PER_SEED, QUICK_PROMPTS_PER_SEED = 4, 1
+PROMPTS_PER_SEED, QUICK_PROMPTS_PER_SEED = 2, 1
 MAX_TOKENS, QUICK_MAX_TOKENS = 96, 64
 REAL_CELLS = (Cell("server", 0.030, 100.0), Cell("server", 0.100, 10.0))
-QUICK_DRAFT_LENGTHS = (1, 2, 4, 6)
+QUICK_DRAFT_LENGTHS = (1, 4, 8)
 
 
 def run(report: Report, models: Models, real: bool = False) -> None:

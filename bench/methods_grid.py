@@ -27,7 +27,7 @@ HARDWARE = {
 RTTS_S = (0.0, 0.030, 0.100, 0.300)
 RATES_MBPS = (10.0, 100.0)
 VOCABULARY = 32_000
-DRAFT_LENGTHS = (1, 2, 3, 4, 5, 6, 8, 10)
+DRAFT_LENGTHS = (1, 2, 3, 4, 6, 8, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,13 @@ class Measured:
     preset: Preset
     answers: dict[int, list[Answered]] = field(default_factory=dict)
 
+    def ask(self, question: Question, pair: SimulatedPair, cell: Cell, max_tokens: int) -> None:
+        """Simulate one more answer."""
+        answer = simulate_answer(
+            self.preset, pair, cell.conditions, question.prompt_ids, max_tokens, question.seed
+        )
+        self.answers.setdefault(question.group, []).append(answer)
+
     @property
     def all(self) -> list[Answered]:
         return [answer for group in self.answers.values() for answer in group]
@@ -92,31 +99,30 @@ def measure_grid(
     questions: Sequence[Question],
     max_tokens: int,
     draft_lengths: Sequence[int] = DRAFT_LENGTHS,
+    screening: int = 2,
 ) -> Grid:
-    """Each variant in each cell, at the draft length of least TPOT over all questions."""
-    tried: dict[tuple[Cell, str, Preset], Measured] = {}
+    """Each variant in each cell, at the draft length of least TPOT over all questions.
+
+    After the first `screening` questions only the two best lengths of a cell and variant go on.
+    """
+    tried: dict[tuple[Cell, str], dict[Preset, Measured]] = {
+        (cell, name): {chosen: Measured(chosen) for chosen in lengths_of(preset, draft_lengths)}
+        for name, preset in variants.items()
+        for cell in cells
+    }
     for number, question in enumerate(questions, start=1):
         progress(f"virtual time, question {number} of {len(questions)}")
-        for name, preset in variants.items():
-            for chosen in lengths_of(preset, draft_lengths):
-                for cell in cells:
-                    measured = tried.setdefault((cell, name, chosen), Measured(chosen))
-                    measured.answers.setdefault(question.group, []).append(
-                        simulate_answer(
-                            chosen,
-                            pair,
-                            cell.conditions,
-                            question.prompt_ids,
-                            max_tokens,
-                            question.seed,
-                        )
-                    )
-    best: Grid = {}
-    for (cell, name, _), measured in tried.items():
-        known = best.get((cell, name))
-        if known is None or measured.tpot_s < known.tpot_s:
-            best[cell, name] = measured
-    return best
+        for (cell, _), lengths in tried.items():
+            for measured in lengths.values():
+                measured.ask(question, pair, cell, max_tokens)
+            if number == screening:
+                worse = sorted(lengths.values(), key=lambda measured: measured.tpot_s)[2:]
+                for measured in worse:
+                    del lengths[measured.preset]
+    return {
+        key: min(lengths.values(), key=lambda measured: measured.tpot_s)
+        for key, lengths in tried.items()
+    }
 
 
 def lengths_of(preset: Preset, draft_lengths: Sequence[int]) -> Iterator[Preset]:
