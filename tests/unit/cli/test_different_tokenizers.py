@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import random
+import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
 
 from services.drafter.__main__ import build
 from services.drafter.config import DrafterSettings
@@ -81,6 +84,46 @@ async def test_the_text_is_the_target_s_own(pair: ModelPair) -> None:
                 accepted += drafted.summary.accepted
     assert accepted > 0
     assert (pair.draft.sessions_open, pair.target.sessions_open) == (0, 0)
+
+
+def write_renumbered(source: Path, folder: Path) -> Path:
+    """The same model and tokenizer, but for the ids of the tokens that are no control tokens."""
+    shutil.copytree(source, folder)
+    written = json.loads((folder / "tokenizer.json").read_text())
+    first = len(written["added_tokens"])
+    size = max(written["model"]["vocab"].values()) + 1
+    order = list(range(first, size))
+    random.Random(6).shuffle(order)
+    ids = [*range(first), *order]  # by old id
+    vocabulary = {token: ids[old] for token, old in written["model"]["vocab"].items()}
+    written["model"]["vocab"] = vocabulary
+    (folder / "tokenizer.json").write_text(json.dumps(written))
+    weights = load_file(folder / "model.safetensors")
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        moved = weights[name].clone()
+        moved[ids] = weights[name][:size]
+        weights[name] = moved
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+@pytest.mark.parametrize("preset", ["dsd", "dssd", "dssd-full", "coupled"])
+async def test_renumbered_tokens_change_nothing_at_all(
+    byte_level: Path, tmp_path: Path, preset: str
+) -> None:
+    """Neither text nor acceptance, also where both depend on every number of the draft's laws."""
+    draft = write_tokenizer(write_model(tmp_path / "draft", "llama", size=320, seed=8), size=320)
+    answers = []
+    for folder in (draft, write_renumbered(draft, tmp_path / "renumbered")):
+        pair = load_pair(*(choose_model(str(f), "unused") for f in (folder, byte_level)))
+        assert isinstance(pair.draft, TranslatedEngine) == (folder != draft)
+        async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
+            answers.append([await client.generate(request(p, preset, 1.0)) for p in PROMPTS])
+    for plain, renumbered in zip(*answers, strict=True):
+        assert renumbered.token_ids == plain.token_ids
+        assert plain.summary is not None
+        assert renumbered.summary is not None
+        assert renumbered.summary.accepted == plain.summary.accepted
 
 
 @pytest.mark.parametrize("preset", ["coupled", "dsd", "dssd"])
