@@ -16,6 +16,7 @@ from tandem.core.errors import Unavailable
 from tandem.engine.base import Session
 from tandem.engine.jobs import EngineThread, Ticket
 from tandem.engine.session_jobs import BranchJob, DraftJob
+from tandem.engine.tree_jobs import TreeDraftJob
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.outputs import Drafted, DraftWork
 
@@ -64,11 +65,11 @@ class DraftWorks:
         request = self._machine.request
         rule, report = self._machine.rule, self._reporter(work)
         settings = (work, request.sampling, rule, request.preset, report)
-        job: DraftJob = (
-            BranchJob(self._thread.engine, self._kv, *settings)
-            if work.branch
-            else DraftJob(self._kv, *settings)
-        )
+        job: DraftJob
+        if work.branch:
+            job = BranchJob(self._thread.engine, self._kv, *settings)
+        else:
+            job = (TreeDraftJob if work.expansion else DraftJob)(self._kv, *settings)
         ticket = self._thread.submit(job)
         self._running[id(work)] = (job, ticket)
         ticket.future.add_done_callback(lambda _: self._done(work, job, ticket))

@@ -136,7 +136,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         images = ImagePrompt(self._engine, request.images)
         edge_request = self._edge_request(request, images)
         capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
-        held = capacity + edge_request.preset.branch_tokens
+        held = capacity + edge_request.preset.spare_tokens
         with (
             self._admission.reserve(held * self._engine.kv_bytes_per_token),
             log_context(session=f"{edge_request.session:08x}", preset=request.preset),
@@ -166,7 +166,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         machine = EdgeMachine(edge_request, liveness, text.completes_stop)
         traffic = Traffic()
         log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
-        async with self._thread.session(capacity) as kv:
+        async with self._thread.session(capacity, edge_request.preset.tree_nodes) as kv:
             await images.show(self._thread, kv, edge_request.prompt_ids)
             session = DrafterSession(
                 machine,

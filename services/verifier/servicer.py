@@ -126,7 +126,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         images.check(opening.prompt_ids)
         opening = replace(opening, images=())  # a session lasts longer than they are needed
         capacity = len(opening.prompt_ids) + opening.max_tokens
-        kv_bytes = capacity * self._engine.kv_bytes_per_token
+        slots = capacity + opening.preset.tree_nodes
+        kv_bytes = slots * self._engine.kv_bytes_per_token
         with (
             self._admission.reserve(kv_bytes),
             log_context(session=f"{opening.session:08x}", preset=_label(opening)),

@@ -17,8 +17,9 @@ from tandem.core.errors import InvalidArgument
 from tandem.engine.base import Session
 from tandem.engine.jobs import EngineThread, Ticket
 from tandem.engine.session_jobs import VerifyJob
-from tandem.protocol.cloud import CloudMachine, VerifyWork
+from tandem.protocol.cloud import CloudMachine
 from tandem.protocol.messages import CloudMessage, EarlyVerdict, Work
+from tandem.protocol.verify_work import VerifyWork
 from tandem.rpc.convert_verifier import CloudCodec
 from tandem.telemetry.metrics import MethodSeries
 from tandem_api.verifier.v1 import verifier_pb2 as pb
@@ -96,7 +97,7 @@ class VerifierSession:
                 await self._send(answers)
 
     async def _work(self, capacity: int) -> None:
-        async with self._thread.session(capacity) as kv:
+        async with self._thread.session(capacity, self._machine.preset.tree_nodes) as kv:
             await self._begin(kv)
             self._kv = kv
             await self._pass_after_pass()

@@ -72,6 +72,11 @@ from tandem.telemetry.logging import configure_logging
 )
 @click.option("--draft-top-p", type=float, help="Mass a draft is drawn from, likewise.")
 @click.option(
+    "--expansion",
+    metavar="K1,K2,…",
+    help="Draft trees with so many candidates after each node, layer by layer.",
+)
+@click.option(
     "--set",
     "overrides",
     multiple=True,
@@ -125,6 +130,7 @@ def build_request(options: dict[str, Any]) -> GenerationRequest:
         answer_tail_draws=options["answer_tail_draws"],
         draft_top_k=options["draft_top_k"],
         draft_top_p=options["draft_top_p"],
+        expansion=_expansion(options["expansion"]),
         overrides=options["overrides"],
         lost_cloud=LostCloud(options["lost_cloud"]),
         ignore_eos=options["ignore_eos"],
@@ -145,6 +151,14 @@ def _check_ranges(request: GenerationRequest) -> None:
         if not 0 <= (getattr(request, field) or 0) < 2**32:
             raise InvalidArgument(field, f"must not be negative, is {getattr(request, field)}")
     request.sampling.validate(2**31)
+
+
+def _expansion(words: str | None) -> tuple[int, ...]:
+    """Whole numbers with commas between them."""
+    try:
+        return tuple(int(word) for word in words.split(",")) if words else ()
+    except ValueError:
+        raise InvalidArgument("expansion", 'must be whole numbers, as "2,2,2"') from None
 
 
 def _prompt(options: dict[str, Any]) -> Prompt:

@@ -16,13 +16,22 @@ from tandem.core.rivals import Rivals, likely_rivals
 from tandem.engine.base import Engine, Logits, Segment, Session
 from tandem.policy.draft_laws import law_to_draft_from
 from tandem.policy.presets import Preset
-from tandem.protocol.cloud import VerifyWork
 from tandem.protocol.messages import EarlyVerdict
 from tandem.protocol.outputs import Drafted, DraftWork
 from tandem.protocol.rules import AcceptanceRule, TargetLaw
+from tandem.protocol.verify_work import VerifyWork
 
 OnDraft = Callable[[Drafted, int, float], None]
 OnEarly = Callable[[EarlyVerdict], None]
+
+
+def go_back(session: Session, keep: int, path: tuple[int, ...]) -> None:
+    """Keep the first `keep` tokens, and of a tree that follows them the nodes of `path`. Asked for
+    again when a pass is repeated."""
+    if path and session.length == keep:
+        session.keep_path(path)
+    else:
+        session.rollback(keep + len(path))
 
 
 class DraftJob:
@@ -58,7 +67,7 @@ class DraftJob:
         if self._count:
             return Segment(self._session, (self._last,), wanted=1)
         self._since_s = time.perf_counter()
-        self._session.rollback(self._work.keep)
+        go_back(self._session, self._work.keep, self._work.path)
         return Segment(self._session, self._work.token_ids, wanted=1)
 
     def take(self, logits: Logits) -> bool:
@@ -143,9 +152,16 @@ class VerifyJob:
 
     def segment(self) -> Segment:
         work = self._work
-        self._session.rollback(work.keep)
+        go_back(self._session, work.keep, work.path)
         exits = work.early.exits if work.early else ()
-        return Segment(self._session, work.token_ids, work.wanted, exits=exits, on_exit=self._hear)
+        return Segment(
+            self._session,
+            work.token_ids,
+            work.wanted,
+            work.parents,
+            exits=exits,
+            on_exit=self._hear,
+        )
 
     def _hear(self, exit_index: int, logits: Logits) -> None:
         """Judge with one exit's laws, made one by one: the first refusal ends it. An exit that says
@@ -162,8 +178,8 @@ class VerifyJob:
 
     def take(self, logits: Logits) -> bool:
         laws = laws_from_logits(logits, self._sampling)
-        first = self._work.keep + len(self._work.token_ids) - self._work.wanted + 1
-        self._laws = [self._rule.prepare(law, first + i) for i, law in enumerate(laws)]
+        prepare = self._rule.prepare
+        self._laws = list(map(prepare, laws, self._work.positions))
         return True
 
     def result(self) -> list[TargetLaw]:

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 
 from tandem.core.errors import ProtocolError
 from tandem.core.laws import Array
+from tandem.core.tree import check_path
 from tandem.policy.draft_laws import law_to_draft_from
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.outputs import Drafted, DraftWork
+from tandem.protocol.tree_growth import TreeGrowth
 
 LawOf = Callable[[tuple[int, ...]], Array]
 
@@ -23,14 +25,47 @@ class SimulatedKv:
 
     def __init__(self, token_ids: tuple[int, ...] = ()) -> None:
         self.token_ids = token_ids
+        self._tree: list[tuple[int, ...]] = []
+        self._parents: list[int] = []
 
     def rollback(self, length: int) -> None:
         if length > len(self.token_ids):
             raise ProtocolError(f"KV of {len(self.token_ids)} tokens", f"keep {length}")
         self.token_ids = self.token_ids[:length]
+        self._drop_tree()
 
-    def feed(self, token_ids: Sequence[int]) -> None:
-        self.token_ids += tuple(token_ids)
+    def feed(self, token_ids: Sequence[int], parents: Sequence[int] | None = None) -> None:
+        """Commit a chain, or hold a tree."""
+        self._drop_tree()
+        if parents is None:
+            self.token_ids += tuple(token_ids)
+        else:
+            self.grow(token_ids, parents)
+
+    def grow(self, token_ids: Sequence[int], parents: Sequence[int]) -> None:
+        """Nodes join the tree."""
+        for token_id, parent in zip(token_ids, parents, strict=True):
+            above = self._tree[parent] if parent >= 0 else ()
+            self._tree.append((*above, token_id))
+            self._parents.append(parent)
+
+    def context(self, node: int) -> tuple[int, ...]:
+        """What the law after a node of the tree follows, itself included."""
+        return (*self.token_ids, *self._tree[node])
+
+    def go_back(self, keep: int, path: tuple[int, ...]) -> None:
+        """As `tandem.engine.session_jobs.go_back`."""
+        if not path:
+            self.rollback(keep)
+            return
+        if len(self.token_ids) != keep:
+            raise ProtocolError(f"KV of {len(self.token_ids)} tokens", f"a tree after {keep}")
+        check_path(self._parents, path)
+        self.token_ids += self._tree[path[-1]]
+        self._drop_tree()
+
+    def _drop_tree(self) -> None:
+        self._tree, self._parents = [], []
 
     def check(self, context: Sequence[int]) -> None:
         """ProtocolError unless exactly `context` has been fed."""
@@ -49,6 +84,7 @@ class _Job:
     count: int = 0
     waiting: list[Drafted] = field(default_factory=list)
     waiting_s: float = 0.0
+    growth: TreeGrowth | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +111,10 @@ class SimulatedDrafts:
 
     def start(self, work: DraftWork) -> None:
         kv = SimulatedKv(self._kv.token_ids) if work.branch else self._kv
-        self._jobs.append(_Job(work, self._edge.context(work), kv, work.keep))
+        job = _Job(work, self._edge.context(work), kv, work.keep)
+        if work.expansion:
+            job.growth = TreeGrowth(work, self._edge.rule)
+        self._jobs.append(job)
 
     def interrupt(self, work: DraftWork) -> None:
         """A pass that nobody wants any more ends at once; its successor may start."""
@@ -105,8 +144,10 @@ class SimulatedDrafts:
         return [report for report in reports if report is not None]
 
     def _advance(self, job: _Job) -> Report | None:
-        """Draft one token, from a law in wire precision."""
+        """Draft one token, or a tree's next layer, from laws in wire precision."""
         self._feed(job)
+        if job.growth is not None:
+            return self._grow(job, job.growth)
         drafted = self._draw(job, self._law(job.kv.token_ids))
         job.last = drafted.token_id
         job.count += 1
@@ -124,12 +165,25 @@ class SimulatedDrafts:
 
     def _feed(self, job: _Job) -> None:
         if job.started:
-            job.kv.feed((job.last,))
+            if job.growth is None:
+                job.kv.feed((job.last,))
+            else:
+                job.kv.grow(job.growth.newest_token_ids, job.growth.newest_parents)
             return
         job.started = True
-        job.kv.rollback(job.work.keep)
+        job.kv.go_back(job.work.keep, job.work.path)
         job.kv.feed(job.work.token_ids)
         job.kv.check(job.context)
+
+    def _grow(self, job: _Job, growth: TreeGrowth) -> Report | None:
+        preset, kv = self._edge.request.preset, job.kv
+        contexts = [kv.context(node) for node in growth.newest] or [kv.token_ids]
+        laws = [law_to_draft_from(self._law(context), preset) for context in contexts]
+        job.waiting_s += self.step_s
+        if not growth.grow(laws):
+            return None
+        self._jobs.remove(job)
+        return Report(job.work, growth.nodes, len(kv.token_ids), job.waiting_s)
 
     def _draw(self, job: _Job, whole_law: Array) -> Drafted:
         work, rule = job.work, self._edge.rule

@@ -18,7 +18,7 @@ from typing import TypeVar
 from tandem.core.errors import ProtocolError
 from tandem.netem.link_model import Link, LinkPair
 from tandem.netem.simulated_drafts import LawOf, SimulatedDrafts, SimulatedKv
-from tandem.protocol.cloud import CloudMachine, CloudModel, VerifyWork
+from tandem.protocol.cloud import CloudMachine, CloudModel
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.protocol.messages import CloudMessage, EdgeMessage, Open, Work
@@ -32,6 +32,7 @@ from tandem.protocol.outputs import (
     Reconnect,
     Send,
 )
+from tandem.protocol.verify_work import VerifyWork
 
 Message = TypeVar("Message", bound=EdgeMessage | CloudMessage)
 MAX_EVENTS = 1_000_000
@@ -291,9 +292,9 @@ class _Run:
     def _contexts(self, cloud: CloudMachine, work: VerifyWork) -> list[tuple[int, ...]]:
         """What the work's wanted laws are the laws after."""
         kv = self.cloud_kv
-        kv.rollback(work.keep)
-        kv.feed(work.token_ids)
-        context = kv.token_ids
-        kv.check((*cloud.committed.since(0), *context[len(context) - work.drafts :]))
-        ends = range(len(context) - work.wanted + 1, len(context) + 1)
-        return [context[:end] for end in ends]
+        kv.go_back(work.keep, work.path)
+        contexts = work.contexts(kv.token_ids)
+        fed = work.token_ids[: len(work.token_ids) - work.drafts]
+        SimulatedKv((*kv.token_ids, *fed)).check(cloud.committed.since(0))
+        kv.feed(work.token_ids, work.parents)
+        return contexts

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from tandem.core.codecs import Precision
 from tandem.core.errors import InvalidArgument
+from tandem.core.tree import expansion_nodes
 from tandem.core.truncation import NO_TRUNCATION, Truncation
 
 MAX_DRAFT_LENGTH = 64
@@ -120,6 +121,10 @@ class Preset:
     control: Control = Control.FIXED
     idle_weight: float = 1.0
     """What the idle cloud's own passes may cost: 1 is for latency, 0 for the fewest passes."""
+    expansion: tuple[int, ...] = ()
+    """Of a token tree: how many candidates follow each node, layer by layer; empty for a chain."""
+    with_replacement: bool = False
+    """Whether candidates may repeat, as in the paper; without, more are accepted."""
     predraft: Predraft = Predraft.OFF
     predraft_order: PredraftOrder = PredraftOrder.CONFIDENCE
     predraft_workers: int = 4
@@ -130,6 +135,11 @@ class Preset:
     """Early exits of the target that judge too, at most: the deepest it has."""
     exit_order: PredraftOrder = PredraftOrder.CONFIDENCE
     """Which early verdict leaves the cloud first, when several wait for the link."""
+
+    @property
+    def tree_nodes(self) -> int:
+        """Most nodes of a tree; 0 for a chain."""
+        return expansion_nodes(self.expansion)
 
     @property
     def carries_laws(self) -> bool:
@@ -152,6 +162,11 @@ class Preset:
         return 0 if self.predraft is Predraft.OFF else self.predraft_workers * longest
 
     @property
+    def spare_tokens(self) -> int:
+        """Most tokens that the draft KV holds beside the text: of branches, or of a tree."""
+        return self.branch_tokens + self.tree_nodes
+
+    @property
     def judges_by_timing(self) -> bool:
         """Whether a draft that comes late finds its position taken by a token of the cloud's own.
 
@@ -171,8 +186,16 @@ class Preset:
             raise InvalidArgument("draft_length", f"must be 1…{MAX_DRAFT_LENGTH}, is {length}")
         if not self.drafts:
             return self
+        if self.expansion:
+            return self.with_expansion(_of_length(self.expansion, length))
         windows = self.schedule.window // self.schedule.chunk
         return replace(self, schedule=replace(self.schedule, window=windows * length, chunk=length))
+
+    def with_expansion(self, expansion: tuple[int, ...]) -> Preset:
+        """The same rules over trees of that expansion, in stop and wait."""
+        layers = len(expansion)
+        schedule = replace(self.schedule, window=layers, chunk=layers)
+        return replace(self, expansion=expansion, schedule=schedule)
 
     def validate(self) -> None:
         """Raise InvalidArgument naming the first choice that does not fit the others."""
@@ -203,6 +226,33 @@ class Preset:
                 "exits", "must be at least 1 where outcomes come from early exits"
             )
         self._validate_payloads()
+        if self.expansion:
+            self._validate_tree()
+
+    def _validate_tree(self) -> None:
+        """A tree is sent whole and judged whole, by a cloud that knows what it must."""
+        schedule = self.schedule
+        if min(self.expansion) < 1 or self.tree_nodes > MAX_DRAFT_LENGTH:
+            why = f"{self.expansion}: numbers from 1 on, at most {MAX_DRAFT_LENGTH} nodes in all"
+            raise InvalidArgument("expansion", why)
+        if schedule.chunk != len(self.expansion) or not schedule.stop_and_wait:
+            raise InvalidArgument("expansion", "needs stop and wait, one layer per token of it")
+        if not schedule.bonus or schedule.token_by_token:
+            raise InvalidArgument("expansion", "a tree goes up whole, and a bonus token follows it")
+        if self.predraft is not Predraft.OFF:
+            raise InvalidArgument("predraft", "outcomes of a tree are not drafted for")
+        if self.exits:
+            raise InvalidArgument("exits", "early exits do not judge trees")
+        if self.control is not Control.FIXED:
+            raise InvalidArgument("control", "a tree is always as deep as its expansion is long")
+        if self.acceptance is Acceptance.SHARED_NOISE:
+            if self.with_replacement:
+                raise InvalidArgument("with_replacement", "shared noise would repeat one candidate")
+            return
+        if not self.carries_laws:
+            raise InvalidArgument("uplink", "judging several candidates needs the draft laws")
+        if self.answer is not Answer.TOKEN:
+            raise InvalidArgument("answer", "the cloud knows a tree's laws; it must be 'token'")
 
     def _validate_payloads(self) -> None:
         if self.acceptance is Acceptance.SHARED_NOISE:
@@ -218,6 +268,16 @@ class Preset:
             raise InvalidArgument(
                 "decode_when_idle", "the cloud waits for the token the edge draws"
             )
+
+
+def _of_length(expansion: tuple[int, ...], length: int) -> tuple[int, ...]:
+    """So many layers: those there are, then single candidates; where that has too many nodes, the
+    deepest branches are given up."""
+    wanted = [*expansion[:length], *(1 for _ in range(length - len(expansion)))]
+    while expansion_nodes(wanted) > MAX_DRAFT_LENGTH:
+        deepest = max(layer for layer, width in enumerate(wanted) if width > 1)
+        wanted[deepest] -= 1
+    return tuple(wanted)
 
 
 def _stop_and_wait(draft_length: int) -> Schedule:
@@ -264,6 +324,16 @@ def _presets() -> Mapping[str, Preset]:
         ),
         _PICOSPEC,
         replace(_PICOSPEC, name="picospec-top-k", answer=Answer.TOP_K),
+        Preset(
+            "mc-dsd",
+            _stop_and_wait(3),
+            Acceptance.REJECTION,
+            Uplink.SPARSE_LAWS,
+            Answer.TOKEN,
+            uplink_precision="float16",
+            truncation=Truncation(top_k=64),
+            expansion=(2, 2, 2),
+        ),
         Preset("coupled", _stop_and_wait(4), Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
         Preset(
             "predraft",

@@ -37,6 +37,8 @@ from tandem.protocol.messages import (
     Work,
 )
 from tandem.protocol.rules import Proposal, TargetLaw, acceptance_rule, answer_rule, law_of
+from tandem.protocol.tree_judging import ProposedTree, judge_tree, tree_pass
+from tandem.protocol.verify_work import VerifyWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +52,6 @@ class CloudModel:
     eos_token_ids: frozenset[int]
     max_draft_length: int = 64
     exits: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyWork:
-    """A forward pass: roll the KV back to `keep`, feed `token_ids`, return the last `wanted` laws.
-
-    The last `drafts` of the fed tokens are drafts; what precedes them is committed. `early`: who
-    judges them with what the early exits say of the wanted rows; None where none is read.
-    """
-
-    keep: int
-    token_ids: tuple[int, ...]
-    wanted: int
-    drafts: int
-    early: EarlyJudge | None = None
 
 
 class CloudMachine:
@@ -92,6 +79,8 @@ class CloudMachine:
         self._eos = frozenset() if opening.ignore_eos else model.eos_token_ids
         self._pending: deque[Proposal] = deque()
         self._ready = 0
+        self._tree: ProposedTree | None = None
+        self._kept_path: tuple[int, ...] = ()
         self._next_base = len(self.committed)
         self._frontier_law: TargetLaw | None = None
         self._refused_law: Array | None = None
@@ -144,6 +133,7 @@ class CloudMachine:
                 self._ended = True
                 self._pending.clear()
                 self.early_verdicts.clear()
+                self._tree = None
                 return []
             case Open():
                 raise InvalidArgument("open", "the session is open already")
@@ -152,6 +142,10 @@ class CloudMachine:
         """The forward pass that is due now, if any; it stays in flight until `complete`."""
         if self._in_flight or self._ended or self.finished or self._refused_law is not None:
             return None
+        if self._tree is not None:
+            unfed = self.committed.since(self.kv_length + len(self._kept_path))
+            self._in_flight = tree_pass(self._tree, self.kv_length, self._kept_path, unfed)
+            return self._in_flight
         drafts = self._ready
         if not drafts and not self._is_due_without_drafts():
             return None
@@ -208,9 +202,10 @@ class CloudMachine:
         laws = list(target_laws)
         if self._frontier_law is not None:
             laws.insert(0, self._frontier_law)
-        return self._judge(
-            laws, work, replace(cost, target_passes=self.target_passes, drafts=work.drafts)
-        )
+        self._kept_path = ()
+        judge = self._judge if work.parents is None else self._judge_tree
+        cost = replace(cost, target_passes=self.target_passes, drafts=work.drafts)
+        return judge(laws, work, cost)
 
     def _judge(self, laws: list[TargetLaw], work: VerifyWork, cost: Work) -> list[CloudMessage]:
         """Judge the drafts of `work`; laws[i] speaks of the i-th position from the frontier on.
@@ -237,6 +232,35 @@ class CloudMachine:
         if outcome is not None:
             return [Tokens(*frame, token_ids=(outcome,), work=cost)]
         return self._refuse_at_once()
+
+    def _judge_tree(
+        self, laws: list[TargetLaw], work: VerifyWork, cost: Work
+    ) -> list[CloudMessage]:
+        """Judge the tree of `work`; of its nodes the KV keeps those on the accepted path."""
+        assert self._tree is not None, "a tree's pass has a tree"
+        base, before = len(self.committed), len(work.token_ids) - work.drafts
+        self._frontier_law = None
+        judged = judge_tree(self._tree, laws, self.rule, base, self._commit)
+        self._tree = None
+        self.kv_length = work.kept
+        self._kept_path = (*range(before), *(before + node for node in judged.path))
+        self.epoch += judged.rejected
+        verdict = Verdict(
+            self.session,
+            self.epoch,
+            base,
+            self.committed.prefix,
+            accepted=len(judged.path),
+            rejected=judged.rejected,
+            outcome=judged.token,
+            work=cost,
+            path=judged.path,
+        )
+        return [verdict]
+
+    def _commit(self, token_id: int) -> bool:
+        self.committed.append(token_id)
+        return self.finished
 
     def _own_token(self, law: TargetLaw, accepted: int) -> int | None:
         """A bonus or idle token at the frontier, or None with the law kept for the next draft."""
@@ -280,6 +304,8 @@ class CloudMachine:
         if self._refused_law is not None:
             raise InvalidArgument("draft", "the recovered token of the last verdict is due first")
         check_draft(draft, self.preset, self._model.vocabulary_size, self._model.max_draft_length)
+        if draft.parents is not None:
+            return self._receive_tree(draft)
         self._check_base(draft)
         end = draft.base + len(draft.token_ids)
         if end > self._length_limit:
@@ -297,6 +323,18 @@ class CloudMachine:
         if draft.end_of_chunk or self._schedule.verify_on_arrival:
             self._ready = len(self._pending)
         return self._refuse_at_once()
+
+    def _receive_tree(self, draft: Draft) -> list[CloudMessage]:
+        if self._tree is not None:
+            raise InvalidArgument("draft_length", "a tree is waiting already")
+        if draft.base != len(self.committed):
+            raise InvalidArgument("base", f"{draft.base}: trees start at {len(self.committed)}")
+        self.committed.check(draft.base, draft.prefix)
+        tree = ProposedTree(draft)
+        if draft.base + tree.layers > self._length_limit:
+            raise InvalidArgument("token_ids", "drafts beyond max_tokens")
+        self._tree = tree
+        return []
 
     def _refuse_at_once(self) -> list[CloudMessage]:
         """The first draft may already be judged by the law kept from the last position."""

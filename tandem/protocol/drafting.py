@@ -7,12 +7,13 @@ that was adopted: that one runs on a fork. Must not import asyncio, grpc, torch 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 
 from tandem.core.errors import ProtocolError
 from tandem.policy.presets import Control, Predraft, Schedule
 from tandem.protocol.in_flight import DraftsInFlight, draft_frame
-from tandem.protocol.messages import Draft, Frame
+from tandem.protocol.messages import Draft, Frame, Verdict
 from tandem.protocol.outputs import Drafted, DraftWork, EdgeRequest
 from tandem.protocol.predrafts import Branch
 from tandem.protocol.prefixes import PrefixedTokens
@@ -134,6 +135,20 @@ class Drafting:
         else:
             self.ahead += drafts
         return True
+
+    def positions(self, drafts: Sequence[Drafted]) -> int:
+        """For how many positions these are drafts."""
+        return len(drafts)
+
+    def judged(self, verdict: Verdict) -> tuple[int, ...]:
+        """The tokens sent that a verdict may speak of, oldest first."""
+        if verdict.path:
+            raise ProtocolError("a chain in flight", f"a verdict on the path {verdict.path}")
+        return self.in_flight.token_ids[: self.in_flight.sent]
+
+    def settle(self, verdict: Verdict) -> None:
+        """The accepted drafts are committed."""
+        self.in_flight.remove(verdict.accepted)
 
     def adopt_ahead(self) -> int:
         """Everything was accepted, and `ahead` foresaw the token after it: what follows is in

@@ -18,7 +18,6 @@ from tandem.core.sparse_answer import SparseAnswer
 from tandem.core.stopping import FinishReason
 from tandem.policy.presets import Answer
 from tandem.protocol.committing import Committing
-from tandem.protocol.drafting import Drafting
 from tandem.protocol.edge_intake import (
     check_early_verdict,
     check_full_law,
@@ -58,6 +57,7 @@ from tandem.protocol.predrafting import Predrafting
 from tandem.protocol.predrafts import LikelyOutcome
 from tandem.protocol.recovery import Recovery
 from tandem.protocol.rules import acceptance_rule
+from tandem.protocol.tree_drafting import drafting_for
 
 ALONE_CHUNK = 8
 
@@ -94,7 +94,7 @@ class EdgeMachine:
         self._liveness = liveness
         self._committing = Committing(request, completes_stop)
         self.committed = self._committing.tokens
-        self.drafting = Drafting(request, self.committed)
+        self.drafting = drafting_for(request, self.committed)
         self.predrafting = Predrafting(request, self.committed, self.drafting)
         self._pacing = Pacing(request.preset)
         whole_laws = request.preset.answer is Answer.FULL_LAW
@@ -189,14 +189,13 @@ class EdgeMachine:
 
     def _receive_verdict(self, verdict: Verdict, now: float) -> list[EdgeOutput]:
         self._refuse_while_drawing(verdict)
-        in_flight = self.drafting.in_flight
-        drafts = in_flight.token_ids
-        check_verdict(verdict, self.request, self.committed, drafts[: in_flight.sent], self.epoch)
+        drafts = self.drafting.judged(verdict)
+        check_verdict(verdict, self.request, self.committed, drafts, self.epoch)
         self.stats.count_verdict(verdict)
         self.stats.end_round(verdict.work, now)
         self._pacing.take_verdict(verdict, now)
         outputs = self._commit(drafts[: verdict.accepted])
-        in_flight.remove(verdict.accepted)
+        self.drafting.settle(verdict)
         if self.phase is Phase.DONE:
             return outputs
         outcome = verdict.outcome
@@ -351,8 +350,9 @@ class EdgeMachine:
             self.stats.count_predrafts(len(drafts))
             self.predrafting.expect_likely()
             return []
-        self.stats.count_drafts(len(drafts), draft_s)
-        self._pacing.drafted(len(drafts), draft_s)
+        positions = self.drafting.positions(drafts)
+        self.stats.count_drafts(positions, draft_s)
+        self._pacing.drafted(positions, draft_s)
         if self.phase is Phase.ALONE:
             return self._commit_alone()
         return self._flush(now)

@@ -13,6 +13,7 @@ from tandem.core.errors import InvalidArgument, TandemError
 from tandem.core.images import check_image_bytes
 from tandem.core.laws import check_law
 from tandem.core.tokens import check_token_ids
+from tandem.core.tree import check_parents, children, depths
 from tandem.policy.presets import Preset, Uplink
 from tandem.protocol.messages import Draft, EdgeMessage, Open
 from tandem.protocol.prefixes import PrefixedTokens
@@ -73,10 +74,14 @@ def opened_text(opening: Open) -> PrefixedTokens:
 def check_draft(draft: Draft, preset: Preset, vocabulary_size: int, max_length: int) -> None:
     """Ids in range, the payload the preset names, probabilities that are probabilities."""
     count = len(draft.token_ids)
-    limit = min(max_length, preset.schedule.window)
+    limit = min(max_length, preset.tree_nodes or preset.schedule.window)
     if not 1 <= count <= limit:
         raise InvalidArgument("draft_length", f"{count} tokens in a draft; allowed are 1…{limit}")
     check_token_ids(draft.token_ids, vocabulary_size, "token_ids")
+    if (draft.parents is not None) != bool(preset.expansion):
+        raise InvalidArgument("parents", "do not match the opened draft shape")
+    if draft.parents is not None:
+        _check_tree(draft.token_ids, draft.parents, preset)
     wants_probabilities = preset.uplink is Uplink.PROBABILITIES
     if (draft.probabilities is not None) != wants_probabilities:
         raise InvalidArgument("probabilities", "do not match the opened uplink payload")
@@ -98,12 +103,37 @@ def _check_probabilities(probabilities: tuple[float, ...], count: int) -> None:
 
 def _check_laws(draft: Draft, vocabulary_size: int) -> None:
     assert draft.laws is not None
-    if draft.laws.shape != (len(draft.token_ids), vocabulary_size):
+    drawn_from = _laws_of_tokens(draft)
+    if draft.laws.shape != (max(drawn_from) + 1, vocabulary_size):
         raise InvalidArgument("laws", f"shape {draft.laws.shape} does not fit the draft")
-    for token_id, law in zip(draft.token_ids, draft.laws, strict=True):
+    for law in draft.laws:
         check_law(law, vocabulary_size, "laws")
-        if not law[token_id] > 0:
+    for token_id, index in zip(draft.token_ids, drawn_from, strict=True):
+        if not draft.laws[index][token_id] > 0:
             raise InvalidArgument("laws", f"token {token_id} cannot come from its own law")
+
+
+def _laws_of_tokens(draft: Draft) -> list[int]:
+    """Which of the draft's laws each token was drawn from: its own, or in a tree its parent's."""
+    if draft.parents is None:
+        return list(range(len(draft.token_ids)))
+    order = {node: index for index, node in enumerate(children(draft.parents))}
+    return [order[parent] for parent in draft.parents]
+
+
+def _check_tree(token_ids: tuple[int, ...], parents: tuple[int, ...], preset: Preset) -> None:
+    """Parents before their children, no deeper and no more candidates than the preset has."""
+    check_parents(parents, len(token_ids))
+    depth = depths(parents)
+    if max(depth) >= len(preset.expansion):
+        raise InvalidArgument("parents", f"{max(depth) + 1} layers; {preset.expansion} are opened")
+    for parent, nodes in children(parents).items():
+        layer = depth[parent] + 1 if parent >= 0 else 0
+        if len(nodes) > preset.expansion[layer]:
+            raise InvalidArgument("parents", f"{len(nodes)} candidates follow node {parent}")
+        distinct = {token_ids[node] for node in nodes}
+        if not preset.with_replacement and len(distinct) < len(nodes):
+            raise InvalidArgument("token_ids", f"candidates after node {parent} repeat a token")
 
 
 def proposals(draft: Draft) -> Iterator[Proposal]:

@@ -43,6 +43,9 @@ class Draft(Frame):
     end_of_chunk: bool
     probabilities: tuple[float, ...] | None = None
     laws: Array | None = None
+    parents: tuple[int, ...] | None = None
+    """A tree's nodes follow these nodes, -1 for the committed text (`tandem.core.tree`); `laws` are
+    then one per expanded node, in ascending order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +101,16 @@ Outcome = int | FullAnswer | SparseAnswer | None
 
 @dataclass(frozen=True, slots=True)
 class Verdict(Frame):
-    """`accepted` drafts from `base` on; `outcome`: nothing, the next token, or a law for it."""
+    """`accepted` drafts from `base` on; `outcome`: nothing, the next token, or a law for it.
+
+    `path`: the accepted nodes of a tree, from its root down.
+    """
 
     accepted: int
     rejected: bool
     outcome: Outcome
     work: Work = field(default_factory=Work)
+    path: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

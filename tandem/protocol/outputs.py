@@ -72,6 +72,9 @@ class DraftWork:
     `stepwise`: hand each token over as soon as it is drafted. `alternatives`: how many rivals to
     name beside each. `guess`: the first token stands for one the cloud will add by itself, and is
     drawn as the cloud would. `branch`: on a fork of the draft KV, which itself stays as it is.
+    `expansion`: draft a tree of `count` layers, in which each node of layer i has expansion[i]
+    children, but none after a token among `ends`. `path`: the KV holds a tree after its first
+    `keep` tokens; keep these nodes in place of a rollback.
     """
 
     keep: int
@@ -83,6 +86,8 @@ class DraftWork:
     alternatives: int = 0
     guess: bool = False
     branch: bool = False
+    expansion: tuple[int, ...] = ()
+    path: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +95,14 @@ class Drafted:
     """A draft token and the law it was drawn from, in wire precision.
 
     `alternatives`: the tokens likeliest to stand there instead, each with its weight beside the
-    draft token's own, which is 1; the likeliest first.
+    draft token's own, which is 1; the likeliest first. `parent`: in a tree, the node it follows, -1
+    for the committed text.
     """
 
     token_id: int
     draft_probs: Array
     alternatives: Rivals = ()
+    parent: int = -1
 
 
 @dataclass(frozen=True, slots=True)

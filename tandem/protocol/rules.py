@@ -7,16 +7,18 @@ resume is the same decision. Must not import asyncio, grpc, torch or time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from tandem.core.acceptance import accepts, recover, sample_draft, sample_target
 from tandem.core.chance import Chance
 from tandem.core.laws import Array
-from tandem.core.noise import coupled_token
+from tandem.core.noise import coupled_candidates, coupled_token
 from tandem.core.rivals import Rivals, coupled_rivals, likely_rivals
 from tandem.core.sparse_answer import make_sparse_answer
 from tandem.core.top_k_answer import make_top_k_answer
+from tandem.core.tree_acceptance import choose_candidate, draw_candidates
 from tandem.policy.presets import Acceptance, Answer, Preset
 from tandem.protocol.messages import FullAnswer, Outcome
 
@@ -35,7 +37,11 @@ TargetLaw = Array | int
 
 
 class AcceptanceRule(Protocol):
-    """How tokens are drawn on either side, and when a draft counts as the target's own."""
+    """How tokens are drawn on either side, and when a draft counts as the target's own.
+
+    A position of a chain has one draft (`propose`, `accepts`, `recovered`), one of a tree several
+    (`candidates`, `choose`).
+    """
 
     def propose(self, draft_probs: Array, position: int) -> int:
         """The edge's draft token at an absolute position."""
@@ -56,12 +62,28 @@ class AcceptanceRule(Protocol):
     def recovered(self, target: TargetLaw, proposal: Proposal, position: int) -> int:
         """The token in place of a refused draft, drawn where both laws are known."""
 
+    def candidates(
+        self, draft_probs: Array, count: int, position: int, first_draw: int
+    ) -> list[int]:
+        """Up to `count` tokens for one position; `first_draw` numbers its first random decision,
+        differently for each node of a tree."""
+
+    def choose(
+        self,
+        target: TargetLaw,
+        candidates: Sequence[int],
+        draft_probs: Array | None,
+        position: int,
+    ) -> tuple[int | None, int]:
+        """(index, token) of the candidate that stands, or (None, token in place of all)."""
+
 
 @dataclass(frozen=True, slots=True)
 class RejectionRule:
     """DESIGN §3.1 (Leviathan/Chen)."""
 
     chance: Chance
+    with_replacement: bool = False
 
     def propose(self, draft_probs: Array, position: int) -> int:
         return sample_draft(draft_probs, self.chance, position)
@@ -85,6 +107,25 @@ class RejectionRule:
     def recovered(self, target: TargetLaw, proposal: Proposal, position: int) -> int:
         assert proposal.draft_probs is not None, "drawing from the residual needs the draft law"
         return recover(law_of(target), proposal.draft_probs, self.chance, position)
+
+    def candidates(
+        self, draft_probs: Array, count: int, position: int, first_draw: int
+    ) -> list[int]:
+        return draw_candidates(
+            draft_probs, count, self.chance, position, first_draw, self.with_replacement
+        )
+
+    def choose(
+        self,
+        target: TargetLaw,
+        candidates: Sequence[int],
+        draft_probs: Array | None,
+        position: int,
+    ) -> tuple[int | None, int]:
+        assert draft_probs is not None, "judging several candidates needs the draft law"
+        return choose_candidate(
+            law_of(target), candidates, draft_probs, self.chance, position, self.with_replacement
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +152,21 @@ class SharedNoiseRule:
 
     def recovered(self, target: TargetLaw, proposal: Proposal, position: int) -> int:
         return self.own_token(target, position)
+
+    def candidates(
+        self, draft_probs: Array, count: int, position: int, first_draw: int
+    ) -> list[int]:
+        return coupled_candidates(draft_probs, self.seed, position, count)
+
+    def choose(
+        self,
+        target: TargetLaw,
+        candidates: Sequence[int],
+        draft_probs: Array | None,
+        position: int,
+    ) -> tuple[int | None, int]:
+        token = self.own_token(target, position)
+        return (candidates.index(token) if token in candidates else None), token
 
 
 def law_of(target: TargetLaw) -> Array:
@@ -171,7 +227,7 @@ def acceptance_rule(preset: Preset, seed: int, chance: Chance) -> AcceptanceRule
     """The rule a preset names, with its randomness."""
     if preset.acceptance is Acceptance.SHARED_NOISE:
         return SharedNoiseRule(seed)
-    return RejectionRule(chance)
+    return RejectionRule(chance, preset.with_replacement)
 
 
 def answer_rule(preset: Preset, rule: AcceptanceRule, chance: Chance) -> AnswerRule:

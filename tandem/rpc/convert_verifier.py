@@ -190,6 +190,7 @@ class EdgeCodec:
             rejected=verdict.rejected,
             outcome=self._outcome(verdict),
             work=_work(verdict.work),
+            path=tuple(verdict.path),
         )
 
     def _outcome(self, verdict: pb.Verdict) -> Outcome:
@@ -272,6 +273,7 @@ class CloudCodec:
             end_of_chunk=draft.end_of_chunk,
             probabilities=tuple(draft.probabilities) if draft.probabilities else None,
             laws=self._laws(draft),
+            parents=tuple(draft.parents) if draft.parents else None,
         )
 
     def _laws(self, draft: pb.Draft) -> Array | None:
@@ -296,7 +298,7 @@ class CloudCodec:
 
     def _full_laws(self, draft: pb.Draft) -> Array:
         size = self._model.vocabulary_size * (4 if self._precision == "float32" else 2)
-        if len(draft.laws) != size * len(draft.token_ids):
+        if len(draft.laws) % size or len(draft.laws) > size * len(draft.token_ids):
             raise InvalidArgument("laws", f"{len(draft.laws)} bytes do not fit the draft")
         return np.stack(
             [
@@ -316,6 +318,7 @@ def _fill_draft(proto: pb.Draft, draft: Draft, preset: Preset) -> None:
     proto.end_of_chunk = draft.end_of_chunk
     if draft.probabilities is not None:
         proto.probabilities.extend(draft.probabilities)
+    proto.parents.extend(draft.parents or ())
     if draft.laws is None:
         return
     precision = preset.uplink_precision
@@ -328,6 +331,7 @@ def _fill_draft(proto: pb.Draft, draft: Draft, preset: Preset) -> None:
 def _fill_verdict(proto: pb.Verdict, verdict: Verdict) -> None:
     proto.accepted = verdict.accepted
     proto.rejected = verdict.rejected
+    proto.path.extend(verdict.path)
     _fill_work(proto.work, verdict.work)
     match verdict.outcome:
         case None:
@@ -414,6 +418,8 @@ def _open_to_proto(opening: Open) -> pb.Open:
         idle_weight=preset.idle_weight,
         exits=preset.exits,
         exit_order=_EARLY_ORDER[preset.exit_order],
+        expansion=preset.expansion,
+        with_replacement=preset.with_replacement,
     )
 
 
@@ -440,6 +446,8 @@ def _open_from_proto(head: tuple[int, int, int, int], opening: pb.Open) -> Open:
         exit_order=_choice(
             _EARLY_ORDER, opening.exit_order or pb.EARLY_ORDER_CONFIDENCE, "exit_order"
         ),
+        expansion=tuple(opening.expansion),
+        with_replacement=opening.with_replacement,
     )
     return Open(
         *head,

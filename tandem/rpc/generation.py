@@ -19,7 +19,13 @@ from tandem.rpc.convert_verifier import sampling_from_proto, sampling_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.common.v1 import sampling_pb2
 
-_Override = Literal["draft_length", "answer_top", "answer_tail_draws", "draft_top_k", "draft_top_p"]
+_Override = Literal[
+    "draft_length",
+    "answer_top",
+    "answer_tail_draws",
+    "draft_top_k",
+    "draft_top_p",
+]
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
@@ -47,9 +53,9 @@ Prompt = str | tuple[int, ...] | tuple[Turn, ...]
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """What a caller asks for. `draft_length`, `answer_top`, `answer_tail_draws`, `draft_top_k` and
-    `draft_top_p` override single choices of the preset; `overrides` ("field=value") any, after
-    these."""
+    """What a caller asks for. `draft_length`, `answer_top`, `answer_tail_draws`, `draft_top_k`,
+    `draft_top_p` and a non-empty `expansion` override single choices of the preset; `overrides`
+    ("field=value") any, after these."""
 
     prompt: Prompt
     preset: str = DEFAULT_PRESET
@@ -62,6 +68,7 @@ class GenerationRequest:
     answer_tail_draws: int | None = None
     draft_top_k: int | None = None
     draft_top_p: float | None = None
+    expansion: tuple[int, ...] = ()
     overrides: tuple[str, ...] = ()
     lost_cloud: LostCloud = LostCloud.FAIL
     ignore_eos: bool = False
@@ -70,6 +77,8 @@ class GenerationRequest:
     def composed_preset(self) -> Preset:
         """The preset with the request's overrides, validated."""
         preset = find_preset(self.preset)
+        if self.expansion:
+            preset = preset.with_expansion(self.expansion)
         if self.draft_length is not None:
             preset = preset.with_draft_length(self.draft_length)
         if self.answer_top is not None:
@@ -114,6 +123,7 @@ def _fill(message: pb.Generation, request: GenerationRequest) -> None:
     message.lost_cloud = _POLICIES[request.lost_cloud]
     message.ignore_eos = request.ignore_eos
     message.images.extend(request.images)
+    message.expansion.extend(request.expansion)
     for name in OVERRIDES:
         if (override := getattr(request, name)) is not None:
             setattr(message, name, override)
@@ -153,6 +163,7 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         max_tokens=message.max_tokens,
         seed=message.seed,
         stop=tuple(message.stop),
+        expansion=tuple(message.expansion),
         **{name: getattr(message, name) for name in OVERRIDES if message.HasField(name)},
         overrides=tuple(message.overrides),
         lost_cloud=policies.get(message.lost_cloud, LostCloud.FAIL),

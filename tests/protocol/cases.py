@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tandem.core.laws import Array, Sampling, law_from_logits
-from tandem.core.truncation import Truncation
+from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.engine.scripted import Law, noisy_law, scripted_law
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.netem.simulated_drafts import LawOf
@@ -103,6 +103,14 @@ def preset(name: str, draft_length: int | None = None, **choices: Any) -> Preset
         changed = replace(changed, truncation=Truncation(top_k=SMALLEST_VOCABULARY - 1))
     changed = replace(changed, **choices)
     return changed if draft_length is None else changed.with_draft_length(draft_length)
+
+
+def tree(expansion: Answer, name: str = "mc-dsd", **choices: Any) -> Preset:
+    """A named preset over trees of that expansion, and not truncated unless `choices` say so."""
+    composed = replace(PRESETS[name], truncation=NO_TRUNCATION).with_expansion(expansion)
+    composed = replace(composed, **choices)
+    composed.validate()
+    return composed
 
 
 def scheduled(name: str, schedule: Schedule, **choices: Any) -> Preset:

@@ -1,13 +1,13 @@
 """Both machines face to face, without a link: one frame at a time, and a look at each."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from tandem.core.chance import Chance
 from tandem.core.truncation import truncate
 from tandem.policy.presets import Preset
-from tandem.protocol.cloud import CloudMachine, CloudModel, VerifyWork
+from tandem.protocol.cloud import CloudMachine, CloudModel
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.protocol.messages import CloudMessage, EarlyVerdict, EdgeMessage, Open, Work
@@ -22,6 +22,8 @@ from tandem.protocol.outputs import (
     Send,
 )
 from tandem.protocol.rules import TargetLaw
+from tandem.protocol.tree_growth import TreeGrowth
+from tandem.protocol.verify_work import VerifyWork
 from tests.protocol.cases import Answer, ModelPair
 
 VOCABULARY_HASH = "scripted"
@@ -60,7 +62,7 @@ def model_for(models: ModelPair, ends: frozenset[int] = frozenset()) -> CloudMod
         vocabulary_size=models.vocabulary_size,
         context_length=CONTEXT_LENGTH,
         eos_token_ids=ends,
-        max_draft_length=8,
+        max_draft_length=64,
         exits=len(models.exit_laws),
     )
 
@@ -75,8 +77,7 @@ def laws_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> list[T
 
 def contexts_of(cloud: CloudMachine, work: VerifyWork) -> list[Answer]:
     """What the work's wanted laws are the laws after."""
-    context = (*cloud.committed.since(0)[: work.keep], *work.token_ids)
-    return [context[:end] for end in range(len(context) - work.wanted + 1, len(context) + 1)]
+    return work.contexts(cloud.committed.since(0)[: work.kept])
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ class _Drafting:
 
     @property
     def kv_length(self) -> int:
-        return self.work.position + self.handed - 1
+        return self.work.position + (0 if self.work.expansion else self.handed - 1)
 
     def take_ready(self, turn: int) -> list[Drafted]:
         ready = 1 if self.work.stepwise else len(self.drafts)
@@ -199,6 +200,8 @@ class Lockstep:
         self._apply(self.edge.drafted(job.work, ready, job.kv_length, 0.0, 0.0))
 
     def _drafts(self, work: DraftWork) -> list[Drafted]:
+        if work.expansion:
+            return self._tree(work)
         context, rule = self.edge.context(work), self.edge.rule
         drafts: list[Drafted] = []
         while len(drafts) < work.count and not (drafts and drafts[-1].token_id in work.ends):
@@ -210,6 +213,19 @@ class Lockstep:
             drafts.append(Drafted(token, law, rivals))
             context = (*context, token)
         return drafts
+
+    def _tree(self, work: DraftWork) -> list[Drafted]:
+        growth, contexts = TreeGrowth(work, self.edge.rule), {-1: self.edge.context(work)}
+        truncation = self.edge.request.preset.truncation
+        newest: Iterable[int] = (-1,)
+        while True:
+            laws = [truncate(self._models.draft_law(contexts[n]), truncation) for n in newest]
+            if growth.grow(laws):
+                return growth.nodes
+            newest = growth.newest
+            for node in newest:
+                drafted = growth.nodes[node]
+                contexts[node] = (*contexts[drafted.parent], drafted.token_id)
 
     def _judge(self) -> None:
         if self.cloud is None:

@@ -77,7 +77,11 @@ def random_preset(source: random.Random) -> Preset:
             predraft_order=source.choice(list(PredraftOrder)),
             predraft_workers=source.choice((1, 4)),
             predraft_outcomes=source.choice((1, 16)),
+            with_replacement=source.random() < 0.3,
         )
+        if source.random() < 0.4:
+            layers = source.randint(1, 4)
+            composed = composed.with_expansion(tuple(source.randint(1, 3) for _ in range(layers)))
         try:
             composed.validate()
         except InvalidArgument:

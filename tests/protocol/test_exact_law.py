@@ -20,7 +20,7 @@ from tandem.policy.presets import Answer as Payload
 from tandem.policy.presets import Predraft, Preset, Schedule, Uplink
 from tandem.protocol.outputs import EdgeRequest
 from tests.exact import ExactChance, fractions, outcome_law
-from tests.protocol.cases import Answer, ModelPair, preset, scheduled
+from tests.protocol.cases import Answer, ModelPair, preset, scheduled, tree
 from tests.protocol.lockstep import Lockstep, Pace
 
 
@@ -112,6 +112,24 @@ HEARING_EXITS: dict[str, tuple[Preset, int]] = {
     "dssd, M 1, R 1": (preset("dssd", 1, answer_top=1, answer_tail_draws=1, **HEARING), 2),
     "pipelined": (scheduled("dsd", Schedule(2, 1, bonus=False), **HEARING), 2),
 }
+TREES: dict[str, tuple[Preset, int]] = {
+    "2": (tree((2,)), 3),
+    "2, with replacement": (tree((2,), with_replacement=True), 3),
+    "3": (tree((3,)), 2),
+    "1, 1": (tree((1, 1)), 3),
+    "2, 1": (tree((2, 1)), 3),
+    "1, 2": (tree((1, 2)), 2),
+    "1, 2, with replacement": (tree((1, 2), with_replacement=True), 2),
+    "2, 2, K 2": (tree((2, 2), truncation=Truncation(top_k=2)), 2),
+    "2, 2, K 2, with replacement": (
+        tree((2, 2), truncation=Truncation(top_k=2), with_replacement=True),
+        2,
+    ),
+    "2, 2, K 2, three tokens": (tree((2, 2), truncation=Truncation(top_k=2)), 3),
+    "1, 2, 1, K 2": (tree((1, 2, 1), truncation=Truncation(top_k=2)), 3),
+    "2, 1, P 0.8": (tree((2, 1), truncation=Truncation(top_p=0.8)), 2),
+    "2, 1, full laws": (tree((2, 1), uplink=Uplink.FULL_LAWS), 2),
+}
 OWN_TOKENS = {
     "pipelined, bonus": scheduled("dsd", Schedule(2, 1)),
     "pipelined, bonus, chunks of two": scheduled("dsd", Schedule(4, 2)),
@@ -186,6 +204,18 @@ def test_early_verdicts_leave_the_law_as_it_is(method: str) -> None:
     models = replace(MODELS, exit_laws=(MODELS.draft_law, MODELS.target_law))
     law = law_through_the_machines(chosen, max_tokens, Pace(judge=4), models=models)
     assert law == exact_answer_law(max_tokens, frozenset())
+
+
+@pytest.mark.parametrize("shape", TREES)
+def test_so_it_is_with_token_trees(shape: str) -> None:
+    chosen, max_tokens = TREES[shape]
+    law = law_through_the_machines(chosen, max_tokens, Pace())
+    assert law == exact_answer_law(max_tokens, frozenset())
+
+
+def test_so_it_is_where_a_branch_ends_the_text() -> None:
+    law = law_through_the_machines(tree((2, 1)), 3, Pace(), ENDS)
+    assert law == exact_answer_law(3, ENDS)
 
 
 @pytest.mark.parametrize("method", OWN_TOKENS)

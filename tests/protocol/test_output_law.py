@@ -14,7 +14,7 @@ from tandem.core.laws import Array, Sampling
 from tandem.core.truncation import Truncation
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.netem.simulator import ModelTimes
-from tandem.policy.presets import Preset, Schedule
+from tandem.policy.presets import Preset, Schedule, Uplink
 from tandem.protocol.outputs import EdgeRequest
 from tandem.protocol.rules import Proposal, RejectionRule, TargetLaw, law_of
 from tests.protocol.cases import (
@@ -28,6 +28,7 @@ from tests.protocol.cases import (
     preset,
     run,
     scheduled,
+    tree,
     with_exits,
 )
 
@@ -83,6 +84,54 @@ def check_method(method: str, draft_length: int) -> None:
 @pytest.mark.parametrize(("method", "draft_length"), [("ar", 1), *CASES])
 def test_presets(method: str, draft_length: int) -> None:
     check_method(method, draft_length)
+
+
+TREES: dict[str, tuple[ModelPair, Preset]] = {
+    "2": (OPPOSED, tree((2,))),
+    "3, with replacement": (CLOSE, tree((3,), with_replacement=True)),
+    "2, 2, 2": (CLOSE, tree((2, 2, 2))),
+    "2, 2, 2, opposed": (OPPOSED, tree((2, 2, 2))),
+    "2, 2, with replacement": (OPPOSED, tree((2, 2), with_replacement=True)),
+    "3, 1, 2": (OPPOSED, tree((3, 1, 2))),
+    "2, 2, K 2": (CLOSE, tree((2, 2), truncation=Truncation(top_k=2))),
+    "2, 2, P 0.7": (OPPOSED, tree((2, 2), truncation=Truncation(top_p=0.7))),
+    "2, 2, full laws": (CLOSE, tree((2, 2), uplink=Uplink.FULL_LAWS)),
+    "2, 2, float32": (CLOSE, tree((2, 2), uplink_precision="float32")),
+    "2, 2, shared noise": (CLOSE, tree((2, 2), "coupled")),
+}
+
+
+@pytest.mark.parametrize("shape", TREES)
+def test_trees(shape: str) -> None:
+    models, chosen = TREES[shape]
+    answers = sample(chosen, models, samples=600, max_tokens=4)
+    assert_sample(answers, answer_law(models, max_tokens=4))
+
+
+def test_trees_whose_branches_end() -> None:
+    check_with_ends(tree((2, 2)), samples=600)
+
+
+class TakesTheLikeliest(RejectionRule):
+    """Wrong: the candidate that the target likes best, if any is judged to stand."""
+
+    def choose(
+        self, target: TargetLaw, candidates: Any, draft_probs: Any, position: int
+    ) -> tuple[int | None, int]:
+        index, token = super().choose(target, candidates, draft_probs, position)
+        if index is None:
+            return None, token
+        best = max(range(len(candidates)), key=lambda i: law_of(target)[candidates[i]])
+        return best, candidates[best]
+
+
+def test_a_wrong_rule_for_trees_fails_the_same_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "tandem.protocol.cloud.acceptance_rule",
+        lambda chosen, seed, chance: TakesTheLikeliest(chance),
+    )
+    with pytest.raises(AssertionError, match="chi-squared"):
+        test_trees("2")
 
 
 class AcceptsAll(RejectionRule):

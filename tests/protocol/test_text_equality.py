@@ -17,6 +17,7 @@ from tests.protocol.cases import (
     preset,
     run,
     scheduled,
+    tree,
 )
 
 VOCABULARY = 20
@@ -31,6 +32,7 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "dssd-full": ("dssd-full", {}),
     "tslt": ("tslt", {"truncation": Truncation(top_k=4)}),
     "dssd, P 0.8": ("dssd", {"truncation": Truncation(top_p=0.8)}),
+    "mc-dsd": ("mc-dsd", {"truncation": Truncation(top_k=6)}),
     "coupled": ("coupled", {}),
     "coupled, K 3": ("coupled", {"truncation": Truncation(top_k=3)}),
 }
@@ -96,6 +98,26 @@ def test_streaming_with_shared_noise_is_ar() -> None:
             chosen, MODELS, seed, prompt_ids=prompt_of(seed), max_tokens=20, faults=faults
         )
         assert streamed.token_ids == text_of_ar(seed, max_tokens=20), (seed, chosen.schedule)
+
+
+def test_trees_with_shared_noise_are_ar() -> None:
+    for seed in range(150):
+        source = random.Random(f"tree {seed}")
+        expansion = tuple(source.randint(1, 3) for _ in range(source.randint(1, 3)))
+        chosen = tree(expansion, "coupled", truncation=Truncation(source.choice((0, 1, 5))))
+        faults = faults_of(seed, 1.0) if seed % 2 else None
+        answer = run(chosen, MODELS, seed, prompt_ids=prompt_of(seed), max_tokens=20, faults=faults)
+        assert answer.token_ids == text_of_ar(seed, max_tokens=20), (seed, expansion)
+
+
+def test_a_tree_of_single_candidates_is_a_chain() -> None:
+    """The same random numbers and comparisons: the same text, token for token."""
+    for seed in range(40):
+        length = 1 + seed % 5
+        chain = run(preset("tslt", length, truncation=Truncation(6)), MODELS, seed, max_tokens=20)
+        single = tree((1,) * length, truncation=Truncation(6))
+        answer = run(single, MODELS, seed, max_tokens=20)
+        assert answer.token_ids == chain.token_ids
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -17,7 +17,7 @@ from tandem.core.sparse_answer import SparseAnswer
 from tandem.core.sparse_laws import sparse_law_to_bytes
 from tandem.core.truncation import Truncation
 from tandem.policy.draft_laws import law_to_draft_from
-from tandem.policy.presets import PRESETS, Control, Predraft, Preset
+from tandem.policy.presets import PRESETS, Control, Predraft, Preset, Uplink
 from tandem.protocol.cloud import CloudModel
 from tandem.protocol.liveness import LostCloud
 from tandem.protocol.messages import (
@@ -153,6 +153,20 @@ def test_sparse_laws_travel_whole(precision: Precision) -> None:
     assert_same(cloud.decode(frame), sent)
 
 
+@pytest.mark.parametrize("uplink", [Uplink.SPARSE_LAWS, Uplink.FULL_LAWS])
+def test_a_tree_travels_whole(uplink: Uplink) -> None:
+    preset = replace(PRESETS["mc-dsd"], uplink=uplink, with_replacement=True)
+    edge, cloud = EdgeCodec(VOCABULARY, preset), CloudCodec(MODEL)
+    opened = replace(opening("mc-dsd"), preset=preset)
+    assert_same(cloud.decode(edge.encode(opened)), opened)
+    law = law_to_draft_from(LAW, preset)
+    laws = np.stack([law, law])
+    sent = Draft(*HEAD, (1, 0, 2), end_of_chunk=True, laws=laws, parents=(-1, -1, 1))
+    assert_same(cloud.decode(edge.encode(sent)), sent)
+    verdict = Verdict(*HEAD, accepted=2, rejected=False, outcome=3, work=WORK, path=(1, 2))
+    assert_same(edge.decode(cloud.encode(verdict)), verdict)
+
+
 @pytest.mark.parametrize("count", [3, 65])
 def test_more_sparse_laws_than_drafts_cost_nothing(count: int) -> None:
     cloud = CloudCodec(MODEL)
@@ -251,6 +265,7 @@ REQUESTS = [
         lost_cloud=LostCloud.EDGE,
         ignore_eos=True,
     ),
+    GenerationRequest("tree", "mc-dsd", expansion=(3, 1, 2)),
     GenerationRequest("greedy", sampling=Sampling(0.0), lost_cloud=LostCloud.WAIT),
 ]
 
@@ -285,6 +300,8 @@ BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = 
     (lambda message: setattr(message, "draft_length", 0), "draft_length"),
     (lambda message: setattr(message, "draft_length", 65), "draft_length"),
     (lambda message: setattr(message, "draft_top_k", 2**31), "draft_top_k"),
+    (lambda message: message.expansion.extend((2, 0)), "expansion"),
+    (lambda message: message.expansion.extend((65,)), "expansion"),
     (lambda message: setattr(message, "draft_top_p", 0.0), "draft_top_p"),
     (lambda message: setattr(message, "draft_top_p", 1.5), "draft_top_p"),
     (lambda message: setattr(message, "draft_top_p", math.nan), "draft_top_p"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
@@ -130,6 +130,12 @@ BAD_OPENS = [
     (opening_with(b"GIF89a"), "images"),
     (opening_with(b""), "images"),
     (opening_with(*[b"x"] * 100), "images"),
+    (opening("mc-dsd", expansion=(2, 0, 2)), "expansion"),
+    (opening("mc-dsd", expansion=(5, 5, 5)), "expansion"),
+    (opening("mc-dsd", expansion=(2, 2)), "expansion"),
+    (opening("mc-dsd", bonus=False), "expansion"),
+    (opening("mc-dsd", uplink=pb.UPLINK_PAYLOAD_IDS), "uplink"),
+    (opening("coupled", expansion=(1,) * 4, with_replacement=True), "with_replacement"),
     (opening(base=2), "base"),
     (opening(base=HUGE), "base"),
     (dssd_draft(1, 2), "open"),
@@ -171,6 +177,13 @@ def sparse(law: Any, precision: Precision = "float16") -> bytes:
     return sparse_law_to_bytes(law, precision)
 
 
+def tree(
+    token_ids: Iterable[int], parents: tuple[int, ...], laws: int = 1, **changes: Any
+) -> pb.VerifyRequest:
+    """A draft as `mc-dsd` sends it, with so many laws."""
+    return draft(token_ids, parents=parents, sparse_laws=[sparse(LAW)] * laws, **changes)
+
+
 BAD_FRAMES = [
     ("dssd", dssd_draft(1, VOCABULARY), "token_ids"),
     ("dssd", dssd_draft(HUGE), "token_ids"),
@@ -204,6 +217,25 @@ BAD_FRAMES = [
     ("tslt", draft((5,), sparse_laws=[sparse(WITHOUT_5)]), "laws"),
     ("tslt", draft((1,), sparse_laws=[sparse(LAW)], laws=LAW.tobytes()), "laws"),
     ("dssd", draft((1,), sparse_laws=[sparse(LAW, "float32")]), "probabilities"),
+    ("mc-dsd", draft((1, 2), sparse_laws=[sparse(LAW)]), "parents"),
+    ("tslt", draft((1,), sparse_laws=[sparse(LAW)], parents=(-1,)), "parents"),
+    ("mc-dsd", tree((1, 2, 3), (-1, -1)), "parents"),
+    ("mc-dsd", tree((1, 2), (1, -1)), "parents"),
+    ("mc-dsd", tree((1, 2), (1, 0)), "parents"),
+    ("mc-dsd", tree((1, 2), (-1, 1)), "parents"),
+    ("mc-dsd", tree((1,), (0,)), "parents"),
+    ("mc-dsd", tree((1,), (-2,)), "parents"),
+    ("mc-dsd", tree((1, 2), (-1, -(2**31))), "parents"),
+    ("mc-dsd", tree((1, 2, 3), (-1, -1, -1)), "parents"),
+    ("mc-dsd", tree((1, 2, 3, 4), (-1, 0, 1, 2), laws=4), "parents"),
+    ("mc-dsd", tree(range(15), (-1,) * 15), "draft_length"),
+    ("mc-dsd", tree((1, 1), (-1, -1)), "token_ids"),
+    ("mc-dsd", tree((1, VOCABULARY), (-1, -1)), "token_ids"),
+    ("mc-dsd", tree((1, 2), (-1, -1), laws=2), "laws"),
+    ("mc-dsd", tree((1, 2, 3), (-1, -1, 0)), "laws"),
+    ("mc-dsd", tree((1, 2), (-1, -1), laws=0), "laws"),
+    ("mc-dsd", draft((1, 5), sparse_laws=[sparse(WITHOUT_5)], parents=(-1, -1)), "laws"),
+    ("mc-dsd", tree((1, 2), (-1, -1), after=PROMPT[:2]), "base"),
     ("dssd", dsd_draft(1), "probabilities"),
     ("coupled", dsd_draft(1), "laws"),
     ("dssd", dssd_draft(1, epoch=1), "epoch"),
@@ -228,6 +260,16 @@ async def test_bad_frame_is_refused_by_name(
     ending = await ending_of(opening(preset), frame)
     assert ending.code == "INVALID_ARGUMENT"
     assert ending.details.startswith(f"{field}: ")
+
+
+async def test_one_tree_is_judged_at_a_time() -> None:
+    """A second one before the verdict on the first; one that is deeper than the answer is long."""
+    ending = await ending_of(opening("mc-dsd"), tree((1, 2), (-1, -1)), tree((1, 2), (-1, -1)))
+    assert ending.code == "INVALID_ARGUMENT"
+    assert ending.details.split(":")[0] in ("draft_length", "base")  # by who is faster
+    deep = tree((1, 2), (-1, 0), laws=2)
+    ending = await ending_of(opening("mc-dsd", max_tokens=1), deep)
+    assert (ending.code, ending.details.split(":")[0]) == ("INVALID_ARGUMENT", "token_ids")
 
 
 async def test_drafts_beyond_the_answer_s_length_are_refused() -> None:

@@ -74,7 +74,11 @@ def opening(
         if name == "sampling":
             frame.open.sampling.CopyFrom(value)
         else:
-            setattr(frame if name in HEAD else frame.open, name, value)
+            owner = frame if name in HEAD else frame.open
+            if isinstance(value, tuple):
+                getattr(owner, name)[:] = value
+            else:
+                setattr(owner, name, value)
     return frame
 
 
@@ -86,6 +90,7 @@ def draft(
     probabilities: Iterable[float] | None = None,
     laws: bytes | None = None,
     sparse_laws: Iterable[bytes] = (),
+    parents: Iterable[int] = (),
     **changes: Any,
 ) -> pb.VerifyRequest:
     """A whole chunk after the token ids `after`; `changes` are fields of the frame."""
@@ -97,6 +102,7 @@ def draft(
     frame.draft.probabilities.extend(probabilities or ())
     frame.draft.laws = laws or b""
     frame.draft.sparse_laws.extend(sparse_laws)
+    frame.draft.parents.extend(parents)
     return frame
 
 

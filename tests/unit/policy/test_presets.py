@@ -14,6 +14,8 @@ from tandem.policy.presets import (
     PRESETS,
     Acceptance,
     Answer,
+    Control,
+    Predraft,
     Preset,
     Schedule,
     Uplink,
@@ -48,6 +50,7 @@ def test_the_composition_of_each_preset() -> None:
         "tslt": (rejection, Uplink.SPARSE_LAWS, Answer.TOKEN),
         "picospec": (rejection, Uplink.PROBABILITIES, Answer.LOSSLESS_SPARSE),
         "picospec-top-k": (rejection, Uplink.PROBABILITIES, Answer.TOP_K),
+        "mc-dsd": (rejection, Uplink.SPARSE_LAWS, Answer.TOKEN),
         "coupled": (shared, Uplink.IDS, Answer.TOKEN),
         "predraft": (shared, Uplink.IDS, Answer.TOKEN),
         "fsd": (rejection, Uplink.PROBABILITIES, Answer.LOSSLESS_SPARSE),
@@ -83,6 +86,23 @@ def test_presets_cannot_be_changed_in_place() -> None:
         (changed("tslt", truncation=Truncation(top_k=-1)), "draft_top_k"),
         (changed("tslt", truncation=Truncation(top_p=0.0)), "draft_top_p"),
         (changed("coupled", truncation=Truncation(top_p=1.5)), "draft_top_p"),
+        (changed("mc-dsd", expansion=(2, 0, 2)), "expansion"),
+        (changed("mc-dsd", expansion=(4, 4, 4)), "expansion"),
+        (changed("mc-dsd", expansion=(2, 2)), "expansion"),
+        (changed("mc-dsd", {"window": 6}), "expansion"),
+        (changed("mc-dsd", {"verify_on_arrival": True}), "expansion"),
+        (changed("mc-dsd", {"decode_when_idle": True}), "expansion"),
+        (changed("mc-dsd", {"bonus": False}), "expansion"),
+        (changed("mc-dsd", {"token_by_token": True}), "expansion"),
+        (changed("mc-dsd", predraft=Predraft.LIKELY_OUTCOMES), "predraft"),
+        (changed("mc-dsd", control=Control.WINDOW), "control"),
+        (changed("mc-dsd", exits=2), "exits"),
+        (changed("mc-dsd", uplink=Uplink.PROBABILITIES, answer=Answer.FULL_LAW), "uplink"),
+        (changed("mc-dsd", answer=Answer.FULL_LAW), "answer"),
+        (
+            changed("coupled", with_replacement=True).with_expansion((2, 2)),
+            "with_replacement",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(preset: Preset, field: str) -> None:
@@ -98,6 +118,10 @@ def test_what_does_not_fit_is_named(preset: Preset, field: str) -> None:
         changed("dssd", truncation=Truncation(top_p=0.5)),
         changed("coupled", truncation=Truncation(top_k=3)),
         changed("tslt", answer=Answer.LOSSLESS_SPARSE),
+        changed("mc-dsd", with_replacement=True, uplink=Uplink.FULL_LAWS),
+        PRESETS["mc-dsd"].with_expansion((64,)),
+        PRESETS["dsd"].with_expansion((3, 1, 2)),
+        PRESETS["coupled"].with_expansion((2, 2)),
         changed("dsd", {"window": 4 * MAX_DRAFT_LENGTH}),
         changed("dssd", {"window": 8, "bonus": False}),
         changed("dssd", answer_top=0, answer_tail_draws=0),
@@ -123,6 +147,23 @@ def test_a_draft_length_keeps_the_number_of_chunks() -> None:
     assert schedule == Schedule(window=6, chunk=3, bonus=False)
     assert PRESETS["coupled"].with_draft_length(7).schedule == Schedule(window=7, chunk=7)
     assert PRESETS["ar"].with_draft_length(7) == PRESETS["ar"]
+
+
+@pytest.mark.parametrize(
+    ("length", "expansion"),
+    [
+        (1, (2,)),
+        (3, (2, 2, 2)),
+        (5, (2, 2, 2, 1, 1)),
+        (10, (2, 2, *(1,) * 8)),
+        (64, (1,) * 64),
+    ],
+)
+def test_a_draft_length_is_a_tree_s_depth(length: int, expansion: tuple[int, ...]) -> None:
+    deeper = PRESETS["mc-dsd"].with_draft_length(length)
+    assert deeper.expansion == expansion
+    assert deeper.schedule == Schedule(window=length, chunk=length)
+    assert deeper.tree_nodes <= MAX_DRAFT_LENGTH
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def test_a_full_law_may_be_asked_for_again() -> None:
 def test_opened_tells_the_servers_terms() -> None:
     opened = opened_cloud(preset("dsd"), frozenset({2})).opened()
     assert opened.eos_token_ids == {2}
-    assert opened.max_draft_length == 8
+    assert opened.max_draft_length == 64
     assert opened.context_length == CONTEXT_LENGTH
     assert (opened.session, opened.epoch, opened.base) == (7, 0, 2)
 
