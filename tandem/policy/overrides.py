@@ -77,7 +77,7 @@ def _parse(value: Any, text: str, field: str, words: tuple[Any, ...]) -> Any:
         if isinstance(value, int | float):
             return type(value)(text)
         if isinstance(value, tuple):  # of whole numbers: there are no others
-            return tuple(int(part) for part in text.split(",") if part.strip())
+            return tuple(int(part) for part in text.strip("()").split(",") if part.strip())
     except (ValueError, KeyError):
         wanted = [str(choice) for choice in type(value)] if isinstance(value, StrEnum) else None
         kind = ", ".join(wanted) if wanted else type(value).__name__

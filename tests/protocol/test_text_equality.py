@@ -31,10 +31,8 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "dssd, always the full law": ("dssd", {"answer_top": 0, "answer_tail_draws": 0}),
     "dssd-full": ("dssd-full", {}),
     "tslt": ("tslt", {"truncation": Truncation(top_k=4)}),
-    "dssd, P 0.8": ("dssd", {"truncation": Truncation(top_p=0.8)}),
     "mc-dsd": ("mc-dsd", {"truncation": Truncation(top_k=6)}),
     "coupled": ("coupled", {}),
-    "coupled, K 3": ("coupled", {"truncation": Truncation(top_k=3)}),
 }
 
 
