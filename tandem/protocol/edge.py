@@ -24,6 +24,7 @@ from tandem.protocol.edge_intake import (
     check_tokens,
     check_verdict,
 )
+from tandem.protocol.in_flight import bulk_bytes
 from tandem.protocol.liveness import Liveness, LostCloud
 from tandem.protocol.messages import (
     Cancel,
@@ -369,6 +370,7 @@ class EdgeMachine:
             return []
         frames = self.drafting.send_due(self.epoch, self._pacing.chunk_budget_s)
         if frames:
+            self._liveness.uploading(bulk_bytes(frames, self.request), now)
             self._pacing.sent(frames, now)
             self.stats.begin_round(now)
             self.predrafting.expect_likely()

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tandem.policy.presets import Preset, Uplink
+from tandem.policy.presets import Answer, Preset, Uplink
 from tandem.protocol.messages import Draft, Frame
-from tandem.protocol.outputs import Drafted
+from tandem.protocol.outputs import Drafted, EdgeRequest
 
 
 class DraftsInFlight:
@@ -81,3 +81,13 @@ def draft_frame(
         probabilities=probabilities,
         laws=np.stack([drafted.draft_probs for drafted in chunk]) if preset.carries_laws else None,
     )
+
+
+def bulk_bytes(frames: Sequence[Draft], request: EdgeRequest) -> int:
+    """Bytes of the whole laws that these frames carry and that their verdict may bring."""
+    preset, size = request.preset, request.vocabulary_size
+    laws = 4 * size if preset.answer is Answer.FULL_LAW else 0
+    if preset.uplink is Uplink.FULL_LAWS:
+        precise = 4 if preset.uplink_precision == "float32" else 2
+        laws += precise * size * sum(len(frame.token_ids) for frame in frames)
+    return laws

@@ -28,6 +28,13 @@ class LivenessTimes:
     give_up_after_s: float = 15.0
 
 
+UNHURRIED_BYTES = 256 * 1024
+SLOW_UPLINK_BYTES_PER_S = 250_000
+MAX_UPLOAD_S = 5.0
+"""What is larger than that may take so long to upload, by that rate, for up to so many seconds: a
+ping waits behind it, so until then silence means nothing. HTTP/2's own keepalive is as patient."""
+
+
 class Liveness:
     """Signs of life of one request's cloud, over all its streams."""
 
@@ -36,13 +43,21 @@ class Liveness:
         self._times = times
         self._heard_s = now
         self._quiet_since_s = now
+        self._uploaded_s = now
         self._pinged_s: float | None = None
         self._nonce = 0
 
     def connected(self, now: float) -> None:
         """A fresh stream gets its own time to show life; the outage goes on until it does."""
-        self._quiet_since_s = now
+        self._quiet_since_s = self._uploaded_s = now
         self._pinged_s = None
+
+    def uploading(self, size_bytes: int, now: float) -> None:
+        """A large frame was handed to the stream."""
+        upload_s = (size_bytes - UNHURRIED_BYTES) / SLOW_UPLINK_BYTES_PER_S
+        if upload_s > 0:
+            busy_s = max(self._uploaded_s - now, 0) + upload_s
+            self._uploaded_s = now + min(busy_s, MAX_UPLOAD_S)
 
     def heard(self, now: float) -> None:
         self._heard_s = self._quiet_since_s = now
@@ -55,14 +70,17 @@ class Liveness:
 
     def ping_due(self, now: float) -> int | None:
         """The nonce of a ping that is due, once per silence."""
-        if self._pinged_s is not None or now - self._quiet_since_s < self._times.ping_after_s:
+        if self._pinged_s is not None or self._silent_s(now) < self._times.ping_after_s:
             return None
         self._pinged_s = now
         self._nonce += 1
         return self._nonce
 
     def is_dead(self, now: float) -> bool:
-        return now - self._quiet_since_s >= self._times.dead_after_s
+        return self._silent_s(now) >= self._times.dead_after_s
+
+    def _silent_s(self, now: float) -> float:
+        return now - max(self._quiet_since_s, self._uploaded_s)
 
     def is_given_up(self, now: float) -> bool:
         if self.policy is LostCloud.WAIT:

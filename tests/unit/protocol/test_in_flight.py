@@ -1,12 +1,16 @@
 """The queue of drafts that wait for a verdict, and the frame that carries a chunk."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
-from tandem.policy.presets import PRESETS
-from tandem.protocol.in_flight import DraftsInFlight, draft_frame
-from tandem.protocol.messages import Frame
-from tandem.protocol.outputs import Drafted
+from tandem.core.laws import Sampling
+from tandem.policy.presets import PRESETS, find_preset
+from tandem.protocol.in_flight import DraftsInFlight, bulk_bytes, draft_frame
+from tandem.protocol.messages import Draft, Frame
+from tandem.protocol.outputs import Drafted, EdgeRequest
 
 LAW = np.array([0.25, 0.25, 0.5], dtype=np.float32)
 
@@ -70,3 +74,21 @@ def test_a_chunk_carries_what_its_uplink_names() -> None:
         assert full.probabilities is None
         assert full.laws is not None
         np.testing.assert_array_equal(full.laws, np.stack([LAW, LAW]))
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "wanted"),
+    [
+        ("dsd", {}, 3 * 4 * 1000),
+        ("dsd", {"uplink_precision": "float16"}, 3 * 2 * 1000),
+        ("dssd-full", {}, 4 * 1000),
+        ("dssd", {}, 0),
+        ("tslt", {}, 0),
+        ("coupled", {}, 0),
+    ],
+)
+def test_whole_laws_are_bulk(name: str, choices: dict[str, Any], wanted: int) -> None:
+    preset = replace(find_preset(name), **choices)
+    frames = [Draft(1, 0, 9, 0, token_ids=ids, end_of_chunk=True) for ids in ((5, 6), (7,))]
+    request = EdgeRequest(1, (1,), "", 1000, Sampling(), 0, 8, preset)
+    assert bulk_bytes(frames, request) == wanted

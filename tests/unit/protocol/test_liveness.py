@@ -48,3 +48,30 @@ def test_an_outage_goes_on_over_silent_streams(policy: LostCloud) -> None:
 
 def test_who_waits_never_gives_up() -> None:
     assert not liveness(LostCloud.WAIT).is_given_up(1e9)
+
+
+def test_silence_behind_a_large_upload_means_nothing_for_a_while() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    alive.uploading(256 * 1024 + 500_000, 100.0)
+    alive.heard(100.1)
+    assert alive.ping_due(102.9) is None
+    assert not alive.is_dead(104.9)
+    assert alive.is_dead(105.0), "two seconds of upload, three of silence"
+    alive.uploading(10**9, 105.0)
+    assert alive.is_dead(113.0), "patience has an end"
+    assert not alive.is_dead(112.9)
+
+
+def test_a_small_upload_leaves_no_excuse() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    alive.uploading(256 * 1024, 100.0)
+    assert alive.is_dead(103.0)
+
+
+def test_a_fresh_stream_has_nothing_to_upload_yet() -> None:
+    alive = liveness()
+    alive.uploading(10**9, 100.0)
+    alive.connected(101.0)
+    assert alive.is_dead(104.0)
