@@ -46,9 +46,7 @@ def piecewise_gain_s(both: BothSides, aggregating: Side) -> float:
 def test_the_difference_is_the_paper_s_by_cases() -> None:
     source = random.Random(1)
     for _ in range(500):
-        both = sides(
-            *(source.uniform(0.01, 0.2) for _ in range(3)), source.random(), source.random()
-        )
+        both = random_sides(source)
         for side in Side:
             choice = choose_side(both, side)
             assert choice.gain_s == pytest.approx(piecewise_gain_s(both, side), abs=1e-12)
@@ -59,9 +57,7 @@ def test_the_difference_is_the_paper_s_by_cases() -> None:
 def test_the_chosen_side_has_the_shorter_token_time() -> None:
     source = random.Random(2)
     for _ in range(200):
-        both = sides(
-            *(source.uniform(0.01, 0.2) for _ in range(3)), source.random(), source.random()
-        )
+        both = random_sides(source)
         chosen = choose_side(both, Side.DEVICE).side
         assert token_time_s(both, chosen) <= token_time_s(both, chosen.other)
 
