@@ -132,7 +132,7 @@ def _real(
 
 def load_simulated_pair(models: Models) -> SimulatedPair:
     """Both models' laws at temperature 1."""
-    draft, target = load_engine(models.draft), load_engine(models.target)
+    draft, target = load_engine(models.draft), load_engine(models.target, exits="auto")
     return simulated_pair(draft, target, Sampling())
 
 

@@ -50,7 +50,7 @@ def picospec_variants(preset: Preset) -> dict[str, Preset]:
 
 def without_predrafts(preset: Preset) -> Preset:
     """The preset that drafts only what it knows to be wanted."""
-    return replace(preset, predraft=Predraft.OFF)
+    return replace(preset, predraft=Predraft.OFF, exits=0)
 
 
 def ablation_goals(grid: Grid, names: Sequence[str]) -> Iterator[Goal]:

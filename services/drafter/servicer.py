@@ -255,6 +255,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         series.downlink_bytes.inc(traffic.downlink_bytes)
         series.link_lost.inc(stats.links_lost)
         series.resumes.inc(stats.resumes)
+        series.early_verdicts.inc(stats.early_verdicts)
+        series.predraft_hits.inc(stats.predraft_hits)
+        series.predraft_misses.inc(stats.predraft_misses)
         if stats.drafted:
             series.draft_step.observe(stats.draft_s / stats.drafted)
         for hop_s in stats.hops_s:
@@ -323,5 +326,6 @@ def _summary(session: DrafterSession, text: AnswerText) -> generation_pb2.Summar
         predrafted=stats.predrafted,
         predraft_hits=stats.predraft_hits,
         predraft_misses=stats.predraft_misses,
+        early_verdicts=stats.early_verdicts,
         lossy=machine.request.preset.lossy,
     )

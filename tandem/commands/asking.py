@@ -64,6 +64,7 @@ def answer_object(request: GenerationRequest, result: Generated) -> dict[str, An
     """A finished answer as the object that `tandem generate --json` prints (DESIGN §7)."""
     summary = result.summary
     assert summary is not None
+    resolved = summary.predraft_hits + summary.predraft_misses
     return {
         "text": result.text,
         "token_ids": result.token_ids,
@@ -88,6 +89,8 @@ def answer_object(request: GenerationRequest, result: Generated) -> dict[str, An
         "predrafted": summary.predrafted,
         "predraft_hits": summary.predraft_hits,
         "predraft_misses": summary.predraft_misses,
+        "predraft_miss_rate": summary.predraft_misses / resolved if resolved else None,
+        "early_verdicts": summary.early_verdicts,
         "lossy": summary.lossy,
     }
 

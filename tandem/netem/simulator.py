@@ -80,11 +80,12 @@ def simulate(
     size_of: Callable[[EdgeMessage | CloudMessage], int] = lambda message: 64,
     completes_stop: Callable[[int], bool] = lambda token_id: False,
     exit_laws: Sequence[LawOf] = (),
+    exit_depths: Sequence[float] | None = None,
 ) -> Simulated:
     """Run one request to its end. `draft_law`, `target_law`: context ids to the law after sampling
-    settings, float32 [vocabulary]; `exit_laws` those of the target's early exits, which lie evenly
-    in its pass. Raises ProtocolError when the machines stop making progress, or
-    build on a KV that does not hold what they take it to hold."""
+    settings, float32 [vocabulary]; `exit_laws` those of the target's early exits, each after that
+    share of a pass (evenly if not said). Raises ProtocolError when the machines stop making
+    progress, or build on a KV that does not hold what they take it to hold."""
     liveness = Liveness(lost_cloud, liveness_times or LivenessTimes(), now=0.0)
     edge = EdgeMachine(request, liveness, completes_stop)
     times = times or ModelTimes()
@@ -93,6 +94,7 @@ def simulate(
         drafts=SimulatedDrafts(edge, draft_law, times.draft_s),
         target_law=target_law,
         exit_laws=exit_laws,
+        exit_depths=exit_depths or _evenly(len(exit_laws)),
         link=link,
         times=times,
         size_of=size_of,
@@ -101,12 +103,17 @@ def simulate(
     return run.to_the_end()
 
 
+def _evenly(exits: int) -> tuple[float, ...]:
+    return tuple((index + 1) / (exits + 1) for index in range(exits))
+
+
 @dataclass(slots=True)
 class _Run:
     edge: EdgeMachine
     drafts: SimulatedDrafts
     target_law: LawOf
     exit_laws: Sequence[LawOf]
+    exit_depths: Sequence[float]
     link: LinkPair
     times: ModelTimes
     size_of: Callable[[EdgeMessage | CloudMessage], int]
@@ -253,9 +260,8 @@ class _Run:
 
         if work.early is not None:
             for index in work.early.exits:
-                depth = (index + 1) / (len(self.exit_laws) + 1)
                 self._at(
-                    self.now + depth * took_s,
+                    self.now + self.exit_depths[index] * took_s,
                     partial(self._exit_speaks, cloud, work, index, contexts),
                 )
         self._at(self.now + took_s, done)

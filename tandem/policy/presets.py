@@ -350,7 +350,9 @@ def _presets() -> Mapping[str, Preset]:
             Uplink.PROBABILITIES,
             Answer.LOSSLESS_SPARSE,
             predraft=Predraft.EARLY_EXITS,
-            exits=4,
+            # The two deepest: wrong guesses of shallower ones keep the draft model busy. Demo pair,
+            # simulated at 30 ms and draft length 4: 1.07 times dssd with 2 exits, 1.04 with 4.
+            exits=2,
         ),
     )
     return MappingProxyType({preset.name: preset for preset in listed})

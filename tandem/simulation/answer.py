@@ -15,19 +15,22 @@ from tandem.netem.link_model import link_from
 from tandem.netem.simulator import ModelTimes, simulate
 from tandem.policy.presets import Preset
 from tandem.protocol.outputs import EdgeRequest, EdgeStats
-from tandem.simulation.pair_laws import EngineLaws, LawOf
+from tandem.simulation.pair_laws import EngineLaws, ExitLaws, LawOf
 from tandem.simulation.wire_sizes import WireSizes
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPair:
-    """Two models over one vocabulary: `context -> law` after `sampling`."""
+    """Two models over one vocabulary: `context -> law` after `sampling`. The target's early exits,
+    if it has any, wait for `exit_depths` of its pass."""
 
     vocabulary_size: int
     draft_law: LawOf
     target_law: LawOf
     sampling: Sampling
     context_length: int = 1 << 20
+    exit_laws: tuple[LawOf, ...] = ()
+    exit_depths: tuple[float, ...] = ()
 
 
 def simulated_pair(draft: Engine, target: Engine, sampling: Sampling) -> SimulatedPair:
@@ -35,12 +38,15 @@ def simulated_pair(draft: Engine, target: Engine, sampling: Sampling) -> Simulat
     differ."""
     if draft.vocabulary_hash != target.vocabulary_hash:
         raise InvalidArgument("draft", "its vocabulary is not the target's")
+    exits = ExitLaws(target, sampling) if target.exit_depths else None
     return SimulatedPair(
         target.vocabulary_size,
         EngineLaws(draft, sampling),
         EngineLaws(target, sampling),
         sampling,
         min(draft.context_length, target.context_length),
+        tuple(exits.exit_law(index) for index in range(len(target.exit_depths))) if exits else (),
+        target.exit_depths,
     )
 
 
@@ -117,6 +123,8 @@ def simulate_answer(
         link_from(conditions.rtt_s, conditions.mbps, conditions.jitter_s, seed),
         conditions.times,
         size_of=sizes.size_of,
+        exit_laws=pair.exit_laws,
+        exit_depths=pair.exit_depths or None,
     )
     return Answered(
         done.token_ids,

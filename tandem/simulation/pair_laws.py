@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
+
 from tandem.core.laws import Array, Sampling, law_from_logits
-from tandem.engine.base import Engine, Segment
+from tandem.engine.base import Engine, Logits, Segment
 
 Context = tuple[int, ...]
 LawOf = Callable[[Context], Array]
+OnExit = Callable[[int, Logits], None]
 LAWS_KEPT = 16_384
 
 
@@ -43,12 +46,43 @@ class EngineLaws:
         self._session.close()
 
     def _computed(self, context: Context) -> Array:
+        return law_from_logits(self._fed_with(context)[0], self._sampling)
+
+    def _fed_with(
+        self, context: Context, exits: Context = (), on_exit: OnExit = lambda index, logits: None
+    ) -> Logits:
+        """Logits [1, vocabulary] after a context; what its early exits say goes to `on_exit`."""
         kept = min(_common_length(self._fed, context), len(context) - 1)
         self._session.rollback(kept)
-        fed = context[kept:]
-        (logits,) = self._engine.forward([Segment(self._session, fed, wanted=1)])
+        segment = Segment(self._session, context[kept:], 1, exits=exits, on_exit=on_exit)
+        (logits,) = self._engine.forward([segment])
         self._fed = context
-        return law_from_logits(logits[0], self._sampling)
+        return logits
+
+
+class ExitLaws(EngineLaws):
+    """The laws of a model's early exits. In a session of its own: where nobody asks, it costs
+    nothing."""
+
+    def exit_law(self, index: int) -> LawOf:
+        """The law of exit `index` as a function of a context."""
+
+        def law_of(context: Context) -> Array:
+            law: Array = self(context)[index]
+            return law
+
+        return law_of
+
+    def _computed(self, context: Context) -> Array:
+        """[exits, vocabulary], all from one pass."""
+        found: dict[int, Array] = {}
+
+        def hear(index: int, logits: Logits) -> None:
+            found[index] = law_from_logits(logits[0], self._sampling)
+
+        exits = tuple(range(len(self._engine.exit_depths)))
+        self._fed_with(context, exits, hear)
+        return np.stack([found[index] for index in exits])
 
 
 def _common_length(one: Context, other: Context) -> int:

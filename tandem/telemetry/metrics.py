@@ -138,6 +138,13 @@ class MethodSeries(Series):
     accepted_tokens = Metric(
         Counter, "spec_decode_num_accepted_tokens_total", "Draft tokens accepted."
     )
+    early_verdicts = Metric(Counter, "early_verdicts_total", "Verdicts of early exits heard.")
+    predraft_hits = Metric(
+        Counter, "predraft_hits_total", "Outcomes of verdicts that had been drafted for."
+    )
+    predraft_misses = Metric(
+        Counter, "predraft_misses_total", "Outcomes of verdicts that had not been drafted for."
+    )
     draft_step = Metric(
         Histogram,
         "draft_step_seconds",

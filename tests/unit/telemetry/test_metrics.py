@@ -31,6 +31,9 @@ PUBLISHED = {
     "tandem_downlink_bytes_total": ("counter", METHOD),
     "tandem_link_lost_total": ("counter", METHOD),
     "tandem_resumes_total": ("counter", METHOD),
+    "tandem_early_verdicts_total": ("counter", METHOD),
+    "tandem_predraft_hits_total": ("counter", METHOD),
+    "tandem_predraft_misses_total": ("counter", METHOD),
     "tandem_aggregation_side": ("gauge", METHOD),
     "tandem_kv_bytes": ("gauge", ENGINE),
     "tandem_sessions_open": ("gauge", ENGINE),
@@ -70,6 +73,9 @@ def touch_everything(metrics: Metrics) -> None:
         method.downlink_bytes,
         method.link_lost,
         method.resumes,
+        method.early_verdicts,
+        method.predraft_hits,
+        method.predraft_misses,
     ):
         counter.inc()
     method.requests_running.inc()
