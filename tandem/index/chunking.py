@@ -1,0 +1,113 @@
+"""Where a text is cut into chunks: bounded in tokens, overlapping, at the best place near the end.
+
+Invariants: the chunks cover every token of the text, each holds at most `max_tokens`, and two
+neighbours share at most `overlap_tokens`. Pure: text and token counts in, offsets out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tandem.core.errors import InvalidArgument
+
+Span = tuple[int, int]
+"""Offsets of characters, the end excluded."""
+
+CountTokens = Callable[[Sequence[str]], Sequence[int]]
+"""How many tokens each of these pieces of text takes."""
+
+PIECE = re.compile(r"\w{1,16}|[^\w\s]")
+"""A word, or 16 letters of a longer one, or a sign. Bounded, so that no text outgrows a chunk."""
+
+MIN_TOKENS, MAX_TOKENS = 16, 4096
+_SENTENCE_ENDS = frozenset(".!?")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunking:
+    """Most tokens of a chunk, and how many of them its neighbour repeats."""
+
+    max_tokens: int = 200
+    overlap_tokens: int = 40
+
+    def validate(self) -> None:
+        """Raises InvalidArgument naming the field."""
+        if not MIN_TOKENS <= self.max_tokens <= MAX_TOKENS:
+            why = f"must be {MIN_TOKENS}…{MAX_TOKENS}, is {self.max_tokens}"
+            raise InvalidArgument("chunk_tokens", why)
+        if not 0 <= self.overlap_tokens <= self.max_tokens // 2:
+            why = f"must be 0…{self.max_tokens // 2} (half a chunk), is {self.overlap_tokens}"
+            raise InvalidArgument("overlap_tokens", why)
+
+
+def chunk_spans(text: str, chunking: Chunking, count_tokens: CountTokens) -> list[Span]:
+    """The chunks of `text`, in order; none for a text without any token."""
+    pieces = [match.span() for match in PIECE.finditer(text)]
+    costs = _costs(text, pieces, count_tokens)
+    spans: list[Span] = []
+    first = 0
+    while first < len(pieces):
+        limit = _furthest(costs, first, chunking.max_tokens)
+        end = limit if limit == len(pieces) else _best_end(text, pieces, first, limit)
+        spans.append((pieces[first][0], pieces[end - 1][1]))
+        if end == len(pieces):
+            break
+        first = _next_first(text, pieces, costs, first, end, chunking.overlap_tokens)
+    return spans
+
+
+def count_pieces(pieces: Sequence[str]) -> Sequence[int]:
+    """Without a tokenizer every piece counts for one token."""
+    return [1] * len(pieces)
+
+
+def _costs(text: str, pieces: list[Span], count_tokens: CountTokens) -> list[int]:
+    """Tokens of each piece; every distinct one is counted once."""
+    words = [text[start:end] for start, end in pieces]
+    distinct = list(dict.fromkeys(words))
+    cost_of = dict(zip(distinct, count_tokens(distinct), strict=True))
+    return [cost_of[word] for word in words]
+
+
+def _furthest(costs: list[int], first: int, max_tokens: int) -> int:
+    """The longest run from `first` on that fits; one piece at the least."""
+    total, end = costs[first], first + 1
+    while end < len(costs) and total + costs[end] <= max_tokens:
+        total += costs[end]
+        end += 1
+    return end
+
+
+def _best_end(text: str, pieces: list[Span], first: int, limit: int) -> int:
+    """The end of a paragraph, else of a sentence, else of a word, in the run's last third."""
+    earliest = max(first + 1, limit - max(1, (limit - first) // 3))
+    best, best_rank = limit, -1
+    for end in range(limit, earliest - 1, -1):
+        rank = _rank_of_cut(text, pieces[end - 1][1], pieces[end][0])
+        if rank > best_rank:
+            best, best_rank = end, rank
+    return best
+
+
+def _rank_of_cut(text: str, before: int, after: int) -> int:
+    gap = text[before:after]
+    if "\n\n" in gap:
+        return 3
+    if gap and text[before - 1] in _SENTENCE_ENDS:
+        return 2
+    return 1 if gap else 0
+
+
+def _next_first(
+    text: str, pieces: list[Span], costs: list[int], first: int, end: int, overlap_tokens: int
+) -> int:
+    """Back from `end` by what may overlap, then on to the start of a word."""
+    begin, total = end, 0
+    while begin - 1 > first and total + costs[begin - 1] <= overlap_tokens:
+        begin -= 1
+        total += costs[begin]
+    while begin < end and pieces[begin][0] == pieces[begin - 1][1]:
+        begin += 1
+    return begin

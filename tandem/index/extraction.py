@@ -1,0 +1,204 @@
+"""Documents out of files: plain text, Markdown, HTML, PDF, JSON lines.
+
+Invariant: a file that is not what it says, or is too large, is an InvalidArgument that says so; in
+JSON lines only the line at fault is refused. Whoever's bytes these are, nothing of them is run or
+fetched.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import PurePath
+from typing import Any
+
+from tandem.core.errors import InvalidArgument
+from tandem.index.documents import MAX_TITLE_LENGTH, Document
+
+MAX_DOCUMENT_BYTES = 16 * 2**20
+"""Of a file as it comes, or of one line of JSON lines."""
+MAX_TEXT_LENGTH = 16 * 2**20
+"""Letters of what was extracted; a small PDF can hold very much."""
+
+
+class Format(StrEnum):
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    HTML = "html"
+    PDF = "pdf"
+    JSONL = "jsonl"
+
+
+FORMAT_OF_SUFFIX = {
+    **dict.fromkeys((".txt", ".text", ".rst", ".log"), Format.TEXT),
+    **dict.fromkeys((".md", ".markdown"), Format.MARKDOWN),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), Format.HTML),
+    ".pdf": Format.PDF,
+    **dict.fromkeys((".jsonl", ".ndjson"), Format.JSONL),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A document that cannot be taken, and why."""
+
+    id: str
+    why: str
+
+
+def format_of(name: str) -> Format | None:
+    """By the suffix; None for one that is not known."""
+    return FORMAT_OF_SUFFIX.get(PurePath(name).suffix.lower())
+
+
+def extract(
+    content: bytes, form: Format, document_id: str, title: str = ""
+) -> Iterator[Document | Refusal]:
+    """The documents in `content`: several in JSON lines, one in all else.
+
+    A JSON line is an object with `text`, and perhaps `id` and `title`; its document is called
+    `document_id#id`, or by the line's number where it has no id.
+    """
+    if form is Format.JSONL:
+        yield from _json_lines(content, document_id)
+        return
+    try:
+        yield _extract_one(content, form, document_id, title)
+    except InvalidArgument as error:
+        yield Refusal(document_id, str(error))
+
+
+def _extract_one(content: bytes, form: Format, document_id: str, title: str) -> Document:
+    check_size(len(content))
+    match form:
+        case Format.HTML:
+            found, text = _from_html(content)
+        case Format.PDF:
+            found, text = _from_pdf(content)
+        case Format.MARKDOWN:
+            text = _decoded(content)
+            heading = re.search(r"^#\s+(.+?)\s*#*$", text, re.MULTILINE)
+            found = heading.group(1) if heading else ""
+        case _:
+            found, text = "", _decoded(content)
+    document = Document(document_id, _tidy(text), (title or found).strip()[:MAX_TITLE_LENGTH])
+    document.validate()
+    return document
+
+
+def check_size(size: int) -> None:
+    """Raises InvalidArgument above the limit."""
+    if size > MAX_DOCUMENT_BYTES:
+        raise InvalidArgument("content", f"{size} bytes; at most {MAX_DOCUMENT_BYTES} are taken")
+
+
+def _json_lines(content: bytes, document_id: str) -> Iterator[Document | Refusal]:
+    for number, line in enumerate(content.split(b"\n"), 1):
+        if line.strip():
+            yield json_line(line, document_id, number)
+
+
+def json_line(line: bytes, document_id: str, number: int) -> Document | Refusal:
+    """The document in one line."""
+    place = f"{document_id}#{number}"
+    try:
+        check_size(len(line))
+        try:
+            fields: Any = json.loads(_decoded(line))
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgument("content", f"is no JSON: {error}") from error
+        if not isinstance(fields, dict) or not isinstance(fields.get("text"), str):
+            raise InvalidArgument("content", 'must be an object with "text"')
+        own_id, title = fields.get("id"), fields.get("title")
+        if isinstance(own_id, str | int) and not isinstance(own_id, bool):
+            place = f"{document_id}#{own_id}"
+        shown = title.strip()[:MAX_TITLE_LENGTH] if isinstance(title, str) else ""
+        document = Document(place, _tidy(fields["text"]), shown)
+        document.validate()
+    except InvalidArgument as error:
+        return Refusal(place, str(error))
+    return document
+
+
+def _decoded(content: bytes) -> str:
+    if b"\0" in content:
+        at = content.index(b"\0")
+        raise InvalidArgument("content", f"is not text: a zero byte at {at}")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        why = f"is not UTF-8 text: byte {content[error.start]:#04x} at {error.start}"
+        raise InvalidArgument("content", why) from error
+
+
+def _from_html(content: bytes) -> tuple[str, str]:
+    """(title, text): what a reader sees, one line per block."""
+    from bs4 import BeautifulSoup
+
+    if b"\0" in content:
+        raise InvalidArgument("content", f"is not HTML: a zero byte at {content.index(0)}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about pages that look like file names or XML
+            page = BeautifulSoup(content, "html.parser")
+            for hidden in page(["script", "style", "template", "noscript"]):
+                hidden.decompose()
+            title = page.title.get_text(" ", strip=True) if page.title else ""
+            if page.title:
+                page.title.decompose()
+            for block in page(_BLOCKS):
+                block.insert_before("\n\n")
+                block.insert_after("\n\n")
+            text = page.get_text()
+    except (AssertionError, RecursionError, ValueError) as error:
+        raise InvalidArgument("content", f"is no HTML that can be read: {error}") from error
+    return title, re.sub(r"[^\S\n]+", " ", text)
+
+
+_BLOCKS = [
+    *("address", "article", "blockquote", "dd", "div", "dl", "dt", "figure", "footer", "form"),
+    *("h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol", "p", "pre"),
+    *("section", "table", "tr", "ul", "br"),
+]
+
+
+def _from_pdf(content: bytes) -> tuple[str, str]:
+    from pypdf import PdfReader
+    from pypdf.errors import PyPdfError
+
+    pages: list[str] = []
+    length = 0
+    try:
+        reader = PdfReader(io.BytesIO(content))
+        if reader.is_encrypted and not reader.decrypt(""):
+            raise InvalidArgument("content", "is a PDF behind a password")
+        for page in reader.pages:
+            pages.append(page.extract_text())
+            length += len(pages[-1])
+            if length > MAX_TEXT_LENGTH:
+                break
+        title = str((reader.metadata and reader.metadata.title) or "")
+    except InvalidArgument:
+        raise
+    # pypdf lets its own errors and Python's through, for files that are broken or made to be.
+    except (PyPdfError, ArithmeticError, AttributeError, LookupError, OSError) as error:
+        raise InvalidArgument("content", f"is no PDF that can be read: {error}") from error
+    except (AssertionError, RecursionError, TypeError, ValueError, NotImplementedError) as error:
+        raise InvalidArgument("content", f"is no PDF that can be read: {error}") from error
+    return title, "\n\n".join(pages)
+
+
+def _tidy(text: str) -> str:
+    """Bounded, without long runs of blanks; indentation is kept, for code."""
+    if len(text) > MAX_TEXT_LENGTH:
+        why = f"{len(text)} letters of text; at most {MAX_TEXT_LENGTH} are taken"
+        raise InvalidArgument("content", why)
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = re.sub(r"[^\S\n]+\n", "\n", text)
+    text = re.sub(r"\n{3,}", "\n\n", text)
+    return re.sub(r"[^\S\n]{17,}", " " * 16, text).strip()

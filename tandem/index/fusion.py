@@ -1,0 +1,25 @@
+"""Rankings joined into one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+RANK_CONSTANT = 60
+"""The value of Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion", SIGIR 2009."""
+
+
+def reciprocal_rank_fusion(
+    rankings: Iterable[Sequence[Key]], rank_constant: float = RANK_CONSTANT
+) -> list[tuple[Key, float]]:
+    """Keys with score Σ 1 / (rank_constant + rank), best first; ranks start at 1.
+
+    Equal scores keep the order in which the keys were first seen, so the outcome is determined.
+    """
+    scores: dict[Key, float] = {}
+    for ranking in rankings:
+        for rank, key in enumerate(ranking, 1):
+            scores[key] = scores.get(key, 0.0) + 1.0 / (rank_constant + rank)
+    return sorted(scores.items(), key=lambda item: -item[1])

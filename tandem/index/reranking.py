@@ -1,0 +1,24 @@
+"""Scores of (query, text) pairs by a cross-encoder: slower and better than comparing vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Reranker(Protocol):
+    """Judges how well a text answers a query; safe to call from several threads."""
+
+    @property
+    def name(self) -> str:
+        """Which model it is."""
+
+    def score(self, query: str, texts: Sequence[str]) -> list[float]:
+        """One per text, larger is better."""
+
+
+def load_reranker(folder: str, device: str = "cpu", threads: int = 1) -> Reranker:
+    """The sequence-classification model in a folder. InvalidArgument says what is wrong with it."""
+    from tandem.index.cross_encoder import CrossEncoder  # torch only where it is wanted
+
+    return CrossEncoder(folder, device, threads)

@@ -1,0 +1,76 @@
+"""Chunks cover the text, are bounded, overlap by no more than allowed, and end in good places."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from tandem.core.errors import InvalidArgument
+from tandem.index.chunking import PIECE, Chunking, chunk_spans, count_pieces
+
+WORDS = ["a", "tree", "reads", "incomprehensibilities" * 3, "x_y", "naïve", "日本語", "end."]
+GAPS = [" ", " ", " ", "\n", "\n\n", "", "  "]
+
+
+def random_text(source: random.Random, words: int) -> str:
+    return "".join(source.choice(WORDS) + source.choice(GAPS) for _ in range(words))
+
+
+def map_over(costs: dict[str, int], pieces: Sequence[str]) -> list[int]:
+    return [costs[piece] for piece in pieces]
+
+
+@pytest.mark.parametrize(("max_tokens", "overlap"), [(16, 0), (16, 8), (40, 10), (100, 50)])
+def test_chunks_cover_are_bounded_and_overlap_little(max_tokens: int, overlap: int) -> None:
+    source = random.Random(7)
+    for _ in range(15):
+        text = random_text(source, source.randrange(400))
+        # Some pieces cost several tokens, as with a real tokenizer.
+        costs = {match.group(): 1 + len(match.group()) // 5 for match in PIECE.finditer(text)}
+        spans = chunk_spans(text, Chunking(max_tokens, overlap), partial(map_over, costs))
+        covered: set[int] = set()
+        for number, (start, end) in enumerate(spans):
+            inside = [m for m in PIECE.finditer(text) if start <= m.start() < end]
+            assert inside[0].start() == start
+            assert inside[-1].end() == end
+            assert sum(costs[m.group()] for m in inside) <= max_tokens
+            if number:
+                shared = [m for m in inside if m.start() < spans[number - 1][1]]
+                assert sum(costs[m.group()] for m in shared) <= overlap
+                assert start > spans[number - 1][0]
+            covered |= {m.start() for m in inside}
+        assert covered == {m.start() for m in PIECE.finditer(text)}
+
+
+def test_a_chunk_ends_with_a_paragraph_else_a_sentence_else_a_word() -> None:
+    words = " ".join(["word"] * 13)
+    for between, end in (("\n\n", 13), (". ", 14)):
+        text = f"{words}{between}{' '.join(['more'] * 30)}"
+        (start, stop), *_ = chunk_spans(text, Chunking(16, 0), count_pieces)
+        assert len(PIECE.findall(text[start:stop])) == end
+    text = " ".join(["abcdefgh" * 4] * 20)  # each word is two pieces
+    spans = chunk_spans(text, Chunking(17, 0), count_pieces)
+    assert all(end == len(text) or text[end] == " " for _, end in spans)
+
+
+def test_a_text_without_words_has_no_chunks_and_one_long_word_has_many() -> None:
+    assert chunk_spans(" \n\t ", Chunking(), count_pieces) == []
+    spans = chunk_spans("x" * 100_000, Chunking(64, 0), count_pieces)
+    assert max(end - start for start, end in spans) <= 64 * 16
+
+
+@pytest.mark.parametrize(
+    ("chunking", "field"),
+    [
+        (Chunking(15), "chunk_tokens"),
+        (Chunking(5000), "chunk_tokens"),
+        (Chunking(100, 51), "overlap_tokens"),
+    ],
+)
+def test_impossible_chunkings_are_refused_by_name(chunking: Chunking, field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        chunking.validate()
+    assert caught.value.field == field

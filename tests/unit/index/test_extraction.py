@@ -1,0 +1,117 @@
+"""Every format's text, and every way a file can be no such file."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from pypdf import PdfWriter
+from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
+
+from tandem.index.documents import Document
+from tandem.index.extraction import MAX_DOCUMENT_BYTES, Format, Refusal, extract, format_of
+
+HTML = b"""<html><head><title>The title</title><style>p {}</style><script>var secret</script></head>
+<body><h1>Head</h1><p>One <b>bold</b> word &amp; more.</p><ul><li>first<li>second</ul></body>"""
+
+
+def one(content: bytes, form: Format, title: str = "") -> Document | Refusal:
+    (found,) = extract(content, form, "doc", title)
+    return found
+
+
+def text_of(content: bytes, form: Format) -> str:
+    document = one(content, form)
+    assert isinstance(document, Document), document
+    return document.text
+
+
+def pdf(words: str) -> bytes:
+    """A page with these words on it."""
+    writer = PdfWriter()
+    page = writer.add_blank_page(300, 300)
+    content = DecodedStreamObject()
+    content.set_data(f"BT /F1 12 Tf 20 100 Td ({words}) Tj ET".encode())
+    page[NameObject("/Contents")] = writer._add_object(content)
+    font = DictionaryObject(
+        {
+            NameObject("/Type"): NameObject("/Font"),
+            NameObject("/Subtype"): NameObject("/Type1"),
+            NameObject("/BaseFont"): NameObject("/Helvetica"),
+        }
+    )
+    fonts = DictionaryObject({NameObject("/F1"): font})
+    page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
+    written = io.BytesIO()
+    writer.write(written)
+    return written.getvalue()
+
+
+def test_text_keeps_indentation_and_loses_what_trails() -> None:
+    assert text_of(b"\xef\xbb\xbfa  \r\n    b\n\n\n\nc\n", Format.TEXT) == "a\n    b\n\nc"
+
+
+def test_markdown_is_named_after_its_first_heading_unless_it_has_a_title() -> None:
+    content = b"intro\n\n# A *heading* #\n\ntext"
+    assert one(content, Format.MARKDOWN) == Document("doc", content.decode(), "A *heading*")
+    assert one(content, Format.MARKDOWN, "given") == Document("doc", content.decode(), "given")
+
+
+def test_html_is_what_a_reader_sees() -> None:
+    document = one(HTML, Format.HTML)
+    assert isinstance(document, Document)
+    assert document.title == "The title"
+    assert " ".join(document.text.split()) == "Head One bold word & more. first second"
+    assert "Head\n\nOne bold word & more." in document.text
+
+
+def test_pdf_pages_are_read() -> None:
+    assert "Words on a page" in text_of(pdf("Words on a page"), Format.PDF)
+
+
+def test_json_lines_are_documents_and_a_bad_line_harms_no_other() -> None:
+    lines = [
+        json.dumps({"id": "a", "title": "T", "text": "one"}).encode(),
+        b"{broken",
+        b"",
+        json.dumps({"text": "two"}).encode(),
+        json.dumps(["text"]).encode(),
+        b'{"text": 5}',
+        b'{"text": "\\ud800"}',
+        b'"' + b"x" * (50 * 2**20) + b'"',
+        b"[" * 100_000,
+        b"\x00\xff",
+        json.dumps({"id": 7, "text": "three"}).encode(),
+    ]
+    found = list(extract(b"\n".join(lines), Format.JSONL, "f"))
+    taken = [d for d in found if isinstance(d, Document)]
+    assert taken == [Document("f#a", "one", "T"), Document("f#4", "two"), Document("f#7", "three")]
+    refused = {r.id: r.why for r in found if isinstance(r, Refusal)}
+    assert set(refused) == {f"f#{number}" for number in (2, 5, 6, 7, 8, 9, 10)}
+    assert (
+        refused["f#8"] == f"content: {50 * 2**20 + 2} bytes; at most {MAX_DOCUMENT_BYTES} are taken"
+    )
+
+
+JUNK = bytes(range(256)) * 8
+
+
+@pytest.mark.parametrize("form", [Format.TEXT, Format.MARKDOWN, Format.HTML, Format.PDF])
+def test_junk_is_refused_whatever_it_is_called(form: Format) -> None:
+    for content in (JUNK, JUNK[1:], pdf("x")[:300] if form is Format.PDF else b"\0"):
+        refused = one(content, form)
+        if form is Format.HTML and b"\0" not in content:
+            continue
+        assert isinstance(refused, Refusal), content
+        assert refused.why.startswith("content: ")
+        assert "\n" not in refused.why
+    large = one(b"x" * (MAX_DOCUMENT_BYTES + 1), form)
+    assert isinstance(large, Refusal)
+
+
+def test_formats_go_by_suffix() -> None:
+    names = ("a/b.MD", "x.htm", "y.pdf", "z.ndjson", "n.txt", "o.docx", "p")
+    assert [format_of(name) for name in names] == [
+        *(Format.MARKDOWN, Format.HTML, Format.PDF, Format.JSONL, Format.TEXT, None, None)
+    ]

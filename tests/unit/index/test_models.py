@@ -1,0 +1,104 @@
+"""The packaged MiniLM, and a cross-encoder made from a configuration."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import BertConfig, BertForSequenceClassification, PreTrainedTokenizerFast
+
+from tandem.core.errors import InvalidArgument
+from tandem.index.embedding import MINILM, _packaged, load_embedder
+from tandem.index.reranking import load_reranker
+
+
+def test_minilm_puts_like_beside_like_and_ignores_padding() -> None:
+    embedder = load_embedder(MINILM)
+    assert embedder is not None
+    assert embedder.dimension == 384
+    texts = ["A cat sleeps on the sofa.", "A kitten naps on a couch.", "Interest rates rose."]
+    vectors = embedder.embed(texts)
+    assert vectors.dtype == np.float32
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx(1, abs=1e-5)
+    products = vectors @ vectors.T
+    # The model's own card: these two are alike, the third is not.
+    assert products[0, 1] > 0.5 > 0.2 > products[0, 2]
+    assert embedder.embed(texts[:1])[0] == pytest.approx(vectors[0], abs=1e-5)
+    assert embedder.embed(["word " * 2000]).shape == (1, 384)
+    assert list(embedder.count_tokens(["cat", "incomprehensibilities"])) == [1, 6]
+    assert embedder.embed([]).shape == (0, 384)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("modules.json", None, "modules.json: cannot be read"),
+        ("modules.json", [{"type": "x.Transformer"}, {"type": "x.Dense"}], "modules"),
+        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "pools by"),
+        ("model.safetensors", None, "cannot be loaded"),
+    ],
+)
+def test_a_model_that_is_not_understood_is_refused(
+    tmp_path: Path, name: str, content: object, why: str
+) -> None:
+    packaged = _packaged()
+    assert packaged is not None
+    folder = tmp_path / "model"
+    shutil.copytree(packaged, folder, ignore=shutil.ignore_patterns("model.safetensors"))
+    if content is None:
+        (folder / name).unlink(missing_ok=True)
+    else:
+        (folder / name).write_text(json.dumps(content))
+    with pytest.raises(InvalidArgument, match=why) as caught:
+        load_embedder(str(folder))
+    assert caught.value.field == "embedding"
+
+
+def test_a_name_that_is_no_model_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="is no folder"):
+        load_embedder("nothing-here")
+
+
+def make_cross_encoder(folder: Path, labels: int) -> None:
+    torch.manual_seed(5)
+    words = {word: i for i, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "cat", "dog"])}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]"
+    ).save_pretrained(folder)
+    config: Any = BertConfig(
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=32,
+    )
+    config.num_labels = labels
+    BertForSequenceClassification(config).save_pretrained(folder)
+
+
+def test_a_cross_encoder_scores_each_pair_by_itself(tmp_path: Path) -> None:
+    make_cross_encoder(tmp_path, labels=1)
+    reranker = load_reranker(str(tmp_path))
+    scores = reranker.score("cat", ["dog", "cat cat cat", "dog " * 500])
+    assert len(set(scores)) == 3
+    assert reranker.score("cat", ["cat cat cat"]) == pytest.approx([scores[1]], abs=1e-5)
+    assert reranker.score("cat", []) == []
+
+
+def test_a_classifier_with_several_labels_is_no_cross_encoder(tmp_path: Path) -> None:
+    make_cross_encoder(tmp_path, labels=3)
+    with pytest.raises(InvalidArgument, match="has 3 labels; one is needed"):
+        load_reranker(str(tmp_path))
+    with pytest.raises(InvalidArgument, match="is no folder"):
+        load_reranker("nowhere")

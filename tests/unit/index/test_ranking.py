@@ -1,0 +1,114 @@
+"""Lexical, dense and fused rankings, each against its definition computed by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tandem.index.dense import DenseIndex, Vectors, recall
+from tandem.index.fusion import reciprocal_rank_fusion
+from tandem.index.lexical import LexicalIndex, terms_of
+
+
+def test_fusion_adds_reciprocal_ranks_and_keeps_the_order_of_ties() -> None:
+    fused = reciprocal_rank_fusion([["a", "b", "c"], ["c", "d"]], rank_constant=10)
+    assert dict(fused) == pytest.approx(
+        {"c": 1 / 13 + 1 / 11, "a": 1 / 11, "b": 1 / 12, "d": 1 / 12}
+    )
+    assert [key for key, _ in fused] == ["c", "a", "b", "d"]
+    assert reciprocal_rank_fusion([[], []]) == []
+
+
+def test_terms_are_folded_and_identifiers_also_split() -> None:
+    assert terms_of("Ärger über __init__ und getHTTP_x2!") == [
+        *("arger", "uber", "__init__", "init", "und", "gethttp_x2", "gethttp", "x2")
+    ]
+
+
+def bm25_by_definition(texts: dict[int, str], query: str) -> dict[int, float]:
+    counts = {number: Counter(terms_of(text)) for number, text in texts.items()}
+    average = sum(c.total() for c in counts.values()) / len(counts)
+    scores = {}
+    for number, own in counts.items():
+        score = 0.0
+        for term in terms_of(query):
+            holding = sum(1 for c in counts.values() if c[term])
+            if own[term]:
+                rarity = math.log(1 + (len(counts) - holding + 0.5) / (holding + 0.5))
+                damping = 1.2 * (0.25 + 0.75 * own.total() / average)
+                score += rarity * own[term] * 2.2 / (own[term] + damping)
+        if score > 0:
+            scores[number] = score
+    return scores
+
+
+def test_bm25_follows_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.index.lexical._COMPACT_ABOVE", 10)
+    source = random.Random(3)
+    index, texts = LexicalIndex(), dict[int, str]()
+    for number in range(200):
+        texts[number] = " ".join(f"t{int(source.paretovariate(0.7))}" for _ in range(20))
+        index.add(number, texts[number])
+        if source.random() < 0.7:
+            gone = source.choice(list(texts))
+            index.remove(gone, texts.pop(gone))
+        if number % 20 == 7 and texts:
+            truth = bm25_by_definition(texts, "t1 t2 t5 t9 t2 unknown")
+            found = index.search("t1 t2 t5 t9 t2 unknown", 1000)
+            assert dict(found) == pytest.approx(truth)
+            assert [s for _, s in found] == sorted((s for _, s in found), reverse=True)
+            assert index.search("t1 t2 t5 t9 t2 unknown", 3) == found[:3]
+    assert index.search("nowhere", 5) == []
+    assert LexicalIndex().search("t1", 5) == []
+
+
+def clustered(count: int, dimension: int, seed: int) -> Vectors:
+    source = np.random.default_rng(seed)
+    centres = source.standard_normal((50, dimension))
+    rows = centres[source.integers(50, size=count)] + 0.6 * source.standard_normal(
+        (count, dimension)
+    )
+    unit: Vectors = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    return unit
+
+
+def test_flat_search_equals_brute_force_through_additions_and_removals() -> None:
+    vectors, queries = clustered(400, 24, 1), clustered(20, 24, 2)
+    index = DenseIndex(24)
+    index.add(np.arange(250), vectors[:250])
+    index.remove(np.arange(100, 140))
+    index.add(np.arange(250, 400), vectors[250:])
+    left = np.setdiff1d(np.arange(400), np.arange(100, 140))
+    assert index.kind == "flat"
+    for query in queries:
+        products = vectors[left] @ query
+        best = left[np.argsort(-products)[:10]]
+        found = index.search(query, 10)
+        assert [number for number, _ in found] == best.tolist()
+        assert [s for _, s in found] == pytest.approx(np.sort(products)[::-1][:10], abs=1e-5)
+    assert DenseIndex(24).search(queries[0], 5) == []
+
+
+def test_cells_take_over_in_the_background_and_follow_changes() -> None:
+    rows = clustered(3000, 16, 3)
+    vectors, queries = rows[:2900], rows[2950:]
+    index = DenseIndex(16, flat_limit=1000)
+    index.add(np.arange(900), vectors[:900])
+    kinds = [index.kind]
+    index.add(np.arange(900, 2000), vectors[900:2000])
+    index.remove(np.arange(50))  # while it is built, or just after
+    index.wait_until_built()
+    index.add(np.arange(2000, 2900), vectors[2000:2900])
+    index.remove(np.arange(1950, 2050))
+    assert [*kinds, index.kind] == ["flat", "ivf"]
+    assert len(index) == 2750
+    left = np.setdiff1d(np.arange(2900), np.concatenate([np.arange(50), np.arange(1950, 2050)]))
+    truth = left[np.argsort(-(queries @ vectors[left].T), axis=1)[:, :10]]
+    found = np.array([[number for number, _ in index.search(query, 10)] for query in queries])
+    assert np.isin(found, left).all()
+    assert recall(found, truth) >= 0.95
+    index.close()
