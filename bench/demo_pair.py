@@ -71,8 +71,8 @@ def run(report: Report, models: Models) -> None:
     target, draft = load_engine(models.target), load_engine(models.draft)
     sums: dict[str, Sums] = {}
     everything = Sums()
-    for source, token_ids in _texts(models, report.quick):
-        laws = _laws(target, token_ids), _laws(draft, token_ids)
+    for source, token_ids in texts(models, report.quick):
+        laws = laws_along(target, token_ids), laws_along(draft, token_ids)
         for part in (sums.setdefault(source, Sums()), everything):
             part.add(*laws, token_ids[1:])
     rows = [part.row(source, report.seed) for source, part in sums.items()]
@@ -84,7 +84,7 @@ def run(report: Report, models: Models) -> None:
     _compare_with_card(report, models)
 
 
-def _texts(models: Models, quick: bool) -> Iterator[tuple[str, list[int]]]:
+def texts(models: Models, quick: bool) -> Iterator[tuple[str, list[int]]]:
     """Source and first tokens of each held-out text."""
     tokenizer = load_tokenizer(models.target)
     for document in held_out()[:: 4 if quick else 1]:
@@ -93,7 +93,7 @@ def _texts(models: Models, quick: bool) -> Iterator[tuple[str, list[int]]]:
             yield document["source"], token_ids
 
 
-def _laws(engine: Engine, token_ids: list[int]) -> np.ndarray:
+def laws_along(engine: Engine, token_ids: list[int]) -> np.ndarray:
     """The law after each token but the last."""
     session = engine.open(len(token_ids) - 1)
     try:

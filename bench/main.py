@@ -27,6 +27,8 @@ EXPERIMENTS = {
     "bytes": "Serialized bytes of a round per preset, vocabulary 151,936, synthetic laws.",
     "batching": "Eight concurrent sessions on one verifier against one session.",
     "demo-pair": "Cross-entropy and acceptance of a pair on held-out text.",
+    "truncation": "Acceptance and retained mass of truncated draft laws, against TSLT's bound.",
+    "trees": "Acceptance of several candidates per position, and the cost of judging a tree.",
     "methods": "Every preset over hardware and links in virtual time; --real adds processes.",
     "cuts": "Text of answers whose link is cut in the middle, against uncut runs.",
 }
@@ -36,6 +38,8 @@ _MODULES = {
     "bytes": "bench.wire_bytes",
     "batching": "bench.batching",
     "demo-pair": "bench.demo_pair",
+    "truncation": "bench.truncation",
+    "trees": "bench.trees",
     "methods": "bench.methods",
     "cuts": "bench.cuts",
 }
