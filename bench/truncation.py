@@ -1,7 +1,7 @@
 """`bench truncation`: what truncating the draft's law before the draw costs (TSLT §3.3 and §5).
 
 Per cut, over the positions of held-out text at temperature 1: the mass it keeps, the rejection
-rule's acceptance rate Σ min(target_probs, draft_probs) with and without it, and the bound σ on their
+rule's acceptance rate Σ min(target_probs, draft_probs) with and without it, and the bound σ on the
 difference, which is the mass cut off (theorem 3.2); and the bytes of a law on the wire.
 """
 

@@ -18,12 +18,13 @@ from tandem.policy.cost_models import (
     ar,
     rejection_probability,
 )
-from tandem.policy.cost_tslt import sparse_law_bytes
+from tandem.policy.cost_tslt import mc_dsd, sparse_law_bytes
 from tandem.policy.cost_window import streaming
 from tandem.policy.presets import Answer, Predraft, Preset, Uplink
 
 PRECISION_BYTES: dict[Precision, int] = {"float32": 4, "float16": 2}
 TAIL_MASS_BYTES = 4
+PARENT_BYTES = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,16 @@ def predict(
     if not preset.drafts:
         return ar(pair, token_bytes=sizes.token_bytes)
     schedule = preset.schedule
+    if preset.expansion:  # the acceptance rate is then a layer's
+        return mc_dsd(
+            pair,
+            link,
+            layer_acceptance_rate=acceptance_rate,
+            expansion=preset.expansion,
+            law_bytes=draft_bytes(preset, sizes) - sizes.token_bytes,
+            token_bytes=sizes.token_bytes + PARENT_BYTES,
+            downlink_bytes=sizes.token_bytes + sizes.head_bytes,
+        )
     if schedule.window > schedule.chunk or not schedule.bonus:
         return streaming(
             pair,

@@ -13,10 +13,10 @@ from tandem.engine.jobs import EngineThread
 from tandem.engine.paced import PacedEngine
 from tandem.engine.scripted import ScriptedEngine, noisy_law, scripted_law
 from tandem.engine.session_jobs import VerifyJob
-from tandem.protocol.verify_work import VerifyWork
 from tandem.protocol.early_verdicts import EarlyJudge
 from tandem.protocol.messages import EarlyVerdict, Frame
 from tandem.protocol.rules import Proposal, SharedNoiseRule, TokenAnswer
+from tandem.protocol.verify_work import VerifyWork
 from tandem.rpc.generation import GenerationRequest
 from tests.rpc.scripted_suite import CONTEXT, EOS, VOCABULARY, scripted_suite, target_engine
 
