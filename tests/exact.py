@@ -54,6 +54,9 @@ class ExactChance:
         support = [index for index, weight in enumerate(weights) if weight > 0]
         return support[self._branch([Fraction(weights[index]) / total for index in support])]
 
+    def couple(self, weights: Array, position: int, purpose: Purpose) -> int:
+        return self.pick(weights, position, purpose)
+
     def _decide(self, position: int, purpose: Purpose, draw: int) -> None:
         decision = (position, purpose, draw)
         assert not (self._once and decision in self._decided), f"one number used twice: {decision}"

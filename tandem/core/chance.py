@@ -9,7 +9,6 @@ That is exact as long as nothing committed before it depended on its earlier use
 """
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,23 +17,10 @@ from numpy.typing import NDArray
 from tandem.core.errors import InvalidArgument
 from tandem.core.hashing import hash_words
 from tandem.core.laws import Array
+from tandem.core.noise import coupled_token
+from tandem.core.purpose import Purpose as Purpose
 
 _BLOCK = 64
-
-
-class Purpose(IntEnum):
-    """What a random number is for. The values enter the hash: never renumber them."""
-
-    DRAFT = 1
-    ACCEPT = 2
-    RECOVER = 3
-    TARGET = 4
-    """A token drawn from the target law itself: bonus tokens and tokens the cloud decodes alone."""
-    TAIL = 5
-    """Tail tokens that go with a sparse answer."""
-    NOISE = 6
-    COIN = 7
-    LINK = 8
 
 
 class Chance(Protocol):
@@ -56,6 +42,11 @@ class Chance(Protocol):
         Never an index of zero weight. Raises InvalidArgument("weights") if the weights are all
         zero, negative anywhere or not finite.
         """
+        ...
+
+    def couple(self, weights: Array, position: int, purpose: Purpose) -> int:
+        """As `pick`, but so that picks from similar weights are mostly equal: their common number
+        decides both. Only one of the two may ever be used."""
         ...
 
 
@@ -88,6 +79,10 @@ class SeededChance:
         start = block * _BLOCK
         inside = np.cumsum(weights[start : start + _BLOCK], dtype=float)
         return start + _find(inside, rest)[0]
+
+    def couple(self, weights: Array, position: int, purpose: Purpose) -> int:
+        """By the noise of `core.noise`, which makes them equal more often than one number can."""
+        return coupled_token(weights, self.seed, position)
 
 
 def _find(cumulative: NDArray[np.float64], aim: float) -> tuple[int, float]:

@@ -12,10 +12,10 @@ Invariant: hashes and uniforms are bit-identical on every machine; g only up to 
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.core.chance import Purpose
 from tandem.core.errors import InvalidArgument
 from tandem.core.hashing import hash_ids, hash_words
 from tandem.core.laws import Array
+from tandem.core.purpose import Purpose
 
 # Room for rounding in the bounds of _winner: it may only keep a token too many.
 _SLACK = 1 + 1e-9

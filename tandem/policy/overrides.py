@@ -54,7 +54,7 @@ def _leaves(part: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
         value = getattr(part, field.name)
         if is_dataclass(value):
             yield from (((field.name, *path), leaf) for path, leaf in _leaves(value))
-        elif field.name != "name":
+        elif field.name != "name" and not isinstance(value, tuple):
             yield (field.name,), value
 
 

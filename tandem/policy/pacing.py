@@ -63,7 +63,8 @@ def window_for(schedule: Schedule, measured: Measured, idle_weight: float) -> Sc
 
     A draft at depth k is of use with probability a^k. In a pass it costs `verify_further_s`, and
     if it stands it saves a pass of its own; so it goes in while a^k·verify_first ≥ verify_further.
-    Beyond what is drafted in a round trip and two passes more drafts could only wait.
+    Beyond what is drafted in a round trip and two passes more drafts could only wait. After a
+    correction the cloud waits for the next draft if that is less than it saves: a^1·verify_first.
     """
     pair, rate = measured.pair, min(measured.acceptance_rate, _SURE)
     if schedule.decode_when_idle and idle_weight >= 1 and not _can_lead(measured):
@@ -78,7 +79,14 @@ def window_for(schedule: Schedule, measured: Measured, idle_weight: float) -> Sc
         depth = min(depth, max(1, floor(worth)))
     piece = max(1, min(depth, ceil(MESSAGE_S / step_s)))
     chunk = max(piece, min(schedule.chunk, depth))
-    return replace(schedule, window=depth, chunk=chunk, token_by_token=piece == 1)
+    soon = measured.rtt_s + pair.draft_s <= rate * pair.verify_first_s
+    return replace(
+        schedule,
+        window=depth,
+        chunk=chunk,
+        token_by_token=piece == 1,
+        decode_when_idle=schedule.decode_when_idle and not soon,
+    )
 
 
 def _can_lead(measured: Measured) -> bool:

@@ -294,6 +294,22 @@ _PICOSPEC = Preset(
 )
 
 
+_STREAM = Preset(
+    "stream",
+    Schedule(
+        window=16,
+        chunk=8,
+        verify_on_arrival=True,
+        decode_when_idle=True,
+        token_by_token=True,
+    ),
+    Acceptance.SHARED_NOISE,
+    Uplink.IDS,
+    Answer.TOKEN,
+    control=Control.WINDOW,
+)
+
+
 def _presets() -> Mapping[str, Preset]:
     cloud_alone = Schedule(window=0, chunk=0, decode_when_idle=True)
     listed = (
@@ -333,6 +349,15 @@ def _presets() -> Mapping[str, Preset]:
             uplink_precision="float16",
             truncation=Truncation(top_k=64),
             expansion=(2, 2, 2),
+        ),
+        _STREAM,
+        replace(
+            _STREAM,
+            name="stream-rejection",
+            acceptance=Acceptance.REJECTION,
+            uplink=Uplink.SPARSE_LAWS,
+            uplink_precision="float16",
+            truncation=Truncation(top_k=64),
         ),
         Preset("coupled", _stop_and_wait(4), Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
         Preset(

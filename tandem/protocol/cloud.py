@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from tandem.core.chance import Chance, SeededChance
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.laws import Array
+from tandem.policy.idle import decodes_alone
 from tandem.protocol.early_verdicts import EarlyJudge, EarlyQueue, early_answer_rule
 from tandem.protocol.intake import check_draft, check_frame, check_open, opened_text, proposals
 from tandem.protocol.messages import (
@@ -39,6 +40,9 @@ from tandem.protocol.messages import (
 from tandem.protocol.rules import Proposal, TargetLaw, acceptance_rule, answer_rule, law_of
 from tandem.protocol.tree_judging import ProposedTree, judge_tree, tree_pass
 from tandem.protocol.verify_work import VerifyWork
+
+_EXPECTED_YIELD, _YIELD_WEIGHT = 2.0, 0.2
+"""Tokens that a pass over drafts yields: as expected at first, and how fast it is learnt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,8 @@ class CloudMachine:
         self._frontier_law: TargetLaw | None = None
         self._refused_law: Array | None = None
         self._in_flight: VerifyWork | None = None
+        self._pass_yield = _EXPECTED_YIELD
+        self._hold = False
         self._ended = False
 
     @property
@@ -185,7 +191,18 @@ class CloudMachine:
         """True for the prompt, which needs no draft; after it, where the cloud decodes alone."""
         if self._frontier_law is not None:
             return False
-        return self.target_passes == 0 or self._schedule.decode_when_idle
+        return self.target_passes == 0 or self._decodes_alone
+
+    @property
+    def _decodes_alone(self) -> bool:
+        """Whether it goes on by itself while no draft waits."""
+        if not self._schedule.decode_when_idle or self._hold:
+            return False
+        return not self.preset.drafts or decodes_alone(self.preset.idle_weight, self._pass_yield)
+
+    def _count_yield(self, work: VerifyWork, tokens: int) -> None:
+        if work.drafts:
+            self._pass_yield += _YIELD_WEIGHT * (tokens - self._pass_yield)
 
     def complete(self, target_laws: Sequence[TargetLaw], cost: Work) -> list[CloudMessage]:
         """Take the laws of the work in flight ([wanted, vocabulary], after sampling settings)."""
@@ -219,11 +236,13 @@ class CloudMachine:
         while accepted < work.drafts and not self.finished:
             if not self.rule.accepts(laws[accepted], self._pending[0], base + accepted):
                 self.kv_length = base + accepted
+                self._count_yield(work, accepted + 1)
                 return [self._refuse(laws[accepted], base, accepted, cost)]
             self.committed.append(self._pending.popleft().token_id)
             self._ready -= 1
             accepted += 1
         self.kv_length = base + accepted
+        self._count_yield(work, accepted + 1)
         outcome = None if self.finished else self._own_token(laws[accepted], accepted)
         frame = (self.session, self.epoch, base, self.committed.prefix)
         if accepted:
@@ -265,7 +284,7 @@ class CloudMachine:
     def _own_token(self, law: TargetLaw, accepted: int) -> int | None:
         """A bonus or idle token at the frontier, or None with the law kept for the next draft."""
         bonus = bool(accepted) and self._schedule.bonus
-        if self._pending or not (bonus or self._schedule.decode_when_idle):
+        if self._pending or not (bonus or self._decodes_alone):
             self._frontier_law = law
             return None
         token = self.rule.own_token(law, len(self.committed))
@@ -307,6 +326,7 @@ class CloudMachine:
         if draft.parents is not None:
             return self._receive_tree(draft)
         self._check_base(draft)
+        self._hold = draft.hold
         end = draft.base + len(draft.token_ids)
         if end > self._length_limit:
             raise InvalidArgument("token_ids", "drafts beyond max_tokens")

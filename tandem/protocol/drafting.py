@@ -217,4 +217,6 @@ class Drafting:
         before = self.in_flight.token_ids[: self.in_flight.sent]
         base = len(self._committed) + len(before)
         frame = Frame(self._request.session, epoch, base, self._committed.prefix_with(before))
-        return draft_frame(frame, piece, self._request.preset, whole)
+        preset = self._request.preset
+        hold = preset.schedule.decode_when_idle and not self.schedule.decode_when_idle
+        return draft_frame(frame, piece, preset, whole, hold)

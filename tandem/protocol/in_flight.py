@@ -64,10 +64,14 @@ class DraftsInFlight:
 
 
 def draft_frame(
-    frame: Frame, chunk: Sequence[Drafted], preset: Preset, whole: bool = True
+    frame: Frame,
+    chunk: Sequence[Drafted],
+    preset: Preset,
+    whole: bool = True,
+    hold: bool = False,
 ) -> Draft:
     """Drafts as the message that carries them, with what the preset says of their laws; `whole`:
-    they complete a chunk."""
+    they complete a chunk, `hold`: more come soon."""
     probabilities: tuple[float, ...] | None = None
     if preset.uplink is Uplink.PROBABILITIES:
         probabilities = tuple(float(drafted.draft_probs[drafted.token_id]) for drafted in chunk)
@@ -80,6 +84,7 @@ def draft_frame(
         end_of_chunk=whole,
         probabilities=probabilities,
         laws=np.stack([drafted.draft_probs for drafted in chunk]) if preset.carries_laws else None,
+        hold=hold,
     )
 
 

@@ -7,6 +7,7 @@ asyncio, grpc, torch or time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import inf
 
 from tandem.policy.pacing import chunk_budget_s, schedule_for
@@ -23,11 +24,13 @@ class Pacing:
         self.schedule: Schedule = preset.schedule
         self.chunk_budget_s = inf
         self._preset = preset
+        self._held = False
         self._profile = Profile()
 
     def connected(self) -> None:
         self._profile.connected()
         self.schedule = self._preset.schedule
+        self._held = False
 
     def drafted(self, count: int, draft_s: float) -> None:
         if self.on:
@@ -37,6 +40,7 @@ class Pacing:
         if self.on:
             for frame in frames:
                 self._profile.sent(frame, now)
+                self._held = frame.hold
 
     def take_verdict(self, verdict: Verdict, now: float) -> None:
         if self.on:
@@ -67,5 +71,8 @@ class Pacing:
         if measured is None:
             return
         self.schedule = schedule_for(self._preset, measured)
+        if not self.schedule.window and self._held:
+            # The cloud waits for a draft: it gets one more, which lets it go on alone.
+            self.schedule = replace(self._preset.schedule, window=1, chunk=1)
         if self._preset.control is Control.LATENCY_AWARE:
             self.chunk_budget_s = chunk_budget_s(measured)

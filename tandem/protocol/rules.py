@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tandem.core.acceptance import accepts, recover, sample_draft, sample_target
-from tandem.core.chance import Chance
+from tandem.core.chance import Chance, Purpose
 from tandem.core.laws import Array
 from tandem.core.noise import coupled_candidates, coupled_token
 from tandem.core.rivals import Rivals, coupled_rivals, likely_rivals
@@ -129,6 +129,22 @@ class RejectionRule:
 
 
 @dataclass(frozen=True, slots=True)
+class RacingRejectionRule(RejectionRule):
+    """The rejection rule where a draft and a token of the cloud's own race for each position.
+
+    Whichever comes first decides the position, so one number may serve both; that makes them equal
+    as often as can be, and what was drafted after the draft stays valid. Exact as long as who comes
+    first does not depend on that number.
+    """
+
+    def propose(self, draft_probs: Array, position: int) -> int:
+        return self.chance.couple(draft_probs, position, Purpose.DRAFT)
+
+    def own_token(self, target: TargetLaw, position: int) -> int:
+        return self.chance.couple(law_of(target), position, Purpose.DRAFT)
+
+
+@dataclass(frozen=True, slots=True)
 class SharedNoiseRule:
     """DESIGN §3.3: accepted iff equal to the target's own token under the same noise."""
 
@@ -227,6 +243,8 @@ def acceptance_rule(preset: Preset, seed: int, chance: Chance) -> AcceptanceRule
     """The rule a preset names, with its randomness."""
     if preset.acceptance is Acceptance.SHARED_NOISE:
         return SharedNoiseRule(seed)
+    if preset.schedule.decode_when_idle:
+        return RacingRejectionRule(chance, preset.with_replacement)
     return RejectionRule(chance, preset.with_replacement)
 
 

@@ -274,6 +274,7 @@ class CloudCodec:
             probabilities=tuple(draft.probabilities) if draft.probabilities else None,
             laws=self._laws(draft),
             parents=tuple(draft.parents) if draft.parents else None,
+            hold=draft.hold,
         )
 
     def _laws(self, draft: pb.Draft) -> Array | None:
@@ -316,6 +317,7 @@ class CloudCodec:
 def _fill_draft(proto: pb.Draft, draft: Draft, preset: Preset) -> None:
     proto.token_ids.extend(draft.token_ids)
     proto.end_of_chunk = draft.end_of_chunk
+    proto.hold = draft.hold
     if draft.probabilities is not None:
         proto.probabilities.extend(draft.probabilities)
     proto.parents.extend(draft.parents or ())

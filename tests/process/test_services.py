@@ -163,10 +163,12 @@ def _metrics(port: int) -> dict[str, float]:
 
 async def test_a_killed_verifier_s_answers_go_on_when_it_is_back(services: Services) -> None:
     """SIGKILL in the middle of an answer of every preset; another process takes the port."""
-    requests = [request(preset, max_tokens=60) for preset in PRESETS]
+    requests = [
+        request(name, max_tokens=60) for name in PRESETS if not PRESETS[name].judges_by_timing
+    ]
     async with AggregatorClient(services.address) as client:
         alone = [await client.generate(wanted) for wanted in requests]
-        generating = [await begun(client, wanted) for wanted in requests]
+        generating = await asyncio.gather(*(begun(client, wanted) for wanted in requests))
         services.verifier.signal(signal.SIGKILL)
         assert services.verifier.ended() == -signal.SIGKILL
         services.start_verifier()

@@ -12,6 +12,7 @@ from tandem.netem.simulator import Faults, ModelTimes, Simulated
 from tandem.policy.presets import (
     Acceptance,
     Answer,
+    Control,
     Predraft,
     PredraftOrder,
     Preset,
@@ -73,6 +74,8 @@ def random_preset(source: random.Random) -> Preset:
             answer_top=source.choice((0, 1, 3, 64)),
             answer_tail_draws=source.choice((0, 1, 4)),
             truncation=source.choice((Truncation(), Truncation(2), Truncation(top_p=0.6))),
+            control=source.choice((Control.FIXED, *Control)),
+            idle_weight=source.choice((0.0, 0.5, 1.0)),
             predraft=source.choice((Predraft.OFF, Predraft.LIKELY_OUTCOMES)),
             predraft_order=source.choice(list(PredraftOrder)),
             predraft_workers=source.choice((1, 4)),

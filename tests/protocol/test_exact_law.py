@@ -14,11 +14,12 @@ import pytest
 from tandem.core.chance import Purpose
 from tandem.core.laws import Array, Sampling
 from tandem.core.top_k_answer import top_k_bias
-from tandem.core.truncation import Truncation
+from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.netem.simulated_drafts import LawOf
 from tandem.policy.presets import Answer as Payload
-from tandem.policy.presets import Predraft, Preset, Schedule, Uplink
+from tandem.policy.presets import Control, Predraft, Preset, Schedule, Uplink
 from tandem.protocol.outputs import EdgeRequest
+from tandem.protocol.rules import RejectionRule
 from tests.exact import ExactChance, fractions, outcome_law
 from tests.protocol.cases import Answer, ModelPair, preset, scheduled, tree
 from tests.protocol.lockstep import Lockstep, Pace
@@ -47,6 +48,10 @@ class NumberPerDecision:
         bounds = [Fraction(0), *accumulate(Fraction(weight) for weight in weights)]
         scaled = [bound / bounds[-1] for bound in bounds]
         return self._cell(scaled, (position, purpose, draw))
+
+    def couple(self, weights: Array, position: int, purpose: Purpose) -> int:
+        """One number for all, as good a coupling as any."""
+        return self.pick(weights, position, purpose)
 
     def _cell(self, bounds: list[Fraction], decision: tuple[int, Purpose, int]) -> int:
         """Which of the cells between `bounds` the number lies in."""
@@ -133,6 +138,10 @@ TREES: dict[str, tuple[Preset, int]] = {
 OWN_TOKENS = {
     "pipelined, bonus": scheduled("dsd", Schedule(2, 1)),
     "pipelined, bonus, chunks of two": scheduled("dsd", Schedule(4, 2)),
+    "stream": preset("stream-rejection", 1, truncation=NO_TRUNCATION, control=Control.FIXED),
+    "stream, for few passes": preset(
+        "stream-rejection", 1, truncation=NO_TRUNCATION, idle_weight=0.4
+    ),
     "streaming": scheduled("dsd", Schedule(2, 1, decode_when_idle=True)),
     "streaming, whole window": scheduled("dsd", Schedule(2, 2, decode_when_idle=True)),
 }
@@ -228,7 +237,9 @@ def test_so_it_is_where_the_cloud_goes_on_alone(method: str, ends: frozenset[int
 
 
 def test_chunks_cut_short_by_an_end_would_be_biased(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They come before the cloud goes on alone, where others come after."""
+    """They come before the cloud goes on alone, where others come after. (That one number serves
+    draft and own token would hide it here.)"""
+    monkeypatch.setattr("tandem.protocol.rules.RacingRejectionRule", RejectionRule)
     monkeypatch.setattr(EdgeRequest, "draft_ends", property(lambda request: request.eos_token_ids))
     chosen = OWN_TOKENS["streaming, whole window"]
     biased = [

@@ -11,7 +11,7 @@ import pytest
 from tandem.core.acceptance import residual
 from tandem.core.chance import Chance, Purpose
 from tandem.core.laws import Array, Sampling
-from tandem.core.truncation import Truncation
+from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.netem.simulator import ModelTimes
 from tandem.policy.presets import Preset, Schedule, Uplink
@@ -212,6 +212,11 @@ COMPOSITIONS = {
     "streaming": scheduled("dsd", idle(4, 1)),
     "streaming, no bonus": scheduled("dsd", idle(4, 2, bonus=False)),
     "streaming, whole window": scheduled("dsd", idle(3, 3)),
+    "stream": preset("stream"),
+    "stream, rejection": preset("stream-rejection", truncation=NO_TRUNCATION),
+    "stream, rejection, for few passes": preset(
+        "stream-rejection", idle_weight=0.3, truncation=Truncation(top_k=2)
+    ),
     "streaming, shared noise": scheduled("coupled", idle(4, 1)),
 }
 
@@ -251,6 +256,7 @@ def test_ends_of_text(composition: str) -> None:
 
 def test_sending_ends_of_text_early_fails_the_same_test(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk cut short by an end of text would be in time where others find the cloud gone on."""
+    monkeypatch.setattr("tandem.protocol.rules.RacingRejectionRule", RejectionRule)
     monkeypatch.setattr(EdgeRequest, "draft_ends", property(lambda request: request.eos_token_ids))
     with pytest.raises(AssertionError, match="chi-squared"):
         check_with_ends(scheduled("dsd", idle(4, 4, bonus=False)), samples=2500)

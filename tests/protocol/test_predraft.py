@@ -43,7 +43,7 @@ def answer(chosen: Preset, seed: int, faulty: bool = False, rtt_s: float = 0.06)
 @pytest.mark.parametrize("method", METHODS)
 def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
     hits, plain_s, predrafted_s = 0, 0.0, 0.0
-    for seed in range(40):
+    for seed in range(20):
         plain = METHODS[method]
         predrafting = replace(
             plain,
@@ -61,7 +61,7 @@ def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
         hits += with_it.stats.predraft_hits
         plain_s += without.duration_s
         predrafted_s += with_it.duration_s
-    assert hits > 20
+    assert hits > 10
     assert predrafted_s < (0.97 if METHODS[method].schedule.stop_and_wait else 1.0) * plain_s
 
 

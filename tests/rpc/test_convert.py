@@ -89,7 +89,7 @@ def opening(preset: str) -> Open:
 EDGE_MESSAGES: list[EdgeMessage] = [
     *(opening(preset) for preset in PRESETS),
     Draft(*HEAD, token_ids=(1, HUGE), end_of_chunk=True),
-    Draft(*HEAD, token_ids=(1, 2), end_of_chunk=False, probabilities=(0.5, 0.25)),
+    Draft(*HEAD, token_ids=(1, 2), end_of_chunk=False, probabilities=(0.5, 0.25), hold=True),
     Draft(*HEAD, token_ids=(1, 2), end_of_chunk=True, laws=np.stack([LAW, LAW[::-1]])),
     Recovered(*HEAD, token_id=HUGE),
     NeedFullLaw(*HEAD),

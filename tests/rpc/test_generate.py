@@ -104,6 +104,7 @@ async def test_concurrent_sessions_keep_their_text() -> None:
             GenerationRequest(f"prompt {n}", preset, seed=n, max_tokens=50)
             for n in range(4)
             for preset in PRESETS
+            if not PRESETS[preset].judges_by_timing
         ]
         alone = [(await suite.client.generate(request)).token_ids for request in requests]
         together = await asyncio.gather(*(suite.client.generate(request) for request in requests))

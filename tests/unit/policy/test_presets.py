@@ -51,6 +51,8 @@ def test_the_composition_of_each_preset() -> None:
         "picospec": (rejection, Uplink.PROBABILITIES, Answer.LOSSLESS_SPARSE),
         "picospec-top-k": (rejection, Uplink.PROBABILITIES, Answer.TOP_K),
         "mc-dsd": (rejection, Uplink.SPARSE_LAWS, Answer.TOKEN),
+        "stream": (shared, Uplink.IDS, Answer.TOKEN),
+        "stream-rejection": (rejection, Uplink.SPARSE_LAWS, Answer.TOKEN),
         "coupled": (shared, Uplink.IDS, Answer.TOKEN),
         "predraft": (shared, Uplink.IDS, Answer.TOKEN),
         "fsd": (rejection, Uplink.PROBABILITIES, Answer.LOSSLESS_SPARSE),
@@ -169,7 +171,7 @@ def test_a_draft_length_is_a_tree_s_depth(length: int, expansion: tuple[int, ...
 @pytest.mark.parametrize(
     ("preset", "expected"),
     [
-        *((preset, False) for preset in PRESETS.values()),
+        *((preset, preset.name == "stream-rejection") for preset in PRESETS.values()),
         (changed("dsd", {"window": 8}), True),
         (changed("dsd", {"window": 8, "bonus": False}), False),
         (changed("dsd", {"decode_when_idle": True}), True),

@@ -81,7 +81,7 @@ def test_the_shells_mistakes_are_protocol_errors() -> None:
         cloud.complete([np.zeros(V)] * 2, Work())
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", [n for n in PRESETS if not PRESETS[n].judges_by_timing])
 def test_laws_prepared_by_an_engine_give_the_same_text(name: str) -> None:
     """The simulator hands over whole laws, an engine what the rule needs of them."""
     for seed in range(1, 20):

@@ -12,6 +12,7 @@ from tandem.protocol.messages import FullAnswer
 from tandem.protocol.rules import (
     AcceptanceRule,
     Proposal,
+    RacingRejectionRule,
     RejectionRule,
     SharedNoiseRule,
     acceptance_rule,
@@ -27,8 +28,12 @@ DRAFT = np.array([0.1, 0.1, 0.4, 0.4], dtype=np.float32)
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_preset_names_the_rule(name: str) -> None:
     rule = acceptance_rule(PRESETS[name], 5, CHANCE)
-    shared = PRESETS[name].acceptance is Acceptance.SHARED_NOISE
-    assert rule == (SharedNoiseRule(5) if shared else RejectionRule(CHANCE))
+    if PRESETS[name].acceptance is Acceptance.SHARED_NOISE:
+        assert rule == SharedNoiseRule(5)
+    elif PRESETS[name].schedule.decode_when_idle:
+        assert rule == RacingRejectionRule(CHANCE)
+    else:
+        assert rule == RejectionRule(CHANCE)
 
 
 def test_rejection_uses_one_stream_per_purpose() -> None:
