@@ -17,6 +17,12 @@ COMMANDS = {
     ),
     "up": LazyCommand("tandem.commands.up:up", "Run all services as processes of this machine."),
     "serve": LazyCommand("tandem.commands.serve:serve", "Run one service."),
+    "ingest": LazyCommand(
+        "tandem.commands.ingest:ingest", "Put documents into a retriever or a local folder."
+    ),
+    "search": LazyCommand(
+        "tandem.commands.search:search", "Find the best chunks of ingested documents."
+    ),
     "link": LazyCommand("tandem.commands.link:link", "Emulate a slow or narrow link over TCP."),
     "plan": LazyCommand(
         "tandem.commands.plan:plan", "Predict what each method gains, from step times and a link."

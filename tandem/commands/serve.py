@@ -6,7 +6,7 @@ import click
 
 from tandem.commands.supervised import run_module
 
-SERVICES = ("verifier", "drafter", "aggregator")
+SERVICES = ("verifier", "drafter", "aggregator", "retriever")
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

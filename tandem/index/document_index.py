@@ -17,7 +17,7 @@ from tandem.core.errors import InvalidArgument, ResourceExhausted
 from tandem.index.chunking import Chunking, chunk_spans, count_pieces
 from tandem.index.documents import Content, Document, Hit, IndexStats, Outcome
 from tandem.index.embedding import AUTO, LEXICAL, Embedder, load_embedder
-from tandem.index.manifest import Manifest, read_manifest
+from tandem.index.manifest import Manifest, read_manifest, refuse_strangers
 from tandem.index.operations import Operation, Put, Remove
 from tandem.index.reranking import Reranker
 from tandem.index.searcher import Found, Searcher, SearchMode
@@ -47,6 +47,8 @@ def open_index(
     What is left to chance ("auto", no chunking) is taken from a folder that exists.
     """
     stored = read_manifest(folder)
+    if stored is None:
+        refuse_strangers(folder)  # before a model is loaded
     if embedding == AUTO and stored is not None and stored.embedding == LEXICAL:
         embedding = LEXICAL
     if chunking is None:
@@ -81,6 +83,11 @@ class DocumentIndex:
         self._storage = Storage(folder, self.manifest)
         self._searcher = Searcher(self.manifest.dimension)
         self._searcher.change(list(self._storage.corpus.contents.values()), ())
+
+    @property
+    def reranker_name(self) -> str:
+        """Empty without one."""
+        return "" if self._reranker is None else self._reranker.name
 
     def add(self, documents: Sequence[Document]) -> list[Outcome]:
         """Add or update them, durably and together; what is known already costs nothing.

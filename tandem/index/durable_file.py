@@ -51,7 +51,10 @@ class AppendFile:
         self.size += len(record)
 
     def close(self) -> None:
-        os.close(self._file)
+        """Calling it again does nothing."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def _undo(self) -> None:
         """Back to the last record. Should that fail too, nothing may follow: it would be torn in

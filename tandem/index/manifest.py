@@ -43,14 +43,20 @@ def read_manifest(folder: Path) -> Manifest | None:
         raise FolderDamaged(f"{path}: lacks or has too many fields: {error}") from error
 
 
+def refuse_strangers(folder: Path) -> None:
+    """Raise FolderMismatch when the folder, which has no manifest, holds other things."""
+    inside = folder.iterdir() if folder.exists() else ()
+    strangers = sorted(path.name for path in inside if path.name not in _OURS_BEFORE_MANIFEST)
+    if strangers:
+        why = f"is not empty ({strangers[0]}) and has no {_NAME}, so it is no index"
+        raise FolderMismatch(f"{folder}: {why}; choose another folder")
+
+
 def settle_manifest(folder: Path, wanted: Manifest) -> None:
     """Write it into a new folder, or check that the folder was made with the same."""
     stored = read_manifest(folder)
     if stored is None:
-        strangers = sorted(p.name for p in folder.iterdir() if p.name not in _OURS_BEFORE_MANIFEST)
-        if strangers:
-            why = f"is not empty ({strangers[0]}) and has no {_NAME}, so it is no index"
-            raise FolderMismatch(f"{folder}: {why}; choose another folder")
+        refuse_strangers(folder)
         write_atomically(folder / _NAME, [json.dumps(asdict(wanted)).encode()])
         return
     if (stored.embedding, stored.dimension) != (wanted.embedding, wanted.dimension):

@@ -27,7 +27,7 @@ USAGE_EXIT = 2
 def run_service(
     model: type[Settings],
     build: Callable[[Settings, Metrics], Service],
-    side: Side,
+    side: Side | Callable[[Settings], Side],
     arguments: Sequence[str] | None = None,
 ) -> None:
     """Run until a signal, then exit: 0 drained, 1 could not start, 2 bad settings, 130 interrupted.
@@ -40,7 +40,7 @@ def run_service(
         sys.exit(_complain(error, USAGE_EXIT))
     configure_logging(settings.log_level)
     try:
-        _run(settings, build, side)
+        _run(settings, build, side(settings) if callable(side) else side)
     except (TandemError, OSError) as error:
         sys.exit(_complain(error, 1))
     except KeyboardInterrupt:

@@ -206,6 +206,29 @@ class SchedulerSeries(Series):
         SchedulerSeries.decisions.child(self, reason=admitted).inc()
 
 
+class RetrieverSeries(Series):
+    """The documents of one process."""
+
+    LABELS = ("side",)
+
+    documents = Metric(Gauge, "documents", "Documents stored.")
+    chunks = Metric(Gauge, "document_chunks", "Chunks that can be found.")
+    search = Metric(
+        Histogram,
+        "search_seconds",
+        "One search, with embedding of the query and re-ranking.",
+        buckets=TOKEN_BUCKETS_S,
+    )
+    ingests = Metric(
+        Counter, "ingested_documents_total", "Documents handed in, by outcome.", more=("outcome",)
+    )
+
+    def ingested(self, outcome: str) -> None:
+        """Count one document with this outcome: a fixed word, never free text."""
+        admitted = self._metrics.admit("outcome", outcome)
+        RetrieverSeries.ingests.child(self, outcome=admitted).inc()
+
+
 class Metrics:
     """All metrics of one process, registered once. `side` labels everything it writes.
 
@@ -219,7 +242,7 @@ class Metrics:
         self.side: Side = side
         self.families: Mapping[str, object] = {
             metric.name: metric.make_family(registry, series.LABELS)
-            for series in (MethodSeries, EngineSeries, SchedulerSeries)
+            for series in (MethodSeries, EngineSeries, SchedulerSeries, RetrieverSeries)
             for metric in vars(series).values()
             if isinstance(metric, Metric)
         }
@@ -245,6 +268,10 @@ class Metrics:
     def scheduler(self) -> SchedulerSeries:
         """The series of this process's scheduler."""
         return SchedulerSeries(self, {"side": self.side})
+
+    def retriever(self) -> RetrieverSeries:
+        """The series of this process's documents."""
+        return RetrieverSeries(self, {"side": self.side})
 
     def admit(self, label: str, name: str) -> str:
         """`name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else "other"."""

@@ -113,7 +113,7 @@ def test_debug_shows_the_trace() -> None:
         (["plan", "--draft-ms", "x"], "'x' is not a valid float"),
         (["plan", "--paper", "x"], "'dssd-table-1'"),
         (["link"], "Missing option '--listen'"),
-        (["serve", "nothing"], "'verifier', 'drafter', 'aggregator'"),
+        (["serve", "nothing"], "'verifier', 'drafter', 'aggregator', 'retriever'"),
     ],
 )
 def test_bad_usage_is_one_line_and_code_2(arguments: list[str], words: str) -> None:

@@ -39,6 +39,10 @@ PUBLISHED = {
     "tandem_sessions_open": ("gauge", ENGINE),
     "tandem_queue_depth": ("gauge", ENGINE),
     "tandem_scheduler_decisions_total": ("counter", {"side", "reason"}),
+    "tandem_documents": ("gauge", {"side"}),
+    "tandem_document_chunks": ("gauge", {"side"}),
+    "tandem_search_seconds": ("histogram", {"side"}),
+    "tandem_ingested_documents_total": ("counter", {"side", "outcome"}),
 }
 
 
@@ -54,6 +58,11 @@ def metrics(registry: CollectorRegistry) -> Metrics:
 
 def touch_everything(metrics: Metrics) -> None:
     method = metrics.method(preset="dsd", model_name="m")
+    retriever = metrics.retriever()
+    retriever.documents.set(1)
+    retriever.chunks.set(1)
+    retriever.search.observe(0.01)
+    retriever.ingested("OUTCOME_ADDED")
     for histogram in (
         method.time_to_first_token,
         method.time_per_output_token,

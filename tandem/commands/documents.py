@@ -1,0 +1,91 @@
+"""Files to ingest: found below paths, read piece by piece.
+
+Invariant: no more than one document's bytes are held; what cannot be read is a Refusal naming it.
+Must not import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from tandem.core.errors import InvalidArgument
+from tandem.index.documents import Document
+from tandem.index.extraction import (
+    MAX_DOCUMENT_BYTES,
+    Format,
+    Refusal,
+    format_of,
+    json_line,
+)
+from tandem.rpc.retriever_client import Upload
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A document to hand in; `size` is what its bytes count for in the progress."""
+
+    upload: Upload
+    size: int
+
+
+def files_below(paths: Iterable[Path]) -> list[Path]:
+    """The files named, and those of a known kind in the folders named; hidden ones are left out.
+
+    InvalidArgument for a path that does not exist.
+    """
+    files: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            inside = (p for p in sorted(path.rglob("*")) if p.is_file() and format_of(p.name))
+            files |= dict.fromkeys(p for p in inside if not _hidden(p.relative_to(path)))
+        elif path.exists():
+            files[path] = None
+        else:
+            raise InvalidArgument("paths", f"{path} does not exist")
+    return list(files)
+
+
+def read_sources(files: Iterable[Path]) -> Iterator[Source | Refusal]:
+    """Every document, called by its path as given; a file of JSON lines is several."""
+    for path in files:
+        form = format_of(path.name) or Format.TEXT
+        try:
+            with path.open("rb") as file:
+                if form is Format.JSONL:
+                    yield from _lines(file, path.as_posix())
+                else:
+                    yield _whole(file, path.as_posix(), form)
+        except OSError as error:
+            yield Refusal(path.as_posix(), f"cannot be read: {error.strerror}")
+
+
+def _whole(file: BinaryIO, name: str, form: Format) -> Source | Refusal:
+    content = file.read(MAX_DOCUMENT_BYTES + 1)
+    if len(content) > MAX_DOCUMENT_BYTES:
+        return Refusal(name, f"content: more than {MAX_DOCUMENT_BYTES} bytes")
+    return Source(Upload(name, content, form.value), len(content))
+
+
+def _lines(file: BinaryIO, name: str) -> Iterator[Source | Refusal]:
+    """One document per line; a line that is too long is passed over without being held."""
+    number = 0
+    while line := file.readline(MAX_DOCUMENT_BYTES + 1):
+        number += 1
+        if len(line) > MAX_DOCUMENT_BYTES:
+            while line and not line.endswith(b"\n"):
+                line = file.readline(MAX_DOCUMENT_BYTES)
+            yield Refusal(f"{name}#{number}", f"content: more than {MAX_DOCUMENT_BYTES} bytes")
+        elif line.strip():
+            found = json_line(line.rstrip(b"\n"), name, number)
+            if isinstance(found, Document):
+                upload = Upload(found.id, found.text.encode(), Format.TEXT.value, found.title)
+                yield Source(upload, len(line))
+            else:
+                yield found
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)

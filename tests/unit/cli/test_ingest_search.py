@@ -1,0 +1,111 @@
+"""`tandem ingest` and `tandem search`, on a local folder and at a retriever."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tandem.cli import main
+from tandem.commands.documents import files_below
+from tandem.core.errors import InvalidArgument
+from tandem.index.extraction import MAX_DOCUMENT_BYTES
+from tests.process.service_process import ServiceProcess
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(main, arguments)
+    return result.exit_code, result.stdout, result.stderr
+
+
+def answer(*arguments: str) -> Any:
+    code, out, err = run(*arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)
+
+
+@pytest.fixture
+def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of notes in the working folder."""
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "notes"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.md").write_text("# Fox\n\nThe quick brown fox.")
+    (folder / "deep" / "b.html").write_text("<title>Dog</title><p>The lazy dog.")
+    (folder / "lines.jsonl").write_text('{"id": "z", "text": "zebra crossing"}\n')
+    (folder / ".hidden.txt").write_text("secret")
+    (folder / "program.bin").write_bytes(bytes(10))
+    return folder
+
+
+def test_a_folder_is_ingested_searched_and_costs_nothing_again(notes: Path) -> None:
+    counts = answer("ingest", "notes", "--embedding", "lexical")
+    assert (counts["added"], counts["unchanged"], counts["refused"]) == (3, 0, [])
+    assert answer("ingest", "notes")["unchanged"] == 3
+    (notes / "a.md").write_text("# Fox\n\nThe slow red fox.")
+    assert answer("ingest", "notes")["updated"] == 1
+    (hit,) = answer("search", "lazy", "dog")["hits"]
+    assert (hit["document_id"], hit["title"]) == ("notes/deep/b.html", "Dog")
+    assert answer("search", "zebra")["hits"][0]["document_id"] == "notes/lines.jsonl#z"
+    assert answer("search", "secret")["hits"] == []
+    code, out, _ = run("search", "slow fox")
+    assert (code, out.splitlines()[0]) == (0, "1. notes/a.md [0]  Fox")
+
+
+def test_what_cannot_be_read_is_named_and_the_rest_is_stored(notes: Path) -> None:
+    with (notes / "lines.jsonl").open("ab") as file:
+        file.write(b'{"text": "' + b"x" * (20 * 2**20) + b'"}\n{"id": "last", "text": "end"}\n')
+    code, out, err = run("ingest", "notes", "notes/program.bin", "--embedding", "lexical", "--json")
+    counts = json.loads(out)
+    assert (code, counts["added"]) == (1, 4)
+    assert {refused["id"]: refused["reason"] for refused in counts["refused"]} == {
+        "notes/lines.jsonl#2": f"content: more than {MAX_DOCUMENT_BYTES} bytes",
+        "notes/program.bin": "content: is not text: a zero byte at 0",
+    }
+    assert answer("search", "end")["hits"][0]["document_id"] == "notes/lines.jsonl#last"
+    assert "2 of 6 refused" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ingest", "nowhere"], "nowhere does not exist"),
+        (["ingest", "notes", "--folder", "notes"], "is not empty"),
+        (["ingest", "notes", "--embedding", "nothing"], "is no folder"),
+        (["ingest", "notes", "--chunk-tokens", "3", "--embedding", "lexical"], "chunk-tokens"),
+        (["ingest", "notes", "--endpoint", "127.0.0.1:1", "--folder", "x"], "leave one out"),
+        (["ingest", "notes", "--endpoint", "127.0.0.1:1"], "127.0.0.1:1"),
+        (["search", "x"], "'tandem ingest PATH' makes one"),
+        (["search", "x", "--endpoint", "127.0.0.1:1"], "127.0.0.1:1"),
+        (["search", "x", "--count", "0"], "--count"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(notes: Path, arguments: list[str], words: str) -> None:
+    code, out, err = run(*arguments)
+    assert code in (1, 2)
+    assert out == ""
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_a_missing_path_is_refused_before_anything_is_made(notes: Path) -> None:
+    with pytest.raises(InvalidArgument):
+        files_below([notes, notes / "none"])
+    run("ingest", "notes", "none", "--embedding", "lexical")
+    assert not (notes.parent / "tandem-index").exists()
+
+
+def test_a_running_retriever_is_filled_and_asked(notes: Path) -> None:
+    flags = ("--port", "0", "--folder", str(notes.parent / "index"), "--embedding", "lexical")
+    with ServiceProcess("services.retriever", *flags) as process:
+        endpoint = process.address()
+        assert answer("ingest", "notes", "--endpoint", endpoint)["added"] == 3
+        assert answer("ingest", "notes", "--endpoint", endpoint)["unchanged"] == 3
+        (hit,) = answer("search", "brown", "--endpoint", endpoint)["hits"]
+        assert (hit["document_id"], hit["chunk"], hit["similarity"]) == ("notes/a.md", 0, None)
+        code, _, err = run("ingest", "notes", "--folder", "index", "--embedding", "lexical")
+        assert code == 1
+        assert "is open in process" in err
