@@ -52,9 +52,10 @@ def load_embedder(choice: str, device: str = "cpu", threads: int = 1) -> Embedde
     """
     if choice == LEXICAL or (choice == AUTO and _packaged() is None):
         return None
-    from tandem.index.sentence_model import SentenceModel
+    folder = _folder_of(MINILM if choice == AUTO else choice)
+    from tandem.index.sentence_model import SentenceModel  # a wrong name is refused before torch
 
-    return SentenceModel(_folder_of(MINILM if choice == AUTO else choice), device, threads)
+    return SentenceModel(folder, device, threads)
 
 
 def fingerprint(folder: Path) -> str:
