@@ -122,7 +122,7 @@ TREES: dict[str, tuple[Preset, int]] = {
     "2, with replacement": (tree((2,), with_replacement=True), 3),
     "3": (tree((3,)), 2),
     "1, 1": (tree((1, 1)), 3),
-    "2, 1": (tree((2, 1)), 3),
+    "2, 1": (tree((2, 1)), 2),
     "1, 2": (tree((1, 2)), 2),
     "1, 2, with replacement": (tree((1, 2), with_replacement=True), 2),
     "2, 2, K 2": (tree((2, 2), truncation=Truncation(top_k=2)), 2),

@@ -14,7 +14,7 @@ from tandem.core.laws import Array, Sampling
 from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.netem.simulator import ModelTimes
-from tandem.policy.presets import Preset, Schedule, Uplink
+from tandem.policy.presets import Preset, Schedule
 from tandem.protocol.outputs import EdgeRequest
 from tandem.protocol.rules import Proposal, RejectionRule, TargetLaw, law_of
 from tests.protocol.cases import (
@@ -47,7 +47,6 @@ METHODS: dict[str, tuple[ModelPair, str, dict[str, Any]]] = {
     "dssd, M 1, R 1": (OPPOSED, "dssd", {"answer_top": 1, "answer_tail_draws": 1}),
     "dssd, M 2, R 3": (OPPOSED, "dssd", {"answer_top": 2, "answer_tail_draws": 3}),
     "dssd-full": (OPPOSED, "dssd-full", {}),
-    "tslt, K 3": (CLOSE, "tslt", {"truncation": Truncation(top_k=3)}),
     "tslt, K 2": (OPPOSED, "tslt", {"truncation": Truncation(top_k=2)}),
     "tslt, P 0.7": (CLOSE, "tslt", {"truncation": Truncation(top_p=0.7)}),
     "dssd, K 2": (OPPOSED, "dssd", {"answer_top": 1, "truncation": Truncation(top_k=2)}),
@@ -90,13 +89,10 @@ TREES: dict[str, tuple[ModelPair, Preset]] = {
     "2": (OPPOSED, tree((2,))),
     "3, with replacement": (CLOSE, tree((3,), with_replacement=True)),
     "2, 2, 2": (CLOSE, tree((2, 2, 2))),
-    "2, 2, 2, opposed": (OPPOSED, tree((2, 2, 2))),
     "2, 2, with replacement": (OPPOSED, tree((2, 2), with_replacement=True)),
     "3, 1, 2": (OPPOSED, tree((3, 1, 2))),
     "2, 2, K 2": (CLOSE, tree((2, 2), truncation=Truncation(top_k=2))),
     "2, 2, P 0.7": (OPPOSED, tree((2, 2), truncation=Truncation(top_p=0.7))),
-    "2, 2, full laws": (CLOSE, tree((2, 2), uplink=Uplink.FULL_LAWS)),
-    "2, 2, float32": (CLOSE, tree((2, 2), uplink_precision="float32")),
     "2, 2, shared noise": (CLOSE, tree((2, 2), "coupled")),
 }
 
@@ -104,8 +100,8 @@ TREES: dict[str, tuple[ModelPair, Preset]] = {
 @pytest.mark.parametrize("shape", TREES)
 def test_trees(shape: str) -> None:
     models, chosen = TREES[shape]
-    answers = sample(chosen, models, samples=600, max_tokens=4)
-    assert_sample(answers, answer_law(models, max_tokens=4))
+    answers = sample(chosen, models, samples=450)
+    assert_sample(answers, answer_law(models))
 
 
 def test_trees_whose_branches_end() -> None:
