@@ -29,6 +29,7 @@ EXPERIMENTS = {
     "demo-pair": "Cross-entropy and acceptance of a pair on held-out text.",
     "truncation": "Acceptance and retained mass of truncated draft laws, against TSLT's bound.",
     "trees": "Acceptance of several candidates per position, and the cost of judging a tree.",
+    "exits": "Early exits: their cost to the verifier, miss rates by number and queue order.",
     "methods": "Every preset over hardware and links in virtual time; --real adds processes.",
     "cuts": "Text of answers whose link is cut in the middle, against uncut runs.",
 }
@@ -40,6 +41,7 @@ _MODULES = {
     "demo-pair": "bench.demo_pair",
     "truncation": "bench.truncation",
     "trees": "bench.trees",
+    "exits": "bench.exits",
     "methods": "bench.methods",
     "cuts": "bench.cuts",
 }

@@ -22,7 +22,7 @@ def stub_run(report: Report, models: Models) -> None:
 def test_every_experiment_has_help_and_the_common_options() -> None:
     assert set(EXPERIMENTS) == {
         *("overhead", "hf", "bytes", "batching", "demo-pair", "cuts", "methods"),
-        *("truncation", "trees"),
+        *("truncation", "trees", "exits"),
     }
     for name in EXPERIMENTS:
         result = CliRunner().invoke(bench, [name, "--help"])
