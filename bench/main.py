@@ -32,6 +32,7 @@ EXPERIMENTS = {
     "trees": "Acceptance of several candidates per position, and the cost of judging a tree.",
     "exits": "Early exits: their cost to the verifier, miss rates by number and queue order.",
     "methods": "Every preset over hardware and links in virtual time; --real adds processes.",
+    "retriever": "What titles of PEPs find, search over many vectors, ingest, killed writers.",
     "cuts": "Text of answers whose link is cut in the middle, against uncut runs.",
 }
 _MODULES = {
@@ -45,6 +46,7 @@ _MODULES = {
     "trees": "bench.trees",
     "exits": "bench.exits",
     "methods": "bench.methods",
+    "retriever": "bench.retriever",
     "cuts": "bench.cuts",
 }
 
@@ -58,7 +60,7 @@ def bench() -> None:
 
 
 def _run(
-    name: str, models: Models, seed: int, quick: bool, out: Path | None, own: dict[str, bool]
+    name: str, models: Models, seed: int, quick: bool, out: Path | None, own: dict[str, Any]
 ) -> Report:
     experiment = import_module(_MODULES[name])
     report = Report(name, seed, quick, this_machine(), _command())
@@ -81,7 +83,7 @@ def _experiment(name: str, words: str) -> Callable[..., None]:
         check: bool,
         draft: str,
         target: str,
-        **own: bool,
+        **own: Any,
     ) -> None:
         try:
             if out is not None:
@@ -117,6 +119,14 @@ _OPTIONS = (
 _OWN_OPTIONS = {
     "methods": (
         click.option("--real", is_flag=True, help="Run a part of the grid as real processes too."),
+    ),
+    "retriever": (
+        click.option(
+            "--peps",
+            type=click.Path(dir_okay=False, path_type=Path),
+            default=Path(__file__).resolve().parents[2] / "shared" / "data" / "peps.jsonl",
+            help="JSON lines with id, title and text of PEPs.",
+        ),
     ),
 }
 

@@ -1,6 +1,6 @@
 """Files to ingest: found below paths, read piece by piece.
 
-Invariant: no more than one document's bytes are held; what cannot be read is a Refusal naming it.
+Invariant: one document is read at a time; what cannot be read is a Refusal naming it.
 Must not import torch.
 """
 

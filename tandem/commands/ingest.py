@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from tandem.rpc.status import Rejected
 from tandem.telemetry.logging import configure_logging
 
 DEFAULT_FOLDER = Path("tandem-index")
-DOCUMENTS_PER_COMMIT = 64
+DOCUMENTS_PER_COMMIT, BYTES_PER_COMMIT = 64, 4 * 2**20
 SHOWN_REFUSALS = 5
 
 
@@ -97,8 +96,7 @@ def _into_folder(files: list[Path], options: dict[str, Any], tally: Tally) -> No
         options["folder"] or DEFAULT_FOLDER, options["embedding"] or "auto", _chunking(options)
     )
     try:
-        sources = _taken(files, tally)
-        while group := list(islice(sources, DOCUMENTS_PER_COMMIT)):
+        for group in _commits(_taken(files, tally)):
             documents: list[Document] = []
             sizes: list[int] = []
             for source in group:
@@ -136,6 +134,19 @@ async def _into_retriever(files: list[Path], options: dict[str, Any], tally: Tal
                     tally.done(outcome, size)
     except Rejected as error:
         raise explain(error, endpoint, options["timeout"]) from error
+
+
+def _commits(sources: Iterator[Source]) -> Iterator[list[Source]]:
+    """What is stored together: bounded in number and, but for one document, in bytes."""
+    group: list[Source] = []
+    for source in sources:
+        group.append(source)
+        full = sum(one.size for one in group) >= BYTES_PER_COMMIT
+        if full or len(group) == DOCUMENTS_PER_COMMIT:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def _taken(files: list[Path], tally: Tally) -> Iterator[Source]:

@@ -123,7 +123,7 @@ class DocumentIndex:
         argument."""
         self._check_search(query, count, mode, rerank)
         vector = None
-        if self._embedder is not None and len(self._searcher):
+        if self._embedder and mode is not SearchMode.LEXICAL and len(self._searcher):
             vector = self._embedder.embed([query])[0]
         wanted = max(count, RERANKED) if rerank else count
         with self._state:
@@ -149,6 +149,17 @@ class DocumentIndex:
         with self._state:
             corpus = self._storage.corpus
             return {name: corpus.contents[h].text for name, h in corpus.hash_of.items()}
+
+    def contents(self) -> list[Content]:
+        """Every text that is stored, once."""
+        with self._state:
+            return list(self._storage.corpus.contents.values())
+
+    def chunk_counts(self) -> dict[str, int]:
+        """Number of chunks of every document."""
+        with self._state:
+            corpus = self._storage.corpus
+            return {name: len(corpus.contents[h].spans) for name, h in corpus.hash_of.items()}
 
     def snapshot(self) -> None:
         """Fold the log into a new snapshot. ResourceExhausted leaves all as it was."""

@@ -79,7 +79,7 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Hit:
     """A chunk that was found. `score` orders hits of one search only; `similarity` is the inner
-    product with the query, None without an embedding model; ranks start at 1, None if unranked."""
+    product with the query, None where it was not embedded; ranks start at 1, None if unranked."""
 
     document_id: str
     title: str

@@ -17,7 +17,6 @@ from tandem.index.errors import FolderDamaged
 
 _MARK = b"\xf6TdmF\r\n\x1a"
 _HEAD = struct.Struct("<8sIII")
-MAX_PAYLOAD = 2**31
 
 
 def frame_of(payload: bytes) -> bytes:

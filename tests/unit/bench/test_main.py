@@ -24,6 +24,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         *("overhead", "hf", "bytes", "batching", "demo-pair", "cuts", "methods"),
         *("truncation", "trees", "exits"),
         "bias",
+        "retriever",
     }
     for name in EXPERIMENTS:
         result = CliRunner().invoke(bench, [name, "--help"])
