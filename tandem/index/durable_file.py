@@ -120,7 +120,8 @@ class FolderLock:
             with suppress(OSError):
                 owner = os.read(self._file, 32).decode(errors="replace").strip()
             os.close(self._file)
-            raise FolderInUse(f"{folder}: is open in process {owner or '?'}") from error
+            why = f"is open in process {owner or '?'}; one at a time (a running retriever is asked"
+            raise FolderInUse(f"{folder}: {why} with --endpoint)") from error
         os.ftruncate(self._file, 0)
         os.write(self._file, f"{os.getpid()}\n".encode())
 
