@@ -12,8 +12,9 @@ Key = TypeVar("Key", bound=Hashable)
 
 RANK_CONSTANT = 2
 """The paper has 60, for many deep rankings. With two, and a handful of hits wanted, that lets a
-chunk that is 20th in both beat the first of one. Measured on every fourth PEP (titles, 159
-queries): 60 found 0.969 among five and 2 found 0.981; dense alone 0.975, words alone 0.937."""
+chunk that is 20th in both beat the first of one. Titles of PEPs that found their text among five
+hits, on the quarter the value was chosen with (159 queries) and on another: 60: 0.969, 0.962;
+2: 0.981, 0.962; vectors alone 0.975, 0.943; words alone 0.937, 0.950."""
 
 
 def reciprocal_rank_fusion(
