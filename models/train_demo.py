@@ -59,9 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu"
     )
-    parser.add_argument("--minutes-target", type=float, default=46.0, help="computing time")
-    parser.add_argument("--minutes-plain", type=float, default=46.0, help="computing time")
-    parser.add_argument("--minutes-draft", type=float, default=12.0, help="computing time")
+    parser.add_argument("--minutes-target", type=float, default=70.0, help="computing time")
+    parser.add_argument("--minutes-plain", type=float, default=70.0, help="computing time")
+    parser.add_argument("--minutes-draft", type=float, default=22.0, help="computing time")
     parser.add_argument(
         "--patience",
         type=float,

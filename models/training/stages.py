@@ -41,9 +41,9 @@ class Settings:
     out: Path
     device: torch.device
     seed: int = 0
-    minutes_target: float = 46.0
-    minutes_plain: float = 46.0
-    minutes_draft: float = 12.0
+    minutes_target: float = 70.0
+    minutes_plain: float = 70.0
+    minutes_draft: float = 22.0
     patience: float = 1.6
     target_size: Size = TARGET
     draft_size: Size = DRAFT
