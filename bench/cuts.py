@@ -164,7 +164,8 @@ def _loss_noticed_s(trial: Trial) -> float:
 def _groups(plan: CutPlan, seed: int) -> list[list[tuple[GenerationRequest, float]]]:
     """Batches of requests with the length of their cut, in seconds."""
     texts = prompts(PROMPTS)
-    presets = list(PRESETS)
+    # Where timing decides who draws a token, an uncut run's text may differ as well.
+    presets = [name for name, preset in PRESETS.items() if not preset.judges_by_timing]
     total = plan.short + plan.long + plan.alone
     wanted = [
         GenerationRequest(

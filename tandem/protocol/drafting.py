@@ -86,6 +86,7 @@ class Drafting:
 
     def begin(self, count: int, ends: frozenset[int]) -> DraftWork:
         """The work that drafts the next `count` tokens, or up to the first that is among `ends`."""
+        self._forget_ahead()  # a wider window: these take the place of what was drafted past it
         return self._start(count, ends, guess=False)
 
     def begin_ahead(self) -> DraftWork | None:
@@ -181,9 +182,12 @@ class Drafting:
         """Void what lies behind the token that the cloud was to add."""
         if self.ahead is None:
             return []
+        self._forget_ahead()
+        return self.interrupt()
+
+    def _forget_ahead(self) -> None:
         self.kv_length = min(self.kv_length, self.position)
         self.ahead = None
-        return self.interrupt()
 
     def interrupt(self) -> list[DraftWork]:
         """Give up the work under way, if there is one."""
