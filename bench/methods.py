@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.methods_ablations import (
+    EXIT_COLUMNS,
     SWEEP_COLUMNS,
     ablation_goals,
+    exit_goals,
+    exit_rows,
     measure_variants,
     picospec_variants,
     sweep_goal,
@@ -92,6 +95,10 @@ def _ablations(
         report.rows += rows
         report.tables.append(ablation_table(grid, list(parts)))
         report.goals += ablation_goals(grid, list(parts))
+    if "fsd" in PRESETS and pair.exit_depths:
+        exits = exit_rows(pair, asked, max_tokens)
+        report.add("FSD: exits, and the order of its queues", EXIT_COLUMNS, exits)
+        report.goals += exit_goals(exits)
     if "tslt" in PRESETS:
         sweep = truncation_sweep(pair, asked, max_tokens)
         report.add("TSLT: tokens kept of the draft's law", SWEEP_COLUMNS, sweep)

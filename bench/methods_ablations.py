@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
 from bench.methods_goals import ratio_goals, speedups
-from bench.methods_grid import Cell, Grid, Question, measure_grid
+from bench.methods_grid import HARDWARE, Cell, Grid, Question, measure_grid
 from bench.report import Goal, Row, make_row
 from tandem.core.truncation import Truncation, truncate
-from tandem.policy.presets import PRESETS, Answer, Predraft, Preset, Uplink
+from tandem.policy.presets import PRESETS, Answer, Predraft, PredraftOrder, Preset, Uplink
 from tandem.simulation.answer import SimulatedPair, simulate_answer
 from tandem.simulation.rows import answers_figures, judged_acceptance
 
 ABLATION_CELLS = (Cell("server", 0.030, 100.0), Cell("server", 0.100, 10.0))
 SWEEP_CELLS = (Cell("server", 0.030, 10.0), Cell("server", 0.030, 100.0))
 KEPT = (4, 16, 64, 320, 1280)
+
+EXIT_CELLS = (Cell("server", 0.030, 100.0),)
+EXIT_COLUMNS = ("preset", "variant", "cache_miss_rate", "tpot_s", "downlink_bytes_per_token")
 
 SWEEP_COLUMNS = (
     "preset",
@@ -124,6 +128,49 @@ def sweep_goal(rows: Sequence[Row]) -> Goal:
     """float32 laws sum to 1 within some 1e-6."""
     least = min(row["slack"] for row in rows)
     return Goal("tslt: truncated mass − |acceptance change|, least", least, -1e-5, "at least")
+
+
+def exit_rows(pair: SimulatedPair, asked: Sequence[Question], max_tokens: int) -> list[Row]:
+    """FSD with more and more exits, and with its queues in other orders (its Table 7)."""
+    whole = PRESETS["fsd"]
+    variants = {"no exits": without_predrafts(whole)}
+    deepest = len(pair.exit_depths)
+    variants |= {f"{count} exits": replace(whole, exits=count) for count in range(1, deepest + 1)}
+    for cloud, edge in product(PredraftOrder, PredraftOrder):
+        if cloud is not PredraftOrder.RANDOM:
+            name = f"cloud {cloud}, edge {edge}"
+            queues = replace(whole, exits=deepest, exit_order=cloud, predraft_order=edge)
+            variants[name] = replace(queues, predraft_workers=1)
+    (cell,) = EXIT_CELLS
+    grid = measure_grid(variants, (cell,), pair, asked, max_tokens, (4,))
+    return [
+        make_row(
+            preset="fsd",
+            variant=name,
+            draft_length=4,
+            pacing=HARDWARE[cell.hardware].to_json(),
+            rtt_s=cell.rtt_s,
+            mbps=cell.mbps,
+            seed=asked[0].seed,
+            part="fsd",
+        )
+        | answers_figures(grid[cell, name].all)
+        for name in variants
+    ]
+
+
+def exit_goals(rows: Sequence[Row]) -> Iterator[Goal]:
+    """The cache misses less the more exits there are: the last against the first."""
+    rates = {row["variant"]: row["cache_miss_rate"] for row in rows}
+    counts = [name for name in rates if name.endswith(" exits") and rates[name] is not None]
+    if len(counts) > 1:
+        fallen = rates[counts[0]] - rates[counts[-1]]
+        yield Goal(
+            f"fsd: cache misses fewer with {counts[-1]} than with {counts[0]}",
+            fallen,
+            0.0,
+            "at least",
+        )
 
 
 def measure_variants(

@@ -15,7 +15,7 @@ from bench.report import Row, make_row, progress
 from bench.suite import Pacing
 from tandem.core.errors import InvalidArgument
 from tandem.netem.simulator import ModelTimes
-from tandem.policy.presets import Preset
+from tandem.policy.presets import Control, Preset
 from tandem.simulation.answer import Answered, Conditions, SimulatedPair, simulate_answer
 from tandem.simulation.rows import answers_figures, judged_acceptance, predicted_tpot_s
 
@@ -126,7 +126,11 @@ def measure_grid(
 
 
 def lengths_of(preset: Preset, draft_lengths: Sequence[int]) -> Iterator[Preset]:
-    """The preset with each draft length that it can take, each composition once."""
+    """The preset with each draft length that it can take, each composition once; alone where a
+    controller chooses."""
+    if preset.control is Control.WINDOW:
+        yield preset
+        return
     seen = set()
     for length in draft_lengths:
         chosen = preset.with_draft_length(length)

@@ -307,6 +307,11 @@ _STREAM = Preset(
     Uplink.IDS,
     Answer.TOKEN,
     control=Control.WINDOW,
+    # Branches ride along in the passes that draft the text: simulated on the demo pair, a tenth to
+    # a seventh more tokens per second; twice as many workers bring no more.
+    predraft=Predraft.LIKELY_OUTCOMES,
+    predraft_workers=8,
+    predraft_outcomes=32,
 )
 
 
@@ -336,7 +341,7 @@ def _presets() -> Mapping[str, Preset]:
             Uplink.SPARSE_LAWS,
             Answer.TOKEN,
             uplink_precision="float16",
-            truncation=Truncation(top_k=64),
+            truncation=Truncation(top_k=320),
         ),
         _PICOSPEC,
         replace(_PICOSPEC, name="picospec-top-k", answer=Answer.TOP_K),
@@ -357,7 +362,7 @@ def _presets() -> Mapping[str, Preset]:
             acceptance=Acceptance.REJECTION,
             uplink=Uplink.SPARSE_LAWS,
             uplink_precision="float16",
-            truncation=Truncation(top_k=64),
+            truncation=Truncation(top_k=320),
         ),
         Preset("coupled", _stop_and_wait(4), Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
         Preset(

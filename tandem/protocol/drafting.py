@@ -206,7 +206,8 @@ class Drafting:
         sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""
         frames: list[Draft] = []
         while self.in_flight.unsent:
-            left = self.schedule.chunk - self._chunk_sent
+            # A window that was closed still lets out what had been drafted for this outcome.
+            left = max(1, self.schedule.chunk) - self._chunk_sent
             piece = self.in_flight.next_chunk(left)
             whole = len(piece) == left or self.draftable < 1 or self._chunk_s >= budget_s
             if not whole and not self.schedule.token_by_token:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tandem.core.laws import Sampling
+from tandem.core.truncation import NO_TRUNCATION
 from tandem.netem.link_model import link_from
 from tandem.netem.simulator import ModelTimes, Simulated
 from tandem.policy.presets import Predraft, PredraftOrder, Preset, Schedule
@@ -95,6 +96,21 @@ def test_branches_are_drafted_beside_a_window_that_has_room() -> None:
         misses += with_it.stats.predraft_misses
     assert misses < 0.35 * (hits + misses)
     assert beside_s < 0.92 * plain_s
+
+
+def test_a_window_that_closes_lets_out_what_was_drafted_before() -> None:
+    """A poor draft model far away: the controller closes the window again and again, branches of
+    which an outcome comes all the same are sent."""
+    models = model_pair(20, sharpness=3.0, noise=0.6)
+    slow = ModelTimes(draft_s=0.060, verify_first_s=0.072, verify_further_s=0.003)
+    for name in ("stream", "stream-rejection"):
+        chosen = preset(name, truncation=NO_TRUNCATION)
+        for seed in range(6):
+            done = run(chosen, models, seed, max_tokens=40, link=link_from(0.3), times=slow)
+            assert len(done.token_ids) == 40
+            if name == "stream":
+                alone = run(preset("ar"), models, seed, max_tokens=40, link=link_from(0.3))
+                assert done.token_ids == alone.token_ids
 
 
 def test_an_expected_outcome_is_in_flight_at_once() -> None:

@@ -57,7 +57,7 @@ def test_far_away_it_beats_a_cloud_that_waits() -> None:
     assert duration_s(stream, 1, 0.3) < 0.8 * duration_s(waiting, 1, 0.3)
 
 
-def test_the_controller_is_as_good_as_the_best_fixed_window() -> None:
+def test_the_controller_is_within_a_twentieth_of_the_best_fixed_window() -> None:
     for rtt_s in (0.0, 0.1):
         for noise in (0, 1):
             best = min(
@@ -66,7 +66,7 @@ def test_the_controller_is_as_good_as_the_best_fixed_window() -> None:
                 )
                 for length in (2, 4, 8)
             )
-            assert duration_s(preset("stream"), noise, rtt_s) < 1.03 * best
+            assert duration_s(preset("stream"), noise, rtt_s) < 1.05 * best
 
 
 def test_the_objective_trades_passes_for_time() -> None:

@@ -8,7 +8,12 @@ import pytest
 
 from bench.machine import this_machine
 from bench.methods import cost_table, draw, speedup_table
-from bench.methods_ablations import picospec_variants, sweep_goal, truncation_sweep
+from bench.methods_ablations import (
+    exit_goals,
+    picospec_variants,
+    sweep_goal,
+    truncation_sweep,
+)
 from bench.methods_goals import grid_goals, share_won, speedups
 from bench.methods_grid import (
     CELLS,
@@ -138,6 +143,24 @@ def test_a_sweep_keeps_to_the_theorem(pair: SimulatedPair) -> None:
     assert masses[-1] == pytest.approx(1.0)
     assert rows[-1]["acceptance_change"] == pytest.approx(0.0, abs=1e-6)
     assert rows[0]["uplink_bytes_per_token"] < rows[-1]["uplink_bytes_per_token"]
+
+
+def test_more_exits_must_miss_less() -> None:
+    def verdict(*rates: float | None) -> list[bool]:
+        names = ("no exits", "1 exits", "2 exits")
+        rows = [
+            {"variant": name, "cache_miss_rate": rate}
+            for name, rate in zip(names, rates, strict=True)
+        ]
+        return [goal.met for goal in exit_goals(rows)]
+
+    assert verdict(None, 0.6, 0.4) == [True]
+    assert verdict(None, 0.4, 0.6) == [False]
+    assert verdict(None, 0.4, None) == []
+
+
+def test_a_controller_chooses_for_itself() -> None:
+    assert list(lengths_of(PRESETS["stream"], (1, 2, 4))) == [PRESETS["stream"]]
 
 
 def test_efficiency_is_the_worst_of_each_preset() -> None:
