@@ -341,7 +341,7 @@ def _presets() -> Mapping[str, Preset]:
             Uplink.SPARSE_LAWS,
             Answer.TOKEN,
             uplink_precision="float16",
-            truncation=Truncation(top_k=320),
+            truncation=Truncation(top_k=64),
         ),
         _PICOSPEC,
         replace(_PICOSPEC, name="picospec-top-k", answer=Answer.TOP_K),
@@ -362,7 +362,7 @@ def _presets() -> Mapping[str, Preset]:
             acceptance=Acceptance.REJECTION,
             uplink=Uplink.SPARSE_LAWS,
             uplink_precision="float16",
-            truncation=Truncation(top_k=320),
+            truncation=Truncation(top_k=64),
         ),
         Preset("coupled", _stop_and_wait(4), Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
         Preset(

@@ -68,7 +68,14 @@ WORK = Work(0.5, 0.25, 3, 9, 4)
 def told(preset: Preset) -> Preset:
     """As the cloud hears of it: how the edge drafts and sends is the edge's own business."""
     schedule = replace(preset.schedule, chunk=preset.schedule.window, token_by_token=False)
-    return replace(preset, schedule=schedule, predraft=Predraft.OFF, control=Control.FIXED)
+    return replace(
+        preset,
+        schedule=schedule,
+        predraft=Predraft.OFF,
+        predraft_workers=PRESETS["ar"].predraft_workers,
+        predraft_outcomes=PRESETS["ar"].predraft_outcomes,
+        control=Control.FIXED,
+    )
 
 
 def opening(preset: str) -> Open:
