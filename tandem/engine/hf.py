@@ -103,10 +103,11 @@ class HuggingFaceEngine:
     def _passes(self, batch: Sequence[Segment]) -> list[list[int]]:
         """Which segments share a pass. Where weights are laid out for single rows, few and many
         rows are multiplied differently, so that a prompt must not share one with single tokens."""
-        numbers = range(len(batch))
-        few = [number for number in numbers if len(batch[number].token_ids) <= FEW_ROWS]
-        many = [number for number in numbers if number not in few]
-        passes = [many, few] if self._single_rows else [list(numbers)]
+        if not self._single_rows:
+            return [list(range(len(batch)))] if batch else []
+        passes: tuple[list[int], list[int]] = ([], [])
+        for number, segment in enumerate(batch):
+            passes[len(segment.token_ids) <= FEW_ROWS].append(number)
         return [numbers for numbers in passes if numbers]
 
     def _pass(

@@ -7,18 +7,17 @@ naming the field; what it returns is safe to hand to the state machines. Must no
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from tandem.core.codecs import Precision, law_from_bytes, law_to_bytes
 from tandem.core.errors import InvalidArgument
-from tandem.core.laws import Array, Sampling
+from tandem.core.laws import Array
 from tandem.core.sparse_answer import SparseAnswer
 from tandem.core.sparse_laws import sparse_law_from_bytes, sparse_law_to_bytes
 from tandem.core.tokens import check_token_ids
-from tandem.core.truncation import Truncation
-from tandem.policy.presets import Acceptance, Answer, PredraftOrder, Preset, Schedule, Uplink
+from tandem.policy.presets import Preset, Uplink
 from tandem.protocol.cloud import CloudModel
 from tandem.protocol.messages import (
     Cancel,
@@ -40,34 +39,9 @@ from tandem.protocol.messages import (
     Verdict,
     Work,
 )
+from tandem.rpc.convert_open import open_from_proto, open_to_proto
 from tandem_api.common.v1 import sampling_pb2
 from tandem_api.verifier.v1 import verifier_pb2 as pb
-
-_ACCEPTANCE = {
-    Acceptance.REJECTION: pb.ACCEPTANCE_RULE_REJECTION,
-    Acceptance.SHARED_NOISE: pb.ACCEPTANCE_RULE_SHARED_NOISE,
-}
-_UPLINK = {
-    Uplink.FULL_LAWS: pb.UPLINK_PAYLOAD_FULL_LAWS,
-    Uplink.SPARSE_LAWS: pb.UPLINK_PAYLOAD_SPARSE_LAWS,
-    Uplink.PROBABILITIES: pb.UPLINK_PAYLOAD_PROBABILITIES,
-    Uplink.IDS: pb.UPLINK_PAYLOAD_IDS,
-}
-_ANSWER = {
-    Answer.TOKEN: pb.REJECTION_ANSWER_TOKEN,
-    Answer.FULL_LAW: pb.REJECTION_ANSWER_FULL_LAW,
-    Answer.LOSSLESS_SPARSE: pb.REJECTION_ANSWER_LOSSLESS_SPARSE,
-    Answer.TOP_K: pb.REJECTION_ANSWER_TOP_K,
-}
-_EARLY_ORDER = {
-    PredraftOrder.CONFIDENCE: pb.EARLY_ORDER_CONFIDENCE,
-    PredraftOrder.FIFO: pb.EARLY_ORDER_FIFO,
-    PredraftOrder.RANDOM: pb.EARLY_ORDER_RANDOM,
-}
-_PRECISION: dict[Precision, pb.Precision.ValueType] = {
-    "float32": pb.PRECISION_FLOAT32,
-    "float16": pb.PRECISION_FLOAT16,
-}
 
 
 class _Model(Protocol):
@@ -98,17 +72,6 @@ def describe_model(
     )
 
 
-def sampling_to_proto(sampling: Sampling) -> sampling_pb2.Sampling:
-    return sampling_pb2.Sampling(
-        temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
-    )
-
-
-def sampling_from_proto(message: sampling_pb2.Sampling) -> Sampling:
-    """Range checks follow where the vocabulary is known (`Sampling.validate`)."""
-    return Sampling(message.temperature, message.top_k, message.top_p)
-
-
 class EdgeCodec:
     """The edge's end of one stream: encodes its frames, decodes the cloud's."""
 
@@ -122,7 +85,7 @@ class EdgeCodec:
         )
         match message:
             case Open():
-                frame.open.CopyFrom(_open_to_proto(message))
+                frame.open.CopyFrom(open_to_proto(message))
             case Draft():
                 _fill_draft(frame.draft, message, self._preset)
             case Recovered():
@@ -227,7 +190,7 @@ class CloudCodec:
         head = (frame.session, frame.epoch, frame.base, frame.prefix)
         match frame.WhichOneof("message"):
             case "open":
-                opening = _open_from_proto(head, frame.open)
+                opening = open_from_proto(head, frame.open)
                 self._precision = opening.preset.uplink_precision
                 return opening
             case "draft":
@@ -390,84 +353,3 @@ def _sparse_from_proto(proto: pb.SparseAnswer) -> SparseAnswer:
         np.array(proto.tail_ids, dtype=np.int64),
         np.array(proto.tail_probabilities, dtype=np.float32),
     )
-
-
-def _open_to_proto(opening: Open) -> pb.Open:
-    preset, schedule = opening.preset, opening.preset.schedule
-    return pb.Open(
-        vocabulary_hash=opening.vocabulary_hash,
-        vocabulary_size=opening.vocabulary_size,
-        prompt_ids=opening.prompt_ids,
-        committed_ids=opening.committed_ids,
-        sampling=sampling_to_proto(opening.sampling),
-        seed=opening.seed,
-        max_tokens=opening.max_tokens,
-        ignore_eos=opening.ignore_eos,
-        preset=preset.name,
-        acceptance=_ACCEPTANCE[preset.acceptance],
-        uplink=_UPLINK[preset.uplink],
-        uplink_precision=_PRECISION[preset.uplink_precision],
-        answer=_ANSWER[preset.answer],
-        answer_top=preset.answer_top,
-        answer_tail_draws=preset.answer_tail_draws,
-        window=schedule.window,
-        verify_on_arrival=schedule.verify_on_arrival,
-        decode_when_idle=schedule.decode_when_idle,
-        bonus=schedule.bonus,
-        images=opening.images,
-        draft_top_k=preset.truncation.top_k,
-        draft_top_p=preset.truncation.top_p,
-        idle_weight=preset.idle_weight,
-        exits=preset.exits,
-        exit_order=_EARLY_ORDER[preset.exit_order],
-        expansion=preset.expansion,
-        with_replacement=preset.with_replacement,
-    )
-
-
-def _open_from_proto(head: tuple[int, int, int, int], opening: pb.Open) -> Open:
-    schedule = Schedule(
-        window=opening.window,
-        chunk=opening.window,
-        verify_on_arrival=opening.verify_on_arrival,
-        bonus=opening.bonus,
-        decode_when_idle=opening.decode_when_idle,
-    )
-    preset = Preset(
-        name=opening.preset,
-        schedule=schedule,
-        acceptance=_choice(_ACCEPTANCE, opening.acceptance, "acceptance"),
-        uplink=_choice(_UPLINK, opening.uplink, "uplink"),
-        answer=_choice(_ANSWER, opening.answer, "answer"),
-        uplink_precision=_choice(_PRECISION, opening.uplink_precision, "uplink_precision"),
-        answer_top=opening.answer_top,
-        answer_tail_draws=opening.answer_tail_draws,
-        truncation=Truncation(opening.draft_top_k, opening.draft_top_p),
-        idle_weight=opening.idle_weight,
-        exits=opening.exits,
-        exit_order=_choice(
-            _EARLY_ORDER, opening.exit_order or pb.EARLY_ORDER_CONFIDENCE, "exit_order"
-        ),
-        expansion=tuple(opening.expansion),
-        with_replacement=opening.with_replacement,
-    )
-    return Open(
-        *head,
-        vocabulary_hash=opening.vocabulary_hash,
-        vocabulary_size=opening.vocabulary_size,
-        prompt_ids=tuple(opening.prompt_ids),
-        committed_ids=tuple(opening.committed_ids),
-        sampling=sampling_from_proto(opening.sampling),
-        seed=opening.seed,
-        max_tokens=opening.max_tokens,
-        ignore_eos=opening.ignore_eos,
-        preset=preset,
-        images=tuple(opening.images),
-    )
-
-
-def _choice(table: dict[Any, Any], number: int, field: str) -> Any:
-    for choice, value in table.items():
-        if value == number:
-            return choice
-    raise InvalidArgument(field, f"unknown value {number}")

@@ -15,7 +15,7 @@ from tandem.core.laws import Sampling
 from tandem.policy.overrides import MAX_OVERRIDE_CHARACTERS, MAX_OVERRIDES, with_overrides
 from tandem.policy.presets import Preset, find_preset
 from tandem.protocol.liveness import LostCloud
-from tandem.rpc.convert_verifier import sampling_from_proto, sampling_to_proto
+from tandem.rpc.convert_open import sampling_from_proto, sampling_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.common.v1 import sampling_pb2
 

@@ -15,7 +15,8 @@ from tandem.core.codecs import law_to_bytes
 from tandem.core.prefix import EMPTY_PREFIX, extend_prefix
 from tandem.policy.presets import PRESETS
 from tandem.protocol.messages import Open
-from tandem.rpc.convert_verifier import EdgeCodec, sampling_from_proto
+from tandem.rpc.convert_open import sampling_from_proto
+from tandem.rpc.convert_verifier import EdgeCodec
 from tandem_api.common.v1 import sampling_pb2
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
