@@ -66,7 +66,7 @@ def run(report: Report, models: Models, real: bool = False) -> None:
     report.notes += [
         f"Virtual time through the real state machines: {len(asked)} answers of {max_tokens} "
         "tokens per cell and preset, step times declared, laws and messages of the demo pair, "
-        "whole laws padded to a vocabulary of 32,000.",
+        "whole laws padded to a vocabulary of 151,936.",
         "predicted_tpot_s: the preset's cost model, given the acceptance of the judged drafts.",
     ]
 

@@ -1,7 +1,7 @@
 """Every preset over hardware, round trips and bandwidths, in virtual time through the machines.
 
 Step times are declared; laws are the demo pair's, messages those of the wire, whole laws padded to
-a vocabulary of 32,000. One prompt and seed are taken through the whole grid before the next, so
+a vocabulary of 151,936. One prompt and seed are taken through the whole grid before the next, so
 that what the models say is computed once. Must not import grpc.
 """
 
@@ -26,7 +26,7 @@ HARDWARE = {
 }
 RTTS_S = (0.0, 0.030, 0.100, 0.300)
 RATES_MBPS = (10.0, 100.0)
-VOCABULARY = 32_000
+VOCABULARY = 151_936
 DRAFT_LENGTHS = (1, 2, 3, 4, 6, 8, 10)
 
 

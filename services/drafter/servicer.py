@@ -198,9 +198,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     def _edge_request(self, request: GenerationRequest, images: ImagePrompt) -> EdgeRequest:
         """Tokenised and checked against the draft model."""
         engine = self._engine
-        preset = request.composed_preset()
+        preset = request.composed_preset(engine.vocabulary_size)
         request.sampling.validate(engine.vocabulary_size)
-        preset.truncation.validate(engine.vocabulary_size)
         prompt_ids = images.placed(self._prompt_ids(request))
         if not prompt_ids:
             raise InvalidArgument("prompt", "is empty")

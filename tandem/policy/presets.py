@@ -191,6 +191,12 @@ class Preset:
         windows = self.schedule.window // self.schedule.chunk
         return replace(self, schedule=replace(self.schedule, window=windows * length, chunk=length))
 
+    def fitted(self, vocabulary_size: int) -> Preset:
+        """The same method where its draft law may keep no more tokens than there are."""
+        if self.truncation.top_k <= vocabulary_size:
+            return self
+        return replace(self, truncation=replace(self.truncation, top_k=vocabulary_size))
+
     def with_expansion(self, expansion: tuple[int, ...]) -> Preset:
         """The same rules over trees of that expansion, in stop and wait."""
         layers = len(expansion)
@@ -341,7 +347,7 @@ def _presets() -> Mapping[str, Preset]:
             Uplink.SPARSE_LAWS,
             Answer.TOKEN,
             uplink_precision="float16",
-            truncation=Truncation(top_k=64),
+            truncation=Truncation(top_k=320),
         ),
         _PICOSPEC,
         replace(_PICOSPEC, name="picospec-top-k", answer=Answer.TOP_K),
@@ -352,7 +358,7 @@ def _presets() -> Mapping[str, Preset]:
             Uplink.SPARSE_LAWS,
             Answer.TOKEN,
             uplink_precision="float16",
-            truncation=Truncation(top_k=64),
+            truncation=Truncation(top_k=320),
             expansion=(2, 2, 2),
         ),
         _STREAM,
@@ -362,7 +368,7 @@ def _presets() -> Mapping[str, Preset]:
             acceptance=Acceptance.REJECTION,
             uplink=Uplink.SPARSE_LAWS,
             uplink_precision="float16",
-            truncation=Truncation(top_k=64),
+            truncation=Truncation(top_k=320),
         ),
         Preset("coupled", _stop_and_wait(4), Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
         Preset(

@@ -13,7 +13,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.images import check_image_bytes
 from tandem.core.laws import Sampling
 from tandem.policy.overrides import MAX_OVERRIDE_CHARACTERS, MAX_OVERRIDES, with_overrides
-from tandem.policy.presets import Preset, find_preset
+from tandem.policy.presets import MAX_VOCABULARY_SIZE, Preset, find_preset
 from tandem.protocol.liveness import LostCloud
 from tandem.rpc.convert_open import sampling_from_proto, sampling_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -74,9 +74,9 @@ class GenerationRequest:
     ignore_eos: bool = False
     images: tuple[bytes, ...] = ()
 
-    def composed_preset(self) -> Preset:
-        """The preset with the request's overrides, validated."""
-        preset = find_preset(self.preset)
+    def composed_preset(self, vocabulary_size: int = MAX_VOCABULARY_SIZE) -> Preset:
+        """The preset, fitted to the vocabulary, with the request's overrides, validated."""
+        preset = find_preset(self.preset).fitted(vocabulary_size)
         if self.expansion:
             preset = preset.with_expansion(self.expansion)
         if self.draft_length is not None:
@@ -93,6 +93,7 @@ class GenerationRequest:
         preset = replace(preset, truncation=replace(preset.truncation, **cuts))
         preset = with_overrides(preset, self.overrides)
         preset.validate()
+        preset.truncation.validate(vocabulary_size)
         return preset
 
 

@@ -14,9 +14,14 @@ from tandem.engine.base import Engine
 from tandem.netem.link_model import link_from
 from tandem.netem.simulator import ModelTimes, simulate
 from tandem.policy.presets import Preset
+from tandem.protocol.liveness import LivenessTimes
 from tandem.protocol.outputs import EdgeRequest, EdgeStats
 from tandem.simulation.pair_laws import EngineLaws, ExitLaws, LawOf
 from tandem.simulation.wire_sizes import WireSizes
+
+NEVER_LOST = LivenessTimes(dead_after_s=3600.0, give_up_after_s=3600.0)
+"""These links are not cut. A padded law takes longer to travel than the machine, which knows the
+size of its own, waits for a sign of life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,7 @@ def simulate_answer(
     seed: int,
 ) -> Answered:
     """An answer of exactly `max_tokens` tokens. InvalidArgument names a bad setting."""
+    preset = preset.fitted(pair.vocabulary_size)
     preset.validate()
     if not prompt_ids:
         raise InvalidArgument("prompt", "has no tokens")
@@ -122,6 +128,7 @@ def simulate_answer(
         pair.target_law,
         link_from(conditions.rtt_s, conditions.mbps, conditions.jitter_s, seed),
         conditions.times,
+        liveness_times=NEVER_LOST,
         size_of=sizes.size_of,
         exit_laws=pair.exit_laws,
         exit_depths=pair.exit_depths or None,

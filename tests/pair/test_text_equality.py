@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,23 @@ async def test_texts_equal_the_cloud_s_own(
         case for case, got, want in zip(cases, drafted, expected, strict=True) if got != want
     ]
     assert not different, f"{len(different)} of {len(cases)} differ, the first is {different[0]}"
+
+
+async def test_sessions_of_different_presets_share_a_verifier(pair: ModelPair) -> None:
+    """Every text that timing does not decide is the one of a session on its own."""
+    (text,) = prompts(1)
+    requests = [
+        replace(request(text, name, None, Sampling()), max_tokens=40)
+        for name, preset in PRESETS.items()
+        if not preset.judges_by_timing
+    ]
+    async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
+        alone = [(await client.generate(asked)).token_ids for asked in requests]
+        together = await token_ids(client, requests)
+    assert len(requests) >= 8
+    different = [
+        asked.preset
+        for asked, want, got in zip(requests, alone, together, strict=True)
+        if tuple(want) != got
+    ]
+    assert not different

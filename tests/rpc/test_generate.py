@@ -170,6 +170,11 @@ def _resident_bytes() -> int:
         (GenerationRequest("a", draft_length=65), "INVALID_ARGUMENT", "draft_length"),
         (GenerationRequest("a", answer_top=5000), "INVALID_ARGUMENT", "answer_top"),
         (
+            GenerationRequest("a", "tslt", draft_top_k=VOCABULARY + 1),
+            "INVALID_ARGUMENT",
+            "draft_top_k",
+        ),
+        (
             GenerationRequest("a", sampling=Sampling(float("nan"))),
             "INVALID_ARGUMENT",
             "temperature",

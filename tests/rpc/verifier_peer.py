@@ -68,9 +68,9 @@ def opening(
         seed=3,
         max_tokens=max_tokens,
         ignore_eos=True,
-        preset=PRESETS[preset],
+        preset=PRESETS[preset].fitted(VOCABULARY),
     )
-    frame = EdgeCodec(VOCABULARY, PRESETS[preset]).encode(message)
+    frame = EdgeCodec(VOCABULARY, message.preset).encode(message)
     for name, value in changes.items():
         if name == "sampling":
             frame.open.sampling.CopyFrom(value)

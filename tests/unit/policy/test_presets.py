@@ -151,6 +151,13 @@ def test_a_draft_length_keeps_the_number_of_chunks() -> None:
     assert PRESETS["ar"].with_draft_length(7) == PRESETS["ar"]
 
 
+def test_a_preset_s_own_cut_fits_any_vocabulary() -> None:
+    tslt = PRESETS["tslt"]
+    assert tslt.fitted(64) == replace(tslt, truncation=replace(tslt.truncation, top_k=64))
+    assert tslt.fitted(32_000) is tslt
+    assert PRESETS["dsd"].fitted(64) is PRESETS["dsd"]
+
+
 @pytest.mark.parametrize(
     ("length", "expansion"),
     [
