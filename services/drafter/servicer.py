@@ -26,7 +26,7 @@ from tandem.engine.jobs import EngineThread
 from tandem.policy.presets import PRESETS
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.liveness import Liveness, LivenessTimes
-from tandem.protocol.outputs import Commit, EdgeRequest, EdgeStats
+from tandem.protocol.outputs import Commit, EdgeRequest
 from tandem.rpc.admission import Admission
 from tandem.rpc.channels import open_channel
 from tandem.rpc.convert_verifier import EdgeCodec, describe_model
@@ -78,8 +78,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._limits = limits
         self._metrics = metrics
         self._admission = Admission(limits.max_sessions, limits.kv_budget_bytes)
-        self._thread = EngineThread(engine, "drafter-engine")
         series = metrics.engine(engine.model_name)
+        self._thread = EngineThread(engine, "drafter-engine", series.passed)
+        series.kv_budget_bytes.set(limits.kv_budget_bytes)
         series.sessions_open.set_function(lambda: self._admission.sessions)
         series.kv_bytes.set_function(lambda: self._admission.kv_bytes)
         series.queue_depth.set_function(lambda: self._thread.waiting)
@@ -177,7 +178,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 self._farewells,
             )
             await self._relay(context, session, text)
-        self._count(request, machine.stats, traffic)
+        self._count(request, machine, traffic)
 
     async def _relay(self, context: Context, session: DrafterSession, text: AnswerText) -> None:
         """Commits to the caller, until the end or the caller's cancel."""
@@ -245,11 +246,14 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
 
         return open_stream
 
-    def _count(self, request: GenerationRequest, stats: EdgeStats, traffic: Traffic) -> None:
+    def _count(self, request: GenerationRequest, machine: EdgeMachine, traffic: Traffic) -> None:
+        stats = machine.stats
         series = self._metrics.method(request.preset, self._engine.model_name)
         series.drafts.inc(stats.rounds)
         series.draft_tokens.inc(stats.drafted)
         series.accepted_tokens.inc(stats.accepted)
+        series.target_passes.inc(stats.target_passes)
+        series.draft_window.observe(machine.drafting.schedule.window)
         series.uplink_bytes.inc(traffic.uplink_bytes)
         series.downlink_bytes.inc(traffic.downlink_bytes)
         series.link_lost.inc(stats.links_lost)

@@ -58,8 +58,9 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._open_timeout_s = limits.open_timeout_s
         self._admission = Admission(limits.max_sessions, limits.kv_budget_bytes)
         self._metrics = metrics
-        self._thread = EngineThread(engine, "verifier-engine")
         series = metrics.engine(engine.model_name)
+        self._thread = EngineThread(engine, "verifier-engine", series.passed)
+        series.kv_budget_bytes.set(limits.kv_budget_bytes)
         series.sessions_open.set_function(lambda: self._admission.sessions)
         series.kv_bytes.set_function(lambda: self._admission.kv_bytes)
         series.queue_depth.set_function(lambda: self._thread.waiting)

@@ -31,6 +31,9 @@ TOKEN_BUCKETS_S = (
 )
 """One token, one forward pass or one round trip: half a millisecond to a stalled link."""
 
+COUNT_BUCKETS = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+"""Small whole numbers: tokens of a window, jobs of a pass."""
+
 REQUEST_BUCKETS_S = (
     *(0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0),
     *(7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
@@ -138,6 +141,17 @@ class MethodSeries(Series):
     accepted_tokens = Metric(
         Counter, "spec_decode_num_accepted_tokens_total", "Draft tokens accepted."
     )
+    target_passes = Metric(
+        Counter,
+        "spec_decode_num_target_passes_total",
+        "Passes of the target model spent on these requests, by the cloud's own count.",
+    )
+    draft_window = Metric(
+        Histogram,
+        "draft_window_tokens",
+        "Draft tokens that may be in flight, as the schedule stood when a request ended.",
+        buckets=COUNT_BUCKETS,
+    )
     early_verdicts = Metric(Counter, "early_verdicts_total", "Verdicts of early exits heard.")
     predraft_hits = Metric(
         Counter, "predraft_hits_total", "Outcomes of verdicts that had been drafted for."
@@ -187,14 +201,35 @@ class EngineSeries(Series):
     LABELS = ("model_name", "side")
 
     kv_bytes = Metric(Gauge, "kv_bytes", "KV memory held by sessions.")
+    kv_budget_bytes = Metric(Gauge, "kv_budget_bytes", "KV memory that sessions may hold.")
     sessions_open = Metric(Gauge, "sessions_open", "Open engine sessions.")
     queue_depth = Metric(Gauge, "queue_depth", "Forward passes waiting for the engine.")
+    batch_size = Metric(
+        Histogram, "batch_size", "Jobs that shared a forward pass.", buckets=COUNT_BUCKETS
+    )
+    engine_pass = Metric(
+        Histogram,
+        "engine_pass_seconds",
+        "One packed forward pass of the engine.",
+        buckets=TOKEN_BUCKETS_S,
+    )
+
+    def passed(self, pass_s: float, jobs: int) -> None:
+        """Count one forward pass that `jobs` jobs shared; may be called from any thread."""
+        self.engine_pass.observe(pass_s)
+        self.batch_size.observe(jobs)
 
 
 class SchedulerSeries(Series):
-    """The scheduler of one process."""
+    """The scheduler of one process: what it decided, and the ΔZ that said so."""
 
     LABELS = ("side",)
+
+    gain = Metric(
+        Gauge,
+        "scheduler_gain_seconds",
+        "The last decision's delta Z: seconds a token that moving to the other side saves.",
+    )
 
     decisions = Metric(
         Counter, "scheduler_decisions_total", "Decisions taken, by reason.", more=("reason",)
@@ -204,6 +239,28 @@ class SchedulerSeries(Series):
         """Count one decision taken for `reason`: a fixed word, never free text."""
         admitted = self._metrics.admit("reason", reason)
         SchedulerSeries.decisions.child(self, reason=admitted).inc()
+
+
+class MeasuredSideSeries(Series):
+    """What a scheduler takes a side to be like: the inputs of its ΔZ. `side` is the measured one,
+    whichever side measures."""
+
+    LABELS = ("side",)
+
+    decode = Metric(Gauge, "scheduler_decode_seconds", "Decoding of one draft token at this side.")
+    transfer = Metric(
+        Gauge,
+        "scheduler_transfer_seconds",
+        "The way of a draft from this side to the other; both sides' sum is the round trip.",
+    )
+    acceptance = Metric(
+        Gauge, "scheduler_acceptance_ratio", "Share of this side's drafts that are accepted."
+    )
+    bandwidth = Metric(
+        Gauge,
+        "scheduler_bandwidth_bytes_per_second",
+        "Bandwidth from this side to the other.",
+    )
 
 
 class RetrieverSeries(Series):
@@ -229,6 +286,16 @@ class RetrieverSeries(Series):
         RetrieverSeries.ingests.child(self, outcome=admitted).inc()
 
 
+ALL_SERIES: tuple[type[Series], ...] = (
+    MethodSeries,
+    EngineSeries,
+    SchedulerSeries,
+    MeasuredSideSeries,
+    RetrieverSeries,
+)
+"""Every kind of series there is; a metric of another class would not be exported."""
+
+
 class Metrics:
     """All metrics of one process, registered once. `side` labels everything it writes.
 
@@ -242,7 +309,7 @@ class Metrics:
         self.side: Side = side
         self.families: Mapping[str, object] = {
             metric.name: metric.make_family(registry, series.LABELS)
-            for series in (MethodSeries, EngineSeries, SchedulerSeries, RetrieverSeries)
+            for series in ALL_SERIES
             for metric in vars(series).values()
             if isinstance(metric, Metric)
         }
@@ -268,6 +335,10 @@ class Metrics:
     def scheduler(self) -> SchedulerSeries:
         """The series of this process's scheduler."""
         return SchedulerSeries(self, {"side": self.side})
+
+    def measured_side(self, side: Side) -> MeasuredSideSeries:
+        """The series of what this process's scheduler holds of `side`."""
+        return MeasuredSideSeries(self, {"side": side})
 
     def retriever(self) -> RetrieverSeries:
         """The series of this process's documents."""

@@ -297,8 +297,14 @@ async def test_metrics_count_what_happened() -> None:
             == generated.summary.accepted
         )
         assert value("tandem_uplink_bytes_total", labels) == generated.summary.uplink_bytes
+        passes = value("tandem_spec_decode_num_target_passes_total", labels)
+        assert passes == generated.summary.target_passes > 0
+        assert value("tandem_draft_window_tokens_sum", labels) == PRESETS["dssd"].schedule.window
         engine = {"model_name": "scripted", "side": "cloud"}
         gauge = suite.cloud_metrics.registry.get_sample_value
+        engine_passes = gauge("tandem_engine_pass_seconds_count", engine)
+        assert engine_passes == gauge("tandem_batch_size_sum", engine) == passes
+        assert gauge("tandem_kv_budget_bytes", engine)
         async with asyncio.timeout(IDLE_S):
             while gauge("tandem_sessions_open", engine) != 0:
                 await asyncio.sleep(0.005)

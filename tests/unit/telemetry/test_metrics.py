@@ -24,6 +24,8 @@ PUBLISHED = {
     "tandem_spec_decode_num_drafts_total": ("counter", METHOD),
     "tandem_spec_decode_num_draft_tokens_total": ("counter", METHOD),
     "tandem_spec_decode_num_accepted_tokens_total": ("counter", METHOD),
+    "tandem_spec_decode_num_target_passes_total": ("counter", METHOD),
+    "tandem_draft_window_tokens": ("histogram", METHOD),
     "tandem_draft_step_seconds": ("histogram", METHOD),
     "tandem_verify_step_seconds": ("histogram", METHOD),
     "tandem_round_trip_seconds": ("histogram", METHOD),
@@ -36,9 +38,17 @@ PUBLISHED = {
     "tandem_predraft_misses_total": ("counter", METHOD),
     "tandem_aggregation_side": ("gauge", METHOD),
     "tandem_kv_bytes": ("gauge", ENGINE),
+    "tandem_kv_budget_bytes": ("gauge", ENGINE),
     "tandem_sessions_open": ("gauge", ENGINE),
     "tandem_queue_depth": ("gauge", ENGINE),
+    "tandem_batch_size": ("histogram", ENGINE),
+    "tandem_engine_pass_seconds": ("histogram", ENGINE),
     "tandem_scheduler_decisions_total": ("counter", {"side", "reason"}),
+    "tandem_scheduler_gain_seconds": ("gauge", {"side"}),
+    "tandem_scheduler_decode_seconds": ("gauge", {"side"}),
+    "tandem_scheduler_transfer_seconds": ("gauge", {"side"}),
+    "tandem_scheduler_acceptance_ratio": ("gauge", {"side"}),
+    "tandem_scheduler_bandwidth_bytes_per_second": ("gauge", {"side"}),
     "tandem_documents": ("gauge", {"side"}),
     "tandem_document_chunks": ("gauge", {"side"}),
     "tandem_search_seconds": ("histogram", {"side"}),
@@ -71,6 +81,7 @@ def touch_everything(metrics: Metrics) -> None:
         method.draft_step,
         method.verify_step,
         method.round_trip,
+        method.draft_window,
     ):
         histogram.observe(0.01)
     for counter in (
@@ -78,6 +89,7 @@ def touch_everything(metrics: Metrics) -> None:
         method.drafts,
         method.draft_tokens,
         method.accepted_tokens,
+        method.target_passes,
         method.uplink_bytes,
         method.downlink_bytes,
         method.link_lost,
@@ -92,9 +104,15 @@ def touch_everything(metrics: Metrics) -> None:
     method.aggregating_at("cloud").inc()
     method.request_ended("OK")
     engine = metrics.engine("m")
-    for gauge in (engine.kv_bytes, engine.sessions_open, engine.queue_depth):
+    engine.passed(0.01, 2)
+    scheduler, measured = metrics.scheduler(), metrics.measured_side("cloud")
+    scheduler.decided("bandwidth")
+    for gauge in (
+        *(engine.kv_bytes, engine.kv_budget_bytes, engine.sessions_open, engine.queue_depth),
+        *(measured.decode, measured.transfer, measured.acceptance, measured.bandwidth),
+        scheduler.gain,
+    ):
         gauge.set(1)
-    metrics.scheduler().decided("bandwidth")
 
 
 def test_the_published_names_kinds_and_labels(
