@@ -28,6 +28,7 @@ class Generated:
 
     preset: str = ""
     session: str = ""
+    prompt_tokens: int = 0
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     unverified: list[int] = field(default_factory=list)
@@ -37,8 +38,19 @@ class Generated:
     last_commit_s: float = 0.0
     summary: generation_pb2.Summary | None = None
 
+    def observe(self, answer: pb.GenerateResponse, elapsed_s: float) -> None:
+        """Take a message that arrived `elapsed_s` after the request was sent."""
+        match answer.WhichOneof("message"):
+            case "started":
+                self.begin(answer.started)
+            case "committed":
+                self.take(answer.committed, elapsed_s)
+            case "summary":
+                self.end(answer.summary, elapsed_s)
+
     def begin(self, started: pb.Started) -> None:
         self.session, self.preset = started.session, started.preset
+        self.prompt_tokens = started.prompt_tokens
 
     def take(self, committed: generation_pb2.Committed, elapsed_s: float) -> None:
         """Add committed tokens that arrived `elapsed_s` after the request was sent."""
@@ -93,14 +105,7 @@ class AggregatorClient:
         try:
             await call.write(start)
             while isinstance(answer := await call.read(), pb.GenerateResponse):
-                elapsed_s = time.perf_counter() - began_s
-                match answer.WhichOneof("message"):
-                    case "started":
-                        result.begin(answer.started)
-                    case "committed":
-                        result.take(answer.committed, elapsed_s)
-                    case "summary":
-                        result.end(answer.summary, elapsed_s)
+                result.observe(answer, time.perf_counter() - began_s)
                 yield result
             await _raise_unless_ok(call)
         except grpc.aio.AioRpcError as error:

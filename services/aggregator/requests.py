@@ -1,0 +1,228 @@
+"""Requests on their way through one drafter, whichever door they came in by.
+
+Invariant: every request ends in exactly one status, counted once; all doors share the slots; times
+are of this process's own clock. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, aclosing, suppress
+from typing import Any
+
+import grpc
+
+from services.aggregator.config import AggregatorSettings
+from services.aggregator.slots import Slots
+from tandem.core.errors import Unavailable
+from tandem.policy.presets import PRESETS
+from tandem.rpc.aggregator_client import Generated
+from tandem.rpc.channels import open_channel
+from tandem.rpc.generation import (
+    DEFAULT_PRESET,
+    GenerationRequest,
+    request_from_proto,
+    request_to_proto,
+)
+from tandem.rpc.status import Rejected, status_of
+from tandem.telemetry.logging import get_logger, log_context
+from tandem.telemetry.metrics import OTHER, MethodSeries, Metrics
+from tandem_api.aggregator.v1 import aggregator_pb2 as pb
+from tandem_api.common.v1 import generation_pb2
+from tandem_api.drafter.v1 import drafter_pb2, drafter_pb2_grpc
+
+log = get_logger(__name__)
+
+DESCRIBE_TIMEOUT_S = 5.0
+
+
+class Requests:
+    """Serves requests through one drafter; used on the event loop only."""
+
+    def __init__(self, settings: AggregatorSettings, metrics: Metrics) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._slots = Slots(settings.max_running, settings.max_waiting)
+        self._channel = open_channel(settings.drafter, settings.max_message_bytes)
+        self._drafter = drafter_pb2_grpc.DrafterServiceStub(self._channel)
+        self._leaving = False
+
+    @property
+    def open_requests(self) -> int:
+        return self._slots.running + self._slots.waiting
+
+    def going_away(self) -> None:
+        """Requests under way run to their end; new ones are refused."""
+        self._leaving = True
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def describe(self, timeout_s: float = DESCRIBE_TIMEOUT_S) -> pb.DescribeResponse:
+        """What the suite can do. Raises Rejected with the status."""
+        try:
+            described = await self._drafter.Describe(
+                drafter_pb2.DescribeRequest(), timeout=timeout_s
+            )
+        except grpc.aio.AioRpcError as error:
+            raise Rejected(error.code(), error.details() or "") from None
+        answer = pb.DescribeResponse(
+            draft=described.draft, cloud_error=described.cloud_error, presets=described.presets
+        )
+        if described.HasField("target"):
+            answer.target.CopyFrom(described.target)
+        return answer
+
+    async def stream(
+        self, request: GenerationRequest, timeout_s: float
+    ) -> AsyncIterator[Generated]:
+        """As `AggregatorClient.stream`, within this process: the growing result, after each
+        message. Raises InvalidArgument, ResourceExhausted, Unavailable or Rejected."""
+        began_s = time.perf_counter()
+        result = Generated()
+        async with aclosing(self.answers(request_to_proto(request), timeout_s)) as answers:
+            async for answer in answers:
+                result.observe(answer, time.perf_counter() - began_s)
+                yield result
+
+    async def answers(
+        self,
+        start: generation_pb2.Generation,
+        timeout_s: float | None = None,
+        cancel: Callable[[], Awaitable[None]] | None = None,
+    ) -> AsyncGenerator[pb.GenerateResponse]:
+        """What the caller is told, once there is a slot; closing the generator cancels the request.
+
+        A `cancel` that returns ends the answer with a summary; what it raises ends the request.
+        """
+        arrived_s = time.monotonic()
+        if self._leaving:
+            raise Unavailable("the aggregator is stopping")
+        series = self._metrics.method(_label(start.preset), "suite")
+        status = "CANCELLED"
+        try:
+            request_from_proto(start)
+            async with self._slots.slot(series.requests_waiting.track_inprogress()):
+                with series.requests_running.track_inprogress():
+                    relay = self._relay(start, timeout_s, cancel, _Timing(series, arrived_s))
+                    async with aclosing(relay) as answers:
+                        async for answer in answers:
+                            yield answer
+            status = "OK"
+        except Exception as error:
+            status = status_of(error)[0].name
+            raise
+        finally:
+            series.request_ended(status)
+
+    async def _relay(
+        self,
+        start: generation_pb2.Generation,
+        timeout_s: float | None,
+        cancel: Callable[[], Awaitable[None]] | None,
+        timing: _Timing,
+    ) -> AsyncGenerator[pb.GenerateResponse]:
+        """Pass the request to the drafter and its answer back; leaving cancels both."""
+        limit_s = self._settings.request_timeout_s
+        call = self._drafter.Generate(timeout=min(timeout_s or limit_s, limit_s))
+        cancelling = None if cancel is None else asyncio.create_task(_pass_cancel(cancel, call))
+        with ExitStack() as naming:
+            try:
+                await call.write(drafter_pb2.GenerateRequest(start=start))
+                async for answer in _drafter_answers(call):
+                    if answer.HasField("started"):
+                        session, preset = answer.started.session, answer.started.preset
+                        naming.enter_context(log_context(session=session, preset=preset))
+                        log.info("request started")
+                    timing.observe(answer)
+                    yield _translated(answer)
+            finally:
+                call.cancel()
+                if cancelling is not None:
+                    cancelling.cancel()
+                    await _raise_fault(cancelling)
+                log.info("request ended", tokens=timing.tokens, duration_s=timing.elapsed_s())
+
+
+class _Timing:
+    """TTFT, ITL, TPOT and end-to-end latency of one request, as its commits pass by."""
+
+    def __init__(self, series: MethodSeries, arrived_s: float) -> None:
+        self._series = series
+        self._arrived_s = arrived_s
+        self._first_s: float | None = None
+        self._last_s = arrived_s
+        self.tokens = 0
+
+    def elapsed_s(self) -> float:
+        return time.monotonic() - self._arrived_s
+
+    def observe(self, answer: drafter_pb2.GenerateResponse) -> None:
+        now = time.monotonic()
+        if answer.HasField("committed") and answer.committed.token_ids:
+            if self._first_s is None:
+                self._first_s = now
+                self._series.time_to_first_token.observe(now - self._arrived_s)
+            else:
+                self._series.inter_token_latency.observe(now - self._last_s)
+            self._last_s = now
+            self.tokens += len(answer.committed.token_ids)
+            self._series.tokens.inc(len(answer.committed.token_ids))
+        elif answer.HasField("summary"):
+            self._series.e2e_request_latency.observe(now - self._arrived_s)
+            if self._first_s is not None and answer.summary.tokens > 1:
+                tpot_s = (self._last_s - self._first_s) / (answer.summary.tokens - 1)
+                self._series.time_per_output_token.observe(tpot_s)
+
+
+def _label(preset: str) -> str:
+    """The preset that a request names, where it is one of ours."""
+    preset = preset or DEFAULT_PRESET
+    return preset if preset in PRESETS else OTHER
+
+
+async def _drafter_answers(call: Any) -> AsyncIterator[drafter_pb2.GenerateResponse]:
+    try:
+        while isinstance(answer := await call.read(), drafter_pb2.GenerateResponse):
+            yield answer
+        code, details = await call.code(), await call.details()
+    except grpc.aio.AioRpcError as error:
+        code, details = error.code(), error.details()
+    if code is not grpc.StatusCode.OK:
+        raise Rejected(code, details or "the drafter ended the call")
+
+
+async def _pass_cancel(cancel: Callable[[], Awaitable[None]], call: Any) -> None:
+    try:
+        await cancel()
+    except Exception:
+        call.cancel()
+        raise
+    with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):  # it ended meanwhile
+        await call.write(drafter_pb2.GenerateRequest(cancel=drafter_pb2.Cancel()))
+
+
+async def _raise_fault(cancelling: asyncio.Task[None]) -> None:
+    """The caller's own fault, if that ended the request."""
+    (error,) = await asyncio.gather(cancelling, return_exceptions=True)
+    if isinstance(error, Exception):
+        raise error
+
+
+def _translated(answer: drafter_pb2.GenerateResponse) -> pb.GenerateResponse:
+    match answer.WhichOneof("message"):
+        case "started":
+            started = answer.started
+            return pb.GenerateResponse(
+                started=pb.Started(
+                    session=started.session,
+                    preset=started.preset,
+                    prompt_tokens=started.prompt_tokens,
+                    max_tokens=started.max_tokens,
+                )
+            )
+        case "committed":
+            return pb.GenerateResponse(committed=answer.committed)
+    return pb.GenerateResponse(summary=answer.summary)
