@@ -1,0 +1,111 @@
+"""What the way between two sides costs: L + g/B each way, from frames that travel anyway.
+
+DRAGON §5.2 asks ping and iperf3; here an exchange is a frame that left at a known time, its answer
+that came back at another of the *same* clock, and the time that the other end says it held it. So
+only the sum of both latencies can be known, and only the sum is ever needed. Bandwidth shows in how
+exchanges of different sizes differ.
+
+A slow estimate (all exchanges, old ones forgotten) gives latency and bandwidth; a fast average of
+what it missed by follows a link that changes. Durations in seconds, sizes in bytes. Must not import
+asyncio, grpc, torch or time.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.errors import InvalidArgument
+
+FORGET = 0.98
+"""What an exchange counts after the next one: the slow estimate looks back some 50 exchanges."""
+FOLLOW = 0.25
+"""What the newest exchange counts in the fast average."""
+_MEGABYTE = 1e6
+_RIDGE_MB2 = 1e-8
+"""Keeps bandwidth unlimited until sizes have differed by more than some hundred bytes."""
+
+
+class TransferEstimate:
+    """The two-way delay of messages of given sizes; nothing is known before the first exchange."""
+
+    def __init__(self) -> None:
+        self._square: NDArray[np.float64] = np.zeros((3, 3))
+        self._product: NDArray[np.float64] = np.zeros(3)
+        self._slow: NDArray[np.float64] = np.zeros(3)
+        self._missed_s = 0.0
+        self.exchanges = 0
+
+    def exchanged(
+        self, up_bytes: int, down_bytes: int, elapsed_s: float, held_s: float = 0.0
+    ) -> None:
+        """A frame of `up_bytes` was answered by one of `down_bytes` after `elapsed_s`, of which the
+        other end held it for `held_s`, measured with its own clock.
+
+        More held than elapsed is an exchange without delay: clocks tick, hosts sleep. Raises
+        InvalidArgument for what cannot have been measured.
+        """
+        for field, size in (("up_bytes", up_bytes), ("down_bytes", down_bytes)):
+            if size < 0:
+                raise InvalidArgument(field, f"{size} bytes")
+        for field, span_s in (("elapsed_s", elapsed_s), ("held_s", held_s)):
+            if not (isfinite(span_s) and span_s >= 0):
+                raise InvalidArgument(field, f"{span_s} is not a duration")
+        delay_s = max(0.0, elapsed_s - held_s)
+        sizes = _row(up_bytes, down_bytes)
+        missed_s = delay_s - float(sizes @ self._slow) if self.exchanges else 0.0
+        self._missed_s += FOLLOW * (missed_s - self._missed_s)
+        self._square = FORGET * self._square + np.outer(sizes, sizes)
+        self._product = FORGET * self._product + delay_s * sizes
+        self._slow = _fitted(self._square, self._product)
+        self.exchanges += 1
+
+    @property
+    def known(self) -> bool:
+        return self.exchanges > 0
+
+    @property
+    def latency_s(self) -> float:
+        """L of both ways together, as of now."""
+        return max(0.0, float(self._slow[0]) + self._missed_s)
+
+    @property
+    def up_bytes_per_s(self) -> float:
+        """B towards the cloud; infinite while no exchange showed a limit."""
+        return _MEGABYTE / float(self._slow[1]) if self._slow[1] > 0 else float("inf")
+
+    @property
+    def down_bytes_per_s(self) -> float:
+        """B towards the device."""
+        return _MEGABYTE / float(self._slow[2]) if self._slow[2] > 0 else float("inf")
+
+    def up_s(self, size: float) -> float:
+        """A message of `size` bytes to the cloud, with half of the latency."""
+        return self.latency_s / 2 + size / self.up_bytes_per_s
+
+    def down_s(self, size: float) -> float:
+        """A message of `size` bytes to the device, with the other half."""
+        return self.latency_s / 2 + size / self.down_bytes_per_s
+
+
+def _row(up_bytes: float, down_bytes: float) -> NDArray[np.float64]:
+    return np.array([1.0, up_bytes / _MEGABYTE, down_bytes / _MEGABYTE])
+
+
+def _fitted(square: Any, products: Any) -> NDArray[np.float64]:
+    """Least squares without negative terms: the best of all choices of which slopes are 0."""
+    best, lowest = np.zeros(3), np.inf
+    for up, down in product((True, False), repeat=2):
+        chosen = [0, *([1] if up else []), *([2] if down else [])]
+        ridge = np.diag([0.0, _RIDGE_MB2, _RIDGE_MB2])[np.ix_(chosen, chosen)]
+        solved = np.linalg.solve(square[np.ix_(chosen, chosen)] + ridge, products[chosen])
+        terms = np.zeros(3)
+        terms[chosen] = solved
+        loss = float(terms @ square @ terms - 2 * terms @ products)
+        if (terms >= 0).all() and loss < lowest:
+            best, lowest = terms, loss
+    return best
