@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import click
@@ -16,12 +17,30 @@ UNFIT = 1
 @click.command()
 @click.option("--endpoint", type=ADDRESS, help="Check this running suite too.")
 @model_options
+@click.option(
+    "--profile",
+    is_flag=True,
+    help="Measure what a decoding step of each model costs here, and store it for the scheduler.",
+)
+@click.option(
+    "--profile-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Where to store it. Default: in the user's cache folder.",
+)
+@click.option(
+    "--profile-documents",
+    type=click.IntRange(1, 64),
+    default=2,
+    show_default=True,
+    help="Documents a side, decoded side by side.",
+)
 @json_option("Print one JSON object with all checks.")
 def doctor(**options: Any) -> int:
     """Check the installation, the models, and with --endpoint both ends of a running suite.
 
     Prints a line per check, with what to do where one is bad. Exit code 1 if any is. With
-    --endpoint, local models are checked only if --draft or --target is given.
+    --endpoint, local models are checked only if --draft or --target is given. --profile takes some
+    seconds and wants the machine to itself.
     """
     checks = _all_checks(options)
     good = all(check.ok for check in checks)
@@ -45,6 +64,10 @@ def _all_checks(options: dict[str, Any]) -> list[Check]:
     endpoint = options["endpoint"]
     if endpoint is None or options["draft"] or options["target"]:
         checks += model_checks(options)
+    if options["profile"]:
+        from tandem.commands.profile_models import profile_checks
+
+        checks += profile_checks(options)
     if endpoint is not None:
         checks += suite_checks(address_text(endpoint))
     return checks

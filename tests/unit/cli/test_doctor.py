@@ -16,6 +16,9 @@ from tandem.commands.check_models import misfits
 from tandem.commands.check_suite import describe_suite, judge_suite
 from tandem.commands.checks import Check, check
 from tandem.commands.embedded import EmbeddedSuite
+from tandem.commands.profile_models import profile_checks
+from tandem.core.aggregation import Side
+from tandem.telemetry.stored_fits import read_fits
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tests.unit.cli.scripted_pair import scripted_pair
 
@@ -149,3 +152,19 @@ def test_early_exits_that_do_not_fit_are_bad(tmp_path: Path) -> None:
         assert "tandem train-exits" in bad
     ended = doctor("--target", str(tmp_path / "my-target"), "--exits", "none")
     assert "ok   early exits: none wanted" in ended.stdout.splitlines()
+
+
+def test_profile_measures_both_sides_and_stores_the_lines(tmp_path: Path) -> None:
+    draft, stored = str(REPOSITORY / "models" / "demo-draft"), tmp_path / "fits.json"
+    options = {
+        **{"draft": draft, "device_draft": "cpu", "dtype_draft": "float32", "exits": "none"},
+        **{"target": draft, "device_target": "cpu", "dtype_target": "float32"},
+        **{"profile_file": stored, "profile_documents": 2},
+    }
+    device, cloud = profile_checks(options)
+    assert (device.ok, cloud.ok) == (True, True), (device.found, cloud.found)
+    assert "demo-draft, 2 documents: " in device.found
+    assert str(stored) in cloud.found
+    fits = read_fits(stored)
+    assert set(fits) == set(Side)
+    assert all(kept.fit.at(128) > 0 for kept in fits.values())

@@ -1,0 +1,47 @@
+"""`tandem doctor --profile`: the decode lines of both models, measured here and stored."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tandem.commands.checks import Check, check
+from tandem.commands.models import ModelChoice, choose_pair, load_model
+from tandem.core.aggregation import Side
+from tandem.core.errors import InvalidArgument
+from tandem.telemetry.stored_fits import StoredFit, default_path, read_fits, write_fits
+
+TODO = "give models that load, and a --profile-file that can be written"
+
+
+def profile_checks(options: dict[str, Any]) -> list[Check]:
+    """One check a side; the device drafts, the cloud has the target. `options`: doctor's flags."""
+    path = options["profile_file"] or default_path()
+    draft, target = choose_pair(options)
+    return [
+        check(
+            f"decoding at the {side.name.lower()}",
+            partial(_measure, side, name, choice, options["profile_documents"], path),
+            TODO,
+        )
+        for side, name, choice in ((Side.DEVICE, "draft", draft), (Side.CLOUD, "target", target))
+    ]
+
+
+def _measure(side: Side, name: str, choice: ModelChoice, documents: int, path: Path) -> str:
+    """What was found; a fit of the other side that is stored already stays."""
+    from tandem.engine.measured_decoding import CONTEXT_TOKENS, DOCUMENT_TOKENS, measure_fit
+
+    engine = load_model(choice, name)
+    context_tokens = min(CONTEXT_TOKENS, engine.context_length)
+    if context_tokens <= DOCUMENT_TOKENS:
+        raise InvalidArgument(name, f"has a context of {context_tokens} tokens only")
+    fit = measure_fit(engine, documents, context_tokens=context_tokens)
+    stored = read_fits(path) | {side: StoredFit(engine.model_name, documents, fit)}
+    write_fits(path, stored)
+    early_s, late_s = fit.at(DOCUMENT_TOKENS), fit.at(context_tokens)
+    return (
+        f"{engine.model_name}, {documents} documents: {early_s * 1e3:.3g} ms a token after"
+        f" {DOCUMENT_TOKENS}, {late_s * 1e3:.3g} ms after {context_tokens}; stored in {path}"
+    )
