@@ -6,14 +6,12 @@ where session and vocabulary are known. Must not import torch.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tandem.core.codecs import Precision
-from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
 from tandem.core.truncation import Truncation
 from tandem.policy.presets import Acceptance, Answer, PredraftOrder, Preset, Schedule, Uplink
 from tandem.protocol.messages import Open
+from tandem.rpc.choices import choice_of
 from tandem_api.common.v1 import sampling_pb2
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
@@ -90,16 +88,16 @@ def open_from_proto(head: tuple[int, int, int, int], opening: pb.Open) -> Open:
     preset = Preset(
         name=opening.preset,
         schedule=schedule,
-        acceptance=_choice(_ACCEPTANCE, opening.acceptance, "acceptance"),
-        uplink=_choice(_UPLINK, opening.uplink, "uplink"),
-        answer=_choice(_ANSWER, opening.answer, "answer"),
-        uplink_precision=_choice(_PRECISION, opening.uplink_precision, "uplink_precision"),
+        acceptance=choice_of(_ACCEPTANCE, opening.acceptance, "acceptance"),
+        uplink=choice_of(_UPLINK, opening.uplink, "uplink"),
+        answer=choice_of(_ANSWER, opening.answer, "answer"),
+        uplink_precision=choice_of(_PRECISION, opening.uplink_precision, "uplink_precision"),
         answer_top=opening.answer_top,
         answer_tail_draws=opening.answer_tail_draws,
         truncation=Truncation(opening.draft_top_k, opening.draft_top_p),
         idle_weight=opening.idle_weight,
         exits=opening.exits,
-        exit_order=_choice(
+        exit_order=choice_of(
             _EARLY_ORDER, opening.exit_order or pb.EARLY_ORDER_CONFIDENCE, "exit_order"
         ),
         expansion=tuple(opening.expansion),
@@ -129,10 +127,3 @@ def sampling_to_proto(sampling: Sampling) -> sampling_pb2.Sampling:
 def sampling_from_proto(message: sampling_pb2.Sampling) -> Sampling:
     """Range checks follow where the vocabulary is known (`Sampling.validate`)."""
     return Sampling(message.temperature, message.top_k, message.top_p)
-
-
-def _choice(table: dict[Any, Any], number: int, field: str) -> Any:
-    for choice, value in table.items():
-        if value == number:
-            return choice
-    raise InvalidArgument(field, f"unknown value {number}")

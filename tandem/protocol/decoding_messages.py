@@ -1,0 +1,126 @@
+"""The frames between an aggregator and the decoder of its side (documented in decoding.proto).
+
+Invariant: arrays inside messages are never written to. Must not import asyncio, grpc, torch
+or time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tandem.core.aggregation import Side
+from tandem.core.laws import Array, Sampling
+from tandem.policy.aggregation_presets import LocalLaw
+from tandem.protocol.messages import Cancel, Frame, GoingAway, Ping, Pong
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingTurn:
+    """One turn of a conversation."""
+
+    role: str
+    content: str
+
+
+DecodingPrompt = str | tuple[int, ...] | tuple[DecodingTurn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A document's text, its content hash (empty: not known), and R(d, prompt)."""
+
+    text: str
+    relevance: float
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingOpen(Frame):
+    """`base` and `prefix` are 0. `vocabulary_size` 0: not known."""
+
+    prompt: DecodingPrompt
+    committed_ids: tuple[int, ...]
+    documents: tuple[Document, ...]
+    sampling: Sampling
+    seed: int
+    side: Side
+    law: LocalLaw
+    ahead: int
+    max_tokens: int
+    wants_text: bool = False
+    stop: tuple[str, ...] = ()
+    vocabulary_hash: str = ""
+    vocabulary_size: int = 0
+    preset: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingTarget(Frame):
+    """What was decided from `base` on, where the settled text ended."""
+
+    token_ids: tuple[int, ...]
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingRelevance(Frame):
+    """New relevances from `base` on, in the order of the documents."""
+
+    relevances: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentUse:
+    """How long a document's sequence begins with, and whether its KV was at hand."""
+
+    tokens: int
+    warm: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingOpened(Frame):
+    """`base` and `prefix`: prompt and resume point."""
+
+    model_name: str
+    vocabulary_hash: str
+    vocabulary_size: int
+    context_length: int
+    eos_token_ids: frozenset[int]
+    prompt_ids: tuple[int, ...]
+    log_mass: float
+    ahead: int
+    max_tokens: int
+    documents: tuple[DocumentUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingCost:
+    """What a draft cost, by the decoder's clock."""
+
+    decode_s: float = 0.0
+    queue_s: float = 0.0
+    batch_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingDraft(Frame):
+    """The draft at `base`, and its law as the other end reconstructs it, where one is carried."""
+
+    token_id: int
+    law: Array | None
+    log_mass: float
+    settled: int
+    cost: DecodingCost = field(default_factory=DecodingCost)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingText(Frame):
+    """The text of the target that began at `base`, of which `tokens` count."""
+
+    text: str
+    tokens: int
+    stopped: bool = False
+
+
+DecodeRequestMessage = DecodingOpen | DecodingTarget | DecodingRelevance | Cancel | Ping
+DecodeResponseMessage = DecodingOpened | DecodingDraft | DecodingText | GoingAway | Pong
