@@ -7,7 +7,8 @@ This module must not import torch or transformers.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -197,6 +198,47 @@ class Vision(Protocol):
 def vision_of(engine: object) -> Vision | None:
     """The engine's eyes, None for a model of text alone."""
     found: Vision | None = getattr(engine, "vision", None)
+    return found
+
+
+class KvFileRefused(TandemError):
+    """A file of keys and values that is torn, damaged, or of another model or text."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvOrigin:
+    """What keys and values were computed from: the content hashes of the model, of its vocabulary
+    and of the token ids, and how many of those there are."""
+
+    model: str
+    vocabulary: str
+    document: str
+    tokens: int
+
+
+class KvFiles(Protocol):
+    """What keeps a session's keys and values in files. An engine that can has one as `kv_files`."""
+
+    def export(self, session: Session) -> Any:
+        """What `write` takes; on the engine's thread. The session must not change before that."""
+        ...
+
+    def adopt(self, tensors: Any) -> Session:
+        """A full session of what `read` returned; on the engine's thread."""
+        ...
+
+    def write(self, path: Path, tensors: Any, origin: KvOrigin) -> None:
+        """On any thread; durable when it returns. Raises OSError, with the old file kept."""
+        ...
+
+    def read(self, path: Path, origin: KvOrigin) -> Any:
+        """On any thread. Raises FileNotFoundError, and KvFileRefused for any other origin."""
+        ...
+
+
+def kv_files_of(engine: object) -> KvFiles | None:
+    """None for an engine whose keys and values live in memory only."""
+    found: KvFiles | None = getattr(engine, "kv_files", None)
     return found
 
 

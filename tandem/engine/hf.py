@@ -17,6 +17,7 @@ from tandem.engine.exit_adapters import ExitAdapters
 from tandem.engine.exit_pass import EarlyExits
 from tandem.engine.general import GeneralForward
 from tandem.engine.kv import KvPool, KvSession
+from tandem.engine.kv_files import KvFiles
 from tandem.engine.lean import LeanForward, lean_forward_serves
 from tandem.engine.linear import FEW_ROWS
 from tandem.engine.pack import Pack
@@ -67,6 +68,7 @@ class HuggingFaceEngine:
         )
         self._pool = KvPool(layers, model.dtype, model.device)
         self.kv_bytes_per_token = self._pool.bytes_per_token
+        self.kv_files = KvFiles(self._pool)
         check_sessions(self, 1e-3 if model.dtype == torch.float32 else 0.1)
 
     @property

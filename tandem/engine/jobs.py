@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -36,6 +37,33 @@ class Job(Protocol[ResultOut]):
         """The outcome of a job that is done."""
 
 
+class GroupJob(Protocol[ResultOut]):
+    """As `Job`, over several sessions that are fed in the same pass."""
+
+    def segments(self) -> Sequence[Segment]:
+        """What to feed in the next pass, at least one."""
+
+    def take_all(self, logits: Sequence[Logits]) -> bool:
+        """Take the logits of each segment; True when the job is done."""
+
+    def result(self) -> ResultOut:
+        """The outcome of a job that is done."""
+
+
+class _Single(Generic[Result]):
+    """A job as a group of one."""
+
+    def __init__(self, job: Job[Result]) -> None:
+        self._job = job
+        self.result = job.result
+
+    def segments(self) -> tuple[Segment]:
+        return (self._job.segment(),)
+
+    def take_all(self, logits: Sequence[Logits]) -> bool:
+        return self._job.take(logits[0])
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """Seconds a job waited, then took from its first pass's start to its last one's end, and the
@@ -57,7 +85,7 @@ class Done(Generic[Result]):
 class Ticket(Generic[Result]):
     """A job handed over: await its `future`, or `cancel` it (between layers at the latest)."""
 
-    def __init__(self, job: Job[Result], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, job: GroupJob[Result], loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[Done[Result]] = loop.create_future()
         self.cancelled = False
         self.job = job
@@ -104,6 +132,10 @@ class EngineThread:
 
     def submit(self, job: Job[Result]) -> Ticket[Result]:
         """Hand a job over; its ticket's future brings the result, or the job's own error."""
+        return self.submit_group(_Single(job))
+
+    def submit_group(self, job: GroupJob[Result]) -> Ticket[Result]:
+        """As `submit`; all segments of the job are in the same pass."""
         ticket = Ticket(job, asyncio.get_running_loop())
         self._put(ticket)  # type: ignore[arg-type]  # the thread never looks at the result's type
         return ticket
@@ -207,16 +239,20 @@ class EngineThread:
         self, tickets: list[Ticket[object]], started_s: float
     ) -> list[tuple[Ticket[object], Done[object] | Exception]]:
         """The jobs that this pass finished, with what became of each."""
-        segments = [ticket.job.segment() for ticket in tickets]
-        logits = self.engine.forward(
-            segments, cancelled=lambda: all(ticket.cancelled for ticket in tickets)
+        segments = [tuple(ticket.job.segments()) for ticket in tickets]
+        logits = iter(
+            self.engine.forward(
+                [segment for some in segments for segment in some],
+                cancelled=lambda: all(ticket.cancelled for ticket in tickets),
+            )
         )
         outcomes: list[tuple[Ticket[object], Done[object] | Exception]] = []
-        for ticket, rows in zip(tickets, logits, strict=True):
+        for ticket, some in zip(tickets, segments, strict=True):
+            rows = list(islice(logits, len(some)))
             ticket.started_s = ticket.started_s or started_s
             ticket.batch_size = max(ticket.batch_size, len(tickets))
             try:
-                if ticket.job.take(rows):
+                if ticket.job.take_all(rows):
                     outcomes.append((ticket, ticket.done()))
             except Exception as error:  # the job's own; its neighbours' passes stand
                 outcomes.append((ticket, error))

@@ -53,9 +53,10 @@ class KvPool:
 
     def __init__(self, layers: Sequence[LayerShape], dtype: torch.dtype, device: torch.device):
         self.layers = tuple(layers)
+        self.dtype = dtype
         self.bytes_in_use = 0
         self.sessions: set[KvSession] = set()
-        self._dtype, self._device = dtype, device
+        self._device = device
         numbers = sum(layer.kv_heads * (layer.key_size + layer.value_size) for layer in layers)
         self.bytes_per_token = numbers * dtype.itemsize
 
@@ -71,6 +72,16 @@ class KvPool:
         session.sight = parent.sight
         return session
 
+    def adopt(self, keys: list[Tensor], values: list[Tensor]) -> "KvSession":
+        """A full session around given keys and values, [kv_heads, tokens, size] of each layer. They
+        are not copied where they lie on the pool's device already."""
+        length = keys[0].shape[1]
+        size = length * self.bytes_per_token
+        self.bytes_in_use += size
+        keys, values = ([tensor.to(self._device) for tensor in some] for some in (keys, values))
+        block = KvBlock(0, keys, values, size)
+        return KvSession(self, [], block, length, length, length)
+
     def allocate(self, origin: int, slots: int) -> KvBlock:
         keys = [self._empty(layer.kv_heads, slots, layer.key_size) for layer in self.layers]
         values = [self._empty(layer.kv_heads, slots, layer.value_size) for layer in self.layers]
@@ -84,7 +95,7 @@ class KvPool:
             self.bytes_in_use -= block.size
 
     def _empty(self, *shape: int) -> Tensor:
-        return torch.empty(shape, dtype=self._dtype, device=self._device)
+        return torch.empty(shape, dtype=self.dtype, device=self._device)
 
 
 class KvSession:
@@ -170,6 +181,21 @@ class KvSession:
         end = begin + key.shape[1]
         self._tail.keys[layer][:, begin:end] = key
         self._tail.values[layer][:, begin:end] = value
+
+    def export(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Keys and values of all committed tokens, [kv_heads, length, size] of each layer, in main
+        memory: what `KvPool.adopt` takes. Not to be written to: mostly they are no copies."""
+        spans = [self.read(layer, 0, self.length) for layer in range(len(self.pool.layers))]
+        keys, values = (
+            [
+                torch.cat([span[half] for span in layer], dim=1)
+                if len(layer) > 1
+                else layer[0][half]
+                for layer in spans
+            ]
+            for half in (0, 1)
+        )
+        return [tensor.cpu() for tensor in keys], [tensor.cpu() for tensor in values]
 
     def read(self, layer: int, start: int, end: int) -> list[tuple[Tensor, Tensor]]:
         """Views [kv_heads, tokens, size] of keys and values at positions start..end-1, in order."""

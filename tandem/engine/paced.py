@@ -8,7 +8,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tandem.core.errors import InvalidArgument
-from tandem.engine.base import Engine, ForwardCancelled, Logits, Segment, Session, never, vision_of
+from tandem.engine.base import (
+    Engine,
+    ForwardCancelled,
+    Logits,
+    Segment,
+    Session,
+    kv_files_of,
+    never,
+    vision_of,
+)
 
 _SPIN_S = 200e-6  # sleeping is no more precise than this
 _NAP_S = 1e-3  # how often a waiting pass looks whether it was cancelled
@@ -40,6 +49,7 @@ class PacedEngine:
         self.late_passes = 0
         self.model_name = engine.model_name
         self.vision = vision_of(engine)
+        self.kv_files = kv_files_of(engine)
         self.vocabulary_size = engine.vocabulary_size
         self.context_length = engine.context_length
         self.eos_token_ids = engine.eos_token_ids

@@ -1,0 +1,98 @@
+"""A folder of documents' keys and values, shared by everything that runs the same model.
+
+A file's name says what it was computed from, its header says so again. What cannot be read, or was
+made by other weights, counts as absent. Methods run on any thread. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from array import array
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tandem.engine.base import KvFileRefused, KvFiles, KvOrigin
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+_SUFFIX = ".safetensors"
+_ABANDONED_S = 600.0
+
+
+class DocumentFiles:
+    """Files of one model in `folder`, which together stay within `budget_bytes`."""
+
+    def __init__(
+        self, files: KvFiles, folder: Path, model: str, vocabulary: str, budget_bytes: int
+    ) -> None:
+        """`model`: content hash of the weights, with whatever else decides keys and values. Raises
+        OSError where the folder cannot be made."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._files, self._folder = files, folder
+        self._model, self._vocabulary = model, vocabulary
+        self._budget_bytes = budget_bytes
+        self.refused = 0
+        self._clear_abandoned()
+
+    def read(self, token_ids: Sequence[int]) -> Any:
+        """What `KvFiles.adopt` takes, None where there is nothing of use."""
+        origin = self._origin(token_ids)
+        try:
+            return self._files.read(self.path(token_ids), origin)
+        except FileNotFoundError:
+            return None
+        except KvFileRefused as error:
+            self.refused += 1
+            log.warning("keys and values on disk are not used", reason=str(error))
+            return None
+
+    def write(self, token_ids: Sequence[int], tensors: Any) -> bool:
+        """Whether it is on disk now. A full disk costs time later, and no answer."""
+        path = self.path(token_ids)
+        try:
+            self._files.write(path, tensors, self._origin(token_ids))
+            self._prune(path)
+        except OSError as error:
+            log.warning("keys and values are not kept on disk", reason=str(error))
+            return False
+        return True
+
+    def path(self, token_ids: Sequence[int]) -> Path:
+        """Where a document's file is, if there is one."""
+        origin = self._origin(token_ids)
+        of = hashlib.sha256(f"{origin.model}\n{origin.vocabulary}".encode()).hexdigest()
+        return self._folder / f"{origin.document[:32]}-{of[:16]}{_SUFFIX}"
+
+    def _origin(self, token_ids: Sequence[int]) -> KvOrigin:
+        return KvOrigin(self._model, self._vocabulary, document_hash(token_ids), len(token_ids))
+
+    def _prune(self, newest: Path) -> None:
+        """Remove what was read longest ago. Whoever has a file mapped keeps its content."""
+        found = []
+        for path in self._folder.glob("*" + _SUFFIX):
+            with suppress(FileNotFoundError):  # another process prunes as well
+                stat = path.stat()
+                found.append((stat.st_mtime_ns, stat.st_size, path))
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if total <= self._budget_bytes:
+                return
+            if path != newest:
+                path.unlink(missing_ok=True)
+                total -= size
+
+    def _clear_abandoned(self) -> None:
+        """Remove what a process that died was writing."""
+        for path in self._folder.glob(f"*{_SUFFIX}.*.tmp"):
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                    path.unlink()
+
+
+def document_hash(token_ids: Sequence[int]) -> str:
+    """Content hash of a text as the model reads it."""
+    return hashlib.sha256(array("q", token_ids).tobytes()).hexdigest()

@@ -1,0 +1,135 @@
+"""Keys and values of a text as a file: safetensors, mapped when read, replaced atomically.
+
+A file names what it was computed from, and is refused under any other name: keys and values of
+other weights, or of another text, would give fluent nonsense. Invariant: a file is complete or
+absent; whatever else lies at its path is refused with a reason, never believed. Reading and writing
+may run on any thread, `KvFiles.export` and `adopt` on the engine's only. Must not import
+transformers.
+"""
+
+import os
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tandem.core.errors import InvalidArgument
+from tandem.engine.base import KvFileRefused, KvOrigin, Session
+from tandem.engine.kv import KvPool, KvSession, LayerShape
+
+_FORMAT = "tandem-kv-1"
+
+
+@dataclass(frozen=True, slots=True)
+class KvTensors:
+    """Keys and values, [kv_heads, tokens, size] of each layer, in main memory or mapped there."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+
+
+class KvFiles:
+    """Implements `tandem.engine.base.KvFiles` for sessions of one pool."""
+
+    def __init__(self, pool: KvPool) -> None:
+        self._pool = pool
+
+    def export(self, session: Session) -> KvTensors:
+        if not isinstance(session, KvSession) or session not in self._pool.sessions:
+            raise InvalidArgument("session", "closed, or of another engine")
+        return KvTensors(*session.export())
+
+    def adopt(self, tensors: KvTensors) -> KvSession:
+        return self._pool.adopt(tensors.keys, tensors.values)
+
+    def write(self, path: Path, tensors: KvTensors, origin: KvOrigin) -> None:
+        """Durable when it returns. On failure there is what was there before; raises OSError."""
+        named = _named(tensors)
+        header = {**_header(origin, self._pool.dtype), "crc32": _checksum(named.values())}
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        try:
+            save_file(named, temporary, header)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            _sync_folder(path.parent)
+        except SafetensorError as error:
+            raise OSError(f"{path}: {error}") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def read(self, path: Path, origin: KvOrigin) -> KvTensors:
+        """Mapped, so that the system may take its pages back. Raises FileNotFoundError where there
+        is none and KvFileRefused for what is no complete file of this origin."""
+        try:
+            with safe_open(path, "pt") as file:
+                header = file.metadata() or {}
+                named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except FileNotFoundError:
+            raise
+        except (OSError, SafetensorError, ValueError) as error:
+            raise KvFileRefused(f"{path} cannot be read: {error}") from error
+        for field, wanted in _header(origin, self._pool.dtype).items():
+            if header.get(field) != wanted:
+                raise KvFileRefused(f"{path}: {field} is {header.get(field)}, not {wanted}")
+        tensors = _checked(path, named, self._pool.layers, self._pool.dtype, origin.tokens)
+        if header.get("crc32") != _checksum(_named(tensors).values()):
+            raise KvFileRefused(f"{path} is damaged")
+        with suppress(OSError):
+            os.utime(path)  # the least recently used file is the first to go
+        return tensors
+
+
+def _header(origin: KvOrigin, dtype: torch.dtype) -> dict[str, str]:
+    """What a file says of itself: safetensors keeps text only."""
+    fields = {field: str(value) for field, value in asdict(origin).items()}
+    return {"format": _FORMAT, "dtype": str(dtype), **fields}
+
+
+def _named(tensors: KvTensors) -> dict[str, Tensor]:
+    found = {}
+    for layer, (key, value) in enumerate(zip(tensors.keys, tensors.values, strict=True)):
+        found[f"{layer}.key"], found[f"{layer}.value"] = key.contiguous(), value.contiguous()
+    return found
+
+
+def _checked(
+    path: Path,
+    named: dict[str, Tensor],
+    layers: tuple[LayerShape, ...],
+    dtype: torch.dtype,
+    tokens: int,
+) -> KvTensors:
+    """The tensors in order, if they are those of so many tokens in this model."""
+    shapes = {}
+    for number, layer in enumerate(layers):
+        shapes[f"{number}.key"] = (layer.kv_heads, tokens, layer.key_size)
+        shapes[f"{number}.value"] = (layer.kv_heads, tokens, layer.value_size)
+    found = {name: tuple(tensor.shape) for name, tensor in named.items()}
+    if found != shapes or any(tensor.dtype != dtype for tensor in named.values()):
+        raise KvFileRefused(f"{path} holds other tensors than the model's layers")
+    count = range(len(layers))
+    return KvTensors([named[f"{n}.key"] for n in count], [named[f"{n}.value"] for n in count])
+
+
+def _checksum(tensors: Iterable[Tensor]) -> str:
+    """A crash may leave a file of the right size without its content; this tells."""
+    found = 0
+    for tensor in tensors:
+        found = zlib.crc32(memoryview(tensor.view(torch.uint8).numpy()), found)
+    return f"{found:08x}"
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in it durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
