@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tandem.core.errors import ResourceExhausted
-from tandem.engine.base import KvFiles, Logits, Segment, Session, kv_files_of
+from tandem.engine.base import KvFiles, Session, kv_files_of
 from tandem.engine.document_files import DocumentFiles, document_hash
+from tandem.engine.document_jobs import PrefillJob
 from tandem.engine.jobs import EngineThread
 
 Source = Literal["memory", "disk", "computed"]
@@ -147,7 +148,7 @@ class DocumentStore:
         return missing
 
     async def _compute(self, entries: list[_Entry]) -> None:
-        job = PrefillJob(self._thread, [entry.token_ids for entry in entries])
+        job = PrefillJob(self._thread.engine, [entry.token_ids for entry in entries])
         try:
             done = await self._thread.submit_group(job).future
         except BaseException:
@@ -188,32 +189,6 @@ class _Entry:
     ready: asyncio.Future[Session]
     users: int = 0
     source: Source = "computed"
-
-
-class PrefillJob:
-    """A `GroupJob` that computes the keys and values of several texts, each in a full session."""
-
-    def __init__(self, thread: EngineThread, texts: Sequence[tuple[int, ...]]) -> None:
-        self._engine = thread.engine
-        self._texts = texts
-        self._sessions: list[Session] = []
-
-    def segments(self) -> list[Segment]:
-        if not self._sessions:
-            self._sessions = [self._engine.open(len(text)) for text in self._texts]
-        pairs = zip(self._sessions, self._texts, strict=True)
-        return [Segment(session, text, wanted=0) for session, text in pairs]
-
-    def take_all(self, logits: Sequence[Logits]) -> bool:
-        return True
-
-    def result(self) -> list[Session]:
-        return self._sessions
-
-    def close(self) -> None:
-        """Free the sessions of a job that failed; on the engine's thread."""
-        for session in self._sessions:
-            session.close()
 
 
 def _adopting(files: KvFiles, tensors: Any) -> Callable[[], Session]:

@@ -122,7 +122,7 @@ def _checksum(tensors: Iterable[Tensor]) -> str:
     """A crash may leave a file of the right size without its content; this tells."""
     found = 0
     for tensor in tensors:
-        found = zlib.crc32(memoryview(tensor.view(torch.uint8).numpy()), found)
+        found = zlib.crc32(tensor.view(torch.uint8).numpy().data, found)
     return f"{found:08x}"
 
 

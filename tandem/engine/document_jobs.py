@@ -1,0 +1,131 @@
+"""The two kinds of work that answering from documents asks of an engine: reading and drafting.
+
+Both feed all sequences of a request in one pass. Must not import grpc.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tandem.core.aggregation import local_law
+from tandem.core.laws import Array, Sampling, law_from_logits
+from tandem.engine.base import Engine, Logits, Segment, Session
+from tandem.engine.document_group import DocumentGroup
+
+Draw = Callable[[Array, int], tuple[int, Array | None]]
+"""The draft for an absolute position from the side's law [V] there, and the law that is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeWork:
+    """Keep `keep` tokens after each document, feed `token_ids`, draft `count` tokens from
+    `position` on. `weights` [documents] are the documents' shares; one plain sequence has (1,)."""
+
+    keep: int
+    token_ids: tuple[int, ...]
+    position: int
+    count: int
+    weights: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDraft:
+    """A side's draft token and the law [V] that goes with it; `kept`: the tokens after each
+    document whose keys and values there are; `took_s`: since the draft before it, or the start."""
+
+    token_id: int
+    law: Array | None
+    kept: int
+    took_s: float
+
+
+OnLocalDraft = Callable[[LocalDraft], None]
+
+
+class DecodeJob:
+    """A `GroupJob` that drafts the tokens of a work one by one, each from the mixture of what the
+    sequences say.
+
+    Every draft but the last is handed to `on_draft` on the engine thread; the last is the result.
+    """
+
+    def __init__(
+        self,
+        group: DocumentGroup,
+        work: DecodeWork,
+        sampling: Sampling,
+        draw: Draw,
+        on_draft: OnLocalDraft,
+    ) -> None:
+        self._group = group
+        self._work = work
+        self._weights = np.array(work.weights)
+        self._sampling = sampling
+        self._draw = draw
+        self._on_draft = on_draft
+        self._drafts = 0
+        self._last: LocalDraft | None = None
+        self._since_s = 0.0
+
+    def segments(self) -> Sequence[Segment]:
+        if self._last is not None:
+            return self._group.segments((self._last.token_id,))
+        self._since_s = time.perf_counter()
+        self._group.rollback(self._work.keep)
+        return self._group.segments(self._work.token_ids)
+
+    def take_all(self, logits: Sequence[Logits]) -> bool:
+        law = side_law([rows[0] for rows in logits], self._weights, self._sampling)
+        token_id, sent = self._draw(law, self._work.position + self._drafts)
+        now = time.perf_counter()
+        took_s, self._since_s = now - self._since_s, now
+        self._last = LocalDraft(token_id, sent, self._group.length, took_s)
+        self._drafts += 1
+        if self._drafts == self._work.count:
+            return True
+        self._on_draft(self._last)
+        return False
+
+    def result(self) -> LocalDraft:
+        assert self._last is not None, "the job is done"
+        return self._last
+
+
+def side_law(logits: Sequence[Array], weights: Array, sampling: Sampling) -> Array:
+    """A side's law [V] float32: its documents' laws after `sampling`, by their shares [documents].
+
+    One document's law is passed on as it is, bit for bit (DRAGON eq. 2 within one side)."""
+    laws = [law_from_logits(row, sampling) for row in logits]
+    if len(laws) == 1:
+        return laws[0]
+    return local_law(np.stack(laws), weights).astype(np.float32)
+
+
+class PrefillJob:
+    """A `GroupJob` that computes the keys and values of several texts, each in a full session."""
+
+    def __init__(self, engine: Engine, texts: Sequence[tuple[int, ...]]) -> None:
+        self._engine = engine
+        self._texts = texts
+        self._sessions: list[Session] = []
+
+    def segments(self) -> list[Segment]:
+        if not self._sessions:
+            self._sessions = [self._engine.open(len(text)) for text in self._texts]
+        pairs = zip(self._sessions, self._texts, strict=True)
+        return [Segment(session, text, wanted=0) for session, text in pairs]
+
+    def take_all(self, logits: Sequence[Logits]) -> bool:
+        return True
+
+    def result(self) -> list[Session]:
+        return self._sessions
+
+    def close(self) -> None:
+        """Free the sessions of a job that failed; on the engine's thread."""
+        for session in self._sessions:
+            session.close()
