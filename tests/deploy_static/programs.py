@@ -1,0 +1,31 @@
+"""The programs that judge what is in deploy/: `make deploy-tools` puts them beside Python."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def where(program: str) -> str:
+    """Its path; a missing one is a failure that says how to get it."""
+    beside = Path(sys.executable).parent
+    found = shutil.which(program, path=str(beside)) or shutil.which(program)
+    assert found is not None, f"{program}: not found; 'make deploy-tools' gets it"
+    return found
+
+
+def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """What `program` said, and its exit status."""
+    command = [where(program), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def output(program: str, *arguments: str | Path) -> str:
+    """Its standard output; a failure shows what it complained about."""
+    done = run(program, *arguments)
+    assert done.returncode == 0, f"{program} {' '.join(map(str, arguments))}: {done.stderr}"
+    return done.stdout

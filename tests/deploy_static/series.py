@@ -1,0 +1,63 @@
+"""Which series there are, and which ones an expression asks for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tandem.telemetry.metrics import ALL_METRICS, new_registry
+
+TARGET = frozenset({"job", "instance"})
+"""Labels that Prometheus adds to everything it scrapes."""
+
+
+def exported() -> dict[str, frozenset[str]]:
+    """Labels by sample name: what the code declares, what the process itself reports, and `up`."""
+    series = {"up": TARGET}
+    for metric in ALL_METRICS:
+        for name in metric.sample_names:
+            bucket = {"le"} if name.endswith("_bucket") else set()
+            series[name] = frozenset({*metric.labels, *bucket}) | TARGET
+    for family in text_string_to_metric_families(generate_latest(new_registry()).decode()):
+        series |= {sample.name: TARGET for sample in family.samples}
+    return series
+
+
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """What an expression asks for in vain."""
+
+    asked: str
+    why: str
+
+
+def complaints(expression: str, series: Mapping[str, frozenset[str]]) -> Iterator[Complaint]:
+    """Names that are not in `series`, labels that a selector's metric lacks, and labels grouped by
+    that none of the expression's metrics has."""
+    text = re.sub(r"\[[^\]]*\]", "", expression)
+    groupings = re.findall(rf"\b(?:{_GROUPING})\s*\(([^)]*)\)", text)
+    text = re.sub(rf"\b(?:{_GROUPING})\s*\([^)]*\)", " ", text)
+    seen: set[str] = set()
+    for name, _, matchers in _SELECTOR.findall(text):
+        if name in _WORDS:
+            continue
+        if name not in series:
+            yield Complaint(name, "is not exported")
+            continue
+        seen |= series[name]
+        for label in re.findall(r"([a-zA-Z_]\w*)\s*(?:=~|!~|!=|=)", matchers):
+            if label not in series[name]:
+                yield Complaint(f"{name}{{{label}}}", "the metric has no such label")
+    for label in (label.strip() for group in groupings for label in group.split(",")):
+        if label and label not in seen:
+            yield Complaint(label, "nothing here has such a label to group by")
+
+
+_GROUPING = "by|without|on|ignoring|group_left|group_right"
+_WORDS = frozenset({"and", "or", "unless", "bool", "offset", "inf", "nan"})
+# A name that is not a function, with its matchers if it has any.
+_SELECTOR = re.compile(r"(?<![\w:.$\"])([a-zA-Z_:][\w:]*)\b(?!\s*\()\s*(\{([^}]*)\})?")

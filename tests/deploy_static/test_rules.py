@@ -1,0 +1,90 @@
+"""Recording and alert rules: valid, tested, explained, and asking only for what is exported."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from services.aggregator.config import AggregatorSettings
+from services.drafter.config import DrafterSettings
+from services.retriever.config import RetrieverSettings
+from services.verifier.config import VerifierSettings
+from tests.deploy_static.programs import REPOSITORY, output
+from tests.deploy_static.series import complaints, exported
+from tools.observability.dashboards import DASHBOARDS
+
+FOLDER = REPOSITORY / "deploy" / "prometheus" / "rules"
+FILES = sorted(FOLDER.glob("*.yml"))
+TESTS = sorted((FOLDER / "tests").glob("*.yml"))
+
+
+def rules() -> list[dict[str, Any]]:
+    groups = [group for file in FILES for group in yaml.safe_load(file.read_text())["groups"]]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+ALERTS = [rule for rule in rules() if "alert" in rule]
+
+
+def test_promtool_accepts_the_rules() -> None:
+    assert output("promtool", "check", "rules", *FILES).count("SUCCESS") == len(FILES) == 2
+
+
+def test_every_alert_fires_and_stays_quiet_as_its_tests_say() -> None:
+    assert "SUCCESS" in output("promtool", "test", "rules", *TESTS)
+
+
+@pytest.mark.parametrize("alert", [alert["alert"] for alert in ALERTS])
+def test_every_alert_has_a_firing_and_a_quiet_test(alert: str) -> None:
+    expected = [
+        bool(test["exp_samples"])
+        for file in TESTS
+        for case in yaml.safe_load(file.read_text())["tests"]
+        for test in case["promql_expr_test"]
+        if f'alertname="{alert}"' in test["expr"]
+    ]
+    assert True in expected
+    assert False in expected
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: str(rule["alert"]))
+def test_every_alert_says_what_happened_and_what_to_do(rule: dict[str, Any]) -> None:
+    assert rule["labels"]["severity"] in {"critical", "warning"}
+    assert rule["annotations"]["summary"]
+    assert len(rule["annotations"]["runbook"].split()) > 25
+
+
+def test_only_what_is_exported_or_recorded_is_asked_for() -> None:
+    series = exported()
+    for rule in rules():
+        assert list(complaints(rule["expr"], series | _recorded())) == [], rule
+
+
+def test_runbooks_name_settings_and_panels_that_exist() -> None:
+    settings = {
+        f"TANDEM_{name.upper()}"
+        for model in (AggregatorSettings, DrafterSettings, RetrieverSettings, VerifierSettings)
+        for name in model.model_fields
+    }
+    titles = {panel.title for board in DASHBOARDS for row in board.rows for panel in row.panels}
+    for alert in ALERTS:
+        runbook = alert["annotations"]["runbook"]
+        assert set(re.findall(r"TANDEM_[A-Z_]+", runbook)) <= settings, alert["alert"]
+        assert set(re.findall(r'"([^"]+)"', runbook)) <= titles, alert["alert"]
+
+
+def _recorded() -> dict[str, frozenset[str]]:
+    """Recorded names with the labels that their own expression groups by."""
+    groupings = {
+        rule["record"]: re.findall(r"\bby \(([^)]*)\)", rule["expr"])
+        for rule in rules()
+        if "record" in rule
+    }
+    assert all(groupings.values()), "a recorded series must say by what it is grouped"
+    return {
+        name: frozenset(label.strip() for group in groups for label in group.split(",")) - {"le"}
+        for name, groups in groupings.items()
+    }

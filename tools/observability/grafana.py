@@ -1,0 +1,212 @@
+"""Dashboards as values, and their JSON.
+
+Invariant: panels flow left to right over 24 columns and never overlap; the JSON is a function of
+the value alone, so that what is checked in can be compared. Imports the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+COLUMNS = 24
+SCHEMA_VERSION = 39
+"""Of Grafana 11; newer ones migrate it when they load it."""
+
+DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+TAG = "tandem"
+
+Kind = Literal["timeseries", "stat"]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """PromQL and what its lines are called; `{{label}}` stands for a label's value."""
+
+    expression: str
+    legend: str
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One graph. `unit` is one of Grafana's; `description` says what to make of it."""
+
+    title: str
+    description: str
+    unit: str
+    queries: tuple[Query, ...]
+    kind: Kind = "timeseries"
+    width: int = 8
+    height: int = 8
+    stacked: bool = False
+    highest: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Panels under a heading."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A choice at the top: the values that `label` has in `metric`, all of them at first."""
+
+    name: str
+    label: str
+    metric: str
+    shown: str
+    regex: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """`uid` names the file and the address."""
+
+    uid: str
+    title: str
+    description: str
+    variables: tuple[Variable, ...]
+    rows: tuple[Row, ...]
+
+
+def to_json(dashboard: Dashboard) -> str:
+    """What Grafana imports, ending in a newline."""
+    return json.dumps(_model(dashboard), indent=2, ensure_ascii=False) + "\n"
+
+
+def _model(dashboard: Dashboard) -> dict[str, Any]:
+    return {
+        "uid": dashboard.uid,
+        "title": dashboard.title,
+        "description": dashboard.description,
+        "tags": [TAG],
+        "schemaVersion": SCHEMA_VERSION,
+        "editable": True,
+        "graphTooltip": 1,
+        "refresh": "10s",
+        "time": {"from": "now-30m", "to": "now"},
+        "timezone": "browser",
+        "links": [_links_to_others()],
+        "annotations": {"list": []},
+        "templating": {"list": [_datasource(), *map(_variable, dashboard.variables)]},
+        "panels": list(_panels(dashboard)),
+    }
+
+
+def _panels(dashboard: Dashboard) -> Iterator[dict[str, Any]]:
+    number, y = 0, 0
+    for row in dashboard.rows:
+        number += 1
+        place = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
+        yield {
+            "id": number,
+            "type": "row",
+            "title": row.title,
+            "collapsed": False,
+            "gridPos": place,
+            "panels": [],
+        }
+        x, y, line_height = 0, y + 1, 0
+        for panel in row.panels:
+            if x + panel.width > COLUMNS:
+                x, y, line_height = 0, y + line_height, 0
+            number += 1
+            yield _panel(number, panel, {"x": x, "y": y, "w": panel.width, "h": panel.height})
+            x, line_height = x + panel.width, max(line_height, panel.height)
+        y += line_height
+
+
+def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
+    defaults: dict[str, Any] = {"unit": panel.unit}
+    if panel.highest is not None:
+        defaults |= {"min": 0, "max": panel.highest}
+    if panel.kind == "timeseries":
+        stacking = {"mode": "normal" if panel.stacked else "none", "group": "A"}
+        defaults["custom"] = {
+            "drawStyle": "line",
+            "lineWidth": 1,
+            "fillOpacity": 20 if panel.stacked else 0,
+            "showPoints": "never",
+            "spanNulls": False,
+            "stacking": stacking,
+        }
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.description,
+        "datasource": DATASOURCE,
+        "gridPos": place,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": _OPTIONS[panel.kind],
+        "targets": [
+            {
+                "refId": chr(ord("A") + index),
+                "datasource": DATASOURCE,
+                "editorMode": "code",
+                "range": True,
+                "expr": query.expression,
+                "legendFormat": query.legend,
+            }
+            for index, query in enumerate(panel.queries)
+        ],
+    }
+
+
+_OPTIONS: dict[Kind, dict[str, Any]] = {
+    "timeseries": {
+        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
+        "tooltip": {"mode": "multi", "sort": "desc"},
+    },
+    "stat": {
+        "colorMode": "value",
+        "graphMode": "area",
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "textMode": "auto",
+    },
+}
+
+
+def _datasource() -> dict[str, Any]:
+    return {
+        "name": "datasource",
+        "label": "Datasource",
+        "type": "datasource",
+        "query": DATASOURCE["type"],
+    }
+
+
+def _variable(variable: Variable) -> dict[str, Any]:
+    query = f"label_values({variable.metric}, {variable.label})"
+    return {
+        "name": variable.name,
+        "label": variable.shown,
+        "type": "query",
+        "datasource": DATASOURCE,
+        "query": {"query": query, "refId": f"variable-{variable.name}"},
+        "definition": query,
+        "regex": variable.regex,
+        "refresh": 2,  # when the time range changes: presets and models come and go
+        "sort": 1,
+        "multi": True,
+        "includeAll": True,
+        # What "All" stands for; a list of the values would leave out series that come later.
+        "allValue": ".*",
+        "current": {"text": ["All"], "value": ["$__all"]},
+    }
+
+
+def _links_to_others() -> dict[str, Any]:
+    return {
+        "type": "dashboards",
+        "title": "Tandem",
+        "tags": [TAG],
+        "asDropdown": False,
+        "includeVars": False,
+        "keepTime": True,
+    }

@@ -1,0 +1,130 @@
+"""*Overview*: what users of the suite feel."""
+
+from __future__ import annotations
+
+from prometheus_client import Histogram
+
+from tandem.telemetry.metrics import MethodSeries as Method
+from tandem.telemetry.metrics import Metric
+from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
+from tools.observability.promql import PRESET_AND_MODEL, quantile, rate, ratio, total
+
+# What the owner of a request counts: whoever helps with it from the cloud counts its part too, and
+# a request must be shown once.
+OWN = {**PRESET_AND_MODEL, "side": "device"}
+FAILED = {**OWN, "status": "!OK|CANCELLED"}
+
+
+def _quantiles(title: str, description: str, metric: Metric[Histogram]) -> Panel:
+    queries = tuple(
+        Query(quantile(share, metric, "preset", OWN), f"{name} {{{{preset}}}}")
+        for share, name in ((0.5, "p50"), (0.95, "p95"), (0.99, "p99"))
+    )
+    return Panel(title, description, "s", queries, width=12)
+
+
+def _stat(title: str, description: str, unit: str, expression: str) -> Panel:
+    return Panel(title, description, unit, (Query(expression, title),), "stat", width=4, height=4)
+
+
+OVERVIEW = Dashboard(
+    uid="tandem-overview",
+    title="Tandem: Overview",
+    description="Latency, throughput and errors of requests, as their aggregator saw them.",
+    variables=(
+        Variable("preset", "preset", Method.requests.name, "Preset"),
+        Variable("model", "model_name", Method.requests.name, "Model"),
+    ),
+    rows=(
+        Row(
+            "Now",
+            (
+                _stat("Requests", "Requests that ended.", "reqps", rate(Method.requests, "", OWN)),
+                _stat("Tokens", "Committed tokens.", "suffix: tok/s", rate(Method.tokens, "", OWN)),
+                _stat(
+                    "Failed",
+                    "Share of the requests that ended with an error; cancelled ones are none.",
+                    "percentunit",
+                    ratio(
+                        f"({rate(Method.requests, '', FAILED)} or vector(0))",
+                        rate(Method.requests, "", OWN),
+                    ),
+                ),
+                _stat(
+                    "Running",
+                    "Requests being served.",
+                    "short",
+                    total(Method.requests_running, "", OWN),
+                ),
+                _stat(
+                    "Waiting",
+                    "Requests admitted that wait for a slot.",
+                    "short",
+                    total(Method.requests_waiting, "", OWN),
+                ),
+                _stat(
+                    "TTFT p95",
+                    "95 of 100 requests had their first token within this time.",
+                    "s",
+                    quantile(0.95, Method.time_to_first_token, "", OWN),
+                ),
+            ),
+        ),
+        Row(
+            "Latency",
+            (
+                _quantiles(
+                    "Time to first token",
+                    "TTFT: from the arrival of a request to its first committed token. Waiting for "
+                    "a slot, prefill on both sides and one round trip are in it.",
+                    Method.time_to_first_token,
+                ),
+                _quantiles(
+                    "Time per output token",
+                    "TPOT: (duration - TTFT) / (tokens - 1), once per finished request.",
+                    Method.time_per_output_token,
+                ),
+                _quantiles(
+                    "Inter-token latency",
+                    "Between one commit and the next of the same request. A commit may hold "
+                    "several tokens, so this is above TPOT where drafts are accepted.",
+                    Method.inter_token_latency,
+                ),
+                _quantiles(
+                    "Whole request",
+                    "From the arrival of a request to its end.",
+                    Method.e2e_request_latency,
+                ),
+            ),
+        ),
+        Row(
+            "Traffic",
+            (
+                Panel(
+                    "Requests by status",
+                    "How requests ended, as gRPC statuses. RESOURCE_EXHAUSTED is refused for lack "
+                    "of room, UNAVAILABLE a lost cloud or a stopping service.",
+                    "reqps",
+                    (Query(rate(Method.requests, "status", OWN), "{{status}}"),),
+                    stacked=True,
+                ),
+                Panel(
+                    "Tokens by preset",
+                    "Committed tokens per second.",
+                    "suffix: tok/s",
+                    (Query(rate(Method.tokens, "preset", OWN), "{{preset}}"),),
+                    stacked=True,
+                ),
+                Panel(
+                    "Running and waiting",
+                    "Requests being served, and those that wait for a slot.",
+                    "short",
+                    (
+                        Query(total(Method.requests_running, "", OWN), "running"),
+                        Query(total(Method.requests_waiting, "", OWN), "waiting"),
+                    ),
+                ),
+            ),
+        ),
+    ),
+)

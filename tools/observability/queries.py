@@ -1,0 +1,18 @@
+"""What a dashboard asks of Prometheus, with Grafana's variables filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tools.observability.grafana import Dashboard
+
+
+def substituted(dashboard: Dashboard, rate_interval: str = "1m") -> Iterator[str]:
+    """Every query as Grafana sends it with all variables at "All"."""
+    for row in dashboard.rows:
+        for panel in row.panels:
+            for query in panel.queries:
+                expression = query.expression.replace("$__rate_interval", rate_interval)
+                for variable in dashboard.variables:
+                    expression = expression.replace(f"${variable.name}", ".*")
+                yield expression

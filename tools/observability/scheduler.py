@@ -1,0 +1,88 @@
+"""*Scheduler*: which side aggregates, and the measurements that say so."""
+
+from __future__ import annotations
+
+from tandem.telemetry.metrics import MeasuredSideSeries as Measured
+from tandem.telemetry.metrics import MethodSeries as Method
+from tandem.telemetry.metrics import SchedulerSeries as Scheduler
+from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
+from tools.observability.promql import PRESET, average, quantile, rate, total
+
+AT_EDGE = {**PRESET, "side": "device"}
+
+SCHEDULER = Dashboard(
+    uid="tandem-scheduler",
+    title="Tandem: Scheduler",
+    description="The side that aggregates documents of both sides, and what decides it.",
+    variables=(Variable("preset", "preset", Method.requests.name, "Preset"),),
+    rows=(
+        Row(
+            "Decisions",
+            (
+                Panel(
+                    "Aggregating side",
+                    "Running requests with documents, by the side that aggregates them.",
+                    "short",
+                    (Query(total(Method.aggregation_side, "side", PRESET), "{{side}}"),),
+                    stacked=True,
+                ),
+                Panel(
+                    "Decisions",
+                    "Decisions per second, by reason.",
+                    "ops",
+                    (Query(rate(Scheduler.decisions, "reason", {}), "{{reason}}"),),
+                    stacked=True,
+                ),
+                Panel(
+                    "ΔZ",
+                    "Seconds a token that moving to the other side would save, at the last "
+                    "decision of each scheduler. Above zero it moves.",
+                    "s",
+                    (Query(average(Scheduler.gain, "side, instance", {}), "{{instance}}"),),
+                ),
+            ),
+        ),
+        Row(
+            "Inputs of ΔZ",
+            (
+                Panel(
+                    "Decoding",
+                    "One draft token at each side.",
+                    "s",
+                    (Query(average(Measured.decode, "side", {}), "{{side}}"),),
+                ),
+                Panel(
+                    "Acceptance",
+                    "Share of each side's drafts that are accepted.",
+                    "percentunit",
+                    (Query(average(Measured.acceptance, "side", {}), "{{side}}"),),
+                    highest=1.0,
+                ),
+                Panel(
+                    "Transfer",
+                    "The way of a draft from each side to the other.",
+                    "s",
+                    (Query(average(Measured.transfer, "side", {}), "from {{side}}"),),
+                ),
+                Panel(
+                    "Round trip",
+                    "What the scheduler holds (the sum of both ways), and what speculation "
+                    "measured beside it.",
+                    "s",
+                    (
+                        Query(f"sum({average(Measured.transfer, 'side', {})})", "scheduler"),
+                        Query(quantile(0.5, Method.round_trip, "", AT_EDGE), "speculation p50"),
+                    ),
+                    width=12,
+                ),
+                Panel(
+                    "Bandwidth",
+                    "From each side to the other.",
+                    "Bps",
+                    (Query(average(Measured.bandwidth, "side", {}), "from {{side}}"),),
+                    width=12,
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,191 @@
+"""*Services*: engines, queues, documents and processes."""
+
+from __future__ import annotations
+
+from tandem.telemetry.metrics import EngineSeries as Engine
+from tandem.telemetry.metrics import MethodSeries as Method
+from tandem.telemetry.metrics import RetrieverSeries as Retriever
+from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
+from tools.observability.promql import (
+    MODEL,
+    RANGE,
+    mean,
+    observations,
+    quantile,
+    rate,
+    ratio,
+    time_share,
+    total,
+)
+
+JOB = '{job=~"$job"}'
+"""Process metrics have no label of the suite's own."""
+
+BY_ENGINE = "model_name, side"
+ENGINE = "{{model_name}} ({{side}})"
+PROCESS = "{{job}} {{instance}}"
+
+SERVICES = Dashboard(
+    uid="tandem-services",
+    title="Tandem: Services",
+    description="Engines, queues, documents and processes of every service.",
+    variables=(
+        Variable("model", "model_name", Engine.sessions_open.name, "Model"),
+        Variable(
+            "job",
+            "job",
+            "process_start_time_seconds",
+            "Service",
+            regex="/.*(aggregator|drafter|retriever|verifier).*/",
+        ),
+    ),
+    rows=(
+        Row(
+            "Queues",
+            (
+                Panel(
+                    "Waiting for the engine",
+                    "Forward passes handed over and not begun.",
+                    "short",
+                    (Query(total(Engine.queue_depth, BY_ENGINE, MODEL), ENGINE),),
+                ),
+                Panel(
+                    "Waiting for a slot",
+                    "Requests that an aggregator admitted and does not serve yet.",
+                    "short",
+                    (Query(total(Method.requests_waiting, "side", {}), "{{side}}"),),
+                ),
+                Panel(
+                    "Sessions",
+                    "Sessions open at drafters and verifiers.",
+                    "short",
+                    (Query(total(Engine.sessions_open, BY_ENGINE, MODEL), ENGINE),),
+                ),
+            ),
+        ),
+        Row(
+            "Engines",
+            (
+                Panel(
+                    "KV memory",
+                    "Keys and values held by sessions.",
+                    "bytes",
+                    (Query(total(Engine.kv_bytes, BY_ENGINE, MODEL), ENGINE),),
+                ),
+                Panel(
+                    "KV memory, share of the budget",
+                    "At 100 % new sessions are refused with RESOURCE_EXHAUSTED.",
+                    "percentunit",
+                    (
+                        Query(
+                            ratio(
+                                total(Engine.kv_bytes, BY_ENGINE, MODEL),
+                                total(Engine.kv_budget_bytes, BY_ENGINE, MODEL),
+                            ),
+                            ENGINE,
+                        ),
+                    ),
+                    highest=1.0,
+                ),
+                Panel(
+                    "Batch size",
+                    "Jobs that shared a forward pass.",
+                    "short",
+                    (
+                        Query(mean(Engine.batch_size, BY_ENGINE, MODEL), f"mean {ENGINE}"),
+                        Query(quantile(0.95, Engine.batch_size, BY_ENGINE, MODEL), f"p95 {ENGINE}"),
+                    ),
+                ),
+                Panel(
+                    "Forward pass",
+                    "One packed pass of an engine.",
+                    "s",
+                    (
+                        Query(quantile(0.5, Engine.engine_pass, BY_ENGINE, MODEL), f"p50 {ENGINE}"),
+                        Query(
+                            quantile(0.95, Engine.engine_pass, BY_ENGINE, MODEL), f"p95 {ENGINE}"
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Passes",
+                    "Forward passes per second.",
+                    "ops",
+                    (Query(observations(Engine.engine_pass, BY_ENGINE, MODEL), ENGINE),),
+                ),
+                Panel(
+                    "Engine busy",
+                    "Share of the time an engine computes, summed over replicas.",
+                    "percentunit",
+                    (Query(time_share(Engine.engine_pass, BY_ENGINE, MODEL), ENGINE),),
+                ),
+            ),
+        ),
+        Row(
+            "Documents",
+            (
+                Panel(
+                    "Documents and chunks",
+                    "What retrievers hold.",
+                    "short",
+                    (
+                        Query(total(Retriever.documents, "side", {}), "documents {{side}}"),
+                        Query(total(Retriever.chunks, "side", {}), "chunks {{side}}"),
+                    ),
+                ),
+                Panel(
+                    "Search",
+                    "One search, with embedding of the query and re-ranking.",
+                    "s",
+                    (
+                        Query(quantile(0.5, Retriever.search, "side", {}), "p50 {{side}}"),
+                        Query(quantile(0.95, Retriever.search, "side", {}), "p95 {{side}}"),
+                    ),
+                ),
+                Panel(
+                    "Documents handed in",
+                    "By outcome, per second.",
+                    "ops",
+                    (
+                        Query(
+                            rate(Retriever.ingests, "side, outcome", {}), "{{outcome}} ({{side}})"
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        Row(
+            "Processes",
+            (
+                Panel(
+                    "CPU",
+                    "Cores in use. An engine's thread takes one; `threads` allows more.",
+                    "short",
+                    (
+                        Query(
+                            "sum by (job, instance)"
+                            f" (rate(process_cpu_seconds_total{JOB}[{RANGE}]))",
+                            PROCESS,
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Resident memory",
+                    "Weights, keys and values, and the process itself.",
+                    "bytes",
+                    (
+                        Query(
+                            f"sum by (job, instance) (process_resident_memory_bytes{JOB})", PROCESS
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Open files",
+                    "File descriptors, connections included.",
+                    "short",
+                    (Query(f"sum by (job, instance) (process_open_fds{JOB})", PROCESS),),
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,186 @@
+"""*Speculation*: how much of the draft model's work was of use, and what it cost."""
+
+from __future__ import annotations
+
+from tandem.telemetry.metrics import MethodSeries as Method
+from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
+from tools.observability.promql import PRESET, mean, observations, quantile, rate, ratio
+
+# Drafter, verifier and aggregator each name the model they know, so what is joined over services
+# is joined by preset alone.
+AT_EDGE = {**PRESET, "side": "device"}
+
+
+AT_CLOUD = {**PRESET, "side": "cloud"}
+
+_DRAFTED = rate(Method.draft_tokens, "preset", AT_EDGE)
+_ACCEPTED = rate(Method.accepted_tokens, "preset", AT_EDGE)
+_TOKENS = rate(Method.tokens, "preset", AT_EDGE)
+_HITS = rate(Method.predraft_hits, "preset", AT_EDGE)
+_MISSES = rate(Method.predraft_misses, "preset", AT_EDGE)
+
+SPECULATION = Dashboard(
+    uid="tandem-speculation",
+    title="Tandem: Speculation",
+    description="Drafts, their acceptance and what they cost, by preset.",
+    variables=(Variable("preset", "preset", Method.tokens.name, "Preset"),),
+    rows=(
+        Row(
+            "Drafts",
+            (
+                Panel(
+                    "Acceptance",
+                    "Share of the drafted tokens that the target accepted.",
+                    "percentunit",
+                    (Query(ratio(_ACCEPTED, _DRAFTED), "{{preset}}"),),
+                    highest=1.0,
+                ),
+                Panel(
+                    "Tokens per target pass",
+                    "Committed tokens for each pass of the target model; 1 is what the target "
+                    "does alone. A cloud that decodes when idle also makes passes that come to "
+                    "nothing.",
+                    "short",
+                    (
+                        Query(
+                            ratio(_TOKENS, rate(Method.target_passes, "preset", AT_EDGE)),
+                            "{{preset}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Drafts wasted",
+                    "Drafted tokens per second that came to nothing: refused, or behind one that "
+                    "was.",
+                    "suffix: tok/s",
+                    (Query(f"{_DRAFTED} - {_ACCEPTED}", "{{preset}}"),),
+                ),
+                Panel(
+                    "Draft length",
+                    "Tokens of a draft, on average.",
+                    "short",
+                    (Query(ratio(_DRAFTED, rate(Method.drafts, "preset", AT_EDGE)), "{{preset}}"),),
+                ),
+                Panel(
+                    "Window",
+                    "Draft tokens that may be in flight, as schedules stood when requests ended. "
+                    "A preset with a controller moves it with the link; 0 is closed: the cloud "
+                    "decodes alone.",
+                    "short",
+                    (Query(mean(Method.draft_window, "preset", AT_EDGE), "mean {{preset}}"),),
+                ),
+                Panel(
+                    "Pre-draft hits",
+                    "Share of the outcomes of verdicts that had been drafted for while waiting; "
+                    "only presets that pre-draft have any.",
+                    "percentunit",
+                    (Query(ratio(_HITS, f"({_HITS} + {_MISSES})"), "{{preset}}"),),
+                    highest=1.0,
+                ),
+            ),
+        ),
+        Row(
+            "Cost",
+            (
+                Panel(
+                    "Uplink per token",
+                    "Bytes of messages from device to cloud for each committed token, gRPC's "
+                    "framing included, TCP's not.",
+                    "bytes",
+                    (
+                        Query(
+                            ratio(rate(Method.uplink_bytes, "preset", AT_EDGE), _TOKENS),
+                            "{{preset}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Downlink per token",
+                    "Bytes of messages from cloud to device for each committed token.",
+                    "bytes",
+                    (
+                        Query(
+                            ratio(rate(Method.downlink_bytes, "preset", AT_EDGE), _TOKENS),
+                            "{{preset}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Early verdicts",
+                    "Verdicts of early exits heard per second; only presets that listen have any.",
+                    "ops",
+                    (Query(rate(Method.early_verdicts, "preset", AT_EDGE), "{{preset}}"),),
+                ),
+                Panel(
+                    "Draft step",
+                    "A forward pass of the draft model that made a token, averaged per request.",
+                    "s",
+                    (
+                        Query(
+                            quantile(0.5, Method.draft_step, "preset", AT_EDGE), "p50 {{preset}}"
+                        ),
+                        Query(
+                            quantile(0.95, Method.draft_step, "preset", AT_EDGE), "p95 {{preset}}"
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Verify step",
+                    "A forward pass of the target model, shared with whatever ran beside it.",
+                    "s",
+                    (
+                        Query(
+                            quantile(0.5, Method.verify_step, "preset", AT_CLOUD), "p50 {{preset}}"
+                        ),
+                        Query(
+                            quantile(0.95, Method.verify_step, "preset", AT_CLOUD), "p95 {{preset}}"
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Round trip",
+                    "From sending a draft to its verdict, less what both models took.",
+                    "s",
+                    (
+                        Query(
+                            quantile(0.5, Method.round_trip, "preset", AT_EDGE), "p50 {{preset}}"
+                        ),
+                        Query(
+                            quantile(0.95, Method.round_trip, "preset", AT_EDGE), "p95 {{preset}}"
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        Row(
+            "Link",
+            (
+                Panel(
+                    "Links lost and sessions resumed",
+                    "Streams to the cloud that broke, and sessions that went on afterwards. The "
+                    "text does not depend on either.",
+                    "ops",
+                    (
+                        Query(rate(Method.link_lost, "", AT_EDGE), "lost"),
+                        Query(rate(Method.resumes, "", AT_EDGE), "resumed"),
+                    ),
+                    width=12,
+                ),
+                Panel(
+                    "Rounds",
+                    "Drafts verified per second, at the edge, and passes that verified them, in "
+                    "the cloud.",
+                    "ops",
+                    (
+                        Query(rate(Method.drafts, "preset", AT_EDGE), "drafts {{preset}}"),
+                        Query(
+                            observations(Method.verify_step, "preset", AT_CLOUD),
+                            "passes {{preset}}",
+                        ),
+                    ),
+                    width=12,
+                ),
+            ),
+        ),
+    ),
+)
