@@ -14,15 +14,12 @@ from tandem.engine.pack import Pack
 class EarlyExits:
     """The exits of one model, called by its forward pass after each layer."""
 
-    def __init__(self, exits: ExitAdapters, vocabulary_size: int) -> None:
-        """`exits` are in place: on the device and in the dtype of the activations."""
-        self._exits = exits
+    def __init__(self, exits: ExitAdapters, like: Tensor, vocabulary_size: int) -> None:
+        """`like`: of the activations' dtype, on their device."""
+        self.depths = exits.depths
+        self._adapters = exits.placed(like)
         self._index = {layer: i for i, layer in enumerate(exits.description.layers)}
         self._vocabulary_size = vocabulary_size
-
-    @property
-    def depths(self) -> tuple[float, ...]:
-        return self._exits.depths
 
     def after(
         self, layer: int, hidden: Tensor, pack: Pack, head: Callable[[Tensor], Tensor]
@@ -38,7 +35,7 @@ class EarlyExits:
             return
         count = sum(part.wanted for part in parts)
         rows = hidden if count == len(hidden) else hidden[pack.rows_of(parts)]
-        adapted = self._exits.adapters[index](rows)
+        adapted = self._adapters[index](rows)
         logits = head(adapted)[:, : self._vocabulary_size].float().cpu().numpy()
         first = 0
         for part in parts:

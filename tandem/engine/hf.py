@@ -59,7 +59,7 @@ class HuggingFaceEngine:
         self.lean = lean and lean_forward_serves(model)
         self._single_rows = single_rows
         self._like = torch.empty(0, dtype=model.dtype, device=model.device)
-        early = EarlyExits(exits.placed(self._like), self.vocabulary_size) if exits else None
+        early = EarlyExits(exits, self._like, self.vocabulary_size) if exits else None
         self.exit_depths: tuple[float, ...] = early.depths if early else ()
         if early and not self.lean:
             general.read(early)

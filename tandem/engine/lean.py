@@ -23,7 +23,7 @@ from transformers import (
 from tandem.engine.attention import attend_pack
 from tandem.engine.exit_pass import EarlyExits
 from tandem.engine.kv import LayerShape
-from tandem.engine.linear import Linear, make_linear
+from tandem.engine.linear import Linear, make_guessing_linear, make_linear
 from tandem.engine.pack import Pack
 
 Module = Any  # transformers types its modules by what all of them have, not by their parts
@@ -71,6 +71,7 @@ class LeanForward:
             ]
             head: Tensor = model.lm_head.weight.detach()
             self._head = make_linear(head, None, single_rows=single_rows)  # tied: a second copy
+            self._early_head = make_guessing_linear(head, self._head) if exits else self._head
 
     @torch.inference_mode()
     def __call__(self, pack: Pack) -> Tensor:
@@ -89,8 +90,8 @@ class LeanForward:
         return self._head(self._norm(hidden), pack.few_wanted)
 
     def _early_logits(self, hidden: Tensor) -> Tensor:
-        """[rows, size] -> [rows, vocabulary]; a guess may differ in its last bits."""
-        return self._head(self._norm(hidden), few=False)
+        """[rows, size] -> [rows, vocabulary]; what an exit says is a guess and may be rounded."""
+        return self._early_head(self._norm(hidden), few=False)
 
 
 class _Layer:

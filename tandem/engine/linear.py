@@ -46,6 +46,15 @@ def make_linear(weight: Tensor, bias: Tensor | None, *, single_rows: bool) -> Li
     return _Packed(weight, bias)
 
 
+def make_guessing_linear(weight: Tensor, exact: Linear) -> Linear:
+    """The product with `weight` [out, in] for guesses: half the bytes to read where the processor
+    multiplies bfloat16, else `exact`, which has the same weights."""
+    halves: bool = torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if not isinstance(exact, _Packed) or not halves:
+        return exact
+    return _Halved(weight)
+
+
 class _Plain:
     """PyTorch's own product."""
 
@@ -104,3 +113,16 @@ class _Packed:
     def add_to(self, residual: Tensor, rows: Tensor, few: bool) -> Tensor:
         total: Tensor = self._sum(rows, residual, self._weight, self._bias, "add")
         return total
+
+
+class _Halved:
+    """`_Packed` with weights and rows in bfloat16; takes and gives float32."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self._product = _Packed(weight.bfloat16(), None)
+
+    def __call__(self, rows: Tensor, few: bool) -> Tensor:
+        return self._product(rows.bfloat16(), few).float()
+
+    def add_to(self, residual: Tensor, rows: Tensor, few: bool) -> Tensor:
+        return residual + self(rows, few)

@@ -82,6 +82,12 @@ def logits_of(model: torch.nn.Module, sequence: list[int]) -> Rows:
     return found
 
 
+def assert_said(logits: Rows, wanted: Rows, rounded: bool) -> None:
+    """The lean path may multiply what exits say in bfloat16, whose numbers have eight bits."""
+    allowed = 2.0**-6 * np.abs(wanted).max() if rounded else 1e-5
+    assert np.abs(logits - wanted).max() <= allowed
+
+
 @pytest.mark.parametrize(
     ("name", "lean"), [*((name, False) for name in CONFIGS), *((name, True) for name in LEAN)]
 )
@@ -100,8 +106,8 @@ def test_an_exit_without_training_is_the_model_cut_short(name: str, lean: bool) 
     assert (set(heard.logits), set(also.logits)) == ({0, 1}, {1})
     for index, layer in enumerate(LAYERS):
         short = cut_after(model, name, layer)
-        assert np.abs(heard.logits[index] - logits_of(short, one)[-4:]).max() <= 1e-5
-    assert np.abs(also.logits[1] - logits_of(short, other)[-2:]).max() <= 1e-5
+        assert_said(heard.logits[index], logits_of(short, one)[-4:], lean)
+    assert_said(also.logits[1], logits_of(short, other)[-2:], lean)
     assert np.abs(whole - logits_of(model, one)[-4:]).max() <= 1e-5
     assert np.abs(rest - logits_of(model, other)[-2:]).max() <= 1e-5
 
@@ -118,7 +124,7 @@ def test_both_paths_adapt_alike(name: str) -> None:
     plain = logits_of(cut_after(model, name, 0), sequence)[-3:]
     assert np.abs(said[0][0] - plain).max() > 0.1
     for index in (0, 1):
-        assert np.abs(said[0][index] - said[1][index]).max() <= 1e-4
+        assert_said(said[0][index], said[1][index], rounded=True)
 
 
 @pytest.mark.parametrize("lean", [True, False])
@@ -166,7 +172,7 @@ def test_a_tree_is_read_node_by_node() -> None:
     engine.forward([replace(segment, parents=parents)])
     short = cut_after(model, "llama", 1)
     path = [*context, nodes[0], nodes[2], nodes[3]]
-    assert np.abs(heard.logits[1][3] - logits_of(short, path)[-1]).max() <= 1e-5
+    assert_said(heard.logits[1][3], logits_of(short, path)[-1], rounded=True)
 
 
 def scripted() -> ScriptedEngine:
