@@ -24,7 +24,7 @@ class ChildDied(TandemError):
 
 
 class ChildProcess:
-    """`name` is the service; its log goes to `log`, or to standard error where that is None."""
+    """`name` is how messages call it; its log goes to `log`, or to standard error without one."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path | None) -> None:
         self.name = name
@@ -34,11 +34,18 @@ class ChildProcess:
 
     @classmethod
     async def start(
-        cls, name: str, arguments: Sequence[str], environment: dict[str, str], log: Path | None
+        cls,
+        service: str,
+        arguments: Sequence[str],
+        environment: dict[str, str],
+        log: Path | None,
+        name: str = "",
     ) -> Self:
-        """`python -m services.NAME ARGUMENTS`, watched over by `supervised`."""
+        """`python -m services.SERVICE ARGUMENTS`, watched over by `supervised`. `name` tells two of
+        a service apart."""
         # -P: a folder called `services` in the working directory must not be taken for ours.
-        command = ("-P", "-m", "tandem.commands.supervised", str(os.getpid()), f"services.{name}")
+        module = f"services.{service}"
+        command = ("-P", "-m", "tandem.commands.supervised", str(os.getpid()), module)
         stderr = (
             None if log is None else os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         )
@@ -56,7 +63,7 @@ class ChildProcess:
         finally:
             if stderr is not None:
                 os.close(stderr)
-        return cls(name, process, log)
+        return cls(name or service, process, log)
 
     @property
     def pid(self) -> int:

@@ -1,8 +1,8 @@
 """The whole suite as processes of this machine, with an emulated link between the two sides.
 
 Invariant: when the context is left, by whatever way, no child runs any more. Children are stopped
-in the order of a request's path (aggregator, drafter, verifier), so that each drains while what it
-depends on still serves. Must not import torch.
+in the order of a request's path (aggregator, drafter, verifier, retrievers), so that each drains
+while what it depends on still serves. Must not import torch.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from typing import Any, Self
 
 from services.aggregator.config import AggregatorSettings
 from services.drafter.config import DrafterSettings
+from services.retriever.config import RetrieverSettings
 from services.verifier.config import VerifierSettings
 from tandem.commands.child_process import ChildProcess
 from tandem.commands.models import ModelChoice
+from tandem.commands.suite_documents import SIDES, SuiteDocuments, fill, retriever_flags
 from tandem.core.errors import TandemError
 from tandem.netem.link_control import LinkControl
 from tandem.netem.link_model import LinkSettings
@@ -42,14 +44,16 @@ SETTINGS: Mapping[str, type[ServiceSettings]] = {
     "verifier": VerifierSettings,
     "drafter": DrafterSettings,
     "aggregator": AggregatorSettings,
+    "retriever": RetrieverSettings,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LocalSuiteSettings:
     """What to run. `port` is the aggregator's, 0 for a free one; `metrics_port` the aggregator's
-    too, with the drafter's and the verifier's after it, 0 for none. `pin` keeps the two sides on
-    different cores. `drain_s` is what open requests may take at the end."""
+    too, with the drafter's, verifier's and both retrievers' after it, 0 for none. `pin` keeps the
+    two sides on different cores. `drain_s` is what open requests may take at the end. `documents`
+    are what the retrievers hold; None starts no retrievers."""
 
     draft: ModelChoice
     target: ModelChoice
@@ -60,10 +64,11 @@ class LocalSuiteSettings:
     pin: bool = False
     verbose: bool = False
     drain_s: float = 10.0
+    documents: SuiteDocuments | None = None
 
 
 class LocalSuite:
-    """Three services, and the link if there is one; use as an asynchronous context manager."""
+    """The services, and the link if there is one; use as an asynchronous context manager."""
 
     def __init__(self, settings: LocalSuiteSettings) -> None:
         self.settings = settings
@@ -71,6 +76,7 @@ class LocalSuite:
         self.emulator: TcpLinkEmulator | None = None
         self.control: LinkControl | None = None
         self.logs: Path | None = None
+        self.documents: dict[str, int] = {}
         self._stack = AsyncExitStack()
 
     @property
@@ -82,11 +88,14 @@ class LocalSuite:
         """Returns once an answer could be given. Raises ChildDied, or TandemError when that takes
         too long."""
         async with AsyncExitStack() as stack:
+            if self.settings.documents is not None:
+                self.settings.documents.check()
             stack.push_async_exit(self._discard_logs)
+            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-index-"))
             stack.push_async_callback(self._stop)
             try:
                 async with asyncio.timeout(START_TIMEOUT_S):
-                    await self._start(stack)
+                    await self._start(stack, Path(temporary))
                     await self._healthy()
             except TimeoutError:
                 why = f"the services did not start within {START_TIMEOUT_S:g} s"
@@ -119,7 +128,7 @@ class LocalSuite:
         for child in self.children.values():
             child.kill()
 
-    async def _start(self, stack: AsyncExitStack) -> None:
+    async def _start(self, stack: AsyncExitStack, temporary: Path) -> None:
         """All at once: loading two models takes as long as loading the larger."""
         settings = self.settings
         if not settings.verbose:
@@ -147,6 +156,11 @@ class LocalSuite:
                 "exits": settings.target.exits,
             },
         }
+        if settings.documents is not None:
+            for port, side in enumerate(SIDES, metrics + 3):
+                flags[f"{side}-retriever"] = retriever_flags(
+                    settings.documents, side, temporary, port if metrics else 0
+                )
         for name, values in flags.items():
             self.children[name] = await self._start_child(name, values)
         if settings.pin:
@@ -154,12 +168,18 @@ class LocalSuite:
         waits = [asyncio.create_task(child.listening()) for child in self.children.values()]
         async with cancelled_after(waits):
             await asyncio.gather(*waits)
+        if settings.documents is not None:
+            addresses = {side: self.children[f"{side}-retriever"].address for side in SIDES}
+            self.documents = await fill(settings.documents, addresses)
 
     async def _start_child(self, name: str, flags: Mapping[str, object]) -> ChildProcess:
+        """`name` is the service, after the side where there are two of it."""
+        service = name.rpartition("-")[2]
         arguments = [f"--drain-s={self.settings.drain_s}"]
         arguments += [f"--{flag}={value}" for flag, value in flags.items()]
         log = None if self.logs is None else self.logs / f"{name}.log"
-        return await ChildProcess.start(name, arguments, child_environment(name), log)
+        environment = child_environment(service)
+        return await ChildProcess.start(service, arguments, environment, log, name)
 
     async def _through_link(self, stack: AsyncExitStack, verifier_port: int) -> str:
         """Where the drafter finds the verifier."""
@@ -193,9 +213,9 @@ class LocalSuite:
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         if len(cores) < 2:
             raise TandemError("--pin needs two cores and Linux; leave it out")
-        self.children["verifier"].pin(cores[0])
-        for name in ("drafter", "aggregator"):
-            self.children[name].pin(cores[1])
+        cloud = {"verifier", "cloud-retriever"}
+        for name, child in self.children.items():
+            child.pin(cores[0] if name in cloud else cores[1])
 
     async def _stop(self) -> None:
         grace_s = self.settings.drain_s + STOP_MARGIN_S

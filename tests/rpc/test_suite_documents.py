@@ -1,0 +1,56 @@
+"""Filling both retrievers of a local suite from folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandem.commands.suite_documents import SuiteDocuments, demo_documents, fill, retriever_flags
+from tandem.core.errors import InvalidArgument, TandemError
+from tests.rpc.retriever_peer import retriever
+
+
+async def test_each_side_gets_its_own_once(tmp_path: Path) -> None:
+    documents = demo_documents()
+    async with (
+        retriever(tmp_path / "device") as device,
+        retriever(tmp_path / "cloud", "cloud") as cloud,
+    ):
+        addresses = {"device": device.running.target, "cloud": cloud.running.target}
+        first = await fill(documents, addresses)
+        assert first == {"device": 5, "cloud": 16}
+        before = (await cloud.client.stats()).log_bytes
+        assert await fill(documents, addresses) == first
+        assert (await cloud.client.stats()).log_bytes == before  # nothing was written again
+        assert "heron-style.md" in device.index.texts()
+        assert not set(device.index.texts()) & set(cloud.index.texts())
+        question = "How long is a Python release maintained, and which ones does Heron support?"
+        for side, best in ((device, "heron-releases.md"), (cloud, "pep-0602.txt")):
+            assert (await side.client.search(question)).hits[0].document_id == best
+
+
+async def test_a_refused_document_ends_it(tmp_path: Path) -> None:
+    (tmp_path / "torn.pdf").write_bytes(b"%PDF-1.4 nothing")
+    documents = SuiteDocuments((tmp_path / "torn.pdf",), ())
+    async with (
+        retriever(tmp_path / "device") as device,
+        retriever(tmp_path / "cloud", "cloud") as cloud,
+    ):
+        addresses = {"device": device.running.target, "cloud": cloud.running.target}
+        with pytest.raises(TandemError, match=r"torn\.pdf"):
+            await fill(documents, addresses)
+
+
+def test_what_does_not_exist_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="nowhere"):
+        SuiteDocuments((tmp_path / "nowhere",), ()).check()
+
+
+def test_an_index_lies_where_it_is_kept_or_with_what_is_forgotten(tmp_path: Path) -> None:
+    kept = demo_documents(tmp_path / "kept", "lexical")
+    flags = retriever_flags(kept, "cloud", tmp_path / "temporary", 0)
+    assert flags["folder"] == tmp_path / "kept" / "cloud"
+    assert (flags["role"], flags["embedding"]) == ("cloud", "lexical")
+    forgotten = retriever_flags(demo_documents(), "device", tmp_path / "temporary", 0)
+    assert forgotten["folder"] == tmp_path / "temporary" / "device"
