@@ -45,7 +45,7 @@ from tandem.simulation.answer import SimulatedPair, simulated_pair
 
 SEEDS = 3
 PROMPTS_PER_SEED, QUICK_PROMPTS_PER_SEED = 2, 1
-MAX_TOKENS, QUICK_MAX_TOKENS = 96, 64
+MAX_TOKENS, QUICK_MAX_TOKENS = 96, 48
 REAL_CELLS = (Cell("server", 0.030, 100.0), Cell("server", 0.100, 10.0))
 QUICK_DRAFT_LENGTHS = (1, 4, 8)
 
@@ -97,7 +97,7 @@ def _ablations(
         report.goals += ablation_goals(grid, list(parts))
     if "fsd" in PRESETS and pair.exit_depths:
         exits = exit_rows(pair, asked, max_tokens)
-        report.add("FSD: exits, and the order of its queues", EXIT_COLUMNS, exits)
+        report.add("FSD: more and more exits", EXIT_COLUMNS, exits)
         report.goals += exit_goals(exits)
     if "tslt" in PRESETS:
         sweep = truncation_sweep(pair, asked, max_tokens)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from bench.methods_goals import ratio_goals, speedups
 from bench.methods_grid import HARDWARE, Cell, Grid, Question, measure_grid
 from bench.report import Goal, Row, make_row
 from tandem.core.truncation import Truncation, truncate
-from tandem.policy.presets import PRESETS, Answer, Predraft, PredraftOrder, Preset, Uplink
+from tandem.policy.presets import PRESETS, Answer, Predraft, Preset, Uplink
 from tandem.simulation.answer import SimulatedPair, simulate_answer
 from tandem.simulation.rows import answers_figures, judged_acceptance
 
@@ -131,16 +130,11 @@ def sweep_goal(rows: Sequence[Row]) -> Goal:
 
 
 def exit_rows(pair: SimulatedPair, asked: Sequence[Question], max_tokens: int) -> list[Row]:
-    """FSD with more and more exits, and with its queues in other orders (its Table 7)."""
+    """FSD with more and more exits; `bench exits` has its queues in other orders."""
     whole = PRESETS["fsd"]
     variants = {"no exits": without_predrafts(whole)}
     deepest = len(pair.exit_depths)
     variants |= {f"{count} exits": replace(whole, exits=count) for count in range(1, deepest + 1)}
-    for cloud, edge in product(PredraftOrder, PredraftOrder):
-        if cloud is not PredraftOrder.RANDOM:
-            name = f"cloud {cloud}, edge {edge}"
-            queues = replace(whole, exits=deepest, exit_order=cloud, predraft_order=edge)
-            variants[name] = replace(queues, predraft_workers=1)
     (cell,) = EXIT_CELLS
     grid = measure_grid(variants, (cell,), pair, asked, max_tokens, (4,))
     return [

@@ -10,6 +10,7 @@ from bench.machine import this_machine
 from bench.methods import cost_table, draw, speedup_table
 from bench.methods_ablations import (
     exit_goals,
+    exit_rows,
     picospec_variants,
     sweep_goal,
     truncation_sweep,
@@ -51,6 +52,17 @@ def grid(pair: SimulatedPair) -> Grid:
 def test_the_grid_is_that_of_the_promise() -> None:
     assert len(CELLS) == 3 * 4 * 2
     assert {cell.rtt_s for cell in CELLS} == {0.0, 0.03, 0.1, 0.3}
+
+
+def test_more_exits_miss_less_and_save_time(pair: SimulatedPair) -> None:
+    """The deeper exit says what the target will say, so what it foresees is drafted ahead."""
+    hearing = replace(pair, exit_laws=(pair.draft_law, pair.target_law), exit_depths=(1 / 3, 2 / 3))
+    asked = [Question((1, 2, 3), seed, 0) for seed in range(4)]
+    none, one, two = exit_rows(hearing, asked, 48)
+    assert [row["variant"] for row in (none, one, two)] == ["no exits", "1 exits", "2 exits"]
+    assert none["cache_miss_rate"] is None
+    assert two["cache_miss_rate"] <= one["cache_miss_rate"] < 0.5
+    assert two["tpot_s"] < none["tpot_s"]
 
 
 def test_every_preset_has_every_length_once() -> None:
