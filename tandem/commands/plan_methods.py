@@ -56,28 +56,38 @@ def _ar(at: Situation) -> Planned:
     return Planned(None, 0, ar(at.pair))
 
 
-def _dsd(at: Situation) -> Planned:
-    prediction = dsd(
-        at.pair,
-        at.link,
-        acceptance_rate=at.rate,
-        draft_length=at.draft_length,
-        vocabulary_size=at.vocabulary_size,
-        precision_bytes=at.precision_bytes,
-    )
-    return Planned(at.rate, at.draft_length, prediction)
+def _chain(
+    model: Callable[..., Prediction],
+    costs: Callable[[Situation], Mapping[str, float]] = lambda at: {},
+) -> Callable[[Situation], Planned]:
+    """A method of rounds under the rejection rule; `costs`: what else its model asks for."""
+
+    def plan(at: Situation) -> Planned:
+        prediction = model(
+            at.pair,
+            at.link,
+            acceptance_rate=at.rate,
+            draft_length=at.draft_length,
+            **costs(at),
+        )
+        return Planned(at.rate, at.draft_length, prediction)
+
+    return plan
 
 
-def _dssd(at: Situation) -> Planned:
-    prediction = dssd(
-        at.pair,
-        at.link,
-        acceptance_rate=at.rate,
-        draft_length=at.draft_length,
-        vocabulary_size=at.vocabulary_size,
-        precision_bytes=at.precision_bytes,
-    )
-    return Planned(at.rate, at.draft_length, prediction)
+def _whole_law(at: Situation) -> Mapping[str, float]:
+    return {"vocabulary_size": at.vocabulary_size, "precision_bytes": at.precision_bytes}
+
+
+def _sparse_law(at: Situation) -> Mapping[str, float]:
+    if at.vocabulary_size < 1:
+        raise InvalidArgument("vocabulary_size", f"must be at least 1, is {at.vocabulary_size}")
+    kept = min(at.kept, at.vocabulary_size)
+    return {"law_bytes": sparse_law_bytes(kept, at.vocabulary_size, at.precision_bytes)}
+
+
+def _misses(at: Situation) -> Mapping[str, float]:
+    return {"miss_rate": at.miss_rate}
 
 
 def _coupled(at: Situation) -> Planned:
@@ -87,42 +97,15 @@ def _coupled(at: Situation) -> Planned:
     return Planned(at.coupled_rate, at.draft_length, prediction)
 
 
-def _tslt(at: Situation) -> Planned:
-    prediction = tslt(
-        at.pair,
-        at.link,
-        acceptance_rate=at.rate,
-        draft_length=at.draft_length,
-        law_bytes=_sparse_law_bytes(at),
-    )
-    return Planned(at.rate, at.draft_length, prediction)
-
-
 def _mc_dsd(at: Situation) -> Planned:
     prediction = mc_dsd(
         at.pair,
         at.link,
         layer_acceptance_rate=at.layer_rate,
         expansion=at.expansion,
-        law_bytes=_sparse_law_bytes(at),
+        **_sparse_law(at),
     )
     return Planned(at.layer_rate, len(at.expansion), prediction)
-
-
-def _picospec(at: Situation) -> Planned:
-    prediction = picospec(at.pair, at.link, acceptance_rate=at.rate, draft_length=at.draft_length)
-    return Planned(at.rate, at.draft_length, prediction)
-
-
-def _fsd(at: Situation) -> Planned:
-    prediction = fsd(
-        at.pair,
-        at.link,
-        acceptance_rate=at.rate,
-        draft_length=at.draft_length,
-        miss_rate=at.miss_rate,
-    )
-    return Planned(at.rate, at.draft_length, prediction)
 
 
 def _stream(at: Situation) -> Planned:
@@ -139,22 +122,14 @@ def _stream(at: Situation) -> Planned:
     return Planned(at.coupled_rate, 1, prediction)
 
 
-def _sparse_law_bytes(at: Situation) -> float:
-    if at.vocabulary_size < 1:
-        raise InvalidArgument("vocabulary_size", f"must be at least 1, is {at.vocabulary_size}")
-    return sparse_law_bytes(
-        min(at.kept, at.vocabulary_size), at.vocabulary_size, at.precision_bytes
-    )
-
-
 METHODS: Mapping[str, Callable[[Situation], Planned]] = {
     "ar": _ar,
-    "dsd": _dsd,
-    "dssd": _dssd,
+    "dsd": _chain(dsd, _whole_law),
+    "dssd": _chain(dssd, _whole_law),
     "coupled": _coupled,
-    "tslt": _tslt,
+    "tslt": _chain(tslt, _sparse_law),
     "mc-dsd": _mc_dsd,
-    "picospec": _picospec,
-    "fsd": _fsd,
+    "picospec": _chain(picospec),
+    "fsd": _chain(fsd, _misses),
     "stream": _stream,
 }
