@@ -101,7 +101,7 @@ def running_suite(
             raise
 
 
-_COMMON = ("--port", "0", "--log-level", "warning")
+_COMMON = ("--insecure", "--port", "0", "--log-level", "warning")
 
 
 def _flags(model: str, pacing: Pacing | None, side: str) -> tuple[str, ...]:

@@ -26,6 +26,11 @@ CONFIG_VARIABLE = "TANDEM_CONFIG"
 MAX_MESSAGE_BYTES = 2**31 - 1
 """gRPC's own limit: message lengths are signed 32-bit."""
 
+SECURITY_FIELDS = frozenset(
+    {"tls_certificate", "tls_key", "tls_ca", "keys_file", "call_key_file", "insecure"}
+)
+"""Who may call, and what is shown to others."""
+
 Port = Annotated[int, Field(ge=0, le=65535)]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
@@ -57,6 +62,36 @@ class ServiceSettings(BaseSettings):
     port: Port = Field(default=0, description="gRPC port; 0 takes a free one.")
     metrics_port: Port = Field(
         default=0, description="Port of the metrics endpoint; 0 turns it off."
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1",
+        min_length=1,
+        description="Address of the metrics endpoint, which is plain HTTP and open.",
+    )
+    health_port: Port = Field(
+        default=0,
+        description="A second port, on HOST, plain and open, that serves gRPC health and nothing"
+        " else, for probes that have no certificate; 0 turns it off.",
+    )
+    tls_certificate: Path | None = Field(
+        default=None, description="PEM certificate of this service, as server and as caller."
+    )
+    tls_key: Path | None = Field(default=None, description="Its private key, PEM.")
+    tls_ca: Path | None = Field(
+        default=None, description="PEM certificates of the authorities that others are checked by."
+    )
+    keys_file: Path | None = Field(
+        default=None,
+        description="Who may call: lines of HOLDER sha256:HEX, as 'tandem keys' writes them.",
+    )
+    call_key_file: Path | None = Field(
+        default=None, description="File with the key that this service shows to those it calls."
+    )
+    insecure: bool = Field(
+        default=False, description="Serve and call without TLS and keys where none are given."
+    )
+    reflection: bool = Field(
+        default=False, description="Serve gRPC reflection, to callers that may call."
     )
     log_level: LogLevel = Field(default="info", description="debug, info, warning or error.")
     drain_s: float = Field(
@@ -117,6 +152,11 @@ def load_settings(
         raise SettingsError(_source_line(error)) from None
 
 
+def variable_of(field: str) -> str:
+    """The variable that sets `field`."""
+    return f"{ENVIRONMENT_PREFIX}{field}".upper()
+
+
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
@@ -131,7 +171,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 
 def _refuse_unknown_variables(model: type[ServiceSettings], also_known: Collection[str]) -> None:
-    known = {_variable(name) for name in model.model_fields} | {n.upper() for n in also_known}
+    known = {variable_of(name) for name in model.model_fields} | {n.upper() for n in also_known}
     for variable, text in sorted(os.environ.items()):
         name = variable.upper()
         if not name.startswith(ENVIRONMENT_PREFIX) or name.split("__")[0] in known:
@@ -163,15 +203,11 @@ def _origin(
         return ".".join(["--" + field.replace("_", "-"), *inner])
     path = given.get("config") or os.environ.get(CONFIG_VARIABLE)
     if field in model.model_fields:
-        nested = "__".join([_variable(field), *(part.upper() for part in inner)])
-        for variable in (nested, _variable(field)):
+        nested = "__".join([variable_of(field), *(part.upper() for part in inner)])
+        for variable in (nested, variable_of(field)):
             if path is None or variable in {name.upper() for name in os.environ}:
                 return variable
     return f"{path}: {'.'.join([field, *inner])}"
-
-
-def _variable(field: str) -> str:
-    return f"{ENVIRONMENT_PREFIX}{field}".upper()
 
 
 def _demand(problem: ErrorDetails, secret: bool) -> str:
@@ -191,4 +227,4 @@ def _demand(problem: ErrorDetails, secret: bool) -> str:
 def _source_line(error: SourceError) -> str:
     """pydantic-settings names the field whose variable is not the JSON that its type asks for."""
     found = re.search(r'field "(\w+)"', str(error))
-    return str(error) if found is None else f"{_variable(found.group(1))}: must be valid JSON"
+    return str(error) if found is None else f"{variable_of(found.group(1))}: must be valid JSON"

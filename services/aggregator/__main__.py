@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.servicer import AggregatorServicer
+from tandem.rpc.access import client_access
 from tandem.rpc.process import run_service
+from tandem.telemetry.metrics import Metrics
+
+
+def build(settings: AggregatorSettings, metrics: Metrics) -> AggregatorServicer:
+    """The servicer with what it shows to the drafter."""
+    return AggregatorServicer(settings, metrics, client_access(settings))
+
 
 if __name__ == "__main__":
-    run_service(AggregatorSettings, AggregatorServicer, side="device")
+    run_service(AggregatorSettings, build, side="device")

@@ -18,15 +18,16 @@ from services.aggregator.config import AggregatorSettings
 from services.aggregator.slots import Slots
 from tandem.core.errors import Unavailable
 from tandem.policy.presets import PRESETS
+from tandem.rpc.access import ClientAccess
 from tandem.rpc.aggregator_client import Generated
-from tandem.rpc.channels import open_channel
+from tandem.rpc.connection import Connection
 from tandem.rpc.generation import (
     DEFAULT_PRESET,
     GenerationRequest,
     request_from_proto,
     request_to_proto,
 )
-from tandem.rpc.status import Rejected, status_of
+from tandem.rpc.status import Rejected, advised, details_of, status_of
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import OTHER, MethodSeries, Metrics
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
@@ -41,12 +42,13 @@ DESCRIBE_TIMEOUT_S = 5.0
 class Requests:
     """Serves requests through one drafter; used on the event loop only."""
 
-    def __init__(self, settings: AggregatorSettings, metrics: Metrics) -> None:
+    def __init__(
+        self, settings: AggregatorSettings, metrics: Metrics, access: ClientAccess
+    ) -> None:
         self._settings = settings
         self._metrics = metrics
         self._slots = Slots(settings.max_running, settings.max_waiting)
-        self._channel = open_channel(settings.drafter, settings.max_message_bytes)
-        self._drafter = drafter_pb2_grpc.DrafterServiceStub(self._channel)
+        self._connection = Connection(settings.drafter, settings.max_message_bytes, access)
         self._leaving = False
 
     @property
@@ -58,16 +60,17 @@ class Requests:
         self._leaving = True
 
     async def close(self) -> None:
-        await self._channel.close()
+        await self._connection.close()
 
     async def describe(self, timeout_s: float = DESCRIBE_TIMEOUT_S) -> pb.DescribeResponse:
         """What the suite can do. Raises Rejected with the status."""
         try:
-            described = await self._drafter.Describe(
-                drafter_pb2.DescribeRequest(), timeout=timeout_s
-            )
+            async with self._connection.channel() as channel:
+                described = await drafter_pb2_grpc.DrafterServiceStub(channel).Describe(
+                    drafter_pb2.DescribeRequest(), timeout=timeout_s
+                )
         except grpc.aio.AioRpcError as error:
-            raise Rejected(error.code(), error.details() or "") from None
+            raise Rejected(error.code(), details_of(error)) from None
         answer = pb.DescribeResponse(
             draft=described.draft, cloud_error=described.cloud_error, presets=described.presets
         )
@@ -126,24 +129,26 @@ class Requests:
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """Pass the request to the drafter and its answer back; leaving cancels both."""
         limit_s = self._settings.request_timeout_s
-        call = self._drafter.Generate(timeout=min(timeout_s or limit_s, limit_s))
-        cancelling = None if cancel is None else asyncio.create_task(_pass_cancel(cancel, call))
-        with ExitStack() as naming:
-            try:
-                await call.write(drafter_pb2.GenerateRequest(start=start))
-                async for answer in _drafter_answers(call):
-                    if answer.HasField("started"):
-                        session, preset = answer.started.session, answer.started.preset
-                        naming.enter_context(log_context(session=session, preset=preset))
-                        log.info("request started")
-                    timing.observe(answer)
-                    yield _translated(answer)
-            finally:
-                call.cancel()
-                if cancelling is not None:
-                    cancelling.cancel()
-                    await _raise_fault(cancelling)
-                log.info("request ended", tokens=timing.tokens, duration_s=timing.elapsed_s())
+        async with self._connection.channel() as channel:
+            drafter = drafter_pb2_grpc.DrafterServiceStub(channel)
+            call = drafter.Generate(timeout=min(timeout_s or limit_s, limit_s))
+            cancelling = None if cancel is None else asyncio.create_task(_pass_cancel(cancel, call))
+            with ExitStack() as naming:
+                try:
+                    await call.write(drafter_pb2.GenerateRequest(start=start))
+                    async for answer in _drafter_answers(call):
+                        if answer.HasField("started"):
+                            session, preset = answer.started.session, answer.started.preset
+                            naming.enter_context(log_context(session=session, preset=preset))
+                            log.info("request started")
+                        timing.observe(answer)
+                        yield _translated(answer)
+                finally:
+                    call.cancel()
+                    if cancelling is not None:
+                        cancelling.cancel()
+                        await _raise_fault(cancelling)
+                    log.info("request ended", tokens=timing.tokens, duration_s=timing.elapsed_s())
 
 
 class _Timing:
@@ -187,9 +192,10 @@ async def _drafter_answers(call: Any) -> AsyncIterator[drafter_pb2.GenerateRespo
     try:
         while isinstance(answer := await call.read(), drafter_pb2.GenerateResponse):
             yield answer
-        code, details = await call.code(), await call.details()
+        code = await call.code()
+        details = advised(code, await call.details() or "")
     except grpc.aio.AioRpcError as error:
-        code, details = error.code(), error.details()
+        code, details = error.code(), details_of(error)
     if code is not grpc.StatusCode.OK:
         raise Rejected(code, details or "the drafter ended the call")
 

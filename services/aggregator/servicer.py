@@ -14,6 +14,7 @@ import grpc
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.requests import Requests
 from tandem.core.errors import InvalidArgument
+from tandem.rpc.access import ClientAccess
 from tandem.rpc.status import errors_as_status
 from tandem.telemetry.metrics import Metrics
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
@@ -27,8 +28,11 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
 
     full_name = pb.DESCRIPTOR.services_by_name["AggregatorService"].full_name
 
-    def __init__(self, settings: AggregatorSettings, metrics: Metrics) -> None:
-        self.requests = Requests(settings, metrics)
+    def __init__(
+        self, settings: AggregatorSettings, metrics: Metrics, access: ClientAccess | None = None
+    ) -> None:
+        """`access` is what the drafter is shown; without it the connection to it is plain."""
+        self.requests = Requests(settings, metrics, access or ClientAccess())
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_AggregatorServiceServicer_to_server(self, server)

@@ -7,12 +7,14 @@ from services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.engine.base import Engine, Tokenizer
 from tandem.engine.paced import PacedEngine
 from tandem.protocol.liveness import LivenessTimes
+from tandem.rpc.access import client_access
 from tandem.rpc.process import run_service
 from tandem.telemetry.metrics import Metrics
 
 
 def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     """The servicer with its engine and tokenizer loaded."""
+    access = client_access(settings)  # refused without waiting for torch
     paced = settings.pace_first_s > 0 or settings.pace_further_s > 0
     engine, tokenizer = _load(settings)
     limits = DrafterLimits(
@@ -27,6 +29,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         settings.verifier,
         limits,
         metrics,
+        access,
     )
 
 

@@ -27,12 +27,14 @@ from tandem.policy.presets import PRESETS
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.liveness import Liveness, LivenessTimes
 from tandem.protocol.outputs import Commit, EdgeRequest
+from tandem.rpc.access import ClientAccess
 from tandem.rpc.admission import Admission
 from tandem.rpc.channels import open_channel
+from tandem.rpc.connection import Connection
 from tandem.rpc.convert_verifier import EdgeCodec, describe_model
 from tandem.rpc.generation import GenerationRequest, Turn, request_from_proto
-from tandem.rpc.status import errors_as_status
-from tandem.rpc.verifier_stream import Traffic, VerifierConnection, VerifierStream
+from tandem.rpc.status import details_of, errors_as_status
+from tandem.rpc.verifier_stream import Traffic, VerifierStream
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import Metrics
 from tandem_api.common.v1 import generation_pb2
@@ -71,7 +73,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         verifier: str,
         limits: DrafterLimits,
         metrics: Metrics,
+        access: ClientAccess | None = None,
     ) -> None:
+        """`access` is what the verifier is shown; without it the connection to it is plain."""
         self._engine = engine
         self._tokenizer = tokenizer
         self._verifier = verifier
@@ -84,7 +88,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         series.sessions_open.set_function(lambda: self._admission.sessions)
         series.kv_bytes.set_function(lambda: self._admission.kv_bytes)
         series.queue_depth.set_function(lambda: self._thread.waiting)
-        self._connection = VerifierConnection(verifier, limits.max_message_bytes)
+        self._access = access or ClientAccess()
+        self._connection = Connection(verifier, limits.max_message_bytes, self._access)
         self._farewells: set[asyncio.Task[None]] = set()
         self._leaving = False
 
@@ -109,13 +114,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.DescribeResponse:
         answer = pb.DescribeResponse(draft=describe_model(self._engine), presets=list(PRESETS))
-        channel = open_channel(self._verifier, self._limits.max_message_bytes)
+        channel = open_channel(self._verifier, self._limits.max_message_bytes, self._access)
         try:
             stub = verifier_pb2_grpc.VerifierServiceStub(channel)
             target = await stub.Describe(verifier_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_S)
             answer.target.CopyFrom(target.model)
         except grpc.aio.AioRpcError as error:
-            answer.cloud_error = f"{self._verifier}: {error.code().name} {error.details()}"
+            answer.cloud_error = f"{self._verifier}: {error.code().name} {details_of(error)}"
         finally:
             await channel.close()
         return answer

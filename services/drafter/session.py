@@ -31,7 +31,7 @@ from tandem.protocol.outputs import (
     Send,
 )
 from tandem.protocol.prefixes import PrefixMismatch
-from tandem.rpc.status import Rejected
+from tandem.rpc.status import Rejected, details_of
 from tandem.rpc.verifier_stream import FATAL, Traffic, VerifierStream, end_status
 from tandem.telemetry.logging import get_logger
 
@@ -289,5 +289,5 @@ class DrafterSession:
 
     def _describe_last_error(self) -> str:
         if isinstance(self._last_error, grpc.aio.AioRpcError):
-            return self._last_error.details() or self._last_error.code().name
+            return details_of(self._last_error) or self._last_error.code().name
         return str(self._last_error) if self._last_error else "no sign of life"

@@ -1,7 +1,8 @@
 """A whole suite in this process: verifier, drafter and aggregator on loopback, over real gRPC.
 
 Invariant: nothing is listening and no engine thread runs once the context is left. Uses built-in
-settings, never the environment's: what runs is what was passed. Must not import torch.
+settings, never the environment's: what runs is what was passed. Ports are plain and open, on
+loopback alone. Must not import torch.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.commands.models import ModelPair
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.rpc.access import ServerAccess
 from tandem.rpc.lifecycle import RunningService, Service
 from tandem.telemetry.metrics import Metrics, new_registry
 
@@ -96,7 +98,7 @@ class EmbeddedSuite:
 
 async def _serve(stack: AsyncExitStack, service: Service) -> str:
     """Start `service`, to be drained when the stack unwinds; returns its address."""
-    running = RunningService(service, HOST, 0, MAX_MESSAGE_BYTES)
+    running = RunningService(service, HOST, 0, MAX_MESSAGE_BYTES, ServerAccess())
     stack.push_async_callback(running.drain, DRAIN_S)
     await running.start()
     return running.target

@@ -32,7 +32,7 @@ from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.rpc.aggregator_client import AggregatorClient
 from tandem.rpc.status import Rejected
-from tandem.settings import ENVIRONMENT_PREFIX, ServiceSettings
+from tandem.settings import SECURITY_FIELDS, ServiceSettings, variable_of
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 300.0
@@ -175,7 +175,7 @@ class LocalSuite:
     async def _start_child(self, name: str, flags: Mapping[str, object]) -> ChildProcess:
         """`name` is the service, after the side where there are two of it."""
         service = name.rpartition("-")[2]
-        arguments = [f"--drain-s={self.settings.drain_s}"]
+        arguments = ["--insecure", f"--drain-s={self.settings.drain_s}"]  # loopback alone
         arguments += [f"--{flag}={value}" for flag, value in flags.items()]
         log = None if self.logs is None else self.logs / f"{name}.log"
         environment = child_environment(service)
@@ -230,9 +230,12 @@ class LocalSuite:
 
 
 def child_environment(name: str) -> dict[str, str]:
-    """This process's environment, less the settings of the other services."""
-    own = {_variable(field) for field in SETTINGS[name].model_fields}
-    others = {_variable(field) for model in SETTINGS.values() for field in model.model_fields} - own
+    """This process's environment, less the settings of the other services, and less the
+    certificates and keys that are meant for ports other than these."""
+    own = {variable_of(field) for field in {*SETTINGS[name].model_fields} - SECURITY_FIELDS}
+    others = {
+        variable_of(field) for model in SETTINGS.values() for field in model.model_fields
+    } - own
     kept = {key: text for key, text in os.environ.items() if key.upper() not in others}
     return kept | {"OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE", "PYTHONUNBUFFERED": "1"}
 
@@ -285,7 +288,3 @@ def _free_ports(count: int) -> list[int]:
     for opened in sockets:
         opened.close()
     return ports
-
-
-def _variable(field: str) -> str:
-    return f"{ENVIRONMENT_PREFIX}{field}".upper()

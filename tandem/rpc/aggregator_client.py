@@ -12,9 +12,10 @@ from typing import Any
 
 import grpc
 
+from tandem.rpc.access import ClientAccess
 from tandem.rpc.channels import open_channel
 from tandem.rpc.generation import GenerationRequest, request_to_proto
-from tandem.rpc.status import Rejected
+from tandem.rpc.status import Rejected, advised, details_of
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tandem_api.common.v1 import generation_pb2
@@ -74,10 +75,16 @@ class Generated:
 class AggregatorClient:
     """Use as an async context manager."""
 
-    def __init__(self, target: str, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    def __init__(
+        self,
+        target: str,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        access: ClientAccess | None = None,
+    ) -> None:
+        """Without `access` the connection is plain."""
         self.target = target
         self._max_message_bytes = max_message_bytes
-        self._channel = open_channel(target, max_message_bytes)
+        self._channel = open_channel(target, max_message_bytes, access)
         self._stub = pb_grpc.AggregatorServiceStub(self._channel)
 
     async def __aenter__(self) -> AggregatorClient:
@@ -129,8 +136,8 @@ class AggregatorClient:
 async def _raise_unless_ok(call: Any) -> None:
     code = await call.code()
     if code is not grpc.StatusCode.OK:
-        raise Rejected(code, await call.details() or "")
+        raise Rejected(code, advised(code, await call.details() or ""))
 
 
 def _rejected(error: grpc.aio.AioRpcError) -> Rejected:
-    return Rejected(error.code(), error.details() or "")
+    return Rejected(error.code(), details_of(error))

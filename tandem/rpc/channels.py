@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import grpc
 
+from tandem.rpc.access import ClientAccess
+
 Options = list[tuple[str, int | str]]
 
 
@@ -26,8 +28,11 @@ def server_options(max_message_bytes: int) -> Options:
     ]
 
 
-def open_channel(target: str, max_message_bytes: int) -> grpc.aio.Channel:
-    """A channel of its own (no shared subchannels), so that closing it closes its connection."""
+def open_channel(
+    target: str, max_message_bytes: int, access: ClientAccess | None = None
+) -> grpc.aio.Channel:
+    """A channel of its own (no shared subchannels), so that closing it closes its connection.
+    Without `access` it is plain."""
     options: Options = [
         ("grpc.max_receive_message_length", max_message_bytes),
         # What is too large to send, the receiver refuses with RESOURCE_EXHAUSTED; a limit here
@@ -41,4 +46,7 @@ def open_channel(target: str, max_message_bytes: int) -> grpc.aio.Channel:
         ("grpc.max_reconnect_backoff_ms", 2_000),
         ("grpc.use_local_subchannel_pool", 1),
     ]
-    return grpc.aio.insecure_channel(target, options=options)
+    credentials = None if access is None else access.channel_credentials()
+    if credentials is None:
+        return grpc.aio.insecure_channel(target, options=options)
+    return grpc.aio.secure_channel(target, credentials, options=options)

@@ -19,12 +19,15 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from tandem.core.errors import TandemError
+from tandem.rpc.access import ServerAccess
 from tandem.rpc.channels import server_options
+from tandem.rpc.tls import TlsIdentity
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
 
 POLL_S = 0.02
+HEALTH_MESSAGE_BYTES = 2**16
 FLUSH_S = 0.2
 """What the last answers get to reach their callers."""
 
@@ -57,24 +60,37 @@ class Service(Protocol):
 class RunningService:
     """A started server; `port` is the one it listens on."""
 
-    def __init__(self, service: Service, host: str, port: int, max_message_bytes: int) -> None:
+    def __init__(
+        self,
+        service: Service,
+        host: str,
+        port: int,
+        max_message_bytes: int,
+        access: ServerAccess,
+        health_port: int | None = None,
+    ) -> None:
+        """`health_port` serves health alone, plain and open; 0 takes a free one, None has none."""
         self._service = service
         self._health = health.aio.HealthServicer()
-        self._server = grpc.aio.server(options=server_options(max_message_bytes))
+        options = server_options(max_message_bytes)
+        self._server = grpc.aio.server(interceptors=access.interceptors(), options=options)
         service.register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (service.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._server)
-        try:
-            self.port = self._server.add_insecure_port(f"{host}:{port}")
-        except RuntimeError as error:
-            raise PortInUse(f"{host}:{port} cannot be listened on; is the port in use?") from error
-        if self.port == 0:
-            raise PortInUse(f"{host}:{port} cannot be listened on; is the port in use?")
+        if access.reflection:
+            names = (service.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            reflection.enable_server_reflection(names, self._server)
+        self.port = _listen(self._server, f"{host}:{port}", access.identity)
         self.target = f"{host}:{self.port}"
+        self._probed: grpc.aio.Server | None = None
+        if health_port is not None:
+            self._probed = grpc.aio.server(options=server_options(HEALTH_MESSAGE_BYTES))
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)
+            self.health_target = f"{host}:{_listen(self._probed, f'{host}:{health_port}', None)}"
 
     async def start(self) -> None:
         await self._server.start()
+        if self._probed is not None:
+            await self._probed.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
         log.info("serving", service=self._service.full_name, address=self.target)
 
@@ -88,12 +104,28 @@ class RunningService:
                 while self._service.open_requests:
                     await asyncio.sleep(POLL_S)
         await self._server.stop(grace=min(FLUSH_S, drain_s))
+        if self._probed is not None:
+            await self._probed.stop(grace=0)
         await self._service.close()
         log.info("stopped", service=self._service.full_name)
 
     async def _set_health(self, status: int) -> None:
         for name in ("", self._service.full_name):
             await self._health.set(name, status)
+
+
+def _listen(server: grpc.aio.Server, address: str, identity: TlsIdentity | None) -> int:
+    """The port; raises PortInUse."""
+    try:
+        if identity is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, identity.server_credentials())
+    except RuntimeError as error:
+        raise PortInUse(f"{address} cannot be listened on; is the port in use?") from error
+    if port == 0:
+        raise PortInUse(f"{address} cannot be listened on; is the port in use?")
+    return port
 
 
 def stop_signal() -> asyncio.Event:

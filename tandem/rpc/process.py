@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import Any, NoReturn, TypeVar
 
 from tandem.core.errors import TandemError
+from tandem.rpc.access import ServerAccess, server_access
 from tandem.rpc.lifecycle import PortInUse, RunningService, Service, stop_signal
 from tandem.settings import ServiceSettings, SettingsError, load_settings
 from tandem.telemetry.endpoint import MetricsServer, serve_metrics
@@ -36,27 +37,35 @@ def run_service(
     """
     try:
         settings = load_settings(model, _flags(model, arguments))
+        access = server_access(settings)
     except SettingsError as error:
         sys.exit(_complain(error, USAGE_EXIT))
     configure_logging(settings.log_level)
     try:
-        _run(settings, build, side(settings) if callable(side) else side)
+        _run(settings, build, side(settings) if callable(side) else side, access)
+    except SettingsError as error:
+        sys.exit(_complain(error, USAGE_EXIT))
     except (TandemError, OSError) as error:
         sys.exit(_complain(error, 1))
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-def _run(settings: Settings, build: Callable[[Settings, Metrics], Service], side: Side) -> None:
+def _run(
+    settings: Settings,
+    build: Callable[[Settings, Metrics], Service],
+    side: Side,
+    access: ServerAccess,
+) -> None:
     metrics = Metrics(new_registry(), side)
     with ExitStack() as stack:
         if settings.metrics_port:
             stack.enter_context(_metrics_endpoint(settings, metrics))
-        run_loop(_serve(settings, lambda: build(settings, metrics)))
+        run_loop(_serve(settings, lambda: build(settings, metrics), access))
 
 
 def _metrics_endpoint(settings: ServiceSettings, metrics: Metrics) -> MetricsServer:
-    host, port = settings.host, settings.metrics_port
+    host, port = settings.metrics_host, settings.metrics_port
     try:
         return serve_metrics(metrics.registry, host, port)
     except OSError as error:
@@ -64,9 +73,18 @@ def _metrics_endpoint(settings: ServiceSettings, metrics: Metrics) -> MetricsSer
         raise PortInUse(f"metrics: {host}:{port} cannot be listened on: {why}") from error
 
 
-async def _serve(settings: ServiceSettings, build: Callable[[], Service]) -> None:
+async def _serve(
+    settings: ServiceSettings, build: Callable[[], Service], access: ServerAccess
+) -> None:
     service = build()  # inside the loop: channels belong to the loop they are made in
-    running = RunningService(service, settings.host, settings.port, settings.max_message_bytes)
+    running = RunningService(
+        service,
+        settings.host,
+        settings.port,
+        settings.max_message_bytes,
+        access,
+        settings.health_port or None,
+    )
     await running.start()
     stop = stop_signal()  # before anyone is told that this process may be signalled
     print(f"listening {running.target}", flush=True)
@@ -93,7 +111,11 @@ def _flags(model: type[ServiceSettings], arguments: Sequence[str] | None) -> dic
     for name, field in model.model_fields.items():
         default = "" if field.default is None else f" (default: {field.default})"
         words = f"{field.description}{default}".replace("%", "%%")
-        parser.add_argument("--" + name.replace("_", "-"), help=words)
+        flag = "--" + name.replace("_", "-")
+        if field.annotation is bool:
+            parser.add_argument(flag, nargs="?", const="true", metavar="true|false", help=words)
+        else:
+            parser.add_argument(flag, help=words)
     return vars(parser.parse_args(arguments))
 
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import grpc
 
+from tandem.rpc.access import ClientAccess
 from tandem.rpc.channels import open_channel
-from tandem.rpc.status import Rejected
+from tandem.rpc.status import Rejected, advised, details_of
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 
@@ -37,9 +38,10 @@ class Upload:
 class RetrieverClient:
     """Use as an async context manager. Everything raises Rejected with the status."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, access: ClientAccess | None = None) -> None:
+        """Without `access` the connection is plain."""
         self.target = target
-        self._channel = open_channel(target, MAX_MESSAGE_BYTES)
+        self._channel = open_channel(target, MAX_MESSAGE_BYTES, access)
         self._stub = pb_grpc.RetrieverServiceStub(self._channel)
 
     async def __aenter__(self) -> RetrieverClient:
@@ -60,7 +62,7 @@ class RetrieverClient:
                 yield answer
             code, details = await call.code(), await call.details()
             if code is not grpc.StatusCode.OK:
-                raise Rejected(code, details or "")
+                raise Rejected(code, advised(code, details or ""))
             await sending
         except grpc.aio.AioRpcError as error:
             raise _rejected(error) from None
@@ -153,4 +155,4 @@ async def _answered(call: Any) -> Any:
 
 
 def _rejected(error: grpc.aio.AioRpcError) -> Rejected:
-    return Rejected(error.code(), error.details() or "")
+    return Rejected(error.code(), details_of(error))

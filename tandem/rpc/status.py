@@ -52,7 +52,7 @@ def status_of(error: BaseException) -> tuple[StatusCode, str]:
     if isinstance(error, Rejected):
         return error.code, str(error)
     if isinstance(error, grpc.aio.AioRpcError):
-        return error.code(), error.details() or ""
+        return error.code(), details_of(error)
     if isinstance(error, grpc.aio.InternalError):
         return StatusCode.CANCELLED, "the caller left while it was being written to"
     if isinstance(error, DecodeError):
@@ -61,6 +61,43 @@ def status_of(error: BaseException) -> tuple[StatusCode, str]:
         if isinstance(error, kind):
             return code, str(error)
     return StatusCode.INTERNAL, "internal error; the service's log has the trace"
+
+
+def details_of(error: grpc.aio.AioRpcError) -> str:
+    """The details of a failed call, and what to do about them."""
+    return advised(error.code(), error.details() or "")
+
+
+def advised(code: StatusCode, details: str) -> str:
+    """`details`, and what to change where TLS is why nobody answered."""
+    if code is not StatusCode.UNAVAILABLE:
+        return details
+    advice = next((advice for sign, advice in _TLS_ADVICE if sign in details), None)
+    return details if advice is None else f"{details}; {advice}"
+
+
+_TLS_ADVICE = (
+    ("certificate has expired", "the server's certificate has expired: renew it"),
+    (
+        "Hostname Verification Check failed",
+        "the server's certificate does not name the address it was called by: call it by one of its"
+        " names (SAN), or make it a certificate with this one",
+    ),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "the server's certificate is of an authority that this side's TANDEM_TLS_CA does not hold",
+    ),
+    (
+        "WRONG_VERSION_NUMBER",
+        "the server does not speak TLS: give it certificates, or call it without them",
+    ),
+    (
+        "Socket closed",
+        "if the server demands TLS: it ended the connection, which it does when this side shows no"
+        " certificate, an expired one or one of another authority",
+    ),
+)
+"""What a failed handshake looks like in gRPC's words, the special before the general."""
 
 
 @asynccontextmanager

@@ -8,15 +8,15 @@ streams still on it and takes a fresh one. Must not import torch.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 
 import grpc
 
 from tandem.core.errors import InvalidArgument
 from tandem.protocol.messages import CloudMessage, EdgeMessage
-from tandem.rpc.channels import open_channel
+from tandem.rpc.connection import Connection
 from tandem.rpc.convert_verifier import EdgeCodec
+from tandem.rpc.status import advised, details_of
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
 
@@ -45,49 +45,12 @@ class Traffic:
         self.downlink_bytes = 0
 
 
-class VerifierConnection:
-    """The channel that new streams use, kept open between requests: a stream on a connection that
-    stands costs no round trip of its own."""
-
-    def __init__(self, target: str, max_message_bytes: int) -> None:
-        self._target = target
-        self._max_message_bytes = max_message_bytes
-        self._current: grpc.aio.Channel | None = None
-        self._streams: Counter[grpc.aio.Channel] = Counter()
-
-    def acquire(self) -> grpc.aio.Channel:
-        """A channel for one stream; give it back with `release`."""
-        if self._current is None:
-            self._current = open_channel(self._target, self._max_message_bytes)
-        self._streams[self._current] += 1
-        return self._current
-
-    def distrust(self, channel: grpc.aio.Channel) -> None:
-        """New streams shall not use `channel`: one on it was lost."""
-        if channel is self._current:
-            self._current = None
-
-    async def release(self, channel: grpc.aio.Channel) -> None:
-        """A stream on `channel` has ended; the last one closes a channel that is not trusted."""
-        self._streams[channel] -= 1
-        if self._streams[channel] == 0:
-            del self._streams[channel]
-            if channel is not self._current:
-                await channel.close()
-
-    async def close(self) -> None:
-        channels = {*self._streams, *((self._current,) if self._current else ())}
-        self._current = None
-        for channel in channels:
-            await channel.close()
-
-
 class VerifierStream:
     """An open stream. `on_frame(message)`, `on_end(error or None)` are called on the event loop."""
 
     def __init__(
         self,
-        connection: VerifierConnection,
+        connection: Connection,
         codec: EdgeCodec,
         traffic: Traffic,
         on_frame: Callable[[CloudMessage], None],
@@ -154,7 +117,7 @@ class VerifierStream:
         code = await self._call.code()
         ok = code is grpc.StatusCode.OK
         details = await self._call.details()
-        self._on_end(None if ok else _StreamEnded(code, details or ""))
+        self._on_end(None if ok else _StreamEnded(code, advised(code, details or "")))
 
 
 class _StreamEnded(Exception):
@@ -170,7 +133,7 @@ def end_status(error: BaseException | None) -> tuple[grpc.StatusCode, str]:
     if isinstance(error, _StreamEnded):
         return _known_status(error.code, str(error))
     if isinstance(error, grpc.aio.AioRpcError):
-        return _known_status(error.code(), error.details() or "")
+        return _known_status(error.code(), details_of(error))
     return grpc.StatusCode.INTERNAL, str(error)
 
 

@@ -18,17 +18,25 @@ DEADLINE_S = 110.0
 
 
 class ServiceProcess:
-    """`python -m MODULE FLAGS`; use as a context manager, which leaves no process behind."""
+    """`python -m MODULE FLAGS`; use as a context manager, which leaves no process behind.
+
+    `secured`: it is told TLS and keys by the flags, or is to be refused without; else it serves
+    without.
+    """
 
     def __init__(
-        self, module: str, *flags: str, environment: Mapping[str, str] | None = None
+        self,
+        module: str,
+        *flags: str,
+        environment: Mapping[str, str] | None = None,
+        secured: bool = False,
     ) -> None:
         self.words: list[str] = []
         self._log = tempfile.TemporaryFile(mode="w+", encoding="utf-8")  # noqa: SIM115
         kept = {name: text for name, text in os.environ.items() if not name.startswith("TANDEM_")}
         kept.pop("GRPC_VERBOSITY", None)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *flags],
+            [sys.executable, "-m", module, *flags, *(() if secured else ("--insecure",))],
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,

@@ -14,6 +14,7 @@ from services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.engine.base import Engine
 from tandem.engine.scripted import ScriptedEngine, noisy_law, scripted_law
 from tandem.engine.scripted_tokenizer import ScriptedTokenizer
+from tandem.rpc.access import ServerAccess
 from tandem.rpc.aggregator_client import AggregatorClient
 from tandem.rpc.lifecycle import RunningService, Service
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -63,8 +64,11 @@ def draft_engine(vocabulary: int = VOCABULARY) -> ScriptedEngine:
     return ScriptedEngine(vocabulary, law, context_length=CONTEXT, eos_token_ids=EOS)
 
 
-async def started(service: Service, port: int = 0) -> RunningService:
-    running = RunningService(service, "127.0.0.1", port, MESSAGE_BYTES)
+async def started(
+    service: Service, port: int = 0, access: ServerAccess | None = None
+) -> RunningService:
+    access = access or ServerAccess(reflection=True)
+    running = RunningService(service, "127.0.0.1", port, MESSAGE_BYTES, access)
     await running.start()
     return running
 

@@ -1,0 +1,73 @@
+"""A standing connection to one service, shared by all calls until it is no longer to be trusted.
+
+Invariant: a call keeps the channel it began on to its end; a new call gets a fresh one after a
+loss, and after this process's certificate changed. Must not import torch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import grpc
+
+from tandem.rpc.access import ClientAccess
+from tandem.rpc.channels import open_channel
+
+
+class Connection:
+    """The channel that new calls use, kept open between them: a call on a connection that stands
+    costs no round trip of its own. Used on the event loop only."""
+
+    def __init__(self, target: str, max_message_bytes: int, access: ClientAccess) -> None:
+        self.target = target
+        self._max_message_bytes = max_message_bytes
+        self._access = access
+        self._credentials: grpc.ChannelCredentials | None = None
+        self._current: grpc.aio.Channel | None = None
+        self._calls: Counter[grpc.aio.Channel] = Counter()
+        self._unused: list[grpc.aio.Channel] = []
+
+    @asynccontextmanager
+    async def channel(self) -> AsyncIterator[grpc.aio.Channel]:
+        """A channel for the calls made inside."""
+        channel = self.acquire()
+        try:
+            yield channel
+        finally:
+            await self.release(channel)
+
+    def acquire(self) -> grpc.aio.Channel:
+        """A channel for one call; give it back with `release`."""
+        credentials = self._access.channel_credentials()
+        if credentials is not self._credentials and self._current is not None:
+            self.distrust(self._current)
+        if self._current is None:
+            self._credentials = credentials
+            self._current = open_channel(self.target, self._max_message_bytes, self._access)
+        self._calls[self._current] += 1
+        return self._current
+
+    def distrust(self, channel: grpc.aio.Channel) -> None:
+        """New calls shall not use `channel`."""
+        if channel is self._current:
+            self._current = None
+            if not self._calls[channel]:
+                self._unused.append(channel)
+
+    async def release(self, channel: grpc.aio.Channel) -> None:
+        """A call on `channel` has ended; the last one closes a channel that is not trusted."""
+        self._calls[channel] -= 1
+        if self._calls[channel] == 0:
+            del self._calls[channel]
+            if channel is not self._current:
+                self._unused.append(channel)
+        while self._unused:
+            await self._unused.pop().close()
+
+    async def close(self) -> None:
+        channels = {*self._calls, *self._unused, *((self._current,) if self._current else ())}
+        self._current = None
+        for channel in channels:
+            await channel.close()

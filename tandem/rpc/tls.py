@@ -1,0 +1,98 @@
+"""Mutual TLS: this process's certificate, its key, and the authority that everybody is checked by.
+
+Invariants: both ends of a connection show a certificate of the same authority; files that changed
+are used by the next connection, and connections that stand are left alone. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from tandem.rpc.reloaded import BadFile, Reloaded, read_file
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files: certificate with what leads to its authority, private key, trusted authorities."""
+
+    certificate: Path
+    key: Path
+    authorities: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Pem:
+    certificate: bytes
+    key: bytes = field(repr=False)
+    authorities: bytes
+
+
+class TlsIdentity:
+    """Who this process is, as server and as caller. Raises BadFile for files that do not fit."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        paths = (files.certificate, files.key, files.authorities)
+        self._pem = Reloaded(paths, lambda: _read(files))
+        self._caller: tuple[_Pem, grpc.ChannelCredentials] | None = None
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Asks for the files' present state at each handshake; callers must show a certificate."""
+        given = self._pem.current()
+
+        def changed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal given
+            pem = self._pem.current()
+            if pem is given:
+                return None
+            given = pem
+            return _configuration(pem)
+
+        # None stands for no change, which the published type does not know.
+        fetch: Any = changed
+        return grpc.dynamic_ssl_server_credentials(
+            _configuration(given), fetch, require_client_authentication=True
+        )
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """The same object until the files change; a channel keeps what it was opened with."""
+        pem = self._pem.current()
+        if self._caller is None or self._caller[0] is not pem:
+            credentials = grpc.ssl_channel_credentials(pem.authorities, pem.key, pem.certificate)
+            self._caller = (pem, credentials)
+        return self._caller[1]
+
+
+def _configuration(pem: _Pem) -> grpc.ServerCertificateConfiguration:
+    pair = (pem.key, pem.certificate)
+    return grpc.ssl_server_certificate_configuration([pair], pem.authorities)
+
+
+def _read(files: TlsFiles) -> _Pem:
+    pem = _Pem(read_file(files.certificate), read_file(files.key), read_file(files.authorities))
+    _check(files, pem)
+    return pem
+
+
+def _check(files: TlsFiles, pem: _Pem) -> None:
+    """gRPC takes anything and then fails at every handshake, without saying why."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # The password: an encrypted key is to be refused, not asked for on the terminal.
+        context.load_cert_chain(files.certificate, files.key, password="")
+    except ssl.SSLError as error:
+        if "MISMATCH" in (error.reason or ""):
+            why = f"is not the private key of {files.certificate}"
+            raise BadFile(files.key, why) from error
+        why = "must be PEM, a certificate and its private key without a password"
+        raise BadFile(files.certificate, f"with {files.key}: {why}") from error
+    except OSError as error:
+        raise BadFile(files.key, f"cannot be read: {error.strerror}") from error
+    try:
+        context.load_verify_locations(cadata=pem.authorities.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise BadFile(files.authorities, "must be PEM certificates of authorities") from error
