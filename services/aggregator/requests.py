@@ -27,7 +27,7 @@ from tandem.rpc.generation import (
     request_from_proto,
     request_to_proto,
 )
-from tandem.rpc.status import Rejected, advised, details_of, status_of
+from tandem.rpc.status import advised, details_of, refused_below, status_of
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import OTHER, MethodSeries, Metrics
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
@@ -70,7 +70,7 @@ class Requests:
                     drafter_pb2.DescribeRequest(), timeout=timeout_s
                 )
         except grpc.aio.AioRpcError as error:
-            raise Rejected(error.code(), details_of(error)) from None
+            raise refused_below(error.code(), details_of(error)) from None
         answer = pb.DescribeResponse(
             draft=described.draft, cloud_error=described.cloud_error, presets=described.presets
         )
@@ -197,7 +197,7 @@ async def _drafter_answers(call: Any) -> AsyncIterator[drafter_pb2.GenerateRespo
     except grpc.aio.AioRpcError as error:
         code, details = error.code(), details_of(error)
     if code is not grpc.StatusCode.OK:
-        raise Rejected(code, details or "the drafter ended the call")
+        raise refused_below(code, details or "the drafter ended the call")
 
 
 async def _pass_cancel(cancel: Callable[[], Awaitable[None]], call: Any) -> None:

@@ -33,11 +33,11 @@ from tandem.rpc.channels import open_channel
 from tandem.rpc.connection import Connection
 from tandem.rpc.convert_verifier import EdgeCodec, describe_model
 from tandem.rpc.generation import GenerationRequest, Turn, request_from_proto
-from tandem.rpc.status import details_of, errors_as_status
+from tandem.rpc.status import Rejected, details_of, errors_as_status, refused_below
 from tandem.rpc.verifier_stream import Traffic, VerifierStream
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import Metrics
-from tandem_api.common.v1 import generation_pb2
+from tandem_api.common.v1 import generation_pb2, sampling_pb2
 from tandem_api.drafter.v1 import drafter_pb2 as pb
 from tandem_api.drafter.v1 import drafter_pb2_grpc as pb_grpc
 from tandem_api.verifier.v1 import verifier_pb2, verifier_pb2_grpc
@@ -48,6 +48,7 @@ Context = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateResponse]
 
 MAX_REQUEST_S = 600.0
 DESCRIBE_TIMEOUT_S = 3.0
+DIAGNOSIS_TIMEOUT_S = 1.0
 UINT32_MAX = 2**32 - 1
 
 
@@ -114,16 +115,31 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.DescribeResponse:
         answer = pb.DescribeResponse(draft=describe_model(self._engine), presets=list(PRESETS))
-        channel = open_channel(self._verifier, self._limits.max_message_bytes, self._access)
         try:
-            stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-            target = await stub.Describe(verifier_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_S)
-            answer.target.CopyFrom(target.model)
-        except grpc.aio.AioRpcError as error:
-            answer.cloud_error = f"{self._verifier}: {error.code().name} {details_of(error)}"
-        finally:
-            await channel.close()
+            answer.target.CopyFrom(await self._describe_target(DESCRIBE_TIMEOUT_S))
+        except Rejected as error:
+            answer.cloud_error = f"{self._verifier}: {error.code.name} {error}"
         return answer
+
+    async def _describe_target(self, timeout_s: float) -> sampling_pb2.ModelDescription:
+        """Over a connection of its own: what a standing one is like says little about now."""
+        limit = self._limits.max_message_bytes
+        async with open_channel(self._verifier, limit, self._access) as channel:
+            stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+            try:
+                answer = await stub.Describe(verifier_pb2.DescribeRequest(), timeout=timeout_s)
+            except grpc.aio.AioRpcError as error:
+                raise Rejected(error.code(), details_of(error)) from None
+        return answer.model
+
+    async def _why_silent(self) -> str:
+        """Why the cloud does not answer, as far as it can be told; streams wait for a connection,
+        and never hear what stands in its way."""
+        try:
+            await self._describe_target(DIAGNOSIS_TIMEOUT_S)
+        except Rejected as error:
+            return str(refused_below(error.code, str(error)))
+        return ""
 
     # The generated stubs know generators only; grpc.aio serves read/write handlers as well.
     async def Generate(  # type: ignore[override]  # noqa: N802  # the RPC's name
@@ -181,6 +197,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 self._stream_opener(context, edge_request, traffic),
                 traffic,
                 self._farewells,
+                self._why_silent,
             )
             await self._relay(context, session, text)
         self._count(request, machine, traffic)

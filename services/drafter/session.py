@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -31,8 +31,8 @@ from tandem.protocol.outputs import (
     Send,
 )
 from tandem.protocol.prefixes import PrefixMismatch
-from tandem.rpc.status import Rejected, details_of
-from tandem.rpc.verifier_stream import FATAL, Traffic, VerifierStream, end_status
+from tandem.rpc.status import Rejected, refused_below
+from tandem.rpc.verifier_stream import FATAL, STATUS_LOST, Traffic, VerifierStream, end_status
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -95,8 +95,10 @@ class DrafterSession:
         open_stream: OpenStream,
         traffic: Traffic,
         farewells: set[asyncio.Task[None]],
+        why_silent: Callable[[], Awaitable[str]],
     ) -> None:
-        """`farewells` holds the closing of streams, which may outlast the session."""
+        """`farewells` holds the closing of streams, which may outlast the session; `why_silent` is
+        asked when the cloud was given up and nothing it said tells why."""
         self.machine = machine
         self.traffic = traffic
         self._open_stream = open_stream
@@ -106,6 +108,7 @@ class DrafterSession:
         self._failure: Exception | None = None
         self._stream: VerifierStream | None = None
         self._farewells = farewells
+        self._why_silent = why_silent
         self._commits: list[Commit] = []
         self._finish: Finish | None = None
         self._ended = False
@@ -136,7 +139,8 @@ class DrafterSession:
             self._apply(self.machine.cancel())
             self._close()
         if self._finish is not None and self._finish.reason is FinishReason.ERROR:
-            raise Unavailable(f"the cloud is lost: {self._describe_last_error()}")
+            why = self._describe_last_error() or await self._why_silent() or "no sign of life"
+            raise Unavailable(f"the cloud is lost: {why}")
 
     def _happen(self, happening: _Happening) -> None:
         """Take one thing in: the machine, the draft work that is due, then whoever wants text."""
@@ -201,7 +205,7 @@ class DrafterSession:
     def _stream_ended(self, error: BaseException | None) -> None:
         code, details = end_status(error)
         if self._is_final(code):
-            raise Rejected(code, details)
+            raise refused_below(code, details)
         log.warning("stream ended", status=code.name, reason=details)
         if code in _BROKEN:
             self._resync(details or f"the stream ended with {code.name}")
@@ -288,6 +292,8 @@ class DrafterSession:
                     self._happen(_Tick(now))
 
     def _describe_last_error(self) -> str:
-        if isinstance(self._last_error, grpc.aio.AioRpcError):
-            return details_of(self._last_error) or self._last_error.code().name
-        return str(self._last_error) if self._last_error else "no sign of life"
+        """Empty if nothing was heard of the cloud."""
+        if self._last_error is None:
+            return ""
+        code, details = end_status(self._last_error)
+        return "" if details == STATUS_LOST else details or code.name

@@ -42,6 +42,8 @@ def check_key(key: str) -> None:
     if not MIN_KEY_CHARACTERS <= len(key) <= MAX_KEY_CHARACTERS:
         sizes = f"{MIN_KEY_CHARACTERS} to {MAX_KEY_CHARACTERS}"
         raise InvalidArgument("key", f"must have {sizes} characters, got {len(key)}")
+    if key.startswith(_SCHEME):
+        raise InvalidArgument("key", "is a hash, not a key")
     if not (key.isascii() and key.isprintable() and " " not in key):
         raise InvalidArgument("key", "must be printable ASCII without spaces")
 

@@ -70,7 +70,7 @@ class RunningService:
         health_port: int | None = None,
     ) -> None:
         """`health_port` serves health alone, plain and open; 0 takes a free one, None has none."""
-        self._service = service
+        self.service = service
         self._health = health.aio.HealthServicer()
         options = server_options(max_message_bytes)
         self._server = grpc.aio.server(interceptors=access.interceptors(), options=options)
@@ -81,6 +81,7 @@ class RunningService:
             reflection.enable_server_reflection(names, self._server)
         self.port = _listen(self._server, f"{host}:{port}", access.identity)
         self.target = f"{host}:{self.port}"
+        self.health_target = ""
         self._probed: grpc.aio.Server | None = None
         if health_port is not None:
             self._probed = grpc.aio.server(options=server_options(HEALTH_MESSAGE_BYTES))
@@ -92,25 +93,25 @@ class RunningService:
         if self._probed is not None:
             await self._probed.start()
         await self._set_health(health_pb2.HealthCheckResponse.SERVING)
-        log.info("serving", service=self._service.full_name, address=self.target)
+        log.info("serving", service=self.service.full_name, address=self.target)
 
     async def drain(self, drain_s: float) -> None:
         """Let open sessions finish, then stop. The service is closed when this returns."""
-        log.info("draining", service=self._service.full_name, drain_s=drain_s)
+        log.info("draining", service=self.service.full_name, drain_s=drain_s)
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
-        self._service.going_away(drain_s)
+        self.service.going_away(drain_s)
         with suppress(TimeoutError):
             async with asyncio.timeout(drain_s):
-                while self._service.open_requests:
+                while self.service.open_requests:
                     await asyncio.sleep(POLL_S)
         await self._server.stop(grace=min(FLUSH_S, drain_s))
         if self._probed is not None:
             await self._probed.stop(grace=0)
-        await self._service.close()
-        log.info("stopped", service=self._service.full_name)
+        await self.service.close()
+        log.info("stopped", service=self.service.full_name)
 
     async def _set_health(self, status: int) -> None:
-        for name in ("", self._service.full_name):
+        for name in ("", self.service.full_name):
             await self._health.set(name, status)
 
 

@@ -63,6 +63,15 @@ def status_of(error: BaseException) -> tuple[StatusCode, str]:
     return StatusCode.INTERNAL, "internal error; the service's log has the trace"
 
 
+def refused_below(code: StatusCode, details: str) -> Rejected:
+    """What our caller is told when a service that we call ended our call: its status, but for what
+    it finds wrong with us, of which our caller is not guilty."""
+    if code in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
+        why = f"refused by a service behind this one: {details}; see TANDEM_CALL_KEY_FILE here"
+        return Rejected(StatusCode.UNAVAILABLE, why)
+    return Rejected(code, details)
+
+
 def details_of(error: grpc.aio.AioRpcError) -> str:
     """The details of a failed call, and what to do about them."""
     return advised(error.code(), error.details() or "")

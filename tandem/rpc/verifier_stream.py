@@ -23,6 +23,9 @@ from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
 FRAME_HEADER_BYTES = 5
 """gRPC's length prefix, counted with every message."""
 
+STATUS_LOST = "the stream ended while a frame was being sent"
+"""All that is known of an end whose status was lost."""
+
 FATAL = frozenset(
     {
         grpc.StatusCode.INVALID_ARGUMENT,
@@ -141,5 +144,5 @@ def _known_status(code: grpc.StatusCode, details: str) -> tuple[grpc.StatusCode,
     """When a stream ends while a frame is being sent, grpc.aio puts this in the place of the status
     that the cloud or the connection's end gave (grpc issue 36066); another stream will tell."""
     if code is grpc.StatusCode.INTERNAL and details == "Internal error from Core":
-        return grpc.StatusCode.UNAVAILABLE, "the stream ended while a frame was being sent"
+        return grpc.StatusCode.UNAVAILABLE, STATUS_LOST
     return code, details

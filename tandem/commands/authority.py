@@ -1,0 +1,149 @@
+"""Certificates of a local authority, for mutual TLS between the services. Time comes in.
+
+Invariant: what is issued is valid for server and caller alike, names what it may be called by, and
+can sign nothing itself. Must not import grpc or torch.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tandem.core.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """From when to when a certificate is valid; times with their zone."""
+
+    begin: datetime
+    end: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate and its private key, both PEM."""
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+
+
+def new_authority(name: str, validity: Validity) -> Issued:
+    """An authority with a key of its own, which signs services and no further authorities."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _name(name)
+    builder = _builder(subject, subject, key.public_key(), validity)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+    return _issued(builder.sign(key, hashes.SHA256()), key)
+
+
+def issue(authority: Issued, name: str, hosts: Sequence[str], validity: Validity) -> Issued:
+    """A service's certificate with `hosts`, DNS names and addresses, as what it may be called by.
+    Raises InvalidArgument for hosts that cannot stand in one, and for a broken authority."""
+    if not hosts:
+        raise InvalidArgument("hosts", "must name what the service may be called by")
+    issuer, issuer_key = _loaded(authority)
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder(_name(name), issuer.subject, key.public_key(), validity)
+    builder = builder.add_extension(
+        x509.BasicConstraints(ca=False, path_length=None), critical=True
+    )
+    builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+    names = x509.SubjectAlternativeName([_alternative_name(host) for host in hosts])
+    builder = builder.add_extension(names, critical=False)
+    issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
+    builder = builder.add_extension(issuer_id, critical=False)
+    return _issued(builder.sign(issuer_key, hashes.SHA256()), key)
+
+
+def expires(certificate: bytes) -> datetime:
+    """When the PEM `certificate` stops being valid. Raises InvalidArgument."""
+    try:
+        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+    except ValueError as error:
+        raise InvalidArgument("certificate", "is no PEM certificate") from error
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, validity: Validity
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(validity.begin)
+        .not_valid_after(validity.end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _name(name: str) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Tandem"),
+            x509.NameAttribute(NameOID.COMMON_NAME, name),
+        ]
+    )
+
+
+def _alternative_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        pass
+    try:
+        if not host or any(letter in host for letter in " :/\n"):
+            raise ValueError
+        return x509.DNSName(host)
+    except ValueError:
+        raise InvalidArgument("hosts", f"{host!r} is no DNS name and no address") from None
+
+
+def _usage(signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _loaded(authority: Issued) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    try:
+        certificate = x509.load_pem_x509_certificate(authority.certificate)
+        key = serialization.load_pem_private_key(authority.key, password=None)
+    except (ValueError, TypeError) as error:
+        raise InvalidArgument("authority", "is no PEM certificate with its key") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InvalidArgument("authority", "must have an elliptic-curve key")
+    if key.public_key() != certificate.public_key():
+        raise InvalidArgument("authority", "its key is not that of its certificate")
+    return certificate, key
+
+
+def _issued(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Issued:
+    return Issued(
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+    )
