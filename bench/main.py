@@ -33,6 +33,7 @@ EXPERIMENTS = {
     "exits": "Early exits: their cost to the verifier, miss rates by number and queue order.",
     "methods": "Every preset over hardware and links in virtual time; --real adds processes.",
     "retriever": "What titles of PEPs find, search over many vectors, ingest, killed writers.",
+    "dragon-quality": "Perplexity of held-out text with documents on two sides (DRAGON Figure 5).",
     "cuts": "Text of answers whose link is cut in the middle, against uncut runs.",
 }
 _MODULES = {
@@ -47,6 +48,7 @@ _MODULES = {
     "exits": "bench.exits",
     "methods": "bench.methods",
     "retriever": "bench.retriever",
+    "dragon-quality": "bench.dragon_quality",
     "cuts": "bench.cuts",
 }
 
@@ -116,18 +118,19 @@ _OPTIONS = (
     click.option("--target", default=Models().target, help="Target model: folder or name."),
 )
 
+_PEPS = click.option(
+    "--peps",
+    type=_FILE,
+    default=Path(__file__).resolve().parents[2] / "shared" / "data" / "peps.jsonl",
+    help="JSON lines with id, title and text of PEPs.",
+)
+
 _OWN_OPTIONS = {
     "methods": (
         click.option("--real", is_flag=True, help="Run a part of the grid as real processes too."),
     ),
-    "retriever": (
-        click.option(
-            "--peps",
-            type=click.Path(dir_okay=False, path_type=Path),
-            default=Path(__file__).resolve().parents[2] / "shared" / "data" / "peps.jsonl",
-            help="JSON lines with id, title and text of PEPs.",
-        ),
-    ),
+    "retriever": (_PEPS,),
+    "dragon-quality": (_PEPS,),
 }
 
 for _name, _words in EXPERIMENTS.items():

@@ -25,6 +25,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         *("truncation", "trees", "exits"),
         "bias",
         "retriever",
+        "dragon-quality",
     }
     for name in EXPERIMENTS:
         result = CliRunner().invoke(bench, [name, "--help"])
