@@ -16,3 +16,5 @@ class Purpose(IntEnum):
     NOISE = 6
     COIN = 7
     LINK = 8
+    PLACE = 9
+    """Which side aggregates, where that is left to chance."""

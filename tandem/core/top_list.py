@@ -1,7 +1,8 @@
 """The largest entries of a law, and the argmax of a mixture certified from them (DESIGN §3.6).
 
 Invariant: a token is named only if no law that fits both lists could make another one the argmax;
-ties go to the lower id, as everywhere. No arithmetic here leaves the number type of its input.
+ties go to the lower id, as everywhere. The bounds use the very arithmetic of `aggregation.mixture`,
+whose rounding keeps order, so what is certified is the argmax of that mixture bit for bit.
 """
 
 from dataclasses import dataclass
@@ -19,45 +20,42 @@ _MASS_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopList:
-    """ids [M] ascending with their probs [M]; `tail_mass`: of all other tokens together, none of
-    which has more than the least of `probs`."""
+    """ids [M] ascending with their probs [M]; of all other tokens none has more than `rest_bound`,
+    and together they have `rest_mass`."""
 
     ids: NDArray[np.integer[Any]]
     probs: Array
-    tail_mass: Any
-
-    @property
-    def tail_bound(self) -> Any:
-        """The most that any token outside the list can have."""
-        return min(self.tail_mass, self.probs.min()) if self.tail_mass > 0 else 0 * self.tail_mass
-
-    def validate(self, vocabulary_size: int) -> None:
-        """Raise InvalidArgument naming the first field that no honest peer would send."""
-        if self.ids.ndim != 1 or self.ids.shape != self.probs.shape or not len(self.ids):
-            raise InvalidArgument("ids", f"{self.ids.shape} beside {self.probs.shape} numbers")
-        if self.ids[0] < 0 or self.ids[-1] >= vocabulary_size or (np.diff(self.ids) <= 0).any():
-            raise InvalidArgument("ids", f"not ascending in [0, {vocabulary_size})")
-        if not (self.probs.min() >= 0 and self.probs.max() <= 1):  # False for NaN as well
-            raise InvalidArgument("probabilities", "outside [0, 1]")
-        mass = float(self.probs.sum()) + float(self.tail_mass)
-        if not (self.tail_mass >= 0 and abs(mass - 1) <= _MASS_TOLERANCE):
-            raise InvalidArgument("tail_mass", f"{self.tail_mass}: the whole is {mass}, not 1")
+    rest_mass: Any
+    rest_bound: Any
 
 
-def top_list(law: Array, count: int) -> TopList:
-    """The list of the `count` largest entries of `law` [V]; ties stay by lower id."""
+def top_list(law: Array, count: int, also: NDArray[np.integer[Any]] | None = None) -> TopList:
+    """The `count` largest entries of `law` [V], ties by lower id, and those of the ids `also`."""
     ids = most_likely(law, count)
-    if len(ids) == np.count_nonzero(law):
-        return TopList(ids, law[ids], 0 * law[0])
-    kept = law[ids]
-    # What is left, counted itself: one minus the kept would be rounding where little is left.
-    rest = np.delete(law, ids).sum()
-    return TopList(ids, kept, rest)
+    bound = law[ids].min()
+    if also is not None:
+        ids = np.union1d(ids, also)
+    rest = law.copy()
+    rest[ids] = 0
+    # Added up itself: one minus the listed would be mere rounding where little is left.
+    rest_mass = rest.sum()
+    return TopList(ids, law[ids], rest_mass, min(rest_mass, bound))
 
 
-def whole_list(law: Array) -> TopList:
-    """All of a law."""
-    return top_list(law, len(law))
+def received_list(ids: Array, probs: Array, rest_mass: float, vocabulary_size: int) -> TopList:
+    """A list of `count` largest entries as it came from a peer. Raises InvalidArgument naming the
+    first field that no honest peer would send."""
+    if ids.ndim != 1 or ids.shape != probs.shape or not len(ids):
+        raise InvalidArgument("ids", f"{ids.shape} beside {probs.shape} numbers")
+    if ids[0] < 0 or ids[-1] >= vocabulary_size or (np.diff(ids) <= 0).any():
+        raise InvalidArgument("ids", f"not ascending in [0, {vocabulary_size})")
+    if not (probs.min() >= 0 and probs.max() <= 1):  # False for NaN as well
+        raise InvalidArgument("probabilities", "outside [0, 1]")
+    mass = float(probs.sum(dtype=np.float64)) + rest_mass
+    if not (rest_mass >= 0 and abs(mass - 1) <= _MASS_TOLERANCE):
+        raise InvalidArgument("tail_mass", f"{rest_mass}: the whole is {mass}, not 1")
+    rest = np.float32(rest_mass)
+    return TopList(ids, probs, rest, min(rest, probs.min()))
 
 
 def certified_argmax(device: TopList, cloud: TopList, weights: Weights) -> int | None:
@@ -68,17 +66,18 @@ def certified_argmax(device: TopList, cloud: TopList, weights: Weights) -> int |
     low = weights.device * low_device + weights.cloud * low_cloud
     high = weights.device * high_device + weights.cloud * high_cloud
     best = int(low.argmax())  # the first: the lowest id among equals
-    elsewhere = weights.device * device.tail_bound + weights.cloud * cloud.tail_bound
     rivals = (high > low[best]) | ((high == low[best]) & (ids < ids[best]))
     rivals[best] = False
-    outside = bool(elsewhere >= low[best]) and elsewhere > 0
-    return None if outside or rivals.any() else int(ids[best])
+    elsewhere = weights.device * device.rest_bound + weights.cloud * cloud.rest_bound
+    if rivals.any() or (elsewhere > 0 and elsewhere >= low[best]):
+        return None
+    return int(ids[best])
 
 
 def _bounds(known: TopList, ids: NDArray[Any]) -> tuple[Array, Array]:
     """The least and the most that each of `ids` can have."""
     low = np.zeros(len(ids), dtype=known.probs.dtype)
-    high = np.full(len(ids), known.tail_bound, dtype=known.probs.dtype)
+    high = np.full(len(ids), known.rest_bound, dtype=known.probs.dtype)
     at = np.searchsorted(ids, known.ids)
     low[at] = high[at] = known.probs
     return low, high

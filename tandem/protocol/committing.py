@@ -7,26 +7,44 @@ nothing is committed after the token that ends the text. Must not import asyncio
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from tandem.core.stopping import FinishReason
-from tandem.protocol.outputs import EdgeRequest
 from tandem.protocol.prefixes import PrefixedTokens
+
+
+class Bounded(Protocol):
+    """What a request says of where its answer ends."""
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def ignore_eos(self) -> bool: ...
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
 
 
 class Committing:
     """Prompt and answer of one request; `completes_stop` is told every token of the answer once."""
 
-    def __init__(self, request: EdgeRequest, completes_stop: Callable[[int], bool]) -> None:
+    def __init__(self, request: Bounded, completes_stop: Callable[[int], bool]) -> None:
         self.tokens = PrefixedTokens(request.prompt_ids)
         self.eos = frozenset() if request.ignore_eos else request.eos_token_ids
         self._ignore_eos = request.ignore_eos
         self._completes_stop = completes_stop
-        self._length_limit = len(request.prompt_ids) + request.max_tokens
+        self._first = len(request.prompt_ids)
+        self.length_limit = self._first + request.max_tokens
 
     def take_terms(self, eos_token_ids: frozenset[int]) -> None:
         """Which tokens end the text is the target model's to say: both ends must stop together."""
         if not self._ignore_eos:
             self.eos = eos_token_ids
+
+    def limit(self, max_tokens: int) -> None:
+        """Less room for the answer than was asked for."""
+        self.length_limit = min(self.length_limit, self._first + max_tokens)
 
     def append(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
         """Commit tokens up to the first that ends the text; which these are, and why it ended."""
@@ -43,6 +61,6 @@ class Committing:
             return FinishReason.STOP
         if token in self.eos:
             return FinishReason.STOP
-        if len(self.tokens) >= self._length_limit:
+        if len(self.tokens) >= self.length_limit:
             return FinishReason.LENGTH
         return None

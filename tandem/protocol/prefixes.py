@@ -55,6 +55,10 @@ class PrefixedTokens:
         for token_id in token_ids:
             self.append(token_id)
 
+    def prefix_at(self, position: int) -> int:
+        """Hash of the ids before an absolute position."""
+        return self._prefixes[position]
+
     def prefix_with(self, token_ids: Iterable[int]) -> int:
         """Hash of the whole sequence followed by `token_ids`."""
         return extend_prefix(self.prefix, token_ids)

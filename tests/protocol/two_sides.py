@@ -1,0 +1,204 @@
+"""Small two-sided answers in virtual time, and what they must come out as."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tandem.core.aggregation import (
+    Side,
+    SideDraft,
+    aggregate,
+    coupled_side,
+    mixture,
+    side_weights,
+)
+from tandem.core.chance import Chance, SeededChance
+from tandem.core.laws import Array, Sampling
+from tandem.core.truncation import NO_TRUNCATION, Truncation
+from tandem.engine.scripted import Law, scripted_law
+from tandem.netem.link_model import LinkPair
+from tandem.netem.simulated_decoder import LocalLawOf
+from tandem.netem.simulator import Faults
+from tandem.netem.two_sided import SimulatedSide, TwoSided, simulate_two_sided
+from tandem.policy.aggregation_presets import (
+    AGGREGATION_PRESETS,
+    AggregationPreset,
+    Agreement,
+    Placement,
+)
+from tandem.policy.local_choices import local_choices
+from tandem.policy.local_laws import local_draft
+from tandem.policy.placement import Placing, placing_for
+from tandem.protocol.aggregation_counting import Measuring
+from tandem.protocol.aggregation_outputs import AggregationRequest
+from tandem.protocol.liveness import LivenessTimes, LostCloud
+from tests.protocol.cases import link_of
+
+Answer = tuple[int, ...]
+LIVENESS = LivenessTimes(ping_after_s=0.2, dead_after_s=0.6, give_up_after_s=15.0)
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Both sides' laws over one vocabulary, and their h."""
+
+    vocabulary_size: int
+    device_law: LocalLawOf
+    cloud_law: LocalLawOf
+    device_mass: float = 0.4
+    cloud_mass: float = 0.0
+
+
+def documents(
+    vocabulary_size: int,
+    seed: int = 0,
+    sharpness: float = 2.0,
+    likeness: float = 0.5,
+    **masses: Any,
+) -> Documents:
+    """Sides whose laws share `likeness` of themselves."""
+    shared, own, other = (
+        scripted_law(3 * seed + index, vocabulary_size, 2, sharpness) for index in range(3)
+    )
+
+    def mixed(rest: Law) -> LocalLawOf:
+        kept: dict[Answer, Array] = {}
+
+        def law_of(context: Answer) -> Array:
+            recent = context[-2:]
+            if recent not in kept:
+                law = likeness * np.asarray(shared(recent))
+                kept[recent] = (law + (1 - likeness) * np.asarray(rest(recent))).astype(np.float32)
+            return kept[recent]
+
+        return law_of
+
+    return Documents(vocabulary_size, mixed(own), mixed(other), **masses)
+
+
+def chosen(name: str, **choices: Any) -> AggregationPreset:
+    """A named preset with some choices changed; a cut of its law fits small vocabularies."""
+    preset = AGGREGATION_PRESETS[name]
+    if preset.law.truncation.top_k:
+        preset = replace(preset, law=replace(preset.law, truncation=Truncation(top_k=3)))
+    return replace(preset, **choices)
+
+
+def whole_laws(preset: AggregationPreset) -> AggregationPreset:
+    """Not truncated, and not rounded for the wire."""
+    law = replace(preset.law, truncation=NO_TRUNCATION, precision="float32")
+    return replace(preset, law=law)
+
+
+def request_for(
+    preset: AggregationPreset,
+    sides: Documents,
+    seed: int,
+    *,
+    temperature: float = 1.0,
+    prompt_ids: Answer = (1, 2),
+    max_tokens: int = 3,
+    ends: frozenset[int] = frozenset(),
+) -> AggregationRequest:
+    preset.validate()
+    return AggregationRequest(
+        session=seed + 1,
+        prompt_ids=prompt_ids,
+        vocabulary_hash="scripted",
+        vocabulary_size=sides.vocabulary_size,
+        sampling=Sampling(temperature),
+        seed=seed,
+        max_tokens=max_tokens,
+        preset=preset,
+        eos_token_ids=ends,
+    )
+
+
+def run_sides(
+    request: AggregationRequest,
+    sides: Documents,
+    *,
+    link: LinkPair | None = None,
+    faults: Faults | None = None,
+    decode_s: tuple[float, float] = (0.03, 0.02),
+    lost_cloud: LostCloud = LostCloud.WAIT,
+    liveness_times: LivenessTimes = LIVENESS,
+    completes_stop: Callable[[int], bool] = lambda token_id: False,
+    chance: Chance | None = None,
+) -> TwoSided:
+    """One request over the simulator; checks what must hold of every answer."""
+    seeded = chance or SeededChance(request.seed)
+
+    def placing(side: Side) -> tuple[Placing | None, Measuring | None]:
+        placement = request.preset.placement
+        if placement is Placement.SCHEDULED:
+            return None, None
+        return placing_for(placement, seeded, lambda: None), None
+
+    result = simulate_two_sided(
+        request,
+        SimulatedSide(sides.device_law, sides.device_mass, decode_s[0]),
+        SimulatedSide(sides.cloud_law, sides.cloud_mass, decode_s[1]),
+        link or link_of(request.seed),
+        faults,
+        lost_cloud,
+        liveness_times,
+        placing_for=placing,
+        completes_stop=completes_stop,
+        chance=chance,
+    )
+    committed = [token for _, commit in result.commits for token in commit.token_ids]
+    assert tuple(committed) == result.token_ids, "something was repeated or lost on the way out"
+    assert len(committed) <= request.max_tokens
+    return result
+
+
+def central_answer(request: AggregationRequest, sides: Documents) -> Answer:
+    """What one machine with all documents says, token by token, from the same random numbers."""
+    context = request.prompt_ids
+    for position in range(len(context), len(context) + request.max_tokens):
+        token = central_token(request, sides, context, position)
+        context = (*context, token)
+        if token in request.eos_token_ids:
+            break
+    return context[len(request.prompt_ids) :]
+
+
+def central_token(
+    request: AggregationRequest, sides: Documents, context: Answer, position: int
+) -> int:
+    chance = SeededChance(request.seed)
+    weights = side_weights(sides.device_mass, sides.cloud_mass)
+    device, cloud = sides.device_law(context), sides.cloud_law(context)
+    if request.sampling.greedy:
+        return int(mixture(device, cloud, weights).argmax())
+    choices = local_choices(request.preset, request.sampling).law
+    drafts = {}
+    for side, law in ((Side.DEVICE, device), (Side.CLOUD, cloud)):
+        token, sent = local_draft(law, choices, chance, position, side)
+        drafts[side] = SideDraft(token, law if sent is None else sent)
+    if request.preset.agreement is Agreement.COIN:
+        return drafts[coupled_side(weights, chance, position)].token_id
+    decided = aggregate(drafts[Side.DEVICE], drafts[Side.CLOUD], weights, chance, position)
+    return decided.token_id
+
+
+def mixture_law(sides: Documents, max_tokens: int = 3, prompt_ids: Answer = (1, 2)) -> Any:
+    """The exact probability of every answer drawn token by token from the mixture."""
+    weights = side_weights(sides.device_mass, sides.cloud_mass)
+    law: dict[Answer, float] = {(): 1.0}
+    for _ in range(max_tokens):
+        law = {
+            (*answer, token): probability * float(mass)
+            for answer, probability in law.items()
+            for token, mass in enumerate(
+                mixture(
+                    sides.device_law((*prompt_ids, *answer)),
+                    sides.cloud_law((*prompt_ids, *answer)),
+                    weights,
+                )
+            )
+        }
+    return law
