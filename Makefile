@@ -13,6 +13,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # Arguments for pytest: make test PYTEST_ARGS='-k acceptance'
 PYTEST_ARGS ?=
 DEMO_MODELS_ARGS ?=
+CERTS_ARGS ?=
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -24,7 +25,7 @@ SHELL_SCRIPTS := $(wildcard .ci/run $(foreach d,.ci deploy tools,$(d)/*.sh $(d)/
 # One thread of BLAS/OpenMP per process: more are many times slower on a busy machine.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help setup proto deploy-tools dashboards lint format test test-texts run bench demo-models clean distclean lock
+.PHONY: help setup proto deploy-tools dashboards lint format test test-texts run bench certs demo-models clean distclean lock
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -65,6 +66,9 @@ run: setup proto ## start all services, ask the demo question, print the figures
 
 bench: setup proto ## one experiment on a quiet machine: make bench BENCH=overhead BENCH_ARGS=--quick
 	$(BIN)/tandem bench $(or $(BENCH),overhead) $(BENCH_ARGS)
+
+certs: setup ## certificates and keys for both sides: make certs CERTS_ARGS='--cloud cloud.example.com'
+	$(BIN)/tandem certs $(CERTS_ARGS)
 
 demo-models: setup ## train the demo pair in models/ again (hours; DEMO_MODELS_ARGS=--help tells)
 	$(BIN)/python models/train_demo.py $(DEMO_MODELS_ARGS)

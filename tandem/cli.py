@@ -23,6 +23,10 @@ COMMANDS = {
     "search": LazyCommand(
         "tandem.commands.search:search", "Find the best chunks of ingested documents."
     ),
+    "certs": LazyCommand(
+        "tandem.commands.certs:certs", "Make certificates and keys for the services."
+    ),
+    "keys": LazyCommand("tandem.commands.keys:keys", "Make a key for a caller, or take it back."),
     "link": LazyCommand("tandem.commands.link:link", "Emulate a slow or narrow link over TCP."),
     "plan": LazyCommand(
         "tandem.commands.plan:plan", "Predict what each method gains, from step times and a link."

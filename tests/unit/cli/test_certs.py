@@ -1,0 +1,149 @@
+"""`tandem certs` and `tandem keys`: what they leave in a folder, again and again."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import stat
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from cryptography import x509
+
+from tandem.cli import main
+from tandem.core.access_keys import parse_keys
+from tandem.rpc.access import client_access, server_access
+from tandem.settings import ServiceSettings
+
+FILES = {
+    *("ca.crt", "ca.key", "keys"),
+    *(f"{side}.{kind}" for side in ("edge", "cloud") for kind in ("crt", "key", "call-key")),
+}
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def made(folder: Path, *arguments: str) -> dict[str, Any]:
+    outcome = run("certs", "--out", folder, "--json", *arguments)
+    assert outcome.exit_code == 0, outcome.output
+    answer: dict[str, Any] = json.loads(outcome.stdout)
+    return answer
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def names_in(path: Path) -> set[str]:
+    certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return {str(name.value) for name in names}
+
+
+def test_the_files_are_all_that_both_sides_need(tmp_path: Path) -> None:
+    folder = tmp_path / "certs"
+    answer = made(folder, "--cloud", "cloud.example.com", "--cloud", "10.0.0.7", "--days", "30")
+    assert {Path(path).name for path in answer["files"]} == FILES == set(contents(folder))
+    left = datetime.fromisoformat(answer["expires"]) - datetime.now(UTC)
+    assert 29 <= left.days <= 30
+    assert names_in(folder / "cloud.crt") >= {"cloud.example.com", "10.0.0.7", "127.0.0.1"}
+    assert names_in(folder / "edge.crt") == {"localhost", "127.0.0.1", "::1"}
+    for side in ("edge", "cloud"):
+        settings = ServiceSettings(
+            tls_certificate=folder / f"{side}.crt",
+            tls_key=folder / f"{side}.key",
+            tls_ca=folder / "ca.crt",
+            keys_file=folder / "keys",
+            call_key_file=folder / f"{side}.call-key",
+        )
+        server, client = server_access(settings), client_access(settings)
+        assert server.keys is not None
+        assert client.key is not None
+        assert server.keys.current().holder(client.key.current()) == side
+
+
+def test_what_is_private_is_readable_to_its_owner_alone(tmp_path: Path) -> None:
+    made(tmp_path)
+    for path in tmp_path.iterdir():
+        private = path.suffix in (".key", ".call-key")
+        assert stat.S_IMODE(path.stat().st_mode) == (0o600 if private else 0o644), path
+
+
+def test_called_again_it_renews_certificates_and_nothing_else(tmp_path: Path) -> None:
+    made(tmp_path)
+    first = contents(tmp_path)
+    made(tmp_path)
+    second = contents(tmp_path)
+    changed = {name for name in FILES if first[name] != second[name]}
+    assert changed == {"edge.crt", "edge.key", "cloud.crt", "cloud.key"}
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "edge.crt", tmp_path / "edge.key")
+
+
+@pytest.mark.parametrize(
+    ("broken", "content", "words"),
+    [
+        ("ca.key", None, "ca.key is missing beside"),
+        ("ca.crt", b"nonsense", "is no PEM certificate"),
+        ("ca.key", b"nonsense", "authority: is no PEM certificate with its key"),
+    ],
+)
+def test_a_broken_authority_is_not_replaced(
+    tmp_path: Path, broken: str, content: bytes | None, words: str
+) -> None:
+    made(tmp_path)
+    (tmp_path / broken).unlink()
+    if content is not None:
+        (tmp_path / broken).write_bytes(content)
+    before = contents(tmp_path)
+    outcome = run("certs", "--out", tmp_path)
+    assert outcome.exit_code in (1, 2)
+    assert words in outcome.stderr
+    assert outcome.stderr.count("\n") == 1
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("host", ["", "a b", "https://a", "ä.example"])
+def test_a_host_that_cannot_stand_in_a_certificate_is_named(tmp_path: Path, host: str) -> None:
+    outcome = run("certs", "--out", tmp_path / "new", "--edge", host)
+    assert outcome.exit_code == 2
+    assert "is no DNS name and no address" in outcome.stderr
+
+
+def test_a_key_is_shown_once_and_kept_as_a_hash(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("# who may call\n")
+    old = run("keys", "laptop", "--file", path).stdout.strip()
+    new = json.loads(run("keys", "laptop", "--file", path, "--json").stdout)["key"]
+    other = run("keys", "bench", "--file", path, "--out", tmp_path / "bench.key")
+    ring = parse_keys(path.read_text())
+    shown = (tmp_path / "bench.key").read_text().strip()
+    assert [ring.holder(key) for key in (old, new, shown)] == ["laptop", "laptop", "bench"]
+    assert path.read_text().startswith("# who may call\n")
+    assert not any(key in path.read_text() + other.output for key in (old, new, shown))
+    assert stat.S_IMODE((tmp_path / "bench.key").stat().st_mode) == 0o600
+    assert run("keys", "laptop", "--revoke", "--file", path).stdout.startswith("2 keys of laptop")
+    ring = parse_keys(path.read_text())
+    assert [ring.holder(key) for key in (old, new, shown)] == [None, None, "bench"]
+
+
+def test_what_cannot_be_done_to_keys_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("nonsense\n")
+    cases = [
+        (("laptop", "--file", path), f"--file: {path}: line 1 must be HOLDER sha256:HEX"),
+        (("a b", "--file", tmp_path / "new"), "holder: must be 1 to 64"),
+        (("a", "--revoke", "--file", tmp_path / "new"), "has no key in"),
+        (("a", "--revoke", "--out", path, "--file", path), "--out: no key is made"),
+    ]
+    for arguments, words in cases:
+        outcome = run("keys", *arguments)
+        assert outcome.exit_code == 2, outcome.output
+        assert words in outcome.stderr
+    assert path.read_text() == "nonsense\n"
+    assert not (tmp_path / "new").exists()
