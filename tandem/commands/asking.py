@@ -10,6 +10,7 @@ import re
 from typing import Any, Protocol
 
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.rpc.access import ClientAccess
 from tandem.rpc.aggregator_client import AggregatorClient, Generated
 from tandem.rpc.generation import GenerationRequest
 from tandem.rpc.status import Rejected
@@ -28,11 +29,18 @@ class Silent:
         pass
 
 
-async def ask(endpoint: str, request: GenerationRequest, timeout_s: float, view: View) -> Generated:
-    """The finished answer. Raises InvalidArgument for a bad request, else TandemError."""
+async def ask(
+    endpoint: str,
+    request: GenerationRequest,
+    timeout_s: float,
+    view: View,
+    access: ClientAccess | None = None,
+) -> Generated:
+    """The finished answer; without `access` over a plain connection. Raises InvalidArgument for a
+    bad request, else TandemError."""
     result = Generated()
     try:
-        async with AggregatorClient(endpoint) as client:
+        async with AggregatorClient(endpoint, access=access) as client:
             async for result in client.stream(request, timeout_s):
                 view.update(result)
     except Rejected as error:
@@ -57,6 +65,8 @@ def explain(error: Rejected, endpoint: str, timeout_s: float) -> TandemError:
             )
         case "UNAVAILABLE":
             return TandemError(f"{endpoint}: {details}; {_advice(endpoint)}")
+        case "UNAUTHENTICATED":
+            return TandemError(f"{endpoint}: {details}; give one that it knows: --call-key-file")
     return TandemError(f"{endpoint}: {error.code.name}: {details}")
 
 

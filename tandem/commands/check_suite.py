@@ -6,6 +6,7 @@ from typing import Any
 
 from tandem.commands.check_models import ONE_VOCABULARY, describe, misfits
 from tandem.commands.checks import Check
+from tandem.rpc.access import ClientAccess
 from tandem.rpc.aggregator_client import AggregatorClient
 from tandem.rpc.process import run_loop
 from tandem.rpc.status import Rejected
@@ -13,18 +14,18 @@ from tandem.rpc.status import Rejected
 TIMEOUT_S = 10.0
 
 
-def suite_checks(endpoint: str) -> list[Check]:
+def suite_checks(endpoint: str, access: ClientAccess) -> list[Check]:
     """Of the aggregator at `endpoint`, its drafter, and the drafter's verifier."""
     try:
-        return judge_suite(endpoint, run_loop(describe_suite(endpoint)))
+        return judge_suite(endpoint, run_loop(describe_suite(endpoint, access)))
     except Rejected as error:
         todo = "start a suite ('tandem up'), or give the address of its aggregator"
         return [Check("endpoint", False, f"{endpoint}: {error.code.name} {error}", todo)]
 
 
-async def describe_suite(endpoint: str) -> Any:
-    """The aggregator's DescribeResponse. Raises Rejected."""
-    async with AggregatorClient(endpoint) as client:
+async def describe_suite(endpoint: str, access: ClientAccess | None = None) -> Any:
+    """The aggregator's DescribeResponse; without `access` over a plain connection. Raises Rejected."""
+    async with AggregatorClient(endpoint, access=access) as client:
         return await client.describe(TIMEOUT_S)
 
 

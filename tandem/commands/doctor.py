@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from tandem.commands.calling import access_options, access_to
 from tandem.commands.checks import Check
 from tandem.commands.options import ADDRESS, address_text, json_option, model_options
 
@@ -16,6 +17,7 @@ UNFIT = 1
 
 @click.command()
 @click.option("--endpoint", type=ADDRESS, help="Check this running suite too.")
+@access_options
 @model_options
 @click.option(
     "--profile",
@@ -69,5 +71,5 @@ def _all_checks(options: dict[str, Any]) -> list[Check]:
 
         checks += profile_checks(options)
     if endpoint is not None:
-        checks += suite_checks(address_text(endpoint))
+        checks += suite_checks(address_text(endpoint), access_to(endpoint, options))
     return checks

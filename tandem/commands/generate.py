@@ -11,6 +11,7 @@ import click
 
 from tandem.commands.answer_view import AnswerView
 from tandem.commands.asking import Silent, answer_object, ask, figures
+from tandem.commands.calling import access_options, access_to
 from tandem.commands.embedded import EmbeddedSuite
 from tandem.commands.models import ModelPair, choose_pair, load_pair
 from tandem.commands.options import ADDRESS, address_text, json_option, model_options
@@ -20,6 +21,7 @@ from tandem.core.laws import Sampling
 from tandem.core.tokens import check_token_ids
 from tandem.policy.presets import PRESETS
 from tandem.protocol.liveness import LostCloud
+from tandem.rpc.access import ClientAccess
 from tandem.rpc.aggregator_client import Generated
 from tandem.rpc.generation import (
     DEFAULT_PRESET,
@@ -94,6 +96,7 @@ from tandem.telemetry.logging import configure_logging
 @click.option(
     "--endpoint", type=ADDRESS, help="A running aggregator. Default: an embedded suite, this call."
 )
+@access_options
 @model_options
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds in all.")
 @click.option("--verbose", is_flag=True, help="Write the services' log to standard error.")
@@ -111,7 +114,8 @@ def generate(**options: Any) -> None:
     configure_logging("info" if options["verbose"] else "critical")
     if options["endpoint"] is not None:
         _refuse_models(options)
-        run_loop(_show(address_text(options["endpoint"]), request, options))
+        access = access_to(options["endpoint"], options)
+        run_loop(_show(address_text(options["endpoint"]), request, options, access))
         return
     run_loop(_embedded(load_pair(*choose_pair(options)), request, options))
 
@@ -199,18 +203,27 @@ async def _embedded(pair: ModelPair, request: GenerationRequest, options: dict[s
         await _show(suite.target, request, options)
 
 
-async def _show(endpoint: str, request: GenerationRequest, options: dict[str, Any]) -> None:
+async def _show(
+    endpoint: str,
+    request: GenerationRequest,
+    options: dict[str, Any],
+    access: ClientAccess | None = None,
+) -> None:
     timeout_s = options["timeout"]
     if options["as_json"]:
-        result = await ask(endpoint, request, timeout_s, Silent())
+        result = await ask(endpoint, request, timeout_s, Silent(), access)
         click.echo(json.dumps(answer_object(request, result)))
     else:
-        click.echo(figures(await show(endpoint, request, timeout_s)), err=True)
+        click.echo(figures(await show(endpoint, request, timeout_s, access=access)), err=True)
 
 
 async def show(
-    endpoint: str, request: GenerationRequest, timeout_s: float, lead: str = ""
+    endpoint: str,
+    request: GenerationRequest,
+    timeout_s: float,
+    lead: str = "",
+    access: ClientAccess | None = None,
 ) -> Generated:
     """Ask, with the text on standard output as it comes, after `lead`, and a status line below."""
     with AnswerView(sys.stdout, sys.stderr, lead) as view:
-        return await ask(endpoint, request, timeout_s, view)
+        return await ask(endpoint, request, timeout_s, view, access)

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tandem.commands.asking import explain
+from tandem.commands.calling import access_options, access_to
 from tandem.commands.documents import Source, files_below, read_sources
 from tandem.commands.options import ADDRESS, address_text, json_option
 from tandem.core.errors import InvalidArgument, TandemError
@@ -53,6 +54,7 @@ class Tally:
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--endpoint", type=ADDRESS, help="A running retriever. Default: a local folder.")
+@access_options
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
@@ -116,6 +118,7 @@ def _into_folder(files: list[Path], options: dict[str, Any], tally: Tally) -> No
 
 async def _into_retriever(files: list[Path], options: dict[str, Any], tally: Tally) -> None:
     endpoint = address_text(options["endpoint"])
+    access = access_to(options["endpoint"], options)
     sizes: list[int] = []
 
     def uploads() -> Iterator[Upload]:
@@ -124,7 +127,7 @@ async def _into_retriever(files: list[Path], options: dict[str, Any], tally: Tal
             yield source.upload
 
     try:
-        async with RetrieverClient(endpoint) as client:
+        async with RetrieverClient(endpoint, access) as client:
             async for answer in client.ingest(uploads(), options["timeout"]):
                 size = sizes[answer.number] if answer.last else 0
                 outcome = _OUTCOMES[answer.outcome]

@@ -11,6 +11,7 @@ import click
 from google.protobuf.json_format import MessageToDict
 
 from tandem.commands.asking import explain
+from tandem.commands.calling import access_options, access_to
 from tandem.commands.ingest import DEFAULT_FOLDER
 from tandem.commands.options import ADDRESS, address_text, json_option
 from tandem.core.errors import InvalidArgument
@@ -29,6 +30,7 @@ _SHOWN_LETTERS = 300
 @click.command()
 @click.argument("query", nargs=-1, required=True)
 @click.option("--endpoint", type=ADDRESS, help="A running retriever. Default: a local folder.")
+@access_options
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
@@ -98,8 +100,9 @@ def _in_folder(query: str, options: dict[str, Any]) -> list[dict[str, Any]]:
 
 async def _at_retriever(query: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     endpoint = address_text(options["endpoint"])
+    access = access_to(options["endpoint"], options)
     try:
-        async with RetrieverClient(endpoint) as client:
+        async with RetrieverClient(endpoint, access) as client:
             found = await client.search(
                 query,
                 options["count"],

@@ -1,0 +1,86 @@
+"""Services as an operator secures them: `tandem certs`, processes with TLS and keys, commands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tandem.cli import main
+from tests.process.service_process import ServiceProcess, free_port
+from tests.rpc.health import health_of
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def flags_of(folder: Path, side: str) -> list[str]:
+    """What a caller of that side has."""
+    files = {
+        "tls-ca": "ca.crt",
+        "tls-certificate": f"{side}.crt",
+        "tls-key": f"{side}.key",
+        "call-key-file": f"{side}.call-key",
+    }
+    return [word for name, file in files.items() for word in (f"--{name}", str(folder / file))]
+
+
+def test_a_secured_retriever_serves_callers_that_are_known(tmp_path: Path) -> None:
+    certs = tmp_path / "certs"
+    assert run("certs", "--out", certs).exit_code == 0
+    health_port = free_port()
+    (tmp_path / "notes.md").write_text("Quokkas smile.\n")
+    fixed = ("--port", "0", "--embedding", "lexical", "--folder", str(tmp_path / "index"))
+    more = (*flags_of(certs, "edge"), "--keys-file", str(certs / "keys"))
+    probed = ("--health-port", str(health_port))
+    with ServiceProcess("services.retriever", *fixed, *more, *probed, secured=True) as process:
+        address = process.address()
+        known = ("--endpoint", address, *flags_of(certs, "cloud"))
+        assert run("ingest", tmp_path / "notes.md", *known).exit_code == 0
+        found = run("search", "quokkas", "--json", *known)
+        assert found.exit_code == 0, found.stderr
+        assert len(json.loads(found.stdout)["hits"]) == 1
+        refusals = [
+            (("--endpoint", address), "if the server demands TLS"),
+            ((*known[:-2],), "authorization: Bearer KEY"),
+            ((*known[:-2], "--call-key-file", certs / "ca.crt"), "must hold one key"),
+        ]
+        for flags, words in refusals:
+            refused = run("search", "quokkas", *flags)
+            assert refused.exit_code in (1, 2)
+            assert words in refused.stderr
+            assert refused.stderr.count("\n") == 1
+        assert asyncio.run(health_of(f"127.0.0.1:{health_port}")) == "SERVING"
+        # A key that is taken back is refused by the next call, without a restart.
+        assert run("keys", "cloud", "--revoke", "--file", certs / "keys").exit_code == 0
+        assert "not one of those known here" in run("search", "quokkas", *known).stderr
+        process.signal(signal.SIGTERM)
+        assert process.ended() == 0
+        assert (certs / "cloud.call-key").read_text().strip() not in process.log()
+
+
+@pytest.mark.parametrize("name", ["verifier", "drafter", "aggregator", "retriever"])
+def test_a_service_that_is_told_nothing_does_not_start(name: str) -> None:
+    with ServiceProcess(f"services.{name}", "--port", "0", secured=True) as process:
+        assert process.ended() == 2
+        assert process.log().startswith("error: TANDEM_TLS_CERTIFICATE: must be set")
+        assert "TANDEM_INSECURE=true" in process.log()
+        assert process.log().count("\n") == 1
+
+
+def test_a_command_calls_beyond_this_machine_over_tls_or_is_told_not_to(tmp_path: Path) -> None:
+    beyond = ("search", "quokkas", "--endpoint", "192.0.2.1:50053")
+    refused = run(*beyond)
+    assert refused.exit_code == 2
+    assert "--tls-ca: is needed to call beyond this machine; --insecure" in refused.stderr
+    half = run(*beyond, "--tls-ca", tmp_path / "nowhere")
+    assert "--tls-certificate: is needed" in half.stderr
+    files = flags_of(tmp_path / "nowhere", "edge")
+    assert "edge.crt: cannot be read" in run(*beyond, *files).stderr
+    plain = run(*beyond, "--insecure", "--timeout", "0.001")
+    assert plain.exit_code == 1
