@@ -24,7 +24,7 @@ def suite_checks(endpoint: str, access: ClientAccess) -> list[Check]:
 
 
 async def describe_suite(endpoint: str, access: ClientAccess | None = None) -> Any:
-    """The aggregator's DescribeResponse; without `access` over a plain connection. Raises Rejected."""
+    """The aggregator's DescribeResponse; plainly asked for without `access`. Raises Rejected."""
     async with AggregatorClient(endpoint, access=access) as client:
         return await client.describe(TIMEOUT_S)
 
