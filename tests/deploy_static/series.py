@@ -11,8 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.telemetry.metrics import ALL_METRICS, new_registry
 
-TARGET = frozenset({"job", "instance"})
-"""Labels that Prometheus adds to everything it scrapes."""
+TARGET = frozenset({"job", "instance", "service"})
+"""Labels that are added to everything that is scraped."""
 
 
 def exported() -> dict[str, frozenset[str]]:

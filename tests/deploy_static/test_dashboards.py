@@ -85,7 +85,7 @@ def test_only_what_is_exported_is_asked_for(dashboard: Dashboard) -> None:
 def test_every_variable_is_used_and_every_used_one_declared(dashboard: Dashboard) -> None:
     text = " ".join(target["expr"] for panel in panels(dashboard) for target in panel["targets"])
     declared = {variable.name for variable in dashboard.variables}
-    used = {name for name in ("preset", "model", "job") if f"${name}" in text}
+    used = {name for name in ("preset", "model", "service") if f"${name}" in text}
     assert used == declared
 
 

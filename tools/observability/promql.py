@@ -94,5 +94,6 @@ def _check(metric: Metric[Any], kind: type, by: str, where: ChosenLabels) -> Non
         raise ValueError(f"{metric.name}: has no label {', '.join(sorted(unknown))}")
 
 
-TARGET_LABELS = ("job", "instance")
-"""Added by Prometheus to everything it scrapes."""
+TARGET_LABELS = ("job", "instance", "service")
+"""Added to everything that is scraped: the first two by Prometheus, `service` by deploy/prometheus
+and, in Kubernetes, by the Prometheus operator."""

@@ -18,12 +18,12 @@ from tools.observability.promql import (
     total,
 )
 
-JOB = '{job=~"$job"}'
-"""Process metrics have no label of the suite's own."""
+SERVICE = '{service=~"$service"}'
+"""Process metrics have no label of the suite's own; `service` is given where they are scraped."""
 
 BY_ENGINE = "model_name, side"
 ENGINE = "{{model_name}} ({{side}})"
-PROCESS = "{{job}} {{instance}}"
+PROCESS = "{{service}} {{instance}}"
 
 SERVICES = Dashboard(
     uid="tandem-services",
@@ -32,8 +32,8 @@ SERVICES = Dashboard(
     variables=(
         Variable("model", "model_name", Engine.sessions_open.name, "Model"),
         Variable(
-            "job",
-            "job",
+            "service",
+            "service",
             "process_start_time_seconds",
             "Service",
             regex="/.*(aggregator|drafter|retriever|verifier).*/",
@@ -163,8 +163,8 @@ SERVICES = Dashboard(
                     "short",
                     (
                         Query(
-                            "sum by (job, instance)"
-                            f" (rate(process_cpu_seconds_total{JOB}[{RANGE}]))",
+                            "sum by (service, instance)"
+                            f" (rate(process_cpu_seconds_total{SERVICE}[{RANGE}]))",
                             PROCESS,
                         ),
                     ),
@@ -175,7 +175,8 @@ SERVICES = Dashboard(
                     "bytes",
                     (
                         Query(
-                            f"sum by (job, instance) (process_resident_memory_bytes{JOB})", PROCESS
+                            f"sum by (service, instance) (process_resident_memory_bytes{SERVICE})",
+                            PROCESS,
                         ),
                     ),
                 ),
@@ -183,7 +184,7 @@ SERVICES = Dashboard(
                     "Open files",
                     "File descriptors, connections included.",
                     "short",
-                    (Query(f"sum by (job, instance) (process_open_fds{JOB})", PROCESS),),
+                    (Query(f"sum by (service, instance) (process_open_fds{SERVICE})", PROCESS),),
                 ),
             ),
         ),
