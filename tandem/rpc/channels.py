@@ -6,11 +6,26 @@ and HTTP/2 keepalive lets the server drop a client that vanished. Must not impor
 
 from __future__ import annotations
 
+import json
+
 import grpc
 
 from tandem.rpc.access import ClientAccess
 
 Options = list[tuple[str, int | str]]
+
+
+_BALANCED = json.dumps(
+    {"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}}
+)
+"""New calls go to the replicas in turn, and to none whose health says that it is leaving."""
+
+
+def stands_for_replicas(target: str) -> bool:
+    """Whether `target` names every replica of a service: `dns:///HOST:PORT`, as of a headless
+    service in Kubernetes, or a list, as `ipv4:HOST:PORT,HOST:PORT`. HOST:PORT is one of them, or
+    what stands before them."""
+    return target.startswith("dns:///") or "," in target
 
 
 def server_options(max_message_bytes: int) -> Options:
@@ -32,7 +47,8 @@ def open_channel(
     target: str, max_message_bytes: int, access: ClientAccess | None = None
 ) -> grpc.aio.Channel:
     """A channel of its own (no shared subchannels), so that closing it closes its connection.
-    Without `access` it is plain."""
+    Without `access` it is plain. Where `target` stands for replicas, calls are spread over them;
+    each stays where it began."""
     options: Options = [
         ("grpc.max_receive_message_length", max_message_bytes),
         # What is too large to send, the receiver refuses with RESOURCE_EXHAUSTED; a limit here
@@ -46,6 +62,8 @@ def open_channel(
         ("grpc.max_reconnect_backoff_ms", 2_000),
         ("grpc.use_local_subchannel_pool", 1),
     ]
+    if stands_for_replicas(target):
+        options.append(("grpc.service_config", _BALANCED))
     credentials = None if access is None else access.channel_credentials()
     if credentials is None:
         return grpc.aio.insecure_channel(target, options=options)

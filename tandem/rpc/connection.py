@@ -1,11 +1,13 @@
 """A standing connection to one service, shared by all calls until it is no longer to be trusted.
 
 Invariant: a call keeps the channel it began on to its end; a new call gets a fresh one after a
-loss, and after this process's certificate changed. Must not import torch.
+loss, after this process's certificate changed and, where the target stands for replicas, after a
+while: a channel looks for replicas that were added only when it loses one. Must not import torch.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,15 +15,26 @@ from contextlib import asynccontextmanager
 import grpc
 
 from tandem.rpc.access import ClientAccess
-from tandem.rpc.channels import open_channel
+from tandem.rpc.channels import open_channel, stands_for_replicas
+
+FRESH_FOR_S = 120.0
+"""How long a channel to replicas is used for new calls."""
 
 
 class Connection:
     """The channel that new calls use, kept open between them: a call on a connection that stands
     costs no round trip of its own. Used on the event loop only."""
 
-    def __init__(self, target: str, max_message_bytes: int, access: ClientAccess) -> None:
+    def __init__(
+        self,
+        target: str,
+        max_message_bytes: int,
+        access: ClientAccess,
+        fresh_for_s: float = FRESH_FOR_S,
+    ) -> None:
         self.target = target
+        self._fresh_for_s = fresh_for_s if stands_for_replicas(target) else float("inf")
+        self._opened_s = 0.0
         self._max_message_bytes = max_message_bytes
         self._access = access
         self._credentials: grpc.ChannelCredentials | None = None
@@ -41,9 +54,12 @@ class Connection:
     def acquire(self) -> grpc.aio.Channel:
         """A channel for one call; give it back with `release`."""
         credentials = self._access.channel_credentials()
-        if credentials is not self._credentials and self._current is not None:
+        now = asyncio.get_running_loop().time()
+        stale = now - self._opened_s >= self._fresh_for_s
+        if self._current is not None and (stale or credentials is not self._credentials):
             self.distrust(self._current)
         if self._current is None:
+            self._opened_s = now
             self._credentials = credentials
             self._current = open_channel(self.target, self._max_message_bytes, self._access)
         self._calls[self._current] += 1
