@@ -91,7 +91,11 @@ def running_suite(
             link, cloud_address = LinkSteering(emulator.words[2]), emulator.address
         drafter_flags = _flags(models.draft, pacing, "draft")
         drafter = start("services.drafter", edge_core, *drafter_flags, "--verifier", cloud_address)
-        aggregator = start("services.aggregator", edge_core, *_COMMON, "--drafter", drafter.address)
+        aggregator = start(
+            "services.aggregator",
+            edge_core,
+            *(*_COMMON, "--drafter", drafter.address, "--http", "false"),
+        )
         stack.enter_context(pinned(edge_core))
         try:
             yield Suite(aggregator.address, (aggregator, drafter), (verifier,), link)

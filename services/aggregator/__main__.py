@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.aggregator.config import AggregatorSettings
+from services.aggregator.http import http_door
 from services.aggregator.servicer import AggregatorServicer
 from tandem.rpc.access import client_access
 from tandem.rpc.process import run_service
@@ -15,4 +16,4 @@ def build(settings: AggregatorSettings, metrics: Metrics) -> AggregatorServicer:
 
 
 if __name__ == "__main__":
-    run_service(AggregatorSettings, build, side="device")
+    run_service(AggregatorSettings, build, side="device", beside=http_door)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field
 
 from tandem.settings import Port, ServiceSettings
+
+DEFAULT_PORT = 50050
+DEFAULT_HTTP_PORT = 8000
 
 
 class AggregatorSettings(ServiceSettings):
     """What the aggregator can be told; see `tandem.settings` for where from."""
 
-    port: Port = Field(default=50050, description="gRPC port; 0 takes a free one.")
+    port: Port = Field(default=DEFAULT_PORT, description="gRPC port; 0 takes a free one.")
     max_message_bytes: int = Field(
         default=12 * 2**20, ge=2**16, le=2**31 - 1, description="Largest gRPC message, in bytes."
     )
@@ -21,4 +26,26 @@ class AggregatorSettings(ServiceSettings):
     max_waiting: int = Field(default=64, ge=0, description="Requests that may wait for a slot.")
     request_timeout_s: float = Field(
         default=600.0, gt=0, description="Longest time a request may take, waiting included."
+    )
+    http: bool = Field(default=True, description="Whether to serve the OpenAI-compatible HTTP API.")
+    http_host: str = Field(
+        default="127.0.0.1", min_length=1, description="Address that HTTP listens on."
+    )
+    http_port: Port = Field(default=DEFAULT_HTTP_PORT, description="HTTP port; 0 takes a free one.")
+    http_keys_file: Path | None = Field(
+        default=None,
+        description="File of the keys that HTTP callers must show, as HOLDER sha256:HEX lines;"
+        " without it everybody who reaches the port is let in.",
+    )
+    http_max_body_bytes: int = Field(
+        default=2 * 2**20, ge=2**10, le=64 * 2**20, description="Largest body of an HTTP request."
+    )
+    http_max_requests: int = Field(
+        default=256, ge=1, description="HTTP requests handled at once, waiting ones included."
+    )
+    http_max_tokens: int = Field(
+        default=4096, ge=1, description="Most tokens of an answer over HTTP, and the default."
+    )
+    http_max_choices: int = Field(
+        default=8, ge=1, le=128, description="Most choices (n times prompts) of an HTTP request."
     )

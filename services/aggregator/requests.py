@@ -27,7 +27,7 @@ from tandem.rpc.generation import (
     request_from_proto,
     request_to_proto,
 )
-from tandem.rpc.status import advised, details_of, refused_below, status_of
+from tandem.rpc.status import Rejected, advised, details_of, refused_below, status_of
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import OTHER, MethodSeries, Metrics
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
@@ -50,6 +50,11 @@ class Requests:
         self._slots = Slots(settings.max_running, settings.max_waiting)
         self._connection = Connection(settings.drafter, settings.max_message_bytes, access)
         self._leaving = False
+
+    @property
+    def leaving(self) -> bool:
+        """Whether new requests are refused because the process is stopping."""
+        return self._leaving
 
     @property
     def open_requests(self) -> int:
@@ -80,7 +85,7 @@ class Requests:
 
     async def stream(
         self, request: GenerationRequest, timeout_s: float
-    ) -> AsyncIterator[Generated]:
+    ) -> AsyncGenerator[Generated]:
         """As `AggregatorClient.stream`, within this process: the growing result, after each
         message. Raises InvalidArgument, ResourceExhausted, Unavailable or Rejected."""
         began_s = time.perf_counter()
@@ -100,20 +105,26 @@ class Requests:
 
         A `cancel` that returns ends the answer with a summary; what it raises ends the request.
         """
-        arrived_s = time.monotonic()
+        arrived_s, limit_s = time.monotonic(), self._settings.request_timeout_s
+        ends_s = arrived_s + min(timeout_s or limit_s, limit_s)
         if self._leaving:
             raise Unavailable("the aggregator is stopping")
         series = self._metrics.method(_label(start.preset), "suite")
         status = "CANCELLED"
         try:
             request_from_proto(start)
-            async with self._slots.slot(series.requests_waiting.track_inprogress()):
+            waits = series.requests_waiting.track_inprogress()
+            async with self._slots.slot(waits, ends_s - arrived_s):
                 with series.requests_running.track_inprogress():
-                    relay = self._relay(start, timeout_s, cancel, _Timing(series, arrived_s))
+                    relay = self._relay(start, ends_s, cancel, _Timing(series, arrived_s))
                     async with aclosing(relay) as answers:
                         async for answer in answers:
                             yield answer
             status = "OK"
+        except TimeoutError:
+            status = grpc.StatusCode.DEADLINE_EXCEEDED.name
+            why = "no slot came free in the time that the request had"
+            raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None
         except Exception as error:
             status = status_of(error)[0].name
             raise
@@ -123,15 +134,14 @@ class Requests:
     async def _relay(
         self,
         start: generation_pb2.Generation,
-        timeout_s: float | None,
+        ends_s: float,
         cancel: Callable[[], Awaitable[None]] | None,
         timing: _Timing,
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """Pass the request to the drafter and its answer back; leaving cancels both."""
-        limit_s = self._settings.request_timeout_s
         async with self._connection.channel() as channel:
             drafter = drafter_pb2_grpc.DrafterServiceStub(channel)
-            call = drafter.Generate(timeout=min(timeout_s or limit_s, limit_s))
+            call = drafter.Generate(timeout=max(0.0, ends_s - time.monotonic()))
             cancelling = None if cancel is None else asyncio.create_task(_pass_cancel(cancel, call))
             with ExitStack() as naming:
                 try:

@@ -23,8 +23,11 @@ class Slots:
         self.waiting = 0
 
     @asynccontextmanager
-    async def slot(self, waits: AbstractContextManager[object]) -> AsyncIterator[None]:
-        """Wait for a slot, inside `waits`, and hold it; ResourceExhausted when all is taken."""
+    async def slot(
+        self, waits: AbstractContextManager[object], timeout_s: float
+    ) -> AsyncIterator[None]:
+        """Wait for a slot, inside `waits`, and hold it. ResourceExhausted when all is taken,
+        TimeoutError when none comes free in time."""
         if self._free.locked() and self.waiting >= self._max_waiting:
             raise ResourceExhausted(
                 f"queue: {self._limit} requests are running and {self._max_waiting} wait; try again"
@@ -32,7 +35,8 @@ class Slots:
         self.waiting += 1
         try:
             with waits:
-                await self._free.acquire()
+                async with asyncio.timeout(timeout_s):
+                    await self._free.acquire()
         finally:
             self.waiting -= 1
         self.running += 1

@@ -26,7 +26,7 @@ from tandem.engine.jobs import EngineThread
 from tandem.policy.presets import PRESETS
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.liveness import Liveness, LivenessTimes
-from tandem.protocol.outputs import Commit, EdgeRequest
+from tandem.protocol.outputs import Commit, EdgeRequest, Maker
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.admission import Admission
 from tandem.rpc.channels import open_channel
@@ -49,6 +49,11 @@ Context = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateResponse]
 MAX_REQUEST_S = 600.0
 DESCRIBE_TIMEOUT_S = 3.0
 DIAGNOSIS_TIMEOUT_S = 1.0
+_MAKERS = {
+    Maker.DRAFT: generation_pb2.TOKEN_MAKER_DRAFT,
+    Maker.TARGET: generation_pb2.TOKEN_MAKER_TARGET,
+    Maker.EDGE: generation_pb2.TOKEN_MAKER_EDGE,
+}
 UINT32_MAX = 2**32 - 1
 
 
@@ -308,6 +313,7 @@ async def _write_commits(
                 token_ids=commit.token_ids,
                 text=text.take(len(commit.token_ids)),
                 unverified=commit.unverified,
+                makers=[_MAKERS[maker] for maker in commit.makers],
             )
             position += len(commit.token_ids)
             await context.write(pb.GenerateResponse(committed=committed))

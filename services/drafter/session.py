@@ -256,7 +256,12 @@ class DrafterSession:
         merged: list[Commit] = []
         for commit in self._commits:
             if merged and merged[-1].unverified == commit.unverified:
-                commit = Commit((*merged.pop().token_ids, *commit.token_ids), commit.unverified)
+                before = merged.pop()
+                commit = Commit(
+                    (*before.token_ids, *commit.token_ids),
+                    commit.unverified,
+                    (*before.makers, *commit.makers),
+                )
             merged.append(commit)
         self._commits.clear()
         return merged

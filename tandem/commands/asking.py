@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.aggregator_client import AggregatorClient, Generated
+from tandem.rpc.figures import answer_figures
 from tandem.rpc.generation import GenerationRequest
 from tandem.rpc.status import Rejected
 
@@ -74,34 +75,13 @@ def answer_object(request: GenerationRequest, result: Generated) -> dict[str, An
     """A finished answer as the object that `tandem generate --json` prints (DESIGN §7)."""
     summary = result.summary
     assert summary is not None
-    resolved = summary.predraft_hits + summary.predraft_misses
     return {
         "text": result.text,
         "token_ids": result.token_ids,
         "finish_reason": summary.finish_reason,
         "preset": summary.preset,
         "seed": request.seed,
-        "ttft_s": result.ttft_s,
-        "tpot_s": result.tpot_s,
-        "duration_s": result.duration_s,
-        "tokens": summary.tokens,
-        "rounds": summary.rounds,
-        "drafted": summary.drafted,
-        "accepted": summary.accepted,
-        "acceptance_rate": summary.accepted / summary.drafted if summary.drafted else None,
-        "target_passes": summary.target_passes,
-        "uplink_bytes": summary.uplink_bytes,
-        "downlink_bytes": summary.downlink_bytes,
-        "prompt_tokens": summary.prompt_tokens,
-        "resumes": summary.resumes,
-        "unverified": result.unverified,
-        "links_lost": summary.links_lost,
-        "predrafted": summary.predrafted,
-        "predraft_hits": summary.predraft_hits,
-        "predraft_misses": summary.predraft_misses,
-        "predraft_miss_rate": summary.predraft_misses / resolved if resolved else None,
-        "early_verdicts": summary.early_verdicts,
-        "lossy": summary.lossy,
+        **answer_figures(result),
     }
 
 

@@ -31,7 +31,7 @@ class EmbeddedSuite:
     """Serves `pair`; use as an asynchronous context manager and ask at `target`.
 
     `link`, if given, is what each direction between drafter and verifier is like; `emulator` can
-    then change, cut and restore it.
+    then change, cut and restore it. `http` opens the HTTP API as well, at `http_url`.
     """
 
     def __init__(
@@ -42,9 +42,11 @@ class EmbeddedSuite:
         link_seed: int = 0,
         verifier_limits: VerifierLimits | None = None,
         drafter_limits: DrafterLimits | None = None,
+        http: bool = False,
     ) -> None:
         self._pair = pair
         self._link, self._link_seed = link, link_seed
+        self._http = http
         self._verifier_limits = verifier_limits or VerifierLimits()
         self._drafter_limits = drafter_limits or DrafterLimits(max_message_bytes=MAX_MESSAGE_BYTES)
         self._stack = AsyncExitStack()
@@ -53,7 +55,7 @@ class EmbeddedSuite:
             "drafter": Metrics(new_registry(), "device"),
             "aggregator": Metrics(new_registry(), "device"),
         }
-        self.target = self.drafter_target = self.verifier_target = ""
+        self.target = self.drafter_target = self.verifier_target = self.http_url = ""
         self.emulator: TcpLinkEmulator | None = None
 
     async def __aenter__(self) -> Self:
@@ -83,6 +85,16 @@ class EmbeddedSuite:
         settings = AggregatorSettings.model_construct(drafter=self.drafter_target)
         aggregator = AggregatorServicer(settings, self.metrics["aggregator"])
         self.target = await _serve(stack, aggregator)
+        if self._http:
+            self.http_url = await self._open_http(stack, aggregator)
+
+    async def _open_http(self, stack: AsyncExitStack, aggregator: AggregatorServicer) -> str:
+        # Here: `tandem generate` need not wait for it.
+        from tandem.gateway.app import GatewaySettings, make_app
+        from tandem.gateway.server import HttpServer
+
+        app = make_app(aggregator.requests, self.metrics["aggregator"], GatewaySettings())
+        return (await stack.enter_async_context(HttpServer(app, HOST, 0))).url
 
     async def _through_link(self, stack: AsyncExitStack) -> str:
         """Where the drafter finds the verifier."""

@@ -50,14 +50,15 @@ SETTINGS: Mapping[str, type[ServiceSettings]] = {
 
 @dataclass(frozen=True, slots=True)
 class LocalSuiteSettings:
-    """What to run. `port` is the aggregator's, 0 for a free one; `metrics_port` the aggregator's
-    too, with the drafter's, verifier's and both retrievers' after it, 0 for none. `pin` keeps the
-    two sides on different cores. `drain_s` is what open requests may take at the end. `documents`
-    are what the retrievers hold; None starts no retrievers."""
+    """What to run. `port` is the aggregator's and `http_port` its HTTP API's, 0 for a free one;
+    `metrics_port` the aggregator's too, with the drafter's, verifier's and both retrievers' after
+    it, 0 for none. `pin` keeps the two sides on different cores. `drain_s` is what open requests
+    may take at the end. `documents` are what the retrievers hold; None starts no retrievers."""
 
     draft: ModelChoice
     target: ModelChoice
     port: int = 0
+    http_port: int = 0
     metrics_port: int = 0
     link: LinkSettings | None = None
     link_seed: int = 0
@@ -77,6 +78,7 @@ class LocalSuite:
         self.control: LinkControl | None = None
         self.logs: Path | None = None
         self.documents: dict[str, int] = {}
+        self.http = ""
         self._stack = AsyncExitStack()
 
     @property
@@ -133,12 +135,15 @@ class LocalSuite:
         settings = self.settings
         if not settings.verbose:
             self.logs = Path(tempfile.mkdtemp(prefix="tandem-up-"))
-        verifier_port, drafter_port = _free_ports(2)
+        verifier_port, drafter_port, free_port = _free_ports(3)
+        http_port = settings.http_port or free_port
+        self.http = f"http://{HOST}:{http_port}"
         verifier = await self._through_link(stack, verifier_port)
         metrics = settings.metrics_port
         flags = {
             "aggregator": {
                 "port": settings.port,
+                "http-port": http_port,
                 "drafter": f"{HOST}:{drafter_port}",
                 "metrics-port": metrics,
             },

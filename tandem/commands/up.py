@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
 from tandem.commands.asking import Silent, answer_object, ask, figures
 from tandem.commands.generate import show
 from tandem.commands.group import INTERRUPTED
@@ -31,7 +32,6 @@ from tandem.rpc.generation import GenerationRequest
 from tandem.rpc.process import run_loop
 from tandem.telemetry.logging import configure_logging
 
-DEFAULT_PORT = 50050
 DEMO_TIMEOUT_S = 120.0
 DEMO_PROMPT = (
     "Question: Tom picks 12 apples in the morning and 8 apples in the afternoon. He gives half of"
@@ -46,6 +46,12 @@ DEMO_REQUEST = GenerationRequest(DEMO_PROMPT, sampling=Sampling(temperature=0.0)
     "--port",
     type=click.IntRange(0, 65535),
     help=f"Where to ask; 0 takes a free port. Default: {DEFAULT_PORT}, with --demo a free one.",
+)
+@click.option(
+    "--http-port",
+    type=click.IntRange(0, 65535),
+    help="Of the OpenAI-compatible API; 0 takes a free port."
+    f" Default: {DEFAULT_HTTP_PORT}, with --demo or --port 0 a free one.",
 )
 @click.option(
     "--metrics-port",
@@ -107,10 +113,14 @@ def up(**options: Any) -> int:
     link = link_settings(options["rtt_ms"], options["mbps"], options["jitter_ms"])
     default_port = 0 if options["demo"] else DEFAULT_PORT
     draft, target = choose_pair(options)
+    port = default_port if options["port"] is None else options["port"]
+    default_http_port = DEFAULT_HTTP_PORT if port else 0
+    http_port = options["http_port"]
     settings = LocalSuiteSettings(
         draft=draft,
         target=target,
-        port=default_port if options["port"] is None else options["port"],
+        port=port,
+        http_port=default_http_port if http_port is None else http_port,
         metrics_port=options["metrics_port"],
         link=link if shaped else None,
         link_seed=options["link_seed"],
@@ -203,8 +213,8 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
     if as_json:
         pids = {name: child.pid for name, child in suite.children.items()}
         logs = None if suite.logs is None else str(suite.logs)
-        told = {"endpoint": suite.endpoint, **places, "pids": pids, "logs": logs}
-        click.echo(json.dumps({**told, "documents": suite.documents}))
+        told = {"endpoint": suite.endpoint, "http": suite.http, **places, "pids": pids}
+        click.echo(json.dumps({**told, "logs": logs, "documents": suite.documents}))
         return
     click.echo(f"serving at {suite.endpoint}")
     for name, place in places.items():
@@ -212,5 +222,7 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
     if suite.documents:
         held = ", ".join(f"{count} at the {side}" for side, count in suite.documents.items())
         click.echo(f"documents: {held}")
+    click.echo(f"OpenAI-compatible API at {suite.http}/v1")
+    click.echo(f"chat: tandem chat --endpoint {suite.http}")
     click.echo(f"ask: tandem generate --endpoint {suite.endpoint} --prompt 'Once upon a time'")
     click.echo("stop: Ctrl-C")

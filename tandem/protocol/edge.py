@@ -50,6 +50,7 @@ from tandem.protocol.outputs import (
     EdgeStats,
     Finish,
     Interrupt,
+    Maker,
     Reconnect,
     Send,
 )
@@ -195,7 +196,7 @@ class EdgeMachine:
         self.stats.count_verdict(verdict)
         self.stats.end_round(verdict.work, now)
         self._pacing.take_verdict(verdict, now)
-        outputs = self._commit(drafts[: verdict.accepted])
+        outputs = self._commit(drafts[: verdict.accepted], Maker.DRAFT)
         self.drafting.settle(verdict)
         if self.phase is Phase.DONE:
             return outputs
@@ -381,15 +382,16 @@ class EdgeMachine:
     def _commit_alone(self) -> list[EdgeOutput]:
         tokens = self.drafting.in_flight.token_ids
         self.drafting.in_flight.clear()
-        return self._commit(tokens, unverified=True)
+        return self._commit(tokens, Maker.EDGE)
 
-    def _commit(self, token_ids: Sequence[int], unverified: bool = False) -> list[EdgeOutput]:
+    def _commit(self, token_ids: Sequence[int], maker: Maker = Maker.TARGET) -> list[EdgeOutput]:
         """Append tokens to the answer; a stop condition inside the block ends it there."""
         committed, reason = self._committing.append(token_ids)
         if not committed:
             return []
+        unverified = maker is Maker.EDGE
         self.stats.count_commit(len(committed), unverified)
-        outputs: list[EdgeOutput] = [Commit(committed, unverified)]
+        outputs: list[EdgeOutput] = [Commit(committed, unverified, (maker,) * len(committed))]
         return outputs if reason is None else [*outputs, *self._finish(reason)]
 
     def _finish(self, reason: FinishReason) -> list[EdgeOutput]:

@@ -7,6 +7,7 @@ torch or time.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from statistics import median
 
 from tandem.core.laws import Array, Sampling
@@ -112,12 +113,25 @@ class Send:
     message: EdgeMessage
 
 
+class Maker(StrEnum):
+    """Who made a committed token."""
+
+    DRAFT = "draft"
+    """The draft model; the target accepted it."""
+    TARGET = "target"
+    """The target: in place of a refused draft, after accepted ones, or decoding alone."""
+    EDGE = "edge"
+    """The draft model with the cloud lost; nobody verified it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """Tokens that are final. `unverified`: drawn by the draft model with the cloud lost."""
 
     token_ids: tuple[int, ...]
     unverified: bool = False
+    makers: tuple[Maker, ...] = field(default=(), compare=False)
+    """Of each token; how it came to be, which does not change what was committed."""
 
 
 @dataclass(frozen=True, slots=True)

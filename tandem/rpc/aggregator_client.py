@@ -6,7 +6,7 @@ Invariant: leaving the iterator early cancels the request on every service. Must
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +21,17 @@ from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tandem_api.common.v1 import generation_pb2
 
 MAX_MESSAGE_BYTES = 12 * 2**20
+_MAKERS: Mapping[int, str] = {
+    generation_pb2.TOKEN_MAKER_DRAFT: "draft",
+    generation_pb2.TOKEN_MAKER_TARGET: "target",
+    generation_pb2.TOKEN_MAKER_EDGE: "edge",
+}
 
 
 @dataclass(slots=True)
 class Generated:
-    """A generation as its caller saw it; times in seconds by the caller's clock."""
+    """A generation as its caller saw it; times in seconds by the caller's clock.
+    `makers` says who made each token: "draft", "target" or "edge"."""
 
     preset: str = ""
     session: str = ""
@@ -33,6 +39,7 @@ class Generated:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     unverified: list[int] = field(default_factory=list)
+    makers: list[str] = field(default_factory=list)
     ttft_s: float | None = None
     tpot_s: float | None = None
     duration_s: float = 0.0
@@ -60,6 +67,7 @@ class Generated:
             self.unverified += range(first, first + len(committed.token_ids))
         self.text += committed.text
         self.token_ids += committed.token_ids
+        self.makers += (_MAKERS.get(maker, "") for maker in committed.makers)
         if committed.token_ids:
             if self.ttft_s is None:
                 self.ttft_s = elapsed_s

@@ -9,7 +9,8 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from tandem.core.errors import TandemError
@@ -21,6 +22,8 @@ from tandem.telemetry.logging import configure_logging
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 
 Settings = TypeVar("Settings", bound=ServiceSettings)
+Beside = Callable[[Any, Metrics, Any], AbstractAsyncContextManager[str]]
+"""From settings, metrics and the running service to another door to it; its line of output."""
 
 USAGE_EXIT = 2
 
@@ -30,10 +33,12 @@ def run_service(
     build: Callable[[Settings, Metrics], Service],
     side: Side | Callable[[Settings], Side],
     arguments: Sequence[str] | None = None,
+    beside: Beside | None = None,
 ) -> None:
     """Run until a signal, then exit: 0 drained, 1 could not start, 2 bad settings, 130 interrupted.
 
-    Writes `listening HOST:PORT` to standard output once calls are served.
+    Writes `listening HOST:PORT` to standard output once calls are served, and after it what
+    `beside` says of the door that it opens for as long as the service runs.
     """
     try:
         settings = load_settings(model, _flags(model, arguments))
@@ -42,7 +47,7 @@ def run_service(
         sys.exit(_complain(error, USAGE_EXIT))
     configure_logging(settings.log_level)
     try:
-        _run(settings, build, side(settings) if callable(side) else side, access)
+        _run(settings, build, side(settings) if callable(side) else side, access, beside)
     except SettingsError as error:
         sys.exit(_complain(error, USAGE_EXIT))
     except (TandemError, OSError) as error:
@@ -56,12 +61,14 @@ def _run(
     build: Callable[[Settings, Metrics], Service],
     side: Side,
     access: ServerAccess,
+    beside: Beside | None,
 ) -> None:
     metrics = Metrics(new_registry(), side)
     with ExitStack() as stack:
         if settings.metrics_port:
             stack.enter_context(_metrics_endpoint(settings, metrics))
-        run_loop(_serve(settings, lambda: build(settings, metrics), access))
+        opened = None if beside is None else partial(beside, settings, metrics)
+        run_loop(_serve(settings, lambda: build(settings, metrics), access, opened))
 
 
 def _metrics_endpoint(settings: ServiceSettings, metrics: Metrics) -> MetricsServer:
@@ -74,7 +81,10 @@ def _metrics_endpoint(settings: ServiceSettings, metrics: Metrics) -> MetricsSer
 
 
 async def _serve(
-    settings: ServiceSettings, build: Callable[[], Service], access: ServerAccess
+    settings: ServiceSettings,
+    build: Callable[[], Service],
+    access: ServerAccess,
+    beside: Callable[[Any], AbstractAsyncContextManager[str]] | None,
 ) -> None:
     service = build()  # inside the loop: channels belong to the loop they are made in
     running = RunningService(
@@ -87,9 +97,13 @@ async def _serve(
     )
     await running.start()
     stop = stop_signal()  # before anyone is told that this process may be signalled
-    print(f"listening {running.target}", flush=True)
-    await stop.wait()
-    await running.drain(settings.drain_s)
+    async with AsyncExitStack() as stack:  # a door beside it stays open while it drains
+        lines = [f"listening {running.target}"]
+        if beside is not None and (line := await stack.enter_async_context(beside(service))):
+            lines.append(line)
+        print(*lines, sep="\n", flush=True)
+        await stop.wait()
+        await running.drain(settings.drain_s)
 
 
 def run_loop(main: Any) -> Any:

@@ -295,12 +295,28 @@ class RetrieverSeries(Series):
         RetrieverSeries.ingests.child(self, outcome=admitted).inc()
 
 
+class HttpSeries(Series):
+    """The HTTP API of one process."""
+
+    LABELS = ("side",)
+
+    requests = Metric(
+        Counter, "http_requests_total", "HTTP requests answered.", more=("route", "code")
+    )
+
+    def answered(self, route: str, code: int) -> None:
+        """Count one answer: `route` is a path of the API, never one that a caller made up."""
+        admitted = self._metrics.admit("route", route)
+        HttpSeries.requests.child(self, route=admitted, code=str(code)).inc()
+
+
 ALL_SERIES: tuple[type[Series], ...] = (
     MethodSeries,
     EngineSeries,
     SchedulerSeries,
     MeasuredSideSeries,
     RetrieverSeries,
+    HttpSeries,
 )
 """Every kind of series there is; a metric of another class would not be exported."""
 
@@ -356,6 +372,10 @@ class Metrics:
     def retriever(self) -> RetrieverSeries:
         """The series of this process's documents."""
         return RetrieverSeries(self, {"side": self.side})
+
+    def http(self) -> HttpSeries:
+        """The series of this process's HTTP API."""
+        return HttpSeries(self, {"side": self.side})
 
     def admit(self, label: str, name: str) -> str:
         """`name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else "other"."""

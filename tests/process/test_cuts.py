@@ -49,7 +49,10 @@ def suite() -> Iterator[CutSuite]:
             *("--port", "0", "--model", DRAFT, "--verifier", emulator.address()),
             *("--pace-first-s", str(PACING.draft_s), "--give-up-after-s", str(GIVE_UP_S)),
         )
-        aggregator = start("services.aggregator", "--port", "0", "--drafter", drafter.address())
+        aggregator = start(
+            "services.aggregator",
+            *("--port", "0", "--http-port", "0", "--drafter", drafter.address()),
+        )
         yield CutSuite(aggregator.address(), verifier, LinkSteering(emulator.words[2]))
 
 

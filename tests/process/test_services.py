@@ -72,6 +72,7 @@ def services() -> Iterator[Services]:
             ServiceProcess(
                 "services.aggregator",
                 *("--port", "0", "--metrics-port", str(metrics_ports[2])),
+                *("--http-port", "0"),
                 *("--drafter", drafter_address),
             )
         )
@@ -254,7 +255,7 @@ def test_a_model_that_cannot_be_read_ends_with_one_line(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_ends_with_one_line() -> None:
-    with ServiceProcess("services.aggregator", "--port", "0") as first:
+    with ServiceProcess("services.aggregator", "--port", "0", "--http-port", "0") as first:
         port = first.address().rsplit(":", 1)[1]
         for flags in (("--port", port), ("--port", "0", "--metrics-port", port)):
             with ServiceProcess("services.aggregator", *flags) as second:

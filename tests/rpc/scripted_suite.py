@@ -36,6 +36,7 @@ class Suite:
     verifier: RunningService
     drafter: RunningService
     aggregator: RunningService
+    front: AggregatorServicer
     target: Engine
     draft: Engine
     client: AggregatorClient
@@ -95,12 +96,12 @@ async def scripted_suite(
             address = await stack.enter_async_context(path(address))
         drafter = await started(DrafterServicer(draft, tokenizer, address, limits, edge))
         settings = (settings or AggregatorSettings()).model_copy(update={"drafter": drafter.target})
-        aggregator = await started(AggregatorServicer(settings, front))
+        servicer = AggregatorServicer(settings, front)
+        aggregator = await started(servicer)
         try:
             async with AggregatorClient(aggregator.target) as client:
-                yield Suite(
-                    verifier, drafter, aggregator, target, draft, client, cloud, edge, front
-                )
+                services = (verifier, drafter, aggregator, servicer)
+                yield Suite(*services, target, draft, client, cloud, edge, front)
         finally:
             for running in (aggregator, drafter, verifier):
                 await running.drain(0.5)

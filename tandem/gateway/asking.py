@@ -1,0 +1,184 @@
+"""A checked body as the requests that the suite is asked: one for each choice.
+
+Invariant: equal bodies with a seed make equal requests; choice 0 is the one that n = 1 would give.
+Must not import grpc or torch.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.hashing import hash_words
+from tandem.core.images import MAX_IMAGES
+from tandem.core.laws import Sampling
+from tandem.core.tokens import check_token_ids
+from tandem.gateway.errors import invalid, unsupported
+from tandem.gateway.schema import (
+    UINT32,
+    Asking,
+    ChatAsking,
+    CompletionAsking,
+    ImagePart,
+    Message,
+    TandemOptions,
+    TextPart,
+)
+from tandem.protocol.liveness import LostCloud
+from tandem.rpc.generation import (
+    DEFAULT_PRESET,
+    GenerationRequest,
+    Prompt,
+    Turn,
+    request_from_proto,
+    request_to_proto,
+)
+
+SEED_BITS = 53
+"""Seeds that are made up stay below 2^53, which every reader of JSON keeps exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskingLimits:
+    """Of one HTTP request: tokens of each answer, and answers."""
+
+    max_tokens: int = 4096
+    max_choices: int = 8
+
+
+def chat_requests(asking: ChatAsking, limits: AskingLimits) -> list[GenerationRequest]:
+    """Raises ApiError or InvalidArgument for what no suite could answer."""
+    asking.check()
+    if asking.logprobs:
+        raise unsupported("logprobs", _no_logprobs(asking.tandem))
+    turns = tuple(_turn(index, message) for index, message in enumerate(asking.messages))
+    images = _images(asking.messages)
+    return _requests(asking, [turns], limits, images)
+
+
+def completion_requests(asking: CompletionAsking, limits: AskingLimits) -> list[GenerationRequest]:
+    """The choices of each prompt in turn. Raises as `chat_requests`."""
+    asking.check()
+    if asking.logprobs is not None:
+        raise unsupported("logprobs", _no_logprobs(asking.tandem))
+    return _requests(asking, _prompts(asking.prompt), limits)
+
+
+def _requests(
+    asking: Asking, prompts: Sequence[Prompt], limits: AskingLimits, images: tuple[bytes, ...] = ()
+) -> list[GenerationRequest]:
+    n = asking.n or 1
+    if n * len(prompts) > limits.max_choices:
+        raise invalid("n", f"n: {n * len(prompts)} choices in all; at most {limits.max_choices}")
+    if (asking.limit or 0) > limits.max_tokens:
+        named = "max_tokens" if asking.max_tokens is not None else "max_completion_tokens"
+        raise invalid(named, f"{named}: at most {limits.max_tokens}, is {asking.limit}")
+    options = asking.tandem
+    if options.rag:
+        raise unsupported("tandem.rag", "this suite answers without documents")
+    seed = secrets.randbits(SEED_BITS) if asking.seed is None else asking.seed
+    common = GenerationRequest(
+        prompt=prompts[0],
+        preset=options.preset or DEFAULT_PRESET,
+        sampling=Sampling(
+            1.0 if asking.temperature is None else asking.temperature,
+            options.top_k,
+            1.0 if asking.top_p is None else asking.top_p,
+        ),
+        max_tokens=asking.limit or limits.max_tokens,
+        stop=asking.stops,
+        draft_length=options.draft_length,
+        overrides=(*_objective(options), *options.set),
+        lost_cloud=LostCloud(options.lost_cloud),
+        images=images,
+    )
+    requests = [
+        replace(common, prompt=prompt, seed=choice_seed(seed, index))
+        for prompt in prompts
+        for index in range(n)
+    ]
+    for request in requests:  # what needs no model is refused before anything is reserved
+        request_from_proto(request_to_proto(request))
+    return requests
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """The seed of choice `index` of a request with `seed`."""
+    return seed if index == 0 else hash_words(seed, index) >> (64 - SEED_BITS)
+
+
+def _objective(options: TandemOptions) -> tuple[str, ...]:
+    """As the one choice of a preset that weighs time against the target's passes."""
+    weights = {"latency": 1.0, "cost": 0.0}
+    match options.objective:
+        case None:
+            return ()
+        case str(name):
+            return (f"idle_weight={weights[name]}",)
+        case weight:
+            return (f"idle_weight={weight}",)
+
+
+def _no_logprobs(options: TandemOptions) -> str:
+    preset = options.preset or DEFAULT_PRESET
+    return f"preset '{preset}' does not send the target's probabilities to the edge"
+
+
+def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[Prompt]:
+    """One or several prompts, each text or token ids."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise invalid("prompt", "prompt: is empty")
+    if all(isinstance(item, int) for item in prompt):
+        return [_ids(prompt)]
+    return [item if isinstance(item, str) else _ids(item) for item in prompt]
+
+
+def _ids(items: object) -> tuple[int, ...]:
+    assert isinstance(items, list)
+    check_token_ids(items, UINT32 + 1, "prompt")
+    return tuple(items)
+
+
+def _turn(index: int, message: Message) -> Turn:
+    # Templates know the role by its older name.
+    role = "system" if message.role == "developer" else message.role
+    if isinstance(message.content, str):
+        return Turn(role, message.content)
+    texts = [part.text for part in message.content if isinstance(part, TextPart)]
+    if len(texts) < len(message.content) and role != "user":
+        raise invalid(f"messages.{index}.content", "images: only a user's message may hold them")
+    return Turn(role, "".join(texts))
+
+
+def _images(messages: Sequence[Message]) -> tuple[bytes, ...]:
+    """Of the user's last turn, before whose text the template puts them."""
+    users = [index for index, message in enumerate(messages) if message.role == "user"]
+    found: list[bytes] = []
+    for index, message in enumerate(messages):
+        for place, part in enumerate(message.content):
+            if not isinstance(part, ImagePart):
+                continue
+            name = f"messages.{index}.content.{place}"
+            if index != users[-1]:
+                raise invalid(name, "images: only the last message of the user may hold them")
+            found.append(_image(part.image_url.url, name))
+    if len(found) > MAX_IMAGES:
+        raise InvalidArgument("images", f"{len(found)} images; at most {MAX_IMAGES}")
+    return tuple(found)
+
+
+def _image(url: str, name: str) -> bytes:
+    """The bytes of a data URL; nothing is fetched for a caller."""
+    head, comma, encoded = url.partition(",")
+    if not (head.startswith("data:image/") and head.endswith(";base64") and comma):
+        raise invalid(name, "image_url: must be data:image/…;base64,…; nothing is fetched")
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid(name, "image_url: is not base64") from None

@@ -1,0 +1,145 @@
+"""Answers as OpenAI's objects: whole, or as the chunks of a stream.
+
+Invariant: the chunks of a choice, joined, are the choice that would have been sent whole; what is
+Tandem's own stands in the field `tandem` of a choice and nowhere else. Must not import grpc or
+torch.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tandem.gateway.choices import Piece
+from tandem.rpc.aggregator_client import Generated
+from tandem.rpc.figures import answer_figures
+from tandem.rpc.generation import GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How one endpoint writes a choice."""
+
+    prefix: str
+    whole: str
+    chunk: str
+    chat: bool
+
+    def choice(self, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
+
+    def delta(self, text: str, first: bool) -> dict[str, Any]:
+        """A part of a choice; the `first` of a chat says who speaks."""
+        if not self.chat:
+            return {"text": text}
+        if first:
+            return {"delta": {"role": "assistant", "content": text}}
+        return {"delta": {"content": text} if text else {}}
+
+
+CHAT = Form("chatcmpl-", "chat.completion", "chat.completion.chunk", chat=True)
+COMPLETION = Form("cmpl-", "text_completion", "text_completion", chat=False)
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes the answer to one HTTP request. `include_usage`: a stream ends with it."""
+
+    form: Form
+    model: str
+    fingerprint: str
+    requests: Sequence[GenerationRequest]
+    prompts: int = 1
+    provenance: bool = False
+    include_usage: bool = False
+    _ended: list[Generated] = field(default_factory=list)
+    _begun: set[int] = field(default_factory=set)
+    _id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _created: int = field(default_factory=lambda: int(time.time()))
+
+    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+        """The answer at once, from all of its pieces."""
+        choices = []
+        for last in sorted((piece for piece in pieces if piece.ended), key=lambda p: p.index):
+            self._ended.append(last.answer)
+            choices.append(
+                {
+                    "index": last.index,
+                    **self.form.choice(last.answer.text),
+                    "logprobs": None,
+                    "finish_reason": _finish_reason(last.answer),
+                    "tandem": self._figures(last) | self._tokens(last.answer.token_ids, last, 0),
+                }
+            )
+        return {**self._frame(self.form.whole), "choices": choices, "usage": self._usage()}
+
+    def chunk(self, piece: Piece) -> dict[str, Any] | None:
+        """The piece as a chunk; None where it says nothing."""
+        first = piece.index not in self._begun
+        self._begun.add(piece.index)
+        if not ((first and self.form.chat) or piece.token_ids or piece.text or piece.ended):
+            return None
+        choice: dict[str, Any] = {
+            "index": piece.index,
+            **self.form.delta(piece.text, first),
+            "logprobs": None,
+            "finish_reason": None,
+        }
+        begins_at = len(piece.answer.token_ids) - len(piece.token_ids)
+        tandem = self._tokens(piece.token_ids, piece, begins_at) if piece.token_ids else {}
+        if piece.ended:
+            self._ended.append(piece.answer)
+            choice["finish_reason"] = _finish_reason(piece.answer)
+            tandem = tandem | self._figures(piece)
+        if tandem:
+            choice["tandem"] = tandem
+        frame = self._frame(self.form.chunk)
+        return {**frame, "choices": [choice], **({"usage": None} if self.include_usage else {})}
+
+    def usage_chunk(self) -> dict[str, Any]:
+        """The last chunk of a stream that tells its usage."""
+        return {**self._frame(self.form.chunk), "choices": [], "usage": self._usage()}
+
+    def _frame(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.form.prefix + self._id,
+            "object": kind,
+            "created": self._created,
+            "model": self.model,
+            "system_fingerprint": self.fingerprint,
+        }
+
+    def _figures(self, piece: Piece) -> dict[str, Any]:
+        seed = self.requests[piece.index].seed
+        return {"seed": seed, "session": piece.answer.session, **answer_figures(piece.answer)}
+
+    def _tokens(self, token_ids: Sequence[int], piece: Piece, begins_at: int) -> dict[str, Any]:
+        if not self.provenance:
+            return {}
+        makers = piece.answer.makers[begins_at : begins_at + len(token_ids)]
+        return {
+            "provenance": [
+                {"id": token, "maker": maker}
+                for token, maker in zip(token_ids, makers, strict=True)
+            ]
+        }
+
+    def _usage(self) -> dict[str, Any]:
+        """Each prompt counts once, however many choices it has."""
+        summaries = [answer.summary for answer in self._ended if answer.summary is not None]
+        choices = len(self.requests) // self.prompts
+        prompt = sum(summary.prompt_tokens for summary in summaries) // choices
+        completion = sum(summary.tokens for summary in summaries)
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+        }
+
+
+def _finish_reason(answer: Generated) -> str:
+    assert answer.summary is not None
+    return "length" if answer.summary.finish_reason == "length" else "stop"

@@ -1,0 +1,175 @@
+"""The bodies that the gateway takes, as OpenAI's API has them, and `tandem`, its one extension.
+
+Invariant: a type is what it says (no "1" for 1), no number is NaN or infinite, and nothing is
+ignored silently but what cannot change an answer. Imports pydantic only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tandem.gateway.errors import invalid, unsupported
+
+MAX_STOPS = 16
+UINT32 = 2**32 - 1
+
+Seed = Annotated[int, Field(ge=0, lt=2**64)]
+Stops = Annotated[list[str], Field(max_length=MAX_STOPS)]
+Count = Annotated[int, Field(ge=1, le=UINT32)]
+
+_HARMLESS = frozenset(
+    {
+        *("user", "metadata", "store", "service_tier", "safety_identifier", "verbosity"),
+        *("prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls"),
+    }
+)
+"""Parameters that say nothing about the text: taken, and of no effect."""
+
+_NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "tools": ((None, []), "the models answer with text"),
+    "tool_choice": ((None, "none", "auto"), "the models answer with text"),
+    "functions": ((None, []), "the models answer with text"),
+    "function_call": ((None, "none", "auto"), "the models answer with text"),
+    "response_format": ((None, {"type": "text"}), "the text is not constrained"),
+    "modalities": ((None, ["text"]), "the models answer with text"),
+    "audio": ((None,), "the models answer with text"),
+    "prediction": ((None,), "the draft model predicts"),
+    "reasoning_effort": ((None,), "it is the model's own"),
+    "web_search_options": ((None,), "nothing is looked up"),
+    "logit_bias": ((None, {}), "answers follow the target's own law"),
+    "frequency_penalty": ((None, 0), "answers follow the target's own law"),
+    "presence_penalty": ((None, 0), "answers follow the target's own law"),
+    "best_of": ((None, 1), "no answers are compared"),
+    "echo": ((None, False), "an answer does not repeat its prompt"),
+    "suffix": ((None, ""), "text is only added at the end"),
+}
+"""Parameters of OpenAI's that are taken while they ask for nothing, and refused otherwise."""
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+
+
+class StreamOptions(Strict):
+    include_usage: bool = False
+
+
+class TandemOptions(Strict):
+    """How the answer is made; none of it changes whose law it follows, unless a preset is lossy."""
+
+    preset: str | None = Field(default=None, description="Method; /v1/models lists them.")
+    objective: Literal["latency", "cost"] | Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None,
+        description="What matters: 1 (latency) an early answer, 0 (cost) few target passes.",
+    )
+    rag: bool = Field(default=False, description="Answer from the documents of both sides.")
+    provenance: bool = Field(
+        default=False, description="Say of each token what it is and who made it."
+    )
+    top_k: Annotated[int, Field(ge=0, le=UINT32)] = Field(
+        default=0, description="Sample from so many likeliest tokens; 0: from all."
+    )
+    draft_length: Annotated[int, Field(ge=1, le=UINT32)] | None = Field(
+        default=None, description="Tokens drafted per round, in place of the preset's."
+    )
+    set: Annotated[list[str], Field(max_length=32)] = Field(
+        default_factory=list, description="FIELD=VALUE: any single choice of the preset."
+    )
+    lost_cloud: Literal["fail", "wait", "edge"] = Field(
+        default="fail", description="When the cloud stays lost: fail, wait, or finish on the edge."
+    )
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: str
+
+
+class ImageAddress(Strict):
+    url: str
+    detail: Literal["auto", "low", "high"] = "auto"
+
+
+class ImagePart(Strict):
+    type: Literal["image_url"]
+    image_url: ImageAddress
+
+
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+
+
+class Message(Strict):
+    role: Literal["system", "developer", "user", "assistant", "document"]
+    content: str | list[Part]
+
+
+class Asking(BaseModel):
+    """What both endpoints take."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
+
+    model: str
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: str | Stops | None = None
+    seed: Seed | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    tandem: TandemOptions = TandemOptions()
+
+    def check(self) -> None:
+        """Raises ApiError for what is not known, or would have to be ignored."""
+        for name, value in (self.model_extra or {}).items():
+            if name in _HARMLESS:
+                continue
+            if name not in _NEUTRAL:
+                raise invalid(
+                    name, f"Unrecognized request argument supplied: {name}", "unknown_parameter"
+                )
+            neutral, why = _NEUTRAL[name]
+            if value not in neutral:
+                raise unsupported(name, why)
+        if self.stream_options is not None and not self.stream:
+            raise invalid("stream_options", "stream_options: only with stream set to true")
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        given = [] if self.stop is None else self.stop
+        return (given,) if isinstance(given, str) else tuple(given)
+
+    @property
+    def limit(self) -> int | None:
+        """Most tokens of an answer, if the caller said."""
+        return self.max_tokens
+
+
+class ChatAsking(Asking):
+    """Body of POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    def check(self) -> None:
+        super().check()
+        if self.max_tokens is not None and self.max_completion_tokens is not None:
+            raise invalid("max_tokens", "max_tokens: give it or max_completion_tokens, not both")
+        if self.top_logprobs is not None and not self.logprobs:
+            raise invalid("top_logprobs", "top_logprobs: only with logprobs set to true")
+
+    @property
+    def limit(self) -> int | None:
+        return self.max_completion_tokens or self.max_tokens
+
+
+class CompletionAsking(Asking):
+    """Body of POST /v1/completions."""
+
+    prompt: str | list[str] | list[int] | list[list[int]]
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None

@@ -1,0 +1,75 @@
+"""The HTTP API on a port, served by uvicorn on the running event loop.
+
+Invariant: nothing listens and no handler runs once `close` has returned; the process's signals are
+left alone. Must not import grpc or torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from typing import Self
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from tandem.rpc.lifecycle import PortInUse
+
+CLOSE_S = 2
+"""What the last answers get to reach their callers."""
+
+
+class HttpServer:
+    """Use as an asynchronous context manager; port 0 takes a free one."""
+
+    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
+        """Listens from now on. Raises PortInUse."""
+        self._socket = _listen(host, port)
+        self.host, self.port = host, int(self._socket.getsockname()[1])
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{self.port}"
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                # Nothing here asks who the caller is, or by which name it came.
+                proxy_headers=False,
+                timeout_graceful_shutdown=CLOSE_S,
+            )
+        )
+        self._serving: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
+        """Answers under way get `CLOSE_S`; then their callers are cut off."""
+        self._server.should_exit = True
+        assert self._serving is not None
+        await self._serving
+        self._socket.close()
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The service has handlers of its own, which drain it."""
+        yield
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        why = error.strerror or error
+        raise PortInUse(f"http: {host}:{port} cannot be listened on: {why}") from error

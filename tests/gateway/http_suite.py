@@ -1,0 +1,67 @@
+"""A scripted suite with its HTTP door, and callers of it: OpenAI's own client, and bare HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+from openai import AsyncOpenAI
+
+from services.aggregator.config import AggregatorSettings
+from services.aggregator.http import http_door
+from tandem.engine.base import Engine
+from tests.rpc.scripted_suite import Suite, scripted_suite
+
+MODEL = "scripted"
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSuite:
+    """`openai` does not try again by itself; `http` asks below `url`."""
+
+    suite: Suite
+    url: str
+    openai: AsyncOpenAI
+    http: httpx2.AsyncClient
+
+    async def post(self, path: str, body: Any) -> httpx2.Response:
+        return await self.http.post(path, json=body)
+
+
+@asynccontextmanager
+async def http_suite(
+    target: Engine | None = None, key: str = "none", **settings: Any
+) -> AsyncIterator[HttpSuite]:
+    """Real services and a real port; callers show `key`."""
+    configured = AggregatorSettings(http_port=0, insecure=True, **settings)
+    async with scripted_suite(settings=configured, target=target) as suite:
+        door = http_door(configured, suite.front_metrics, suite.front)
+        async with (
+            door as words,
+            httpx2.AsyncClient(
+                base_url=words.removeprefix("http "),
+                headers={"Authorization": f"Bearer {key}"},
+                timeout=TIMEOUT_S,
+            ) as http,
+        ):
+            url = str(http.base_url).rstrip("/")
+            openai = AsyncOpenAI(
+                base_url=f"{url}/v1", api_key=key, max_retries=0, timeout=TIMEOUT_S
+            )
+            async with openai:
+                yield HttpSuite(suite, url, openai, http)
+
+
+def chat_body(words: str = "hello", **more: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": words}], **more}
+
+
+def asking(words: str = "hello", **more: Any) -> dict[str, Any]:
+    """Arguments of OpenAI's client; `tandem` goes where it takes what it does not know."""
+    tandem = more.pop("tandem", None)
+    extra = {} if tandem is None else {"extra_body": {"tandem": tandem}}
+    return {**chat_body(words, **more), **extra}

@@ -1,0 +1,73 @@
+"""From a body to the requests that the suite is asked."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from tandem.gateway.asking import SEED_BITS, AskingLimits, chat_requests, choice_seed
+from tandem.gateway.errors import ApiError
+from tandem.gateway.schema import ChatAsking
+from tandem.rpc.generation import GenerationRequest, Turn
+from tests.gateway.http_suite import chat_body
+
+IMAGE = b"\x89PNG and so on"
+IMAGE_URL = "data:image/png;base64," + base64.b64encode(IMAGE).decode()
+
+
+def requests_of(**more: Any) -> list[GenerationRequest]:
+    return chat_requests(ChatAsking.model_validate(chat_body(**more)), AskingLimits())
+
+
+def image(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+@pytest.mark.parametrize(
+    ("objective", "weight"), [(None, None), ("latency", 1.0), ("cost", 0.0), (0.25, 0.25), (1, 1.0)]
+)
+def test_the_objective_is_the_preset_s_weight(objective: Any, weight: float | None) -> None:
+    (request,) = requests_of(tandem={"preset": "stream", "objective": objective})
+    (plain,) = requests_of(tandem={"preset": "stream"})
+    expected = plain.composed_preset().idle_weight if weight is None else weight
+    assert request.composed_preset().idle_weight == expected
+
+
+def test_single_choices_of_the_preset_can_be_set() -> None:
+    (request,) = requests_of(tandem={"preset": "dssd", "draft_length": 7, "set": ["answer_top=9"]})
+    preset = request.composed_preset()
+    assert (preset.schedule.chunk, preset.answer_top) == (7, 9)
+
+
+def test_choices_have_seeds_of_their_own_and_the_first_has_the_caller_s() -> None:
+    seeds = [request.seed for request in requests_of(seed=5, n=8)]
+    assert seeds[0] == 5
+    assert len(set(seeds)) == 8
+    assert all(seed < 2**SEED_BITS for seed in seeds)
+    assert seeds == [choice_seed(5, index) for index in range(8)]
+    assert seeds[:3] == [request.seed for request in requests_of(seed=5, n=3)]
+
+
+def test_parts_of_text_are_joined_and_images_are_read() -> None:
+    parts = [{"type": "text", "text": "what "}, image(IMAGE_URL), {"type": "text", "text": "is it"}]
+    (request,) = requests_of(messages=[{"role": "user", "content": parts}])
+    assert request.prompt == (Turn("user", "what is it"),)
+    assert request.images == (IMAGE,)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": [image("https://example.com/cat.png")]}],
+        [{"role": "user", "content": [image("data:image/png;base64,%%%")]}],
+        [{"role": "user", "content": [image("file:///etc/passwd")]}],
+        [{"role": "assistant", "content": [image(IMAGE_URL)]}],
+        [{"role": "user", "content": [image(IMAGE_URL)]}, {"role": "user", "content": "and now"}],
+    ],
+)
+def test_images_that_cannot_be_shown_are_refused(messages: list[Any]) -> None:
+    with pytest.raises(ApiError) as refused:
+        requests_of(messages=messages)
+    assert refused.value.status == 400

@@ -1,0 +1,226 @@
+"""Whatever a caller sends, the answer is a 4xx in OpenAI's format that names what to change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+from pydantic import ValidationError
+
+from tandem.core.errors import InvalidArgument
+from tandem.gateway.asking import AskingLimits, chat_requests
+from tandem.gateway.errors import ApiError, api_error, validation_error
+from tandem.gateway.schema import ChatAsking, TandemOptions
+from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served() -> AsyncIterator[HttpSuite]:
+    async with http_suite(http_max_tokens=64) as running:
+        yield running
+
+
+def error_of(answer: httpx2.Response) -> dict[str, Any]:
+    """The error, after its form was checked."""
+    body = answer.json()
+    assert set(body) == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["message"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "param"),
+    [
+        ("temperature", -0.1, "temperature"),
+        ("temperature", 2.1, "temperature"),
+        ("temperature", "1", "temperature"),
+        ("top_p", 0, "top_p"),
+        ("top_p", 1.5, "top_p"),
+        ("max_tokens", 0, "max_tokens"),
+        ("max_tokens", -5, "max_tokens"),
+        ("max_tokens", 5.5, "max_tokens"),
+        ("max_tokens", 65, "max_tokens"),
+        ("max_completion_tokens", 65, "max_completion_tokens"),
+        ("n", 0, "n"),
+        ("n", 9, "n"),
+        ("n", True, "n"),
+        ("seed", -1, "seed"),
+        ("seed", 2**64, "seed"),
+        ("stop", "", "stop"),
+        ("stop", ["a", 1], "stop"),
+        ("stop", ["x"] * 17, "stop"),
+        ("stream", "yes", "stream"),
+        ("stream_options", {"include_usage": True}, "stream_options"),
+        ("messages", [], "messages"),
+        ("messages", "hello", "messages"),
+        ("messages", [{"role": "user"}], "messages.0.content"),
+        ("messages", [{"role": "robot", "content": "x"}], "messages.0.role"),
+        ("messages", [{"role": "user", "content": ["x"]}], "messages.0.content"),
+        ("messages", [{"role": "user", "content": ""}], "prompt"),
+        ("model", None, "model"),
+        ("tools", [{"type": "function"}], "tools"),
+        ("logit_bias", {"5": 1}, "logit_bias"),
+        ("frequency_penalty", 0.5, "frequency_penalty"),
+        ("response_format", {"type": "json_object"}, "response_format"),
+        ("temprature", 1, "temprature"),
+        ("tandem", {"preset": "fastest"}, "tandem.preset"),
+        ("tandem", {"draft_length": 10**6}, "tandem.draft_length"),
+        ("tandem", {"top_k": -1}, "tandem.top_k"),
+        ("tandem", {"set": ["window=many"]}, "tandem.set"),
+        ("tandem", {"objective": 1.5}, "tandem.objective"),
+        ("tandem", {"lost_cloud": "hope"}, "tandem.lost_cloud"),
+        ("tandem", {"speed": 9}, "tandem.speed"),
+        ("top_logprobs", 3, "top_logprobs"),
+    ],
+)
+async def test_a_bad_value_is_named(served: HttpSuite, field: str, value: Any, param: str) -> None:
+    answer = await served.post(CHAT, {**chat_body(), field: value})
+    error = error_of(answer)
+    assert (answer.status_code, error["param"]) == (400, param)
+    assert error["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "more"),
+    [
+        ([], {}),
+        ("", {}),
+        ([1, "a"], {}),
+        ([-1], {}),
+        ([64], {}),
+        ([2**40], {}),
+        ("a" * 600, {}),
+        (["a"] * 9, {}),
+        ({"text": "a"}, {}),
+    ],
+)
+async def test_a_bad_prompt_is_named(served: HttpSuite, prompt: Any, more: Any) -> None:
+    answer = await served.post("/v1/completions", {"model": MODEL, "prompt": prompt, **more})
+    assert answer.status_code == 400
+    assert error_of(answer)["param"] in ("prompt", "n")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("echo", True), ("suffix", "end"), ("best_of", 3), ("logprobs", 0), ("presence_penalty", -1)],
+)
+async def test_what_would_have_to_be_ignored_is_refused(
+    served: HttpSuite, field: str, value: Any
+) -> None:
+    body = {"model": MODEL, "prompt": "a", field: value}
+    error = error_of(await served.post("/v1/completions", body))
+    assert (error["param"], error["code"]) == (field, "unsupported_parameter")
+
+
+async def test_what_asks_for_nothing_is_taken(served: HttpSuite) -> None:
+    body = chat_body(
+        max_tokens=2, user="me", tools=[], frequency_penalty=0.0, logit_bias={}, stop=None, n=None
+    )
+    assert (await served.post(CHAT, body)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"null",
+        b"[1]",
+        b'{"model": NaN}',
+        b"[" * 100_000,
+        b'{"model": "scripted", "messages": [{"role": "user", "content": "\\ud800"}]}',
+    ],
+)
+async def test_what_is_no_json_object_is_said_to_be_none(served: HttpSuite, raw: bytes) -> None:
+    answer = await served.http.post(CHAT, content=raw)
+    assert answer.status_code == 400
+    error_of(answer)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "9" * 400])
+@pytest.mark.parametrize("field", ["temperature", "top_p", "seed", "max_tokens"])
+async def test_numbers_that_are_none_are_refused(
+    served: HttpSuite, field: str, number: str
+) -> None:
+    raw = json.dumps({**chat_body(), field: 0}).replace(f'"{field}": 0', f'"{field}": {number}')
+    answer = await served.http.post(CHAT, content=raw)
+    assert answer.status_code == 400
+    error_of(answer)
+
+
+async def test_ten_megabytes_are_refused_and_the_connection_goes_on(served: HttpSuite) -> None:
+    for body in (chat_body("x" * 10**7), {**chat_body(), "messages": ["x"] * 10**6}):
+        answer = await served.http.post(CHAT, json=body)
+        assert (answer.status_code, error_of(answer)["code"]) == (413, "request_too_large")
+    assert (await served.post(CHAT, chat_body(max_tokens=1))).status_code == 200
+
+
+def junk_bodies() -> Iterator[dict[str, Any]]:
+    """Every field of a body with values of every kind, also inside `tandem` and a message."""
+    junk: list[Any] = [
+        *(None, True, -1, 0, 3, 1e308, 2**63, 10**30, "", "x", "\x00", "é" * 300),
+        *([], {}, [[]], [None], ["x"], [3], {"x": None}, [{"role": "user", "content": "x"}]),
+    ]
+    for value in junk:
+        for field in (*ChatAsking.model_fields, "tools", "user", "unheard"):
+            yield {**chat_body(max_tokens=1), field: value}
+        for field in TandemOptions.model_fields:
+            yield chat_body(max_tokens=1, tandem={field: value})
+        for field in ("role", "content", "name"):
+            message = {"role": "user", "content": "x", field: value}
+            yield chat_body(max_tokens=1, messages=[message])
+
+
+def refused_by_the_gateway(body: dict[str, Any]) -> ApiError | None:
+    try:
+        read = ChatAsking.model_validate_json(json.dumps(body))
+        chat_requests(read, AskingLimits(max_tokens=64))
+    except ValidationError as error:
+        return validation_error(error)
+    except (ApiError, InvalidArgument) as error:
+        return api_error(error)
+    return None
+
+
+async def test_no_junk_in_any_field_is_our_fault(served: HttpSuite) -> None:
+    """What the gateway lets through is asked of the suite as well."""
+    passed = 0
+    for body in junk_bodies():
+        refused = refused_by_the_gateway(body)
+        if refused is not None:
+            assert refused.status == 400, body
+            continue
+        passed += 1
+        if passed % 3 == 0 or "prompt" in body or "tandem" in body:
+            answer = await served.post(CHAT, body)
+            assert answer.status_code in (200, 400, 404), (body, answer.text)
+    assert passed > 60
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/v1/chat/completions", 405), ("GET", "/v2/models", 404), ("POST", "/", 404)],
+)
+async def test_wrong_addresses_are_errors_of_the_same_form(
+    served: HttpSuite, method: str, path: str, status: int
+) -> None:
+    answer = await served.http.request(method, path)
+    assert answer.status_code == status
+    error_of(answer)
+
+
+async def test_a_model_that_is_not_here_is_not_found(served: HttpSuite) -> None:
+    answer = await served.post(CHAT, {**chat_body(), "model": "gpt\n<script>"})
+    assert answer.status_code == 404
+    assert error_of(answer)["code"] == "model_not_found"
