@@ -16,10 +16,10 @@ from typing import Any
 
 import grpc
 
-from services.drafter.answer_text import AnswerText
 from services.drafter.session import DrafterSession
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.tokens import check_token_ids
+from tandem.engine.answer_text import AnswerText
 from tandem.engine.base import Engine, Tokenizer
 from tandem.engine.image_prompt import ImagePrompt
 from tandem.engine.jobs import EngineThread

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tandem.core.errors import InvalidArgument
-from tandem.core.tokens import check_token_ids
 from tandem.engine.base import Engine, Segment, Session
 from tandem.engine.batch import check_length
 
@@ -20,14 +18,16 @@ class DocumentGroup:
     """Sequences of up to `capacity` tokens after their documents; without documents a single one
     that begins empty."""
 
-    def __init__(self, engine: Engine, documents: Sequence[Session], capacity: int) -> None:
-        """`documents` hold each its whole document and nothing else; they are only read."""
-        self._starts = [document.length for document in documents] or [0]
+    def __init__(
+        self, engine: Engine, documents: Sequence[Session], capacity: int, lead: int = 0
+    ) -> None:
+        """`documents` hold each its whole document and nothing else; they are only read. `lead`
+        tokens at their beginning are the first ones of the text that follows, and count there."""
+        self._starts = [document.length - lead for document in documents] or [0]
         self._sessions: list[Session] = []
         try:
-            for document in documents:
-                length = document.length
-                self._sessions.append(engine.fork(document, length, length + capacity))
+            for document, start in zip(documents, self._starts, strict=False):
+                self._sessions.append(engine.fork(document, document.length, start + capacity))
             if not documents:
                 self._sessions.append(engine.open(capacity))
         except BaseException:
@@ -56,21 +56,6 @@ class DocumentGroup:
         """Free all but the documents. Closing twice is allowed."""
         for session in self._sessions:
             session.close()
-
-
-def check_documents(
-    documents: Sequence[Sequence[int]], capacity: int, vocabulary_size: int, context_length: int
-) -> None:
-    """Raise InvalidArgument("documents[i]") for a document that is empty, has ids outside the
-    vocabulary, or leaves less than `capacity` tokens of the context."""
-    for index, token_ids in enumerate(documents):
-        field = f"documents[{index}]"
-        if not token_ids:
-            raise InvalidArgument(field, "is empty")
-        check_token_ids(token_ids, vocabulary_size, field)
-        if len(token_ids) + capacity > context_length:
-            why = f"{len(token_ids)} tokens and {capacity} after them exceed the context"
-            raise InvalidArgument(field, f"{why} of {context_length}")
 
 
 def group_kv_tokens(documents: int, capacity: int) -> int:

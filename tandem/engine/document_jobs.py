@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,35 +14,14 @@ from tandem.core.aggregation import local_law
 from tandem.core.laws import Array, Sampling, law_from_logits
 from tandem.engine.base import Engine, Logits, Segment, Session
 from tandem.engine.document_group import DocumentGroup
+from tandem.protocol.decoder import DecodeWork, LocalDraft
 
 Draw = Callable[[Array, int], tuple[int, Array | None]]
 """The draft for an absolute position from the side's law [V] there, and the law that is sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class DecodeWork:
-    """Keep `keep` tokens after each document, feed `token_ids`, draft `count` tokens from
-    `position` on. `weights` [documents] are the documents' shares; one plain sequence has (1,)."""
-
-    keep: int
-    token_ids: tuple[int, ...]
-    position: int
-    count: int
-    weights: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LocalDraft:
-    """A side's draft token and the law [V] that goes with it; `kept`: the tokens after each
-    document whose keys and values there are; `took_s`: since the draft before it, or the start."""
-
-    token_id: int
-    law: Array | None
-    kept: int
-    took_s: float
-
-
-OnLocalDraft = Callable[[LocalDraft], None]
+OnLocalDraft = Callable[[LocalDraft, float], None]
+"""Told of a draft and of the seconds since the one before it, or since the first pass began."""
 
 
 class DecodeJob:
@@ -63,13 +41,13 @@ class DecodeJob:
     ) -> None:
         self._group = group
         self._work = work
-        self._weights = np.array(work.weights)
+        self._weights = np.array(work.shares.weights)
         self._sampling = sampling
         self._draw = draw
         self._on_draft = on_draft
         self._drafts = 0
         self._last: LocalDraft | None = None
-        self._since_s = 0.0
+        self._since_s = self._took_s = 0.0
 
     def segments(self) -> Sequence[Segment]:
         if self._last is not None:
@@ -83,16 +61,17 @@ class DecodeJob:
         token_id, sent = self._draw(law, self._work.position + self._drafts)
         now = time.perf_counter()
         took_s, self._since_s = now - self._since_s, now
-        self._last = LocalDraft(token_id, sent, self._group.length, took_s)
+        self._last = LocalDraft(token_id, sent, self._group.length)
         self._drafts += 1
         if self._drafts == self._work.count:
+            self._took_s = took_s
             return True
-        self._on_draft(self._last)
+        self._on_draft(self._last, took_s)
         return False
 
-    def result(self) -> LocalDraft:
+    def result(self) -> tuple[LocalDraft, float]:
         assert self._last is not None, "the job is done"
-        return self._last
+        return self._last, self._took_s
 
 
 def side_law(logits: Sequence[Array], weights: Array, sampling: Sampling) -> Array:

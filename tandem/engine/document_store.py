@@ -74,6 +74,12 @@ class DocumentStore:
             for entry in taken:
                 entry.users -= 1
 
+    def has(self, token_ids: tuple[int, ...]) -> bool:
+        """Whether a document need probably not be computed: its file may turn out to be torn."""
+        if document_hash(token_ids) in self._entries:
+            return True
+        return self._files is not None and self._files.path(token_ids).exists()
+
     async def close(self) -> None:
         """Wait for what is being computed and written, then free everything."""
         while self._tasks:
