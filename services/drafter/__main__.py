@@ -5,6 +5,8 @@ from __future__ import annotations
 from services.drafter.config import DrafterSettings
 from services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.engine.base import Engine, Tokenizer
+from tandem.engine.document_decoder import Documents
+from tandem.engine.document_files import open_document_files
 from tandem.engine.paced import PacedEngine
 from tandem.protocol.liveness import LivenessTimes
 from tandem.rpc.access import client_access
@@ -15,6 +17,9 @@ from tandem.telemetry.metrics import Metrics
 def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     """The servicer with its engine and tokenizer loaded."""
     access = client_access(settings)  # refused without waiting for torch
+    # Here, so that bad settings are refused without waiting for torch.
+    from tandem.engine.load import model_hash
+
     paced = settings.pace_first_s > 0 or settings.pace_further_s > 0
     engine, tokenizer = _load(settings)
     limits = DrafterLimits(
@@ -23,6 +28,17 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         settings.max_message_bytes,
         LivenessTimes(settings.ping_after_s, settings.dead_after_s, settings.give_up_after_s),
     )
+    model = settings.model, settings.dtype, settings.revision
+    documents = Documents(
+        tokenizer,
+        settings.document_kv_budget_bytes,
+        open_document_files(
+            engine,
+            settings.document_kv_folder,
+            lambda: model_hash(*model),
+            settings.document_kv_disk_bytes,
+        ),
+    )
     return DrafterServicer(
         PacedEngine(engine, settings.pace_first_s, settings.pace_further_s) if paced else engine,
         tokenizer,
@@ -30,12 +46,12 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         limits,
         metrics,
         access,
+        documents,
     )
 
 
 def _load(settings: DrafterSettings) -> tuple[Engine, Tokenizer]:
     """The draft engine and the tokenizer of what it drafts for."""
-    # Here, so that bad settings are refused without waiting for torch.
     from tandem.engine.load import load_engine, load_tokenizer
     from tandem.engine.pairing import fit_draft, load_target_tokenizer
 

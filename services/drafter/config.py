@@ -52,6 +52,15 @@ class DrafterSettings(ServiceSettings):
     give_up_after_s: float = Field(
         default=10.0, gt=0, description="A cloud lost for so long is given up, by policy."
     )
+    document_kv_budget_bytes: int = Field(
+        default=2**29, ge=2**20, description="Keys and values of all documents together."
+    )
+    document_kv_folder: Path | None = Field(
+        default=None, description="Where documents' keys and values are kept; none: in memory only."
+    )
+    document_kv_disk_bytes: int = Field(
+        default=2**32, ge=2**20, description="What they may take of the disk."
+    )
     pace_first_s: float = Field(
         default=0.0, ge=0, description="Benchmarks: least seconds of a pass over one token."
     )

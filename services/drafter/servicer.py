@@ -21,6 +21,7 @@ from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.tokens import check_token_ids
 from tandem.engine.answer_text import AnswerText
 from tandem.engine.base import Engine, Tokenizer
+from tandem.engine.document_decoder import DocumentDecoder, Documents
 from tandem.engine.image_prompt import ImagePrompt
 from tandem.engine.jobs import EngineThread
 from tandem.policy.presets import PRESETS
@@ -32,6 +33,7 @@ from tandem.rpc.admission import Admission
 from tandem.rpc.channels import open_channel
 from tandem.rpc.connection import Connection
 from tandem.rpc.convert_verifier import EdgeCodec, describe_model
+from tandem.rpc.decoding_service import DecodingServicer
 from tandem.rpc.generation import GenerationRequest, Turn, request_from_proto
 from tandem.rpc.status import Rejected, details_of, errors_as_status, refused_below
 from tandem.rpc.verifier_stream import Traffic, VerifierStream
@@ -80,6 +82,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         limits: DrafterLimits,
         metrics: Metrics,
         access: ClientAccess | None = None,
+        documents: Documents | None = None,
     ) -> None:
         """`access` is what the verifier is shown; without it the connection to it is plain."""
         self._engine = engine
@@ -96,11 +99,14 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         series.queue_depth.set_function(lambda: self._thread.waiting)
         self._access = access or ClientAccess()
         self._connection = Connection(verifier, limits.max_message_bytes, self._access)
+        decoder = DocumentDecoder(self._thread, documents or Documents(tokenizer), series)
+        self._decoding = DecodingServicer(decoder, self._admission, metrics)
         self._farewells: set[asyncio.Task[None]] = set()
         self._leaving = False
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_DrafterServiceServicer_to_server(self, server)
+        self._decoding.register(server)
 
     @property
     def open_requests(self) -> int:
@@ -109,11 +115,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     def going_away(self, grace_s: float) -> None:
         """Requests under way run to their end within the grace; new ones are refused."""
         self._leaving = True
+        self._decoding.going_away(grace_s)
 
     async def close(self) -> None:
         if self._farewells:
             await asyncio.wait(self._farewells)
         await self._connection.close()
+        await self._decoding.close()
         await asyncio.to_thread(self._thread.stop)
 
     async def Describe(  # noqa: N802  # the RPC's name

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from services.verifier.config import VerifierSettings
 from services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.engine.document_decoder import Documents
+from tandem.engine.document_files import open_document_files
 from tandem.engine.paced import PacedEngine
 from tandem.rpc.process import run_service
 from tandem.telemetry.metrics import Metrics
@@ -11,7 +13,8 @@ from tandem.telemetry.metrics import Metrics
 
 def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
     """The servicer with its engine loaded."""
-    from tandem.engine.load import load_engine  # bad settings are refused without waiting for torch
+    # Here, so that bad settings are refused without waiting for torch.
+    from tandem.engine.load import find_tokenizer, load_engine, model_hash
 
     paced = settings.pace_first_s > 0 or settings.pace_further_s > 0
     engine = load_engine(
@@ -22,12 +25,24 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         settings.revision,
         settings.exits,
     )
+    model = settings.model, settings.dtype, settings.revision
+    documents = Documents(
+        find_tokenizer(settings.model, settings.revision),
+        settings.document_kv_budget_bytes,
+        open_document_files(
+            engine,
+            settings.document_kv_folder,
+            lambda: model_hash(*model),
+            settings.document_kv_disk_bytes,
+        ),
+    )
     return VerifierServicer(
         PacedEngine(engine, settings.pace_first_s, settings.pace_further_s) if paced else engine,
         VerifierLimits(settings.max_sessions, settings.kv_budget_bytes, settings.max_draft_length),
         metrics,
         settings.device,
         settings.dtype,
+        documents,
     )
 
 

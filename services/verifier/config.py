@@ -41,6 +41,15 @@ class VerifierSettings(ServiceSettings):
         default=2 * 2**30, ge=2**20, description="Keys and values of all sessions together."
     )
     max_draft_length: int = Field(default=64, ge=1, le=64, description="Longest draft judged.")
+    document_kv_budget_bytes: int = Field(
+        default=2**29, ge=2**20, description="Keys and values of all documents together."
+    )
+    document_kv_folder: Path | None = Field(
+        default=None, description="Where documents' keys and values are kept; none: in memory only."
+    )
+    document_kv_disk_bytes: int = Field(
+        default=2**32, ge=2**20, description="What they may take of the disk."
+    )
     pace_first_s: float = Field(
         default=0.0, ge=0, description="Benchmarks: least seconds of a pass over one token."
     )

@@ -15,6 +15,7 @@ import grpc
 from services.verifier.session import Context, VerifierSession, first_frame
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.engine.base import Engine, Session
+from tandem.engine.document_decoder import DocumentDecoder, Documents
 from tandem.engine.image_prompt import ImagePrompt
 from tandem.engine.jobs import EngineThread
 from tandem.policy.presets import PRESETS
@@ -22,6 +23,7 @@ from tandem.protocol.cloud import CloudMachine, CloudModel
 from tandem.protocol.messages import Open
 from tandem.rpc.admission import Admission
 from tandem.rpc.convert_verifier import CloudCodec, describe_model
+from tandem.rpc.decoding_service import DecodingServicer
 from tandem.rpc.status import errors_as_status
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import OTHER, Metrics
@@ -53,6 +55,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         metrics: Metrics,
         device: str = "cpu",
         dtype: str = "float32",
+        documents: Documents | None = None,
     ) -> None:
         self._engine = engine
         self._open_timeout_s = limits.open_timeout_s
@@ -65,6 +68,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         series.kv_bytes.set_function(lambda: self._admission.kv_bytes)
         series.queue_depth.set_function(lambda: self._thread.waiting)
         self._device, self._dtype = device, dtype
+        decoder = DocumentDecoder(self._thread, documents or Documents(), series)
+        self._decoding = DecodingServicer(decoder, self._admission, metrics, device, dtype)
         self._sessions: set[VerifierSession] = set()
         self._farewells: set[asyncio.Task[None]] = set()
         self._leaving = False
@@ -80,6 +85,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_VerifierServiceServicer_to_server(self, server)
+        self._decoding.register(server)
 
     @property
     def open_requests(self) -> int:
@@ -88,8 +94,10 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
     def going_away(self, grace_s: float) -> None:
         self._leaving = True
         self._farewells = {session.going_away(grace_s) for session in self._sessions}
+        self._decoding.going_away(grace_s)
 
     async def close(self) -> None:
+        await self._decoding.close()
         await asyncio.to_thread(self._thread.stop)
 
     async def Describe(  # noqa: N802  # the RPC's name

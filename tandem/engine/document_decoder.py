@@ -19,6 +19,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Array
 from tandem.engine.answer_text import AnswerText
 from tandem.engine.base import Session, Tokenizer
+from tandem.engine.document_files import DocumentFiles
 from tandem.engine.document_group import DocumentGroup, group_kv_tokens
 from tandem.engine.document_jobs import DecodeJob
 from tandem.engine.document_store import DocumentStore
@@ -44,6 +45,7 @@ from tandem.protocol.decoding_messages import (
     DecodingTurn,
 )
 from tandem.protocol.messages import GoingAway
+from tandem.telemetry.metrics import EngineSeries
 
 SEPARATOR = "\n\n"
 """What stands between a document and the prompt."""
@@ -51,13 +53,20 @@ SEPARATOR = "\n\n"
 Send = Callable[[DecodingDraft], None]
 
 
-class DocumentDecoder:
-    """What one service decodes documents with."""
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """What a service brings for decoding documents. Without a tokenizer prompts are token ids, and
+    there are no documents and no text; without files documents are kept in memory only."""
 
-    def __init__(
-        self, thread: EngineThread, store: DocumentStore, tokenizer: Tokenizer | None
-    ) -> None:
-        """Without a tokenizer prompts are token ids, and there are no documents and no text."""
+    tokenizer: Tokenizer | None = None
+    budget_bytes: int = 2**29
+    files: DocumentFiles | None = None
+
+
+class DocumentDecoder:
+    """What one service decodes documents with, on the thread of its engine."""
+
+    def __init__(self, thread: EngineThread, documents: Documents, series: EngineSeries) -> None:
         engine = thread.engine
         self.model = DecoderModel(
             engine.model_name,
@@ -69,8 +78,12 @@ class DocumentDecoder:
         self.model_name = engine.model_name
         self.vocabulary_size = engine.vocabulary_size
         self._thread = thread
-        self._store = store
-        self._tokenizer = tokenizer
+        self._tokenizer = documents.tokenizer
+        self._store = store = DocumentStore(
+            thread, documents.budget_bytes, documents.files, series.document_found
+        )
+        series.document_kv_budget_bytes.set(documents.budget_bytes)
+        series.document_kv_bytes.set_function(lambda: store.bytes_in_use)
 
     async def close(self) -> None:
         """Free the documents; after the last run, before the engine stops."""

@@ -9,18 +9,40 @@ from __future__ import annotations
 import hashlib
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tandem.engine.base import KvFileRefused, KvFiles, KvOrigin
+from tandem.core.errors import InvalidArgument
+from tandem.engine.base import Engine, KvFileRefused, KvFiles, KvOrigin, kv_files_of
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
 
 _SUFFIX = ".safetensors"
 _ABANDONED_S = 600.0
+
+
+def open_document_files(
+    engine: Engine, folder: Path | None, model: Callable[[], str], budget_bytes: int
+) -> DocumentFiles | None:
+    """The files of an engine's documents, None without a folder, and with a warning for an engine
+    that cannot keep any. `model` reads the content hash of its weights, which takes time.
+
+    Raises InvalidArgument("document_kv_folder").
+    """
+    if folder is None:
+        return None
+    files = kv_files_of(engine)
+    if files is None:
+        log.warning("this engine keeps documents in memory only", folder=str(folder))
+        return None
+    try:
+        return DocumentFiles(files, folder, model(), engine.vocabulary_hash, budget_bytes)
+    except OSError as error:
+        why = f"{folder} cannot be used: {error.strerror or error}"
+        raise InvalidArgument("document_kv_folder", why) from error
 
 
 class DocumentFiles:

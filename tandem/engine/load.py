@@ -74,7 +74,7 @@ def load_engine(
     use_threads(threads)
     source = _source(folder_or_name, revision)
     model = load_model(folder_or_name, device, dtype, revision)
-    tokenizer = load_tokenizer(folder_or_name, revision) if _has_tokenizer(source) else None
+    tokenizer = find_tokenizer(folder_or_name, revision)
     config = model.config.get_text_config()
     return HuggingFaceEngine(
         model,
@@ -129,6 +129,15 @@ def base_hash(folder_or_name: str | Path, revision: str | None = None) -> str:
     return _base_hash(_source(folder_or_name, revision))
 
 
+def model_hash(folder_or_name: str | Path, dtype: str, revision: str | None = None) -> str:
+    """Content hash of all that decides a model's keys and values: weights, configuration and the
+    precision it is run in. Reads all of the weights."""
+    source = _source(folder_or_name, revision)
+    config = AutoConfig.from_pretrained(source.name, **source.options).to_json_string()
+    parts = f"{_base_hash(source)}\n{dtype}\n{config}"
+    return hashlib.sha256(parts.encode()).hexdigest()
+
+
 def _base_hash(source: "_Source") -> str:
     folder = Path(source.name)
     if not source.local:  # loaded before, so all of it lies in the cache
@@ -172,6 +181,12 @@ def load_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> T
         _refuse(folder_or_name, error)
     config = AutoConfig.from_pretrained(source.name, **source.options).get_text_config()
     return TextTokenizer(tokenizer, _eos_token_ids(source), getattr(config, "vocab_size", None))
+
+
+def find_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer | None:
+    """As `load_tokenizer`; None for a folder that holds a bare model."""
+    found = _has_tokenizer(_source(folder_or_name, revision))
+    return load_tokenizer(folder_or_name, revision) if found else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
 import grpc
 
@@ -36,6 +36,9 @@ log = get_logger(__name__)
 
 Context = grpc.aio.ServicerContext[pb.DecodeRequest, pb.DecodeResponse]
 OPEN_TIMEOUT_S = 10.0
+LAST_WRITE_S = 1.0
+MAX_WAITING = 256
+"""Frames to be written; while there are more, no further frame of the aggregator is read."""
 
 
 class Run(Protocol):
@@ -134,8 +137,7 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
 
 
 class _Stream:
-    """The conversation after `open`. What waits to be written is bounded: drafts by `ahead`, since
-    void ones are dropped unsent, and answers by what they answer."""
+    """The conversation after `open`. Drafts that have become void are dropped unsent."""
 
     def __init__(self, run: Run, codec: DecoderEnd, context: Context, series: MethodSeries) -> None:
         self._run = run
@@ -144,29 +146,42 @@ class _Stream:
         self._series = series
         self._waiting: deque[DecodeResponseMessage] = deque()
         self._due = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._ending = False
 
     async def serve(self) -> None:
         """Until the aggregator cancels or half-closes."""
         self._put([self._run.opened()])
-        tasks = (
+        writing = asyncio.create_task(self._write())
+        working = [
             asyncio.create_task(self._listen()),
             asyncio.create_task(self._run.run(self._hear)),
-            asyncio.create_task(self._write()),
-        )
+        ]
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait([*working, writing], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
+            for task in working:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._finish(writing)
+            await asyncio.gather(*working, writing, return_exceptions=True)
+
+    async def _finish(self, writing: asyncio.Task[None]) -> None:
+        """Let the frame that is being written leave: cancelled in the middle, it would take the
+        place of the call's status, which then never reaches the aggregator."""
+        self._ending = True
+        self._due.set()
+        await asyncio.wait([writing], timeout=LAST_WRITE_S)
+        writing.cancel()
 
     def going_away(self, grace_s: float) -> None:
         self._put([self._run.going_away(grace_s)])
 
     async def _listen(self) -> None:
         while not self._run.ended:
+            await self._room.wait()
             frame = await self._context.read()
             if not isinstance(frame, pb.DecodeRequest):  # EOF
                 return
@@ -179,15 +194,19 @@ class _Stream:
     def _put(self, messages: Sequence[DecodeResponseMessage]) -> None:
         self._waiting.extend(messages)
         self._due.set()
+        if len(self._waiting) > MAX_WAITING:
+            self._room.clear()
 
-    async def _write(self) -> NoReturn:
-        while True:
-            while self._waiting:
+    async def _write(self) -> None:
+        while not self._ending:
+            while self._waiting and not self._ending:
                 message = self._waiting.popleft()
                 if not (isinstance(message, DecodingDraft) and self._run.stale(message)):
                     await self._context.write(self._codec.encode(message))
             self._due.clear()
-            await self._due.wait()
+            self._room.set()
+            if not self._ending:
+                await self._due.wait()
 
 
 async def _first_frame(context: Context) -> pb.DecodeRequest:

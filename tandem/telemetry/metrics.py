@@ -212,6 +212,16 @@ class EngineSeries(Series):
     kv_bytes = Metric(Gauge, "kv_bytes", "KV memory held by sessions.")
     kv_budget_bytes = Metric(Gauge, "kv_budget_bytes", "KV memory that sessions may hold.")
     sessions_open = Metric(Gauge, "sessions_open", "Open engine sessions.")
+    document_kv_bytes = Metric(Gauge, "document_kv_bytes", "KV memory held by documents.")
+    document_kv_budget_bytes = Metric(
+        Gauge, "document_kv_budget_bytes", "KV memory that documents may hold."
+    )
+    document_kv = Metric(
+        Counter,
+        "document_kv_lookups_total",
+        "Documents asked for, by where their keys and values came from.",
+        more=("source",),
+    )
     queue_depth = Metric(Gauge, "queue_depth", "Forward passes waiting for the engine.")
     batch_size = Metric(
         Histogram, "batch_size", "Jobs that shared a forward pass.", buckets=COUNT_BUCKETS
@@ -222,6 +232,11 @@ class EngineSeries(Series):
         "One packed forward pass of the engine.",
         buckets=TOKEN_BUCKETS_S,
     )
+
+    def document_found(self, source: str) -> None:
+        """Count one document whose keys and values came from `source`: a fixed word."""
+        admitted = self._metrics.admit("source", source)
+        EngineSeries.document_kv.child(self, source=admitted).inc()
 
     def passed(self, pass_s: float, jobs: int) -> None:
         """Count one forward pass that `jobs` jobs shared; may be called from any thread."""

@@ -40,6 +40,9 @@ PUBLISHED = {
     "tandem_kv_bytes": ("gauge", ENGINE),
     "tandem_kv_budget_bytes": ("gauge", ENGINE),
     "tandem_sessions_open": ("gauge", ENGINE),
+    "tandem_document_kv_bytes": ("gauge", ENGINE),
+    "tandem_document_kv_budget_bytes": ("gauge", ENGINE),
+    "tandem_document_kv_lookups_total": ("counter", ENGINE | {"source"}),
     "tandem_queue_depth": ("gauge", ENGINE),
     "tandem_batch_size": ("histogram", ENGINE),
     "tandem_engine_pass_seconds": ("histogram", ENGINE),
@@ -107,10 +110,12 @@ def touch_everything(metrics: Metrics) -> None:
     method.request_ended("OK")
     engine = metrics.engine("m")
     engine.passed(0.01, 2)
+    engine.document_found("disk")
     scheduler, measured = metrics.scheduler(), metrics.measured_side("cloud")
     scheduler.decided("bandwidth")
     for gauge in (
         *(engine.kv_bytes, engine.kv_budget_bytes, engine.sessions_open, engine.queue_depth),
+        *(engine.document_kv_bytes, engine.document_kv_budget_bytes),
         *(measured.decode, measured.transfer, measured.acceptance, measured.bandwidth),
         scheduler.gain,
     ):

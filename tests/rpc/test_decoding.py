@@ -1,0 +1,391 @@
+"""DecodingService at both places over real gRPC: the drafts it should give, what voids them, and an
+exact status for every end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import generate_latest
+
+from tandem.core.aggregation import Side, log_mass
+from tandem.core.laws import Sampling
+from tandem.core.truncation import Truncation
+from tandem.engine.base import Segment
+from tandem.engine.document_decoder import Documents
+from tandem.engine.document_files import DocumentFiles
+from tandem.engine.load import load_engine, load_tokenizer
+from tandem.engine.paced import PacedEngine
+from tandem.policy.aggregation_presets import Draw, LawPayload, LocalLaw
+from tandem.protocol.decoding_messages import (
+    DecodingDraft,
+    DecodingRelevance,
+    DecodingTarget,
+    DecodingText,
+    DecodingTurn,
+    Document,
+)
+from tandem.protocol.messages import GoingAway, Pong
+from tests.rpc.decoding_peer import (
+    CONTEXT,
+    DOCUMENTS,
+    PROMPT,
+    SESSION,
+    TOKENIZER,
+    VOCABULARY,
+    Place,
+    aggregator_peer,
+    decoder,
+    expected_draft,
+    expected_text,
+    opening,
+    prefix_of,
+    scripted,
+)
+
+SPARSE = LocalLaw(truncation=Truncation(top_k=8))
+DEMO_TARGET = Path(__file__).resolve().parents[2] / "models" / "demo-target"
+
+
+@pytest.mark.parametrize("place", ["verifier", "drafter"])
+@pytest.mark.parametrize("documents", [DOCUMENTS, DOCUMENTS[:1], ()])
+async def test_a_side_s_own_text_comes_ahead_of_what_is_settled(
+    place: Place, documents: tuple[Document, ...]
+) -> None:
+    message = opening(documents=documents)
+    async with decoder(place) as one, aggregator_peer(one.running) as peer:
+        opened = await peer.open(message)
+        assert opened.prompt_ids == tuple(TOKENIZER.encode(PROMPT))
+        assert (opened.base, opened.prefix) == (len(peer.text), prefix_of(peer.text))
+        assert opened.log_mass == log_mass([document.relevance for document in documents])
+        wanted = expected_text(message, peer.text, 12)
+        found: list[int] = []
+        for draft in await peer.drafts(4):
+            assert (draft.base, draft.settled) == (len(peer.text) + len(found), len(peer.text))
+            assert draft.prefix == prefix_of((*peer.text, *found))
+            assert draft.law is None
+            found.append(draft.token_id)
+        for settled in range(8):  # one settled, one more drafted
+            await peer.settle(found[settled])
+            found += [draft.token_id for draft in await peer.drafts(1)]
+        assert found == wanted
+        assert await peer.cancel() == ("OK", "")
+
+
+@pytest.mark.parametrize(
+    "law",
+    [
+        SPARSE,
+        LocalLaw(Draw.SHARED_NOISE, LawPayload.SPARSE, "float16"),
+        LocalLaw(Draw.LIKELIEST, LawPayload.FULL, "float32"),
+        LocalLaw(truncation=Truncation(top_p=0.8), cut_after_draw=True),
+    ],
+)
+@pytest.mark.parametrize("side", [Side.DEVICE, Side.CLOUD])
+async def test_the_law_that_travels_is_the_law_that_was_drawn_from(
+    law: LocalLaw, side: Side
+) -> None:
+    temperature = 0.0 if law.draw is Draw.LIKELIEST else 0.8
+    message = opening(law=law, side=side, sampling=Sampling(temperature, 20, 0.95))
+    async with decoder() as one, aggregator_peer(one.running, law) as peer:
+        await peer.open(message)
+        text = list(peer.text)
+        for draft in await peer.drafts(4):
+            token_id, wanted = expected_draft(message, text)
+            assert draft.token_id == token_id
+            assert draft.law is not None
+            assert wanted is not None
+            assert np.array_equal(draft.law, wanted)
+            text.append(token_id)
+
+
+async def test_another_target_voids_what_was_drafted_after_it() -> None:
+    message = opening()
+    async with decoder() as one, aggregator_peer(one.running) as peer:
+        await peer.open(message)
+        drafts = await peer.drafts(4)
+        other = (drafts[1].token_id + 1) % VOCABULARY
+        await peer.settle(drafts[0].token_id, other)
+        again = await peer.drafts(4)
+        assert [draft.epoch for draft in again] == [1] * 4
+        assert [draft.token_id for draft in again] == expected_text(message, peer.text, 4)
+        await peer.settle(9, 9, 9, 9, 9, 9, epoch=1)  # far past every draft
+        found = await peer.drafts(4)
+        assert [draft.token_id for draft in found] == expected_text(message, peer.text, 4)
+        assert {draft.settled for draft in found} == {len(peer.text)}
+
+
+async def test_new_relevances_change_the_mixture_from_their_position_on() -> None:
+    message = opening(law=SPARSE)
+    scores = (3.0, -2.0, 0.0)
+    async with decoder() as one, aggregator_peer(one.running, SPARSE) as peer:
+        await peer.open(message)
+        await peer.drafts(4)
+        base = len(peer.text)
+        await peer.send(DecodingRelevance(SESSION, 0, base, prefix_of(peer.text), scores))
+        text = list(peer.text)
+        for draft in await peer.drafts(4):
+            token_id, law = expected_draft(message, text, scores)
+            assert (draft.epoch, draft.base, draft.token_id) == (1, len(text), token_id)
+            assert np.array_equal(draft.law, law)  # type: ignore[arg-type]
+            assert draft.log_mass == log_mass(scores)
+            text.append(token_id)
+
+
+async def test_a_session_goes_on_where_another_was_lost() -> None:
+    message = opening()
+    async with decoder() as one:
+        async with aggregator_peer(one.running) as peer:
+            await peer.open(message)
+            settled = [draft.token_id for draft in await peer.drafts(3)]
+        resumed = opening(committed_ids=tuple(settled))
+        async with aggregator_peer(one.running) as peer:
+            opened = await peer.open(resumed)
+            assert all(use.warm for use in opened.documents)
+            start = TOKENIZER.encode(PROMPT)
+            found = [draft.token_id for draft in await peer.drafts(4)]
+            assert settled + found == expected_text(message, start, 7)
+
+
+async def test_targets_become_text_up_to_a_stop_string() -> None:
+    message = opening(wants_text=True, stop=("<7><8>",), ahead=0, committed_ids=(5, 7))
+    async with decoder() as one, aggregator_peer(one.running) as peer:
+        await peer.open(message)
+        await peer.settle(6)
+        await peer.settle(7, 9)
+        await peer.settle(7, 8, 9)
+        await peer.settle(10)  # under way when the stop string was complete
+        texts = [await peer.answer(DecodingText) for _ in range(4)]
+        assert [(it.text, it.tokens, it.stopped) for it in texts] == [
+            ("<7><6>", 1, False),  # what was held back for the stop string comes along
+            ("<7><9>", 2, False),
+            ("", 2, True),
+            ("", 0, True),
+        ]
+        assert [it.base - texts[0].base for it in texts] == [0, 1, 3, 6]
+        assert await peer.cancel() == ("OK", "")
+        assert not any(isinstance(answer, DecodingDraft) for answer in peer.answers)
+
+
+async def test_text_held_back_comes_with_the_last_target() -> None:
+    message = opening(wants_text=True, stop=("<7><8>",), prompt=(1, 2), documents=())
+    async with decoder() as one, aggregator_peer(one.running) as peer:
+        await peer.open(message)
+        await peer.settle(4, 7)
+        await peer.settle(last=True)
+        texts = [await peer.answer(DecodingText) for _ in range(2)]
+        assert [text.text for text in texts] == ["<4>", "<7>"]
+        await peer.settle(5)
+        code, details = await peer.ending()
+        assert (code, details) == ("INTERNAL", "target in state settled: the answer is complete")
+
+
+async def test_a_conversation_is_a_prompt_too() -> None:
+    turns = (DecodingTurn("user", "abc"), DecodingTurn("assistant", "d"))
+    message = opening(prompt=turns)
+    async with decoder() as one, aggregator_peer(one.running) as peer:
+        opened = await peer.open(message)
+        assert opened.prompt_ids == tuple(TOKENIZER.encode("abcd"))
+        found = [draft.token_id for draft in await peer.drafts(4)]
+        assert found == expected_text(message, peer.text, 4)
+
+
+async def test_pings_are_answered_while_the_engine_is_busy() -> None:
+    slow = PacedEngine(scripted(), 0.2, 0.0)
+    async with decoder(engine=slow) as one, aggregator_peer(one.running) as peer:
+        await peer.open(opening())
+        await peer.ping(5)
+        assert (await peer.answer(Pong)).nonce == 5
+        assert len(peer.answers) == 2  # before the first draft
+
+
+@pytest.mark.parametrize("place", ["verifier", "drafter"])
+async def test_a_drain_says_going_away_and_refuses_new_sessions(place: Place) -> None:
+    async with decoder(place) as one, aggregator_peer(one.running) as peer:
+        await peer.open(opening())
+        draining = asyncio.create_task(one.running.drain(30.0))
+        assert (await peer.answer(GoingAway)).grace_s == 30.0
+        async with aggregator_peer(one.running) as late:
+            await late.send(opening())
+            assert await late.ending() == ("UNAVAILABLE", "the decoder is stopping")
+        assert await peer.cancel() == ("OK", "")
+        await draining
+        assert one.engine.kv_bytes_in_use == 0
+
+
+async def test_who_leaves_frees_the_session_and_leaves_the_documents() -> None:
+    async with decoder() as one:
+        async with aggregator_peer(one.running) as peer:
+            await peer.open(opening())
+            await peer.drafts(1)
+        async with asyncio.timeout(60):
+            while one.engine.sessions_open > len(DOCUMENTS):
+                await asyncio.sleep(0.005)
+        of_series = 'model_name="scripted",side="cloud"'
+        shown = generate_latest(one.metrics.registry).decode()
+        assert f'document_kv_lookups_total{{{of_series},source="computed"}} 3.0' in shown
+        held = sum(len(document.text) + 2 for document in DOCUMENTS)
+        assert f"document_kv_bytes{{{of_series}}} {held}.0" in shown
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "reason"),
+    [
+        ({"prompt": ""}, "INVALID_ARGUMENT", "prompt: is empty"),
+        ({"prompt": (1, 64)}, "INVALID_ARGUMENT", "prompt: [1] = 64"),
+        (
+            {"prompt": "x" * CONTEXT},
+            "INVALID_ARGUMENT",
+            "prompt: 128 tokens; the context holds 128",
+        ),
+        ({"documents": (Document(" \n", 1.0),)}, "INVALID_ARGUMENT", "documents[0]: is empty"),
+        (
+            {"documents": (Document("x" * 120, 1.0),)},
+            "INVALID_ARGUMENT",
+            "documents[0]: 122 tokens; 122 of the context are left beside the prompt",
+        ),
+        ({"documents": (Document("x", math.nan),)}, "INVALID_ARGUMENT", "relevance: nan"),
+        ({"committed_ids": (64,)}, "INVALID_ARGUMENT", "committed_ids: [0] = 64"),
+        ({"sampling": Sampling(math.nan)}, "INVALID_ARGUMENT", "temperature: nan"),
+        ({"law": LocalLaw(truncation=Truncation(top_k=65))}, "INVALID_ARGUMENT", "law_top_k: 65"),
+        ({"stop": ("",)}, "INVALID_ARGUMENT", "stop: has an empty string"),
+        ({"ahead": 65}, "INVALID_ARGUMENT", "ahead: 65 is above 64"),
+        ({"vocabulary_hash": "x"}, "FAILED_PRECONDITION", "vocabulary_hash: the two sides"),
+    ],
+)
+async def test_a_bad_opening_gets_its_exact_status(
+    changes: dict[str, Any], code: str, reason: str
+) -> None:
+    message = opening(wants_text=True, **changes)
+    async with decoder() as one, aggregator_peer(one.running) as peer:
+        await peer.send(message)
+        found = await peer.ending()
+        assert (found[0], found[1][: len(reason)]) == (code, reason)
+        assert one.engine.sessions_open == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "reason"),
+    [
+        ({"session": 1}, "INVALID_ARGUMENT", "session: 1 is not"),
+        ({"base": 99}, "INVALID_ARGUMENT", "base: 99 is not where the settled text ends"),
+        ({"epoch": 3}, "INVALID_ARGUMENT", "epoch: 3 is ahead"),
+        ({"prefix": 1}, "DATA_LOSS", "prefix: the two ends differ before position 6"),
+        ({"token_ids": (64,)}, "INVALID_ARGUMENT", "token_ids: [0] = 64"),
+        ({"token_ids": (1,) * 31}, "INVALID_ARGUMENT", "token_ids: more than max_tokens"),
+    ],
+)
+async def test_a_bad_frame_ends_its_own_session_only(
+    changes: dict[str, Any], code: str, reason: str
+) -> None:
+    message = opening()
+    async with (
+        decoder() as one,
+        aggregator_peer(one.running) as bystander,
+        aggregator_peer(one.running) as peer,
+    ):
+        await bystander.open(message)
+        await peer.open(message)
+        known = {"session": SESSION, "epoch": 0, "base": 6, "prefix": prefix_of(peer.text)}
+        await peer.send(DecodingTarget(**{**known, "token_ids": (5,), **changes}))
+        found = await peer.ending()
+        assert (found[0], found[1][: len(reason)]) == (code, reason)
+        drafts = [draft.token_id for draft in await bystander.drafts(4)]
+        assert drafts == expected_text(message, bystander.text, 4)
+
+
+async def test_the_first_frame_must_open_and_only_once() -> None:
+    async with decoder() as one:
+        async with aggregator_peer(one.running) as peer:
+            await peer.ping(1)
+            found = await peer.ending()
+            assert found == ("INVALID_ARGUMENT", "open: must be the first message of a stream")
+        async with aggregator_peer(one.running) as peer:
+            await peer.call.done_writing()
+            found = await peer.ending()
+            assert found == ("INVALID_ARGUMENT", "open: the stream ended before it")
+        async with aggregator_peer(one.running) as peer:
+            await peer.open(opening())
+            await peer.send(opening())
+            found = await peer.ending()
+            assert found == ("INTERNAL", "open in state decoding: the session is open already")
+
+
+async def test_what_finds_no_room_is_refused() -> None:
+    tokens = sum(len(document.text) + 2 for document in DOCUMENTS)
+    async with (
+        decoder(documents=Documents(TOKENIZER, budget_bytes=tokens)) as one,
+        aggregator_peer(one.running) as first,
+        aggregator_peer(one.running) as second,
+    ):
+        await first.open(opening())
+        await first.drafts(4)
+        await second.send(opening(documents=(Document("one more", 0.0),)))
+        code, details = await second.ending()
+        assert code == "RESOURCE_EXHAUSTED"
+        assert details.startswith("document kv budget: 10 bytes wanted, 0 of")
+    async with decoder(kv_budget_bytes=100) as one, aggregator_peer(one.running) as peer:
+        await peer.send(opening())
+        code, details = await peer.ending()
+        assert (code, details[:28]) == ("RESOURCE_EXHAUSTED", "kv budget: 108 bytes wanted,")
+    async with (
+        decoder(max_sessions=1) as one,
+        aggregator_peer(one.running) as first,
+        aggregator_peer(one.running) as second,
+    ):
+        await first.open(opening())
+        await second.send(opening())
+        found = await second.ending()
+        assert found == ("RESOURCE_EXHAUSTED", "sessions: all 1 are taken; try again")
+
+
+async def test_without_a_tokenizer_prompts_are_ids() -> None:
+    async with decoder(documents=Documents()) as one:
+        async with aggregator_peer(one.running) as peer:
+            message = opening(prompt=(5, 6), documents=())
+            await peer.open(message)
+            found = [draft.token_id for draft in await peer.drafts(4)]
+            assert found == expected_text(message, (5, 6), 4)
+        for changes, field in (
+            ({"prompt": (5, 6)}, "documents"),
+            ({"prompt": (5, 6), "documents": (), "wants_text": True}, "wants_text"),
+            ({"documents": ()}, "prompt"),
+        ):
+            async with aggregator_peer(one.running) as peer:
+                await peer.send(opening(**changes))
+                code, details = await peer.ending()
+                assert code == "INVALID_ARGUMENT"
+                assert details.startswith(f"{field}: this model has no tokenizer")
+
+
+async def test_the_demo_target_reads_a_document_and_then_the_prompt(tmp_path: Path) -> None:
+    """Its tokenizer begins every text with a token, which stands before the document only. The
+    second service finds the document on disk."""
+    tokenizer = load_tokenizer(DEMO_TARGET)
+    document, prompt = Document("The lamp in the hall is green.", 0.0), "The lamp is"
+    greedy = LocalLaw(Draw.LIKELIEST, LawPayload.NONE)
+    message = opening(prompt=prompt, documents=(document,), law=greedy, sampling=Sampling(0.0))
+    texts = []
+    for warm in (False, True):
+        engine = load_engine(DEMO_TARGET)
+        files = DocumentFiles(engine.kv_files, tmp_path, "m", engine.vocabulary_hash, 2**30)
+        documents = Documents(tokenizer, files=files)
+        async with (
+            decoder(engine=engine, documents=documents, kv_budget_bytes=2**30) as one,
+            aggregator_peer(one.running) as peer,
+        ):
+            opened = await peer.open(message)
+            assert [use.warm for use in opened.documents] == [warm]
+            texts.append([draft.token_id for draft in await peer.drafts(4)])
+    assert texts[0] == texts[1]
+    begin = tokenizer.encode(document.text + "\n\n")
+    text = [*begin, *tokenizer.encode(prompt)[1:]]
+    session = engine.open(100)
+    for token_id in texts[0]:
+        (logits,) = engine.forward([Segment(session, tuple(text[session.length :]), 1)])
+        assert logits[0].argmax() == token_id
+        text.append(token_id)

@@ -1,0 +1,380 @@
+"""The decoder's machine: what it drafts, what targets and relevances make void, what it refuses.
+
+A stand-in for the engine keeps the fed tokens as its "KV" and drafts a function of all of them, so
+a wrong rollback shows as a wrong draft.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tandem.core.aggregation import Side, document_weights, log_mass
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.laws import Sampling
+from tandem.core.prefix import EMPTY_PREFIX, extend_prefix
+from tandem.policy.aggregation_presets import LocalLaw
+from tandem.protocol.decoder import (
+    DecoderMachine,
+    DecoderModel,
+    DecoderPhase,
+    DecodeWork,
+    LocalDraft,
+    law_sampling,
+)
+from tandem.protocol.decoding_messages import (
+    DecodingCost,
+    DecodingDraft,
+    DecodingOpen,
+    DecodingRelevance,
+    DecodingTarget,
+    Document,
+)
+from tandem.protocol.intake import VocabularyMismatch
+from tandem.protocol.messages import Cancel, Ping, Pong
+from tandem.protocol.prefixes import PrefixMismatch
+
+VOCABULARY = 50
+MODEL = DecoderModel("m", "hash", VOCABULARY, 40, frozenset({0}))
+PROMPT = (1, 2, 3)
+RELEVANCES = (0.5, -0.5)
+DOCUMENTS = [(7, 8, 9, 10), (7, 8)]
+SESSION = 9
+
+
+def opening(**changes: Any) -> DecodingOpen:
+    found = DecodingOpen(
+        SESSION, 0, 0, 0,
+        prompt=PROMPT,
+        committed_ids=(),
+        documents=tuple(Document("text", relevance) for relevance in RELEVANCES),
+        sampling=Sampling(),
+        seed=1,
+        side=Side.DEVICE,
+        law=LocalLaw(),
+        ahead=4,
+        max_tokens=20,
+    )  # fmt: skip
+    return replace(found, **changes)
+
+
+def machine(**changes: Any) -> DecoderMachine:
+    return DecoderMachine(opening(**changes), PROMPT, DOCUMENTS, MODEL)
+
+
+def prefix(token_ids: Sequence[int]) -> int:
+    return extend_prefix(EMPTY_PREFIX, token_ids)
+
+
+def next_token(text: Sequence[int]) -> int:
+    return (sum((index + 1) * token for index, token in enumerate(text)) + 11) % VOCABULARY
+
+
+class Engine:
+    """Runs works one token at a time."""
+
+    def __init__(self, decoder: DecoderMachine) -> None:
+        self.decoder = decoder
+        self.text: list[int] = list(decoder.prompt_ids[: decoder.lead])
+        self.fed = 0
+        self._work: DecodeWork | None = None
+        self._next: tuple[int, ...] = ()
+
+    def step(self) -> DecodingDraft | None:
+        """One pass of the work that is running or due."""
+        due = self.decoder.work()
+        if due is not None:
+            assert due.keep <= len(self.text), "keeps what was never fed"
+            del self.text[due.keep :]
+            self._work, self._next = due, due.token_ids
+        if self._work is None or self._work is not self.decoder.running:
+            return None
+        self.text += self._next
+        self.fed += len(self._next)
+        token = next_token(self.text)
+        self._next = (token,)
+        return self.decoder.drafted(
+            self._work, LocalDraft(token, None, len(self.text)), DecodingCost()
+        )
+
+    def steps(self) -> list[DecodingDraft]:
+        """Until nothing is due."""
+        found = []
+        while (draft := self.step()) is not None:
+            found.append(draft)
+        return found
+
+
+def target(decoder: DecoderMachine, *token_ids: int, **changes: Any) -> DecodingTarget:
+    settled = decoder.settled
+    frame = DecodingTarget(SESSION, decoder.epoch, len(settled), settled.prefix, token_ids)
+    return replace(frame, **changes)
+
+
+def relevance(decoder: DecoderMachine, base: int, *scores: float) -> DecodingRelevance:
+    return DecodingRelevance(SESSION, decoder.epoch, base, decoder.settled.prefix, scores)
+
+
+def test_opened_says_what_is_granted() -> None:
+    found = machine(committed_ids=(4,), max_tokens=100).opened([True, False])
+    assert (found.base, found.prefix) == (4, prefix((*PROMPT, 4)))
+    assert found.prompt_ids == PROMPT
+    assert found.max_tokens == 40 - 4 - 3  # the longest document decides
+    assert [(use.tokens, use.warm) for use in found.documents] == [(4, True), (2, False)]
+    assert found.log_mass == log_mass(RELEVANCES)
+    plain = DecoderMachine(opening(documents=()), PROMPT, [], MODEL)
+    assert plain.opened([]).log_mass == -float("inf")
+
+
+def test_drafts_run_ahead_as_far_as_allowed() -> None:
+    decoder = machine()
+    drafts = Engine(decoder).steps()
+    text = list(PROMPT)
+    for number, draft in enumerate(drafts):
+        assert (draft.base, draft.prefix) == (len(text), prefix(text))
+        assert draft.token_id == next_token(text)
+        assert (draft.epoch, draft.settled, draft.session) == (0, 3, SESSION)
+        assert draft.log_mass == log_mass(RELEVANCES)
+        text.append(draft.token_id)
+        assert number < 4
+    assert len(drafts) == 4
+
+
+def test_a_matching_target_lets_the_window_move_and_feeds_nothing_again() -> None:
+    decoder = machine()
+    engine = Engine(decoder)
+    drafts = engine.steps()
+    decoder.receive(target(decoder, drafts[0].token_id, drafts[1].token_id))
+    assert [draft.base for draft in engine.steps()] == [7, 8]
+    assert decoder.epoch == 0
+    assert engine.fed == 3 + 5  # the prompt once, and every draft but the last
+    assert decoder.accepted_tokens == 2
+
+
+def test_another_token_than_the_draft_makes_what_follows_void() -> None:
+    decoder = machine()
+    engine = Engine(decoder)
+    first, second, *_ = engine.steps()
+    other = (second.token_id + 1) % VOCABULARY
+    decoder.receive(target(decoder, first.token_id, other))
+    draft = engine.step()
+    assert draft is not None
+    assert (draft.epoch, draft.base, draft.settled) == (1, 5, 5)
+    assert draft.token_id == next_token((*PROMPT, first.token_id, other))
+    assert engine.fed == 3 + 3 + 1  # only the new token is fed
+
+
+def test_a_target_that_overtakes_stops_the_work_and_voids_nothing() -> None:
+    decoder = machine()
+    engine = Engine(decoder)
+    work = decoder.work()
+    decoder.receive(target(decoder, 30, 31))
+    assert decoder.running is None
+    assert work is not None
+    assert decoder.drafted(work, LocalDraft(5, None, 3), DecodingCost()) is None
+    draft = engine.step()
+    assert draft is not None
+    assert (draft.epoch, draft.base) == (0, 5)
+    assert draft.token_id == next_token((*PROMPT, 30, 31))
+
+
+def test_new_relevances_hold_from_their_position_on() -> None:
+    decoder = machine()
+    engine = Engine(decoder)
+    engine.steps()
+    decoder.receive(relevance(decoder, 5, 2.0, 1.0))
+    drafts = engine.steps()
+    assert [draft.base for draft in drafts] == [5, 6]
+    assert {draft.log_mass for draft in drafts} == {log_mass((2.0, 1.0))}
+    assert decoder.epoch == 1
+
+
+def test_relevances_of_a_later_position_part_the_work_there() -> None:
+    masses = [log_mass(RELEVANCES)] * 2 + [log_mass((2.0, 1.0)), log_mass((3.0, 3.0))]
+    fresh = machine()
+    fresh.receive(relevance(fresh, 5, 2.0, 1.0))
+    fresh.receive(relevance(fresh, 6, 3.0, 3.0))
+    assert [draft.log_mass for draft in Engine(fresh).steps()] == masses
+    work = machine().work()
+    assert work is not None
+    assert work.shares.weights == tuple(document_weights(RELEVANCES).tolist())
+
+
+def test_what_begins_every_text_is_fed_with_the_document_only() -> None:
+    decoder = DecoderMachine(opening(), PROMPT, [(1, 8, 9), (1, 5)], MODEL, lead=1)
+    work = decoder.work()
+    assert work is not None
+    assert (work.keep, work.token_ids, work.position) == (1, (2, 3), 3)
+    assert decoder.max_tokens == 20
+    longest = (1, *range(1, 36))
+    assert DecoderMachine(opening(), PROMPT, [longest], MODEL, lead=1).max_tokens == 40 - 2 - 36
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_every_draft_follows_the_settled_text_whatever_happens(seed: int) -> None:
+    """Targets that match, differ or overtake, and new relevances, at any moment of a work."""
+    dice = random.Random(seed)
+    ahead = dice.choice([1, 2, 4, 8])
+    lead = dice.choice([0, 1])
+    decoder = DecoderMachine(opening(ahead=ahead), PROMPT, DOCUMENTS, MODEL, lead)
+    engine = Engine(decoder)
+    heard: list[DecodingDraft] = []
+    while decoder.phase is DecoderPhase.DECODING:
+        for _ in range(dice.randrange(6)):
+            draft = engine.step()
+            if draft is None:
+                break
+            text = [*decoder.settled.since(0), *(d.token_id for d in heard)]
+            assert draft.prefix == prefix(text)
+            assert draft.base == len(text) < len(decoder.settled) + ahead
+            assert draft.token_id == next_token(text)
+            assert draft.epoch == decoder.epoch
+            heard.append(draft)
+        if dice.random() < 0.1:
+            at = len(decoder.settled)
+            base = dice.randint(at, min(at + 3, decoder.capacity))
+            decoder.receive(relevance(decoder, base, dice.random(), dice.random()))
+            del heard[base - at :]
+        left = decoder.capacity - len(decoder.settled)
+        count = dice.randint(1, min(left, 3))
+        tokens = [draft.token_id for draft in heard[:count]]
+        if dice.random() < 0.5 or not tokens:
+            tokens = [*tokens[: dice.randrange(len(tokens) + 1)], dice.randrange(VOCABULARY)]
+        epoch = decoder.epoch
+        matching = len(heard) >= len(tokens) and all(
+            draft.token_id == token for draft, token in zip(heard, tokens, strict=False)
+        )
+        decoder.receive(target(decoder, *tokens[:left]))
+        heard = heard[len(tokens) :] if matching else []
+        assert decoder.epoch >= epoch
+    assert len(decoder.settled) == decoder.capacity
+
+
+def test_an_answer_ends_with_its_last_target() -> None:
+    decoder = machine()
+    Engine(decoder).steps()
+    decoder.receive(target(decoder, 5, last=True))
+    assert decoder.work() is None
+    with pytest.raises(ProtocolError, match="target in state settled"):
+        decoder.receive(target(decoder, 6))
+
+
+def test_targets_under_way_when_a_stop_string_is_complete_are_taken() -> None:
+    decoder = machine()
+    decoder.receive(target(decoder, 5))
+    decoder.text_ended()
+    assert decoder.work() is None
+    decoder.receive(target(decoder, 6))
+    decoder.receive(target(decoder, last=True))
+    assert decoder.phase is DecoderPhase.SETTLED
+
+
+def test_a_full_answer_is_settled() -> None:
+    decoder = machine(max_tokens=2)
+    assert [draft.base for draft in Engine(decoder).steps()] == [3, 4]
+    decoder.receive(target(decoder, 5, 6))
+    assert decoder.phase is DecoderPhase.SETTLED
+
+
+def test_nothing_is_decoded_for_a_session_of_text_alone() -> None:
+    decoder = machine(ahead=0)
+    assert decoder.work() is None
+    decoder.receive(target(decoder, 5))
+    assert decoder.work() is None
+
+
+def test_pings_and_cancel() -> None:
+    decoder = machine()
+    (pong,) = decoder.receive(Ping(SESSION, 0, 3, decoder.settled.prefix, nonce=5))
+    assert pong == Pong(SESSION, 0, 3, decoder.settled.prefix, nonce=5)
+    decoder.receive(Cancel(SESSION, 0, 0, 0))
+    assert decoder.phase is DecoderPhase.ENDED
+    with pytest.raises(ProtocolError, match="Ping in state ended"):
+        decoder.receive(Ping(SESSION, 0, 0, 0, nonce=5))
+
+
+def test_at_temperature_0_the_laws_are_whole() -> None:
+    assert law_sampling(Sampling(0.0, 5)) == Sampling(1.0, 5)
+    assert law_sampling(Sampling(0.3)) == Sampling(0.3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "prompt", "documents", "reason"),
+    [
+        ({}, (), DOCUMENTS, "prompt: is empty"),
+        ({}, (1, VOCABULARY), DOCUMENTS, r"prompt: \[1\]"),
+        ({}, (1,) * 40, DOCUMENTS, "prompt: 40 tokens; the context holds 40"),
+        ({}, PROMPT, [(5,), ()], r"documents\[1\]: is empty"),
+        ({}, PROMPT, [(5,), (-1,)], r"documents\[1\]: \[0\] = -1"),
+        ({}, PROMPT, [(5,), (5,) * 37], r"documents\[1\]: 37 tokens; 37 of the context are left"),
+        ({"committed_ids": (4,) * 20}, PROMPT, DOCUMENTS, "committed_ids: the answer is complete"),
+        ({"committed_ids": (99,)}, PROMPT, DOCUMENTS, "committed_ids: .* 99"),
+        ({"max_tokens": 0}, PROMPT, DOCUMENTS, "max_tokens: must be at least 1"),
+        ({"sampling": Sampling(-1)}, PROMPT, DOCUMENTS, "temperature: "),
+    ],
+)
+def test_openings_are_checked(
+    changes: dict[str, Any],
+    prompt: tuple[int, ...],
+    documents: list[tuple[int, ...]],
+    reason: str,
+) -> None:
+    with pytest.raises(InvalidArgument, match=reason):
+        DecoderMachine(opening(**changes), prompt, documents, MODEL)
+
+
+@pytest.mark.parametrize("changes", [{"vocabulary_hash": "x"}, {"vocabulary_size": 49}])
+def test_another_vocabulary_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(VocabularyMismatch):
+        machine(**changes)
+    machine(vocabulary_hash="hash", vocabulary_size=VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "reason"),
+    [
+        ({"session": 1}, InvalidArgument, "session: 1"),
+        ({"epoch": 1}, InvalidArgument, "epoch: 1 is ahead"),
+        ({"base": 4}, InvalidArgument, "base: 4 is not where the settled text ends, 3"),
+        ({"prefix": 1}, PrefixMismatch, "before position 3"),
+        ({"token_ids": (50,)}, InvalidArgument, r"token_ids: \[0\] = 50"),
+        ({"token_ids": ()}, InvalidArgument, "token_ids: a target that settles nothing"),
+        ({"token_ids": (1,) * 21}, InvalidArgument, "token_ids: more than max_tokens, 20"),
+    ],
+)
+def test_a_bad_target_changes_nothing(
+    changes: dict[str, Any], error: type[Exception], reason: str
+) -> None:
+    decoder = machine()
+    Engine(decoder).step()
+    running = decoder.running
+    with pytest.raises(error, match=reason):
+        decoder.receive(target(decoder, 5, **changes))
+    assert (len(decoder.settled), decoder.epoch, decoder.running) == (3, 0, running)
+
+
+@pytest.mark.parametrize(
+    ("base", "scores", "reason"),
+    [
+        (3, (1.0,), "relevances: 1 for 2 documents"),
+        (2, (1.0, 1.0), "base: 2 is outside"),
+        (24, (1.0, 1.0), "base: 24 is outside"),
+        (3, (float("nan"), 1.0), "relevances: "),
+    ],
+)
+def test_bad_relevances_change_nothing(base: int, scores: tuple[float, ...], reason: str) -> None:
+    decoder = machine()
+    Engine(decoder).step()
+    running = decoder.running
+    with pytest.raises(InvalidArgument, match=reason):
+        decoder.receive(relevance(decoder, base, *scores))
+    assert (decoder.epoch, decoder.running) == (0, running)
+
+
+def test_a_second_open_is_no_transition() -> None:
+    with pytest.raises(ProtocolError, match="open in state decoding"):
+        machine().receive(opening())
