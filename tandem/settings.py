@@ -87,6 +87,15 @@ class ServiceSettings(BaseSettings):
     call_key_file: Path | None = Field(
         default=None, description="File with the key that this service shows to those it calls."
     )
+    trace_endpoint: str | None = Field(
+        default=None,
+        min_length=1,
+        description="OTLP collector that traces of requests go to, as http://127.0.0.1:4317; needs"
+        " the extra 'tracing'.",
+    )
+    trace_sample: float = Field(
+        default=1.0, ge=0, le=1, description="Share of requests traced, of those that begin here."
+    )
     insecure: bool = Field(
         default=False, description="Serve and call without TLS and keys where none are given."
     )

@@ -8,11 +8,14 @@ from services.aggregator.servicer import AggregatorServicer
 from tandem.rpc.access import client_access
 from tandem.rpc.process import run_service
 from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import open_tracing
 
 
 def build(settings: AggregatorSettings, metrics: Metrics) -> AggregatorServicer:
-    """The servicer with what it shows to the drafter."""
-    return AggregatorServicer(settings, metrics, client_access(settings))
+    """The servicer with what it shows to the drafter, and its traces."""
+    access = client_access(settings)
+    tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "aggregator")
+    return AggregatorServicer(settings, metrics, access, tracing)
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from tandem.rpc.generation import (
 from tandem.rpc.status import Rejected, advised, details_of, refused_below, status_of
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import OTHER, MethodSeries, Metrics
+from tandem.telemetry.tracing import NO_TRACING, Headers, Span, Tracing
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.common.v1 import generation_pb2
 from tandem_api.drafter.v1 import drafter_pb2, drafter_pb2_grpc
@@ -43,10 +44,15 @@ class Requests:
     """Serves requests through one drafter; used on the event loop only."""
 
     def __init__(
-        self, settings: AggregatorSettings, metrics: Metrics, access: ClientAccess
+        self,
+        settings: AggregatorSettings,
+        metrics: Metrics,
+        access: ClientAccess,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         self._settings = settings
         self._metrics = metrics
+        self._tracing = tracing
         self._slots = Slots(settings.max_running, settings.max_waiting)
         self._connection = Connection(settings.drafter, settings.max_message_bytes, access)
         self._leaving = False
@@ -66,6 +72,7 @@ class Requests:
 
     async def close(self) -> None:
         await self._connection.close()
+        await asyncio.to_thread(self._tracing.close)
 
     async def describe(self, timeout_s: float = DESCRIBE_TIMEOUT_S) -> pb.DescribeResponse:
         """What the suite can do. Raises Rejected with the status."""
@@ -100,10 +107,12 @@ class Requests:
         start: generation_pb2.Generation,
         timeout_s: float | None = None,
         cancel: Callable[[], Awaitable[None]] | None = None,
+        headers: Headers | None = None,
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """What the caller is told, once there is a slot; closing the generator cancels the request.
 
         A `cancel` that returns ends the answer with a summary; what it raises ends the request.
+        `headers`, the caller's, may name the trace that the request is part of.
         """
         arrived_s, limit_s = time.monotonic(), self._settings.request_timeout_s
         ends_s = arrived_s + min(timeout_s or limit_s, limit_s)
@@ -113,13 +122,16 @@ class Requests:
         status = "CANCELLED"
         try:
             request_from_proto(start)
+            timing = _Timing(series, arrived_s)
             waits = series.requests_waiting.track_inprogress()
-            async with self._slots.slot(waits, ends_s - arrived_s):
-                with series.requests_running.track_inprogress():
-                    relay = self._relay(start, ends_s, cancel, _Timing(series, arrived_s))
-                    async with aclosing(relay) as answers:
-                        async for answer in answers:
-                            yield answer
+            with self._tracing.span("request", headers, preset=_label(start.preset)) as span:
+                async with self._slots.slot(waits, ends_s - arrived_s):
+                    span.record("wait for a slot", timing.elapsed_s())
+                    with series.requests_running.track_inprogress():
+                        relay = self._relay(start, ends_s, cancel, timing, span)
+                        async with aclosing(relay) as answers:
+                            async for answer in answers:
+                                yield answer
             status = "OK"
         except TimeoutError:
             status = grpc.StatusCode.DEADLINE_EXCEEDED.name
@@ -137,11 +149,13 @@ class Requests:
         ends_s: float,
         cancel: Callable[[], Awaitable[None]] | None,
         timing: _Timing,
+        span: Span,
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """Pass the request to the drafter and its answer back; leaving cancels both."""
         async with self._connection.channel() as channel:
             drafter = drafter_pb2_grpc.DrafterServiceStub(channel)
-            call = drafter.Generate(timeout=max(0.0, ends_s - time.monotonic()))
+            timeout_s = max(0.0, ends_s - time.monotonic())
+            call = drafter.Generate(timeout=timeout_s, metadata=span.headers())
             cancelling = None if cancel is None else asyncio.create_task(_pass_cancel(cancel, call))
             with ExitStack() as naming:
                 try:
@@ -158,6 +172,7 @@ class Requests:
                     if cancelling is not None:
                         cancelling.cancel()
                         await _raise_fault(cancelling)
+                    span.note(tokens=timing.tokens)
                     log.info("request ended", tokens=timing.tokens, duration_s=timing.elapsed_s())
 
 

@@ -17,6 +17,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.status import errors_as_status
 from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 
@@ -29,10 +30,14 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
     full_name = pb.DESCRIPTOR.services_by_name["AggregatorService"].full_name
 
     def __init__(
-        self, settings: AggregatorSettings, metrics: Metrics, access: ClientAccess | None = None
+        self,
+        settings: AggregatorSettings,
+        metrics: Metrics,
+        access: ClientAccess | None = None,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         """`access` is what the drafter is shown; without it the connection to it is plain."""
-        self.requests = Requests(settings, metrics, access or ClientAccess())
+        self.requests = Requests(settings, metrics, access or ClientAccess(), tracing)
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_AggregatorServiceServicer_to_server(self, server)
@@ -64,7 +69,10 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
             if not isinstance(first, pb.GenerateRequest) or not first.HasField("start"):
                 raise InvalidArgument("start", "must be the first message of a stream")
             answers = self.requests.answers(
-                first.start, context.time_remaining(), lambda: _cancelled(context)
+                first.start,
+                context.time_remaining(),
+                lambda: _cancelled(context),
+                context.invocation_metadata(),
             )
             async with aclosing(answers):
                 async for answer in answers:

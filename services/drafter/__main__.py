@@ -12,11 +12,13 @@ from tandem.protocol.liveness import LivenessTimes
 from tandem.rpc.access import client_access
 from tandem.rpc.process import run_service
 from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import open_tracing
 
 
 def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     """The servicer with its engine and tokenizer loaded."""
     access = client_access(settings)  # refused without waiting for torch
+    tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "drafter")
     # Here, so that bad settings are refused without waiting for torch.
     from tandem.engine.load import model_hash
 
@@ -47,6 +49,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         metrics,
         access,
         documents,
+        tracing,
     )
 
 

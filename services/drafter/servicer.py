@@ -39,6 +39,7 @@ from tandem.rpc.status import Rejected, details_of, errors_as_status, refused_be
 from tandem.rpc.verifier_stream import Traffic, VerifierStream
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
 from tandem_api.common.v1 import generation_pb2, sampling_pb2
 from tandem_api.drafter.v1 import drafter_pb2 as pb
 from tandem_api.drafter.v1 import drafter_pb2_grpc as pb_grpc
@@ -83,6 +84,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         metrics: Metrics,
         access: ClientAccess | None = None,
         documents: Documents | None = None,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         """`access` is what the verifier is shown; without it the connection to it is plain."""
         self._engine = engine
@@ -90,6 +92,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._verifier = verifier
         self._limits = limits
         self._metrics = metrics
+        self._tracing = tracing
         self._admission = Admission(limits.max_sessions, limits.kv_budget_bytes)
         series = metrics.engine(engine.model_name)
         self._thread = EngineThread(engine, "drafter-engine", series.passed)
@@ -123,6 +126,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         await self._connection.close()
         await self._decoding.close()
         await asyncio.to_thread(self._thread.stop)
+        await asyncio.to_thread(self._tracing.close)
 
     async def Describe(  # noqa: N802  # the RPC's name
         self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -175,8 +179,15 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         with (
             self._admission.reserve(held * self._engine.kv_bytes_per_token),
             log_context(session=f"{edge_request.session:08x}", preset=request.preset),
+            self._tracing.span(
+                "generate",
+                context.invocation_metadata(),
+                session=f"{edge_request.session:08x}",
+                preset=request.preset,
+                prompt_tokens=len(edge_request.prompt_ids),
+            ) as span,
         ):
-            await self._serve(context, request, edge_request, images, capacity)
+            await self._serve(context, request, edge_request, images, capacity, span)
 
     async def _serve(
         self,
@@ -185,6 +196,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         edge_request: EdgeRequest,
         images: ImagePrompt,
         capacity: int,
+        span: Span,
     ) -> None:
         await context.write(
             pb.GenerateResponse(
@@ -207,10 +219,11 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 machine,
                 self._thread,
                 kv,
-                self._stream_opener(context, edge_request, traffic),
+                self._stream_opener(context, edge_request, traffic, span),
                 traffic,
                 self._farewells,
                 self._why_silent,
+                span,
             )
             await self._relay(context, session, text)
         self._count(request, machine, traffic)
@@ -268,7 +281,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             return tuple(self._tokenizer.chat(messages, len(request.images)))
         return tuple(item for item in request.prompt if isinstance(item, int))
 
-    def _stream_opener(self, context: Context, request: EdgeRequest, traffic: Traffic) -> Any:
+    def _stream_opener(
+        self, context: Context, request: EdgeRequest, traffic: Traffic, span: Span
+    ) -> Any:
         def open_stream(on_frame: Any, on_end: Any) -> VerifierStream:
             return VerifierStream(
                 self._connection,
@@ -277,6 +292,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 on_frame,
                 on_end,
                 deadline_s=context.time_remaining() or MAX_REQUEST_S,
+                headers=span.headers(),
             )
 
         return open_stream

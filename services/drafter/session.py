@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import grpc
 
 from services.drafter.draft_works import DraftsReady, DraftWorks
+from services.drafter.round_spans import RoundSpans
 from tandem.core.errors import InvalidArgument, ProtocolError, Unavailable
 from tandem.core.stopping import FinishReason
 from tandem.engine.base import Session
@@ -34,6 +35,7 @@ from tandem.protocol.prefixes import PrefixMismatch
 from tandem.rpc.status import Rejected, refused_below
 from tandem.rpc.verifier_stream import FATAL, STATUS_LOST, Traffic, VerifierStream, end_status
 from tandem.telemetry.logging import get_logger
+from tandem.telemetry.tracing import Span
 
 log = get_logger(__name__)
 
@@ -96,6 +98,7 @@ class DrafterSession:
         traffic: Traffic,
         farewells: set[asyncio.Task[None]],
         why_silent: Callable[[], Awaitable[str]],
+        span: Span,
     ) -> None:
         """`farewells` holds the closing of streams, which may outlast the session; `why_silent` is
         asked when the cloud was given up and nothing it said tells why."""
@@ -109,6 +112,7 @@ class DrafterSession:
         self._stream: VerifierStream | None = None
         self._farewells = farewells
         self._why_silent = why_silent
+        self._rounds = RoundSpans(span)
         self._commits: list[Commit] = []
         self._finish: Finish | None = None
         self._ended = False
@@ -187,6 +191,7 @@ class DrafterSession:
     def _receive(self, message: CloudMessage) -> None:
         if isinstance(message, Opened):
             self._admitted = self._opened = True
+        self._rounds.heard(message)
         try:
             self._apply(self.machine.receive(message, time.monotonic()))
         except (PrefixMismatch, ProtocolError, InvalidArgument) as error:
@@ -233,6 +238,7 @@ class DrafterSession:
     def _pump(self) -> None:
         """Start the draft work that is due."""
         while (work := self.machine.work(time.monotonic())) is not None:
+            self._rounds.drafting()
             self._works.start(work)
 
     def _apply(self, outputs: list[EdgeOutput]) -> None:

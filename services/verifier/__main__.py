@@ -9,6 +9,7 @@ from tandem.engine.document_files import open_document_files
 from tandem.engine.paced import PacedEngine
 from tandem.rpc.process import run_service
 from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import open_tracing
 
 
 def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
@@ -16,6 +17,7 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
     # Here, so that bad settings are refused without waiting for torch.
     from tandem.engine.load import find_tokenizer, load_engine, model_hash
 
+    tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "verifier")
     paced = settings.pace_first_s > 0 or settings.pace_further_s > 0
     engine = load_engine(
         settings.model,
@@ -43,6 +45,7 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         settings.device,
         settings.dtype,
         documents,
+        tracing,
     )
 
 

@@ -27,6 +27,7 @@ from tandem.rpc.decoding_service import DecodingServicer
 from tandem.rpc.status import errors_as_status
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import OTHER, Metrics
+from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
 
@@ -56,11 +57,13 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         device: str = "cpu",
         dtype: str = "float32",
         documents: Documents | None = None,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         self._engine = engine
         self._open_timeout_s = limits.open_timeout_s
         self._admission = Admission(limits.max_sessions, limits.kv_budget_bytes)
         self._metrics = metrics
+        self._tracing = tracing
         series = metrics.engine(engine.model_name)
         self._thread = EngineThread(engine, "verifier-engine", series.passed)
         series.kv_budget_bytes.set(limits.kv_budget_bytes)
@@ -99,6 +102,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
     async def close(self) -> None:
         await self._decoding.close()
         await asyncio.to_thread(self._thread.stop)
+        await asyncio.to_thread(self._tracing.close)
 
     async def Describe(  # noqa: N802  # the RPC's name
         self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -140,8 +144,15 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         with (
             self._admission.reserve(kv_bytes),
             log_context(session=f"{opening.session:08x}", preset=_label(opening)),
+            self._tracing.span(
+                "verify session",
+                context.invocation_metadata(),
+                session=f"{opening.session:08x}",
+                preset=_label(opening),
+                prompt_tokens=len(opening.prompt_ids),
+            ) as span,
         ):
-            await self._serve(opening, machine, images, codec, context, read, capacity)
+            await self._serve(opening, machine, images, codec, context, read, capacity, span)
 
     async def _serve(
         self,
@@ -152,19 +163,21 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         context: Context,
         read: Any,
         capacity: int,
+        span: Span,
     ) -> None:
         series = self._metrics.method(_label(opening), self._engine.model_name)
 
         async def begin(kv: Session) -> None:
             await images.show(self._thread, kv, opening.prompt_ids)
 
-        session = VerifierSession(machine, codec, self._thread, context, series, begin)
+        session = VerifierSession(machine, codec, self._thread, context, series, begin, span)
         self._sessions.add(session)
         log.info("session opened", prompt_tokens=len(opening.prompt_ids), capacity=capacity)
         try:
             await session.run(read, capacity)
         finally:
             self._sessions.discard(session)
+            span.note(target_passes=machine.target_passes)
             log.info("session closed", target_passes=machine.target_passes)
 
 

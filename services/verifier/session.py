@@ -22,6 +22,7 @@ from tandem.protocol.messages import CloudMessage, EarlyVerdict, Work
 from tandem.protocol.verify_work import VerifyWork
 from tandem.rpc.convert_verifier import CloudCodec
 from tandem.telemetry.metrics import MethodSeries
+from tandem.telemetry.tracing import Span
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 Context = grpc.aio.ServicerContext[pb.VerifyRequest, pb.VerifyResponse]
@@ -38,6 +39,7 @@ class VerifierSession:
         context: Context,
         series: MethodSeries,
         begin: Callable[[Session], Awaitable[None]],
+        span: Span,
     ) -> None:
         """`begin` is awaited with the fresh KV session, before its first pass."""
         self._machine = machine
@@ -46,6 +48,7 @@ class VerifierSession:
         self._context = context
         self._series = series
         self._begin = begin
+        self._span = span
         self._wake = asyncio.Event()
         self._early = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -127,6 +130,13 @@ class VerifierSession:
             )
             await self._send(answers)
             self._series.verify_step.observe(cost.model_s)
+            self._span.record(
+                "verify pass",
+                cost.queue_s + cost.model_s,
+                queue_s=cost.queue_s,
+                verify_s=cost.model_s,
+                batch_size=cost.batch_size,
+            )
 
     def _early_listener(self, work: VerifyWork) -> Callable[[EarlyVerdict], None]:
         """What the engine thread calls with each early verdict of `work`, as the pass runs."""

@@ -59,7 +59,9 @@ class VerifierStream:
         on_frame: Callable[[CloudMessage], None],
         on_end: Callable[[BaseException | None], None],
         deadline_s: float,
+        headers: tuple[tuple[str, str], ...] | None = None,
     ) -> None:
+        """`headers` is metadata for the cloud: the trace that this stream is part of."""
         self._codec = codec
         self._traffic = traffic
         self._on_frame = on_frame
@@ -68,7 +70,7 @@ class VerifierStream:
         self._connection = connection
         self._channel = connection.acquire()
         stub = pb_grpc.VerifierServiceStub(self._channel)
-        self._call = stub.Verify(timeout=deadline_s, wait_for_ready=True)
+        self._call = stub.Verify(timeout=deadline_s, wait_for_ready=True, metadata=headers)
         self._tasks = (
             asyncio.create_task(self._write()),
             asyncio.create_task(self._read()),

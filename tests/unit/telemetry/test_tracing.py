@@ -1,0 +1,54 @@
+"""Tracing that is off, and tracing that cannot be on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tandem.telemetry.tracing import NO_TRACING, TracingUnavailable, open_tracing
+
+
+def test_it_is_off_without_an_endpoint() -> None:
+    assert open_tracing(None, 1.0, "drafter") is NO_TRACING
+    with NO_TRACING.span("generate", (("traceparent", "x"),), preset="dsd") as span:
+        span.record("draft round", 0.1, accepted=3)
+        span.note(tokens=4)
+        assert span.headers() is None
+        with NO_TRACING.span("another") as other:
+            assert other is span
+    NO_TRACING.close()
+
+
+@pytest.mark.parametrize("endpoint", ["collector:4317", "ftp://a:1", ""])
+def test_an_endpoint_that_is_none_is_named(endpoint: str) -> None:
+    with pytest.raises(TracingUnavailable, match="TANDEM_TRACE_ENDPOINT: must be http://HOST:PORT"):
+        open_tracing(endpoint, 1.0, "drafter")
+
+
+PROGRAM = """
+import sys
+if {without}:
+    sys.modules["opentelemetry"] = None
+from tandem.telemetry.tracing import TracingUnavailable, open_tracing
+import services.drafter.servicer
+assert not any(name.startswith("opentelemetry.") for name in sys.modules)
+try:
+    tracing = open_tracing("http://127.0.0.1:1", 1.0, "drafter")
+    with tracing.span("generate") as span:
+        print(span.headers()[0][0])
+    tracing.close()
+except TracingUnavailable as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("without", "words"), [(False, "traceparent"), (True, "install the extra 'tracing'")]
+)
+def test_nothing_is_imported_until_it_is_wanted(without: bool, words: str) -> None:
+    """And a collector that does not answer holds nobody up."""
+    program = [sys.executable, "-c", PROGRAM.format(without=without)]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, words in ended.stdout) == (0, True), ended.stderr
