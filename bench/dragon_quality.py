@@ -88,10 +88,11 @@ def run(report: Report, models: Models, peps: Path) -> None:
     tokens = len(windows) * (len(windows[0].token_ids) - QUERY_TOKENS)
     rows = [_row(*key, values, tokens, report.seed) for key, values in nats.items()]
     report.add("Held-out PEPs, documents of 64 tokens a side", COLUMNS, rows)
-    report.goals += _goals(rows, max(counts))
+    report.goals += _goals(rows, counts)
     report.notes += [
         "dragon stands for drdg-tw, dragon-coupled and every placement: one law, other times.",
         "Laws are whole here; the preset dragon cuts them to 64 tokens before the draw.",
+        "The demo pair hardly uses documents: it was not trained on texts with documents before.",
         "drdg-sw draws one side's whole answer: perplexity is that of the mixture of sequences.",
     ]
 
@@ -185,27 +186,23 @@ def _row(
     )
 
 
-def _goals(rows: Sequence[Row], most: int) -> list[Goal]:
-    """The claim: both sides together predict better than either alone, with the same model."""
+def _goals(rows: Sequence[Row], counts: Sequence[int]) -> list[Goal]:
+    """The claim: both sides together predict better than the better of them alone, with the same
+    model; and no worse than all documents in one context, and than none."""
     found = {
         (row["preset"], row["documents"]): row["perplexity"]
         for row in rows
         if row["device_model"] == "target" and row["relevance"] in ("even", "-")
     }
-    return [
-        Goal(
-            f"perplexity of dragon over {other}, {count} documents a side",
-            found["dragon", most] / found[other, count],
-            1.0,
-            "at most",
-        )
-        for other, count in (
-            ("crcg-device", most),
-            ("crcg-cloud", most),
-            ("context-all", most),
-            ("crcg-device", 0),
-        )
-    ]
+    goals = []
+    for count in (count for count in counts if count):
+        alone = min(found["crcg-device", count], found["crcg-cloud", count])
+        name = f"perplexity of dragon over the better side alone, {count} documents a side"
+        goals.append(Goal(name, found["dragon", count] / alone, 1.0, "at most"))
+    for other, count in (("context-all", max(counts)), ("crcg-cloud", 0)):
+        name = f"perplexity of dragon over {other}, {count} documents a side"
+        goals.append(Goal(name, found["dragon", max(counts)] / found[other, count], 1.0, "at most"))
+    return goals
 
 
 def draw(report: Report, folder: Path) -> None:

@@ -33,6 +33,8 @@ EXPERIMENTS = {
     "exits": "Early exits: their cost to the verifier, miss rates by number and queue order.",
     "methods": "Every preset over hardware and links in virtual time; --real adds processes.",
     "retriever": "What titles of PEPs find, search over many vectors, ingest, killed writers.",
+    "dragon-latency": "Seconds a token of two-sided answers over added latency (DRAGON Figure 6).",
+    "dragon-ttft": "Time to the first token of two-sided answers (DRAGON Figure 7).",
     "dragon-quality": "Perplexity of held-out text with documents on two sides (DRAGON Figure 5).",
     "cuts": "Text of answers whose link is cut in the middle, against uncut runs.",
 }
@@ -48,6 +50,8 @@ _MODULES = {
     "exits": "bench.exits",
     "methods": "bench.methods",
     "retriever": "bench.retriever",
+    "dragon-latency": "bench.dragon_latency",
+    "dragon-ttft": "bench.dragon_ttft",
     "dragon-quality": "bench.dragon_quality",
     "cuts": "bench.cuts",
 }
@@ -130,6 +134,8 @@ _OWN_OPTIONS = {
         click.option("--real", is_flag=True, help="Run a part of the grid as real processes too."),
     ),
     "retriever": (_PEPS,),
+    "dragon-latency": (_PEPS,),
+    "dragon-ttft": (_PEPS,),
     "dragon-quality": (_PEPS,),
 }
 

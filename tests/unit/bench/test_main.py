@@ -26,6 +26,8 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         "bias",
         "retriever",
         "dragon-quality",
+        "dragon-latency",
+        "dragon-ttft",
     }
     for name in EXPERIMENTS:
         result = CliRunner().invoke(bench, [name, "--help"])
