@@ -15,7 +15,7 @@ import grpc
 from tandem.core.access_keys import KeyRing, check_key, parse_keys
 from tandem.core.errors import InvalidArgument
 from tandem.rpc.reloaded import BadFile, Reloaded, read_file
-from tandem.telemetry.logging import get_logger
+from tandem.telemetry.logging import get_logger, name_in_log
 
 log = get_logger(__name__)
 
@@ -78,7 +78,9 @@ class KeyGuard(grpc.aio.ServerInterceptor):
         if method.startswith(OPEN_SERVICE):
             return await continuation(handler_call_details)
         key = shown_key(handler_call_details.invocation_metadata or ())
-        if key is not None and self._keys.current().holder(key) is not None:
+        holder = None if key is None else self._keys.current().holder(key)
+        if holder is not None:
+            name_in_log(caller=holder)  # grpc.aio runs the handler in this task
             return await continuation(handler_call_details)
         return _refusal(_MISSING if key is None else _UNKNOWN, method)
 

@@ -57,6 +57,11 @@ def log_context(**fields: object) -> Iterator[None]:
         _context.set(outer)
 
 
+def name_in_log(**fields: object) -> None:
+    """As `log_context`, for what is left of this task."""
+    _context.set(MappingProxyType({**_context.get(), **fields}))
+
+
 def configure_logging(
     level: str = "info", stream: TextIO | None = None, form: Form = "auto"
 ) -> None:

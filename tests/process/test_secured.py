@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner, Result
 
 from tandem.cli import main
-from tests.process.service_process import ServiceProcess, free_port
+from tests.process.service_process import ROOT, ServiceProcess, free_port
 from tests.rpc.health import health_of
 
 
@@ -45,6 +45,7 @@ def test_a_secured_retriever_serves_callers_that_are_known(tmp_path: Path) -> No
         found = run("search", "quokkas", "--json", *known)
         assert found.exit_code == 0, found.stderr
         assert len(json.loads(found.stdout)["hits"]) == 1
+        assert run("search", "quokkas", "--rerank", *known).exit_code == 2
         refusals = [
             (("--endpoint", address), "if the server demands TLS"),
             ((*known[:-2],), "authorization: Bearer KEY"),
@@ -62,15 +63,23 @@ def test_a_secured_retriever_serves_callers_that_are_known(tmp_path: Path) -> No
         process.signal(signal.SIGTERM)
         assert process.ended() == 0
         assert (certs / "cloud.call-key").read_text().strip() not in process.log()
+        entries = [json.loads(line) for line in process.log().splitlines()]
+        (refused_search,) = [entry for entry in entries if entry["event"] == "rpc refused"]
+        assert refused_search["caller"] == "cloud"
 
 
-@pytest.mark.parametrize("name", ["verifier", "drafter", "aggregator", "retriever"])
-def test_a_service_that_is_told_nothing_does_not_start(name: str) -> None:
-    with ServiceProcess(f"services.{name}", "--port", "0", secured=True) as process:
-        assert process.ended() == 2
-        assert process.log().startswith("error: TANDEM_TLS_CERTIFICATE: must be set")
-        assert "TANDEM_INSECURE=true" in process.log()
-        assert process.log().count("\n") == 1
+def test_a_service_that_is_told_nothing_does_not_start() -> None:
+    services = sorted(path.parent.name for path in (ROOT / "services").glob("*/__main__.py"))
+    with ExitStack() as stack:
+        for process in [
+            stack.enter_context(ServiceProcess(f"services.{name}", "--port", "0", secured=True))
+            for name in services
+        ]:
+            assert process.ended() == 2
+            assert process.log().startswith("error: TANDEM_TLS_CERTIFICATE: must be set")
+            assert "TANDEM_INSECURE=true" in process.log()
+            assert process.log().count("\n") == 1
+    assert len(services) >= 4
 
 
 def test_a_command_calls_beyond_this_machine_over_tls_or_is_told_not_to(tmp_path: Path) -> None:

@@ -151,6 +151,25 @@ async def test_an_authority_is_replaced_without_dropping_a_stream(credentials: C
         assert undisturbed(await suite.client.generate(request()))
 
 
+async def test_a_verifier_that_is_replaced_is_resumed_over_tls(credentials: Credentials) -> None:
+    """Its successor has the port, another certificate and the same authority."""
+    async with secured_suite(credentials) as suite:
+        alone = await suite.client.generate(request("dssd"))
+        generation = await begun(suite.client, "dssd")
+        await suite.verifier.drain(0.0)
+        metrics = Metrics(new_registry(), "cloud")
+        successor = await started(
+            VerifierServicer(target_engine(), VerifierLimits(), metrics),
+            suite.verifier.port,
+            credentials.server(credentials.issue("successor")),
+        )
+        done = await generation
+        await successor.drain(0.0)
+    assert done.summary is not None
+    assert done.summary.resumes
+    assert done.token_ids == alone.token_ids
+
+
 async def test_keys_come_and_go_without_dropping_a_stream(credentials: Credentials) -> None:
     async with secured_suite(credentials) as suite:
         other = credentials.client(key=OTHER_KEY)

@@ -35,6 +35,7 @@ from tests.rpc.credentials import (
 from tests.rpc.scripted_suite import VOCABULARY, draft_engine, started, target_engine
 from tests.rpc.secured_services import ending, secured_services
 
+ROOT = Path(__file__).resolve().parents[2]
 HEALTH = "/grpc.health.v1.Health/Check"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 NOT_ACCEPTED = "shows no certificate, an expired one or one of another authority"
@@ -87,6 +88,7 @@ async def test_no_route_is_open_but_health(credentials: Credentials, tmp_path: P
     async with secured_services(tmp_path, credentials.server()) as services:
         assert {running.service.full_name for running in services.values()} <= set(described)
         assert served(services) <= set(routes)
+        assert set(services) == {path.parent.name for path in ROOT.glob("services/*/__main__.py")}
         for name, running in services.items():
             for route in routes:
                 refusal = await ending(running.target, route, no_key)
