@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, get_args
 
+import grpc
 import pytest
 import yaml
 
@@ -12,9 +13,12 @@ from services.aggregator.config import AggregatorSettings
 from services.drafter.config import DrafterSettings
 from services.retriever.config import RetrieverSettings
 from services.verifier.config import VerifierSettings
+from tandem.telemetry.metrics import Side
+from tandem.telemetry.side_decisions import MOVE, STAY, UNMEASURED
 from tests.deploy_static.programs import REPOSITORY, output
 from tests.deploy_static.series import complaints, exported
 from tools.observability.dashboards import DASHBOARDS
+from tools.observability.queries import substituted
 
 FOLDER = REPOSITORY / "deploy" / "prometheus" / "rules"
 FILES = sorted(FOLDER.glob("*.yml"))
@@ -74,6 +78,19 @@ def test_runbooks_name_settings_and_panels_that_exist() -> None:
         runbook = alert["annotations"]["runbook"]
         assert set(re.findall(r"TANDEM_[A-Z_]+", runbook)) <= settings, alert["alert"]
         assert set(re.findall(r'"([^"]+)"', runbook)) <= titles, alert["alert"]
+
+
+def test_labels_are_matched_with_values_that_the_code_gives_them() -> None:
+    known = {
+        "status": {code.name for code in grpc.StatusCode},
+        "reason": {MOVE, STAY, UNMEASURED},
+        "side": set(get_args(Side)),
+    }
+    boards = [query for board in DASHBOARDS for query in substituted(board)]
+    for expression in (*boards, *(rule["expr"] for rule in rules())):
+        for label, values in re.findall(r'(\w+)(?:=|!=|=~|!~)"([\w|]+)"', expression):
+            assert label in known, expression
+            assert set(values.split("|")) <= known[label], expression
 
 
 def _recorded() -> dict[str, frozenset[str]]:

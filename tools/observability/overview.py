@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Histogram
 
+from tandem.telemetry.metrics import HttpSeries as Http
 from tandem.telemetry.metrics import MethodSeries as Method
 from tandem.telemetry.metrics import Metric
 from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
@@ -123,6 +124,14 @@ OVERVIEW = Dashboard(
                         Query(total(Method.requests_running, "", OWN), "running"),
                         Query(total(Method.requests_waiting, "", OWN), "waiting"),
                     ),
+                ),
+                Panel(
+                    "HTTP answers",
+                    "Answers of the OpenAI-compatible API by route and code. 429 is refused for "
+                    "lack of room, 5xx a failure of the suite.",
+                    "reqps",
+                    (Query(rate(Http.requests, "route, code", {}), "{{code}} {{route}}"),),
+                    width=24,
                 ),
             ),
         ),
