@@ -19,4 +19,4 @@ def build(settings: AggregatorSettings, metrics: Metrics) -> AggregatorServicer:
 
 
 if __name__ == "__main__":
-    run_service(AggregatorSettings, build, side="device", beside=http_door)
+    run_service(AggregatorSettings, build, side=lambda settings: settings.side, beside=http_door)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -21,6 +22,26 @@ class AggregatorSettings(ServiceSettings):
     )
     drafter: str = Field(
         default="127.0.0.1:50052", min_length=1, description="Address of the drafter."
+    )
+    side: Literal["device", "cloud"] = Field(
+        default="device", description="Where this aggregator runs; the device's serves callers."
+    )
+    decoder: str = Field(
+        default="",
+        description="Address of this side's decoder, for answers from documents on two sides: the"
+        " drafter at the device (the default), the verifier in the cloud.",
+    )
+    retriever: str = Field(
+        default="", description="Address of this side's retriever; none: it has no documents."
+    )
+    cloud: str = Field(
+        default="", description="Device: address of the cloud's aggregator, for the same answers."
+    )
+    documents: int = Field(
+        default=2, ge=1, le=32, description="Documents of each side, where a request says nothing."
+    )
+    give_up_after_s: float = Field(
+        default=10.0, gt=0, description="A cloud lost for so long is given up, by policy."
     )
     max_running: int = Field(default=16, ge=1, description="Requests served at once.")
     max_waiting: int = Field(default=64, ge=0, description="Requests that may wait for a slot.")

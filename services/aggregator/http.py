@@ -29,7 +29,7 @@ async def http_door(
 ) -> AsyncIterator[str]:
     """Serves HTTP inside, if the settings say so; gives the line that says where. Raises
     SettingsError or PortInUse."""
-    if not settings.http:
+    if not settings.http or settings.side != "device":
         yield ""
         return
     app = make_app(aggregator.requests, metrics, gateway_settings(settings))

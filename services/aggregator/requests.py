@@ -15,8 +15,10 @@ from typing import Any
 import grpc
 
 from services.aggregator.config import AggregatorSettings
+from services.aggregator.device_side import DeviceSide
 from services.aggregator.slots import Slots
 from tandem.core.errors import Unavailable
+from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
 from tandem.policy.presets import PRESETS
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.aggregator_client import Generated
@@ -55,6 +57,7 @@ class Requests:
         self._tracing = tracing
         self._slots = Slots(settings.max_running, settings.max_waiting)
         self._connection = Connection(settings.drafter, settings.max_message_bytes, access)
+        self._two_sides = DeviceSide(settings, metrics, access)
         self._leaving = False
 
     @property
@@ -71,6 +74,7 @@ class Requests:
         self._leaving = True
 
     async def close(self) -> None:
+        await self._two_sides.close()
         await self._connection.close()
         await asyncio.to_thread(self._tracing.close)
 
@@ -84,7 +88,9 @@ class Requests:
         except grpc.aio.AioRpcError as error:
             raise refused_below(error.code(), details_of(error)) from None
         answer = pb.DescribeResponse(
-            draft=described.draft, cloud_error=described.cloud_error, presets=described.presets
+            draft=described.draft,
+            cloud_error=described.cloud_error,
+            presets=[*described.presets, *AGGREGATION_PRESETS],
         )
         if described.HasField("target"):
             answer.target.CopyFrom(described.target)
@@ -121,14 +127,17 @@ class Requests:
         series = self._metrics.method(_label(start.preset), "suite")
         status = "CANCELLED"
         try:
-            request_from_proto(start)
+            request = request_from_proto(start)
             timing = _Timing(series, arrived_s)
             waits = series.requests_waiting.track_inprogress()
             with self._tracing.span("request", headers, preset=_label(start.preset)) as span:
                 async with self._slots.slot(waits, ends_s - arrived_s):
                     span.record("wait for a slot", timing.elapsed_s())
                     with series.requests_running.track_inprogress():
-                        relay = self._relay(start, ends_s, cancel, timing, span)
+                        if request.from_two_sides:
+                            relay = self._from_two_sides(request, ends_s, cancel, timing)
+                        else:
+                            relay = self._relay(start, ends_s, cancel, timing, span)
                         async with aclosing(relay) as answers:
                             async for answer in answers:
                                 yield answer
@@ -142,6 +151,20 @@ class Requests:
             raise
         finally:
             series.request_ended(status)
+
+    async def _from_two_sides(
+        self,
+        request: GenerationRequest,
+        ends_s: float,
+        cancel: Callable[[], Awaitable[None]] | None,
+        timing: _Timing,
+    ) -> AsyncGenerator[pb.GenerateResponse]:
+        """This side's part of an answer from documents on two sides."""
+        timeout_s = max(0.0, ends_s - time.monotonic())
+        async with aclosing(self._two_sides.answers(request, timeout_s, cancel)) as answers:
+            async for answer in answers:
+                timing.observe(answer)
+                yield answer
 
     async def _relay(
         self,
@@ -189,7 +212,7 @@ class _Timing:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._arrived_s
 
-    def observe(self, answer: drafter_pb2.GenerateResponse) -> None:
+    def observe(self, answer: drafter_pb2.GenerateResponse | pb.GenerateResponse) -> None:
         now = time.monotonic()
         if answer.HasField("committed") and answer.committed.token_ids:
             if self._first_s is None:
@@ -210,7 +233,7 @@ class _Timing:
 def _label(preset: str) -> str:
     """The preset that a request names, where it is one of ours."""
     preset = preset or DEFAULT_PRESET
-    return preset if preset in PRESETS else OTHER
+    return preset if preset in PRESETS or preset in AGGREGATION_PRESETS else OTHER
 
 
 async def _drafter_answers(call: Any) -> AsyncIterator[drafter_pb2.GenerateResponse]:

@@ -11,6 +11,9 @@ from typing import Any
 
 import grpc
 
+from services.aggregator.cloud_session import Context as CollaborationContext
+from services.aggregator.cloud_session import wrong_side
+from services.aggregator.cloud_side import CloudSide
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.requests import Requests
 from tandem.core.errors import InvalidArgument
@@ -37,21 +40,26 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
         tracing: Tracing = NO_TRACING,
     ) -> None:
         """`access` is what the drafter is shown; without it the connection to it is plain."""
-        self.requests = Requests(settings, metrics, access or ClientAccess(), tracing)
+        access = access or ClientAccess()
+        self._side = settings.side
+        self.requests = Requests(settings, metrics, access, tracing)
+        self._collaborations = CloudSide(settings, metrics, access)
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_AggregatorServiceServicer_to_server(self, server)
 
     @property
     def open_requests(self) -> int:
-        return self.requests.open_requests
+        return self.requests.open_requests + self._collaborations.open_requests
 
     def going_away(self, grace_s: float) -> None:
         """Requests under way run to their end within the grace; new ones are refused."""
         self.requests.going_away()
+        self._collaborations.going_away(grace_s)
 
     async def close(self) -> None:
         await self.requests.close()
+        await self._collaborations.close()
 
     async def Describe(  # noqa: N802  # the RPC's name
         self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -65,6 +73,8 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
         self, request_iterator: object, context: Context
     ) -> None:
         async with errors_as_status(context):
+            if self._side != "device":
+                raise wrong_side(self._side, "device")
             first = await context.read()
             if not isinstance(first, pb.GenerateRequest) or not first.HasField("start"):
                 raise InvalidArgument("start", "must be the first message of a stream")
@@ -77,6 +87,14 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
             async with aclosing(answers):
                 async for answer in answers:
                     await context.write(answer)
+
+    async def Collaborate(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: CollaborationContext
+    ) -> None:
+        async with errors_as_status(context):
+            if self._side != "cloud":
+                raise wrong_side(self._side, "cloud")
+            await self._collaborations.collaborate(context)
 
 
 async def _cancelled(context: Context) -> None:

@@ -17,7 +17,6 @@ from tandem.core.truncation import NO_TRUNCATION, Truncation
 
 MAX_AHEAD = 64
 MAX_TOP = 4096
-MAX_REWEIGH_EVERY = 4096
 MAX_VOCABULARY_SIZE = 2**31 - 1
 
 
@@ -120,8 +119,6 @@ class AggregationPreset:
     """Drafts that a side may decode past what is settled; 1: it waits for every token."""
     top: int = 16
     """At temperature 0: entries of a law that go with a draft at first."""
-    reweigh_every: int = 0
-    """Relevance is estimated anew every so many tokens; 0: never."""
 
     @property
     def lossy(self) -> bool:
@@ -140,14 +137,10 @@ class AggregationPreset:
             raise InvalidArgument("ahead", f"must be 1…{MAX_AHEAD}, is {self.ahead}")
         if not 1 <= self.top <= MAX_TOP:
             raise InvalidArgument("top", f"must be 1…{MAX_TOP}, is {self.top}")
-        if not 0 <= self.reweigh_every <= MAX_REWEIGH_EVERY:
-            raise InvalidArgument("reweigh_every", f"must be 0…{MAX_REWEIGH_EVERY}")
         if self.agreement is Agreement.AGGREGATOR and self.law.payload is LawPayload.NONE:
             raise InvalidArgument("law", "an aggregator needs the laws of the drafts")
         if self.travel is not Travel.NOTHING and self.sources is not Sources.BOTH:
             raise InvalidArgument("sources", "documents travel to be joined with the device's")
-        if self.reweigh_every and self.agreement is Agreement.ANSWER_COIN:
-            raise InvalidArgument("reweigh_every", "one coin for all cannot follow new weights")
 
 
 _IDS = LocalLaw(Draw.SHARED_NOISE, LawPayload.NONE)

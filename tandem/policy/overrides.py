@@ -10,17 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass, replace
 from enum import StrEnum
-from typing import Any, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from tandem.core.errors import InvalidArgument
+from tandem.policy.aggregation_presets import AggregationPreset
 from tandem.policy.presets import Preset
+
+Composed = TypeVar("Composed", Preset, AggregationPreset)
 
 MAX_OVERRIDES = 32
 MAX_OVERRIDE_CHARACTERS = 128
 _TRUTH = {"true": True, "on": True, "false": False, "off": False}
 
 
-def with_overrides(preset: Preset, overrides: Iterable[str]) -> Preset:
+def with_overrides(preset: Composed, overrides: Iterable[str]) -> Composed:
     """The preset with each `field=value` applied in order, not validated.
 
     Raises InvalidArgument naming `set` for an unknown field or a value that is none of its type.
@@ -33,12 +36,12 @@ def with_overrides(preset: Preset, overrides: Iterable[str]) -> Preset:
     return preset
 
 
-def field_names(preset: Preset) -> tuple[str, ...]:
+def field_names(preset: Preset | AggregationPreset) -> tuple[str, ...]:
     """Every field that can be set, by its full name."""
     return tuple(".".join(path) for path, _ in _leaves(preset))
 
 
-def _path(preset: Preset, name: str) -> tuple[str, ...]:
+def _path(preset: Preset | AggregationPreset, name: str) -> tuple[str, ...]:
     wanted = tuple(name.split("."))
     found = [path for path, _ in _leaves(preset) if path[-len(wanted) :] == wanted]
     if wanted in found:

@@ -49,16 +49,19 @@ class AtRandom:
 class ByDelay:
     """DRAGON §5.1: where tokens are expected sooner. While anything is not measured it stays.
 
-    `measured` gives what is known now; `decided` hears of every choice and what it was made from.
+    `measured` gives what is known now; `decided` hears of every choice and what it was made from,
+    `unmeasured` of one that was not made.
     """
 
     measured: Callable[[], BothSides | None]
     decided: Callable[[SideChoice, BothSides], None] = lambda choice, sides: None
+    unmeasured: Callable[[], None] = lambda: None
     hysteresis_s: float = HYSTERESIS_S
 
     def next_side(self, position: int, aggregating: Side) -> Side:
         sides = self.measured()
         if sides is None:
+            self.unmeasured()
             return aggregating
         choice = choose_side(sides, aggregating, self.hysteresis_s)
         self.decided(choice, sides)
@@ -66,7 +69,11 @@ class ByDelay:
 
 
 def placing_for(
-    placement: Placement, chance: Chance, measured: Callable[[], BothSides | None]
+    placement: Placement,
+    chance: Chance,
+    measured: Callable[[], BothSides | None] = lambda: None,
+    decided: Callable[[SideChoice, BothSides], None] = lambda choice, sides: None,
+    unmeasured: Callable[[], None] = lambda: None,
 ) -> Placing:
     """The chooser that a preset names."""
     match placement:
@@ -77,7 +84,7 @@ def placing_for(
         case Placement.RANDOM:
             return AtRandom(chance)
         case Placement.SCHEDULED:
-            return ByDelay(measured)
+            return ByDelay(measured, decided, unmeasured)
 
 
 def first_side(placement: Placement) -> Side:

@@ -96,6 +96,7 @@ class SideMachine:
         self._sending = DraftSending(request, self._own, self.committed)
         self._epoch = 0
         self._epoch_offset = 0
+        self._decoder_epoch = 0
         self._masses: dict[Side, float | None] = {side: log_mass, side.other: peer_log_mass}
         self._agreement: Agreement | None = None
         self._agree(first_side(request.preset.placement))
@@ -150,6 +151,7 @@ class SideMachine:
         """This side's decoder begins again from the committed text, and counts epochs anew."""
         self._own.clear()
         self._epoch_offset = self._epoch + 1
+        self._decoder_epoch = 0
 
     def lost(self, now: float) -> list[SideOutput]:
         """The device's stream broke or was found dead."""
@@ -201,6 +203,7 @@ class SideMachine:
         if self.phase is Phase.DONE:
             return []
         self._check_settled(draft.base, draft.prefix, draft.settled)
+        self._decoder_epoch = max(self._decoder_epoch, draft.epoch)
         self._epoch = max(self._epoch, self._epoch_offset + draft.epoch)
         self._counting.decoded(self.side, draft.base, draft.cost.decode_s)
         queued = QueuedDraft(
@@ -384,7 +387,7 @@ class SideMachine:
         token_ids = tuple(settled.token_ids)
         unverified = self.phase is Phase.ALONE
         self._counting.committed(len(token_ids), unverified)
-        head = (self.request.session, self._epoch, settled.base, settled.prefix)
+        head = (self.request.session, self._decoder_epoch, settled.base, settled.prefix)
         target = DecodingTarget(*head, token_ids=token_ids, last=settled.reason is not None)
         outputs: list[SideOutput] = [ToDecoder(target), Commit(token_ids, unverified)]
         if settled.reason is not None:

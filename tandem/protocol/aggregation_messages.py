@@ -80,14 +80,7 @@ class Fetch(Frame):
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reweigh(Frame):
-    """From `base` on the sender's h is this one."""
-
-    log_mass: float
-
-
-AnyPeerMessage = SideDraftFrame | TargetFrame | Fetch | Reweigh
+AnyPeerMessage = SideDraftFrame | TargetFrame | Fetch
 """What travels in both directions."""
 DeviceMessage = AnyPeerMessage | CollaborationOpen | Cancel | Ping
 CloudSideMessage = AnyPeerMessage | CollaborationOpened | GoingAway | Pong

@@ -12,6 +12,11 @@ from typing import Any, Literal
 from tandem.core.errors import InvalidArgument
 from tandem.core.images import check_image_bytes
 from tandem.core.laws import Sampling
+from tandem.policy.aggregation_presets import (
+    AGGREGATION_PRESETS,
+    AggregationPreset,
+    find_aggregation_preset,
+)
 from tandem.policy.overrides import MAX_OVERRIDE_CHARACTERS, MAX_OVERRIDES, with_overrides
 from tandem.policy.presets import MAX_VOCABULARY_SIZE, Preset, find_preset
 from tandem.protocol.liveness import LostCloud
@@ -29,6 +34,8 @@ _Override = Literal[
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
+MAX_QUERY_CHARACTERS = 4096
+MAX_DOCUMENTS = 32
 DEFAULT_PRESET = "coupled"
 OVERRIDES: tuple[_Override, ...] = (
     "draft_length",
@@ -73,6 +80,34 @@ class GenerationRequest:
     lost_cloud: LostCloud = LostCloud.FAIL
     ignore_eos: bool = False
     images: tuple[bytes, ...] = ()
+    query: str = ""
+    documents: int = 0
+
+    @property
+    def from_two_sides(self) -> bool:
+        """Whether the preset is one of aggregation: `query` (empty: the prompt's text) is looked
+        for on both sides, for so many `documents` each (0: the service's own number)."""
+        return self.preset in AGGREGATION_PRESETS
+
+    def composed_aggregation(self) -> AggregationPreset:
+        """The preset of aggregation with the request's overrides, validated. `draft_length` is how
+        far ahead a side decodes, `draft_top_k` and `draft_top_p` truncate its law."""
+        preset = find_aggregation_preset(self.preset)
+        if self.images:
+            raise InvalidArgument("images", "an answer from two sides has none")
+        if self.expansion:
+            raise InvalidArgument("expansion", "an answer from two sides drafts chains")
+        if self.draft_length is not None:
+            preset = replace(preset, ahead=self.draft_length)
+        truncation = preset.law.truncation
+        if self.draft_top_k is not None:
+            truncation = replace(truncation, top_k=self.draft_top_k)
+        if self.draft_top_p is not None:
+            truncation = replace(truncation, top_p=self.draft_top_p)
+        preset = replace(preset, law=replace(preset.law, truncation=truncation))
+        preset = with_overrides(preset, self.overrides)
+        preset.validate()
+        return preset
 
     def composed_preset(self, vocabulary_size: int = MAX_VOCABULARY_SIZE) -> Preset:
         """The preset, fitted to the vocabulary, with the request's overrides, validated."""
@@ -125,6 +160,9 @@ def _fill(message: pb.Generation, request: GenerationRequest) -> None:
     message.ignore_eos = request.ignore_eos
     message.images.extend(request.images)
     message.expansion.extend(request.expansion)
+    if request.query or request.documents:
+        message.retrieval.query = request.query
+        message.retrieval.documents = request.documents
     for name in OVERRIDES:
         if (override := getattr(request, name)) is not None:
             setattr(message, name, override)
@@ -170,8 +208,17 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         lost_cloud=policies.get(message.lost_cloud, LostCloud.FAIL),
         ignore_eos=message.ignore_eos,
         images=tuple(message.images),
+        query=message.retrieval.query,
+        documents=message.retrieval.documents,
     )
-    request.composed_preset()
+    if len(request.query) > MAX_QUERY_CHARACTERS:
+        raise InvalidArgument("query", f"at most {MAX_QUERY_CHARACTERS} characters")
+    if request.documents > MAX_DOCUMENTS:
+        raise InvalidArgument("documents", f"at most {MAX_DOCUMENTS} from each side")
+    if request.from_two_sides:
+        request.composed_aggregation()
+    else:
+        request.composed_preset()
     return request
 
 

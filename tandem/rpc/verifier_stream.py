@@ -122,10 +122,12 @@ class VerifierStream:
         code = await self._call.code()
         ok = code is grpc.StatusCode.OK
         details = await self._call.details()
-        self._on_end(None if ok else _StreamEnded(code, advised(code, details or "")))
+        self._on_end(None if ok else StreamEnded(code, advised(code, details or "")))
 
 
-class _StreamEnded(Exception):
+class StreamEnded(Exception):
+    """A stream ended with another status than OK."""
+
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
         super().__init__(details)
         self.code = code
@@ -135,7 +137,7 @@ def end_status(error: BaseException | None) -> tuple[grpc.StatusCode, str]:
     """Code and details of a stream's end."""
     if error is None:
         return grpc.StatusCode.OK, ""
-    if isinstance(error, _StreamEnded):
+    if isinstance(error, StreamEnded):
         return _known_status(error.code, str(error))
     if isinstance(error, grpc.aio.AioRpcError):
         return _known_status(error.code(), details_of(error))

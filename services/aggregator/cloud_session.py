@@ -1,0 +1,208 @@
+"""One answer from two sides at the cloud: a `SideMachine` between its decoder and the device.
+
+Invariant: a stream costs nothing before its opening frame was checked; however it ends, the decoder
+is let go. The cloud keeps nothing for a device that is gone. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc
+
+from services.aggregator.decoder_link import DecoderEvents, DecoderLink
+from tandem.core.errors import InvalidArgument
+from tandem.protocol.aggregating import SideMachine
+from tandem.protocol.aggregation_messages import (
+    CloudSideMessage,
+    CollaborationOpen,
+    CollaborationOpened,
+    DeviceMessage,
+)
+from tandem.protocol.aggregation_outputs import SideOutput, ToDecoder, ToPeer
+from tandem.protocol.decoding_messages import DecodingDraft, DecodingOpened, Document
+from tandem.protocol.messages import Cancel, GoingAway
+from tandem.protocol.prefixes import PrefixedTokens
+from tandem.rpc.convert_aggregation import CloudSideEnd
+from tandem.rpc.status import Rejected
+from tandem_api.aggregator.v1 import aggregator_pb2 as pb
+
+Context = grpc.aio.ServicerContext[pb.CollaborateRequest, pb.CollaborateResponse]
+OPEN_TIMEOUT_S = 10.0
+
+OpenDecoder = Callable[[CollaborationOpen, DecoderEvents], Awaitable[DecoderLink]]
+MakeMachine = Callable[[CollaborationOpen, DecodingOpened], SideMachine]
+
+
+class CloudSession:
+    """The conversation after `open`."""
+
+    def __init__(
+        self,
+        opening: CollaborationOpen,
+        codec: CloudSideEnd,
+        context: Context,
+        open_decoder: OpenDecoder,
+        make_machine: MakeMachine,
+    ) -> None:
+        self._opening = opening
+        self._codec = codec
+        self._context = context
+        self._open_decoder = open_decoder
+        self._make_machine = make_machine
+        self._outgoing: asyncio.Queue[CloudSideMessage] = asyncio.Queue()
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._decoder: DecoderLink | None = None
+        self._machine: SideMachine | None = None
+        self._opened = asyncio.Event()
+        self._decoder_opened: DecodingOpened | None = None
+
+    async def run(self) -> None:
+        """Serve until the device cancels or half-closes; raises what ended it otherwise."""
+        tasks: list[asyncio.Task[None]] = [asyncio.create_task(self._write())]
+        try:
+            events = DecoderEvents(
+                self._begin, self._drafted, lambda text: None, self._restarted, self._fail
+            )
+            self._decoder = await self._open_decoder(self._opening, events)
+            tasks.append(asyncio.create_task(self._listen()))
+            done, _ = await asyncio.wait([*tasks, self._over], return_when=asyncio.FIRST_COMPLETED)
+            for ended in done:
+                ended.result()
+        finally:
+            if self._decoder is not None:
+                self._decoder.close()
+            for task in tasks:
+                task.cancel()
+            self._over.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def going_away(self, grace_s: float) -> None:
+        """Ask the device to go on elsewhere."""
+        if self._machine is not None:
+            self._apply(self._machine.going_away(grace_s, time.monotonic()))
+        else:
+            opening = self._opening
+            head = (opening.session, 0, opening.base, opening.prefix)
+            self._outgoing.put_nowait(GoingAway(*head, grace_s=grace_s))
+
+    async def _listen(self) -> None:
+        while True:
+            frame = await self._context.read()
+            if not isinstance(frame, pb.CollaborateRequest):  # EOF
+                return
+            message = self._codec.decode(frame)
+            await self._opened.wait()
+            self._receive(message)
+            if isinstance(message, Cancel):
+                return
+
+    def _receive(self, message: DeviceMessage) -> None:
+        if isinstance(message, CollaborationOpen):
+            raise InvalidArgument("open", "the stream is open already")
+        assert self._machine is not None, "the decoder has opened"
+        self._apply(self._machine.receive(message, time.monotonic()))
+
+    async def _write(self) -> None:
+        while True:
+            message = await self._outgoing.get()
+            await self._context.write(self._codec.encode(message))
+
+    def _begin(self, opened: DecodingOpened) -> None:
+        self._decoder_opened = opened
+        try:
+            machine = self._make_machine(self._opening, opened)
+        except Exception as error:  # ends the stream with its status
+            self._fail(error)
+            return
+        self._machine = machine
+        self._apply(machine.opened(opened.log_mass, time.monotonic()))
+        self._opened.set()
+
+    def _drafted(self, draft: DecodingDraft) -> None:
+        if self._machine is None:
+            return
+        try:
+            self._apply(self._machine.drafted(draft, time.monotonic()))
+        except Exception as error:  # ends the stream with its status
+            self._fail(error)
+
+    def _restarted(self) -> None:
+        if self._machine is not None:
+            self._machine.decoder_restarted()
+
+    def _fail(self, error: Exception) -> None:
+        if not self._over.done():
+            self._over.set_exception(error)
+
+    def _apply(self, outputs: Sequence[SideOutput]) -> None:
+        for output in outputs:
+            match output:
+                case ToDecoder(message):
+                    assert self._decoder is not None, "it has opened"
+                    self._decoder.settle(message)
+                case ToPeer(message):
+                    self._outgoing.put_nowait(self._told(message))
+
+    def _told(self, message: Any) -> CloudSideMessage:
+        """`opened` says what the decoder said of documents and model."""
+        told: CloudSideMessage = message
+        if isinstance(told, CollaborationOpened) and self._decoder_opened is not None:
+            return described(told, self._decoder_opened)
+        return told
+
+
+def described(told: CollaborationOpened, opened: DecodingOpened) -> CollaborationOpened:
+    """With the model's name, and how many documents there are."""
+    return CollaborationOpened(
+        told.session,
+        told.epoch,
+        told.base,
+        told.prefix,
+        log_mass=told.log_mass,
+        max_tokens=told.max_tokens,
+        model_name=opened.model_name,
+        documents=len(opened.documents),
+        document_tokens=sum(use.tokens for use in opened.documents),
+    )
+
+
+async def first_frame(context: Context, codec: CloudSideEnd) -> CollaborationOpen:
+    """The opening frame; InvalidArgument if the device says anything else, or nothing."""
+    try:
+        frame = await asyncio.wait_for(context.read(), OPEN_TIMEOUT_S)
+    except TimeoutError:
+        raise InvalidArgument("open", f"no frame within {OPEN_TIMEOUT_S:g} s") from None
+    if not isinstance(frame, pb.CollaborateRequest):
+        raise InvalidArgument("open", "the stream ended before it")
+    opening = codec.decode(frame)
+    if not isinstance(opening, CollaborationOpen):
+        raise InvalidArgument("open", "must be the first message of a stream")
+    text = PrefixedTokens((*opening.prompt_ids, *opening.committed_ids))
+    if opening.base != len(text):
+        raise InvalidArgument("base", f"{opening.base} is not the resume point {len(text)}")
+    text.check(opening.base, opening.prefix)
+    return opening
+
+
+def travelling(opening: CollaborationOpen, documents: Sequence[Document]) -> CollaborationOpened:
+    """The answer to a device that wants the documents themselves."""
+    return CollaborationOpened(
+        opening.session,
+        0,
+        opening.base,
+        opening.prefix,
+        log_mass=-float("inf"),
+        max_tokens=opening.max_tokens,
+        documents=len(documents),
+        texts=tuple(documents),
+    )
+
+
+def wrong_side(here: str, wanted: str) -> Rejected:
+    """The call is for the other side's aggregator."""
+    why = f"side: this aggregator runs at the {here}; this call is for the {wanted}'s"
+    return Rejected(grpc.StatusCode.FAILED_PRECONDITION, why)

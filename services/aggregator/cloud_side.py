@@ -1,0 +1,118 @@
+"""Answers from documents on two sides, at the cloud: one device's stream after the other.
+
+Invariant: nothing of a stream is kept when it has ended. Must not import torch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from services.aggregator.cloud_session import CloudSession, Context, first_frame, travelling
+from services.aggregator.config import AggregatorSettings
+from services.aggregator.decoder_link import DecoderEvents, DecoderLink
+from services.aggregator.side_parts import SideParts
+from tandem.core.aggregation import Side
+from tandem.core.errors import ResourceExhausted, Unavailable
+from tandem.policy.aggregation_presets import Sources, Travel
+from tandem.policy.local_choices import local_choices
+from tandem.policy.profiler import SideProfiler
+from tandem.protocol.aggregating import SideMachine
+from tandem.protocol.aggregation_messages import CollaborationOpen
+from tandem.protocol.aggregation_outputs import request_of
+from tandem.protocol.decoding_messages import DecodingOpen, DecodingOpened, Document
+from tandem.rpc.access import ClientAccess
+from tandem.rpc.convert_aggregation import CloudSideEnd
+from tandem.telemetry.logging import get_logger, log_context
+from tandem.telemetry.metrics import Metrics
+
+log = get_logger(__name__)
+
+
+class CloudSide:
+    """The cloud's part in all answers; used on the event loop only."""
+
+    def __init__(
+        self, settings: AggregatorSettings, metrics: Metrics, access: ClientAccess
+    ) -> None:
+        self._settings = settings
+        self._parts = SideParts(settings, metrics, access)
+        self._sessions: set[CloudSession] = set()
+        self._leaving = False
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._sessions)
+
+    def going_away(self, grace_s: float) -> None:
+        """Refuse new collaborations, and ask those there are to go on elsewhere."""
+        self._leaving = True
+        for session in self._sessions:
+            session.going_away(grace_s)
+
+    async def close(self) -> None:
+        await self._parts.close()
+
+    async def collaborate(self, context: Context) -> None:
+        """Serve one device's stream."""
+        codec = CloudSideEnd()
+        opening = await first_frame(context, codec)
+        if self._leaving:
+            raise Unavailable("the aggregator is stopping")
+        with log_context(session=f"{opening.session:08x}", preset=opening.preset.name):
+            if opening.preset.travel is not Travel.NOTHING:
+                found = await self._parts.retrieval.search(opening.query, opening.documents)
+                await context.write(codec.encode(travelling(opening, found)))
+                return
+            session = CloudSession(
+                opening, codec, context, self._open_cloud_decoder, self._cloud_machine
+            )
+            if len(self._sessions) >= self._settings.max_running:
+                raise ResourceExhausted(
+                    f"collaborations: {len(self._sessions)} are open; try again"
+                )
+            self._sessions.add(session)
+            log.info("collaboration begun")
+            try:
+                await session.run()
+            finally:
+                self._sessions.discard(session)
+                log.info("collaboration ended")
+
+    async def _open_cloud_decoder(
+        self, opening: CollaborationOpen, events: DecoderEvents
+    ) -> DecoderLink:
+        found: tuple[Document, ...] = ()
+        if opening.preset.sources is not Sources.DEVICE:
+            found = await self._parts.retrieval.search(opening.query, opening.documents)
+        choices = local_choices(opening.preset, opening.sampling)
+        decoding = DecodingOpen(
+            opening.session,
+            0,
+            0,
+            0,
+            prompt=opening.prompt_ids,
+            committed_ids=opening.committed_ids,
+            documents=found,
+            sampling=choices.sampling,
+            seed=opening.seed,
+            side=Side.CLOUD,
+            law=choices.law,
+            ahead=opening.preset.ahead,
+            max_tokens=opening.max_tokens,
+            vocabulary_hash=opening.vocabulary_hash,
+            vocabulary_size=opening.vocabulary_size,
+            preset=opening.preset.name,
+        )
+        deadline_s = self._settings.request_timeout_s
+        return DecoderLink(self._parts.decoder, decoding, events, deadline_s, self._parts.farewells)
+
+    def _cloud_machine(self, opening: CollaborationOpen, opened: DecodingOpened) -> SideMachine:
+        request = replace(request_of(opening), max_tokens=opened.max_tokens)
+        profiler = SideProfiler()
+        return SideMachine(
+            Side.CLOUD,
+            request,
+            peer_log_mass=opening.log_mass,
+            placing=self._parts.placing(request, profiler),
+            measuring=profiler,
+        )

@@ -1,0 +1,98 @@
+"""A long stream of frames to another service, over a standing connection.
+
+Invariant: sending never blocks the caller; frames and the stream's end arrive through callbacks on
+the event loop, and none arrives after `close`. Must not import torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
+
+from tandem.core.errors import InvalidArgument
+from tandem.rpc.connection import Connection
+from tandem.rpc.status import advised
+from tandem.rpc.verifier_stream import FRAME_HEADER_BYTES, StreamEnded, Traffic
+
+Sent = TypeVar("Sent", contravariant=True)
+Received = TypeVar("Received", covariant=True)
+Out = TypeVar("Out")
+In = TypeVar("In")
+
+
+class Codec(Protocol[Sent, Received]):
+    """One end's way to write and read frames; `decode` raises InvalidArgument."""
+
+    def encode(self, message: Sent) -> Any: ...
+    def decode(self, frame: Any) -> Received: ...
+
+
+class FrameStream(Generic[Out, In]):
+    """An open stream. `on_frame(message)`, `on_end(error or None)` are called on the event loop."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        begin: Callable[[grpc.aio.Channel], Any],
+        codec: Codec[Out, In],
+        traffic: Traffic,
+        on_frame: Callable[[In], None],
+        on_end: Callable[[BaseException | None], None],
+    ) -> None:
+        """`begin` makes the call on a channel."""
+        self._codec = codec
+        self._traffic = traffic
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._outgoing: asyncio.Queue[Any | None] = asyncio.Queue()
+        self._connection = connection
+        self._channel = connection.acquire()
+        self._call = begin(self._channel)
+        self._tasks = (asyncio.create_task(self._write()), asyncio.create_task(self._read()))
+
+    def send(self, message: Out) -> None:
+        """Queue a frame; a machine's window bounds how many there can be."""
+        frame = self._codec.encode(message)
+        self._traffic.uplink_bytes += frame.ByteSize() + FRAME_HEADER_BYTES
+        self._outgoing.put_nowait(frame)
+
+    async def close(self, flush_s: float = 0.0, lost: bool = False) -> None:
+        """End the stream; with `flush_s` let what is queued leave first, for that long at most.
+        `lost`: its connection is not to be used again."""
+        if lost:
+            self._connection.distrust(self._channel)
+        self._on_frame = lambda message: None
+        self._on_end = lambda error: None
+        if flush_s:
+            self._outgoing.put_nowait(None)
+            await asyncio.wait(self._tasks[:1], timeout=flush_s)
+            await asyncio.wait(self._tasks[1:], timeout=flush_s)
+        for task in self._tasks:
+            task.cancel()
+        self._call.cancel()
+        await self._connection.release(self._channel)
+
+    async def _write(self) -> None:
+        try:
+            while (frame := await self._outgoing.get()) is not None:
+                await self._call.write(frame)
+            await self._call.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            pass  # the reader sees the status
+
+    async def _read(self) -> None:
+        try:
+            while (frame := await self._call.read()) is not grpc.aio.EOF:
+                if frame is None:  # how grpc.aio says that the bytes were no such message
+                    raise InvalidArgument("message", "the bytes are no protobuf message")
+                self._traffic.downlink_bytes += frame.ByteSize() + FRAME_HEADER_BYTES
+                self._on_frame(self._codec.decode(frame))
+        except (grpc.aio.AioRpcError, InvalidArgument) as error:
+            self._on_end(error)
+            return
+        code = await self._call.code()
+        details = advised(code, await self._call.details() or "")
+        self._on_end(None if code is grpc.StatusCode.OK else StreamEnded(code, details))

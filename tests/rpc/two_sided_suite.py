@@ -1,0 +1,113 @@
+"""Both sides' services on loopback with scripted models and real retrievers: no torch."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.aggregator.config import AggregatorSettings
+from services.aggregator.servicer import AggregatorServicer
+from services.drafter.servicer import DrafterLimits, DrafterServicer
+from services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.engine.document_decoder import Documents
+from tandem.engine.scripted import ScriptedEngine, scripted_law
+from tandem.engine.scripted_tokenizer import ScriptedTokenizer
+from tandem.rpc.aggregator_client import AggregatorClient
+from tandem.rpc.lifecycle import RunningService
+from tandem.rpc.retriever_client import RetrieverClient, Upload
+from tandem.telemetry.metrics import Metrics, Side, new_registry
+from tests.rpc.retriever_peer import retriever
+from tests.rpc.scripted_suite import started
+
+VOCABULARY = 64
+CONTEXT = 160
+LAW = scripted_law(5, VOCABULARY, order=CONTEXT, sharpness=6.0)
+NOTES = ("my heron note", "the heron is old")
+PUBLIC = ("public heron text", "a heron in general")
+
+Way = Callable[[str], AbstractAsyncContextManager[str]]
+"""From the cloud aggregator's address to the one that the device is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwoSides:
+    """Running services with what stands behind them."""
+
+    client: AggregatorClient
+    cloud_client: AggregatorClient
+    device: ScriptedEngine
+    cloud: ScriptedEngine
+    verifier: RunningService
+    cloud_aggregator: RunningService
+    retrievers: tuple[RetrieverClient, ...]
+
+
+@asynccontextmanager
+async def two_sides(
+    folder: Path,
+    notes: tuple[str, ...] = NOTES,
+    public: tuple[str, ...] = PUBLIC,
+    way: Way | None = None,
+    give_up_after_s: float = 10.0,
+) -> AsyncIterator[TwoSides]:
+    """Drained at the end; nothing may be left in either engine then."""
+    engines = [ScriptedEngine(VOCABULARY, LAW, context_length=CONTEXT) for _ in range(2)]
+    tokenizer = ScriptedTokenizer(VOCABULARY)
+    async with AsyncExitStack() as stack:
+
+        async def serve(service: object) -> RunningService:
+            running = await started(service)  # type: ignore[arg-type]  # any of the four
+            stack.push_async_callback(running.drain, 0.5)
+            return running
+
+        addresses, retrievers = [], []
+        sides: tuple[tuple[Side, tuple[str, ...]], ...] = (("device", notes), ("cloud", public))
+        for side, texts in sides:
+            found = await stack.enter_async_context(retriever(folder / side, side))
+            uploads = [Upload(f"{index}", text.encode()) for index, text in enumerate(texts)]
+            async for answer in found.client.ingest(uploads):
+                assert answer.last
+            addresses.append(found.running.target)
+            retrievers.append(found.client)
+        verifier = await serve(
+            VerifierServicer(
+                engines[1],
+                VerifierLimits(),
+                Metrics(new_registry(), "cloud"),
+                documents=Documents(tokenizer),
+            )
+        )
+        drafter = await serve(
+            DrafterServicer(
+                engines[0],
+                tokenizer,
+                verifier.target,
+                DrafterLimits(),
+                Metrics(new_registry(), "device"),
+                documents=Documents(tokenizer),
+            )
+        )
+        settings = AggregatorSettings(
+            side="cloud", decoder=verifier.target, retriever=addresses[1], http=False
+        )
+        cloud = await serve(AggregatorServicer(settings, Metrics(new_registry(), "cloud")))
+        cloud_address = cloud.target
+        if way is not None:
+            cloud_address = await stack.enter_async_context(way(cloud_address))
+        settings = AggregatorSettings(
+            drafter=drafter.target,
+            retriever=addresses[0],
+            cloud=cloud_address,
+            give_up_after_s=give_up_after_s,
+            http=False,
+        )
+        device = await serve(AggregatorServicer(settings, Metrics(new_registry(), "device")))
+        client = await stack.enter_async_context(AggregatorClient(device.target))
+        cloud_client = await stack.enter_async_context(AggregatorClient(cloud.target))
+        yield TwoSides(
+            client, cloud_client, engines[0], engines[1], verifier, cloud, tuple(retrievers)
+        )
+    for engine in engines:
+        assert engine.kv_bytes_in_use == 0
