@@ -15,6 +15,7 @@ COMMANDS = {
     "generate": LazyCommand(
         "tandem.commands.generate:generate", "Answer a prompt; on its own or by a running suite."
     ),
+    "chat": LazyCommand("tandem.commands.chat:chat", "Talk to the models on the terminal."),
     "up": LazyCommand("tandem.commands.up:up", "Run all services as processes of this machine."),
     "serve": LazyCommand("tandem.commands.serve:serve", "Run one service."),
     "ingest": LazyCommand(

@@ -7,19 +7,33 @@ standard error is a terminal, and is gone when the view is closed.
 from __future__ import annotations
 
 import time
+from collections.abc import Sized
 from contextlib import AbstractContextManager
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
-
-from tandem.rpc.aggregator_client import Generated
 
 # Where the text ends, the line below is made free without moving the column (index, cursor up),
 # the place remembered, and the status written there.
 _GO_BELOW = "\x1bD\x1b[A\x1b7\x1b[B\r"
 _RETURN = "\x1b8"
 _ERASE_BELOW = "\x1b[J"
+
+
+class Growing(Protocol):
+    """An answer as far as it came."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def preset(self) -> str: ...
+    @property
+    def token_ids(self) -> Sized: ...
+    @property
+    def unverified(self) -> Sized: ...
+    @property
+    def ttft_s(self) -> float | None: ...
 
 
 class AnswerView(AbstractContextManager["AnswerView"]):
@@ -49,7 +63,7 @@ class AnswerView(AbstractContextManager["AnswerView"]):
         if self._line and reason[0] is not BrokenPipeError:
             self._write("\n")
 
-    def update(self, result: Generated) -> None:
+    def update(self, result: Growing) -> None:
         self._erase()
         self._write(result.text[self._shown :])
         self._shown = len(result.text)
@@ -77,7 +91,7 @@ class AnswerView(AbstractContextManager["AnswerView"]):
             self._status.flush()
             self._drawn = False
 
-    def _words(self, result: Generated) -> str:
+    def _words(self, result: Growing) -> str:
         tokens, elapsed_s = len(result.token_ids), time.monotonic() - self._began_s
         words = [result.preset or "waiting", f"{tokens} tokens", f"{elapsed_s:.1f} s"]
         if result.ttft_s is not None and elapsed_s > 0:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Protocol
 
+from tandem.commands.figures_line import figures_line
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.aggregator_client import AggregatorClient, Generated
@@ -87,31 +88,9 @@ def answer_object(request: GenerationRequest, result: Generated) -> dict[str, An
 
 def figures(result: Generated) -> str:
     """TTFT, TPOT, acceptance and bytes of a finished answer, in one line."""
-    summary = result.summary
-    assert summary is not None
-    tokens = max(1, summary.tokens)
-    parts = [f"{summary.tokens} tokens ({summary.finish_reason}) by {summary.preset}"]
-    if result.ttft_s is not None:
-        parts.append(f"TTFT {_milliseconds(result.ttft_s)}")
-    if result.tpot_s:
-        parts.append(f"TPOT {_milliseconds(result.tpot_s)} ({1 / result.tpot_s:.0f} tokens/s)")
-    if summary.drafted:
-        parts.append(f"acceptance {summary.accepted / summary.drafted:.0%}")
-    up, down = summary.uplink_bytes / tokens, summary.downlink_bytes / tokens
-    parts.append(f"bytes per token {up:.1f} up, {down:.1f} down")
-    parts.append(f"{summary.target_passes / tokens:.2f} target passes per token")
-    if summary.predraft_hits + summary.predraft_misses:
-        turns = summary.predraft_hits + summary.predraft_misses
-        parts.append(f"pre-draft misses {summary.predraft_misses / turns:.0%}")
-    if summary.lossy:
-        parts.append("lossy: the law of the answer is not quite the target's")
-    if result.unverified:
-        parts.append(f"{len(result.unverified)} tokens unverified: the cloud was lost")
-    return "; ".join(parts)
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:.3g} ms" if seconds < 1 else f"{seconds:.2f} s"
+    assert result.summary is not None
+    told = answer_figures(result)
+    return figures_line({**told, "finish_reason": result.summary.finish_reason})
 
 
 def _advice(endpoint: str) -> str:

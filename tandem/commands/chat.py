@@ -1,0 +1,200 @@
+"""`tandem chat`: a conversation on the terminal, over the HTTP API.
+
+Invariant: an answer that is cancelled is cancelled on every service; what was said of it stays in
+the conversation, and a turn that failed does not.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Generator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tandem.commands.answer_view import AnswerView
+from tandem.commands.background_suite import BackgroundSuite
+from tandem.commands.chat_client import ChatClient, Reply, base_url
+from tandem.commands.figures_line import figures_line
+from tandem.commands.models import choose_pair, load_pair
+from tandem.commands.options import json_option, model_options
+from tandem.core.errors import InvalidArgument, TandemError
+from tandem.policy.presets import PRESETS, find_preset
+from tandem.rpc.generation import DEFAULT_PRESET
+from tandem.settings import variable_of
+from tandem.telemetry.logging import configure_logging
+
+PROMPT = "> "
+HELP = "/new forgets the conversation; Ctrl-C stops an answer; Ctrl-D leaves"
+
+
+@click.command()
+@click.option(
+    "--endpoint",
+    metavar="URL",
+    help="HTTP API of a running aggregator, as http://127.0.0.1:8000. Default: an embedded suite.",
+)
+@click.option(
+    "--call-key-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar=variable_of("call_key_file"),
+    show_envvar=True,
+    help="File with the key that is shown to --endpoint.",
+)
+@click.option("--insecure", is_flag=True, help="Ask beyond this machine without TLS.")
+@click.option("--system", metavar="TEXT", help="What the conversation begins with.")
+@click.option(
+    "--preset",
+    default=DEFAULT_PRESET,
+    show_default=True,
+    metavar="NAME",
+    help=f"Method: {', '.join(PRESETS)}.",
+)
+@click.option("--max-tokens", type=int, default=256, show_default=True, help="Of each answer.")
+@click.option(
+    "--temperature", type=float, default=1.0, show_default=True, help="0 takes the likeliest token."
+)
+@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 switches the cut off.")
+@click.option("--seed", type=int, help="Same seed and words, same answers. Default: made up.")
+@model_options
+@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds per answer.")
+@json_option("Read a line of standard input per turn; print one JSON object per answer.")
+def chat(**options: Any) -> None:
+    """Talk to the models.
+
+    Without --endpoint the two models (--draft, --target; the demo pair if not given) are loaded
+    into this process. Answers appear as they grow, with a live status line below; Ctrl-C stops one,
+    Ctrl-D leaves. Where standard input is no terminal, each of its lines is a turn.
+    """
+    if not options["timeout"] > 0:
+        raise InvalidArgument("timeout", f"must be above 0, is {options['timeout']:g}")
+    configure_logging("critical")
+    with ExitStack() as stack:
+        url = options["endpoint"]
+        if url is None:
+            find_preset(options["preset"])  # before any model is loaded
+            pair = load_pair(*choose_pair(options))
+            url = stack.enter_context(BackgroundSuite(pair)).url
+        url = base_url(url, options["insecure"])
+        key = _key(options["call_key_file"])
+        client = stack.enter_context(ChatClient(url, key, options["timeout"]))
+        _talk(_Conversation(client, client.model(), options), options["as_json"])
+
+
+class _Conversation:
+    """What was said so far, and asking for more."""
+
+    def __init__(self, client: ChatClient, model: str, options: dict[str, Any]) -> None:
+        self._client = client
+        self._asking = {
+            "model": model,
+            "max_tokens": options["max_tokens"],
+            "temperature": options["temperature"],
+            "top_p": options["top_p"],
+            "tandem": {"preset": options["preset"]},
+        }
+        if options["seed"] is not None:
+            self._asking["seed"] = options["seed"]
+        system = options["system"]
+        self._opening = [] if system is None else [{"role": "system", "content": system}]
+        self.model = model
+        self.forget()
+
+    def forget(self) -> None:
+        self._messages = [*self._opening]
+
+    def say(self, words: str) -> Generator[Reply, None, None]:
+        """The growing answer. It is part of the conversation once something of it was heard."""
+        self._messages.append({"role": "user", "content": words})
+        reply = None
+        try:
+            for reply in self._client.answer(self._messages, **self._asking):
+                yield reply
+        except TandemError:
+            reply = None
+            raise
+        finally:
+            if reply is not None and reply.text:
+                self._messages.append({"role": "assistant", "content": reply.text})
+            else:
+                self._messages.pop()
+
+
+def _talk(conversation: _Conversation, as_json: bool) -> None:
+    if as_json or not sys.stdin.isatty():
+        for line in sys.stdin:
+            if words := line.strip():
+                _answer_line(conversation, words, as_json)
+        return
+    with suppress(ImportError):
+        import readline  # noqa: F401  # gives `input` editing and earlier lines
+    click.echo(f"{conversation.model}: {HELP}", err=True)
+    while (words := _ask_person()) is not None:
+        if words == "/new":
+            conversation.forget()
+        elif words.startswith("/"):
+            click.echo(HELP, err=True)
+        elif words:
+            _answer_person(conversation, words)
+
+
+def _ask_person() -> str | None:
+    """The next words; None when the person leaves."""
+    try:
+        return input(PROMPT).strip()
+    except EOFError:
+        click.echo()
+        return None
+    except KeyboardInterrupt:
+        click.echo()
+        return ""
+
+
+def _answer_person(conversation: _Conversation, words: str) -> None:
+    """A failed answer does not end the conversation, nor does Ctrl-C."""
+    saying = conversation.say(words)
+    reply = None
+    try:
+        with AnswerView(sys.stdout, sys.stderr) as view:
+            for reply in saying:
+                view.update(reply)
+    except KeyboardInterrupt:
+        click.echo("(stopped)", err=True)
+    except TandemError as error:
+        click.echo(f"error: {error}", err=True)
+    else:
+        if reply is not None:
+            click.secho(_figures(reply), dim=True, err=True)
+    finally:
+        saying.close()  # which cancels the answer
+
+
+def _answer_line(conversation: _Conversation, words: str, as_json: bool) -> None:
+    reply = None
+    with AnswerView(sys.stdout, sys.stderr) if not as_json else ExitStack() as view:
+        for reply in conversation.say(words):
+            if isinstance(view, AnswerView):
+                view.update(reply)
+    assert reply is not None
+    if as_json:
+        told = {"text": reply.text, "finish_reason": reply.finish_reason, **reply.tandem}
+        click.echo(json.dumps(told))
+
+
+def _figures(reply: Reply) -> str:
+    return figures_line({**reply.tandem, "finish_reason": reply.finish_reason})
+
+
+def _key(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    from tandem.rpc.auth import own_key
+    from tandem.rpc.reloaded import BadFile
+
+    try:
+        return own_key(path).current()
+    except BadFile as error:
+        raise InvalidArgument("call_key_file", str(error)) from error

@@ -1,0 +1,145 @@
+"""Client of the HTTP API for `tandem chat`: one conversation's answers, as they grow.
+
+Invariant: leaving an answer's iterator early closes its connection, which cancels the answer on
+every service. Knows OpenAI's API and the field `tandem`; must not import grpc or torch.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import httpx2
+
+from tandem.core.errors import InvalidArgument, TandemError
+from tandem.rpc.own_side import is_loopback
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer as far as it came; times in seconds by this process's clock. `tandem` has the
+    figures of a finished one."""
+
+    preset: str
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    unverified: list[int] = field(default_factory=list)
+    ttft_s: float | None = None
+    finish_reason: str | None = None
+    tandem: dict[str, Any] = field(default_factory=dict)
+
+    def take(self, choice: Mapping[str, Any], elapsed_s: float) -> None:
+        """Add a chunk of the stream."""
+        self.text += choice["delta"].get("content") or ""
+        told = choice.get("tandem") or {}
+        for token in told.get("provenance", ()):
+            if token["maker"] == "edge":
+                self.unverified.append(len(self.token_ids))
+            self.token_ids.append(token["id"])
+        if self.token_ids and self.ttft_s is None:
+            self.ttft_s = elapsed_s
+        if choice["finish_reason"] is not None:
+            self.finish_reason = choice["finish_reason"]
+            self.tandem = {name: told[name] for name in told if name != "provenance"}
+
+
+class ChatClient:
+    """Use as a context manager. Every failure is a TandemError whose line says what to do."""
+
+    def __init__(self, endpoint: str, key: str | None, timeout_s: float) -> None:
+        """`endpoint` as `base_url` gives it."""
+        self._endpoint = endpoint
+        host = httpx2.URL(endpoint).host
+        self._http = httpx2.Client(
+            base_url=endpoint,
+            headers={} if key is None else {"Authorization": f"Bearer {key}"},
+            timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+            trust_env=not is_loopback(host),  # no proxy stands between a machine and itself
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._http.close()
+
+    def model(self) -> str:
+        """The name of the model that answers there."""
+        try:
+            answer = self._http.get("/v1/models")
+        except httpx2.HTTPError as error:
+            raise self._unreachable(error) from error
+        self._check(answer)
+        try:
+            return str(answer.json()["data"][0]["id"])
+        except (ValueError, KeyError, IndexError, TypeError):
+            raise TandemError(f"{self._endpoint} does not speak OpenAI's API") from None
+
+    def answer(
+        self, messages: Sequence[Mapping[str, str]], **asking: Any
+    ) -> Generator[Reply, None, None]:
+        """The growing reply, after each chunk; the last one has its finish reason."""
+        tandem = {**asking.pop("tandem", {}), "provenance": True}
+        body = {"messages": list(messages), "stream": True, "tandem": tandem, **asking}
+        reply = Reply(tandem.get("preset") or "")
+        began_s = time.monotonic()
+        try:
+            with self._http.stream("POST", "/v1/chat/completions", json=body) as answer:
+                if answer.status_code != 200:
+                    answer.read()
+                self._check(answer)
+                for chunk in _events(answer):
+                    self._check_chunk(chunk)
+                    for choice in chunk["choices"]:
+                        reply.take(choice, time.monotonic() - began_s)
+                        yield reply
+        except httpx2.HTTPError as error:
+            raise self._unreachable(error) from error
+        if reply.finish_reason is None:
+            raise TandemError(f"{self._endpoint} ended the answer before its end")
+
+    def _check(self, answer: httpx2.Response) -> None:
+        if answer.status_code == 200:
+            return
+        words = answer.text[:200]
+        with suppress(ValueError, KeyError, TypeError):
+            words = answer.json()["error"]["message"]
+        if answer.status_code == 401:
+            words = f"{words} Give one that it knows: --call-key-file"
+        raise TandemError(f"{self._endpoint}: {answer.status_code}: {words}")
+
+    def _check_chunk(self, chunk: Mapping[str, Any]) -> None:
+        if "error" in chunk:
+            raise TandemError(f"{self._endpoint}: {chunk['error'].get('message', 'failed')}")
+
+    def _unreachable(self, error: httpx2.HTTPError) -> TandemError:
+        why = str(error) or type(error).__name__
+        return TandemError(f"{self._endpoint}: {why}; is an aggregator serving HTTP there?")
+
+
+def base_url(endpoint: str, insecure: bool) -> str:
+    """`endpoint`, a URL or HOST:PORT, without the path of the API. Raises InvalidArgument."""
+    given = endpoint if "://" in endpoint else f"http://{endpoint}"
+    try:
+        url = httpx2.URL(given)
+    except httpx2.InvalidURL as error:
+        raise InvalidArgument("endpoint", f"{endpoint!r} is no URL: {error}") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise InvalidArgument("endpoint", f"{endpoint!r} is neither URL nor HOST:PORT")
+    if url.scheme == "http" and not (insecure or is_loopback(url.host)):
+        why = "leaves this machine without TLS; ask at https://, or allow it with --insecure"
+        raise InvalidArgument("endpoint", f"{given} {why}")
+    return given.rstrip("/").removesuffix("/v1")
+
+
+def _events(answer: httpx2.Response) -> Iterator[dict[str, Any]]:
+    for line in answer.iter_lines():
+        content = line.removeprefix("data: ")
+        if content is not line and content != "[DONE]":
+            yield json.loads(content)
