@@ -36,6 +36,7 @@ EXPERIMENTS = {
     "dragon-latency": "Seconds a token of two-sided answers over added latency (DRAGON Figure 6).",
     "dragon-ttft": "Time to the first token of two-sided answers (DRAGON Figure 7).",
     "dragon-quality": "Perplexity of held-out text with documents on two sides (DRAGON Figure 5).",
+    "document-kv": "Time to the first draft after documents, computed, from memory and from disk.",
     "cuts": "Text of answers whose link is cut in the middle, against uncut runs.",
 }
 _MODULES = {
@@ -53,6 +54,7 @@ _MODULES = {
     "dragon-latency": "bench.dragon_latency",
     "dragon-ttft": "bench.dragon_ttft",
     "dragon-quality": "bench.dragon_quality",
+    "document-kv": "bench.document_kv",
     "cuts": "bench.cuts",
 }
 

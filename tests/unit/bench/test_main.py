@@ -28,6 +28,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         "dragon-quality",
         "dragon-latency",
         "dragon-ttft",
+        "document-kv",
     }
     for name in EXPERIMENTS:
         result = CliRunner().invoke(bench, [name, "--help"])
