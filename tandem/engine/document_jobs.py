@@ -20,6 +20,9 @@ Draw = Callable[[Array, int], tuple[int, Array | None]]
 """The draft for an absolute position from the side's law [V] there, and the law that is sent."""
 
 
+ROWS_PER_PASS = 1024
+"""Tokens of one request in one pass: others wait for it, and its activations take memory."""
+
 OnLocalDraft = Callable[[LocalDraft, float], None]
 """Told of a draft and of the seconds since the one before it, or since the first pass began."""
 
@@ -29,6 +32,8 @@ class DecodeJob:
     sequences say.
 
     Every draft but the last is handed to `on_draft` on the engine thread; the last is the result.
+    A token is one pass over all sequences; a long prompt takes as many as its rows need, between
+    which others have their turn.
     """
 
     def __init__(
@@ -48,8 +53,16 @@ class DecodeJob:
         self._drafts = 0
         self._last: LocalDraft | None = None
         self._since_s = self._took_s = 0.0
+        self._feeding = Feeding(())
+        self._rows: list[Array] = []
 
     def segments(self) -> Sequence[Segment]:
+        if not self._feeding:
+            self._feeding = Feeding(self._begin())
+        return self._feeding.segments()
+
+    def _begin(self) -> list[Segment]:
+        """What is to be fed before the next token is drawn."""
         if self._last is not None:
             return self._group.segments((self._last.token_id,))
         self._since_s = time.perf_counter()
@@ -57,7 +70,14 @@ class DecodeJob:
         return self._group.segments(self._work.token_ids)
 
     def take_all(self, logits: Sequence[Logits]) -> bool:
-        law = side_law([rows[0] for rows in logits], self._weights, self._sampling)
+        self._rows += [rows[0] for rows in logits]
+        self._feeding.fed(len(logits))
+        return not self._feeding and self._take()
+
+    def _take(self) -> bool:
+        """Draw a token; True if it is the last."""
+        law = side_law(self._rows, self._weights, self._sampling)
+        self._rows = []
         token_id, sent = self._draw(law, self._work.position + self._drafts)
         now = time.perf_counter()
         took_s, self._since_s = now - self._since_s, now
@@ -85,21 +105,25 @@ def side_law(logits: Sequence[Array], weights: Array, sampling: Sampling) -> Arr
 
 
 class PrefillJob:
-    """A `GroupJob` that computes the keys and values of several texts, each in a full session."""
+    """A `GroupJob` that computes the keys and values of several texts, each in a full session and,
+    so that they are the same bits whoever else is there, in one piece."""
 
     def __init__(self, engine: Engine, texts: Sequence[tuple[int, ...]]) -> None:
         self._engine = engine
         self._texts = texts
         self._sessions: list[Session] = []
+        self._feeding = Feeding(())
 
-    def segments(self) -> list[Segment]:
+    def segments(self) -> Sequence[Segment]:
         if not self._sessions:
             self._sessions = [self._engine.open(len(text)) for text in self._texts]
-        pairs = zip(self._sessions, self._texts, strict=True)
-        return [Segment(session, text, wanted=0) for session, text in pairs]
+            pairs = zip(self._sessions, self._texts, strict=True)
+            self._feeding = Feeding([Segment(session, text, wanted=0) for session, text in pairs])
+        return self._feeding.segments()
 
     def take_all(self, logits: Sequence[Logits]) -> bool:
-        return True
+        self._feeding.fed(len(logits))
+        return not self._feeding
 
     def result(self) -> list[Session]:
         return self._sessions
@@ -108,3 +132,30 @@ class PrefillJob:
         """Free the sessions of a job that failed; on the engine's thread."""
         for session in self._sessions:
             session.close()
+
+
+class Feeding:
+    """Segments of one request, to be fed in as many passes as their rows need."""
+
+    def __init__(self, segments: Sequence[Segment]) -> None:
+        self._due = [(segment, segment.session.length) for segment in segments]
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def segments(self) -> list[Segment]:
+        """Those of the next pass, at least one; asked for again when a pass is repeated, of which a
+        part may have run."""
+        chosen: list[Segment] = []
+        rows = 0
+        for segment, length in self._due:
+            rows += len(segment.token_ids)
+            if chosen and rows > ROWS_PER_PASS:
+                break
+            segment.session.rollback(length)
+            chosen.append(segment)
+        return chosen
+
+    def fed(self, count: int) -> None:
+        """The first `count` have run."""
+        del self._due[:count]

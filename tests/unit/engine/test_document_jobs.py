@@ -11,9 +11,10 @@ import pytest
 from tandem.core.aggregation import document_weights
 from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Array, Sampling, law_from_logits
+from tandem.engine import document_jobs
 from tandem.engine.base import Logits, Segment, Session, never
 from tandem.engine.document_group import DocumentGroup, group_kv_tokens
-from tandem.engine.document_jobs import DecodeJob, side_law
+from tandem.engine.document_jobs import DecodeJob, PrefillJob, side_law
 from tandem.engine.jobs import EngineThread
 from tandem.engine.scripted import ScriptedEngine, scripted_law
 from tandem.protocol.decoder import DecodeWork, LocalDraft, Shares
@@ -133,6 +134,20 @@ async def test_two_requests_share_a_pass_and_their_documents() -> None:
         await waiting
     assert first == second
     assert engine.batches == [6, 6]
+
+
+async def test_a_long_prompt_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document_jobs, "ROWS_PER_PASS", 6)
+    engine = Batched()
+    group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
+    async with engine_thread(engine) as thread:
+        drafts = await decoded(thread, group, DecodeWork(0, PROMPT, 3, 3, SHARES))
+        assert engine.batches == [2, 1, 3, 3]
+        assert drafts[0].token_id == mixture_after(DOCUMENTS, PROMPT).argmax()
+        engine.batches.clear()
+        done = await thread.submit_group(PrefillJob(engine, DOCUMENTS)).future
+    assert engine.batches == [1, 1, 1]  # 5, 3 and 4 tokens
+    assert [session.length for session in done.value] == [5, 3, 4]
 
 
 def test_closing_a_group_keeps_the_documents() -> None:
