@@ -36,6 +36,8 @@ class SimulatedKv:
 
     def feed(self, token_ids: Sequence[int], parents: Sequence[int] | None = None) -> None:
         """Commit a chain, or hold a tree."""
+        if not token_ids:
+            raise ProtocolError("a pass", "no tokens to feed")
         self._drop_tree()
         if parents is None:
             self.token_ids += tuple(token_ids)

@@ -186,7 +186,10 @@ class Drafting:
         return self.interrupt()
 
     def _forget_ahead(self) -> None:
-        self.kv_length = min(self.kv_length, self.position)
+        """The token before them was fed already, and is fed again: a pass needs one."""
+        if self.ahead is None:
+            return
+        self.kv_length = min(self.kv_length, self.position - 1)
         self.ahead = None
 
     def interrupt(self) -> list[DraftWork]:

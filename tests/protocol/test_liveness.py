@@ -116,7 +116,7 @@ def test_the_edge_goes_on_alone_whenever_the_cut_comes() -> None:
     for step in range(60):
         at_s = 0.025 * step
         faults = Faults(cuts=((at_s, FOREVER_S),), departures=(at_s - 0.1,) if step % 2 else ())
-        for method in ("always the full law", "pipelined, split"):
+        for method in ("always the full law", "pipelined, split", "predraft"):
             result = answer(method, faults, LostCloud.EDGE, seed=step, rtt_s=0.25)
             assert len(result.token_ids) == 30
             drawing += result.stats.full_law_requests
