@@ -28,9 +28,11 @@ from tandem.gateway.schema import (
     TandemOptions,
     TextPart,
 )
+from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
 from tandem.protocol.liveness import LostCloud
 from tandem.rpc.generation import (
     DEFAULT_PRESET,
+    RAG_PRESET,
     GenerationRequest,
     Prompt,
     Turn,
@@ -78,12 +80,10 @@ def _requests(
         named = "max_tokens" if asking.max_tokens is not None else "max_completion_tokens"
         raise invalid(named, f"{named}: at most {limits.max_tokens}, is {asking.limit}")
     options = asking.tandem
-    if options.rag:
-        raise unsupported("tandem.rag", "this suite answers without documents")
     seed = secrets.randbits(SEED_BITS) if asking.seed is None else asking.seed
     common = GenerationRequest(
         prompt=prompts[0],
-        preset=options.preset or DEFAULT_PRESET,
+        preset=_preset(options),
         sampling=Sampling(
             1.0 if asking.temperature is None else asking.temperature,
             options.top_k,
@@ -95,6 +95,8 @@ def _requests(
         overrides=(*_objective(options), *options.set),
         lost_cloud=LostCloud(options.lost_cloud),
         images=images,
+        query=options.query,
+        documents=options.documents,
     )
     requests = [
         replace(common, prompt=prompt, seed=choice_seed(seed, index))
@@ -111,6 +113,23 @@ def choice_seed(seed: int, index: int) -> int:
     return seed if index == 0 else hash_words(seed, index) >> (64 - SEED_BITS)
 
 
+def _preset(options: TandemOptions) -> str:
+    """The preset by name; whether it answers from documents must be what `rag` says."""
+    name = options.preset or (RAG_PRESET if options.rag else DEFAULT_PRESET)
+    from_documents = name in AGGREGATION_PRESETS
+    if options.rag is True and not from_documents:
+        others = ", ".join(AGGREGATION_PRESETS)
+        raise invalid("tandem.preset", f"preset: '{name}' uses no documents; these do: {others}")
+    if options.rag is False and from_documents:
+        raise invalid("tandem.rag", f"rag: the preset '{name}' answers from documents")
+    if (options.query or options.documents) and not from_documents:
+        named = "query" if options.query else "documents"
+        raise invalid(f"tandem.{named}", f"{named}: only with rag set to true")
+    if options.objective is not None and from_documents:
+        raise unsupported("tandem.objective", "an answer from two sides has no such choice")
+    return name
+
+
 def _objective(options: TandemOptions) -> tuple[str, ...]:
     """As the one choice of a preset that weighs time against the target's passes."""
     weights = {"latency": 1.0, "cost": 0.0}
@@ -124,7 +143,7 @@ def _objective(options: TandemOptions) -> tuple[str, ...]:
 
 
 def _no_logprobs(options: TandemOptions) -> str:
-    preset = options.preset or DEFAULT_PRESET
+    preset = _preset(options)
     return f"preset '{preset}' does not send the target's probabilities to the edge"
 
 

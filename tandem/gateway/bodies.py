@@ -122,7 +122,7 @@ class Writer:
         makers = piece.answer.makers[begins_at : begins_at + len(token_ids)]
         return {
             "provenance": [
-                {"id": token, "maker": maker}
+                {"id": token, "maker": maker or None}
                 for token, maker in zip(token_ids, makers, strict=True)
             ]
         }

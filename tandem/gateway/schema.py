@@ -1,7 +1,7 @@
 """The bodies that the gateway takes, as OpenAI's API has them, and `tandem`, its one extension.
 
 Invariant: a type is what it says (no "1" for 1), no number is NaN or infinite, and nothing is
-ignored silently but what cannot change an answer. Imports pydantic only.
+ignored silently but what cannot change an answer. Must not import grpc or torch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from tandem.gateway.errors import invalid, unsupported
+from tandem.rpc.generation import MAX_DOCUMENTS
 
 MAX_STOPS = 16
 UINT32 = 2**32 - 1
@@ -65,7 +66,15 @@ class TandemOptions(Strict):
         default=None,
         description="What matters: 1 (latency) an early answer, 0 (cost) few target passes.",
     )
-    rag: bool = Field(default=False, description="Answer from the documents of both sides.")
+    rag: bool | None = Field(
+        default=None, description="Answer from the documents of both sides, or do not."
+    )
+    query: str = Field(
+        default="", description="What to look for in them, in place of the last message or prompt."
+    )
+    documents: Annotated[int, Field(ge=0, le=MAX_DOCUMENTS)] = Field(
+        default=0, description="Documents of each side, at most; 0: the aggregator's own number."
+    )
     provenance: bool = Field(
         default=False, description="Say of each token what it is and who made it."
     )

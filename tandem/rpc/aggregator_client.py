@@ -31,7 +31,8 @@ _MAKERS: Mapping[int, str] = {
 @dataclass(slots=True)
 class Generated:
     """A generation as its caller saw it; times in seconds by the caller's clock.
-    `makers` says who made each token: "draft", "target" or "edge"."""
+    `makers` says who made each token: "draft", "target" or "edge", or
+    "" where that is not known."""
 
     preset: str = ""
     session: str = ""
@@ -68,6 +69,7 @@ class Generated:
         self.text += committed.text
         self.token_ids += committed.token_ids
         self.makers += (_MAKERS.get(maker, "") for maker in committed.makers)
+        self.makers += [""] * (len(self.token_ids) - len(self.makers))  # who did not say
         if committed.token_ids:
             if self.ttft_s is None:
                 self.ttft_s = elapsed_s

@@ -37,6 +37,8 @@ MAX_STOP_CHARACTERS = 256
 MAX_QUERY_CHARACTERS = 4096
 MAX_DOCUMENTS = 32
 DEFAULT_PRESET = "coupled"
+RAG_PRESET = "dragon-coupled"
+"""Where documents of both sides are asked for and no preset is named."""
 OVERRIDES: tuple[_Override, ...] = (
     "draft_length",
     "answer_top",

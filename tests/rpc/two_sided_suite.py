@@ -42,6 +42,7 @@ class TwoSides:
     verifier: RunningService
     cloud_aggregator: RunningService
     retrievers: tuple[RetrieverClient, ...]
+    front: AggregatorServicer
 
 
 @asynccontextmanager
@@ -103,11 +104,12 @@ async def two_sides(
             give_up_after_s=give_up_after_s,
             http=False,
         )
-        device = await serve(AggregatorServicer(settings, Metrics(new_registry(), "device")))
+        front = AggregatorServicer(settings, Metrics(new_registry(), "device"))
+        device = await serve(front)
         client = await stack.enter_async_context(AggregatorClient(device.target))
         cloud_client = await stack.enter_async_context(AggregatorClient(cloud.target))
         yield TwoSides(
-            client, cloud_client, engines[0], engines[1], verifier, cloud, tuple(retrievers)
+            client, cloud_client, engines[0], engines[1], verifier, cloud, tuple(retrievers), front
         )
     for engine in engines:
         assert engine.kv_bytes_in_use == 0

@@ -1,0 +1,62 @@
+"""Answers from the documents of both sides, asked for over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tandem.gateway.app import GatewaySettings, make_app
+from tandem.rpc.generation import RAG_PRESET, GenerationRequest, Turn
+from tandem.telemetry.metrics import Metrics, new_registry
+from tests.gateway.http_suite import chat_body
+from tests.rpc.two_sided_suite import TwoSides, two_sides
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[tuple[TwoSides, httpx2.AsyncClient]]:
+    async with two_sides(folder) as suite:
+        app = make_app(suite.front.requests, Metrics(new_registry(), "device"), GatewaySettings())
+        transport = httpx2.ASGITransport(app=app)
+        async with httpx2.AsyncClient(base_url="http://gateway", transport=transport) as http:
+            yield suite, http
+
+
+def asking(**tandem: Any) -> dict[str, Any]:
+    return chat_body("what of the heron?", max_tokens=8, seed=5, tandem=tandem)
+
+
+async def test_rag_is_one_word_and_equals_the_suite_s_answer(tmp_path: Path) -> None:
+    turns = (Turn("user", "what of the heron?"),)
+    request = GenerationRequest(turns, RAG_PRESET, seed=5, max_tokens=8, query="heron", documents=1)
+    async with served(tmp_path) as (suite, http):
+        expected = await suite.client.generate(request)
+        body = asking(rag=True, query="heron", documents=1, provenance=True)
+        answer = (await http.post("/v1/chat/completions", json=body)).json()
+        plain = (await http.post("/v1/chat/completions", json=asking())).json()
+    (choice,) = answer["choices"]
+    assert choice["message"]["content"] == expected.text
+    assert choice["tandem"]["preset"] == RAG_PRESET
+    assert [token["id"] for token in choice["tandem"]["provenance"]] == expected.token_ids
+    assert plain["choices"][0]["tandem"]["preset"] == "coupled"
+
+
+async def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"rag": True, "preset": "dssd"}, "preset"),
+        ({"rag": False, "preset": "dragon"}, "rag"),
+        ({"query": "heron"}, "query"),
+        ({"documents": 2}, "documents"),
+        ({"rag": True, "documents": 33}, "documents"),
+        ({"rag": True, "objective": "cost"}, "objective"),
+        ({"rag": True, "query": "x" * 5000}, "query"),
+        ({"preset": "drcg-kv"}, "preset"),
+    ]
+    async with served(tmp_path) as (_, http):
+        for tandem, field in wrong:
+            answer = await http.post("/v1/chat/completions", json=asking(**tandem))
+            assert answer.status_code == 400
+            assert answer.json()["error"]["param"] == f"tandem.{field}"
