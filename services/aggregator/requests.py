@@ -29,7 +29,7 @@ from tandem.rpc.generation import (
     request_from_proto,
     request_to_proto,
 )
-from tandem.rpc.status import Rejected, advised, details_of, refused_below, status_of
+from tandem.rpc.status import Rejected, advised, details_of, refusal, refused_below, status_of
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import OTHER, MethodSeries, Metrics
 from tandem.telemetry.tracing import NO_TRACING, Headers, Span, Tracing
@@ -182,8 +182,7 @@ class Requests:
             cancelling = None if cancel is None else asyncio.create_task(_pass_cancel(cancel, call))
             with ExitStack() as naming:
                 try:
-                    await call.write(drafter_pb2.GenerateRequest(start=start))
-                    async for answer in _drafter_answers(call):
+                    async for answer in self._drafter_answers(call, start):
                         if answer.HasField("started"):
                             session, preset = answer.started.session, answer.started.preset
                             naming.enter_context(log_context(session=session, preset=preset))
@@ -197,6 +196,21 @@ class Requests:
                         await _raise_fault(cancelling)
                     span.note(tokens=timing.tokens)
                     log.info("request ended", tokens=timing.tokens, duration_s=timing.elapsed_s())
+
+    async def _drafter_answers(
+        self, call: Any, start: generation_pb2.Generation
+    ) -> AsyncIterator[drafter_pb2.GenerateResponse]:
+        try:
+            await call.write(drafter_pb2.GenerateRequest(start=start))
+            while isinstance(answer := await call.read(), drafter_pb2.GenerateResponse):
+                yield answer
+            code = await call.code()
+            details = advised(code, await call.details() or "")
+        except grpc.aio.AioRpcError as error:
+            refused = await refusal(error, self.describe)
+            code, details = refused.code, str(refused)
+        if code is not grpc.StatusCode.OK:
+            raise refused_below(code, details or "the drafter ended the call")
 
 
 class _Timing:
@@ -234,18 +248,6 @@ def _label(preset: str) -> str:
     """The preset that a request names, where it is one of ours."""
     preset = preset or DEFAULT_PRESET
     return preset if preset in PRESETS or preset in AGGREGATION_PRESETS else OTHER
-
-
-async def _drafter_answers(call: Any) -> AsyncIterator[drafter_pb2.GenerateResponse]:
-    try:
-        while isinstance(answer := await call.read(), drafter_pb2.GenerateResponse):
-            yield answer
-        code = await call.code()
-        details = advised(code, await call.details() or "")
-    except grpc.aio.AioRpcError as error:
-        code, details = error.code(), details_of(error)
-    if code is not grpc.StatusCode.OK:
-        raise refused_below(code, details or "the drafter ended the call")
 
 
 async def _pass_cancel(cancel: Callable[[], Awaitable[None]], call: Any) -> None:

@@ -32,8 +32,8 @@ from tandem.protocol.outputs import (
     Send,
 )
 from tandem.protocol.prefixes import PrefixMismatch
-from tandem.rpc.status import Rejected, refused_below
-from tandem.rpc.verifier_stream import FATAL, STATUS_LOST, Traffic, VerifierStream, end_status
+from tandem.rpc.status import STATUS_LOST, Rejected, refused_below
+from tandem.rpc.verifier_stream import FATAL, Traffic, VerifierStream, end_status
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Span
 

@@ -15,7 +15,7 @@ import grpc
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.channels import open_channel
 from tandem.rpc.generation import GenerationRequest, request_to_proto
-from tandem.rpc.status import Rejected, advised, details_of
+from tandem.rpc.status import Rejected, advised, details_of, refusal
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tandem_api.common.v1 import generation_pb2
@@ -126,7 +126,7 @@ class AggregatorClient:
                 yield result
             await _raise_unless_ok(call)
         except grpc.aio.AioRpcError as error:
-            raise _rejected(error) from None
+            raise await refusal(error, self.describe) from None
         finally:
             call.cancel()
 

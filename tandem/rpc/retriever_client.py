@@ -16,7 +16,7 @@ import grpc
 
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.channels import open_channel
-from tandem.rpc.status import Rejected, advised, details_of
+from tandem.rpc.status import Rejected, advised, details_of, refusal
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 
@@ -65,7 +65,7 @@ class RetrieverClient:
                 raise Rejected(code, advised(code, details or ""))
             await sending
         except grpc.aio.AioRpcError as error:
-            raise _rejected(error) from None
+            raise await refusal(error, self.describe) from None
         finally:
             sending.cancel()
             call.cancel()

@@ -7,7 +7,7 @@ unforeseen error as INTERNAL without its inner words. Must not import torch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -27,6 +27,10 @@ from tandem.protocol.prefixes import PrefixMismatch
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
+
+
+STATUS_LOST = "the stream ended while a message was being sent"
+"""All that is known of an end whose status was lost."""
 
 
 class Rejected(TandemError):
@@ -70,6 +74,26 @@ def refused_below(code: StatusCode, details: str) -> Rejected:
         why = f"refused by a service behind this one: {details}; see TANDEM_CALL_KEY_FILE here"
         return Rejected(StatusCode.UNAVAILABLE, why)
     return Rejected(code, details)
+
+
+async def refusal(error: grpc.aio.AioRpcError, ask: Callable[[], Awaitable[object]]) -> Rejected:
+    """What a stream of ours was refused with. Where its status was lost, `ask`, another call to the
+    same service, may meet what it was."""
+    code, details = known_status(error.code(), details_of(error))
+    if details == STATUS_LOST:
+        try:
+            await ask()
+        except Rejected as refused:
+            return refused
+    return Rejected(code, details)
+
+
+def known_status(code: StatusCode, details: str) -> tuple[StatusCode, str]:
+    """When a stream ends while a message is being sent, grpc.aio puts INTERNAL in the place of the
+    status that the service or the connection's end gave (grpc issue 36066)."""
+    if code is StatusCode.INTERNAL and details == "Internal error from Core":
+        return StatusCode.UNAVAILABLE, STATUS_LOST
+    return code, details
 
 
 def details_of(error: grpc.aio.AioRpcError) -> str:

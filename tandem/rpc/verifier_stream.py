@@ -16,15 +16,12 @@ from tandem.core.errors import InvalidArgument
 from tandem.protocol.messages import CloudMessage, EdgeMessage
 from tandem.rpc.connection import Connection
 from tandem.rpc.convert_verifier import EdgeCodec
-from tandem.rpc.status import advised, details_of
+from tandem.rpc.status import advised, details_of, known_status
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
 
 FRAME_HEADER_BYTES = 5
 """gRPC's length prefix, counted with every message."""
-
-STATUS_LOST = "the stream ended while a frame was being sent"
-"""All that is known of an end whose status was lost."""
 
 FATAL = frozenset(
     {
@@ -138,15 +135,7 @@ def end_status(error: BaseException | None) -> tuple[grpc.StatusCode, str]:
     if error is None:
         return grpc.StatusCode.OK, ""
     if isinstance(error, StreamEnded):
-        return _known_status(error.code, str(error))
+        return known_status(error.code, str(error))
     if isinstance(error, grpc.aio.AioRpcError):
-        return _known_status(error.code(), details_of(error))
+        return known_status(error.code(), details_of(error))
     return grpc.StatusCode.INTERNAL, str(error)
-
-
-def _known_status(code: grpc.StatusCode, details: str) -> tuple[grpc.StatusCode, str]:
-    """When a stream ends while a frame is being sent, grpc.aio puts this in the place of the status
-    that the cloud or the connection's end gave (grpc issue 36066); another stream will tell."""
-    if code is grpc.StatusCode.INTERNAL and details == "Internal error from Core":
-        return grpc.StatusCode.UNAVAILABLE, STATUS_LOST
-    return code, details

@@ -215,3 +215,19 @@ async def test_a_request_says_why_the_drafter_is_not_served(
     assert words.partition(";")[0] in described.cloud_error
     for running in (aggregator, drafter, verifier):
         await running.drain(0.0)
+
+
+async def test_a_request_says_why_the_aggregator_is_not_served(
+    credentials: Credentials, tmp_path: Path
+) -> None:
+    async with secured_services(tmp_path, credentials.server()) as services:
+        settings = AggregatorSettings(drafter=services["drafter"].target)
+        metrics = Metrics(new_registry(), "device")
+        servicer = AggregatorServicer(settings, metrics, credentials.client(key=STRANGE_KEY))
+        aggregator = await started(servicer)
+        async with AggregatorClient(aggregator.target) as client:
+            for asked in (client.generate(GenerationRequest("a"), 60), client.describe()):
+                with pytest.raises(Rejected, match="see TANDEM_CALL_KEY_FILE here") as refusal:
+                    await asked
+                assert refusal.value.code is grpc.StatusCode.UNAVAILABLE
+        await aggregator.drain(0.0)
