@@ -102,8 +102,8 @@ def panels(
         inside = [row for row in rows if (row[columns], row[lines]) == (column, line)]
         for number, name in enumerate(names):
             curve = _means([row for row in inside if row[by] == name], x, y)
-            style = {"marker": _MARKERS[number % len(_MARKERS)], "color": f"C{number % 10}"}
-            axes.plot([ticks.index(at) for at in curve], list(curve.values()), label=name, **style)
+            points = [ticks.index(at) for at in curve], list(curve.values())
+            axes.plot(*points, label=name, **_style(number))
         _draw_limit(axes, limit)
         axes.set_title(f"{columns} {column}, {lines} {line:g}", fontsize="medium")
         axes.set_xticks(range(len(ticks)), [f"{tick:g}" for tick in ticks])
@@ -120,6 +120,14 @@ def panels(
 
 
 _MARKERS = "os^vD<>Pp*"
+_DASHES = ("-", "--", ":")
+
+
+def _style(number: int) -> dict[str, str]:
+    """Like no other of thirty curves, in black and white too."""
+    again, number = divmod(number, len(_MARKERS))
+    dashes = _DASHES[again % len(_DASHES)]
+    return {"marker": _MARKERS[number], "color": f"C{number}", "linestyle": dashes}
 
 
 def _means(rows: Sequence[Row], x: str, y: str) -> dict[Any, float]:
