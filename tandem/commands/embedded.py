@@ -9,13 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Self
 
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.servicer import AggregatorServicer
 from services.drafter.servicer import DrafterLimits, DrafterServicer
 from services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.commands.embedded_documents import serve_documents
 from tandem.commands.models import ModelPair
+from tandem.commands.suite_documents import SuiteDocuments
+from tandem.engine.document_decoder import Documents
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.rpc.access import ServerAccess
@@ -31,7 +35,8 @@ class EmbeddedSuite:
     """Serves `pair`; use as an asynchronous context manager and ask at `target`.
 
     `link`, if given, is what each direction between drafter and verifier is like; `emulator` can
-    then change, cut and restore it. `http` opens the HTTP API as well, at `http_url`.
+    then change, cut and restore it. `http` opens the HTTP API as well, at `http_url`. With
+    `documents` presets of answers from two sides can be asked for.
     """
 
     def __init__(
@@ -43,10 +48,12 @@ class EmbeddedSuite:
         verifier_limits: VerifierLimits | None = None,
         drafter_limits: DrafterLimits | None = None,
         http: bool = False,
+        documents: SuiteDocuments | None = None,
     ) -> None:
         self._pair = pair
         self._link, self._link_seed = link, link_seed
         self._http = http
+        self._documents = documents
         self._verifier_limits = verifier_limits or VerifierLimits()
         self._drafter_limits = drafter_limits or DrafterLimits(max_message_bytes=MAX_MESSAGE_BYTES)
         self._stack = AsyncExitStack()
@@ -69,8 +76,14 @@ class EmbeddedSuite:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         pair = self._pair
+        decoded = Documents(pair.tokenizer)
         verifier = VerifierServicer(
-            pair.target, self._verifier_limits, self.metrics["verifier"], pair.device, pair.dtype
+            pair.target,
+            self._verifier_limits,
+            self.metrics["verifier"],
+            pair.device,
+            pair.dtype,
+            decoded,
         )
         self.verifier_target = await _serve(stack, verifier)
         drafter = DrafterServicer(
@@ -79,10 +92,17 @@ class EmbeddedSuite:
             await self._through_link(stack),
             self._drafter_limits,
             self.metrics["drafter"],
+            documents=decoded,
         )
         self.drafter_target = await _serve(stack, drafter)
         # model_construct: the defaults, without what the environment says.
         settings = AggregatorSettings.model_construct(drafter=self.drafter_target)
+        if self._documents is not None:
+            serve = partial(_serve, stack)
+            found = await serve_documents(stack, serve, self._documents, self.verifier_target)
+            settings = settings.model_copy(
+                update={"retriever": found.retriever, "cloud": found.cloud}
+            )
         aggregator = AggregatorServicer(settings, self.metrics["aggregator"])
         self.target = await _serve(stack, aggregator)
         if self._http:

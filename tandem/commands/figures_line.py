@@ -21,7 +21,10 @@ def figures_line(figures: Mapping[str, Any]) -> str:
         parts.append(f"acceptance {figures['accepted'] / figures['drafted']:.0%}")
     up, down = figures["uplink_bytes"] / tokens, figures["downlink_bytes"] / tokens
     parts.append(f"bytes per token {up:.1f} up, {down:.1f} down")
-    parts.append(f"{figures['target_passes'] / tokens:.2f} target passes per token")
+    if "device" in figures:
+        parts += _two_sided(figures)
+    else:
+        parts.append(f"{figures['target_passes'] / tokens:.2f} target passes per token")
     if turns := figures["predraft_hits"] + figures["predraft_misses"]:
         parts.append(f"pre-draft misses {figures['predraft_misses'] / turns:.0%}")
     if figures["lossy"]:
@@ -29,6 +32,17 @@ def figures_line(figures: Mapping[str, Any]) -> str:
     if figures["unverified"]:
         parts.append(f"{len(figures['unverified'])} tokens unverified: the cloud was lost")
     return "; ".join(parts)
+
+
+def _two_sided(figures: Mapping[str, Any]) -> list[str]:
+    """Whose documents it came from, whose drafts stood, and how often the aggregation moved."""
+    sides = {side: figures[side] for side in ("device", "cloud")}
+    rates = {side: own["acceptance_rate"] for side, own in sides.items() if own["drafted"]}
+    return [
+        "documents " + ", ".join(f"{own['documents']} ({side})" for side, own in sides.items()),
+        "accepted " + ", ".join(f"{rate:.0%} ({side})" for side, rate in rates.items()),
+        f"{figures['side_moves']} side moves",
+    ]
 
 
 def _milliseconds(seconds: float) -> str:

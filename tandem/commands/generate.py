@@ -15,10 +15,13 @@ from tandem.commands.calling import access_options, access_to
 from tandem.commands.embedded import EmbeddedSuite
 from tandem.commands.models import ModelPair, choose_pair, load_pair
 from tandem.commands.options import ADDRESS, address_text, json_option, model_options
+from tandem.commands.rag_options import document_options, documents_of
+from tandem.commands.suite_documents import SuiteDocuments
 from tandem.core.errors import InvalidArgument
 from tandem.core.images import MAX_IMAGES_BYTES
 from tandem.core.laws import Sampling
 from tandem.core.tokens import check_token_ids
+from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
 from tandem.policy.presets import PRESETS
 from tandem.protocol.liveness import LostCloud
 from tandem.rpc.access import ClientAccess
@@ -33,6 +36,8 @@ from tandem.rpc.generation import (
 )
 from tandem.rpc.process import run_loop
 from tandem.telemetry.logging import configure_logging
+
+RAG_PRESET = "dragon-coupled"
 
 
 @click.command()
@@ -49,11 +54,16 @@ from tandem.telemetry.logging import configure_logging
 )
 @click.option(
     "--preset",
-    default=DEFAULT_PRESET,
-    show_default=True,
     metavar="NAME",
-    help=f"Method: {', '.join(PRESETS)}.",
+    help=f"Method: {', '.join(PRESETS)}; from documents on two sides:"
+    f" {', '.join(AGGREGATION_PRESETS)}. Default: {DEFAULT_PRESET}, with --rag {RAG_PRESET}.",
 )
+@click.option("--rag", is_flag=True, help="Answer from documents on the device and in the cloud.")
+@click.option("--query", default="", help="What to look for there. Default: the prompt's text.")
+@click.option(
+    "--documents", type=int, default=0, help="Documents of each side. Default: the service's own."
+)
+@document_options
 @click.option("--max-tokens", type=int, default=128, show_default=True, help="Length limit.")
 @click.option(
     "--temperature", type=float, default=1.0, show_default=True, help="0 takes the likeliest token."
@@ -107,24 +117,28 @@ def generate(**options: Any) -> None:
     Without --endpoint the two models (--draft, --target; the demo pair if not given) are loaded
     into this process and talk over loopback gRPC, for this call only. The text goes to standard
     output, figures to standard error; with --json one object goes to standard output.
+
+    With --rag, or a preset of that kind, the answer is drawn from documents of both sides. Without
+    --endpoint these are the demo's, unless --device-documents or --cloud-documents name others.
     """
     request = build_request(options)
     if not options["timeout"] > 0:
         raise InvalidArgument("timeout", f"must be above 0, is {options['timeout']:g}")
     configure_logging("info" if options["verbose"] else "critical")
     if options["endpoint"] is not None:
-        _refuse_models(options)
+        _refuse_own_suite(options)
         access = access_to(options["endpoint"], options)
         run_loop(_show(address_text(options["endpoint"]), request, options, access))
         return
-    run_loop(_embedded(load_pair(*choose_pair(options)), request, options))
+    documents = documents_of(options | {"rag": request.from_two_sides})
+    run_loop(_embedded(load_pair(*choose_pair(options)), request, documents, options))
 
 
 def build_request(options: dict[str, Any]) -> GenerationRequest:
     """The request that the flags describe; InvalidArgument names the flag."""
     request = GenerationRequest(
         prompt=_prompt(options),
-        preset=options["preset"],
+        preset=options["preset"] or (RAG_PRESET if options["rag"] else DEFAULT_PRESET),
         sampling=Sampling(options["temperature"], options["top_k"], options["top_p"]),
         max_tokens=options["max_tokens"],
         seed=options["seed"],
@@ -139,7 +153,14 @@ def build_request(options: dict[str, Any]) -> GenerationRequest:
         lost_cloud=LostCloud(options["lost_cloud"]),
         ignore_eos=options["ignore_eos"],
         images=tuple(_read_image(path) for path in options["images"]),
+        query=options["query"],
+        documents=options["documents"],
     )
+    if not request.from_two_sides:
+        for field in ("rag", "query", "documents"):
+            if options[field]:
+                known = ", ".join(AGGREGATION_PRESETS)
+                raise InvalidArgument(field, f"{request.preset} has no documents; one of {known}")
     _check_ranges(request)
     # What a service would refuse without asking its model is refused here, before any is loaded.
     request_from_proto(request_to_proto(request))
@@ -151,7 +172,7 @@ def _check_ranges(request: GenerationRequest) -> None:
     for field, bits in (("max_tokens", 32), ("seed", 64)):
         if not 0 <= getattr(request, field) < 2**bits:
             raise InvalidArgument(field, f"must be 0…2^{bits}-1, is {getattr(request, field)}")
-    for field in ("draft_length", "answer_top", "answer_tail_draws", "draft_top_k"):
+    for field in ("draft_length", "answer_top", "answer_tail_draws", "draft_top_k", "documents"):
         if not 0 <= (getattr(request, field) or 0) < 2**32:
             raise InvalidArgument(field, f"must not be negative, is {getattr(request, field)}")
     request.sampling.validate(2**31)
@@ -192,14 +213,19 @@ def _read_image(path: Path) -> bytes:
         raise InvalidArgument("image", f"{path} cannot be read: {error.strerror}") from error
 
 
-def _refuse_models(options: dict[str, Any]) -> None:
-    for field in ("draft", "target"):
-        if options[field] is not None:
+def _refuse_own_suite(options: dict[str, Any]) -> None:
+    for field in ("draft", "target", "device_documents", "cloud_documents", "index_folder"):
+        if options[field]:
             raise InvalidArgument(field, "the suite at --endpoint has its own; leave one out")
 
 
-async def _embedded(pair: ModelPair, request: GenerationRequest, options: dict[str, Any]) -> None:
-    async with EmbeddedSuite(pair) as suite:
+async def _embedded(
+    pair: ModelPair,
+    request: GenerationRequest,
+    documents: SuiteDocuments | None,
+    options: dict[str, Any],
+) -> None:
+    async with EmbeddedSuite(pair, documents=documents) as suite:
         await _show(suite.target, request, options)
 
 

@@ -1,7 +1,7 @@
 """The whole suite as processes of this machine, with an emulated link between the two sides.
 
 Invariant: when the context is left, by whatever way, no child runs any more. Children are stopped
-in the order of a request's path (aggregator, drafter, verifier, retrievers), so that each drains
+in the order of a request's path (aggregators, drafter, verifier, retrievers), so that each drains
 while what it depends on still serves. Must not import torch.
 """
 
@@ -25,9 +25,10 @@ from services.retriever.config import RetrieverSettings
 from services.verifier.config import VerifierSettings
 from tandem.commands.child_process import ChildProcess
 from tandem.commands.models import ModelChoice
-from tandem.commands.suite_documents import SIDES, SuiteDocuments, fill, retriever_flags
+from tandem.commands.suite_documents import SIDES, SuiteDocuments, document_flags, fill
 from tandem.core.errors import TandemError
 from tandem.netem.link_control import LinkControl
+from tandem.netem.link_group import LinkGroup
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.rpc.aggregator_client import AggregatorClient
@@ -40,6 +41,9 @@ STOP_MARGIN_S = 5.0
 DESCRIBE_TIMEOUT_S = 10.0
 POLL_S = 0.1
 
+PORTS = ("verifier", "drafter", "http", "cloud-aggregator", "device-retriever", "cloud-retriever")
+"""What others must know the port of before it listens."""
+
 SETTINGS: Mapping[str, type[ServiceSettings]] = {
     "verifier": VerifierSettings,
     "drafter": DrafterSettings,
@@ -51,9 +55,10 @@ SETTINGS: Mapping[str, type[ServiceSettings]] = {
 @dataclass(frozen=True, slots=True)
 class LocalSuiteSettings:
     """What to run. `port` is the aggregator's and `http_port` its HTTP API's, 0 for a free one;
-    `metrics_port` the aggregator's too, with the drafter's, verifier's and both retrievers' after
-    it, 0 for none. `pin` keeps the two sides on different cores. `drain_s` is what open requests
-    may take at the end. `documents` are what the retrievers hold; None starts no retrievers."""
+    `metrics_port` the aggregator's too, with those of the others after it, in the order in which
+    they are announced, 0 for none. `pin` keeps the two sides on different cores. `drain_s` is what
+    open requests may take at the end. With `documents` there are a retriever at each side and an
+    aggregator in the cloud."""
 
     draft: ModelChoice
     target: ModelChoice
@@ -74,7 +79,7 @@ class LocalSuite:
     def __init__(self, settings: LocalSuiteSettings) -> None:
         self.settings = settings
         self.children: dict[str, ChildProcess] = {}
-        self.emulator: TcpLinkEmulator | None = None
+        self.emulators: list[TcpLinkEmulator] = []
         self.control: LinkControl | None = None
         self.logs: Path | None = None
         self.documents: dict[str, int] = {}
@@ -135,37 +140,39 @@ class LocalSuite:
         settings = self.settings
         if not settings.verbose:
             self.logs = Path(tempfile.mkdtemp(prefix="tandem-up-"))
-        verifier_port, drafter_port, free_port = _free_ports(3)
-        http_port = settings.http_port or free_port
+        ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+        http_port = settings.http_port or ports["http"]
         self.http = f"http://{HOST}:{http_port}"
-        verifier = await self._through_link(stack, verifier_port)
-        metrics = settings.metrics_port
-        flags = {
+        flags: dict[str, dict[str, object]] = {
             "aggregator": {
                 "port": settings.port,
                 "http-port": http_port,
-                "drafter": f"{HOST}:{drafter_port}",
-                "metrics-port": metrics,
+                "drafter": f"{HOST}:{ports['drafter']}",
             },
             "drafter": {
-                "port": drafter_port,
-                "verifier": verifier,
-                "metrics-port": metrics and metrics + 1,
+                "port": ports["drafter"],
+                "verifier": await self._through_link(stack, ports["verifier"]),
                 **_model_flags(settings.draft),
                 **tokenizer_flag(settings.draft, settings.target),
             },
             "verifier": {
-                "port": verifier_port,
-                "metrics-port": metrics and metrics + 2,
+                "port": ports["verifier"],
                 **_model_flags(settings.target),
                 "exits": settings.target.exits,
             },
         }
         if settings.documents is not None:
-            for port, side in enumerate(SIDES, metrics + 3):
-                flags[f"{side}-retriever"] = retriever_flags(
-                    settings.documents, side, temporary, port if metrics else 0
-                )
+            cloud = await self._through_link(stack, ports["cloud-aggregator"])
+            flags["aggregator"] |= {
+                "retriever": f"{HOST}:{ports['device-retriever']}",
+                "cloud": cloud,
+            }
+            flags |= document_flags(settings.documents, ports, temporary)
+        if self.emulators:
+            steered = LinkGroup(self.emulators)
+            self.control = await stack.enter_async_context(LinkControl(steered))
+        for number, own in enumerate(flags.values()):
+            own["metrics-port"] = settings.metrics_port and settings.metrics_port + number
         for name, values in flags.items():
             self.children[name] = await self._start_child(name, values)
         if settings.pin:
@@ -186,22 +193,20 @@ class LocalSuite:
         environment = child_environment(service)
         return await ChildProcess.start(service, arguments, environment, log, name)
 
-    async def _through_link(self, stack: AsyncExitStack, verifier_port: int) -> str:
-        """Where the drafter finds the verifier."""
+    async def _through_link(self, stack: AsyncExitStack, port: int) -> str:
+        """Where the device finds what listens on the cloud's port."""
         settings = self.settings
         if settings.link is None:
-            return f"{HOST}:{verifier_port}"
-        self.emulator = await stack.enter_async_context(
-            TcpLinkEmulator(
-                (HOST, 0),
-                (HOST, verifier_port),
-                settings.link,
-                settings.link,
-                seed=settings.link_seed,
-            )
+            return f"{HOST}:{port}"
+        emulator = TcpLinkEmulator(
+            (HOST, 0),
+            (HOST, port),
+            settings.link,
+            settings.link,
+            seed=settings.link_seed + len(self.emulators),
         )
-        self.control = await stack.enter_async_context(LinkControl(self.emulator))
-        return f"{HOST}:{self.emulator.address[1]}"
+        self.emulators.append(await stack.enter_async_context(emulator))
+        return f"{HOST}:{emulator.address[1]}"
 
     async def _healthy(self) -> None:
         """Until the aggregator has reached the drafter, and the drafter the verifier."""
@@ -218,14 +223,15 @@ class LocalSuite:
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         if len(cores) < 2:
             raise TandemError("--pin needs two cores and Linux; leave it out")
-        cloud = {"verifier", "cloud-retriever"}
+        cloud = {"verifier", "cloud-aggregator", "cloud-retriever"}
         for name, child in self.children.items():
             child.pin(cores[0] if name in cloud else cores[1])
 
     async def _stop(self) -> None:
         grace_s = self.settings.drain_s + STOP_MARGIN_S
-        for child in self.children.values():
-            await child.stop(grace_s)
+        aggregators_first = sorted(self.children, key=lambda name: "aggregator" not in name)
+        for name in aggregators_first:
+            await self.children[name].stop(grace_s)
 
     async def _discard_logs(self, kind: type[BaseException] | None, *_: object) -> None:
         """They are kept for whoever wants to know why it failed."""

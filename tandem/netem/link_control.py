@@ -22,6 +22,7 @@ from dataclasses import asdict, fields, replace
 from typing import Any, Self
 
 from tandem.core.errors import InvalidArgument
+from tandem.netem.link_group import Steered
 from tandem.netem.link_model import LinkSettings, settings_from
 from tandem.netem.tcp_emulator import Address, TcpLinkEmulator
 
@@ -102,9 +103,9 @@ async def run_link(
 
 
 class LinkControl:
-    """The control socket of one emulator; an asynchronous context manager."""
+    """The control socket of a link; an asynchronous context manager."""
 
-    def __init__(self, emulator: TcpLinkEmulator, port: int = 0) -> None:
+    def __init__(self, emulator: Steered, port: int = 0) -> None:
         """Listens on localhost only; port 0 takes a free port."""
         self._emulator = emulator
         self._port = port
@@ -149,7 +150,7 @@ class LinkControl:
                 await writer.drain()
 
 
-def answer_request(emulator: TcpLinkEmulator, line: bytes) -> dict[str, Any]:
+def answer_request(emulator: Steered, line: bytes) -> dict[str, Any]:
     """Carry out one line of the control socket and return its answer."""
     try:
         _carry_out(emulator, _parse(line))
@@ -169,7 +170,7 @@ def _parse(line: bytes) -> dict[str, Any]:
     return request
 
 
-def _carry_out(emulator: TcpLinkEmulator, request: Mapping[str, Any]) -> None:
+def _carry_out(emulator: Steered, request: Mapping[str, Any]) -> None:
     operation = request.get("op")
     if operation == "set":
         emulator.configure(*_changed(emulator.settings, request))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from tandem.rpc.aggregator_client import Generated
+from tandem_api.common.v1.generation_pb2 import Summary
 
 
 def answer_figures(result: Generated) -> dict[str, Any]:
@@ -38,4 +39,26 @@ def answer_figures(result: Generated) -> dict[str, Any]:
         "predraft_miss_rate": summary.predraft_misses / resolved if resolved else None,
         "early_verdicts": summary.early_verdicts,
         "lossy": summary.lossy,
+        **_two_sided_figures(summary),
+    }
+
+
+def _two_sided_figures(summary: Summary) -> dict[str, Any]:
+    """Of an answer from documents on two sides; nothing of any other."""
+    if not summary.HasField("device"):
+        return {}
+    return {
+        "side_moves": summary.side_moves,
+        "fetches": summary.fetches,
+        **{
+            side: {
+                "documents": own.documents,
+                "document_tokens": own.document_tokens,
+                "drafted": own.drafted,
+                "accepted": own.accepted,
+                "acceptance_rate": own.accepted / own.drafted if own.drafted else None,
+                "decode_s": own.decode_s,
+            }
+            for side, own in (("device", summary.device), ("cloud", summary.cloud))
+        },
     }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
 
-from tandem.commands.suite_documents import SuiteDocuments, demo_documents, fill, retriever_flags
+from tandem.commands.suite_documents import SuiteDocuments, demo_documents, document_flags, fill
 from tandem.core.errors import InvalidArgument, TandemError
 from tests.rpc.retriever_peer import retriever
 
@@ -48,9 +49,12 @@ def test_what_does_not_exist_is_said_before_anything_starts(tmp_path: Path) -> N
 
 
 def test_an_index_lies_where_it_is_kept_or_with_what_is_forgotten(tmp_path: Path) -> None:
-    kept = demo_documents(tmp_path / "kept", "lexical")
-    flags = retriever_flags(kept, "cloud", tmp_path / "temporary", 0)
-    assert flags["folder"] == tmp_path / "kept" / "cloud"
-    assert (flags["role"], flags["embedding"]) == ("cloud", "lexical")
-    forgotten = retriever_flags(demo_documents(), "device", tmp_path / "temporary", 0)
-    assert forgotten["folder"] == tmp_path / "temporary" / "device"
+    names = ("verifier", "cloud-aggregator", "device-retriever", "cloud-retriever")
+    ports = dict(zip(names, count(1), strict=False))
+    kept = document_flags(demo_documents(tmp_path / "kept", "lexical"), ports, tmp_path / "gone")
+    retriever_flags = kept["cloud-retriever"]
+    assert retriever_flags["folder"] == tmp_path / "kept" / "cloud"
+    assert (retriever_flags["role"], retriever_flags["embedding"]) == ("cloud", "lexical")
+    assert kept["cloud-aggregator"]["decoder"] == "127.0.0.1:1"
+    forgotten = document_flags(demo_documents(), ports, tmp_path / "gone")
+    assert forgotten["device-retriever"]["folder"] == tmp_path / "gone" / "device"
