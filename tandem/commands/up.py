@@ -13,7 +13,7 @@ import click
 
 from services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
 from tandem.commands.asking import Silent, answer_object, ask, figures
-from tandem.commands.generate import show
+from tandem.commands.generate import RAG_PRESET, show
 from tandem.commands.group import INTERRUPTED
 from tandem.commands.local_suite import LocalSuite, LocalSuiteSettings, cancelled_after
 from tandem.commands.models import choose_pair
@@ -25,6 +25,7 @@ from tandem.commands.options import (
     model_options,
 )
 from tandem.commands.rag_options import document_options, documents_of
+from tandem.commands.suite_documents import SuiteDocuments
 from tandem.core.errors import TandemError
 from tandem.core.laws import Sampling
 from tandem.rpc.generation import GenerationRequest
@@ -37,6 +38,11 @@ DEMO_PROMPT = (
     " them to his sister. How many apples does Tom have left?\nAnswer:"
 )
 DEMO_REQUEST = GenerationRequest(DEMO_PROMPT, sampling=Sampling(temperature=0.0), max_tokens=160)
+TWO_SIDED_PROMPT = (
+    "Question: How long is a Python release maintained, and which ones does Heron support?\nAnswer:"
+)
+"""The cloud's PEP 602 knows the one, a note on the device the other."""
+TWO_SIDED_REQUEST = GenerationRequest(TWO_SIDED_PROMPT, RAG_PRESET, max_tokens=48, seed=1)
 
 
 @click.command()
@@ -73,7 +79,11 @@ DEMO_REQUEST = GenerationRequest(DEMO_PROMPT, sampling=Sampling(temperature=0.0)
     "--rag", is_flag=True, help="Start a retriever at each side, with the demo documents."
 )
 @document_options
-@click.option("--demo", is_flag=True, help="Ask one question, show answer and figures, stop.")
+@click.option(
+    "--demo",
+    is_flag=True,
+    help="Ask two questions, the second of documents, show answers and figures, stop.",
+)
 @click.option("--verbose", is_flag=True, help="Write the services' logs to standard error.")
 @json_option("Print one JSON object: addresses and process ids, or with --demo the answer.")
 def up(**options: Any) -> int:
@@ -104,11 +114,19 @@ def up(**options: Any) -> int:
         pin=options["pin"],
         verbose=options["verbose"],
         drain_s=options["drain_s"],
-        documents=documents_of(options),
+        documents=_documents(options),
     )
     configure_logging("critical")
     exit_code: int = run_loop(_run(settings, options["demo"], options["as_json"]))
     return exit_code
+
+
+def _documents(options: dict[str, Any]) -> SuiteDocuments | None:
+    """The demo asks of documents; it does not wait for an embedding model to load."""
+    if not options["demo"]:
+        return documents_of(options)
+    embedding = options["embedding"] or "lexical"
+    return documents_of(options | {"rag": True, "embedding": embedding})
 
 
 async def _run(settings: LocalSuiteSettings, demo: bool, as_json: bool) -> int:
@@ -163,9 +181,14 @@ async def _demonstrate(suite: LocalSuite, as_json: bool) -> None:
 async def _ask_demo(endpoint: str, as_json: bool) -> None:
     if as_json:
         result = await ask(endpoint, DEMO_REQUEST, DEMO_TIMEOUT_S, Silent())
-        click.echo(json.dumps(answer_object(DEMO_REQUEST, result)))
+        rag = await ask(endpoint, TWO_SIDED_REQUEST, DEMO_TIMEOUT_S, Silent())
+        answer = answer_object(DEMO_REQUEST, result)
+        click.echo(json.dumps(answer | {"rag": answer_object(TWO_SIDED_REQUEST, rag)}))
         return
     click.echo(figures(await show(endpoint, DEMO_REQUEST, DEMO_TIMEOUT_S, DEMO_PROMPT)))
+    click.echo("\nFrom documents in the cloud and private notes on the device:\n")
+    shown = await show(endpoint, TWO_SIDED_REQUEST, DEMO_TIMEOUT_S, TWO_SIDED_PROMPT)
+    click.echo(figures(shown))
 
 
 def _announce(suite: LocalSuite, as_json: bool) -> None:

@@ -207,12 +207,17 @@ def test_the_link_of_a_suite_can_be_steered(suite: Up) -> None:
         assert json.loads(control.makefile().readline())["up"]["delay_s"] == 0.01
 
 
-def test_the_demo_streams_an_answer_with_its_figures_and_stops() -> None:
+def test_the_demo_streams_two_answers_with_their_figures_and_stops() -> None:
     ended = tandem("up", "--demo")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("Question: ")
-    for word in ("TTFT", "TPOT", "acceptance", "bytes per token"):
-        assert word in ended.stdout.splitlines()[-1]
+    plain, two_sided = (line for line in ended.stdout.splitlines() if "TTFT" in line)
+    for line in (plain, two_sided):
+        for word in ("TPOT", "acceptance", "bytes per token"):
+            assert word in line
+    assert "dragon-coupled" in two_sided
+    assert "documents 2 (device), 2 (cloud)" in two_sided
+    assert "which ones does Heron support" in ended.stdout
 
 
 def test_stopping_lets_open_requests_finish() -> None:

@@ -1,0 +1,115 @@
+"""`generate --rag` and the embedded suite with documents on both sides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tandem.cli import main
+from tandem.commands.asking import Silent, answer_object, ask, figures
+from tandem.commands.embedded import EmbeddedSuite
+from tandem.commands.rag_options import documents_of
+from tandem.commands.suite_documents import SuiteDocuments
+from tandem.core.errors import InvalidArgument
+from tandem.core.laws import Sampling
+from tandem.netem.link_group import LinkGroup
+from tandem.netem.link_model import LinkSettings
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.rpc.generation import GenerationRequest
+from tests.unit.cli.scripted_pair import scripted_pair
+
+NOTHING = {
+    **{"rag": False, "device_documents": (), "cloud_documents": ()},
+    **{"index_folder": None, "embedding": None},
+}
+
+
+def generate(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["generate", "--prompt", "heron", *arguments])
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> SuiteDocuments:
+    (tmp_path / "note.md").write_text("a heron of my own")
+    (tmp_path / "public.txt").write_text("what a heron is")
+    sides = (tmp_path / "note.md",), (tmp_path / "public.txt",)
+    return SuiteDocuments(*sides, tmp_path / "index", "lexical")
+
+
+@pytest.mark.parametrize("preset", ["dragon", "dragon-coupled", "crcg-device", "drdg-tw"])
+async def test_an_answer_from_both_sides(preset: str, documents: SuiteDocuments) -> None:
+    request = GenerationRequest(
+        "a heron", preset, Sampling(temperature=1.0), max_tokens=6, ignore_eos=True
+    )
+    async with EmbeddedSuite(scripted_pair(), documents=documents) as suite:
+        result = await ask(suite.target, request, 60.0, Silent())
+    answer = answer_object(request, result)
+    assert (answer["tokens"], answer["preset"]) == (6, preset)
+    assert answer["device"]["documents"] == 1
+    assert answer["cloud"]["documents"] == (0 if preset == "crcg-device" else 1)
+    assert "documents 1 (device)" in figures(result)
+    assert "side moves" in figures(result)
+
+
+async def test_other_presets_have_no_figures_of_sides() -> None:
+    async with EmbeddedSuite(scripted_pair()) as suite:
+        request = GenerationRequest("a heron", max_tokens=4, ignore_eos=True)
+        answer = answer_object(request, await ask(suite.target, request, 60.0, Silent()))
+    assert "device" not in answer
+    json.dumps(answer)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--rag", "--preset", "coupled"), "rag: coupled has no documents"),
+        (("--query", "x"), "query: coupled has no documents"),
+        (("--cloud-documents", "."), "rag: give --rag too"),
+        (("--rag", "--documents", "-1"), "documents: must not be negative"),
+        (("--rag", "--documents", "33"), "documents: at most 32"),
+        (("--rag", "--device-documents", "/nowhere"), "/nowhere does not exist"),
+        (
+            ("--rag", "--endpoint", "127.0.0.1:1", "--index-folder", "x"),
+            "--index-folder: the suite at --endpoint has its own",
+        ),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused(flags: tuple[str, ...], words: str) -> None:
+    ended = generate(*flags)
+    assert ended.exit_code != 0
+    assert words in ended.stderr
+
+
+def test_documents_come_from_the_flags_or_from_the_demo(tmp_path: Path) -> None:
+    assert documents_of(NOTHING) is None
+    with pytest.raises(InvalidArgument, match="rag"):
+        documents_of(NOTHING | {"index_folder": tmp_path})
+    demo = documents_of(NOTHING | {"rag": True})
+    assert demo is not None
+    assert [path.name for path in (*demo.device, *demo.cloud)] == ["private", "public"]
+    assert demo.embedding == "auto"
+    own = documents_of(NOTHING | {"rag": True, "device_documents": (tmp_path,)})
+    assert own == SuiteDocuments((tmp_path,), ())
+
+
+async def test_links_in_a_group_are_changed_and_cut_together() -> None:
+    slow = LinkSettings(0.1)
+    address = ("127.0.0.1", 1)
+    async with (
+        TcpLinkEmulator(("127.0.0.1", 0), address, LinkSettings(), LinkSettings()) as one,
+        TcpLinkEmulator(("127.0.0.1", 0), address, LinkSettings(), LinkSettings()) as other,
+    ):
+        group = LinkGroup([one, other])
+        group.configure(slow, None)
+        group.cut()
+        for member in (one, other):
+            assert member.settings == (slow, LinkSettings())
+            assert member.stats().cut
+        assert group.settings == (slow, LinkSettings())
+        group.restore()
+        group.drop()
+        assert not other.stats().cut
+        assert group.stats().connections == 0
