@@ -28,6 +28,7 @@ from tandem.rpc.access import ClientAccess
 from tandem.rpc.aggregator_client import Generated
 from tandem.rpc.generation import (
     DEFAULT_PRESET,
+    RAG_PRESET,
     GenerationRequest,
     Prompt,
     Turn,
@@ -36,8 +37,6 @@ from tandem.rpc.generation import (
 )
 from tandem.rpc.process import run_loop
 from tandem.telemetry.logging import configure_logging
-
-RAG_PRESET = "dragon-coupled"
 
 
 @click.command()

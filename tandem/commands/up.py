@@ -13,7 +13,7 @@ import click
 
 from services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
 from tandem.commands.asking import Silent, answer_object, ask, figures
-from tandem.commands.generate import RAG_PRESET, show
+from tandem.commands.generate import show
 from tandem.commands.group import INTERRUPTED
 from tandem.commands.local_suite import LocalSuite, LocalSuiteSettings, cancelled_after
 from tandem.commands.models import choose_pair
@@ -28,7 +28,7 @@ from tandem.commands.rag_options import document_options, documents_of
 from tandem.commands.suite_documents import SuiteDocuments
 from tandem.core.errors import TandemError
 from tandem.core.laws import Sampling
-from tandem.rpc.generation import GenerationRequest
+from tandem.rpc.generation import RAG_PRESET, GenerationRequest
 from tandem.rpc.process import run_loop
 from tandem.telemetry.logging import configure_logging
 

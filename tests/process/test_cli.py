@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tandem.policy.presets import PRESETS
@@ -80,6 +81,21 @@ def test_an_embedded_suite_needs_no_service_and_no_particular_folder(
     ended = tandem("generate", "--json", *GREEDY, cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert json.loads(ended.stdout)["text"] == suite.generate("--preset", "ar", *GREEDY)["text"]
+
+
+def test_the_http_api_answers_as_the_command_line_does(suite: Up) -> None:
+    """Chat in the model's own template; and a port that is told when it was chosen."""
+    body = {
+        "model": "demo-target",
+        "messages": [{"role": "user", "content": "Tom has 3 apples."}],
+        "max_tokens": 12,
+        "seed": 4,
+    }
+    answer = httpx2.post(f"{suite.places['http']}/v1/chat/completions", json=body, timeout=30)
+    assert answer.status_code == 200
+    (choice,) = answer.json()["choices"]
+    flags = ("--chat", "Tom has 3 apples.", "--max-tokens", "12", "--seed", "4")
+    assert choice["message"]["content"] == suite.generate(*flags)["text"]
 
 
 def test_people_get_text_on_one_stream_and_figures_on_the_other(suite: Up) -> None:
