@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def test_only_what_is_exported_is_asked_for(dashboard: Dashboard) -> None:
             assert list(complaints(target["expr"], series)) == [], panel["title"]
     for variable in dashboard.variables:
         assert variable.label in series[variable.metric], variable.name
+        assert re.compile(variable.among).groups == 0, "Grafana takes a group for the value"
 
 
 @every_dashboard

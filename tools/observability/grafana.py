@@ -54,13 +54,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A choice at the top: the values that `label` has in `metric`, all of them at first."""
+    """A choice at the top: the values that `label` has in `metric`, as far as they match `among`,
+    all of them at first."""
 
     name: str
     label: str
     metric: str
     shown: str
-    regex: str = ""
+    among: str = ".*"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,13 +191,13 @@ def _variable(variable: Variable) -> dict[str, Any]:
         "datasource": DATASOURCE,
         "query": {"query": query, "refId": f"variable-{variable.name}"},
         "definition": query,
-        "regex": variable.regex,
+        "regex": f"/^{variable.among}$/",
         "refresh": 2,  # when the time range changes: presets and models come and go
         "sort": 1,
         "multi": True,
         "includeAll": True,
         # What "All" stands for; a list of the values would leave out series that come later.
-        "allValue": ".*",
+        "allValue": variable.among,
         "current": {"text": ["All"], "value": ["$__all"]},
     }
 

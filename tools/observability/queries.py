@@ -14,5 +14,5 @@ def substituted(dashboard: Dashboard, rate_interval: str = "1m") -> Iterator[str
             for query in panel.queries:
                 expression = query.expression.replace("$__rate_interval", rate_interval)
                 for variable in dashboard.variables:
-                    expression = expression.replace(f"${variable.name}", ".*")
+                    expression = expression.replace(f"${variable.name}", variable.among)
                 yield expression
