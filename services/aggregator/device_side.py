@@ -19,6 +19,7 @@ from services.aggregator.config import AggregatorSettings
 from services.aggregator.decoder_link import DecoderEvents, DecoderLink
 from services.aggregator.device_session import DeviceSession
 from services.aggregator.peer_link import PeerEvents, PeerLink
+from services.aggregator.side_census import SideCensus
 from services.aggregator.side_parts import SideParts
 from services.aggregator.side_summary import committed_of, started_of, summary_of
 from tandem.core.aggregation import Side
@@ -72,6 +73,7 @@ class DeviceSide:
     ) -> None:
         self._settings = settings
         self._parts = SideParts(settings, metrics, access)
+        self._census = SideCensus(metrics)
         self._cloud = self._parts.connection(settings.cloud) if settings.cloud else None
 
     async def close(self) -> None:
@@ -99,10 +101,11 @@ class DeviceSide:
                 log.info("two-sided request", documents=len(asked.documents))
                 yield started_of(asked.session, asked.preset, opened)
                 position = 0
-                async with aclosing(session.pieces()) as pieces:
-                    async for piece in pieces:
-                        yield committed_of(position, piece)
-                        position += len(piece.token_ids)
+                with self._census.counted(asked.preset.name, session.machine):
+                    async with aclosing(session.pieces()) as pieces:
+                        async for piece in pieces:
+                            yield committed_of(position, piece)
+                            position += len(piece.token_ids)
                 _raise_fault(cancelling)
                 yield summary_of(session, asked.preset, position, asked.traffic)
             finally:

@@ -16,6 +16,7 @@ import grpc
 
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.device_side import DeviceSide
+from services.aggregator.side_census import MODEL
 from services.aggregator.slots import Slots
 from tandem.core.errors import Unavailable
 from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
@@ -124,7 +125,7 @@ class Requests:
         ends_s = arrived_s + min(timeout_s or limit_s, limit_s)
         if self._leaving:
             raise Unavailable("the aggregator is stopping")
-        series = self._metrics.method(_label(start.preset), "suite")
+        series = self._metrics.method(_label(start.preset), MODEL)
         status = "CANCELLED"
         try:
             request = request_from_proto(start)

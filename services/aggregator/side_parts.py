@@ -41,6 +41,9 @@ class SideParts:
 
     def placing(self, request: AggregationRequest, profiler: SideProfiler) -> Placing:
         def measured() -> BothSides | None:
+            transfer = profiler.transfer
+            if transfer.known:
+                self._decisions.bandwidth(transfer.up_bytes_per_s, transfer.down_bytes_per_s)
             return both_sides(profiler.reading())
 
         return placing_for(

@@ -283,7 +283,7 @@ class MeasuredSideSeries(Series):
     bandwidth = Metric(
         Gauge,
         "scheduler_bandwidth_bytes_per_second",
-        "Bandwidth from this side to the other.",
+        "Bandwidth from this side to the other; +Inf where frames showed no limit.",
     )
 
 

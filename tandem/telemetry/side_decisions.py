@@ -49,9 +49,8 @@ class SideDecisions:
 
     def bandwidth(self, up_bytes_per_s: float, down_bytes_per_s: float) -> None:
         """What frames of different sizes showed; infinite where they showed no limit."""
-        for side, speed in ((Side.DEVICE, up_bytes_per_s), (Side.CLOUD, down_bytes_per_s)):
-            if speed < float("inf"):
-                self._measured[side].bandwidth.set(speed)
+        self._measured[Side.DEVICE].bandwidth.set(up_bytes_per_s)
+        self._measured[Side.CLOUD].bandwidth.set(down_bytes_per_s)
 
     def unmeasured(self) -> None:
         """A decision was due and something was not measured yet: the side stays."""

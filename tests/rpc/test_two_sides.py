@@ -226,6 +226,32 @@ async def test_a_caller_that_leaves_frees_both_sides(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("preset", "counted"),
+    [("dragon-cloud", (0, 1)), ("dragon-device", (1, 0)), ("dragon-coupled", (0, 0))],
+)
+async def test_answers_under_way_are_counted_at_the_side_that_aggregates(
+    preset: str, counted: tuple[int, int], tmp_path: Path
+) -> None:
+    async with two_sides(tmp_path) as suite:
+
+        def census() -> tuple[float | None, ...]:
+            value = suite.device_metrics.registry.get_sample_value
+            labels = {"preset": preset, "model_name": "suite"}
+            name = "tandem_aggregation_side"
+            return tuple(value(name, {**labels, "side": side}) for side in ("device", "cloud"))
+
+        stream: Any = suite.client.stream(asking(preset, max_tokens=90))
+        async with aclosing(stream) as results:
+            async for result in results:
+                if len(result.token_ids) >= 3:
+                    assert census() == counted
+                    break
+        async with asyncio.timeout(20):
+            while census() != (0, 0):
+                await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"preset": "drcg-kv"}, "preset"),

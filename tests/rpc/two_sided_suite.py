@@ -43,6 +43,7 @@ class TwoSides:
     cloud_aggregator: RunningService
     retrievers: tuple[RetrieverClient, ...]
     front: AggregatorServicer
+    device_metrics: Metrics
 
 
 @asynccontextmanager
@@ -104,12 +105,21 @@ async def two_sides(
             give_up_after_s=give_up_after_s,
             http=False,
         )
-        front = AggregatorServicer(settings, Metrics(new_registry(), "device"))
+        metrics = Metrics(new_registry(), "device")
+        front = AggregatorServicer(settings, metrics)
         device = await serve(front)
         client = await stack.enter_async_context(AggregatorClient(device.target))
         cloud_client = await stack.enter_async_context(AggregatorClient(cloud.target))
         yield TwoSides(
-            client, cloud_client, engines[0], engines[1], verifier, cloud, tuple(retrievers), front
+            client,
+            cloud_client,
+            engines[0],
+            engines[1],
+            verifier,
+            cloud,
+            tuple(retrievers),
+            front,
+            metrics,
         )
     for engine in engines:
         assert engine.kv_bytes_in_use == 0

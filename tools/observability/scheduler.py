@@ -77,7 +77,8 @@ SCHEDULER = Dashboard(
                 ),
                 Panel(
                     "Bandwidth",
-                    "From each side to the other.",
+                    "From each side to the other. Infinite, and not drawn, while frames of "
+                    "different sizes show no limit.",
                     "Bps",
                     (Query(average(Measured.bandwidth, "side", {}), "from {{side}}"),),
                     width=12,

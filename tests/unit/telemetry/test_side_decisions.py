@@ -59,10 +59,10 @@ def test_the_registry_gives_a_later_request_what_an_earlier_one_measured(
     assert both_sides(combined([source])) == SIDES
 
 
-def test_bandwidth_without_a_limit_is_not_shown(
+def test_bandwidth_without_a_limit_is_infinite(
     registry: CollectorRegistry, decisions: SideDecisions
 ) -> None:
     decisions.bandwidth(1e6, float("inf"))
     name = "tandem_scheduler_bandwidth_bytes_per_second"
     assert registry.get_sample_value(name, {"side": "device"}) == 1e6
-    assert registry.get_sample_value(name, {"side": "cloud"}) is None
+    assert registry.get_sample_value(name, {"side": "cloud"}) == float("inf")

@@ -1,0 +1,52 @@
+"""How many answers under way are aggregated at which side, counted when metrics are read.
+
+Invariant: a machine is counted from `counted` to the end of its context, at the side it is at when
+somebody looks; one that has no aggregator, since a coin chooses, is counted at neither. Must not
+import torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from tandem.core.aggregation import Side
+from tandem.protocol.aggregating import SideMachine
+from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.side_decisions import NAMES
+
+MODEL = "suite"
+"""An aggregator's requests are of the suite as a whole, whatever models decode."""
+
+
+class SideCensus:
+    """Changed on the event loop, read on the thread of the metrics endpoint."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._under_way: dict[str, set[SideMachine]] = {}
+
+    @contextmanager
+    def counted(self, preset: str, machine: SideMachine) -> Iterator[None]:
+        """`machine` answers with `preset` inside."""
+        preset = self._metrics.admit("preset", preset)
+        if preset not in self._under_way:
+            self._under_way[preset] = set()
+            self._export(preset)
+        machines = self._under_way[preset]
+        machines.add(machine)
+        try:
+            yield
+        finally:
+            machines.discard(machine)
+
+    def _export(self, preset: str) -> None:
+        machines = self._under_way[preset]
+        series = self._metrics.method(preset, MODEL)
+
+        def at(side: Side) -> float:
+            return sum(machine.aggregating is side for machine in tuple(machines))
+
+        for side, name in NAMES.items():
+            series.aggregating_at(name).set_function(partial(at, side))
