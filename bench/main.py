@@ -37,6 +37,7 @@ EXPERIMENTS = {
     "dragon-ttft": "Time to the first token of two-sided answers (DRAGON Figure 7).",
     "dragon-quality": "Perplexity of held-out text with documents on two sides (DRAGON Figure 5).",
     "document-kv": "Time to the first draft after documents, computed, from memory and from disk.",
+    "scheduler": "Where to aggregate: by ΔZ, or always at one side (DRAGON Figures 8 and 9).",
     "cuts": "Text of answers whose link is cut in the middle, against uncut runs.",
 }
 _MODULES = {
@@ -55,6 +56,7 @@ _MODULES = {
     "dragon-ttft": "bench.dragon_ttft",
     "dragon-quality": "bench.dragon_quality",
     "document-kv": "bench.document_kv",
+    "scheduler": "bench.scheduler",
     "cuts": "bench.cuts",
 }
 
@@ -139,6 +141,7 @@ _OWN_OPTIONS = {
     "dragon-latency": (_PEPS,),
     "dragon-ttft": (_PEPS,),
     "dragon-quality": (_PEPS,),
+    "scheduler": (_PEPS,),
 }
 
 for _name, _words in EXPERIMENTS.items():

@@ -86,7 +86,8 @@ class Table:
 @dataclass(slots=True)
 class Report:
     """One experiment's outcome. `notes` are sentences printed below the tables; `others_busy` is
-    the share of the cores that other processes took while it was measured."""
+    the share of the cores that other processes took while it was measured; `drawing` what plots
+    need beside the rows."""
 
     experiment: str
     seed: int
@@ -98,6 +99,7 @@ class Report:
     tables: list[Table] = field(default_factory=list)
     goals: list[Goal] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    drawing: dict[str, Any] = field(default_factory=dict)
 
     @property
     def met(self) -> bool:

@@ -11,7 +11,7 @@ time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf, isfinite, pi, sin
 
 from tandem.core.chance import Purpose, SeededChance
 from tandem.core.errors import InvalidArgument
@@ -148,6 +148,20 @@ class Link:
             return 0.0
         unit = self._chance.uniform(self._messages, Purpose.LINK)
         return self.settings.jitter_s * (2 * unit - 1)
+
+
+class SwayingLink(Link):
+    """One direction whose delay sways about its own like a sine over time: DRAGON §7.4."""
+
+    def __init__(self, settings: LinkSettings, amplitude_s: float, period_s: float) -> None:
+        super().__init__(settings, seed=0)
+        if not period_s > 0:
+            raise InvalidArgument("period_s", f"must be above 0, is {period_s}")
+        self._amplitude_s = amplitude_s
+        self._period_s = period_s
+
+    def _jitter(self) -> float:
+        return self._amplitude_s * sin(2 * pi * self._now / self._period_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,8 @@ class SimulatedSide:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that took time at a side: "decode", "transfer" to the other, or "aggregate"."""
+    """What took time at a side: "decode" is a draft that was not interrupted, "settle" the moment
+    that tokens from `position` on were final there, a frame's name its way to the other side."""
 
     side: Side
     what: str
@@ -235,6 +236,7 @@ class _Run:
                 case ToPeer(message):
                     self._carry(side, message)
                 case ToDecoder(message):
+                    self._trace(side, "settle", self.now, self.now, message.base)
                     self.decoders[side].receive(message)
                 case Commit() if side is Side.DEVICE:
                     self.commits.append((self.now, output))
@@ -261,8 +263,7 @@ class _Run:
         size = self.size_of(message)
         self.sent[sender] += size
         arrival = link.send(size, self.now)
-        if self.traced:
-            self.spans.append(Span(sender, "transfer", self.now, arrival, message.base))
+        self._trace(sender, type(message).__name__, self.now, arrival, message.base)
 
         def arrive() -> None:
             if stream == self.stream:
@@ -275,6 +276,10 @@ class _Run:
             self._open_cloud(message)
         elif (machine := self.machines.get(side)) is not None:
             self._apply(side, machine.receive(message, self.now))
+
+    def _trace(self, side: Side, what: str, start_s: float, end_s: float, position: int) -> None:
+        if self.traced:
+            self.spans.append(Span(side, what, start_s, end_s, position))
 
     def _open_cloud(self, opening: CollaborationOpen) -> None:
         placing, measuring = self.placing_for(Side.CLOUD)
@@ -307,8 +312,7 @@ class _Run:
         draft = decoder.end(step)
         if draft is None:
             return
-        if self.traced:
-            self.spans.append(Span(side, "decode", start_s, self.now, draft.base))
+        self._trace(side, "decode", start_s, self.now, draft.base)
         machine = self.machines.get(side)
         if machine is not None:
             self._apply(side, machine.drafted(draft, self.now))

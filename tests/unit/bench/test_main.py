@@ -26,6 +26,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         "bias",
         "retriever",
         "dragon-quality",
+        "scheduler",
         "dragon-latency",
         "dragon-ttft",
         "document-kv",

@@ -1,0 +1,215 @@
+"""What one side's machine refuses, drops and answers, frame by frame."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.core.aggregation import Side
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.laws import Sampling
+from tandem.core.prefix import EMPTY_PREFIX, extend_prefix
+from tandem.core.top_list import TopList
+from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
+from tandem.protocol.aggregating import SideMachine
+from tandem.protocol.aggregation_messages import (
+    CollaborationOpened,
+    Fetch,
+    SideDraftFrame,
+    TargetFrame,
+)
+from tandem.protocol.aggregation_outputs import AggregationRequest, SideOutput, ToDecoder, ToPeer
+from tandem.protocol.decoding_messages import DecodingDraft, DecodingTarget
+from tandem.protocol.messages import Cancel, Ping, Pong
+from tandem.protocol.outputs import Commit, Finish
+from tandem.protocol.prefixes import PrefixMismatch
+from tandem.protocol.round_trips import RoundTrips
+
+V = 4
+PROMPT = (1, 2)
+LAW = np.array([0.7, 0.1, 0.1, 0.1], dtype=np.float32)
+SURE = np.array([1, 0, 0, 0], dtype=np.float32)
+
+
+def request_for(name: str, **changes: Any) -> AggregationRequest:
+    return replace(
+        AggregationRequest(
+            session=1,
+            prompt_ids=PROMPT,
+            vocabulary_hash="h",
+            vocabulary_size=V,
+            sampling=Sampling(),
+            seed=3,
+            max_tokens=4,
+            preset=AGGREGATION_PRESETS[name],
+        ),
+        **changes,
+    )
+
+
+def device(name: str = "dragon-device", **changes: Any) -> SideMachine:
+    """A device whose cloud has opened."""
+    machine = SideMachine(Side.DEVICE, request_for(name, **changes), log_mass=0.0)
+    machine.connect(0.0)
+    machine.receive(CollaborationOpened(1, 0, 2, head(()), log_mass=0.0, max_tokens=4), 0.0)
+    return machine
+
+
+def cloud(name: str = "dragon-device", **changes: Any) -> SideMachine:
+    machine = SideMachine(Side.CLOUD, request_for(name, **changes), peer_log_mass=0.0)
+    machine.opened(0.0, 0.0)
+    return machine
+
+
+def head(answer: tuple[int, ...]) -> int:
+    """Hash of prompt and answer."""
+    return extend_prefix(EMPTY_PREFIX, (*PROMPT, *answer))
+
+
+def frame(answer: tuple[int, ...] = (), token: int = 0, **changes: Any) -> SideDraftFrame:
+    """The other side's draft after an answer so far."""
+    found = SideDraftFrame(
+        1, 0, 2 + len(answer), head(answer), token_id=token, law=SURE, log_mass=0.0, settled=2
+    )
+    return replace(found, **changes)
+
+
+def own(answer: tuple[int, ...] = (), token: int = 0, **changes: Any) -> DecodingDraft:
+    found = DecodingDraft(
+        1, 0, 2 + len(answer), head(answer), token_id=token, law=SURE, log_mass=0.0, settled=2
+    )
+    return replace(found, **changes)
+
+
+def tokens(outputs: list[SideOutput]) -> list[int]:
+    return [token for each in outputs if isinstance(each, Commit) for token in each.token_ids]
+
+
+def told(outputs: list[SideOutput], kind: type) -> list[Any]:
+    return [
+        each.message
+        for each in outputs
+        if isinstance(each, ToPeer | ToDecoder) and isinstance(each.message, kind)
+    ]
+
+
+def test_a_token_needs_both_drafts_and_goes_to_both_decoders() -> None:
+    machine = device()
+    assert machine.drafted(own(), 0.0) == []
+    outputs = machine.receive(frame(), 0.0)
+    assert tokens(outputs) == [0]
+    assert [target.token_ids for target in told(outputs, TargetFrame)] == [(0,)]
+    assert [target.token_ids for target in told(outputs, DecodingTarget)] == [(0,)]
+
+
+def test_drafts_of_another_text_do_not_count() -> None:
+    machine = device()
+    machine.drafted(own(), 0.0)
+    stale = frame(prefix=5, settled=0)
+    assert machine.receive(stale, 0.0) == []
+    assert tokens(machine.receive(frame(), 0.0)) == [0]
+    assert machine.receive(frame(), 0.0) == [], "its position is decided"
+
+
+def test_an_aggregator_tells_and_does_not_send_its_drafts() -> None:
+    assert told(device().drafted(own(), 0.0), SideDraftFrame) == []
+    assert len(told(cloud().drafted(own(), 0.0), SideDraftFrame)) == 1
+    assert len(told(device("dragon-cloud").drafted(own(), 0.0), SideDraftFrame)) == 1
+
+
+def test_a_draft_is_sent_once_per_stream() -> None:
+    machine = device("dragon-cloud")
+    assert len(told(machine.drafted(own(), 0.0), SideDraftFrame)) == 1
+    assert told(machine.drafted(own((0,)), 0.0), SideDraftFrame)[0].base == 3
+    machine.lost(1.0)
+    again = told(machine.connect(1.0), SideDraftFrame)
+    assert [each.base for each in again] == [2, 3]
+
+
+BROKEN: dict[str, tuple[Callable[[], SideMachine], Any, type[Exception], str]] = {
+    "foreign session": (device, frame(session=9), ProtocolError, "session"),
+    "target at the aggregator": (
+        device,
+        TargetFrame(1, 0, 2, head(()), (0,)),
+        ProtocolError,
+        "TargetFrame",
+    ),
+    "target without one": (
+        lambda: device("dragon-coupled"),
+        TargetFrame(1, 0, 2, head(()), (0,)),
+        ProtocolError,
+        "TargetFrame",
+    ),
+    "gap": (cloud, TargetFrame(1, 0, 3, head((0,)), (0,)), InvalidArgument, "base"),
+    "other text": (cloud, TargetFrame(1, 0, 2, 7, (0,)), PrefixMismatch, "position 2"),
+    "settled other text": (device, frame(prefix=7), PrefixMismatch, "position 2"),
+    "ping of another text": (cloud, Ping(1, 0, 2, 7, nonce=1), PrefixMismatch, "position 2"),
+    "no law": (device, frame(law=None), InvalidArgument, "law"),
+    "law by coin": (lambda: device("dragon-coupled"), frame(), InvalidArgument, "law"),
+    "beyond the answer": (device, frame(base=6, settled=0), InvalidArgument, "base"),
+    "opened twice": (
+        device,
+        CollaborationOpened(1, 0, 2, head(()), log_mass=0.0, max_tokens=4),
+        ProtocolError,
+        "Opened",
+    ),
+    "cancelled by the cloud": (device, Cancel(1, 0, 2, head(())), ProtocolError, "Cancel"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_breaks_the_conversation_is_refused_and_changes_nothing(case: str) -> None:
+    make, message, error, words = BROKEN[case]
+    machine = make()
+    with pytest.raises(error, match=words):
+        machine.receive(message, 0.0)
+    assert machine.committed.since(2) == ()
+    assert machine.queued == (0, 0)
+
+
+def test_a_connection_needs_the_decoder_s_word_and_happens_once() -> None:
+    machine = SideMachine(Side.DEVICE, request_for("dragon"))
+    with pytest.raises(ProtocolError, match="not opened"):
+        machine.connect(0.0)
+    machine.opened(0.0, 0.0)
+    machine.connect(0.0)
+    with pytest.raises(ProtocolError):
+        machine.connect(0.0)
+
+
+def test_a_done_cloud_still_answers_what_the_device_needs() -> None:
+    machine = cloud("dragon-coupled", sampling=Sampling(0.0), max_tokens=1)
+    machine.drafted(own(law=LAW), 0.0)
+    listed = TopList(np.array([0]), np.array([1.0], dtype=np.float32), 0.0, 0.0)
+    outputs = machine.receive(frame(law=listed), 0.0)
+    assert isinstance(outputs[-1], Finish)
+    fetched = told(machine.receive(Fetch(1, 0, 2, head(()), count=4), 0.0), SideDraftFrame)
+    assert [len(each.law.ids) for each in fetched] == [4]
+    assert len(told(machine.receive(Ping(1, 0, 2, head(()), nonce=1), 0.0), Pong)) == 1
+
+
+def test_a_restarted_decoder_counts_epochs_anew() -> None:
+    machine = device("dragon-cloud")
+    machine.drafted(own(epoch=5), 0.0)
+    machine.decoder_restarted()
+    sent = told(machine.drafted(own(), 0.0), SideDraftFrame)
+    assert sent == [], "the same draft of the same text was sent"
+    outputs = machine.receive(TargetFrame(1, 0, 2, head(()), (3,)), 0.0)
+    assert told(outputs, DecodingTarget)[0].epoch == 0
+    (later,) = told(machine.drafted(own((3,)), 0.0), SideDraftFrame)
+    assert later.epoch > 5
+
+
+def test_round_trips_are_told_once_each_from_one_clock() -> None:
+    trips = RoundTrips()
+    trips.sent(1.0)
+    trips.sent(2.0)
+    assert trips.elapsed_s(1, 5.0) == 4.0
+    assert trips.elapsed_s(1, 6.0) is None
+    assert trips.elapsed_s(2, 6.0) == 4.0
+    assert trips.elapsed_s(9, 6.0) is None
+    assert trips.held_s(7.0) == 0.0
+    trips.received(7.0)
+    assert (trips.heard, trips.held_s(7.5)) == (1, 0.5)
