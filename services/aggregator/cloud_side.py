@@ -13,7 +13,7 @@ from services.aggregator.decoder_link import DecoderEvents, DecoderLink
 from services.aggregator.side_parts import SideParts
 from tandem.core.aggregation import Side
 from tandem.core.errors import ResourceExhausted, Unavailable
-from tandem.policy.aggregation_presets import Sources, Travel
+from tandem.policy.aggregation_presets import AGGREGATION_PRESETS, Sources, Travel
 from tandem.policy.local_choices import local_choices
 from tandem.policy.profiler import SideProfiler
 from tandem.protocol.aggregating import SideMachine
@@ -23,7 +23,8 @@ from tandem.protocol.decoding_messages import DecodingOpen, DecodingOpened, Docu
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.convert_aggregation import CloudSideEnd
 from tandem.telemetry.logging import get_logger, log_context
-from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.metrics import OTHER, Metrics
+from tandem.telemetry.tracing import NO_TRACING, Sent, Tracing
 
 log = get_logger(__name__)
 
@@ -32,9 +33,14 @@ class CloudSide:
     """The cloud's part in all answers; used on the event loop only."""
 
     def __init__(
-        self, settings: AggregatorSettings, metrics: Metrics, access: ClientAccess
+        self,
+        settings: AggregatorSettings,
+        metrics: Metrics,
+        access: ClientAccess,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         self._settings = settings
+        self._tracing = tracing
         self._parts = SideParts(settings, metrics, access)
         self._sessions: set[CloudSession] = set()
         self._leaving = False
@@ -58,14 +64,19 @@ class CloudSide:
         opening = await first_frame(context, codec)
         if self._leaving:
             raise Unavailable("the aggregator is stopping")
-        with log_context(session=f"{opening.session:08x}", preset=opening.preset.name):
+        preset = opening.preset.name if opening.preset.name in AGGREGATION_PRESETS else OTHER
+        named = {"session": f"{opening.session:08x}", "preset": preset}
+        headers = context.invocation_metadata()
+        with log_context(**named), self._tracing.span("collaborate", headers, **named) as span:
             if opening.preset.travel is not Travel.NOTHING:
                 found = await self._parts.retrieval.search(opening.query, opening.documents)
                 await context.write(codec.encode(travelling(opening, found)))
                 return
-            session = CloudSession(
-                opening, codec, context, self._open_cloud_decoder, self._cloud_machine
-            )
+
+            async def decoder(opening: CollaborationOpen, events: DecoderEvents) -> DecoderLink:
+                return await self._open_cloud_decoder(opening, events, span.headers())
+
+            session = CloudSession(opening, codec, context, decoder, self._cloud_machine)
             if len(self._sessions) >= self._settings.max_running:
                 raise ResourceExhausted(
                     f"collaborations: {len(self._sessions)} are open; try again"
@@ -79,7 +90,7 @@ class CloudSide:
                 log.info("collaboration ended")
 
     async def _open_cloud_decoder(
-        self, opening: CollaborationOpen, events: DecoderEvents
+        self, opening: CollaborationOpen, events: DecoderEvents, headers: Sent
     ) -> DecoderLink:
         found: tuple[Document, ...] = ()
         if opening.preset.sources is not Sources.DEVICE:
@@ -104,7 +115,8 @@ class CloudSide:
             preset=opening.preset.name,
         )
         deadline_s = self._settings.request_timeout_s
-        return DecoderLink(self._parts.decoder, decoding, events, deadline_s, self._parts.farewells)
+        farewells = self._parts.farewells
+        return DecoderLink(self._parts.decoder, decoding, events, deadline_s, farewells, headers)
 
     def _cloud_machine(self, opening: CollaborationOpen, opened: DecodingOpened) -> SideMachine:
         request = replace(request_of(opening), max_tokens=opened.max_tokens)

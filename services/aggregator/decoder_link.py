@@ -29,6 +29,7 @@ from tandem.rpc.frame_stream import FrameStream
 from tandem.rpc.status import refused_below
 from tandem.rpc.verifier_stream import FATAL, Traffic, end_status
 from tandem.telemetry.logging import get_logger
+from tandem.telemetry.tracing import Sent
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 
 log = get_logger(__name__)
@@ -58,12 +59,14 @@ class DecoderLink:
         events: DecoderEvents,
         deadline_s: float,
         farewells: set[asyncio.Task[None]],
+        headers: Sent = None,
     ) -> None:
         """`farewells` holds the closing of streams, which may outlast the link."""
         self._connection = connection
         self._opening = opening
         self._events = events
         self._deadline_s = deadline_s
+        self._headers = headers
         self._farewells = farewells
         self._opened: DecodingOpened | None = None
         self._unanswered: deque[DecodingTarget] = deque()
@@ -91,7 +94,9 @@ class DecoderLink:
     def _open(self) -> FrameStream[DecodeRequestMessage, DecodeResponseMessage]:
         stream: FrameStream[DecodeRequestMessage, DecodeResponseMessage] = FrameStream(
             self._connection,
-            lambda channel: pb_grpc.DecodingServiceStub(channel).Decode(timeout=self._deadline_s),
+            lambda channel: pb_grpc.DecodingServiceStub(channel).Decode(
+                timeout=self._deadline_s, metadata=self._headers
+            ),
             AggregatorEnd(self._opening.law),
             Traffic(),
             self._receive,

@@ -101,8 +101,8 @@ class DeviceSession:
             ticking.cancel()
             self.close()
         if self.finish_reason is FinishReason.ERROR:
-            last = self._peer.last_error if self._peer else ""
-            raise Unavailable(f"the cloud is lost: {last}")
+            why = await self._peer.why_lost() if self._peer else ""
+            raise Unavailable(f"the cloud is lost: {why}")
 
     @property
     def _complete(self) -> bool:

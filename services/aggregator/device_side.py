@@ -46,6 +46,7 @@ from tandem.rpc.verifier_stream import Traffic
 from tandem.settings import variable_of
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import Sent
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 
 log = get_logger(__name__)
@@ -63,6 +64,7 @@ class _Asked:
     count: int
     deadline_s: float
     traffic: Traffic
+    headers: Sent
 
 
 class DeviceSide:
@@ -86,9 +88,10 @@ class DeviceSide:
         request: GenerationRequest,
         timeout_s: float,
         cancel: Callable[[], Awaitable[None]] | None = None,
+        headers: Sent = None,
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """What the caller is told; closing the generator cancels the request on both sides."""
-        asked = await self._asked(request, timeout_s)
+        asked = await self._asked(request, timeout_s, headers)
         session = DeviceSession(
             lambda opened: self._device_machine(asked, opened),
             lambda events: self._open_device_decoder(asked, events),
@@ -113,7 +116,7 @@ class DeviceSide:
                     cancelling.cancel()
                 session.close()
 
-    async def _asked(self, request: GenerationRequest, timeout_s: float) -> _Asked:
+    async def _asked(self, request: GenerationRequest, timeout_s: float, headers: Sent) -> _Asked:
         """The request with this side's documents; where the cloud's travel, with those too."""
         preset = request.composed_aggregation()
         if preset.travel is Travel.KV:
@@ -127,7 +130,15 @@ class DeviceSide:
         if preset.sources is not Sources.CLOUD:
             found = await self._parts.retrieval.search(query, count)
         asked = _Asked(
-            request, preset, secrets.randbits(32), query, found, count, timeout_s, Traffic()
+            request,
+            preset,
+            secrets.randbits(32),
+            query,
+            found,
+            count,
+            timeout_s,
+            Traffic(),
+            headers,
         )
         if preset.travel is Travel.NOTHING:
             return asked
@@ -178,7 +189,12 @@ class DeviceSide:
             preset=asked.preset.name,
         )
         return DecoderLink(
-            self._parts.decoder, opening, events, asked.deadline_s, self._parts.farewells
+            self._parts.decoder,
+            opening,
+            events,
+            asked.deadline_s,
+            self._parts.farewells,
+            asked.headers,
         )
 
     def _device_machine(self, asked: _Asked, opened: DecodingOpened) -> SideMachine:
@@ -221,6 +237,7 @@ class DeviceSide:
             asked.traffic,
             asked.deadline_s,
             self._parts.farewells,
+            asked.headers,
         )
 
     def _needs_cloud(self, preset: AggregationPreset) -> bool:

@@ -18,6 +18,7 @@ from tandem.rpc.frame_stream import FrameStream
 from tandem.rpc.status import refused_below
 from tandem.rpc.verifier_stream import FATAL, Traffic, end_status
 from tandem.telemetry.logging import get_logger
+from tandem.telemetry.tracing import Sent
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 
 log = get_logger(__name__)
@@ -47,24 +48,26 @@ class PeerLink:
         traffic: Traffic,
         deadline_s: float,
         farewells: set[asyncio.Task[None]],
+        headers: Sent = None,
     ) -> None:
         self._connection = connection
         self._codec = codec
         self._events = events
         self._traffic = traffic
         self._deadline_s = deadline_s
+        self._headers = headers
         self._farewells = farewells
         self._stream: FrameStream[DeviceMessage, CloudSideMessage] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._losses = 0
-        self.last_error = "no answer"
+        self._last_error = ""
 
     def begin(self) -> None:
         """Open a stream; `ready` is called when frames may be sent."""
         self._stream = FrameStream(
             self._connection,
             lambda channel: pb_grpc.AggregatorServiceStub(channel).Collaborate(
-                timeout=self._deadline_s, wait_for_ready=True
+                timeout=self._deadline_s, wait_for_ready=True, metadata=self._headers
             ),
             self._codec,
             self._traffic,
@@ -90,13 +93,17 @@ class PeerLink:
             self._retry.cancel()
         self._drop(flush_s=CANCEL_FLUSH_S)
 
+    async def why_lost(self) -> str:
+        """What the last stream ended with; where none ever ended, why there is no connection."""
+        return self._last_error or await self._connection.why_silent() or "no answer"
+
     def _receive(self, message: CloudSideMessage) -> None:
         self._losses = 0
         self._events.received(message)
 
     def _ended(self, error: BaseException | None) -> None:
         code, details = end_status(error)
-        self.last_error = f"{code.name}: {details}"
+        self._last_error = f"{code.name}: {details}"
         if code in FATAL and code is not grpc.StatusCode.DEADLINE_EXCEEDED:
             self._events.failed(refused_below(code, details or "the cloud refused"))
             return

@@ -136,7 +136,7 @@ class Requests:
                     span.record("wait for a slot", timing.elapsed_s())
                     with series.requests_running.track_inprogress():
                         if request.from_two_sides:
-                            relay = self._from_two_sides(request, ends_s, cancel, timing)
+                            relay = self._from_two_sides(request, ends_s, cancel, timing, span)
                         else:
                             relay = self._relay(start, ends_s, cancel, timing, span)
                         async with aclosing(relay) as answers:
@@ -159,13 +159,16 @@ class Requests:
         ends_s: float,
         cancel: Callable[[], Awaitable[None]] | None,
         timing: _Timing,
+        span: Span,
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """This side's part of an answer from documents on two sides."""
         timeout_s = max(0.0, ends_s - time.monotonic())
-        async with aclosing(self._two_sides.answers(request, timeout_s, cancel)) as answers:
+        relay = self._two_sides.answers(request, timeout_s, cancel, span.headers())
+        async with aclosing(relay) as answers:
             async for answer in answers:
                 timing.observe(answer)
                 yield answer
+        span.note(tokens=timing.tokens)
 
     async def _relay(
         self,

@@ -43,7 +43,7 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
         access = access or ClientAccess()
         self._side = settings.side
         self.requests = Requests(settings, metrics, access, tracing)
-        self._collaborations = CloudSide(settings, metrics, access)
+        self._collaborations = CloudSide(settings, metrics, access, tracing)
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_AggregatorServiceServicer_to_server(self, server)

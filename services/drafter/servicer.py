@@ -103,7 +103,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._access = access or ClientAccess()
         self._connection = Connection(verifier, limits.max_message_bytes, self._access)
         decoder = DocumentDecoder(self._thread, documents or Documents(tokenizer), series)
-        self._decoding = DecodingServicer(decoder, self._admission, metrics)
+        self._decoding = DecodingServicer(decoder, self._admission, metrics, tracing=tracing)
         self._farewells: set[asyncio.Task[None]] = set()
         self._leaving = False
 

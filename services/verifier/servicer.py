@@ -72,7 +72,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         series.queue_depth.set_function(lambda: self._thread.waiting)
         self._device, self._dtype = device, dtype
         decoder = DocumentDecoder(self._thread, documents or Documents(), series)
-        self._decoding = DecodingServicer(decoder, self._admission, metrics, device, dtype)
+        self._decoding = DecodingServicer(decoder, self._admission, metrics, device, dtype, tracing)
         self._sessions: set[VerifierSession] = set()
         self._farewells: set[asyncio.Task[None]] = set()
         self._leaving = False

@@ -11,11 +11,17 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.channels import open_channel, stands_for_replicas
+from tandem.rpc.status import details_of
+
+HEALTH_MESSAGE_BYTES = 2**16
+DIAGNOSIS_TIMEOUT_S = 1.0
 
 FRESH_FOR_S = 120.0
 """How long a channel to replicas is used for new calls."""
@@ -81,6 +87,18 @@ class Connection:
                 self._unused.append(channel)
         while self._unused:
             await self._unused.pop().close()
+
+    async def why_silent(self) -> str:
+        """Why a fresh connection is not served, in one line; empty if it is. Calls that wait for a
+        connection never hear what stands in its way."""
+        async with open_channel(self.target, HEALTH_MESSAGE_BYTES, self._access) as channel:
+            stub: Any = health_pb2_grpc.HealthStub
+            request = health_pb2.HealthCheckRequest()
+            try:
+                await stub(channel).Check(request, timeout=DIAGNOSIS_TIMEOUT_S)
+            except grpc.aio.AioRpcError as error:
+                return details_of(error)
+        return ""
 
     async def close(self) -> None:
         channels = {*self._calls, *self._unused, *((self._current,) if self._current else ())}

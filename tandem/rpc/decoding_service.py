@@ -29,6 +29,7 @@ from tandem.rpc.convert_decoding import DecoderEnd
 from tandem.rpc.status import errors_as_status
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import OTHER, MethodSeries, Metrics
+from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 
@@ -82,10 +83,12 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
         metrics: Metrics,
         device: str = "cpu",
         dtype: str = "float32",
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         self._decoder = decoder
         self._admission = admission
         self._metrics = metrics
+        self._tracing = tracing
         self._device, self._dtype = device, dtype
         self._streams: set[_Stream] = set()
         self._leaving = False
@@ -123,6 +126,13 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
         with (
             self._admission.reserve(run.kv_bytes),
             log_context(session=f"{opening.session:08x}", preset=preset),
+            self._tracing.span(
+                "decode",
+                context.invocation_metadata(),
+                session=f"{opening.session:08x}",
+                preset=preset,
+                documents=len(opening.documents),
+            ) as span,
         ):
             stream = _Stream(run, codec, context, series)
             self._streams.add(stream)
@@ -133,6 +143,7 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
                 self._streams.discard(stream)
                 series.draft_tokens.inc(run.drafted_tokens)
                 series.accepted_tokens.inc(run.accepted_tokens)
+                span.note(drafted=run.drafted_tokens, accepted=run.accepted_tokens)
                 log.info("decoding ended", drafted=run.drafted_tokens, kept=run.accepted_tokens)
 
 

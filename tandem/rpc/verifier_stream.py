@@ -17,6 +17,7 @@ from tandem.protocol.messages import CloudMessage, EdgeMessage
 from tandem.rpc.connection import Connection
 from tandem.rpc.convert_verifier import EdgeCodec
 from tandem.rpc.status import advised, details_of, known_status
+from tandem.telemetry.tracing import Sent
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
 
@@ -56,7 +57,7 @@ class VerifierStream:
         on_frame: Callable[[CloudMessage], None],
         on_end: Callable[[BaseException | None], None],
         deadline_s: float,
-        headers: tuple[tuple[str, str], ...] | None = None,
+        headers: Sent = None,
     ) -> None:
         """`headers` is metadata for the cloud: the trace that this stream is part of."""
         self._codec = codec

@@ -18,6 +18,9 @@ from contextlib import AbstractContextManager, nullcontext
 from tandem.core.errors import TandemError
 
 Headers = Iterable[tuple[str, str | bytes]]
+Sent = tuple[tuple[str, str], ...] | None
+"""Metadata that makes what a called service does a child of a span; None without tracing."""
+
 Attribute = str | int | float | bool
 
 
@@ -28,8 +31,8 @@ class TracingUnavailable(TandemError):
 class Span:
     """A part of a request's time; this one is not recorded."""
 
-    def headers(self) -> tuple[tuple[str, str], ...] | None:
-        """Metadata that makes what a called service does a child of this span."""
+    def headers(self) -> Sent:
+        """Of this span."""
         return None
 
     def note(self, **attributes: Attribute) -> None:

@@ -22,6 +22,7 @@ from tandem.engine.scripted_tokenizer import ScriptedTokenizer
 from tandem.protocol.liveness import LivenessTimes
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.aggregator_client import AggregatorClient
+from tandem.rpc.connection import Connection
 from tandem.rpc.generation import GenerationRequest
 from tandem.rpc.status import Rejected
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -32,7 +33,13 @@ from tests.rpc.credentials import (
     VALID,
     Credentials,
 )
-from tests.rpc.scripted_suite import VOCABULARY, draft_engine, started, target_engine
+from tests.rpc.scripted_suite import (
+    MESSAGE_BYTES,
+    VOCABULARY,
+    draft_engine,
+    started,
+    target_engine,
+)
 from tests.rpc.secured_services import ending, secured_services
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -169,6 +176,19 @@ async def test_a_server_s_bad_certificate_is_refused_by_its_caller(
             status, details = await ending(running.target, describe(running.service), own)
             assert status == "UNAVAILABLE"
             assert words in details
+
+
+async def test_a_connection_says_why_it_is_silent(credentials: Credentials, tmp_path: Path) -> None:
+    """For calls that wait for a connection, and so never hear it."""
+    foreign = credentials.issue("foreign", authority=new_authority("strangers", VALID))
+    async with secured_services(tmp_path, credentials.server()) as services:
+        target = services["aggregator"].target
+        for files, words in ((foreign, NOT_ACCEPTED), (credentials.issue("client"), "")):
+            connection = Connection(target, MESSAGE_BYTES, credentials.client(files))
+            why = await connection.why_silent()
+            assert words in why
+            assert bool(words) == bool(why)
+            await connection.close()
 
 
 async def test_a_caller_with_tls_is_told_that_the_server_has_none(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
@@ -21,6 +22,7 @@ from tandem.rpc.status import Rejected
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.telemetry.recorded_spans import RecordedTracing, new_provider
 from tests.rpc.scripted_suite import VOCABULARY, draft_engine, started, target_engine
+from tests.rpc.two_sided_suite import two_sides
 
 PROMPT = "a secret question"
 CALLER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
@@ -112,6 +114,25 @@ async def test_a_request_is_one_trace_across_the_services(preset: str) -> None:
         assert span.end_time is not None
         assert span.start_time <= span.end_time
         assert PROMPT not in span.to_json()
+
+
+async def test_an_answer_from_two_sides_is_one_trace(tmp_path: Path) -> None:
+    exporter = InMemorySpanExporter()
+    async with two_sides(tmp_path, tracing=lambda name: recorded(name, exporter)) as suite:
+        request = GenerationRequest(PROMPT, "dragon-coupled", max_tokens=8, query="heron")
+        await suite.client.generate(request)
+    spans = exporter.get_finished_spans()
+    names = {span.context.span_id: service(span) for span in spans if span.context}
+    tree = {(span.name, service(span), names.get(parent_id(span) or 0)) for span in spans}
+    assert tree == {
+        ("collaborate", "tandem-cloud-aggregator", "tandem-aggregator"),
+        ("decode", "tandem-drafter", "tandem-aggregator"),
+        ("decode", "tandem-verifier", "tandem-cloud-aggregator"),
+        ("request", "tandem-aggregator", None),
+        ("wait for a slot", "tandem-aggregator", "tandem-aggregator"),
+    }
+    assert len({span.context.trace_id for span in spans if span.context}) == 1
+    assert not any(word in span.to_json() for span in spans for word in (PROMPT, "heron"))
 
 
 async def test_two_requests_are_two_traces() -> None:

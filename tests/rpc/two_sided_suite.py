@@ -18,6 +18,7 @@ from tandem.rpc.aggregator_client import AggregatorClient
 from tandem.rpc.lifecycle import RunningService
 from tandem.rpc.retriever_client import RetrieverClient, Upload
 from tandem.telemetry.metrics import Metrics, Side, new_registry
+from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tests.rpc.retriever_peer import retriever
 from tests.rpc.scripted_suite import started
 
@@ -53,8 +54,9 @@ async def two_sides(
     public: tuple[str, ...] = PUBLIC,
     way: Way | None = None,
     give_up_after_s: float = 10.0,
+    tracing: Callable[[str], Tracing] = lambda service: NO_TRACING,
 ) -> AsyncIterator[TwoSides]:
-    """Drained at the end; nothing may be left in either engine then."""
+    """Drained at the end; nothing may be left in either engine then. `tracing` is of a service."""
     engines = [ScriptedEngine(VOCABULARY, LAW, context_length=CONTEXT) for _ in range(2)]
     tokenizer = ScriptedTokenizer(VOCABULARY)
     async with AsyncExitStack() as stack:
@@ -79,6 +81,7 @@ async def two_sides(
                 VerifierLimits(),
                 Metrics(new_registry(), "cloud"),
                 documents=Documents(tokenizer),
+                tracing=tracing("verifier"),
             )
         )
         drafter = await serve(
@@ -89,12 +92,15 @@ async def two_sides(
                 DrafterLimits(),
                 Metrics(new_registry(), "device"),
                 documents=Documents(tokenizer),
+                tracing=tracing("drafter"),
             )
         )
         settings = AggregatorSettings(
             side="cloud", decoder=verifier.target, retriever=addresses[1], http=False
         )
-        cloud = await serve(AggregatorServicer(settings, Metrics(new_registry(), "cloud")))
+        traced = tracing("cloud-aggregator")
+        metrics = Metrics(new_registry(), "cloud")
+        cloud = await serve(AggregatorServicer(settings, metrics, tracing=traced))
         cloud_address = cloud.target
         if way is not None:
             cloud_address = await stack.enter_async_context(way(cloud_address))
@@ -105,8 +111,9 @@ async def two_sides(
             give_up_after_s=give_up_after_s,
             http=False,
         )
+        traced = tracing("aggregator")
         metrics = Metrics(new_registry(), "device")
-        front = AggregatorServicer(settings, metrics)
+        front = AggregatorServicer(settings, metrics, tracing=traced)
         device = await serve(front)
         client = await stack.enter_async_context(AggregatorClient(device.target))
         cloud_client = await stack.enter_async_context(AggregatorClient(cloud.target))
