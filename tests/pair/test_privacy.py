@@ -1,0 +1,197 @@
+"""No private document leaves the device: everything that it sends towards the cloud is read here.
+
+Real services with the demo pair over TCP; taps lie before the cloud's aggregator and the verifier,
+which are all that the device ever calls. Ingest, searches and fifty answers, by every preset that
+uses the device's documents. What is sought is any 16 bytes in a row of a private document that are
+neither in a question nor in an answer: in the bytes as they travelled, in every string and bytes
+field, and in the text of every token id: prompts, drafts in a row, and laws.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy as np
+
+from services.aggregator.config import AggregatorSettings
+from services.aggregator.servicer import AggregatorServicer
+from services.drafter.servicer import DrafterLimits, DrafterServicer
+from services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.commands.models import ModelPair, choose_model, load_pair
+from tandem.commands.suite_documents import demo_documents, fill
+from tandem.core.laws import Array, Sampling
+from tandem.core.top_list import TopList
+from tandem.engine.base import Tokenizer
+from tandem.engine.document_decoder import Documents
+from tandem.protocol.aggregation_messages import SideDraftFrame
+from tandem.rpc.aggregator_client import AggregatorClient, Generated
+from tandem.rpc.convert_aggregation import CloudSideEnd
+from tandem.rpc.generation import GenerationRequest
+from tandem.rpc.lifecycle import RunningService, Service
+from tandem.rpc.retriever_client import RetrieverClient
+from tandem.telemetry.metrics import Metrics, new_registry
+from tandem_api.aggregator.v1 import aggregator_pb2
+from tandem_api.verifier.v1 import verifier_pb2
+from tests.rpc.retriever_peer import retriever
+from tests.rpc.scripted_suite import started
+from tests.rpc.wire_tap import WireTap, id_lists_in, leaked, texts_in, wire_tap
+
+ANSWERS, AT_ONCE, TOKENS, PIECE = 50, 10, 6, 16
+PRESETS = (
+    *("dragon", "dragon-coupled", "dragon-lossy", "drdg-tw", "drdg-sw"),
+    *("dragon-cloud", "dragon-random", "crcg-device", "drcg-text"),
+)
+QUOTED = "The build machine is called grebe"
+"""Stands in a note, and in one of the questions: what is asked does leave."""
+QUESTIONS = (
+    "How long is a Python release maintained, and which ones does Heron support?",
+    "Question: What did the linter refuse after the incident of the Lund clinic?\nAnswer:",
+    f"{QUOTED} and its base Python is",
+    "Where does the time go, and what about the interpreter lock?",
+    "Who has the passphrase of the test database?",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tapped:
+    """A suite, and what its device sends to the cloud's aggregator and to the verifier."""
+
+    client: AggregatorClient
+    notes: RetrieverClient
+    cloud: WireTap
+    verifier: WireTap
+
+
+async def test_no_private_document_leaves_the_device(tmp_path: Path) -> None:
+    pair = load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
+    async with tapped_suite(pair, tmp_path) as suite:
+        for question in QUESTIONS:
+            assert (await suite.notes.search(question, 5)).hits
+        answers = await answered(suite.client)
+    assert len(answers) == ANSWERS
+    assert sum(bool(one.token_ids) for one in answers) == ANSWERS
+    private = [path.read_bytes() for path in demo_documents().device[0].glob("*.md")]
+    assert len(private) == 5
+    public = [text.encode() for text in (*QUESTIONS, *(one.text for one in answers))]
+    seen = seen_by_the_cloud(suite, pair.tokenizer)
+    assert leaked(private, seen, public, PIECE) == b""
+    # The search is not blind: what a question quotes is on the wire, once as text, once as ids.
+    assert leaked([QUOTED.encode()], suite.cloud.everything, [], PIECE)
+    assert seen.count(QUOTED.encode()) > suite.cloud.everything.count(QUOTED.encode())
+
+
+async def answered(client: AggregatorClient) -> list[Generated]:
+    """Fifty answers, some at once; every question by every preset, a fifth at temperature 0."""
+    asked = zip(cycle(PRESETS), cycle(QUESTIONS), range(ANSWERS), strict=False)
+    requests = [
+        GenerationRequest(
+            question,
+            preset,
+            Sampling(temperature=0.0 if number % 5 == 4 else 1.0),
+            max_tokens=TOKENS,
+            seed=number,
+            documents=2,
+            ignore_eos=True,
+        )
+        for preset, question, number in islice(asked, ANSWERS)
+    ]
+    answers: list[Generated] = []
+    for start in range(0, ANSWERS, AT_ONCE):
+        group = requests[start : start + AT_ONCE]
+        answers += await asyncio.gather(*(client.generate(one, 60.0) for one in group))
+    return answers
+
+
+@asynccontextmanager
+async def tapped_suite(pair: ModelPair, folder: Path) -> AsyncIterator[Tapped]:
+    """Both sides on loopback, filled with the demo's documents while the taps listen."""
+    async with AsyncExitStack() as stack:
+
+        async def serve(service: Service) -> str:
+            running: RunningService = await started(service)
+            stack.push_async_callback(running.drain, 0.5)
+            return running.target
+
+        device, cloud = (Metrics(new_registry(), side) for side in ("device", "cloud"))
+        notes = await stack.enter_async_context(retriever(folder / "device", "device"))
+        pages = await stack.enter_async_context(retriever(folder / "cloud", "cloud"))
+        decoded = Documents(pair.tokenizer)
+        verifier = await serve(
+            VerifierServicer(pair.target, VerifierLimits(), cloud, documents=decoded)
+        )
+        to_verifier = await stack.enter_async_context(wire_tap(verifier))
+        drafter = await serve(
+            DrafterServicer(
+                *(pair.draft, pair.tokenizer, to_verifier.address, DrafterLimits(), device),
+                documents=decoded,
+            )
+        )
+        settings = AggregatorSettings(
+            side="cloud", decoder=verifier, retriever=pages.running.target, http=False
+        )
+        to_cloud = await stack.enter_async_context(
+            wire_tap(await serve(AggregatorServicer(settings, Metrics(new_registry(), "cloud"))))
+        )
+        settings = AggregatorSettings(
+            drafter=drafter,
+            retriever=notes.running.target,
+            cloud=to_cloud.address,
+            http=False,
+        )
+        front = await serve(AggregatorServicer(settings, Metrics(new_registry(), "device")))
+        addresses = {"device": notes.running.target, "cloud": pages.running.target}
+        await fill(demo_documents(), addresses)
+        client = await stack.enter_async_context(AggregatorClient(front))
+        await client.describe()
+        yield Tapped(client, notes.client, to_cloud, to_verifier)
+
+
+def seen_by_the_cloud(suite: Tapped, tokenizer: Tokenizer) -> bytes:
+    """All that the device sent: as bytes, as fields, and as the text that its ids spell."""
+    seen = [suite.cloud.everything, suite.verifier.everything]
+    frames = suite.cloud.messages(aggregator_pb2.CollaborateRequest)
+    asked = suite.verifier.messages(verifier_pb2.VerifyRequest)
+    for message in (*frames, *asked):
+        seen += texts_in(message)
+        seen += [spelled(tokenizer, ids) for _, ids in id_lists_in(message)]
+    drafted = drafts_and_laws(frames)
+    assert len(drafted) > ANSWERS
+    return b"\0".join([*seen, *(spelled(tokenizer, ids) for ids in drafted)])
+
+
+def drafts_and_laws(frames: Sequence[aggregator_pb2.CollaborateRequest]) -> list[list[int]]:
+    """Of each stream the drafts in a row, and the likeliest tokens of their laws in a row; and each
+    token that a law or top list has, alone, since they are alternatives and no text."""
+    rows: list[list[int]] = []
+    alone: set[int] = set()
+    end = CloudSideEnd()
+    for frame in frames:
+        if frame.HasField("open"):
+            end = CloudSideEnd()
+            rows += [], []
+        message = end.decode(frame)
+        if isinstance(message, SideDraftFrame):
+            rows[-2].append(message.token_id)
+            alternatives = likeliest_first(message.law)
+            rows[-1] += alternatives[:1]
+            alone.update(alternatives)
+    return [*rows, *([token] for token in alone)]
+
+
+def likeliest_first(law: Array | TopList | None) -> list[int]:
+    if law is None:
+        return []
+    ids = law.ids if isinstance(law, TopList) else np.flatnonzero(law)
+    probs = law.probs if isinstance(law, TopList) else law[ids]
+    found: list[int] = ids[np.argsort(-probs, kind="stable")].tolist()
+    return found
+
+
+def spelled(tokenizer: Tokenizer, token_ids: Sequence[int]) -> bytes:
+    stream = tokenizer.detokenizer()
+    return (stream.push(token_ids) + stream.finish()).encode()
