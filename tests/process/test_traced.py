@@ -61,11 +61,3 @@ async def test_a_stopping_service_exports_its_last_spans() -> None:
     names = [span.name for scope in exported.scope_spans for span in scope.spans]
     assert names == ["wait for a slot", "request"]
     assert "a secret" not in str(exported)
-
-
-def test_an_endpoint_that_is_none_ends_the_start_with_one_line() -> None:
-    flags = ("--port", "0", "--trace-endpoint", "collector:4317")
-    with ServiceProcess("services.aggregator", *flags) as process:
-        assert process.ended() == 1
-        assert process.log().startswith("error: TANDEM_TRACE_ENDPOINT: must be http://")
-        assert process.log().count("\n") == 1

@@ -20,7 +20,7 @@ from services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.commands.authority import new_authority
 from tandem.engine.scripted_tokenizer import ScriptedTokenizer
 from tandem.protocol.liveness import LivenessTimes
-from tandem.rpc.access import ClientAccess
+from tandem.rpc.access import ClientAccess, ServerAccess
 from tandem.rpc.aggregator_client import AggregatorClient
 from tandem.rpc.connection import Connection
 from tandem.rpc.generation import GenerationRequest
@@ -195,9 +195,12 @@ async def test_a_caller_with_tls_is_told_that_the_server_has_none(
     credentials: Credentials,
 ) -> None:
     metrics = Metrics(new_registry(), "cloud")
-    running = await started(VerifierServicer(target_engine(), VerifierLimits(), metrics))
+    servicer = VerifierServicer(target_engine(), VerifierLimits(), metrics)
+    running = await started(servicer, access=ServerAccess())
     status, details = await ending(running.target, describe(running.service), credentials.client())
     assert (status, "does not speak TLS" in details) == ("UNAVAILABLE", True), details
+    assert (await ending(running.target, describe(running.service), None))[0] == "OK"
+    assert (await ending(running.target, REFLECTION, None))[0] == "UNIMPLEMENTED"
     await running.drain(0.0)
 
 
