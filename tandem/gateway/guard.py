@@ -17,6 +17,7 @@ from tandem.core.access_keys import KeyRing
 from tandem.gateway.errors import RETRY_AFTER_S, ApiError, api_error
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import HttpSeries
+from tandem.telemetry.tracing import called_with
 
 log = get_logger(__name__)
 
@@ -47,7 +48,7 @@ class Guard:
             return await self._app(scope, receive, send)
         began_s, number = time.monotonic(), secrets.token_hex(8)
         answer = _Answer(send, number)
-        with log_context(request=number):
+        with log_context(request=number), called_with(_trace_headers(scope)):
             try:
                 await self._handle(scope, receive, answer)
             except Exception as error:
@@ -117,6 +118,15 @@ def _bearer(scope: MutableMapping[str, Any]) -> str:
             scheme, _, key = value.decode("latin-1").partition(" ")
             return key.strip() if scheme.lower() == "bearer" else ""
     return ""
+
+
+def _trace_headers(scope: MutableMapping[str, Any]) -> list[tuple[str, str]]:
+    """Which trace the caller says that its request is part of."""
+    return [
+        (name.decode("latin-1"), value.decode("latin-1"))
+        for name, value in scope["headers"]
+        if name == b"traceparent"
+    ]
 
 
 def _route(scope: MutableMapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from tandem.telemetry.tracing import Attribute, Headers, Span, Tracing
+from tandem.telemetry.tracing import Attribute, Headers, Span, Tracing, caller_headers
 
 PREFIX = "tandem."
 EXPORT_TIMEOUT_S = 3
@@ -56,7 +56,8 @@ class RecordedTracing(Tracing):
     def span(
         self, name: str, headers: Headers | None = None, **attributes: Attribute
     ) -> Iterator[Span]:
-        carrier = {key: text for key, text in headers or () if isinstance(text, str)}
+        given = caller_headers() if headers is None else headers
+        carrier = {key: text for key, text in given if isinstance(text, str)}
         parent = _PROPAGATOR.extract(carrier)
         span = self._tracer.start_span(name, parent, attributes=_named(attributes))
         try:

@@ -12,8 +12,9 @@ a caller's text. Imports nothing outside the standard library.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 
 from tandem.core.errors import TandemError
 
@@ -54,6 +55,26 @@ class Tracing:
 
     def close(self) -> None:
         """Send what is left; blocks for some seconds at most."""
+
+
+_callers: ContextVar[Headers] = ContextVar("tandem_caller_headers", default=())
+
+
+@contextmanager
+def called_with(headers: Headers) -> Iterator[None]:
+    """In here, and in tasks begun in here, a span that is given no headers takes these: for doors
+    whose requests reach the span through code that knows nothing of traces."""
+    outer = _callers.get()
+    _callers.set(tuple(headers))
+    try:
+        yield
+    finally:
+        _callers.set(outer)
+
+
+def caller_headers() -> Headers:
+    """Those of the innermost `called_with`."""
+    return _callers.get()
 
 
 NO_TRACING = Tracing()

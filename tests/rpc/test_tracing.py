@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+import httpx2
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from services.aggregator.config import AggregatorSettings
+from services.aggregator.http import http_door
 from services.aggregator.servicer import AggregatorServicer
 from services.drafter.servicer import DrafterLimits, DrafterServicer
 from services.verifier.servicer import VerifierLimits, VerifierServicer
@@ -35,10 +38,16 @@ def recorded(service: str, spans: InMemorySpanExporter, sample: float = 1.0) -> 
     return RecordedTracing(provider)
 
 
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """Both doors of a suite that records."""
+
+    client: AggregatorClient
+    url: str
+
+
 @asynccontextmanager
-async def traced_suite(
-    spans: InMemorySpanExporter, sample: float = 1.0
-) -> AsyncIterator[AggregatorClient]:
+async def traced_suite(spans: InMemorySpanExporter, sample: float = 1.0) -> AsyncIterator[Traced]:
     """Each service with a provider of its own, as processes have."""
     cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
     verifier = await started(
@@ -56,13 +65,17 @@ async def traced_suite(
             tracing=recorded("drafter", spans),
         )
     )
-    settings = AggregatorSettings(drafter=drafter.target)
+    settings = AggregatorSettings(drafter=drafter.target, http_port=0, insecure=True)
     front = Metrics(new_registry(), "device")
     tracing = recorded("aggregator", spans, sample)
-    aggregator = await started(AggregatorServicer(settings, front, tracing=tracing))
+    servicer = AggregatorServicer(settings, front, tracing=tracing)
+    aggregator = await started(servicer)
     try:
-        async with AggregatorClient(aggregator.target) as client:
-            yield client
+        async with (
+            AggregatorClient(aggregator.target) as client,
+            http_door(settings, front, servicer) as words,
+        ):
+            yield Traced(client, words.removeprefix("http "))
     finally:
         for running in (aggregator, drafter, verifier):
             await running.drain(5.0)
@@ -83,9 +96,9 @@ def parent_id(span: ReadableSpan) -> int | None:
 @pytest.mark.parametrize("preset", ["coupled", "dssd", "stream"])
 async def test_a_request_is_one_trace_across_the_services(preset: str) -> None:
     exporter = InMemorySpanExporter()
-    async with traced_suite(exporter) as client:
+    async with traced_suite(exporter) as suite:
         request = GenerationRequest(PROMPT, preset, max_tokens=20, ignore_eos=True, seed=1)
-        generated = await client.generate(request)
+        generated = await suite.client.generate(request)
     spans = exporter.get_finished_spans()
     assert len({span.context.trace_id for span in spans if span.context}) == 1
     (root,), (drafting,), (verifying,) = (
@@ -135,11 +148,25 @@ async def test_an_answer_from_two_sides_is_one_trace(tmp_path: Path) -> None:
     assert not any(word in span.to_json() for span in spans for word in (PROMPT, "heron"))
 
 
+async def test_a_trace_goes_on_through_the_http_door() -> None:
+    exporter = InMemorySpanExporter()
+    body = {"model": "scripted", "prompt": PROMPT, "max_tokens": 4}
+    async with traced_suite(exporter) as suite, httpx2.AsyncClient(base_url=suite.url) as http:
+        for headers in ({"traceparent": f"{CALLER}-01"}, {}):
+            answer = await http.post("/v1/completions", json=body, headers=headers)
+            assert answer.status_code == 200
+    spans = exporter.get_finished_spans()
+    parents = [parent_id(span) for span in named(spans, "request")]
+    assert parents == [int(CALLER[-16:], 16), None]
+    traces = [span.context.trace_id for span in named(spans, "verify session") if span.context]
+    assert traces[0] == int(CALLER[3:35], 16) != traces[1]
+
+
 async def test_two_requests_are_two_traces() -> None:
     exporter = InMemorySpanExporter()
-    async with traced_suite(exporter) as client:
+    async with traced_suite(exporter) as suite:
         for seed in (1, 2):
-            await client.generate(GenerationRequest(PROMPT, max_tokens=4, seed=seed))
+            await suite.client.generate(GenerationRequest(PROMPT, max_tokens=4, seed=seed))
     spans = exporter.get_finished_spans()
     traces = {span.context.trace_id for span in spans if span.context}
     assert len(traces) == len(named(spans, "request")) == 2
@@ -147,17 +174,17 @@ async def test_two_requests_are_two_traces() -> None:
 
 async def test_what_is_not_sampled_at_the_front_is_recorded_nowhere() -> None:
     exporter = InMemorySpanExporter()
-    async with traced_suite(exporter, sample=0.0) as client:
-        generated = await client.generate(GenerationRequest(PROMPT, max_tokens=4))
+    async with traced_suite(exporter, sample=0.0) as suite:
+        generated = await suite.client.generate(GenerationRequest(PROMPT, max_tokens=4))
     assert generated.summary is not None
     assert exporter.get_finished_spans() == ()
 
 
 async def test_a_refused_request_is_marked_without_its_words() -> None:
     exporter = InMemorySpanExporter()
-    async with traced_suite(exporter) as client:
+    async with traced_suite(exporter) as suite:
         with pytest.raises(Rejected):
-            await client.generate(GenerationRequest(PROMPT * 200, max_tokens=4))
+            await suite.client.generate(GenerationRequest(PROMPT * 200, max_tokens=4))
     spans = exporter.get_finished_spans()
     (root,) = named(spans, "request")
     assert (root.status.status_code.name, root.status.description) == ("ERROR", "Rejected")
