@@ -15,7 +15,6 @@ from tandem.core.aggregation import Side
 from tandem.core.errors import ResourceExhausted, Unavailable
 from tandem.policy.aggregation_presets import AGGREGATION_PRESETS, Sources, Travel
 from tandem.policy.local_choices import local_choices
-from tandem.policy.profiler import SideProfiler
 from tandem.protocol.aggregating import SideMachine
 from tandem.protocol.aggregation_messages import CollaborationOpen
 from tandem.protocol.aggregation_outputs import request_of
@@ -120,7 +119,7 @@ class CloudSide:
 
     def _cloud_machine(self, opening: CollaborationOpen, opened: DecodingOpened) -> SideMachine:
         request = replace(request_of(opening), max_tokens=opened.max_tokens)
-        profiler = SideProfiler()
+        profiler = self._parts.profiling.profiler(opened.model_name, len(opened.documents))
         return SideMachine(
             Side.CLOUD,
             request,

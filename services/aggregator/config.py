@@ -40,6 +40,16 @@ class AggregatorSettings(ServiceSettings):
     documents: int = Field(
         default=2, ge=1, le=32, description="Documents of each side, where a request says nothing."
     )
+    profile_file: Path | None = Field(
+        default=None,
+        description="What 'tandem doctor --profile' measured of this side's decoder; without it the"
+        " chooser of the aggregating side starts from what it sees.",
+    )
+    prometheus: str = Field(
+        default="",
+        description="Address of a Prometheus server, as http://prometheus:9090, that knows what"
+        " earlier answers and other replicas measured; none: this process alone.",
+    )
     give_up_after_s: float = Field(
         default=10.0, gt=0, description="A cloud lost for so long is given up, by policy."
     )

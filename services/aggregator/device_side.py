@@ -26,7 +26,6 @@ from tandem.core.aggregation import Side
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.policy.aggregation_presets import AggregationPreset, Sources, Travel
 from tandem.policy.local_choices import local_choices
-from tandem.policy.profiler import SideProfiler
 from tandem.protocol.aggregating import SideMachine
 from tandem.protocol.aggregation_messages import CollaborationOpened
 from tandem.protocol.aggregation_outputs import AggregationRequest
@@ -211,7 +210,7 @@ class DeviceSide:
         times = LivenessTimes(give_up_after_s=settings.give_up_after_s)
         needs_cloud = self._needs_cloud(asked.preset)
         liveness = Liveness(asked.request.lost_cloud, times, time.monotonic())
-        profiler = SideProfiler()
+        profiler = self._parts.profiling.profiler(opened.model_name, len(opened.documents))
         return SideMachine(
             Side.DEVICE,
             request,

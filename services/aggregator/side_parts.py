@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 
 from services.aggregator.config import AggregatorSettings
+from services.aggregator.profiling import Profiling
 from services.aggregator.retrieval import Retrieval
+from tandem.core.aggregation import Side
 from tandem.core.chance import SeededChance
 from tandem.policy.placement import Placing, placing_for
-from tandem.policy.profiler import SideProfiler, both_sides
+from tandem.policy.profiler import SideProfiler
 from tandem.policy.side_scheduler import BothSides
 from tandem.protocol.aggregation_outputs import AggregationRequest
 from tandem.rpc.access import ClientAccess
@@ -20,6 +22,7 @@ from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.side_decisions import SideDecisions
 
 FAREWELL_S = 1.0
+_SIDES = {"device": Side.DEVICE, "cloud": Side.CLOUD}
 
 
 class SideParts:
@@ -34,6 +37,9 @@ class SideParts:
         retriever = settings.retriever
         self.retrieval = Retrieval(self.connection(retriever) if retriever else None)
         self.farewells: set[asyncio.Task[None]] = set()
+        self.profiling = Profiling(
+            _SIDES[settings.side], metrics, settings.prometheus, settings.profile_file
+        )
         self._decisions = SideDecisions(metrics)
 
     def connection(self, target: str) -> Connection:
@@ -44,7 +50,7 @@ class SideParts:
             transfer = profiler.transfer
             if transfer.known:
                 self._decisions.bandwidth(transfer.up_bytes_per_s, transfer.down_bytes_per_s)
-            return both_sides(profiler.reading())
+            return self.profiling.sides(profiler)
 
         return placing_for(
             request.preset.placement,
@@ -57,5 +63,6 @@ class SideParts:
     async def close(self) -> None:
         if self.farewells:
             await asyncio.wait(self.farewells, timeout=FAREWELL_S)
+        await self.profiling.close()
         await self.retrieval.close()
         await self.decoder.close()

@@ -34,6 +34,7 @@ from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.rpc.aggregator_client import AggregatorClient
 from tandem.rpc.status import Rejected
 from tandem.settings import SECURITY_FIELDS, ServiceSettings, variable_of
+from tandem.telemetry.stored_fits import default_path
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 300.0
@@ -168,6 +169,9 @@ class LocalSuite:
                 "cloud": cloud,
             }
             flags |= document_flags(settings.documents, ports, temporary)
+            if (profile := default_path()).exists():  # by `tandem doctor --profile`
+                for name in ("aggregator", "cloud-aggregator"):
+                    flags[name]["profile-file"] = profile
         if self.emulators:
             steered = LinkGroup(self.emulators)
             self.control = await stack.enter_async_context(LinkControl(steered))
