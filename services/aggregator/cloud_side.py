@@ -112,6 +112,7 @@ class CloudSide:
             vocabulary_hash=opening.vocabulary_hash,
             vocabulary_size=opening.vocabulary_size,
             preset=opening.preset.name,
+            reweigh_every=opening.preset.reweigh_every,
         )
         deadline_s = self._settings.request_timeout_s
         farewells = self._parts.farewells

@@ -186,6 +186,7 @@ class DeviceSide:
             wants_text=True,
             stop=request.stop,
             preset=asked.preset.name,
+            reweigh_every=asked.preset.reweigh_every,
         )
         return DecoderLink(
             self._parts.decoder,

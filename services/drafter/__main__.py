@@ -5,7 +5,7 @@ from __future__ import annotations
 from services.drafter.config import DrafterSettings
 from services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.engine.base import Engine, Tokenizer
-from tandem.engine.document_decoder import Documents
+from tandem.engine.document_decoder import Documents, Rescore
 from tandem.engine.document_files import open_document_files
 from tandem.engine.paced import PacedEngine
 from tandem.protocol.liveness import LivenessTimes
@@ -40,6 +40,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
             lambda: model_hash(*model),
             settings.document_kv_disk_bytes,
         ),
+        _rescore(settings),
     )
     return DrafterServicer(
         PacedEngine(engine, settings.pace_first_s, settings.pace_further_s) if paced else engine,
@@ -71,6 +72,14 @@ def _load(settings: DrafterSettings) -> tuple[Engine, Tokenizer]:
         return engine, tokenizer
     target_tokenizer = load_target_tokenizer(settings.target_tokenizer)
     return fit_draft(engine, tokenizer, target_tokenizer), target_tokenizer
+
+
+def _rescore(settings: DrafterSettings) -> Rescore | None:
+    if settings.reranker is None:
+        return None
+    from tandem.index.reranking import load_reranker
+
+    return load_reranker(settings.reranker, settings.device, settings.threads).score
 
 
 if __name__ == "__main__":

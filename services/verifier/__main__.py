@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.verifier.config import VerifierSettings
 from services.verifier.servicer import VerifierLimits, VerifierServicer
-from tandem.engine.document_decoder import Documents
+from tandem.engine.document_decoder import Documents, Rescore
 from tandem.engine.document_files import open_document_files
 from tandem.engine.paced import PacedEngine
 from tandem.rpc.process import run_service
@@ -37,6 +37,7 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
             lambda: model_hash(*model),
             settings.document_kv_disk_bytes,
         ),
+        _rescore(settings),
     )
     return VerifierServicer(
         PacedEngine(engine, settings.pace_first_s, settings.pace_further_s) if paced else engine,
@@ -47,6 +48,14 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         documents,
         tracing,
     )
+
+
+def _rescore(settings: VerifierSettings) -> Rescore | None:
+    if settings.reranker is None:
+        return None
+    from tandem.index.reranking import load_reranker
+
+    return load_reranker(settings.reranker, settings.device, settings.threads).score
 
 
 if __name__ == "__main__":

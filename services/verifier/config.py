@@ -50,6 +50,11 @@ class VerifierSettings(ServiceSettings):
     document_kv_disk_bytes: int = Field(
         default=2**32, ge=2**20, description="What they may take of the disk."
     )
+    reranker: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Cross-encoder (a folder) that estimates documents' relevances anew.",
+    )
     pace_first_s: float = Field(
         default=0.0, ge=0, description="Benchmarks: least seconds of a pass over one token."
     )

@@ -44,23 +44,30 @@ from tandem.protocol.decoding_messages import (
     DecodingText,
     DecodingTurn,
 )
+from tandem.protocol.document_shares import Estimate
 from tandem.protocol.messages import GoingAway
 from tandem.telemetry.metrics import EngineSeries
 
 SEPARATOR = "\n\n"
 """What stands between a document and the prompt."""
 
+QUERY_TOKENS = 256
+"""Of prompt and answer, how much of the end is the query when relevances are estimated anew."""
+
 Send = Callable[[DecodingDraft], None]
+Rescore = Callable[[str, Sequence[str]], Sequence[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Documents:
     """What a service brings for decoding documents. Without a tokenizer prompts are token ids, and
-    there are no documents and no text; without files documents are kept in memory only."""
+    there are no documents and no text; without files documents are kept in memory only; `rescore`
+    judges how relevant texts are to a query, which may take its time, on any thread."""
 
     tokenizer: Tokenizer | None = None
     budget_bytes: int = 2**29
     files: DocumentFiles | None = None
+    rescore: Rescore | None = None
 
 
 class DocumentDecoder:
@@ -79,6 +86,7 @@ class DocumentDecoder:
         self.vocabulary_size = engine.vocabulary_size
         self._thread = thread
         self._tokenizer = documents.tokenizer
+        self._rescore = documents.rescore
         self._store = store = DocumentStore(
             thread, documents.budget_bytes, documents.files, series.document_found
         )
@@ -96,6 +104,8 @@ class DocumentDecoder:
         if tokenizer is None and (opening.documents or opening.wants_text):
             field = "documents" if opening.documents else "wants_text"
             raise InvalidArgument(field, "this model has no tokenizer")
+        if opening.reweigh_every and self._rescore is None:
+            raise InvalidArgument("reweigh_every", "this service has no re-ranker")
         prompt_ids = self._prompt_ids(opening.prompt)
         documents: list[tuple[int, ...]] = []
         if tokenizer is not None:
@@ -105,7 +115,17 @@ class DocumentDecoder:
         lead = self._lead(prompt_ids) if documents else 0
         machine = DecoderMachine(opening, prompt_ids, documents, self.model, lead)
         text = AnswerText(tokenizer, opening.stop) if tokenizer and opening.wants_text else None
-        return DecodingRun(machine, self._thread, self._store, documents, text)
+        return DecodingRun(machine, self._thread, self._store, documents, text, self._estimate)
+
+    def _estimate(self, machine: DecoderMachine, estimate: Estimate) -> Sequence[float]:
+        """The relevances of a session's documents to the end of its text (DRAGON's R(d, x<t)), the
+        same words at both sides, whoever was given the prompt as text."""
+        assert self._rescore is not None, "checked as the session was prepared"
+        assert self._tokenizer is not None, "there are documents"
+        token_ids = (*machine.prompt_ids, *estimate.answer_ids)[machine.lead :][-QUERY_TOKENS:]
+        text = self._tokenizer.detokenizer()
+        query = text.push(token_ids) + text.finish()
+        return self._rescore(query, [document.text for document in machine.opening.documents])
 
     def _lead(self, prompt_ids: tuple[int, ...]) -> int:
         """How many tokens begin every text of this model, and so the documents and the prompt: they
@@ -139,8 +159,10 @@ class DecodingRun:
         store: DocumentStore,
         documents: Sequence[tuple[int, ...]],
         text: AnswerText | None,
+        estimate: Callable[[DecoderMachine, Estimate], Sequence[float]],
     ) -> None:
         self.machine = machine
+        self._estimate = estimate
         self._thread = thread
         self._store = store
         self._documents = documents
@@ -204,16 +226,21 @@ class DecodingRun:
                 self._group = group
                 while True:
                     self._submit_due()
-                    await self._pass_after_pass()
+                    await self._next()
         finally:
             self._group = self._send = None
 
-    async def _pass_after_pass(self) -> None:
-        """Wait for the job under way, or for a reason to begin one."""
+    async def _next(self) -> None:
+        """Wait for the job under way, estimate the relevances it needs, or wait for a reason to
+        begin one."""
         running = self._running
         if running is None:
             self._wake.clear()
-            await self._wake.wait()
+            if (estimate := self.machine.estimate()) is None:
+                await self._wake.wait()
+                return
+            found = await asyncio.to_thread(self._estimate, self.machine, estimate)
+            self.machine.estimated(estimate, found)
             return
         # Not for the future's result: a job is cancelled when its work has become void.
         await asyncio.wait([running.ticket.future])

@@ -17,6 +17,7 @@ from tandem.core.truncation import NO_TRUNCATION, Truncation
 
 MAX_AHEAD = 64
 MAX_TOP = 4096
+MAX_REWEIGH_EVERY = 4096
 MAX_VOCABULARY_SIZE = 2**31 - 1
 
 
@@ -119,6 +120,9 @@ class AggregationPreset:
     """Drafts that a side may decode past what is settled; 1: it waits for every token."""
     top: int = 16
     """At temperature 0: entries of a law that go with a draft at first."""
+    reweigh_every: int = 0
+    """Each side estimates its documents' relevances anew, from the text up to there, every so many
+    tokens; 0: never."""
 
     @property
     def lossy(self) -> bool:
@@ -137,6 +141,10 @@ class AggregationPreset:
             raise InvalidArgument("ahead", f"must be 1…{MAX_AHEAD}, is {self.ahead}")
         if not 1 <= self.top <= MAX_TOP:
             raise InvalidArgument("top", f"must be 1…{MAX_TOP}, is {self.top}")
+        if not 0 <= self.reweigh_every <= MAX_REWEIGH_EVERY:
+            raise InvalidArgument("reweigh_every", f"must be 0…{MAX_REWEIGH_EVERY}")
+        if self.reweigh_every and self.agreement is not Agreement.AGGREGATOR:
+            raise InvalidArgument("reweigh_every", "a coin needs weights that are known beforehand")
         if self.agreement is Agreement.AGGREGATOR and self.law.payload is LawPayload.NONE:
             raise InvalidArgument("law", "an aggregator needs the laws of the drafts")
         if self.travel is not Travel.NOTHING and self.sources is not Sources.BOTH:

@@ -10,12 +10,10 @@ asyncio, grpc, torch or time.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from tandem.core.aggregation import document_weights, log_mass
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.laws import Array, Sampling
 from tandem.core.tokens import check_token_ids
@@ -29,6 +27,7 @@ from tandem.protocol.decoding_messages import (
     DecodingTarget,
     DocumentUse,
 )
+from tandem.protocol.document_shares import DocumentShares, Estimate, Shares
 from tandem.protocol.intake import VocabularyMismatch
 from tandem.protocol.messages import Cancel, GoingAway, Ping, Pong
 from tandem.protocol.prefixes import PrefixedTokens
@@ -53,21 +52,6 @@ class DecoderModel:
     vocabulary_size: int
     context_length: int
     eos_token_ids: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """The documents' shares [n] in the side's law, and the side's h; one plain sequence has (1,)
-    and -inf."""
-
-    weights: tuple[float, ...]
-    log_mass: float
-
-    @classmethod
-    def of(cls, relevances: Sequence[float]) -> Shares:
-        if not relevances:
-            return cls((1.0,), -math.inf)
-        return cls(tuple(document_weights(relevances).tolist()), log_mass(relevances))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +107,8 @@ class DecoderMachine:
         self._limit = len(prompt_ids) + self.max_tokens
         self._drafts: list[int] = []
         self._kept = lead
-        self._shares = Shares.of([document.relevance for document in opening.documents])
-        self._shares_to_come: list[tuple[int, Shares]] = []
+        relevances = [document.relevance for document in opening.documents]
+        self._shares = DocumentShares(relevances, len(prompt_ids), opening.reweigh_every)
 
     @property
     def capacity(self) -> int:
@@ -145,7 +129,7 @@ class DecoderMachine:
             context_length=model.context_length,
             eos_token_ids=model.eos_token_ids,
             prompt_ids=self.prompt_ids,
-            log_mass=self._shares.log_mass,
+            log_mass=self._shares.current.log_mass,
             ahead=self.opening.ahead,
             max_tokens=self.max_tokens,
             documents=tuple(map(DocumentUse, self._lengths, warm)),
@@ -178,14 +162,34 @@ class DecoderMachine:
         if self.running is not None or self.phase is not DecoderPhase.DECODING:
             return None
         position = len(self.settled) + len(self._drafts)
-        shares, until = self._shares_at(position)
-        count = min(self.opening.ahead - len(self._drafts), until - position)
-        if count < 1:
+        shares, until = self._shares.at(self._answer_ids)
+        end = self._limit if until is None else min(until, self._limit)
+        count = min(self.opening.ahead - len(self._drafts), end - position)
+        if count < 1 or shares is None:
             return None
         keep = self._kept = min(self._kept, position - 1)
         token_ids = (*self.settled.since(keep), *self._drafts)[-(position - keep) :]
         self.running = DecodeWork(keep, token_ids, position, count, shares)
         return self.running
+
+    def estimate(self) -> Estimate | None:
+        """The relevances without which nothing more can be drafted."""
+        if self.phase is not DecoderPhase.DECODING or self.running is not None:
+            return None
+        room = self._limit - len(self.settled) - len(self._drafts)
+        if room < 1 or len(self._drafts) >= self.opening.ahead:
+            return None
+        return self._shares.wanted(self._answer_ids)
+
+    def estimated(self, estimate: Estimate, relevances: Sequence[float]) -> None:
+        """Take the outcome of an estimate."""
+        self._check_count(relevances)
+        self._shares.estimated(estimate, relevances)
+
+    @property
+    def _answer_ids(self) -> tuple[int, ...]:
+        """The answer as far as it is drafted."""
+        return (*self.settled.since(len(self.prompt_ids)), *self._drafts)
 
     def drafted(
         self, work: DecodeWork, draft: LocalDraft, cost: DecodingCost
@@ -231,7 +235,7 @@ class DecoderMachine:
             self._drafts.clear()
         else:
             del self._drafts[:matching]
-        self._apply_shares()
+        self._shares.settled(len(self.settled))
         if target.last or len(self.settled) == self._limit:
             self._stop(DecoderPhase.SETTLED)
 
@@ -251,9 +255,9 @@ class DecoderMachine:
 
     def _reweigh(self, message: DecodingRelevance) -> None:
         self._check_epoch(message.epoch)
-        if len(message.relevances) != len(self._lengths):
-            why = f"{len(message.relevances)} for {len(self._lengths)} documents"
-            raise InvalidArgument("relevances", why)
+        self._check_count(message.relevances)
+        if self.opening.reweigh_every:
+            raise InvalidArgument("relevances", "this session estimates them by itself")
         if not len(self.settled) <= message.base <= self._limit:
             raise InvalidArgument("base", f"{message.base} is outside the answer to come")
         if message.base == len(self.settled):
@@ -263,9 +267,8 @@ class DecoderMachine:
         # Raised whether or not drafts are void: so the aggregator knows what it will be.
         self._go_back(message.base, voids=True)
         del self._drafts[drafted:]
-        earlier = [change for change in self._shares_to_come if change[0] < message.base]
-        self._shares_to_come = [*earlier, (message.base, shares)]
-        self._apply_shares()
+        self._shares.told(message.base, shares)
+        self._shares.settled(len(self.settled))
 
     def _go_back(self, position: int, voids: bool) -> None:
         """What was drafted from `position` on is void, and so is what is being drafted there."""
@@ -275,24 +278,15 @@ class DecoderMachine:
         if self.running is not None and position < self.running.position + self.running.count:
             self.running = None
 
-    def _shares_at(self, position: int) -> tuple[Shares, int]:
-        """The shares that hold at `position`, and up to where."""
-        shares = self._shares
-        for base, changed in self._shares_to_come:
-            if position < base:
-                return shares, base
-            shares = changed
-        return shares, self._limit
-
-    def _apply_shares(self) -> None:
-        """Forget the shares of positions that are settled."""
-        while self._shares_to_come and self._shares_to_come[0][0] <= len(self.settled):
-            self._shares = self._shares_to_come.pop(0)[1]
-
     def _stop(self, phase: DecoderPhase) -> None:
         self.phase = phase
         self.running = None
         self._drafts.clear()
+
+    def _check_count(self, relevances: Sequence[float]) -> None:
+        if len(relevances) != len(self._lengths):
+            why = f"{len(relevances)} for {len(self._lengths)} documents"
+            raise InvalidArgument("relevances", why)
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch > self.epoch:

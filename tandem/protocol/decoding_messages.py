@@ -52,6 +52,7 @@ class DecodingOpen(Frame):
     vocabulary_hash: str = ""
     vocabulary_size: int = 0
     preset: str = ""
+    reweigh_every: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,6 +237,7 @@ def _open_to_proto(opening: CollaborationOpen) -> pb.CollaborationOpen:
         sources=_SOURCES[preset.sources],
         ahead=preset.ahead,
         top=preset.top,
+        reweigh_every=preset.reweigh_every,
         documents_travel=preset.travel is not Travel.NOTHING,
     )
     law_choices_to_proto(message, preset.law)
@@ -253,6 +254,7 @@ def _open_from_proto(head: _Head, message: pb.CollaborationOpen) -> Collaboratio
         travel=Travel.TEXT if message.documents_travel else Travel.NOTHING,
         ahead=message.ahead,
         top=message.top,
+        reweigh_every=message.reweigh_every,
     )
     preset.validate()
     sampling = sampling_from_proto(message.sampling)

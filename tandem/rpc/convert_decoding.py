@@ -16,7 +16,13 @@ from tandem.core.laws import Array
 from tandem.core.sparse_laws import sparse_law_from_bytes, sparse_law_to_bytes
 from tandem.core.tokens import check_token_ids
 from tandem.core.truncation import Truncation
-from tandem.policy.aggregation_presets import MAX_AHEAD, Draw, LawPayload, LocalLaw
+from tandem.policy.aggregation_presets import (
+    MAX_AHEAD,
+    MAX_REWEIGH_EVERY,
+    Draw,
+    LawPayload,
+    LocalLaw,
+)
 from tandem.protocol.decoding_messages import (
     DecodeRequestMessage,
     DecodeResponseMessage,
@@ -295,6 +301,7 @@ def _open_to_proto(opening: DecodingOpen) -> pb.Open:
         vocabulary_hash=opening.vocabulary_hash,
         vocabulary_size=opening.vocabulary_size,
         preset=opening.preset,
+        reweigh_every=opening.reweigh_every,
     )
     law_choices_to_proto(message, opening.law)
     if isinstance(opening.prompt, str):
@@ -320,6 +327,8 @@ def _open_from_proto(head: tuple[int, int, int, int], message: pb.Open) -> Decod
         raise InvalidArgument("ahead", f"{message.ahead} is above {MAX_AHEAD}")
     if message.max_tokens < 1:
         raise InvalidArgument("max_tokens", "must be at least 1")
+    if message.reweigh_every > MAX_REWEIGH_EVERY:
+        raise InvalidArgument("reweigh_every", f"is above {MAX_REWEIGH_EVERY}")
     return DecodingOpen(
         *head,
         prompt=_prompt(message),
@@ -336,6 +345,7 @@ def _open_from_proto(head: tuple[int, int, int, int], message: pb.Open) -> Decod
         vocabulary_hash=message.vocabulary_hash,
         vocabulary_size=message.vocabulary_size,
         preset=message.preset,
+        reweigh_every=message.reweigh_every,
     )
 
 

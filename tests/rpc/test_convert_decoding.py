@@ -50,6 +50,7 @@ OPEN = DecodingOpen(
     vocabulary_hash="abc",
     vocabulary_size=V,
     preset="dragon",
+    reweigh_every=8,
 )
 OPENED = DecodingOpened(
     *HEAD,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,49 @@ async def test_new_relevances_change_the_mixture_from_their_position_on() -> Non
             assert np.array_equal(draft.law, law)  # type: ignore[arg-type]
             assert draft.log_mass == log_mass(scores)
             text.append(token_id)
+
+
+def rescore(query: str, texts: Sequence[str]) -> list[float]:
+    """Some relevances that change with every token."""
+    assert list(texts) == [document.text for document in DOCUMENTS]
+    mark = sum(map(ord, query))
+    return [mark % 3 - 1.0, mark % 5 / 2.0, mark % 7 / 3.0]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+async def test_relevances_are_estimated_anew_from_the_text(every: int) -> None:
+    message = opening(law=SPARSE, reweigh_every=every)
+    start = tuple(TOKENIZER.encode(PROMPT))
+
+    def expected(text: tuple[int, ...]) -> tuple[tuple[int, Any], float]:
+        answer = text[len(start) :][: (len(text) - len(start)) // every * every]
+        query = "".join(f"<{token}>" for token in (*start, *answer))
+        scores = rescore(query, [it.text for it in DOCUMENTS]) if answer else None
+        relevances = scores or [document.relevance for document in DOCUMENTS]
+        return expected_draft(message, text, relevances), log_mass(relevances)
+
+    documents = Documents(TOKENIZER, rescore=rescore)
+    async with (
+        decoder(documents=documents) as one,
+        aggregator_peer(one.running, SPARSE) as peer,
+    ):
+        await peer.open(message)
+        settled = (9, 8, 7, 6)  # the drafts for these do not matter
+        await peer.settle(*settled)
+        text, drafts = (*start, *settled), 0
+        while drafts < 4:
+            draft = await peer.answer(DecodingDraft)
+            if draft.settled < len(text) - drafts:
+                continue  # drawn before the target came
+            (token_id, law), mass = expected(text)
+            assert (draft.token_id, draft.log_mass) == (token_id, mass)
+            assert np.array_equal(draft.law, law)
+            text += (token_id,)
+            drafts += 1
+    async with decoder() as one, aggregator_peer(one.running, SPARSE) as peer:
+        await peer.send(message)
+        wanted = ("INVALID_ARGUMENT", "reweigh_every: this service has no re-ranker")
+        assert await peer.ending() == wanted
 
 
 async def test_a_session_goes_on_where_another_was_lost() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.policy.aggregation_presets import AGGREGATION_PRESETS, Agreement
 from tandem.policy.local_choices import local_choices
-from tandem.protocol.decoding_messages import Document
+from tandem.protocol.decoding_messages import DecodingOpen, Document
 from tandem.protocol.liveness import LostCloud
 from tandem.rpc.generation import GenerationRequest, Turn
 from tandem.rpc.status import Rejected
@@ -56,8 +56,11 @@ async def found(suite: TwoSides, side: Side) -> tuple[Document, ...]:
     return tuple(Document(hit.text, -math.log(rank + 1)) for rank, hit in enumerate(answer.hits))
 
 
-async def central_text(suite: TwoSides, request: GenerationRequest) -> list[int]:
-    """What one machine with all documents answers, from the same random numbers."""
+async def central_text(
+    suite: TwoSides, request: GenerationRequest, reweigh_every: int = 0
+) -> list[int]:
+    """What one machine with all documents answers, from the same random numbers; by `rescored` at
+    every so many tokens of the answer."""
     preset = AGGREGATION_PRESETS[request.preset]
     choices = local_choices(preset, request.sampling)
     opens = {
@@ -71,15 +74,31 @@ async def central_text(suite: TwoSides, request: GenerationRequest) -> list[int]
         )
         for side in Side
     }
-    masses = [log_mass([each.relevance for each in opens[side].documents]) for side in Side]
-    weights, chance = side_weights(*masses), SeededChance(request.seed)
+    chance = SeededChance(request.seed)
     assert isinstance(request.prompt, str)
     text = TOKENIZER.encode(request.prompt)
     start = len(text)
     while len(text) < start + request.max_tokens:
+        if reweigh_every and len(text) > start and (len(text) - start) % reweigh_every == 0:
+            opens = {side: rescored(opens[side], text) for side in Side}
+        masses = [log_mass([each.relevance for each in opens[side].documents]) for side in Side]
+        weights = side_weights(*masses)
         drafts = {side: expected_draft(opens[side], text) for side in Side}
         text.append(decided(preset.agreement, request, drafts, weights, chance, len(text)))
     return text[start:]
+
+
+def rescore(query: str, texts: Sequence[str]) -> list[float]:
+    """Some relevances that change with every token."""
+    return [sum(map(ord, query + text)) % 7 / 2.0 for text in texts]
+
+
+def rescored(message: DecodingOpen, text: Sequence[int]) -> DecodingOpen:
+    """The opening with the relevances of its documents to the text."""
+    query = "".join(f"<{token_id}>" for token_id in text)
+    scores = rescore(query, [document.text for document in message.documents])
+    pairs = zip(message.documents, scores, strict=True)
+    return replace(message, documents=tuple(replace(it, relevance=score) for it, score in pairs))
 
 
 def decided(
@@ -110,6 +129,17 @@ async def test_texts_are_what_one_machine_with_all_documents_says(tmp_path: Path
                 assert answer.summary.finish_reason == "length"
                 assert (answer.summary.device.documents, answer.summary.cloud.documents) == (2, 2)
                 assert answer.text
+
+
+async def test_relevances_may_be_estimated_anew_while_decoding(tmp_path: Path) -> None:
+    async with two_sides(tmp_path, rescore=rescore) as suite:
+        for preset, temperature in (("dragon", 1.0), ("dragon-random", 1.0), ("dragon-cloud", 0.0)):
+            request = asking(preset, sampling=Sampling(temperature), overrides=("reweigh_every=3",))
+            answer = await suite.client.generate(request)
+            assert answer.token_ids == await central_text(suite, request, 3), preset
+            assert answer.token_ids != await central_text(suite, request)
+        with pytest.raises(Rejected, match="reweigh_every: a coin needs weights"):
+            await suite.client.generate(asking("dragon-coupled", overrides=("reweigh_every=3",)))
 
 
 @asynccontextmanager

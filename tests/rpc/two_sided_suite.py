@@ -11,7 +11,7 @@ from services.aggregator.config import AggregatorSettings
 from services.aggregator.servicer import AggregatorServicer
 from services.drafter.servicer import DrafterLimits, DrafterServicer
 from services.verifier.servicer import VerifierLimits, VerifierServicer
-from tandem.engine.document_decoder import Documents
+from tandem.engine.document_decoder import Documents, Rescore
 from tandem.engine.scripted import ScriptedEngine, scripted_law
 from tandem.engine.scripted_tokenizer import ScriptedTokenizer
 from tandem.rpc.aggregator_client import AggregatorClient
@@ -55,6 +55,7 @@ async def two_sides(
     way: Way | None = None,
     give_up_after_s: float = 10.0,
     tracing: Callable[[str], Tracing] = lambda service: NO_TRACING,
+    rescore: Rescore | None = None,
 ) -> AsyncIterator[TwoSides]:
     """Drained at the end; nothing may be left in either engine then. `tracing` is of a service."""
     engines = [ScriptedEngine(VOCABULARY, LAW, context_length=CONTEXT) for _ in range(2)]
@@ -80,8 +81,8 @@ async def two_sides(
                 engines[1],
                 VerifierLimits(),
                 Metrics(new_registry(), "cloud"),
-                documents=Documents(tokenizer),
                 tracing=tracing("verifier"),
+                documents=Documents(tokenizer, rescore=rescore),
             )
         )
         drafter = await serve(
@@ -91,8 +92,8 @@ async def two_sides(
                 verifier.target,
                 DrafterLimits(),
                 Metrics(new_registry(), "device"),
-                documents=Documents(tokenizer),
                 tracing=tracing("drafter"),
+                documents=Documents(tokenizer, rescore=rescore),
             )
         )
         settings = AggregatorSettings(

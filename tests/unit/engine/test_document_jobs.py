@@ -17,7 +17,8 @@ from tandem.engine.document_group import DocumentGroup, group_kv_tokens
 from tandem.engine.document_jobs import DecodeJob, PrefillJob, side_law
 from tandem.engine.jobs import EngineThread
 from tandem.engine.scripted import ScriptedEngine, scripted_law
-from tandem.protocol.decoder import DecodeWork, LocalDraft, Shares
+from tandem.protocol.decoder import DecodeWork, LocalDraft
+from tandem.protocol.document_shares import Shares
 from tests.unit.engine.document_checks import DOCUMENTS, PROMPT, ROOM, engine_thread
 from tests.unit.engine.reference_models import pair
 

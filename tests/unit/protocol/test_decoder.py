@@ -34,6 +34,7 @@ from tandem.protocol.decoding_messages import (
     DecodingTarget,
     Document,
 )
+from tandem.protocol.document_shares import Estimate
 from tandem.protocol.intake import VocabularyMismatch
 from tandem.protocol.messages import Cancel, Ping, Pong
 from tandem.protocol.prefixes import PrefixMismatch
@@ -202,6 +203,50 @@ def test_relevances_of_a_later_position_part_the_work_there() -> None:
     work = machine().work()
     assert work is not None
     assert work.shares.weights == tuple(document_weights(RELEVANCES).tolist())
+
+
+def scores_of(answer_ids: Sequence[int]) -> tuple[float, float]:
+    return float(sum(answer_ids) % 7), float(sum(answer_ids) % 5)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_estimated_relevances_are_a_function_of_the_text(seed: int) -> None:
+    """Whatever is drafted and taken back, settled in strides or resumed."""
+    dice = random.Random(seed)
+    every = dice.choice([1, 2, 3, 5])
+    committed = tuple(dice.randrange(VOCABULARY) for _ in range(dice.choice([0, 4])))
+    changes = {"reweigh_every": every, "committed_ids": committed, "ahead": dice.choice([1, 3, 8])}
+    decoder = machine(**changes)
+    engine = Engine(decoder)
+    late: list[Estimate] = []
+    while decoder.phase is DecoderPhase.DECODING:
+        for _ in range(dice.randrange(8)):
+            draft = engine.step()
+            if draft is not None:
+                answer = engine.text[len(PROMPT) :]
+                known = answer[: (draft.base - len(PROMPT)) // every * every]
+                wanted = scores_of(known) if known else RELEVANCES
+                assert draft.log_mass == log_mass(wanted)
+            elif (estimate := decoder.estimate()) is not None:
+                late.append(estimate)
+                while late and dice.random() < 0.8:  # one may come when its text is gone
+                    done = late.pop()
+                    decoder.estimated(done, scores_of(done.answer_ids))
+            else:
+                break
+        left = decoder.capacity - len(decoder.settled)
+        expected = next_token(decoder.settled.since(0))
+        tokens = [expected] if dice.random() < 0.7 else [dice.randrange(VOCABULARY) for _ in "abc"]
+        decoder.receive(target(decoder, *tokens[:left]))
+
+
+def test_who_estimates_is_not_told() -> None:
+    decoder = machine(reweigh_every=2)
+    with pytest.raises(InvalidArgument, match="relevances: this session estimates them"):
+        decoder.receive(relevance(decoder, 3, 1.0, 1.0))
+    assert decoder.estimate() is None
+    plain = DecoderMachine(opening(documents=(), reweigh_every=2), PROMPT, [], MODEL)
+    assert len(Engine(plain).steps()) == 4
 
 
 def test_what_begins_every_text_is_fed_with_the_document_only() -> None:
