@@ -28,6 +28,7 @@ from tandem.protocol.messages import Cancel, GoingAway
 from tandem.protocol.prefixes import PrefixedTokens
 from tandem.rpc.convert_aggregation import CloudSideEnd
 from tandem.rpc.status import Rejected
+from tandem.rpc.verifier_stream import FRAME_HEADER_BYTES
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 
 Context = grpc.aio.ServicerContext[pb.CollaborateRequest, pb.CollaborateResponse]
@@ -96,20 +97,22 @@ class CloudSession:
                 return
             message = self._codec.decode(frame)
             await self._opened.wait()
-            self._receive(message)
+            self._receive(message, frame.ByteSize() + FRAME_HEADER_BYTES)
             if isinstance(message, Cancel):
                 return
 
-    def _receive(self, message: DeviceMessage) -> None:
+    def _receive(self, message: DeviceMessage, size_bytes: int) -> None:
         if isinstance(message, CollaborationOpen):
             raise InvalidArgument("open", "the stream is open already")
         assert self._machine is not None, "the decoder has opened"
-        self._apply(self._machine.receive(message, time.monotonic()))
+        self._apply(self._machine.receive(message, time.monotonic(), size_bytes))
 
     async def _write(self) -> None:
         while True:
-            message = await self._outgoing.get()
-            await self._context.write(self._codec.encode(message))
+            frame = self._codec.encode(await self._outgoing.get())
+            if self._machine is not None:
+                self._machine.sized(frame.ByteSize() + FRAME_HEADER_BYTES)
+            await self._context.write(frame)
 
     def _begin(self, opened: DecodingOpened) -> None:
         self._decoder_opened = opened

@@ -105,7 +105,7 @@ class DecoderLink:
         stream.send(self._opening)
         return stream
 
-    def _receive(self, message: DecodeResponseMessage) -> None:
+    def _receive(self, message: DecodeResponseMessage, size_bytes: int) -> None:
         match message:
             case DecodingOpened():
                 if self._opened is None:

@@ -161,11 +161,11 @@ class DeviceSession:
     def _restarted(self) -> None:
         self.machine.decoder_restarted()
 
-    def _received(self, message: CloudSideMessage) -> None:
+    def _received(self, message: CloudSideMessage, size_bytes: int) -> None:
         if isinstance(message, CollaborationOpened):
             self.cloud = message
         try:
-            self._apply(self.machine.receive(message, time.monotonic()))
+            self._apply(self.machine.receive(message, time.monotonic(), size_bytes))
         except (ProtocolError, InvalidArgument, PrefixMismatch) as error:
             self._resync(str(error))
 
@@ -208,7 +208,8 @@ class DeviceSession:
                     self._decoder.settle(message)
                 case ToPeer(message):
                     if self._peer is not None:
-                        self._peer.send(message)  # type: ignore[arg-type]  # the device's own
+                        # What this machine sends is the device's own.
+                        self.machine.sized(self._peer.send(message))  # type: ignore[arg-type]
                 case Commit():
                     self._untold.append(output)
                 case Reconnect():

@@ -151,7 +151,7 @@ class DeviceSide:
             if not opened.done():
                 opened.set_exception(error)
 
-        def received(message: object) -> None:
+        def received(message: object, size_bytes: int) -> None:
             if isinstance(message, CollaborationOpened) and not opened.done():
                 opened.set_result(message)
 

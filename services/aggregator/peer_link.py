@@ -32,7 +32,7 @@ class PeerEvents:
     """What the link calls, on the event loop."""
 
     ready: Callable[[], None]
-    received: Callable[[CloudSideMessage], None]
+    received: Callable[[CloudSideMessage, int], None]
     lost: Callable[[], None]
     failed: Callable[[Exception], None]
 
@@ -76,9 +76,9 @@ class PeerLink:
         )
         self._events.ready()
 
-    def send(self, message: DeviceMessage) -> None:
-        if self._stream is not None:
-            self._stream.send(message)
+    def send(self, message: DeviceMessage) -> int:
+        """The frame's size; 0 where there is no stream for it."""
+        return 0 if self._stream is None else self._stream.send(message)
 
     def reconnect(self) -> None:
         """Give this stream up, and open another after a moment that grows."""
@@ -97,9 +97,9 @@ class PeerLink:
         """What the last stream ended with; where none ever ended, why there is no connection."""
         return self._last_error or await self._connection.why_silent() or "no answer"
 
-    def _receive(self, message: CloudSideMessage) -> None:
+    def _receive(self, message: CloudSideMessage, size_bytes: int) -> None:
         self._losses = 0
-        self._events.received(message)
+        self._events.received(message, size_bytes)
 
     def _ended(self, error: BaseException | None) -> None:
         code, details = end_status(error)

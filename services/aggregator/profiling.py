@@ -14,7 +14,14 @@ from pathlib import Path
 
 from tandem.core.aggregation import Side
 from tandem.core.errors import InvalidArgument
-from tandem.policy.profiler import ProfileSource, SideProfiler, both_sides, combined
+from tandem.policy.profiler import (
+    Known,
+    ProfileSource,
+    Reading,
+    SideProfiler,
+    both_sides,
+    combined,
+)
 from tandem.policy.side_scheduler import BothSides
 from tandem.settings import SettingsError, variable_of
 from tandem.telemetry.metrics import Metrics
@@ -51,9 +58,16 @@ class Profiling:
             return SideProfiler()
         return SideProfiler({self._side: fit.fit})
 
-    def sides(self, profiler: SideProfiler) -> BothSides | None:
-        """The freshest that is known of both sides; None while anything is unknown."""
-        return both_sides(combined([profiler, *self._earlier]))
+    def earlier(self) -> Reading:
+        """What is known as a request comes. Reading a registry goes through all its metrics, which
+        is too much for every token."""
+        return combined(self._earlier)
+
+    def sides(self, profiler: SideProfiler, earlier: Reading | None = None) -> BothSides | None:
+        """The freshest that is known of both sides; None while anything is unknown. `earlier` saves
+        asking for it again."""
+        known = Known(self.earlier() if earlier is None else earlier)
+        return both_sides(combined([profiler, known]))
 
     async def close(self) -> None:
         if self._asking is not None:

@@ -46,11 +46,13 @@ class SideParts:
         return Connection(target, self._max_message_bytes, self._access)
 
     def placing(self, request: AggregationRequest, profiler: SideProfiler) -> Placing:
+        earlier = self.profiling.earlier()
+
         def measured() -> BothSides | None:
             transfer = profiler.transfer
             if transfer.known:
                 self._decisions.bandwidth(transfer.up_bytes_per_s, transfer.down_bytes_per_s)
-            return self.profiling.sides(profiler)
+            return self.profiling.sides(profiler, earlier)
 
         return placing_for(
             request.preset.placement,

@@ -53,6 +53,17 @@ class ProfileSource(Protocol):
     def reading(self) -> Reading: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What was read once."""
+
+    known: Reading
+    name: str = "earlier"
+
+    def reading(self) -> Reading:
+        return self.known
+
+
 def combined(sources: Iterable[ProfileSource]) -> Reading:
     """Each number from the first source that knows it: give the freshest source first."""
     known: dict[str, float] = {}

@@ -220,8 +220,12 @@ class SideMachine:
             return []
         return self._move(now)
 
-    def receive(self, message: PeerMessage, now: float) -> list[SideOutput]:
-        """Take one frame of the stream that is open now."""
+    def sized(self, size_bytes: int) -> None:
+        """How many bytes the next of the frames for the other side took, in their order."""
+        self._counting.trips.sized(size_bytes)
+
+    def receive(self, message: PeerMessage, now: float, size_bytes: int = 0) -> list[SideOutput]:
+        """Take one frame of the stream that is open now; `size_bytes` where it is known."""
         if self.phase is not Phase.RUNNING:
             return self._answer_after_the_end(message, now)
         if message.session != self.request.session:
@@ -231,7 +235,7 @@ class SideMachine:
         self._counting.trips.received(now)
         match message:
             case SideDraftFrame():
-                return self._receive_draft(message, now)
+                return self._receive_draft(message, now, size_bytes)
             case TargetFrame():
                 return self._receive_target(message, now)
             case Fetch():
@@ -271,7 +275,9 @@ class SideMachine:
         self._agree(self.aggregating)
         return self._move(now)
 
-    def _receive_draft(self, frame: SideDraftFrame, now: float) -> list[SideOutput]:
+    def _receive_draft(
+        self, frame: SideDraftFrame, now: float, size_bytes: int
+    ) -> list[SideOutput]:
         self._check_settled(frame.base, frame.prefix, frame.settled)
         if self._agreement is None or not self._agreement.hears():
             return []  # sent before the other side knew that it would not count
@@ -280,7 +286,7 @@ class SideMachine:
         if not self._agreement.rule.accepts(frame.law):
             raise InvalidArgument("law", "is not what was agreed on")
         self._counting.decoded(self.side.other, frame.base, frame.decode_s)
-        self._counting.answered(frame, now)
+        self._counting.answered(frame, self.side, size_bytes, now)
         self._own.forget_before(frame.settled)
         self._peer.add(
             QueuedDraft(

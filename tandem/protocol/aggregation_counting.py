@@ -23,6 +23,8 @@ class Measuring(Protocol):
         self, up_bytes: int, down_bytes: int, elapsed_s: float, held_s: float = 0.0
     ) -> None: ...
 
+    def drafted(self, side: Side, size: int) -> None: ...
+
     def judged(self, side: Side, accepted: float) -> None: ...
 
 
@@ -59,9 +61,16 @@ class AggregationCounting:
         self.stats.tokens += count
         self.stats.unverified_tokens += count if unverified else 0
 
-    def answered(self, frame: SideDraftFrame, now: float) -> None:
-        """A draft of the other side says which of this side's frames it had heard, and when."""
+    def answered(self, frame: SideDraftFrame, side: Side, size_bytes: int, now: float) -> None:
+        """A draft came to `side` in so many bytes, and says which of this side's frames the other
+        had heard, and how long ago."""
         elapsed_s = self.trips.elapsed_s(frame.heard, now)
-        if self._measuring is None or elapsed_s is None or not math.isfinite(frame.held_s):
+        if self._measuring is None or not math.isfinite(frame.held_s):
             return
-        self._measuring.exchanged(0, 0, elapsed_s, frame.held_s)
+        if size_bytes:
+            self._measuring.drafted(side.other, size_bytes)
+        if elapsed_s is None:
+            return
+        there, back = self.trips.size(frame.heard), size_bytes
+        up, down = (there, back) if side is Side.DEVICE else (back, there)
+        self._measuring.exchanged(up, down, elapsed_s, frame.held_s)

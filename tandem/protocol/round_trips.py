@@ -14,7 +14,9 @@ class RoundTrips:
 
     def __init__(self) -> None:
         self._sent_s: dict[int, float] = {}
+        self._sizes: dict[int, int] = {}
         self._sent = 0
+        self._sized = 0
         self._answered = 0
         self.heard = 0
         self._heard_s = 0.0
@@ -24,7 +26,17 @@ class RoundTrips:
         self._sent += 1
         self._sent_s[self._sent] = now
         if len(self._sent_s) > MAX_REMEMBERED:
-            del self._sent_s[min(self._sent_s)]
+            self._forget(min(self._sent_s))
+
+    def sized(self, size_bytes: int) -> None:
+        """How large the next of the frames that were sent is, in their order."""
+        self._sized += 1
+        if self._sized in self._sent_s:
+            self._sizes[self._sized] = size_bytes
+
+    def size(self, number: int) -> int:
+        """Of the frame of that number; 0 where it is not known."""
+        return self._sizes.get(number, 0)
 
     def received(self, now: float) -> None:
         """A frame of the other end came."""
@@ -41,6 +53,10 @@ class RoundTrips:
         if sent_s is None or heard <= self._answered:
             return None
         self._answered = heard
-        for number in [known for known in self._sent_s if known <= heard]:
-            del self._sent_s[number]
+        for number in [known for known in self._sent_s if known < heard]:
+            self._forget(number)
         return now - sent_s
+
+    def _forget(self, number: int) -> None:
+        del self._sent_s[number]
+        self._sizes.pop(number, None)

@@ -31,7 +31,8 @@ class Codec(Protocol[Sent, Received]):
 
 
 class FrameStream(Generic[Out, In]):
-    """An open stream. `on_frame(message)`, `on_end(error or None)` are called on the event loop."""
+    """An open stream. `on_frame(message, bytes)`, `on_end(error or None)` are called on the event
+    loop."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class FrameStream(Generic[Out, In]):
         begin: Callable[[grpc.aio.Channel], Any],
         codec: Codec[Out, In],
         traffic: Traffic,
-        on_frame: Callable[[In], None],
+        on_frame: Callable[[In, int], None],
         on_end: Callable[[BaseException | None], None],
     ) -> None:
         """`begin` makes the call on a channel."""
@@ -53,18 +54,21 @@ class FrameStream(Generic[Out, In]):
         self._call = begin(self._channel)
         self._tasks = (asyncio.create_task(self._write()), asyncio.create_task(self._read()))
 
-    def send(self, message: Out) -> None:
-        """Queue a frame; a machine's window bounds how many there can be."""
+    def send(self, message: Out) -> int:
+        """Queue a frame, and say how large it is; a machine's window bounds how many there can
+        be."""
         frame = self._codec.encode(message)
-        self._traffic.uplink_bytes += frame.ByteSize() + FRAME_HEADER_BYTES
+        size_bytes: int = frame.ByteSize() + FRAME_HEADER_BYTES
+        self._traffic.uplink_bytes += size_bytes
         self._outgoing.put_nowait(frame)
+        return size_bytes
 
     async def close(self, flush_s: float = 0.0, lost: bool = False) -> None:
         """End the stream; with `flush_s` let what is queued leave first, for that long at most.
         `lost`: its connection is not to be used again."""
         if lost:
             self._connection.distrust(self._channel)
-        self._on_frame = lambda message: None
+        self._on_frame = lambda message, size_bytes: None
         self._on_end = lambda error: None
         if flush_s:
             self._outgoing.put_nowait(None)
@@ -88,8 +92,9 @@ class FrameStream(Generic[Out, In]):
             while (frame := await self._call.read()) is not grpc.aio.EOF:
                 if frame is None:  # how grpc.aio says that the bytes were no such message
                     raise InvalidArgument("message", "the bytes are no protobuf message")
-                self._traffic.downlink_bytes += frame.ByteSize() + FRAME_HEADER_BYTES
-                self._on_frame(self._codec.decode(frame))
+                size_bytes = frame.ByteSize() + FRAME_HEADER_BYTES
+                self._traffic.downlink_bytes += size_bytes
+                self._on_frame(self._codec.decode(frame), size_bytes)
         except (grpc.aio.AioRpcError, InvalidArgument) as error:
             self._on_end(error)
             return

@@ -211,5 +211,46 @@ def test_round_trips_are_told_once_each_from_one_clock() -> None:
     assert trips.elapsed_s(2, 6.0) == 4.0
     assert trips.elapsed_s(9, 6.0) is None
     assert trips.held_s(7.0) == 0.0
+    trips.sent(6.5)
+    trips.sized(10)
+    trips.sized(20)
+    trips.sized(30)
+    assert [trips.size(number) for number in (2, 3, 4)] == [20, 30, 0]
     trips.received(7.0)
     assert (trips.heard, trips.held_s(7.5)) == (1, 0.5)
+
+
+class Seen:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def decoded(self, side: Side, length: int, duration_s: float) -> None:
+        self.told.append(("decoded", side, length, duration_s))
+
+    def exchanged(self, up: int, down: int, elapsed_s: float, held_s: float = 0) -> None:
+        self.told.append(("exchanged", up, down, elapsed_s, held_s))
+
+    def drafted(self, side: Side, size: int) -> None:
+        self.told.append(("drafted", side, size))
+
+    def judged(self, side: Side, accepted: float) -> None:
+        self.told.append(("judged", side, accepted))
+
+
+def test_a_profiler_hears_what_the_frames_show() -> None:
+    seen = Seen()
+    machine = SideMachine(Side.DEVICE, request_for("dragon"), log_mass=0.0, measuring=seen)
+    machine.connect(1.0)
+    machine.sized(500)
+    machine.receive(CollaborationOpened(1, 0, 2, head(()), log_mass=0.0, max_tokens=4), 1.1, 60)
+    machine.receive(frame(decode_s=0.25, held_s=0.125, heard=1), 2.0, 90)
+    machine.drafted(own(), 2.0)
+    assert seen.told == [
+        ("decoded", Side.CLOUD, 2, 0.25),
+        ("drafted", Side.CLOUD, 90),
+        ("exchanged", 500, 90, 1.0, 0.125),
+        ("judged", Side.DEVICE, 1.0),
+        ("judged", Side.CLOUD, 1.0),
+    ]
