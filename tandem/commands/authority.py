@@ -68,8 +68,21 @@ def issue(authority: Issued, name: str, hosts: Sequence[str], validity: Validity
 
 def expires(certificate: bytes) -> datetime:
     """When the PEM `certificate` stops being valid. Raises InvalidArgument."""
+    return _parsed(certificate).not_valid_after_utc
+
+
+def hosts_of(certificate: bytes) -> tuple[str, ...]:
+    """What the PEM `certificate` of a service may be called by. Raises InvalidArgument."""
     try:
-        return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+        names = _parsed(certificate).extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound as error:
+        raise InvalidArgument("certificate", "names no host") from error
+    return tuple(str(name.value) for name in names.value)
+
+
+def _parsed(certificate: bytes) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(certificate)
     except ValueError as error:
         raise InvalidArgument("certificate", "is no PEM certificate") from error
 

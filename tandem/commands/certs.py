@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from tandem.commands.authority import Issued, Validity, expires, issue, new_authority
+from tandem.commands.authority import Issued, Validity, expires, hosts_of, issue, new_authority
 from tandem.commands.keys import add_key
 from tandem.commands.options import json_option
 from tandem.commands.whole_files import PRIVATE, PUBLIC, replace_file
@@ -52,7 +52,8 @@ def certs(**options: Any) -> None:
     The folder gets an authority (ca.crt, ca.key), a certificate of each side (edge.crt, edge.key,
     cloud.crt, cloud.key), the key that each side shows (edge.call-key, cloud.call-key), and what
     services know of them (keys). Called again, authority and keys stay and the certificates are
-    renewed; running services take them over by themselves. Keep ca.key off the machines that serve.
+    renewed, with the same names unless others are given; running services take them over by
+    themselves. Keep ca.key off the machines that serve.
     """
     folder = options["out"]
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,9 +61,9 @@ def certs(**options: Any) -> None:
     authority = _authority(folder, now)
     end = min(now + timedelta(days=options["days"]), expires(authority.certificate))
     for side in SIDES:
-        hosts = tuple(dict.fromkeys((*LOOPBACK, *options[side])))
-        issued = issue(authority, side, hosts, Validity(now - CLOCKS_APART, end))
-        _Pair(folder, side).write(issued)
+        pair = _Pair(folder, side)
+        hosts = _hosts(pair, options[side])
+        pair.write(issue(authority, side, hosts, Validity(now - CLOCKS_APART, end)))
     for side in SIDES:
         path = folder / f"{side}.call-key"
         if not path.exists():
@@ -89,6 +90,16 @@ class _Pair:
         """One after the other: a service that looks in between keeps what it has."""
         replace_file(self.key, issued.key, PRIVATE)
         replace_file(self.certificate, issued.certificate, PUBLIC)
+
+
+def _hosts(pair: _Pair, given: tuple[str, ...]) -> tuple[str, ...]:
+    """Loopback and the names that were given; where none were, those of the certificate renewed."""
+    if not given and pair.certificate.exists():
+        try:
+            given = hosts_of(pair.certificate.read_bytes())
+        except InvalidArgument as error:
+            raise TandemError(f"{pair.certificate}: {error.why}; remove it") from error
+    return tuple(dict.fromkeys((*LOOPBACK, *given)))
 
 
 def _authority(folder: Path, now: datetime) -> Issued:

@@ -85,6 +85,19 @@ def test_called_again_it_renews_certificates_and_nothing_else(tmp_path: Path) ->
     context.load_cert_chain(tmp_path / "edge.crt", tmp_path / "edge.key")
 
 
+def test_renewed_certificates_keep_their_names_unless_others_are_given(tmp_path: Path) -> None:
+    made(tmp_path, "--cloud", "a.example.com", "--edge", "10.0.0.7")
+    made(tmp_path)
+    assert names_in(tmp_path / "cloud.crt") == {"localhost", "127.0.0.1", "::1", "a.example.com"}
+    assert "10.0.0.7" in names_in(tmp_path / "edge.crt")
+    made(tmp_path, "--cloud", "b.example.com")
+    assert names_in(tmp_path / "cloud.crt") == {"localhost", "127.0.0.1", "::1", "b.example.com"}
+    assert "10.0.0.7" in names_in(tmp_path / "edge.crt")
+    (tmp_path / "edge.crt").write_text("nonsense")
+    outcome = run("certs", "--out", tmp_path)
+    assert (outcome.exit_code, "edge.crt: is no PEM" in outcome.stderr) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("broken", "content", "words"),
     [
