@@ -70,8 +70,14 @@ class DeviceSide:
     """The device's part in all its answers; used on the event loop only."""
 
     def __init__(
-        self, settings: AggregatorSettings, metrics: Metrics, access: ClientAccess
+        self,
+        settings: AggregatorSettings,
+        metrics: Metrics,
+        access: ClientAccess,
+        target_name: Callable[[], str],
     ) -> None:
+        """`target_name`: what the target model is called, as far as it is known."""
+        self._target_name = target_name
         self._settings = settings
         self._parts = SideParts(settings, metrics, access)
         self._census = SideCensus(metrics)
@@ -103,7 +109,7 @@ class DeviceSide:
                 log.info("two-sided request", documents=len(asked.documents))
                 yield started_of(asked.session, asked.preset, opened)
                 position = 0
-                with self._census.counted(asked.preset.name, session.machine):
+                with self._census.counted(asked.preset.name, self._target_name(), session.machine):
                     async with aclosing(session.pieces()) as pieces:
                         async for piece in pieces:
                             yield committed_of(position, piece)

@@ -16,7 +16,7 @@ import grpc
 
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.device_side import DeviceSide
-from services.aggregator.side_census import MODEL
+from services.aggregator.request_series import RequestSeries
 from services.aggregator.slots import Slots
 from tandem.core.errors import Unavailable
 from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
@@ -54,11 +54,11 @@ class Requests:
         tracing: Tracing = NO_TRACING,
     ) -> None:
         self._settings = settings
-        self._metrics = metrics
+        self._series = RequestSeries(metrics, self.describe)
         self._tracing = tracing
         self._slots = Slots(settings.max_running, settings.max_waiting)
         self._connection = Connection(settings.drafter, settings.max_message_bytes, access)
-        self._two_sides = DeviceSide(settings, metrics, access)
+        self._two_sides = DeviceSide(settings, metrics, access, lambda: self._series.target_name)
         self._leaving = False
 
     @property
@@ -75,6 +75,7 @@ class Requests:
         self._leaving = True
 
     async def close(self) -> None:
+        await self._series.close()
         await self._two_sides.close()
         await self._connection.close()
         await asyncio.to_thread(self._tracing.close)
@@ -95,6 +96,7 @@ class Requests:
         )
         if described.HasField("target"):
             answer.target.CopyFrom(described.target)
+            self._series.learned(described.target.model_name)
         return answer
 
     async def stream(
@@ -125,11 +127,13 @@ class Requests:
         ends_s = arrived_s + min(timeout_s or limit_s, limit_s)
         if self._leaving:
             raise Unavailable("the aggregator is stopping")
-        series = self._metrics.method(_label(start.preset), MODEL)
+        self._series.learn()
+        label = _label(start.preset)
+        series = self._series.now(label)
         status = "CANCELLED"
         try:
             request = request_from_proto(start)
-            timing = _Timing(series, arrived_s)
+            timing = _Timing(lambda: self._series.now(label), arrived_s)
             waits = series.requests_waiting.track_inprogress()
             with self._tracing.span("request", headers, preset=_label(start.preset)) as span:
                 async with self._slots.slot(waits, ends_s - arrived_s):
@@ -151,7 +155,7 @@ class Requests:
             status = status_of(error)[0].name
             raise
         finally:
-            series.request_ended(status)
+            self._series.now(label).request_ended(status)
 
     async def _from_two_sides(
         self,
@@ -220,7 +224,7 @@ class Requests:
 class _Timing:
     """TTFT, ITL, TPOT and end-to-end latency of one request, as its commits pass by."""
 
-    def __init__(self, series: MethodSeries, arrived_s: float) -> None:
+    def __init__(self, series: Callable[[], MethodSeries], arrived_s: float) -> None:
         self._series = series
         self._arrived_s = arrived_s
         self._first_s: float | None = None
@@ -231,21 +235,21 @@ class _Timing:
         return time.monotonic() - self._arrived_s
 
     def observe(self, answer: drafter_pb2.GenerateResponse | pb.GenerateResponse) -> None:
-        now = time.monotonic()
+        now, series = time.monotonic(), self._series()
         if answer.HasField("committed") and answer.committed.token_ids:
             if self._first_s is None:
                 self._first_s = now
-                self._series.time_to_first_token.observe(now - self._arrived_s)
+                series.time_to_first_token.observe(now - self._arrived_s)
             else:
-                self._series.inter_token_latency.observe(now - self._last_s)
+                series.inter_token_latency.observe(now - self._last_s)
             self._last_s = now
             self.tokens += len(answer.committed.token_ids)
-            self._series.tokens.inc(len(answer.committed.token_ids))
+            series.tokens.inc(len(answer.committed.token_ids))
         elif answer.HasField("summary"):
-            self._series.e2e_request_latency.observe(now - self._arrived_s)
+            series.e2e_request_latency.observe(now - self._arrived_s)
             if self._first_s is not None and answer.summary.tokens > 1:
                 tpot_s = (self._last_s - self._first_s) / (answer.summary.tokens - 1)
-                self._series.time_per_output_token.observe(tpot_s)
+                series.time_per_output_token.observe(tpot_s)
 
 
 def _label(preset: str) -> str:

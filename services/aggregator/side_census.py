@@ -16,34 +16,31 @@ from tandem.protocol.aggregating import SideMachine
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.side_decisions import NAMES
 
-MODEL = "suite"
-"""An aggregator's requests are of the suite as a whole, whatever models decode."""
-
 
 class SideCensus:
     """Changed on the event loop, read on the thread of the metrics endpoint."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._under_way: dict[str, set[SideMachine]] = {}
+        self._under_way: dict[tuple[str, str], set[SideMachine]] = {}
 
     @contextmanager
-    def counted(self, preset: str, machine: SideMachine) -> Iterator[None]:
-        """`machine` answers with `preset` inside."""
-        preset = self._metrics.admit("preset", preset)
-        if preset not in self._under_way:
-            self._under_way[preset] = set()
-            self._export(preset)
-        machines = self._under_way[preset]
+    def counted(self, preset: str, model_name: str, machine: SideMachine) -> Iterator[None]:
+        """`machine` answers with `preset` inside; `model_name` is the target's."""
+        key = (self._metrics.admit("preset", preset), self._metrics.admit("model_name", model_name))
+        if key not in self._under_way:
+            self._under_way[key] = set()
+            self._export(*key)
+        machines = self._under_way[key]
         machines.add(machine)
         try:
             yield
         finally:
             machines.discard(machine)
 
-    def _export(self, preset: str) -> None:
-        machines = self._under_way[preset]
-        series = self._metrics.method(preset, MODEL)
+    def _export(self, preset: str, model_name: str) -> None:
+        machines = self._under_way[preset, model_name]
+        series = self._metrics.method(preset, model_name)
 
         def at(side: Side) -> float:
             return sum(machine.aggregating is side for machine in tuple(machines))

@@ -38,7 +38,7 @@ from tandem.rpc.generation import GenerationRequest, Turn, request_from_proto
 from tandem.rpc.status import Rejected, details_of, errors_as_status, refused_below
 from tandem.rpc.verifier_stream import Traffic, VerifierStream
 from tandem.telemetry.logging import get_logger, log_context
-from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.metrics import UNKNOWN_MODEL, Metrics
 from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
 from tandem_api.common.v1 import generation_pb2, sampling_pb2
 from tandem_api.drafter.v1 import drafter_pb2 as pb
@@ -299,7 +299,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
 
     def _count(self, request: GenerationRequest, machine: EdgeMachine, traffic: Traffic) -> None:
         stats = machine.stats
-        series = self._metrics.method(request.preset, self._engine.model_name)
+        series = self._metrics.method(request.preset, machine.target_name or UNKNOWN_MODEL)
         series.drafts.inc(stats.rounds)
         series.draft_tokens.inc(stats.drafted)
         series.accepted_tokens.inc(stats.accepted)

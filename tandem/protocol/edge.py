@@ -91,6 +91,7 @@ class EdgeMachine:
         self.phase = Phase.CONNECTING
         self.epoch = 0
         self.stats = EdgeStats()
+        self.target_name = ""  # until the cloud has said it
         self.finish_reason: FinishReason | None = None
         self.rule = acceptance_rule(request.preset, request.seed, chance)
         self._liveness = liveness
@@ -173,6 +174,7 @@ class EdgeMachine:
     def _react(self, message: CloudMessage, now: float) -> list[EdgeOutput]:
         match message:
             case Opened():
+                self.target_name = message.model_name
                 self._committing.take_terms(message.eos_token_ids)
                 return []
             case Pong():

@@ -22,6 +22,8 @@ Side = Literal["device", "cloud"]
 
 PREFIX = "tandem_"
 OTHER = "other"
+UNKNOWN_MODEL = "unknown"
+"""The target's name where the cloud has not been heard yet."""
 MAX_LABEL_VALUES = 64
 """Distinct values one label may take before further ones are counted as "other"."""
 

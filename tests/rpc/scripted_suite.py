@@ -45,11 +45,15 @@ class Suite:
     front_metrics: Metrics
 
     async def idle(self, timeout_s: float = IDLE_S) -> None:
-        """Until both engines hold no session and no keys and values any more. What a caller left
-        behind may still arrive at the verifier, and be opened for a moment."""
+        """Until no service holds a request, and both engines no session and no keys and values any
+        more. What a caller left behind may still arrive at the verifier, and be opened for a
+        moment."""
         engines = (self.target, self.draft)
+        services = [each.service for each in (self.aggregator, self.drafter, self.verifier)]
         async with asyncio.timeout(timeout_s):
-            while any(engine.sessions_open or engine.kv_bytes_in_use for engine in engines):
+            while any(engine.sessions_open or engine.kv_bytes_in_use for engine in engines) or any(
+                service.open_requests for service in services
+            ):
                 await asyncio.sleep(0.005)
 
 

@@ -235,9 +235,17 @@ async def test_a_full_queue_refuses_at_once() -> None:
         served = [result for result in results if not isinstance(result, BaseException)]
         assert all(len(result.token_ids) == 400 for result in served)
         assert len(served) + len(refused) == 6
-        labels = {"preset": "ar", "model_name": "suite", "side": "device"}
+        value = suite.front_metrics.registry.get_sample_value
+        labels = {"preset": "ar", "model_name": "unknown", "side": "device"}  # they came together
         for gauge in ("tandem_num_requests_waiting", "tandem_num_requests_running"):
-            assert suite.front_metrics.registry.get_sample_value(gauge, labels) == 0
+            assert value(gauge, labels) == 0
+        # Before they ended, the first one had the target's name asked for.
+        for status, count in (("OK", len(served)), ("RESOURCE_EXHAUSTED", len(refused))):
+            ended = [
+                value("tandem_requests_total", {**labels, "model_name": name, "status": status})
+                for name in ("scripted", "unknown")
+            ]
+            assert sum(filter(None, ended)) == count
 
 
 async def test_a_deadline_ends_the_request_everywhere() -> None:

@@ -266,10 +266,11 @@ async def test_answers_under_way_are_counted_at_the_side_that_aggregates(
 
         def census() -> tuple[float | None, ...]:
             value = suite.device_metrics.registry.get_sample_value
-            labels = {"preset": preset, "model_name": "suite"}
+            labels = {"preset": preset, "model_name": suite.cloud.model_name}
             name = "tandem_aggregation_side"
             return tuple(value(name, {**labels, "side": side}) for side in ("device", "cloud"))
 
+        await suite.client.describe()  # the target's name is known from here on
         stream: Any = suite.client.stream(asking(preset, max_tokens=90))
         async with aclosing(stream) as results:
             async for result in results:

@@ -6,15 +6,18 @@ from tandem.telemetry.metrics import MeasuredSideSeries as Measured
 from tandem.telemetry.metrics import MethodSeries as Method
 from tandem.telemetry.metrics import SchedulerSeries as Scheduler
 from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
-from tools.observability.promql import PRESET, average, quantile, rate, total
+from tools.observability.promql import PRESET_AND_MODEL, average, quantile, rate, total
 
-AT_EDGE = {**PRESET, "side": "device"}
+AT_EDGE = {**PRESET_AND_MODEL, "side": "device"}
 
 SCHEDULER = Dashboard(
     uid="tandem-scheduler",
     title="Tandem: Scheduler",
     description="The side that aggregates documents of both sides, and what decides it.",
-    variables=(Variable("preset", "preset", Method.requests.name, "Preset"),),
+    variables=(
+        Variable("preset", "preset", Method.requests.name, "Preset"),
+        Variable("model", "model_name", Method.requests.name, "Model"),
+    ),
     rows=(
         Row(
             "Decisions",
@@ -23,7 +26,7 @@ SCHEDULER = Dashboard(
                     "Aggregating side",
                     "Running requests with documents, by the side that aggregates them.",
                     "short",
-                    (Query(total(Method.aggregation_side, "side", PRESET), "{{side}}"),),
+                    (Query(total(Method.aggregation_side, "side", PRESET_AND_MODEL), "{{side}}"),),
                     stacked=True,
                 ),
                 Panel(

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from tandem.telemetry.metrics import MethodSeries as Method
 from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
-from tools.observability.promql import PRESET, mean, observations, quantile, rate, ratio
+from tools.observability.promql import PRESET_AND_MODEL, mean, observations, quantile, rate, ratio
 
-# Drafter, verifier and aggregator each name the model they know, so what is joined over services
-# is joined by preset alone.
-AT_EDGE = {**PRESET, "side": "device"}
-
-
-AT_CLOUD = {**PRESET, "side": "cloud"}
+AT_EDGE = {**PRESET_AND_MODEL, "side": "device"}
+AT_CLOUD = {**PRESET_AND_MODEL, "side": "cloud"}
 
 _DRAFTED = rate(Method.draft_tokens, "preset", AT_EDGE)
 _ACCEPTED = rate(Method.accepted_tokens, "preset", AT_EDGE)
@@ -23,7 +19,10 @@ SPECULATION = Dashboard(
     uid="tandem-speculation",
     title="Tandem: Speculation",
     description="Drafts, their acceptance and what they cost, by preset.",
-    variables=(Variable("preset", "preset", Method.tokens.name, "Preset"),),
+    variables=(
+        Variable("preset", "preset", Method.tokens.name, "Preset"),
+        Variable("model", "model_name", Method.tokens.name, "Model"),
+    ),
     rows=(
         Row(
             "Drafts",
