@@ -64,6 +64,8 @@ def _run(
     beside: Beside | None,
 ) -> None:
     metrics = Metrics(new_registry(), side)
+    if access.identity is not None:
+        metrics.access().certificate_valid.set_function(access.identity.valid_for_s)
     with ExitStack() as stack:
         if settings.metrics_port:
             stack.enter_context(_metrics_endpoint(settings, metrics))

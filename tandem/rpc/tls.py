@@ -7,12 +7,14 @@ are used by the next connection, and connections that stand are left alone. Must
 from __future__ import annotations
 
 import ssl
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
 
+from tandem.rpc.certificate_expiry import expiry_s
 from tandem.rpc.reloaded import BadFile, Reloaded, read_file
 
 
@@ -36,9 +38,11 @@ class TlsIdentity:
     """Who this process is, as server and as caller. Raises BadFile for files that do not fit."""
 
     def __init__(self, files: TlsFiles) -> None:
+        self._files = files
         paths = (files.certificate, files.key, files.authorities)
         self._pem = Reloaded(paths, lambda: _read(files))
         self._caller: tuple[_Pem, grpc.ChannelCredentials] | None = None
+        self._expiry: tuple[_Pem, float] | None = None
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Asks for the files' present state at each handshake; callers must show a certificate."""
@@ -65,6 +69,19 @@ class TlsIdentity:
             credentials = grpc.ssl_channel_credentials(pem.authorities, pem.key, pem.certificate)
             self._caller = (pem, credentials)
         return self._caller[1]
+
+    def valid_for_s(self) -> float:
+        """How long the certificate is still valid; 0 for one that is not."""
+        pem = self._pem.current()
+        if self._expiry is None or self._expiry[0] is not pem or not self._expiry[1]:
+            try:
+                self._expiry = (pem, expiry_s(self._files.certificate, self._files.key))
+            except OSError:  # files being replaced; ssl's errors are among these
+                return 0.0 if self._expiry is None else self._left_s(self._expiry[1])
+        return self._left_s(self._expiry[1])
+
+    def _left_s(self, expiry_s: float) -> float:
+        return max(0.0, expiry_s - time.time())
 
 
 def _configuration(pem: _Pem) -> grpc.ServerCertificateConfiguration:

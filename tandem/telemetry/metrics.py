@@ -327,6 +327,18 @@ class HttpSeries(Series):
         HttpSeries.requests.child(self, route=admitted, code=str(code)).inc()
 
 
+class AccessSeries(Series):
+    """What one process shows to its callers and to those it calls."""
+
+    LABELS = ("side",)
+
+    certificate_valid = Metric(
+        Gauge,
+        "tls_certificate_valid_seconds",
+        "How long the certificate is still valid; 0 for one that has expired.",
+    )
+
+
 ALL_SERIES: tuple[type[Series], ...] = (
     MethodSeries,
     EngineSeries,
@@ -334,6 +346,7 @@ ALL_SERIES: tuple[type[Series], ...] = (
     MeasuredSideSeries,
     RetrieverSeries,
     HttpSeries,
+    AccessSeries,
 )
 """Every kind of series there is; a metric of another class would not be exported."""
 
@@ -393,6 +406,10 @@ class Metrics:
     def http(self) -> HttpSeries:
         """The series of this process's HTTP API."""
         return HttpSeries(self, {"side": self.side})
+
+    def access(self) -> AccessSeries:
+        """The series of this process's certificate; used by those that have one."""
+        return AccessSeries(self, {"side": self.side})
 
     def admit(self, label: str, name: str) -> str:
         """`name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else "other"."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import urllib.request
 from importlib import import_module
 from pathlib import Path
 
@@ -41,7 +42,8 @@ def test_a_secured_retriever_serves_callers_that_are_known(tmp_path: Path) -> No
     (tmp_path / "notes.md").write_text("Quokkas smile.\n")
     fixed = ("--port", "0", "--embedding", "lexical", "--folder", str(tmp_path / "index"))
     more = (*flags_of(certs, "edge"), "--keys-file", str(certs / "keys"))
-    probed = ("--health-port", str(health_port))
+    metrics_port = free_port()
+    probed = ("--health-port", str(health_port), "--metrics-port", str(metrics_port))
     with ServiceProcess("services.retriever", *fixed, *more, *probed, secured=True) as process:
         address = process.address()
         known = ("--endpoint", address, *flags_of(certs, "cloud"))
@@ -61,6 +63,8 @@ def test_a_secured_retriever_serves_callers_that_are_known(tmp_path: Path) -> No
             assert words in refused.stderr
             assert refused.stderr.count("\n") == 1
         assert asyncio.run(health_of(f"127.0.0.1:{health_port}")) == "SERVING"
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics") as answer:
+            assert b'tandem_tls_certificate_valid_seconds{side="device"} 7.7' in answer.read()
         # A key that is taken back is refused by the next call, without a restart.
         assert run("keys", "cloud", "--revoke", "--file", certs / "keys").exit_code == 0
         assert "not one of those known here" in run("search", "quokkas", *known).stderr

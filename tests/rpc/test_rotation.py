@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from services.aggregator.config import AggregatorSettings
 from services.aggregator.servicer import AggregatorServicer
 from services.drafter.servicer import DrafterLimits, DrafterServicer
 from services.verifier.servicer import VerifierLimits, VerifierServicer
-from tandem.commands.authority import Issued, issue, new_authority
+from tandem.commands.authority import Issued, Validity, issue, new_authority
 from tandem.core.access_keys import key_line
 from tandem.engine.paced import PacedEngine
 from tandem.engine.scripted_tokenizer import ScriptedTokenizer
@@ -23,9 +24,17 @@ from tandem.rpc.access import ClientAccess
 from tandem.rpc.aggregator_client import AggregatorClient, Generated
 from tandem.rpc.generation import GenerationRequest
 from tandem.rpc.lifecycle import RunningService
-from tandem.rpc.tls import TlsFiles
+from tandem.rpc.tls import TlsFiles, TlsIdentity
 from tandem.telemetry.metrics import Metrics, new_registry
-from tests.rpc.credentials import EDGE_KEY, LOOPBACK, OTHER_KEY, VALID, Credentials
+from tests.rpc.credentials import (
+    EDGE_KEY,
+    EXPIRED,
+    LOOPBACK,
+    NOW,
+    OTHER_KEY,
+    VALID,
+    Credentials,
+)
 from tests.rpc.scripted_suite import VOCABULARY, draft_engine, started, target_engine
 from tests.rpc.secured_services import ending
 
@@ -128,6 +137,18 @@ async def test_new_certificates_are_used_and_streams_go_on(credentials: Credenti
         assert all(undisturbed(generated) for generated in done)
         assert [generated.token_ids for generated in done] == [one.token_ids for one in alone]
         assert undisturbed(await suite.client.generate(request()))
+
+
+def test_how_long_a_certificate_is_valid_follows_its_file(credentials: Credentials) -> None:
+    days = Validity(NOW - timedelta(hours=1), NOW + timedelta(days=30))
+    for validity, left_days in ((VALID, 1), (days, 30), (EXPIRED, 0), (days, 30)):
+        files = credentials.issue("server", validity=validity)
+        if left_days == 1:
+            identity = TlsIdentity(files)
+        assert identity.valid_for_s() == pytest.approx(left_days * 86400, abs=3600)
+    later = Validity(NOW + timedelta(days=1), NOW + timedelta(days=2))
+    credentials.issue("server", validity=later)
+    assert identity.valid_for_s() == 0
 
 
 async def test_an_authority_is_replaced_without_dropping_a_stream(credentials: Credentials) -> None:

@@ -53,6 +53,7 @@ PUBLISHED = {
     "tandem_scheduler_acceptance_ratio": ("gauge", {"side"}),
     "tandem_scheduler_bandwidth_bytes_per_second": ("gauge", {"side"}),
     "tandem_http_requests_total": ("counter", {"side", "route", "code"}),
+    "tandem_tls_certificate_valid_seconds": ("gauge", {"side"}),
     "tandem_documents": ("gauge", {"side"}),
     "tandem_document_chunks": ("gauge", {"side"}),
     "tandem_search_seconds": ("histogram", {"side"}),
@@ -73,6 +74,7 @@ def metrics(registry: CollectorRegistry) -> Metrics:
 def touch_everything(metrics: Metrics) -> None:
     method = metrics.method(preset="dsd", model_name="m")
     metrics.http().answered("/v1/models", 200)
+    metrics.access().certificate_valid.set(1)
     retriever = metrics.retriever()
     retriever.documents.set(1)
     retriever.chunks.set(1)
