@@ -144,7 +144,7 @@ async def test_metrics_are_served(services: Services) -> None:
         name.startswith("tandem_verify_step_seconds_count") and 'preset="dssd"' in name and value
         for name, value in verifier.items()
     )
-    labels = '{model_name="demo-draft",preset="dssd",side="device"}'
+    labels = '{model_name="demo-target",preset="dssd",side="device"}'
     assert drafter[f"tandem_spec_decode_num_draft_tokens_total{labels}"] >= (
         generated.summary.drafted
     )
