@@ -152,8 +152,13 @@ class Requests:
             why = "no slot came free in the time that the request had"
             raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None
         except Exception as error:
-            status = status_of(error)[0].name
-            raise
+            code = status_of(error)[0]
+            if code is grpc.StatusCode.UNAVAILABLE and time.monotonic() >= ends_s:
+                # Whichever end of a call first noticed that its time was over.
+                code = grpc.StatusCode.DEADLINE_EXCEEDED
+                error = Rejected(code, "no complete answer in the time that the request had")
+            status = code.name
+            raise error
         finally:
             self._series.now(label).request_ended(status)
 

@@ -270,6 +270,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             eos_token_ids=engine.eos_token_ids,
             ignore_eos=request.ignore_eos,
             images=request.images,
+            logprobs=request.logprobs,
         )
 
     def _prompt_ids(self, request: GenerationRequest) -> tuple[int, ...]:
@@ -338,6 +339,8 @@ async def _write_commits(
                 text=text.take(len(commit.token_ids)),
                 unverified=commit.unverified,
                 makers=[_MAKERS[maker] for maker in commit.makers],
+                logprobs=commit.logprobs,
+                token_texts=text.spelt(commit.token_ids) if commit.logprobs else (),
             )
             position += len(commit.token_ids)
             await context.write(pb.GenerateResponse(committed=committed))

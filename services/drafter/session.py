@@ -267,6 +267,7 @@ class DrafterSession:
                     (*before.token_ids, *commit.token_ids),
                     commit.unverified,
                     (*before.makers, *commit.makers),
+                    (*before.logprobs, *commit.logprobs),
                 )
             merged.append(commit)
         self._commits.clear()

@@ -6,6 +6,8 @@ held back. Must not import torch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tandem.core.stopping import StopStrings
 from tandem.engine.base import Tokenizer
 
@@ -15,6 +17,7 @@ class AnswerText:
 
     def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...]) -> None:
         self._detokenizer = tokenizer.detokenizer()
+        self._spelling = tokenizer.detokenizer()
         self._stops = StopStrings(stops)
         self._looks_for_stops = bool(stops)
         self._unread: list[int] = []
@@ -39,6 +42,10 @@ class AnswerText:
         text = "".join(self._pieces[:count])
         del self._pieces[:count]
         return text
+
+    def spelt(self, token_ids: Sequence[int]) -> list[str]:
+        """What each of the next tokens spells after those before it, stop strings included."""
+        return [self._spelling.push((token_id,)) for token_id in token_ids]
 
     def rest(self) -> str:
         """What was held back, once no token follows."""

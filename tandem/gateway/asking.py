@@ -40,6 +40,7 @@ from tandem.rpc.generation import (
     request_to_proto,
 )
 
+_NO_OTHERS = "only the log-probability of the token itself is told, not those of others"
 SEED_BITS = 53
 """Seeds that are made up stay below 2^53, which every reader of JSON keeps exactly."""
 
@@ -55,8 +56,8 @@ class AskingLimits:
 def chat_requests(asking: ChatAsking, limits: AskingLimits) -> list[GenerationRequest]:
     """Raises ApiError or InvalidArgument for what no suite could answer."""
     asking.check()
-    if asking.logprobs:
-        raise unsupported("logprobs", _no_logprobs(asking.tandem))
+    if asking.top_logprobs:
+        raise unsupported("top_logprobs", _NO_OTHERS)
     turns = tuple(_turn(index, message) for index, message in enumerate(asking.messages))
     images = _images(asking.messages)
     return _requests(asking, [turns], limits, images)
@@ -65,8 +66,8 @@ def chat_requests(asking: ChatAsking, limits: AskingLimits) -> list[GenerationRe
 def completion_requests(asking: CompletionAsking, limits: AskingLimits) -> list[GenerationRequest]:
     """The choices of each prompt in turn. Raises as `chat_requests`."""
     asking.check()
-    if asking.logprobs is not None:
-        raise unsupported("logprobs", _no_logprobs(asking.tandem))
+    if asking.logprobs:
+        raise unsupported("logprobs", f"{_NO_OTHERS}: ask for 0")
     return _requests(asking, _prompts(asking.prompt), limits)
 
 
@@ -97,6 +98,7 @@ def _requests(
         images=images,
         query=options.query,
         documents=options.documents,
+        logprobs=asking.wants_logprobs,
     )
     requests = [
         replace(common, prompt=prompt, seed=choice_seed(seed, index))
@@ -140,11 +142,6 @@ def _objective(options: TandemOptions) -> tuple[str, ...]:
             return (f"idle_weight={weights[name]}",)
         case weight:
             return (f"idle_weight={weight}",)
-
-
-def _no_logprobs(options: TandemOptions) -> str:
-    preset = _preset(options)
-    return f"preset '{preset}' does not send the target's probabilities to the edge"
 
 
 def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[Prompt]:

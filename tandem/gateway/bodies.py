@@ -7,6 +7,7 @@ torch.
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Sequence
@@ -39,6 +40,28 @@ class Form:
             return {"delta": {"role": "assistant", "content": text}}
         return {"delta": {"content": text} if text else {}}
 
+    def logprobs(self, answer: Generated, begin: int, end: int) -> dict[str, Any] | None:
+        """Of the tokens from `begin` to `end`, where the answer has them. They are of the law that
+        was sampled from; null for a token that nobody verified."""
+        if not answer.logprobs:
+            return None
+        texts = answer.token_texts[begin:end]
+        told = [value if math.isfinite(value) else None for value in answer.logprobs[begin:end]]
+        if self.chat:
+            content = [
+                {"token": text, "logprob": value, "bytes": list(text.encode()), "top_logprobs": []}
+                for text, value in zip(texts, told, strict=True)
+            ]
+            return {"content": content, "refusal": None}
+        before = sum(map(len, answer.token_texts[:begin]))
+        offsets = [before + sum(map(len, texts[:index])) for index in range(len(texts))]
+        return {
+            "tokens": texts,
+            "token_logprobs": told,
+            "top_logprobs": None,
+            "text_offset": offsets,
+        }
+
 
 CHAT = Form("chatcmpl-", "chat.completion", "chat.completion.chunk", chat=True)
 COMPLETION = Form("cmpl-", "text_completion", "text_completion", chat=False)
@@ -69,9 +92,9 @@ class Writer:
                 {
                     "index": last.index,
                     **self.form.choice(last.answer.text),
-                    "logprobs": None,
+                    "logprobs": self.form.logprobs(last.answer, 0, last.begins_at),
                     "finish_reason": _finish_reason(last.answer),
-                    "tandem": self._figures(last) | self._tokens(last.answer.token_ids, last, 0),
+                    "tandem": self._figures(last) | self._tokens(last.answer, 0, last.begins_at),
                 }
             )
         return {**self._frame(self.form.whole), "choices": choices, "usage": self._usage()}
@@ -82,14 +105,14 @@ class Writer:
         self._begun.add(piece.index)
         if not ((first and self.form.chat) or piece.token_ids or piece.text or piece.ended):
             return None
+        span = (piece.begins_at, piece.begins_at + len(piece.token_ids))
         choice: dict[str, Any] = {
             "index": piece.index,
             **self.form.delta(piece.text, first),
-            "logprobs": None,
+            "logprobs": self.form.logprobs(piece.answer, *span) if piece.token_ids else None,
             "finish_reason": None,
         }
-        begins_at = len(piece.answer.token_ids) - len(piece.token_ids)
-        tandem = self._tokens(piece.token_ids, piece, begins_at) if piece.token_ids else {}
+        tandem = self._tokens(piece.answer, *span) if piece.token_ids else {}
         if piece.ended:
             self._ended.append(piece.answer)
             choice["finish_reason"] = _finish_reason(piece.answer)
@@ -116,10 +139,10 @@ class Writer:
         seed = self.requests[piece.index].seed
         return {"seed": seed, "session": piece.answer.session, **answer_figures(piece.answer)}
 
-    def _tokens(self, token_ids: Sequence[int], piece: Piece, begins_at: int) -> dict[str, Any]:
+    def _tokens(self, answer: Generated, begin: int, end: int) -> dict[str, Any]:
         if not self.provenance:
             return {}
-        makers = piece.answer.makers[begins_at : begins_at + len(token_ids)]
+        token_ids, makers = answer.token_ids[begin:end], answer.makers[begin:end]
         return {
             "provenance": [
                 {"id": token, "maker": maker or None}

@@ -21,12 +21,14 @@ PIECES_AHEAD = 16
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What became final of choice `index`: text and tokens since its last piece. `answer` is the
-    choice as a whole so far; `ended` with the last piece, which has its summary."""
+    """What became final of choice `index`: text and tokens since its last piece, from the
+    `begins_at`th token on. `answer` is the choice as it grows, which may be further by now; `ended`
+    with the last piece, whose answer has its summary."""
 
     index: int
     text: str
     token_ids: tuple[int, ...]
+    begins_at: int
     answer: Generated
     ended: bool
 
@@ -88,6 +90,7 @@ async def _pieces_of(
                 index,
                 answer.text[characters:],
                 tuple(answer.token_ids[tokens:]),
+                tokens,
                 answer,
                 ended=answer.summary is not None,
             )

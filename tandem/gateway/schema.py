@@ -152,6 +152,10 @@ class Asking(BaseModel):
         return (given,) if isinstance(given, str) else tuple(given)
 
     @property
+    def wants_logprobs(self) -> bool:
+        return False
+
+    @property
     def limit(self) -> int | None:
         """Most tokens of an answer, if the caller said."""
         return self.max_tokens
@@ -173,6 +177,10 @@ class ChatAsking(Asking):
             raise invalid("top_logprobs", "top_logprobs: only with logprobs set to true")
 
     @property
+    def wants_logprobs(self) -> bool:
+        return bool(self.logprobs)
+
+    @property
     def limit(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
@@ -182,3 +190,7 @@ class CompletionAsking(Asking):
 
     prompt: str | list[str] | list[int] | list[list[int]]
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return self.logprobs is not None

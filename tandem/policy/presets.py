@@ -152,6 +152,11 @@ class Preset:
         return self.drafts and self.answer is Answer.TOP_K
 
     @property
+    def cloud_draws(self) -> bool:
+        """Whether the cloud draws every token that is not a draft, and so knows all their laws."""
+        return self.answer is Answer.TOKEN
+
+    @property
     def drafts(self) -> bool:
         return self.schedule.window > 0
 

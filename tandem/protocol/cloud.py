@@ -18,6 +18,7 @@ from tandem.core.laws import Array
 from tandem.policy.idle import decodes_alone
 from tandem.protocol.early_verdicts import EarlyJudge, EarlyQueue, early_answer_rule
 from tandem.protocol.intake import check_draft, check_frame, check_open, opened_text, proposals
+from tandem.protocol.logprobs import Telling
 from tandem.protocol.messages import (
     Cancel,
     CloudMessage,
@@ -74,7 +75,8 @@ class CloudMachine:
         self.target_passes = 0
         self._model = model
         self._schedule = opening.preset.schedule
-        self.rule = acceptance_rule(opening.preset, opening.seed, chance)
+        self._telling = Telling(opening.logprobs)
+        self.rule = acceptance_rule(opening.preset, opening.seed, chance, opening.logprobs)
         self._answers = answer_rule(opening.preset, self.rule, chance)
         self._early_answers = early_answer_rule(opening.preset, self.rule, chance)
         self.exits = tuple(range(model.exits))[max(0, model.exits - opening.preset.exits) :]
@@ -238,7 +240,7 @@ class CloudMachine:
                 self.kv_length = base + accepted
                 self._count_yield(work, accepted + 1)
                 return [self._refuse(laws[accepted], base, accepted, cost)]
-            self.committed.append(self._pending.popleft().token_id)
+            self._commit(self._pending.popleft().token_id, laws[accepted])
             self._ready -= 1
             accepted += 1
         self.kv_length = base + accepted
@@ -246,10 +248,18 @@ class CloudMachine:
         outcome = None if self.finished else self._own_token(laws[accepted], accepted)
         frame = (self.session, self.epoch, base, self.committed.prefix)
         if accepted:
-            verdict = Verdict(*frame, accepted=accepted, rejected=False, outcome=outcome, work=cost)
+            verdict = Verdict(
+                *frame,
+                accepted=accepted,
+                rejected=False,
+                outcome=outcome,
+                work=cost,
+                logprobs=self._telling.take(),
+            )
             return [verdict, *self._refuse_at_once()]
         if outcome is not None:
-            return [Tokens(*frame, token_ids=(outcome,), work=cost)]
+            told = self._telling.take()
+            return [Tokens(*frame, token_ids=(outcome,), work=cost, logprobs=told)]
         return self._refuse_at_once()
 
     def _judge_tree(
@@ -274,11 +284,14 @@ class CloudMachine:
             outcome=judged.token,
             work=cost,
             path=judged.path,
+            logprobs=self._telling.take(),
         )
         return [verdict]
 
-    def _commit(self, token_id: int) -> bool:
+    def _commit(self, token_id: int, law: TargetLaw) -> bool:
+        """Whether the text is complete with the token, which was taken from `law`."""
         self.committed.append(token_id)
+        self._telling.note(law, token_id)
         return self.finished
 
     def _own_token(self, law: TargetLaw, accepted: int) -> int | None:
@@ -288,7 +301,7 @@ class CloudMachine:
             self._frontier_law = law
             return None
         token = self.rule.own_token(law, len(self.committed))
-        self.committed.append(token)
+        self._commit(token, law)
         return token
 
     def _refuse(self, law: TargetLaw, base: int, accepted: int, cost: Work) -> Verdict:
@@ -296,7 +309,7 @@ class CloudMachine:
         outcome = self._answers.answer(law, self._pending[0], base + accepted)
         self._end_epoch(base + accepted)
         if isinstance(outcome, int):
-            self.committed.append(outcome)
+            self._commit(outcome, law)
         else:
             self._refused_law = law_of(law)
         return Verdict(
@@ -308,6 +321,7 @@ class CloudMachine:
             rejected=True,
             outcome=outcome,
             work=cost,
+            logprobs=self._telling.take(),
         )
 
     def _end_epoch(self, position: int) -> None:

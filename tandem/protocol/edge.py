@@ -26,6 +26,7 @@ from tandem.protocol.edge_intake import (
 )
 from tandem.protocol.in_flight import bulk_bytes
 from tandem.protocol.liveness import Liveness, LostCloud
+from tandem.protocol.logprobs import Told
 from tandem.protocol.messages import (
     Cancel,
     CloudMessage,
@@ -102,6 +103,7 @@ class EdgeMachine:
         self._pacing = Pacing(request.preset)
         whole_laws = request.preset.answer is Answer.FULL_LAW
         self._recovery = Recovery(self.rule, chance, whole_laws)
+        self._told = Told(request.logprobs)
         self._leaving = False
 
     # Connection
@@ -195,6 +197,7 @@ class EdgeMachine:
         self._refuse_while_drawing(verdict)
         drafts = self.drafting.judged(verdict)
         check_verdict(verdict, self.request, self.committed, drafts, self.epoch)
+        self._told.take(verdict)
         self.stats.count_verdict(verdict)
         self.stats.end_round(verdict.work, now)
         self._pacing.take_verdict(verdict, now)
@@ -259,6 +262,7 @@ class EdgeMachine:
     def _receive_tokens(self, message: Tokens) -> list[EdgeOutput]:
         self._refuse_while_drawing(message)
         check_tokens(message, self.request, self.committed)
+        self._told.take(message)
         self.stats.count_tokens(message)
         self._pacing.take_tokens(message)
         outputs: list[EdgeOutput] = []
@@ -388,12 +392,15 @@ class EdgeMachine:
 
     def _commit(self, token_ids: Sequence[int], maker: Maker = Maker.TARGET) -> list[EdgeOutput]:
         """Append tokens to the answer; a stop condition inside the block ends it there."""
+        position = len(self.committed)
         committed, reason = self._committing.append(token_ids)
         if not committed:
             return []
         unverified = maker is Maker.EDGE
         self.stats.count_commit(len(committed), unverified)
-        outputs: list[EdgeOutput] = [Commit(committed, unverified, (maker,) * len(committed))]
+        count = len(committed)
+        logprobs = self._told.of(position, count)
+        outputs: list[EdgeOutput] = [Commit(committed, unverified, (maker,) * count, logprobs)]
         return outputs if reason is None else [*outputs, *self._finish(reason)]
 
     def _finish(self, reason: FinishReason) -> list[EdgeOutput]:

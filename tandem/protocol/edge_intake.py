@@ -13,6 +13,7 @@ from tandem.core.errors import ProtocolError
 from tandem.core.laws import Array
 from tandem.core.sparse_answer import SparseAnswer
 from tandem.policy.presets import Answer
+from tandem.protocol.logprobs import check_logprobs
 from tandem.protocol.messages import EarlyVerdict, FullAnswer, FullLaw, Tokens, Verdict
 from tandem.protocol.outputs import EdgeRequest
 from tandem.protocol.prefixes import PrefixedTokens, PrefixMismatch
@@ -50,6 +51,7 @@ def check_verdict(
         _check_answer(verdict, request)
     elif not (outcome is None or isinstance(outcome, int)):
         raise ProtocolError("no draft refused", "a law to draw from")
+    check_logprobs(verdict.logprobs, len(appended), request.logprobs, "Verdict")
     _check_prefix(verdict, committed, appended)
 
 
@@ -82,6 +84,7 @@ def check_tokens(message: Tokens, request: EdgeRequest, committed: PrefixedToken
     _check_base(message, committed)
     for token in message.token_ids:
         _check_token(token, request, "Tokens")
+    check_logprobs(message.logprobs, len(message.token_ids), request.logprobs, "Tokens")
     _check_prefix(message, committed, message.token_ids)
 
 

@@ -15,6 +15,7 @@ from tandem.core.laws import check_law
 from tandem.core.tokens import check_token_ids
 from tandem.core.tree import check_parents, children, depths
 from tandem.policy.presets import Preset, Uplink
+from tandem.protocol.logprobs import check_tells_logprobs
 from tandem.protocol.messages import Draft, EdgeMessage, Open
 from tandem.protocol.prefixes import PrefixedTokens
 from tandem.protocol.rules import Proposal
@@ -42,6 +43,8 @@ def check_open(
         )
     check_image_bytes(opening.images)
     opening.preset.validate()
+    if opening.logprobs:
+        check_tells_logprobs(opening.preset)
     opening.preset.truncation.validate(vocabulary_size)
     opening.sampling.validate(vocabulary_size)
     if not opening.prompt_ids:

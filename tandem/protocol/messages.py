@@ -35,6 +35,7 @@ class Open(Frame):
     ignore_eos: bool
     preset: Preset
     images: tuple[bytes, ...] = ()
+    logprobs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,8 @@ Outcome = int | FullAnswer | SparseAnswer | None
 class Verdict(Frame):
     """`accepted` drafts from `base` on; `outcome`: nothing, the next token, or a law for it.
 
-    `path`: the accepted nodes of a tree, from its root down.
+    `path`: the accepted nodes of a tree, from its root down. `logprobs`: of the tokens that it
+    commits, where `open` asked for them.
     """
 
     accepted: int
@@ -113,6 +115,7 @@ class Verdict(Frame):
     outcome: Outcome
     work: Work = field(default_factory=Work)
     path: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +135,11 @@ class EarlyVerdict(Frame):
 
 @dataclass(frozen=True, slots=True)
 class Tokens(Frame):
-    """Tokens the cloud decoded alone, from `base` on."""
+    """Tokens the cloud decoded alone, from `base` on; `logprobs` as in a verdict."""
 
     token_ids: tuple[int, ...]
     work: Work = field(default_factory=Work)
+    logprobs: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

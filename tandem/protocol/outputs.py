@@ -33,6 +33,7 @@ class EdgeRequest:
     eos_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
     images: tuple[bytes, ...] = ()
+    logprobs: bool = False
 
     def opening(self, epoch: int, committed: PrefixedTokens) -> Open:
         """The frame that opens a stream at the committed text."""
@@ -51,6 +52,7 @@ class EdgeRequest:
             ignore_eos=self.ignore_eos,
             preset=self.preset,
             images=self.images,
+            logprobs=self.logprobs,
         )
 
     @property
@@ -132,6 +134,8 @@ class Commit:
     unverified: bool = False
     makers: tuple[Maker, ...] = field(default=(), compare=False)
     """Of each token; how it came to be, which does not change what was committed."""
+    logprobs: tuple[float, ...] = field(default=(), compare=False)
+    """Of each token by the law it was sampled from, where asked for; NaN where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)

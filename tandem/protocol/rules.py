@@ -185,6 +185,14 @@ class SharedNoiseRule:
         return (candidates.index(token) if token in candidates else None), token
 
 
+@dataclass(frozen=True, slots=True)
+class LawKeepingNoiseRule(SharedNoiseRule):
+    """Where more is asked of a law than which token the noise takes from it."""
+
+    def prepare(self, target_probs: Array, position: int) -> TargetLaw:
+        return target_probs
+
+
 def law_of(target: TargetLaw) -> Array:
     """The law itself, for rules and answers that need more than a token of it."""
     assert not isinstance(target, int), "this rule judges by whole laws"
@@ -239,10 +247,12 @@ class TopKAnswer:
         return make_top_k_answer(law_of(target), self.top)
 
 
-def acceptance_rule(preset: Preset, seed: int, chance: Chance) -> AcceptanceRule:
-    """The rule a preset names, with its randomness."""
+def acceptance_rule(
+    preset: Preset, seed: int, chance: Chance, keep_laws: bool = False
+) -> AcceptanceRule:
+    """The rule a preset names, with its randomness. `keep_laws`: positions keep their whole law."""
     if preset.acceptance is Acceptance.SHARED_NOISE:
-        return SharedNoiseRule(seed)
+        return LawKeepingNoiseRule(seed) if keep_laws else SharedNoiseRule(seed)
     if preset.schedule.decode_when_idle:
         return RacingRejectionRule(chance, preset.with_replacement)
     return RejectionRule(chance, preset.with_replacement)

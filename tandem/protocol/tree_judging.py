@@ -73,11 +73,11 @@ def judge_tree(
     target_laws: Sequence[TargetLaw],
     rule: AcceptanceRule,
     base: int,
-    commit: Callable[[int], bool],
+    commit: Callable[[int, TargetLaw], bool],
 ) -> JudgedTree:
     """Walk down from position `base`. target_laws[i + 1] is the law after node i, target_laws[0]
-    the one after the committed text. `commit` takes each token that is final, and answers whether
-    the text is complete with it."""
+    the one after the committed text. `commit` takes each token that is final with its law, and
+    answers whether the text is complete with it."""
     path: list[int] = []
     while True:
         node = path[-1] if path else -1
@@ -85,11 +85,11 @@ def judge_tree(
         nodes = tree.candidates(node)
         if not nodes:
             token = rule.own_token(law, position)
-            commit(token)
+            commit(token, law)
             return JudgedTree(tuple(path), rejected=False, token=token)
         token_ids = [tree.token_ids[candidate] for candidate in nodes]
         index, token = rule.choose(law, token_ids, tree.draft_probs(node), position)
-        complete = commit(token)
+        complete = commit(token, law)
         if index is None:
             return JudgedTree(tuple(path), rejected=True, token=token)
         path.append(nodes[index])

@@ -32,7 +32,7 @@ _MAKERS: Mapping[int, str] = {
 class Generated:
     """A generation as its caller saw it; times in seconds by the caller's clock.
     `makers` says who made each token: "draft", "target" or "edge", or
-    "" where that is not known."""
+    "" where that is not known; `logprobs` and `token_texts` are there if they were asked for."""
 
     preset: str = ""
     session: str = ""
@@ -41,6 +41,8 @@ class Generated:
     token_ids: list[int] = field(default_factory=list)
     unverified: list[int] = field(default_factory=list)
     makers: list[str] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    token_texts: list[str] = field(default_factory=list)
     ttft_s: float | None = None
     tpot_s: float | None = None
     duration_s: float = 0.0
@@ -69,6 +71,8 @@ class Generated:
         self.text += committed.text
         self.token_ids += committed.token_ids
         self.makers += (_MAKERS.get(maker, "") for maker in committed.makers)
+        self.logprobs += committed.logprobs
+        self.token_texts += committed.token_texts
         self.makers += [""] * (len(self.token_ids) - len(self.makers))  # who did not say
         if committed.token_ids:
             if self.ttft_s is None:

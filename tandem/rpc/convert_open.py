@@ -66,6 +66,7 @@ def open_to_proto(opening: Open) -> pb.Open:
         decode_when_idle=schedule.decode_when_idle,
         bonus=schedule.bonus,
         images=opening.images,
+        logprobs=opening.logprobs,
         draft_top_k=preset.truncation.top_k,
         draft_top_p=preset.truncation.top_p,
         idle_weight=preset.idle_weight,
@@ -115,6 +116,7 @@ def open_from_proto(head: tuple[int, int, int, int], opening: pb.Open) -> Open:
         ignore_eos=opening.ignore_eos,
         preset=preset,
         images=tuple(opening.images),
+        logprobs=opening.logprobs,
     )
 
 

@@ -111,7 +111,8 @@ class EdgeCodec:
             case "tokens":
                 token_ids = tuple(frame.tokens.token_ids)
                 check_token_ids(token_ids, self._vocabulary_size, "token_ids")
-                return Tokens(*head, token_ids=token_ids, work=_work(frame.tokens.work))
+                told = tuple(frame.tokens.logprobs)
+                return Tokens(*head, token_ids, _work(frame.tokens.work), told)
             case "full_law":
                 return FullLaw(*head, target_probs=self._law(frame.full_law))
             case "going_away":
@@ -154,6 +155,7 @@ class EdgeCodec:
             outcome=self._outcome(verdict),
             work=_work(verdict.work),
             path=tuple(verdict.path),
+            logprobs=tuple(verdict.logprobs),
         )
 
     def _outcome(self, verdict: pb.Verdict) -> Outcome:
@@ -220,6 +222,7 @@ class CloudCodec:
                 _fill_early_verdict(frame.early_verdict, message)
             case Tokens():
                 frame.tokens.token_ids.extend(message.token_ids)
+                frame.tokens.logprobs.extend(message.logprobs)
                 _fill_work(frame.tokens.work, message.work)
             case FullLaw():
                 frame.full_law.probabilities = law_to_bytes(message.target_probs, "float32")
@@ -297,6 +300,7 @@ def _fill_verdict(proto: pb.Verdict, verdict: Verdict) -> None:
     proto.accepted = verdict.accepted
     proto.rejected = verdict.rejected
     proto.path.extend(verdict.path)
+    proto.logprobs.extend(verdict.logprobs)
     _fill_work(proto.work, verdict.work)
     match verdict.outcome:
         case None:

@@ -20,6 +20,7 @@ from tandem.policy.aggregation_presets import (
 from tandem.policy.overrides import MAX_OVERRIDE_CHARACTERS, MAX_OVERRIDES, with_overrides
 from tandem.policy.presets import MAX_VOCABULARY_SIZE, Preset, find_preset
 from tandem.protocol.liveness import LostCloud
+from tandem.protocol.logprobs import check_tells_logprobs
 from tandem.rpc.convert_open import sampling_from_proto, sampling_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.common.v1 import sampling_pb2
@@ -84,6 +85,7 @@ class GenerationRequest:
     images: tuple[bytes, ...] = ()
     query: str = ""
     documents: int = 0
+    logprobs: bool = False
 
     @property
     def from_two_sides(self) -> bool:
@@ -161,6 +163,7 @@ def _fill(message: pb.Generation, request: GenerationRequest) -> None:
     message.lost_cloud = _POLICIES[request.lost_cloud]
     message.ignore_eos = request.ignore_eos
     message.images.extend(request.images)
+    message.logprobs = request.logprobs
     message.expansion.extend(request.expansion)
     if request.query or request.documents:
         message.retrieval.query = request.query
@@ -212,6 +215,7 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         images=tuple(message.images),
         query=message.retrieval.query,
         documents=message.retrieval.documents,
+        logprobs=message.logprobs,
     )
     if len(request.query) > MAX_QUERY_CHARACTERS:
         raise InvalidArgument("query", f"at most {MAX_QUERY_CHARACTERS} characters")
@@ -219,8 +223,12 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         raise InvalidArgument("documents", f"at most {MAX_DOCUMENTS} from each side")
     if request.from_two_sides:
         request.composed_aggregation()
-    else:
-        request.composed_preset()
+        if request.logprobs:
+            raise InvalidArgument("logprobs", "an answer from two sides has no one law")
+        return request
+    preset = request.composed_preset()
+    if request.logprobs:
+        check_tells_logprobs(preset)
     return request
 
 

@@ -164,6 +164,35 @@ async def test_every_preset_answers_and_says_who_made_each_token(
         assert makers.count("draft") == figures["accepted"]
 
 
+async def test_logprobs_are_those_that_the_suite_tells(served: HttpSuite) -> None:
+    turns = (Turn("user", "hello"),)
+    expected = await served.suite.client.generate(
+        GenerationRequest(turns, max_tokens=12, seed=6, logprobs=True)
+    )
+    arguments: dict[str, Any] = {"max_tokens": 12, "seed": 6, "logprobs": True}
+    whole = await served.openai.chat.completions.create(**asking(**arguments, n=2))
+    _, _, chunks = await streamed(served, **arguments)
+    told = whole.choices[0].logprobs
+    assert told is not None
+    assert told.content is not None
+    assert [token.logprob for token in told.content] == expected.logprobs
+    assert "".join(token.token for token in told.content) == expected.text
+    parts = [c.choices[0].logprobs for c in chunks if c.choices[0].logprobs is not None]
+    assert [token for part in parts for token in part.content] == told.content
+    assert whole.choices[1].logprobs != told
+
+    answer = await served.openai.completions.create(
+        model=MODEL, prompt="hello", max_tokens=12, seed=6, logprobs=0
+    )
+    told_text = answer.choices[0].logprobs
+    assert told_text is not None
+    assert told_text.token_logprobs == expected.logprobs
+    assert told_text.tokens == expected.token_texts
+    assert told_text.text_offset is not None
+    for text, offset in zip(expected.token_texts, told_text.text_offset, strict=True):
+        assert answer.choices[0].text[offset:].startswith(text)
+
+
 async def test_models_are_listed_and_found(served: HttpSuite) -> None:
     models = [model async for model in served.openai.models.list()]
     assert [model.id for model in models] == [MODEL]
@@ -216,5 +245,11 @@ async def test_errors_are_the_client_s_own_exceptions(served: HttpSuite) -> None
         await served.openai.chat.completions.create(**asking(tandem={"preset": "fastest"}))
     assert unknown.value.param == "tandem.preset"
     with pytest.raises(openai.BadRequestError) as none_known:
-        await served.openai.chat.completions.create(**asking(logprobs=True))
+        await served.openai.chat.completions.create(
+            **asking(logprobs=True, tandem={"preset": "dssd"})
+        )
     assert none_known.value.param == "logprobs"
+    assert "dssd" in str(none_known.value)
+    with pytest.raises(openai.BadRequestError) as others:
+        await served.openai.chat.completions.create(**asking(logprobs=True, top_logprobs=3))
+    assert others.value.param == "top_logprobs"
