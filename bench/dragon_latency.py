@@ -24,6 +24,8 @@ from bench.dragon_prediction import (
     owners_of,
     synchronous_s,
 )
+from bench.dragon_real import COLUMNS as REAL_COLUMNS
+from bench.dragon_real import efficiency_goals, measure_real
 from bench.plots import panels
 from bench.report import Goal, Report, Row, make_row, progress
 from bench.suite import Models
@@ -46,6 +48,7 @@ from tandem.protocol.aggregation_outputs import AggregationRequest
 
 DOCUMENTS, TOKENS = 2, 24
 ADDED_S, QUICK_ADDED_S = (0.0, 0.05, 0.1, 0.2, 0.3), (0.0, 0.3)
+REAL_ADDED_S = (0.0, 0.3)
 BASE_RTT_S = 0.002
 JITTER_SHARE = 0.2
 QUESTIONS, QUICK_QUESTIONS = 12, 3
@@ -77,8 +80,8 @@ class Pacing:
 PACINGS = (Pacing("device 110 ms, cloud 40 ms", 0.110, 0.040), Pacing("both 60 ms", 0.060, 0.060))
 
 
-def run(report: Report, models: Models, peps: Path) -> None:
-    """Predict every cell, then run it."""
+def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
+    """Predict every cell, then run it; with `real` a part of them as processes too."""
     added = QUICK_ADDED_S if report.quick else ADDED_S
     asked = ask_questions(models, peps, report.seed, QUICK_QUESTIONS if report.quick else QUESTIONS)
     expected = _expected(asked, report.seed)
@@ -98,6 +101,10 @@ def run(report: Report, models: Models, peps: Path) -> None:
         question.close()
     report.add(f"{len(asked)} answers of {TOKENS} tokens a cell, virtual time", COLUMNS, rows)
     report.goals += goals(rows)
+    if real:
+        ran = measure_real(models, REAL_ADDED_S, BASE_RTT_S, TOKENS, report.seed)
+        report.add("Real processes, paced, no jitter", REAL_COLUMNS, ran)
+        report.goals += efficiency_goals(ran)
     report.notes += [
         "Step times are declared, not measured; laws are the demo pair's (draft at the device).",
         "predicted_tpot_s: eq. 7 and the coin's recursion with the acceptance noted above.",
@@ -334,7 +341,7 @@ def draw(report: Report, folder: Path) -> None:
     rows = [row for row in report.rows if row["preset"] in PRESETS]
     panels(
         folder / "latency.png",
-        [row | {"documents": DOCUMENTS} for row in rows],
+        [row | {"documents": DOCUMENTS} for row in rows if row.get("part") != "real"],
         x="added_s",
         y="latency_s",
         columns="pacing",

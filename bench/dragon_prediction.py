@@ -13,7 +13,13 @@ from statistics import fmean
 import numpy as np
 
 from bench.dragon_laws import Question
-from tandem.core.aggregation import Side, coupled_side, expected_acceptance, side_weights
+from tandem.core.aggregation import (
+    Side,
+    Weights,
+    coupled_side,
+    expected_acceptance,
+    side_weights,
+)
 from tandem.core.chance import Purpose, SeededChance
 from tandem.core.truncation import Truncation, truncate
 from tandem.policy.side_scheduler import BothSides, SideTimes, token_time_s
@@ -124,5 +130,10 @@ def coupled_s(
 def owners_of(question: Question, seed: int, tokens: int) -> list[Side]:
     """Whose token counts at each position of an answer, by the coin that both sides know."""
     weights = side_weights(question.device.log_mass, question.cloud.log_mass)
-    start, chance = len(question.prompt_ids), SeededChance(seed)
+    return owners_between(weights, len(question.prompt_ids), tokens, seed)
+
+
+def owners_between(weights: Weights, start: int, tokens: int, seed: int) -> list[Side]:
+    """The same for `tokens` positions from `start` on."""
+    chance = SeededChance(seed)
     return [coupled_side(weights, chance, start + number) for number in range(tokens)]

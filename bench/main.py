@@ -126,6 +126,7 @@ _OPTIONS = (
     click.option("--target", default=Models().target, help="Target model: folder or name."),
 )
 
+_REAL = click.option("--real", is_flag=True, help="Run a part of the grid as real processes too.")
 _PEPS = click.option(
     "--peps",
     type=_FILE,
@@ -134,11 +135,9 @@ _PEPS = click.option(
 )
 
 _OWN_OPTIONS = {
-    "methods": (
-        click.option("--real", is_flag=True, help="Run a part of the grid as real processes too."),
-    ),
+    "methods": (_REAL,),
     "retriever": (_PEPS,),
-    "dragon-latency": (_PEPS,),
+    "dragon-latency": (_PEPS, _REAL),
     "dragon-ttft": (_PEPS,),
     "dragon-quality": (_PEPS,),
     "scheduler": (_PEPS,),
