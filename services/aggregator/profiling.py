@@ -30,13 +30,14 @@ from tandem.telemetry.stored_fits import StoredFit, read_fits
 
 
 class Profiling:
-    """Belongs to the event loop it was made in, where it asks the server until `close`."""
+    """Belongs to the event loop it was made in, where it asks the server, once it is needed, until `close`."""
 
     def __init__(self, side: Side, metrics: Metrics, prometheus: str, fits: Path | None) -> None:
         """Raises SettingsError for an address or file that cannot be used."""
         self._side = side
         self._fit: StoredFit | None = None
         self._earlier: list[ProfileSource] = [RegistrySource(metrics.registry)]
+        self._server: PrometheusSource | None = None
         self._asking: asyncio.Task[None] | None = None
         if fits is not None:
             if not fits.exists():
@@ -49,7 +50,7 @@ class Profiling:
             except InvalidArgument as error:
                 raise SettingsError(f"{variable_of('prometheus')}: {error.why}") from None
             self._earlier.append(source)
-            self._asking = asyncio.create_task(source.run())
+            self._server = source
 
     def profiler(self, model_name: str, documents: int) -> SideProfiler:
         """For one request: what its frames show."""
@@ -60,7 +61,9 @@ class Profiling:
 
     def earlier(self) -> Reading:
         """What is known as a request comes. Reading a registry goes through all its metrics, which
-        is too much for every token."""
+        is too much for every token. A server is asked from the first request on."""
+        if self._server is not None and self._asking is None:
+            self._asking = asyncio.create_task(self._server.run())
         return combined(self._earlier)
 
     def sides(self, profiler: SideProfiler, earlier: Reading | None = None) -> BothSides | None:

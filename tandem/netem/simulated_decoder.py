@@ -41,7 +41,7 @@ class SimulatedDecoder:
         token_ids: tuple[int, ...],
         *,
         session: int,
-        log_mass: float,
+        mass_at: Callable[[int], float],
         ahead: int,
         length_limit: int,
         decode_s: float,
@@ -51,7 +51,7 @@ class SimulatedDecoder:
         self._choices = choices
         self._chance = chance
         self._session = session
-        self._log_mass = log_mass
+        self._mass_at = mass_at
         self._ahead = ahead
         self._length_limit = length_limit
         self.decode_s = decode_s
@@ -86,7 +86,7 @@ class SimulatedDecoder:
             prefix,
             token_id=token,
             law=sent,
-            log_mass=self._log_mass,
+            log_mass=self._mass_at(position),
             settled=len(self.settled),
             cost=DecodingCost(self.decode_s),
         )

@@ -42,12 +42,16 @@ TICK_S = 0.2
 class SimulatedSide:
     """One side's documents as a law over texts, their h, and what a draft takes.
 
-    `decode_s` may depend on how many steps the side has taken, as in a replayed trace.
+    h may change along the answer, by position; `decode_s` may depend on how many steps the side has
+    taken, as in a replayed trace.
     """
 
     law_of: LocalLawOf
-    log_mass: float
+    log_mass: float | Callable[[int], float]
     decode_s: float | Callable[[int], float] = 0.04
+
+    def mass_at(self, position: int) -> float:
+        return self.log_mass(position) if callable(self.log_mass) else self.log_mass
 
     def step_s(self, number: int) -> float:
         return self.decode_s(number) if callable(self.decode_s) else self.decode_s
@@ -117,7 +121,7 @@ def simulate_two_sided(
     run.machines[Side.DEVICE] = SideMachine(
         Side.DEVICE,
         request,
-        log_mass=device.log_mass,
+        log_mass=device.mass_at(len(request.prompt_ids)),
         liveness=Liveness(lost_cloud, liveness_times or LivenessTimes(), now=0.0),
         placing=placing,
         measuring=measuring,
@@ -208,7 +212,8 @@ class _Run:
 
     def _begin(self) -> None:
         self._open_decoder(Side.DEVICE, self.request.prompt_ids)
-        self._apply(Side.DEVICE, self.device.opened(self.sides[Side.DEVICE].log_mass, self.now))
+        mass = self.sides[Side.DEVICE].mass_at(len(self.request.prompt_ids))
+        self._apply(Side.DEVICE, self.device.opened(mass, self.now))
         self._connect()
 
     def _connect(self) -> None:
@@ -224,7 +229,7 @@ class _Run:
             self.chance,
             token_ids,
             session=request.session,
-            log_mass=self.sides[side].log_mass,
+            mass_at=self.sides[side].mass_at,
             ahead=request.preset.ahead,
             length_limit=len(request.prompt_ids) + request.max_tokens,
             decode_s=self.sides[side].step_s(0),
@@ -292,7 +297,8 @@ class _Run:
             chance=self.chance,
         )
         self._open_decoder(Side.CLOUD, (*opening.prompt_ids, *opening.committed_ids))
-        self._apply(Side.CLOUD, machine.opened(self.sides[Side.CLOUD].log_mass, self.now))
+        mass = self.sides[Side.CLOUD].mass_at(opening.base)
+        self._apply(Side.CLOUD, machine.opened(mass, self.now))
 
     def _decode(self) -> None:
         for side, decoder in list(self.decoders.items()):

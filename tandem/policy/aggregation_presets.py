@@ -143,8 +143,8 @@ class AggregationPreset:
             raise InvalidArgument("top", f"must be 1…{MAX_TOP}, is {self.top}")
         if not 0 <= self.reweigh_every <= MAX_REWEIGH_EVERY:
             raise InvalidArgument("reweigh_every", f"must be 0…{MAX_REWEIGH_EVERY}")
-        if self.reweigh_every and self.agreement is not Agreement.AGGREGATOR:
-            raise InvalidArgument("reweigh_every", "a coin needs weights that are known beforehand")
+        if self.reweigh_every and self.agreement is Agreement.ANSWER_COIN:
+            raise InvalidArgument("reweigh_every", "one coin for the answer cannot follow weights")
         if self.agreement is Agreement.AGGREGATOR and self.law.payload is LawPayload.NONE:
             raise InvalidArgument("law", "an aggregator needs the laws of the drafts")
         if self.travel is not Travel.NOTHING and self.sources is not Sources.BOTH:

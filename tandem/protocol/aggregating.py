@@ -329,12 +329,14 @@ class SideMachine:
 
     def _move(self, now: float) -> list[SideOutput]:
         """Send what is due, decide what can be decided."""
-        outputs = self._flush(now)
         if self._agreement is None or self.phase is Phase.DONE:
-            return outputs
+            return []
+        outputs: list[SideOutput] = []
         settled = _Settled(len(self.committed), self.committed.prefix)
         hands_over = False
         while settled.reason is None and not hands_over:
+            # Before it is decided: what counts here must travel, and what is decided is forgotten.
+            outputs += self._flush(now)
             position = len(self.committed)
             decision = self._agreement.decide(position, self._drafts())
             if isinstance(decision, Wanted):
@@ -446,6 +448,7 @@ class SideMachine:
             self._masses,
             self._chance,
             len(self.request.prompt_ids),
+            len(self.committed),
         )
 
     def _check_settled(self, base: int, prefix: int, settled: int) -> None:

@@ -197,14 +197,51 @@ class ByCoin:
         self._chance = chance
 
     def decide(self, position: int, drafts: DraftPair) -> int | Wanted | None:
-        draft = drafts.of(coupled_side(self._weights, self._chance, position))
+        draft = drafts.of(self._owner(position))
         return None if draft is None else draft.token_id
 
     def sends(self, position: int) -> bool:
-        return coupled_side(self._weights, self._chance, position) is self._side
+        return self._owner(position) is self._side
 
     def hears(self) -> bool:
         return True
+
+    def _owner(self, position: int) -> Side:
+        return coupled_side(self._weights, self._chance, position)
+
+
+class ByCoinAnew(ByCoin):
+    """The same where the weights change every `every` tokens of an answer from `start` on.
+
+    The first drafts of a stretch say the new h, so both travel and both are waited for: one way
+    more per stretch. `first`: where this stream begins, in the middle of a stretch or not.
+    """
+
+    def __init__(
+        self, side: Side, weights: Weights, chance: Chance, every: int, start: int, first: int
+    ) -> None:
+        super().__init__(side, weights, chance)
+        self._every = every
+        self._start = start
+        self._first = first
+        self._known_until = first
+
+    def decide(self, position: int, drafts: DraftPair) -> int | Wanted | None:
+        if self._begins(position):
+            if drafts.device is None or drafts.cloud is None:
+                return None
+            self._weights = side_weights(drafts.device.log_mass, drafts.cloud.log_mass)
+            stretch = (position - self._start) // self._every
+            self._known_until = self._start + (stretch + 1) * self._every
+        return super().decide(position, drafts)
+
+    def sends(self, position: int) -> bool:
+        if self._begins(position):
+            return True
+        return position < self._known_until and super().sends(position)
+
+    def _begins(self, position: int) -> bool:
+        return position == self._first or (position - self._start) % self._every == 0
 
 
 class OneSide:
@@ -239,9 +276,11 @@ def agreement_for(
     masses: dict[Side, float | None],
     chance: Chance,
     start: int,
+    first: int,
 ) -> Agreement | None:
     """How the two sides agree, from a preset's choices and what documents they have; None while
-    that depends on an h that is not known. `start`: the answer's first position."""
+    that depends on an h that is not known. `start`: the answer's first position; `first`: the first
+    of it that this stream decides."""
     device, cloud = masses[Side.DEVICE], masses[Side.CLOUD]
     if (owner := _only_side(preset, device, cloud)) is not None:
         return OneSide(side, owner)
@@ -255,7 +294,10 @@ def agreement_for(
         return OneSide(side, owner, whole=True)
     if greedy:
         return AtBoth(side, rule)
-    return ByCoin(side, side_weights(device, cloud), chance)
+    weights = side_weights(device, cloud)
+    if preset.reweigh_every:
+        return ByCoinAnew(side, weights, chance, preset.reweigh_every, start, first)
+    return ByCoin(side, weights, chance)
 
 
 def _only_side(preset: AggregationPreset, device: float | None, cloud: float | None) -> Side | None:

@@ -66,6 +66,9 @@ TWO = Documents(
     table({0: [1, 3, 0], 1: [1, 0, 0], 2: [3, 1, 0]}),
     table({0: [1, 0, 1], 1: [0, 1, 1], 2: [1, 2, 0]}),
 )
+TINY = Documents(
+    2, table({0: [1, 3], 1: [1, 1], 2: [2, 1]}), table({0: [1, 0], 1: [1, 2], 2: [1, 3]})
+)
 EXACT_CHOICES = {"law": LocalLaw(payload=LawPayload.FULL, precision="float32")}
 CASES: dict[str, tuple[AggregationPreset, Documents, int]] = {
     "dragon, device": (chosen("dragon-device", **EXACT_CHOICES), FOUR, 1),
@@ -124,8 +127,8 @@ def test_the_answers_law_is_the_mixture(case: str) -> None:
 @pytest.mark.usefixtures("exact_shares")
 def test_so_it_is_when_the_side_moves_and_the_link_breaks() -> None:
     preset = chosen("dragon-random", **EXACT_CHOICES)
-    law = law_through_the_machines(preset, TWO, 2, Faults(resets=(0.09,)))
-    assert law == exact_mixture(TWO, 2)
+    law = law_through_the_machines(preset, TINY, 2, Faults(resets=(0.09,)))
+    assert law == exact_mixture(TINY, 2)
 
 
 def as_printed(
@@ -136,7 +139,7 @@ def as_printed(
 
 
 @pytest.mark.usefixtures("exact_shares")
-@pytest.mark.parametrize("case", ["dragon, device", "dragon, cloud", "token-wise, two tokens"])
+@pytest.mark.parametrize("case", ["dragon, device", "dragon, cloud"])
 def test_the_printed_weight_fails_the_same_test(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tandem.protocol.agreements.aggregate", as_printed)
     preset, sides, max_tokens = CASES[case]
@@ -166,7 +169,7 @@ def sample(preset: AggregationPreset, sides: Documents, samples: int) -> Counter
 @pytest.mark.parametrize("name", SAMPLED)
 def test_answers_over_faulty_links_are_distributed_as_the_mixture(name: str) -> None:
     sides = documents(3, sharpness=2.5, likeness=0.3)
-    assert_sample(sample(SAMPLED[name], sides, 500), mixture_law(sides))
+    assert_sample(sample(SAMPLED[name], sides, 360), mixture_law(sides))
 
 
 @pytest.mark.usefixtures("exact_shares")

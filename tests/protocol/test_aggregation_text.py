@@ -29,7 +29,7 @@ SIDES = documents(12, seed=2, sharpness=3.0)
 
 @pytest.mark.parametrize("name", EXACT)
 def test_no_fault_link_or_move_changes_a_text(name: str) -> None:
-    for seed in range(60):
+    for seed in range(30):
         request = request_for(chosen(name), SIDES, seed, max_tokens=12)
         result = run_sides(request, SIDES, faults=faults_of(seed, span_s=1.0))
         assert result.token_ids == central_answer(request, SIDES), seed
@@ -51,6 +51,19 @@ def test_at_temperature_0_the_text_is_the_mixtures_argmax(name: str, rtt_s: floa
         assert result.token_ids == central_answer(request, sides), seed
         fetches += sum(stats.fetches for stats in result.stats.values())
     assert fetches > 0
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", EXACT)
+def test_so_it_is_where_the_weights_change(name: str, temperature: float) -> None:
+    sides = replace(SIDES, reweigh_every=4)
+    for seed in range(12):
+        preset = chosen(name, reweigh_every=4)
+        request = request_for(preset, sides, seed, temperature=temperature, max_tokens=14)
+        result = run_sides(request, sides, faults=faults_of(seed, span_s=1.0))
+        assert result.token_ids == central_answer(request, sides), seed
+        if seed == 0:
+            assert result.token_ids != central_answer(request, SIDES), "the weights matter"
 
 
 def test_the_aggregating_side_moves_and_nothing_is_repeated_or_lost() -> None:

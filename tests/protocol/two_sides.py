@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,14 @@ class Documents:
     cloud_law: LocalLawOf
     device_mass: float = 0.4
     cloud_mass: float = 0.0
+    reweigh_every: int = 0
+    """After so many tokens of an answer the device's h changes, and after so many more again."""
+
+    def mass_at(self, side: Side, position: int, start: int = 2) -> float:
+        if side is Side.CLOUD or not self.reweigh_every:
+            return self.device_mass if side is Side.DEVICE else self.cloud_mass
+        stretch = (position - start) // self.reweigh_every
+        return self.device_mass + (-1.5, 1.0, 0.0)[stretch % 3]
 
 
 def documents(
@@ -139,8 +148,8 @@ def run_sides(
 
     result = simulate_two_sided(
         request,
-        SimulatedSide(sides.device_law, sides.device_mass, decode_s[0]),
-        SimulatedSide(sides.cloud_law, sides.cloud_mass, decode_s[1]),
+        SimulatedSide(sides.device_law, partial(sides.mass_at, Side.DEVICE), decode_s[0]),
+        SimulatedSide(sides.cloud_law, partial(sides.mass_at, Side.CLOUD), decode_s[1]),
         link or link_of(request.seed),
         faults,
         lost_cloud,
@@ -170,7 +179,7 @@ def central_token(
     request: AggregationRequest, sides: Documents, context: Answer, position: int
 ) -> int:
     chance = SeededChance(request.seed)
-    weights = side_weights(sides.device_mass, sides.cloud_mass)
+    weights = side_weights(*(sides.mass_at(side, position) for side in Side))
     device, cloud = sides.device_law(context), sides.cloud_law(context)
     if request.sampling.greedy:
         return int(mixture(device, cloud, weights).argmax())

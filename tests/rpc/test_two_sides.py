@@ -133,13 +133,14 @@ async def test_texts_are_what_one_machine_with_all_documents_says(tmp_path: Path
 
 async def test_relevances_may_be_estimated_anew_while_decoding(tmp_path: Path) -> None:
     async with two_sides(tmp_path, rescore=rescore) as suite:
-        for preset, temperature in (("dragon", 1.0), ("dragon-random", 1.0), ("dragon-cloud", 0.0)):
+        cases = (("dragon", 1.0), ("dragon-random", 1.0), ("dragon-cloud", 0.0))
+        for preset, temperature in (*cases, ("dragon-coupled", 1.0), ("dragon-coupled", 0.0)):
             request = asking(preset, sampling=Sampling(temperature), overrides=("reweigh_every=3",))
             answer = await suite.client.generate(request)
             assert answer.token_ids == await central_text(suite, request, 3), preset
             assert answer.token_ids != await central_text(suite, request)
-        with pytest.raises(Rejected, match="reweigh_every: a coin needs weights"):
-            await suite.client.generate(asking("dragon-coupled", overrides=("reweigh_every=3",)))
+        with pytest.raises(Rejected, match="reweigh_every: one coin"):
+            await suite.client.generate(asking("drdg-sw", overrides=("reweigh_every=3",)))
 
 
 @asynccontextmanager

@@ -9,12 +9,12 @@ from tandem.policy.aggregation_presets import AGGREGATION_PRESETS, MAX_REWEIGH_E
 
 
 @pytest.mark.parametrize("name", list(AGGREGATION_PRESETS))
-def test_only_an_aggregator_follows_weights_that_change(name: str) -> None:
+def test_only_one_coin_for_all_cannot_follow_weights_that_change(name: str) -> None:
     preset = replace(AGGREGATION_PRESETS[name], reweigh_every=4)
-    if preset.agreement is Agreement.AGGREGATOR:
+    if preset.agreement is not Agreement.ANSWER_COIN:
         preset.validate()
     else:
-        with pytest.raises(InvalidArgument, match="reweigh_every: a coin"):
+        with pytest.raises(InvalidArgument, match="reweigh_every: one coin"):
             preset.validate()
 
 
