@@ -30,7 +30,8 @@ from tandem.telemetry.stored_fits import StoredFit, read_fits
 
 
 class Profiling:
-    """Belongs to the event loop it was made in, where it asks the server, once it is needed, until `close`."""
+    """Belongs to the event loop it was made in, where it asks the server, once it is needed, until
+    `close`."""
 
     def __init__(self, side: Side, metrics: Metrics, prometheus: str, fits: Path | None) -> None:
         """Raises SettingsError for an address or file that cannot be used."""
