@@ -17,9 +17,11 @@ from services.aggregator.servicer import AggregatorServicer
 from services.drafter.servicer import DrafterLimits, DrafterServicer
 from services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.commands.embedded_documents import serve_documents
-from tandem.commands.models import ModelPair
-from tandem.commands.suite_documents import SuiteDocuments
+from tandem.commands.models import ModelChoice, ModelPair
+from tandem.commands.suite_documents import SuiteDocuments, kept_kv_folder
+from tandem.engine.base import Engine
 from tandem.engine.document_decoder import Documents
+from tandem.engine.document_files import open_document_files
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.rpc.access import ServerAccess
@@ -76,14 +78,14 @@ class EmbeddedSuite:
 
     async def _start(self, stack: AsyncExitStack) -> None:
         pair = self._pair
-        decoded = Documents(pair.tokenizer)
+        draft, target = pair.choices or (None, None)
         verifier = VerifierServicer(
             pair.target,
             self._verifier_limits,
             self.metrics["verifier"],
             pair.device,
             pair.dtype,
-            decoded,
+            self._decoded(pair.target, target, "cloud"),
         )
         self.verifier_target = await _serve(stack, verifier)
         drafter = DrafterServicer(
@@ -92,7 +94,7 @@ class EmbeddedSuite:
             await self._through_link(stack),
             self._drafter_limits,
             self.metrics["drafter"],
-            documents=decoded,
+            documents=self._decoded(pair.draft, draft, "device"),
         )
         self.drafter_target = await _serve(stack, drafter)
         # model_construct: the defaults, without what the environment says.
@@ -107,6 +109,16 @@ class EmbeddedSuite:
         self.target = await _serve(stack, aggregator)
         if self._http:
             self.http_url = await self._open_http(stack, aggregator)
+
+    def _decoded(self, engine: Engine, choice: ModelChoice | None, side: str) -> Documents:
+        """What a side decodes documents with; their keys and values lie beside a kept index."""
+        documents, tokenizer = self._documents, self._pair.tokenizer
+        if documents is None or documents.folder is None or choice is None:
+            return Documents(tokenizer)
+        folder = kept_kv_folder(documents.folder, side)
+        return Documents(
+            tokenizer, files=open_document_files(engine, folder, partial(_hash, choice))
+        )
 
     async def _open_http(self, stack: AsyncExitStack, aggregator: AggregatorServicer) -> str:
         # Here: `tandem generate` need not wait for it.
@@ -126,6 +138,12 @@ class EmbeddedSuite:
         )
         await stack.enter_async_context(self.emulator)
         return f"{HOST}:{self.emulator.address[1]}"
+
+
+def _hash(choice: ModelChoice) -> str:
+    from tandem.engine.load import model_hash  # torch is there by now
+
+    return model_hash(choice.source, choice.dtype, choice.revision)
 
 
 async def _serve(stack: AsyncExitStack, service: Service) -> str:

@@ -25,7 +25,13 @@ from services.retriever.config import RetrieverSettings
 from services.verifier.config import VerifierSettings
 from tandem.commands.child_process import ChildProcess
 from tandem.commands.models import ModelChoice
-from tandem.commands.suite_documents import SIDES, SuiteDocuments, document_flags, fill
+from tandem.commands.suite_documents import (
+    SIDES,
+    SuiteDocuments,
+    document_flags,
+    fill,
+    kept_kv_flags,
+)
 from tandem.core.errors import TandemError
 from tandem.netem.link_control import LinkControl
 from tandem.netem.link_group import LinkGroup
@@ -169,6 +175,8 @@ class LocalSuite:
                 "cloud": cloud,
             }
             flags |= document_flags(settings.documents, ports, temporary)
+            for name, own in kept_kv_flags(settings.documents).items():
+                flags[name] |= own
             if (profile := default_path()).exists():  # by `tandem doctor --profile`
                 for name in ("aggregator", "cloud-aggregator"):
                     flags[name]["profile-file"] = profile

@@ -45,6 +45,8 @@ class ModelPair:
     tokenizer: Tokenizer
     device: str = "cpu"
     dtype: str = "float32"
+    choices: tuple[ModelChoice, ModelChoice] | None = None
+    """Draft and target, where they were loaded from."""
 
 
 def choose_model(
@@ -82,7 +84,9 @@ def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
     target_engine = load_model(target, "target")
     tokenizer = load_side_tokenizer(draft, "draft")
     if draft_engine.vocabulary_hash == target_engine.vocabulary_hash:
-        return ModelPair(draft_engine, target_engine, tokenizer, target.device, target.dtype)
+        return ModelPair(
+            draft_engine, target_engine, tokenizer, target.device, target.dtype, (draft, target)
+        )
     from tandem.engine.pairing import fit_draft
 
     of_target = load_side_tokenizer(target, "target")
@@ -90,7 +94,7 @@ def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
         fitted = fit_draft(draft_engine, tokenizer, of_target)
     except InvalidArgument as error:
         raise CannotLoad(error.why) from error
-    return ModelPair(fitted, target_engine, of_target, target.device, target.dtype)
+    return ModelPair(fitted, target_engine, of_target, target.device, target.dtype, (draft, target))
 
 
 def load_side_tokenizer(choice: ModelChoice, side: str) -> TextTokenizer:

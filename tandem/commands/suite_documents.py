@@ -75,6 +75,23 @@ def document_flags(
     return flags
 
 
+def kept_kv_folder(folder: Path, side: str) -> Path:
+    """Of a side's documents, beside the index that is kept in `folder`."""
+    return folder / f"{side}-kv"
+
+
+def kept_kv_flags(documents: SuiteDocuments) -> dict[str, dict[str, object]]:
+    """Where drafter and verifier keep the keys and values of their side's documents: beside the
+    indexes, if those are kept."""
+    if documents.folder is None:
+        return {}
+    decoders = {"drafter": "device", "verifier": "cloud"}
+    return {
+        name: {"document-kv-folder": kept_kv_folder(documents.folder, side)}
+        for name, side in decoders.items()
+    }
+
+
 async def fill(documents: SuiteDocuments, addresses: Mapping[str, str]) -> dict[str, int]:
     """Hand each side its documents; how many each has then. Raises TandemError for what was
     refused, so that no suite starts with less than it was given."""

@@ -1,7 +1,8 @@
 """A folder of documents' keys and values, shared by everything that runs the same model.
 
 A file's name says what it was computed from, its header says so again. What cannot be read, or was
-made by other weights, counts as absent. Methods run on any thread. Must not import torch.
+made by other weights, counts as absent. Files are their owner's alone: a text can be guessed from
+its keys and values. Methods run on any thread. Must not import torch.
 """
 
 from __future__ import annotations
@@ -20,12 +21,16 @@ from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
 
+DISK_BUDGET_BYTES = 2**32
 _SUFFIX = ".safetensors"
 _ABANDONED_S = 600.0
 
 
 def open_document_files(
-    engine: Engine, folder: Path | None, model: Callable[[], str], budget_bytes: int
+    engine: Engine,
+    folder: Path | None,
+    model: Callable[[], str],
+    budget_bytes: int = DISK_BUDGET_BYTES,
 ) -> DocumentFiles | None:
     """The files of an engine's documents, None without a folder, and with a warning for an engine
     that cannot keep any. `model` reads the content hash of its weights, which takes time.
@@ -53,7 +58,7 @@ class DocumentFiles:
     ) -> None:
         """`model`: content hash of the weights, with whatever else decides keys and values. Raises
         OSError where the folder cannot be made."""
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._files, self._folder = files, folder
         self._model, self._vocabulary = model, vocabulary
         self._budget_bytes = budget_bytes

@@ -35,6 +35,12 @@ def only_file(folder: Path) -> Path:
     return path
 
 
+async def test_files_are_their_owner_s_alone(tmp_path: Path) -> None:
+    await stored(tmp_path / "kv")
+    assert (tmp_path / "kv").stat().st_mode & 0o777 == 0o700
+    assert only_file(tmp_path / "kv").stat().st_mode & 0o777 == 0o600
+
+
 async def test_other_weights_compute_anew(tmp_path: Path) -> None:
     assert await stored(tmp_path) == ("computed", 0)
     assert await stored(tmp_path, model="another revision") == ("computed", 0)
