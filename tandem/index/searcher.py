@@ -1,6 +1,7 @@
 """Dense and lexical search over the chunks of contents, joined by reciprocal-rank fusion.
 
-Not thread-safe but for the dense index it builds in the background.
+Not thread-safe but for the dense index it builds in the background. faiss is imported when there
+are vectors to search, so that lexical search does without it.
 """
 
 from __future__ import annotations
@@ -8,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.index.dense import DenseIndex
 from tandem.index.documents import Content
 from tandem.index.fusion import reciprocal_rank_fusion
 from tandem.index.lexical import LexicalIndex
+
+if TYPE_CHECKING:
+    from tandem.index.dense import DenseIndex
 
 Vectors = NDArray[np.float32]
 
@@ -46,7 +50,7 @@ class Searcher:
 
     def __init__(self, dimension: int) -> None:
         self._lexical = LexicalIndex()
-        self._dense = DenseIndex(dimension) if dimension else None
+        self._dense = _dense_index(dimension) if dimension else None
         self._chunk_at: dict[int, tuple[Content, int]] = {}
         self._first_of: dict[str, int] = {}
         self._next = 0
@@ -120,3 +124,9 @@ class Searcher:
             self._lexical.remove(first + chunk, content.indexed_chunk(chunk))
         if self._dense is not None:
             self._dense.remove(np.arange(first, first + len(content.spans)))
+
+
+def _dense_index(dimension: int) -> DenseIndex:
+    from tandem.index.dense import DenseIndex
+
+    return DenseIndex(dimension)
