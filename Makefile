@@ -25,7 +25,7 @@ SHELL_SCRIPTS := $(wildcard .ci/run $(foreach d,.ci deploy tools,$(d)/*.sh $(d)/
 # One thread of BLAS/OpenMP per process: more are many times slower on a busy machine.
 export OMP_NUM_THREADS := 1
 
-.PHONY: help setup proto deploy-tools dashboards lint format test test-texts run bench certs demo-models clean distclean lock
+.PHONY: help setup proto deploy-tools dashboards lint format test test-deploy test-texts up down logs run bench certs demo-models clean distclean lock
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -42,6 +42,11 @@ dashboards: setup ## write deploy/dashboards/ from tools/observability/
 
 test: setup proto deploy-tools ## every test that needs no Docker
 	$(BIN)/python -m pytest --ignore=tests/deploy -n 2 --dist loadfile $(PYTEST_ARGS)
+
+test-deploy: setup proto ## images, compose and chaos on a Docker engine, which is started if need be
+	.ci/docker/engine.sh
+	.ci/docker/images.sh
+	$(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)
 
 test-texts: setup proto ## 1,000 texts per preset and temperature equal the cloud's own (minutes)
 	$(BIN)/python -m pytest tests/pair --prompts 125 $(PYTEST_ARGS)
@@ -63,6 +68,15 @@ format: setup ## apply the formatter and the safe fixes
 
 run: setup proto ## start all services, ask the demo question, print the figures, stop
 	$(BIN)/tandem up --demo
+
+up: ## the whole suite in Docker: edge, cloud, the link between them, Prometheus, Grafana
+	docker compose -f deploy/docker-compose.yml up --build --detach --wait
+
+down: ## stop it; its volumes stay
+	docker compose -f deploy/docker-compose.yml --profile '*' down
+
+logs: ## follow what its services write
+	docker compose -f deploy/docker-compose.yml --profile '*' logs --follow
 
 bench: setup proto ## one experiment on a quiet machine: make bench BENCH=overhead BENCH_ARGS=--quick
 	$(BIN)/tandem bench $(or $(BENCH),overhead) $(BENCH_ARGS)

@@ -62,11 +62,12 @@ def install_dependencies(extras: Sequence[str]) -> None:
     for extra in sorted(set(extras) - BARE_EXTRAS):
         wanted += (one for one in optional[extra] if not one.startswith("tandem["))
     _run(sys.executable, "-m", "venv", "--without-pip", str(VENV))
-    # torch first and alone, so that the extra index is asked for nothing else.
+    # torch first and alone, so that the extra index is asked for nothing else; where it cannot be
+    # reached, pip warns and takes what its own index, or a local wheel folder, offers.
     index = environ.get("TORCH_INDEX", "")
     torch_index = ("--extra-index-url", index) if index else ()
     for requirement in (one for one in wanted if one.startswith("torch==")):
-        _pip("--no-deps", *torch_index, requirement)
+        _pip("--no-deps", "--retries", "1", *torch_index, requirement)
     if bare:
         _pip("--no-deps", *bare)
     _pip(*wanted)

@@ -1,0 +1,214 @@
+"""Faults while answers flow: what a caller sees, and how soon all is well again.
+
+What must hold, whatever breaks: text that came is the undisturbed answer's, nothing twice and
+nothing missing; an answer that cannot go on ends with a status within 3 s; within 5 s of the end of
+the cause answers flow again. The figures are printed as a table.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import requests
+
+from tests.deploy.composed import Composed
+from tests.deploy.conftest import Row
+from tests.deploy.traffic import BROKEN, Answer, Traffic, ask, completion
+
+pytestmark = pytest.mark.timeout(1800)  # the first test waits for images and suite
+
+PRESETS = ("coupled", "dssd", "tslt")
+"""Shared noise; rejection with the draw at the edge; rejection with the draw in the cloud."""
+RECOVERED_WITHIN_S = 5.0
+TOLD_WITHIN_S = 3.0
+GIVE_UP_S = 10.0
+"""The drafter's default for a cloud that stays lost."""
+
+Bodies = list[dict[str, Any]]
+
+
+@dataclass(slots=True)
+class Chaos:
+    """A running suite, the answers it gives when nothing breaks, and the table."""
+
+    suite: Composed
+    undisturbed: dict[str, Answer]
+    rows: list[Row]
+
+    @property
+    def endpoint(self) -> str:
+        return self.suite.address("edge-aggregator", 8000)
+
+    def during(
+        self, fault: Callable[[], float], bodies: Bodies
+    ) -> tuple[list[Answer], float, float]:
+        """The answers, and the times at which the fault began and at which its cause had ended."""
+        traffic = Traffic(self.endpoint, bodies)
+        traffic.wait_until_all_flow()
+        began_s = time.time()
+        over_s = fault()
+        return traffic.results(), began_s, over_s
+
+    def flows_again(self, since_s: float) -> float:
+        """Seconds from `since_s` to the first token of a new answer."""
+        while True:
+            answer = ask(
+                self.endpoint, completion("coupled", seed=0, max_tokens=4, lost_cloud="fail")
+            )
+            if answer.status == "ok":
+                return answer.arrivals_s[0] - since_s
+            assert time.time() - since_s < 60, answer
+
+    def note(self, fault: str, answers: Sequence[Answer], recovery_s: float) -> None:
+        ended = ", ".join(sorted({answer.status for answer in answers}))
+        resumes = sum(answer.figures.get("resumes", 0) for answer in answers)
+        silence_s = max(answer.longest_silence_s() for answer in answers)
+        row = (
+            fault,
+            str(len(answers)),
+            ended,
+            str(resumes),
+            f"{silence_s:.1f}",
+            f"{recovery_s:.1f}",
+        )
+        self.rows.append(row)
+
+    def assert_resumed(self, fault: str, answers: Sequence[Answer], over_s: float) -> None:
+        """All went on to the undisturbed text, soon after the cause had ended."""
+        waited = [after for answer in answers if (after := answer.first_after(over_s)) < 1e9]
+        recovery_s = max(waited, default=0.0)
+        self.note(fault, answers, recovery_s)
+        for preset, answer in zip(PRESETS, answers, strict=True):
+            assert answer.status == "ok"
+            assert answer.token_ids == self.undisturbed[preset].token_ids
+            assert answer.text == self.undisturbed[preset].text
+        assert waited, "all had ended before the cause did"
+        assert recovery_s <= RECOVERED_WITHIN_S
+
+
+def flowing(lost_cloud: str = "wait") -> Bodies:
+    return [completion(preset, seed, lost_cloud=lost_cloud) for seed, preset in enumerate(PRESETS)]
+
+
+@pytest.fixture(scope="module")
+def chaos(suite: Composed, tables: dict[str, list[Row]]) -> Chaos:
+    endpoint = suite.address("edge-aggregator", 8000)
+    answers = Traffic(endpoint, flowing()).results()
+    undisturbed = dict(zip(PRESETS, answers, strict=True))
+    for preset, answer in undisturbed.items():
+        assert answer.status == "ok"
+        assert answer.ended_s - answer.arrivals_s[0] > 2, (
+            f"{preset} is too soon done to be disturbed"
+        )
+    heads = ("fault", "answers", "ended", "resumes", "longest silence s", "flows after s")
+    rows = tables.setdefault("faults while answers flow", [heads])
+    return Chaos(suite, undisturbed, rows)
+
+
+def test_the_verifier_is_killed(chaos: Chaos) -> None:
+    answers, _, over_s = chaos.during(lambda: chaos.suite.kill("verifier"), flowing())
+    chaos.assert_resumed("kill -9 verifier", answers, over_s)
+
+
+def test_the_link_is_killed(chaos: Chaos) -> None:
+    answers, _, over_s = chaos.during(lambda: chaos.suite.kill("link"), flowing())
+    chaos.assert_resumed("kill -9 link", answers, over_s)
+
+
+def test_the_verifier_is_drained(chaos: Chaos) -> None:
+    answers, _, over_s = chaos.during(lambda: chaos.suite.restart("verifier"), flowing())
+    chaos.assert_resumed("verifier drained and restarted", answers, over_s)
+
+
+def test_the_verifier_stands_still_for_5_s(chaos: Chaos) -> None:
+    answers, _, over_s = chaos.during(lambda: chaos.suite.pause("verifier", 5.0), flowing())
+    chaos.assert_resumed("verifier paused 5 s", answers, over_s)
+
+
+def test_the_link_is_cut_for_3_s(chaos: Chaos) -> None:
+    answers, _, over_s = chaos.during(lambda: chaos.suite.cut(3.0), flowing())
+    chaos.assert_resumed("link cut 3 s", answers, over_s)
+
+
+def test_the_link_is_cut_for_30_s(chaos: Chaos) -> None:
+    """Each policy keeps its word: wait resumes, fail says so, edge goes on and marks its tokens."""
+    bodies = [
+        completion("coupled", seed=0, lost_cloud="wait"),
+        completion("coupled", seed=0, lost_cloud="fail"),
+        completion("coupled", seed=0, lost_cloud="edge"),
+    ]
+    answers, began_s, over_s = chaos.during(lambda: chaos.suite.cut(30.0), bodies)
+    waiting, failing, edge = answers
+    whole = chaos.undisturbed["coupled"].token_ids
+    chaos.note("link cut 30 s, policy wait", [waiting], waiting.first_after(over_s))
+    chaos.note("link cut 30 s, policy fail", [failing], chaos.flows_again(over_s))
+    chaos.note("link cut 30 s, policy edge", [edge], 0.0)
+    assert (waiting.status, waiting.token_ids) == ("ok", whole)
+    assert waiting.first_after(over_s) <= RECOVERED_WITHIN_S
+    assert failing.status == "unavailable"
+    assert failing.token_ids == whole[: len(failing.token_ids)]
+    assert failing.ended_s - began_s <= GIVE_UP_S + TOLD_WITHIN_S
+    verified = [
+        token for token, maker in zip(edge.token_ids, edge.makers, strict=True) if maker != "edge"
+    ]
+    assert edge.status == "ok"
+    assert len(edge.token_ids) == len(whole)
+    assert verified == whole[: len(verified)]
+    assert len(verified) < len(whole)
+
+
+@pytest.mark.parametrize("service", ["drafter", "edge-aggregator"])
+def test_a_service_of_the_edge_is_killed(chaos: Chaos, service: str) -> None:
+    """The request dies with who owned it; the caller is told at once, and what it has is right."""
+    answers, began_s, over_s = chaos.during(lambda: chaos.suite.kill(service), flowing())
+    recovery_s = chaos.flows_again(over_s)
+    chaos.note(f"kill -9 {service}", answers, recovery_s)
+    expected = "unavailable" if service == "drafter" else BROKEN
+    for preset, answer in zip(PRESETS, answers, strict=True):
+        assert answer.status == expected
+        assert answer.token_ids == chaos.undisturbed[preset].token_ids[: len(answer.token_ids)]
+        assert answer.ended_s - began_s <= TOLD_WITHIN_S
+    assert recovery_s <= RECOVERED_WITHIN_S
+
+
+@pytest.mark.parametrize("service", ["edge-retriever", "cloud-retriever"])
+def test_a_retriever_is_killed(chaos: Chaos, service: str) -> None:
+    """Answers do not notice, and what it had acknowledged is there again."""
+    document = f"The {service} keeps a walrus in the cellar."
+    ingest = ("python", "-c", f"open('/tmp/walrus.md', 'w').write({document!r})")
+    chaos.suite.run(service, *ingest)
+    chaos.suite.run(service, "tandem", "ingest", "--endpoint", "127.0.0.1:50053", "/tmp/walrus.md")
+    answers, _, over_s = chaos.during(lambda: chaos.suite.kill(service), flowing())
+    search = ("tandem", "search", "--endpoint", "127.0.0.1:50053", "walrus cellar")
+    assert document in chaos.suite.run(service, *search)
+    chaos.note(f"kill -9 {service}", answers, time.time() - over_s)
+    for preset, answer in zip(PRESETS, answers, strict=True):
+        assert (answer.status, answer.text) == ("ok", chaos.undisturbed[preset].text)
+        assert answer.figures["links_lost"] == 0
+
+
+def test_prometheus_is_stopped(chaos: Chaos) -> None:
+    """The suite goes on without who watches it."""
+
+    def stop() -> float:
+        chaos.suite.container("prometheus").stop(timeout=3)
+        return time.time()
+
+    answers, *_ = chaos.during(stop, flowing())
+    chaos.note("prometheus stopped", answers, 0.0)
+    for preset, answer in zip(PRESETS, answers, strict=True):
+        assert (answer.status, answer.text) == ("ok", chaos.undisturbed[preset].text)
+    chaos.suite.container("prometheus").start()
+    address = f"http://{chaos.suite.address('prometheus', 9090)}/-/ready"
+    deadline_s = time.monotonic() + 60
+    while time.monotonic() < deadline_s:
+        try:
+            if requests.get(address, timeout=2).status_code == 200:
+                return
+        except requests.RequestException:
+            time.sleep(0.1)
+    raise AssertionError("prometheus did not come back")

@@ -1,0 +1,141 @@
+"""The composed suite, running and undisturbed: what it answers, who can reach whom."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import requests
+
+from tests.deploy.composed import SERVICES, Composed
+from tests.deploy.traffic import ask, completion
+
+TANDEM = str(Path(sys.executable).with_name("tandem"))
+EDGE = ("edge-aggregator", "drafter", "edge-retriever")
+CLOUD = ("verifier", "cloud-retriever")
+pytestmark = pytest.mark.timeout(1800)  # the first test waits for images and suite
+
+REACH = """
+import socket, sys
+for place in sys.argv[1:]:
+    host, port = place.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), 2).close()
+        print("reached")
+    except OSError:
+        print("not")
+"""
+
+
+def test_every_service_is_healthy(suite: Composed) -> None:
+    assert {service: suite.health(service) for service in SERVICES} == dict.fromkeys(
+        SERVICES, "healthy"
+    )
+
+
+@pytest.mark.parametrize("preset", ["coupled", "dssd", "stream"])
+def test_an_answer_is_the_embedded_suites_own(suite: Composed, preset: str) -> None:
+    """Through HTTP, edge, link and cloud; the embedded suite is one process of this machine."""
+    body = completion(preset, seed=5, max_tokens=60)
+    del body["tandem"]["draft_length"]
+    answer = ask(suite.address("edge-aggregator", 8000), body)
+    assert (answer.status, len(answer.token_ids)) == ("ok", answer.figures["tokens"])
+    command = [
+        TANDEM,
+        "generate",
+        "--json",
+        "--preset",
+        preset,
+        "--seed",
+        "5",
+        "--max-tokens",
+        "60",
+    ]
+    embedded = subprocess.run(
+        [*command, "--prompt", body["prompt"]], capture_output=True, text=True, check=True
+    )
+    local = json.loads(embedded.stdout)
+    assert (answer.text, answer.token_ids) == (local["text"], local["token_ids"])
+
+
+def test_the_link_is_the_only_way(suite: Composed) -> None:
+    """Neither by name nor by address does anybody reach the other side, but through the link."""
+    for near, far in ((EDGE, CLOUD), (CLOUD, EDGE)):
+        for service in near:
+            places = []
+            for other in far:
+                (network,) = suite.container(other).attrs["NetworkSettings"]["Networks"].values()
+                places += [f"{other}:50060", f"{network['IPAddress']}:50060"]
+            wrote = suite.run(service, "python", "-c", REACH, *places)
+            assert wrote.split() == ["not"] * len(places), (service, places)
+    assert suite.run("drafter", "python", "-c", REACH, "cloud:50051").split() == ["reached"]
+
+
+def test_what_is_published_is_on_loopback(suite: Composed) -> None:
+    published = {
+        (service, port, place["HostIp"])
+        for service in (*SERVICES, "prometheus")
+        for port, places in suite.container(service).ports.items()
+        for place in places or ()
+    }
+    assert published == {
+        ("edge-aggregator", "8000/tcp", "127.0.0.1"),
+        ("prometheus", "9090/tcp", "127.0.0.1"),
+    }
+
+
+def test_the_containers_can_change_nothing(suite: Composed) -> None:
+    for service in SERVICES:
+        host = suite.container(service).attrs["HostConfig"]
+        assert host["ReadonlyRootfs"]
+        assert host["CapDrop"] == ["ALL"]
+        assert host["SecurityOpt"] == ["no-new-privileges:true"]
+        assert host["Memory"] > 0
+        assert host["NanoCpus"] > 0
+
+
+def test_a_side_holds_its_own_private_key_only(suite: Composed) -> None:
+    code = "import os, ssl; print(sorted(os.listdir('/access')))"
+    assert suite.run("drafter", "python", "-c", code) == suite.run("verifier", "python", "-c", code)
+    read = "print(open('/access/tls.key').read())"
+    edge, cloud = (
+        suite.run("drafter", "python", "-c", read),
+        suite.run("verifier", "python", "-c", read),
+    )
+    assert edge != cloud
+    assert "PRIVATE KEY" in edge
+
+
+def test_a_caller_without_certificate_is_refused(suite: Composed) -> None:
+    code = (
+        "import asyncio, grpc\n"
+        "from tandem.rpc.aggregator_client import AggregatorClient\n"
+        "from tandem.rpc.status import Rejected\n"
+        "async def main():\n"
+        "    async with AggregatorClient('127.0.0.1:50050') as client:\n"
+        "        try:\n"
+        "            await client.describe()\n"
+        "        except Rejected as refused:\n"
+        "            print(refused.code.name)\n"
+        "asyncio.run(main())\n"
+    )
+    assert suite.run("edge-aggregator", "python", "-c", code).strip() == "UNAVAILABLE"
+
+
+def test_prometheus_sees_every_service_and_loads_the_rules(suite: Composed) -> None:
+    address = f"http://{suite.address('prometheus', 9090)}/api/v1"
+    wanted = {"verifier", "drafter", "edge-aggregator", "edge-retriever", "cloud-retriever"}
+    deadline_s = time.monotonic() + 30
+    up: set[str] = set()
+    while not wanted <= up and time.monotonic() < deadline_s:
+        found = requests.get(f"{address}/query", {"query": "up == 1"}, timeout=10).json()
+        up = {one["metric"].get("service", "") for one in found["data"]["result"]}
+        time.sleep(0.2)
+    assert wanted <= up
+    groups = requests.get(f"{address}/rules", timeout=10).json()["data"]["groups"]
+    assert any(rule["type"] == "alerting" for group in groups for rule in group["rules"])
+    assert all(rule["health"] != "err" for group in groups for rule in group["rules"])
