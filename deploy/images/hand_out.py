@@ -23,9 +23,19 @@ def main(flags: list[str]) -> int:
     command = [sys.executable, "-m", "tandem.cli", "certs", "--out", str(AUTHORITY), *flags]
     if (status := subprocess.run(command, check=False).returncode) != 0:
         return status
+    if not (AUTHORITY / "http-key").exists():
+        make_http_key()
     for side in ("edge", "cloud"):
         hand_out(side, ACCESS / side)
+    for name in ("http-key", "http-keys"):
+        put(AUTHORITY / name, ACCESS / "edge" / name)
     return 0
+
+
+def make_http_key() -> None:
+    """For HTTP callers, should they be asked for one."""
+    where = ("--file", str(AUTHORITY / "http-keys"), "--out", str(AUTHORITY / "http-key"))
+    subprocess.run([sys.executable, "-m", "tandem.cli", "keys", "http", *where], check=True)
 
 
 def hand_out(side: str, folder: Path) -> None:
@@ -38,9 +48,14 @@ def hand_out(side: str, folder: Path) -> None:
         f"{side}.crt": "tls.crt",
     }
     for source, name in names.items():
-        unfinished = folder / f".{name}.new"
-        shutil.copy(AUTHORITY / source, unfinished)  # with its mode
-        os.replace(unfinished, folder / name)
+        put(AUTHORITY / source, folder / name)
+
+
+def put(source: Path, place: Path) -> None:
+    """`source` at `place`, with its mode."""
+    unfinished = place.with_name(f".{place.name}.new")
+    shutil.copy(source, unfinished)
+    os.replace(unfinished, place)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,13 @@ Address = tuple[str, int]
 @click.command()
 @click.option("--listen", type=ADDRESS, required=True, help="Where to accept; port 0: a free one.")
 @click.option("--target", type=ADDRESS, required=True, help="Where to forward to.")
+@click.option(
+    "--also",
+    type=(ADDRESS, ADDRESS),
+    multiple=True,
+    metavar="LISTEN TARGET",
+    help="Forward a second port over the same link; repeatable.",
+)
 @link_options
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the jitter.")
 @click.option(
@@ -26,6 +33,7 @@ Address = tuple[str, int]
 def link(
     listen: Address,
     target: Address,
+    also: tuple[tuple[Address, Address], ...],
     rtt_ms: float,
     jitter_ms: float,
     mbps: float | None,
@@ -59,5 +67,6 @@ def link(
         mbps=mbps,
         control_port=control,
         seed=seed,
+        further=also,
         on_ready=ready,
     )

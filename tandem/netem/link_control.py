@@ -17,7 +17,7 @@ import contextlib
 import importlib.util
 import json
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any, Self
 
@@ -40,6 +40,7 @@ def serve_link(
     mbps: float | None = None,
     control_port: int | None = None,
     seed: int = 0,
+    further: Sequence[tuple[Address, Address]] = (),
     on_ready: Callable[[Address, Address | None], None] | None = None,
 ) -> None:
     """`run_link` on a fresh event loop (uvloop where installed) until SIGINT or SIGTERM."""
@@ -59,6 +60,7 @@ def serve_link(
                 mbps=mbps,
                 control_port=control_port,
                 seed=seed,
+                further=further,
                 on_ready=on_ready,
             )
         )
@@ -80,18 +82,20 @@ async def run_link(
     mbps: float | None = None,
     control_port: int | None = None,
     seed: int = 0,
+    further: Sequence[tuple[Address, Address]] = (),
     on_ready: Callable[[Address, Address | None], None] | None = None,
 ) -> None:
     """Emulate a symmetric link between `listen` and `target` until cancelled.
 
     `rtt_s` is split evenly; `mbps` (None: no limit) and `jitter_s` hold for each direction.
-    `control_port` opens the control socket on localhost (0: any free port). `on_ready` is given
-    the address listened on and that of the control socket. Raises OSError naming an address that
-    cannot be listened on, and InvalidArgument naming a bad setting.
+    `further` are more pairs of listen and target, over the same link. `control_port` opens the
+    control socket on localhost (0: any free port). `on_ready` is given the address listened on and
+    that of the control socket. Raises OSError naming an address that cannot be listened on, and
+    InvalidArgument naming a bad setting.
     """
     settings = settings_from(rtt_s, mbps, jitter_s)
     async with contextlib.AsyncExitStack() as stack:
-        emulator = TcpLinkEmulator(listen, target, settings, settings, seed=seed)
+        emulator = TcpLinkEmulator(listen, target, settings, settings, further=further, seed=seed)
         await stack.enter_async_context(emulator)
         control_address = None
         if control_port is not None:

@@ -14,7 +14,9 @@ throughput is at most that many bytes per propagation delay.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 from tandem.netem.delay_line import DelayLine, Endpoint
@@ -50,15 +52,16 @@ class TcpLinkEmulator:
         up: LinkSettings,
         down: LinkSettings,
         *,
+        further: Sequence[tuple[Address, Address]] = (),
         seed: int = 0,
     ) -> None:
-        """`listen` with port 0 takes a free port; see `address`."""
-        self._listen = listen
-        self._target = target
+        """`listen` with port 0 takes a free port; see `address`. `further` are more pairs of where
+        to listen and where to forward to, over the same link."""
+        self._ways = ((listen, target), *further)
         self._links = LinkPair.of(up, down, seed)
         self._up = DelayLine(self._links.up)
         self._down = DelayLine(self._links.down)
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._passable = asyncio.Event()
         self._passable.set()
         self._open: set[Endpoint] = set()
@@ -67,29 +70,28 @@ class TcpLinkEmulator:
 
     async def start(self) -> None:
         """Begin to listen. Raises OSError naming the address if that is not possible."""
-        loop = asyncio.get_running_loop()
-        host, port = self._listen
         try:
-            self._server = await loop.create_server(
-                lambda: Endpoint(self._up, self._accepted, self._open.discard), host, port
-            )
-        except OSError as error:
-            why = f"cannot listen on {host}:{port}: {error.strerror or error}"
-            raise OSError(error.errno, why) from error
+            for listen, target in self._ways:
+                self._servers.append(await self._listen(listen, target))
+        except OSError:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Stop listening and reset what is open. Idempotent."""
-        if self._server is None:
+        servers, self._servers = self._servers, []
+        if not servers:
             return
-        server, self._server = self._server, None
-        server.close()
+        for server in servers:
+            server.close()
         for opening in self._openings:
             opening.cancel()
         await asyncio.gather(*self._openings, return_exceptions=True)
         self.drop()
         self._up.close()
         self._down.close()
-        await server.wait_closed()
+        for server in servers:
+            await server.wait_closed()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -101,10 +103,15 @@ class TcpLinkEmulator:
     @property
     def address(self) -> Address:
         """Host and port that are really listened on. Only while started."""
-        if self._server is None:
+        return self.addresses[0]
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """The same, and those of `further`."""
+        if not self._servers:
             raise RuntimeError("the emulator is not started")
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return host, port
+        names = (server.sockets[0].getsockname()[:2] for server in self._servers)
+        return tuple((host, port) for host, port in names)
 
     @property
     def settings(self) -> tuple[LinkSettings, LinkSettings]:
@@ -155,21 +162,33 @@ class TcpLinkEmulator:
             cut=not self._passable.is_set(),
         )
 
-    def _accepted(self, near: Endpoint) -> None:
+    async def _listen(self, listen: Address, target: Address) -> asyncio.Server:
+        host, port = listen
+        try:
+            return await asyncio.get_running_loop().create_server(
+                lambda: Endpoint(self._up, partial(self._accepted, target), self._open.discard),
+                host,
+                port,
+            )
+        except OSError as error:
+            why = f"cannot listen on {host}:{port}: {error.strerror or error}"
+            raise OSError(error.errno, why) from error
+
+    def _accepted(self, target: Address, near: Endpoint) -> None:
         self._connections += 1
         self._open.add(near)
-        opening = asyncio.get_running_loop().create_task(self._reach_target(near))
+        opening = asyncio.get_running_loop().create_task(self._reach(target, near))
         self._openings.add(opening)
         opening.add_done_callback(self._openings.discard)
 
-    async def _reach_target(self, near: Endpoint) -> None:
-        """Join an accepted connection to the target, once the link is not cut."""
+    async def _reach(self, target: Address, near: Endpoint) -> None:
+        """Join an accepted connection to `target`, once the link is not cut."""
         await self._passable.wait()
         if near.transport.is_closing():
             return
         try:
             _, far = await asyncio.get_running_loop().create_connection(
-                lambda: Endpoint(self._down, self._open.add, self._open.discard), *self._target
+                lambda: Endpoint(self._down, self._open.add, self._open.discard), *target
             )
         except OSError:
             near.reset()

@@ -31,6 +31,7 @@ SERVICES = (
     "verifier",
     "edge-retriever",
     "cloud-retriever",
+    "cloud-aggregator",
 )
 """Those that a request or a search goes through."""
 

@@ -16,7 +16,7 @@ from tests.deploy.traffic import ask, completion
 
 TANDEM = str(Path(sys.executable).with_name("tandem"))
 EDGE = ("edge-aggregator", "drafter", "edge-retriever")
-CLOUD = ("verifier", "cloud-retriever")
+CLOUD = ("verifier", "cloud-retriever", "cloud-aggregator")
 pytestmark = pytest.mark.timeout(1800)  # the first test waits for images and suite
 
 REACH = """
@@ -128,7 +128,7 @@ def test_a_caller_without_certificate_is_refused(suite: Composed) -> None:
 
 def test_prometheus_sees_every_service_and_loads_the_rules(suite: Composed) -> None:
     address = f"http://{suite.address('prometheus', 9090)}/api/v1"
-    wanted = {"verifier", "drafter", "edge-aggregator", "edge-retriever", "cloud-retriever"}
+    wanted = {*EDGE, *CLOUD}
     deadline_s = time.monotonic() + 30
     up: set[str] = set()
     while not wanted <= up and time.monotonic() < deadline_s:

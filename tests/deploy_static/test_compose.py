@@ -74,7 +74,9 @@ def settings(name: str, monkeypatch: pytest.MonkeyPatch) -> ServiceSettings:
 def test_a_service_knows_its_settings(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read = settings(name, monkeypatch)
     assert read.host == "0.0.0.0"
-    assert not read.insecure
+    assert read.tls_certificate and read.tls_key and read.tls_ca
+    assert read.keys_file and read.call_key_file
+    assert read.insecure == (name == "edge-aggregator")  # for its HTTP callers on loopback
     assert read.health_port == 50060
     assert read.metrics_port == 9100
     grace = SERVICES[name]["stop_grace_period"]
@@ -88,16 +90,23 @@ def test_a_misspelt_setting_stops_the_start(name: str, monkeypatch: pytest.Monke
         settings(name, monkeypatch)
 
 
-def test_addresses_lead_to_services(monkeypatch: pytest.MonkeyPatch) -> None:
+CALLED = {
+    "TANDEM_VERIFIER": "verifier",
+    "TANDEM_DRAFTER": "drafter",
+    "TANDEM_RETRIEVER": "retriever",
+    "TANDEM_CLOUD": "aggregator",
+    "TANDEM_DECODER": "verifier",
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_addresses_lead_to_services(name: str) -> None:
     """Each on a network that the caller is on too, at the port that the service listens on."""
-    for name in OURS:
-        for variable in ("TANDEM_VERIFIER", "TANDEM_DRAFTER"):
-            if variable not in SERVICES[name]["environment"]:
-                continue
+    for variable, program in CALLED.items():
+        if variable in SERVICES[name]["environment"]:
             host, port = SERVICES[name]["environment"][variable].split(":")
             shared = set(SERVICES[name]["networks"]) & networks_of(host)
             assert shared, f"{name} cannot reach {host}"
-            program = "verifier" if host == "cloud" else host
             assert image_environment(program)["TANDEM_PORT"] == port
 
 
@@ -128,9 +137,12 @@ def test_the_link_is_started_with_flags_that_it_has() -> None:
     parsed = link.make_context("link", list(flags)).params
     assert parsed["listen"] == ("0.0.0.0", 50051)
     assert f"{parsed['control']})" in str(SERVICES["link"]["healthcheck"]["test"])
-    host, port = parsed["target"]
-    assert "cloud" in networks_of(host)
-    assert str(port) == image_environment("verifier")["TANDEM_PORT"]
+    for (_, heard), (host, port), program in (
+        (parsed["listen"], parsed["target"], "verifier"),
+        (*parsed["also"][0], "aggregator"),
+    ):
+        assert "cloud" in networks_of(host)
+        assert str(port) == str(heard) == image_environment(program)["TANDEM_PORT"]
 
 
 def test_only_three_ports_are_published_on_loopback() -> None:
@@ -194,7 +206,7 @@ def test_the_env_file_sets_what_compose_reads() -> None:
     """And says the defaults that hold without it."""
     defaults = dict(_VARIABLE.findall(COMPOSE.read_text()))
     for name, value in re.findall(r"^#? ?([A-Z_]+)=(.*)$", env_file(), re.MULTILINE):
-        passed_on = name == "TANDEM_TARGET_TOKENIZER"
+        passed_on = name.startswith("TANDEM_")
         assert name == "COMPOSE_PROFILES" or passed_on or defaults[name] == value, name
 
 

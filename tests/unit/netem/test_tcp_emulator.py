@@ -1,6 +1,7 @@
 """The TCP emulator's timing on loopback: delay, jitter, bandwidth, changed settings."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
@@ -12,6 +13,7 @@ from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tests.unit.netem.conftest import Run
 from tests.unit.netem.emulated_links import (
     INSTANT,
+    LOCALHOST,
     MEGABYTE,
     echo,
     echo_client,
@@ -190,6 +192,35 @@ def test_connections_share_the_bandwidth(run: Run) -> None:
             start = time.monotonic()
             await asyncio.gather(*(exchange(emulator) for _ in range(3)))
             assert time.monotonic() - start >= 0.18
+
+    run(test())
+
+
+def test_two_ports_lead_over_one_link(run: Run) -> None:
+    """Each to its own target, in a bandwidth that both share."""
+
+    async def upper(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while chunk := await reader.read(1 << 16):
+            writer.write(chunk.upper())
+
+    async def ask(address: tuple[str, int], size: int) -> bytes:
+        reader, writer = await asyncio.open_connection(*address)
+        with contextlib.closing(writer):
+            writer.write(b"a" * size)
+            return (await reader.readexactly(size))[-1:]
+
+    async def test() -> None:
+        narrow = LinkSettings(bytes_per_s=1e6)
+        async with serving(echo) as one, serving(upper) as other:
+            further = (((LOCALHOST, 0), other),)
+            async with TcpLinkEmulator(
+                (LOCALHOST, 0), one, narrow, narrow, further=further
+            ) as emulator:
+                start = time.monotonic()
+                answers = await asyncio.gather(*(ask(at, 60_000) for at in emulator.addresses))
+                assert answers == [b"a", b"A"]
+                assert time.monotonic() - start >= 0.12
+                assert emulator.stats().up_bytes == 120_000
 
     run(test())
 
