@@ -119,6 +119,12 @@ class Composed:
         assert code == 0, f"{command} in {service}: exit code {code}: {text[-3000:]}"
         return text
 
+    def ingest(self, service: str, folder: Path) -> None:
+        """Documents of a folder of this machine, as the README does it."""
+        mounted = ("run", "--rm", "--no-deps", "-T", "-v", f"{folder}:/documents:ro")
+        called = ("ingest", "--endpoint", f"{service}:50053", "/documents")
+        self.compose(*mounted, "--entrypoint", "tandem", service, *called)
+
     def wait_until_listening(self, service: str, since_s: float, timeout_s: float = 120.0) -> float:
         """When, by `time.time()`, it said that it listens, after `since_s`."""
         deadline_s = time.monotonic() + timeout_s

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -176,12 +177,12 @@ def test_a_service_of_the_edge_is_killed(chaos: Chaos, service: str) -> None:
 
 
 @pytest.mark.parametrize("service", ["edge-retriever", "cloud-retriever"])
-def test_a_retriever_is_killed(chaos: Chaos, service: str) -> None:
+def test_a_retriever_is_killed(chaos: Chaos, service: str, tmp_path: Path) -> None:
     """Answers do not notice, and what it had acknowledged is there again."""
     document = f"The {service} keeps a walrus in the cellar."
-    ingest = ("python", "-c", f"open('/tmp/walrus.md', 'w').write({document!r})")
-    chaos.suite.run(service, *ingest)
-    chaos.suite.run(service, "tandem", "ingest", "--endpoint", "127.0.0.1:50053", "/tmp/walrus.md")
+    tmp_path.chmod(0o755)
+    (tmp_path / "walrus.md").write_text(document)
+    chaos.suite.ingest(service, tmp_path)
     answers, _, over_s = chaos.during(lambda: chaos.suite.kill(service), flowing())
     search = ("tandem", "search", "--endpoint", "127.0.0.1:50053", "walrus cellar")
     assert document in chaos.suite.run(service, *search)
