@@ -2,7 +2,7 @@
 
     python hand_out.py --edge HOST… --cloud HOST…     (the flags of `tandem certs`)
 
-Invariant: the authority's key stays in /access/authority; a side gets its own certificate and key,
+Invariant: the authority's key stays in /handed-out/authority; a side gets its own certificate and key,
 and of the other nothing but what it is checked by. Files are replaced whole, the private key before
 its certificate, so a service that looks in between keeps what it has.
 """
@@ -15,8 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ACCESS = Path("/access")
-AUTHORITY = ACCESS / "authority"
+OUT = Path("/handed-out")
+AUTHORITY = OUT / "authority"
 
 
 def main(flags: list[str]) -> int:
@@ -26,9 +26,9 @@ def main(flags: list[str]) -> int:
     if not (AUTHORITY / "http-key").exists():
         make_http_key()
     for side in ("edge", "cloud"):
-        hand_out(side, ACCESS / side)
+        hand_out(side, OUT / side)
     for name in ("http-key", "http-keys"):
-        put(AUTHORITY / name, ACCESS / "edge" / name)
+        put(AUTHORITY / name, OUT / "edge" / name)
     return 0
 
 

@@ -79,18 +79,23 @@ def test_nothing_of_the_build_is_left(composed: Composed, image: str) -> None:
 
 @pytest.mark.parametrize("image", LIMITS)
 @pytest.mark.parametrize(
-    ("variable", "value"),
-    [("TANDEM_DRIAN_S", "3"), ("TANDEM_DRAIN_S", "soon"), ("TANDEM_TLS_CA", "/nowhere")],
+    ("environment", "named"),
+    [
+        ({"TANDEM_DRIAN_S": "3"}, "TANDEM_DRIAN_S: is not a setting"),
+        ({"TANDEM_DRAIN_S": "soon"}, "TANDEM_DRAIN_S: must be"),
+        ({"TANDEM_HOST": "127.0.0.1"}, "TANDEM_TLS_CERTIFICATE: must be set"),
+    ],
 )
 def test_a_wrong_setting_stops_the_start(
-    composed: Composed, image: str, variable: str, value: str
+    composed: Composed, image: str, environment: dict[str, str], named: str
 ) -> None:
+    """In one line that names it; and nothing serves in the open without being told to."""
     with pytest.raises(ContainerError) as failed:
         composed.docker.containers.run(
-            image, environment={variable: value}, remove=True, network_mode="none"
+            image, environment=environment, remove=True, network_mode="none"
         )
     assert failed.value.exit_status == 2
     said: Any = failed.value.stderr
     wrote = bytes(said).decode()
-    assert variable in wrote
+    assert named in wrote
     assert len(wrote.splitlines()) == 1
