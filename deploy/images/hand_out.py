@@ -2,9 +2,9 @@
 
     python hand_out.py --edge HOST… --cloud HOST…     (the flags of `tandem certs`)
 
-Invariant: the authority's key stays in /handed-out/authority; a side gets its own certificate and key,
-and of the other nothing but what it is checked by. Files are replaced whole, the private key before
-its certificate, so a service that looks in between keeps what it has.
+Invariant: the authority's key stays in /handed-out/authority; a side gets its own certificate and
+key, and of the other nothing but what it is checked by. Files are replaced whole, the private key
+before its certificate, so a service that looks in between keeps what it has.
 """
 
 from __future__ import annotations
