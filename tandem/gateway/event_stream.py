@@ -6,7 +6,9 @@ the caller leaves, the answer is cancelled. Must not import grpc or torch.
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Any
@@ -22,6 +24,10 @@ from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
 
+KEEP_ALIVE_S = 15.0
+"""After so long without an event a comment is sent, which clients skip: proxies take a silent
+connection for dead, and a caller who vanished is noticed by writing to it."""
+
 
 class EventStream(Response):
     """`first` is what was heard of the answer before the stream was begun."""
@@ -35,29 +41,43 @@ class EventStream(Response):
         self._writer = writer
         self._first = first
         self._rest = rest
+        self._sent_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with suppress(CallerLeft):
-            await unless_gone(receive, self._answer(send))
+        async with aclosing(self._rest):
+            with suppress(CallerLeft):
+                await unless_gone(receive, self._answer(send))
 
     async def _answer(self, send: Send) -> None:
-        async with aclosing(self._rest) as rest:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            try:
-                await _event(send, self._writer.chunk(self._first))
-                async for piece in rest:
-                    await _event(send, self._writer.chunk(piece))
-                if self._writer.include_usage:
-                    await _event(send, self._writer.usage_chunk())
-            except Exception as error:
-                refused = api_error(error)
-                log.warning("answer broken off", status=refused.status, reason=str(refused))
-                await _event(send, {"error": refused.body})
-            body = b"data: [DONE]\n\n"
-            await send({"type": "http.response.body", "body": body, "more_body": False})
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        keeping = asyncio.create_task(self._keep_alive(send))
+        try:
+            await self._events(send)
+        except Exception as error:
+            refused = api_error(error)
+            log.warning("answer broken off", status=refused.status, reason=str(refused))
+            await self._event(send, {"error": refused.body})
+        finally:
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+        body = b"data: [DONE]\n\n"
+        await send({"type": "http.response.body", "body": body, "more_body": False})
 
+    async def _events(self, send: Send) -> None:
+        await self._event(send, self._writer.chunk(self._first))
+        async for piece in self._rest:
+            await self._event(send, self._writer.chunk(piece))
+        if self._writer.include_usage:
+            await self._event(send, self._writer.usage_chunk())
 
-async def _event(send: Send, content: dict[str, Any] | None) -> None:
-    if content is not None:
-        body = b"data: " + json.dumps(content).encode() + b"\n\n"
-        await send({"type": "http.response.body", "body": body, "more_body": True})
+    async def _event(self, send: Send, content: dict[str, Any] | None) -> None:
+        if content is not None:
+            self._sent_s = time.monotonic()
+            body = b"data: " + json.dumps(content).encode() + b"\n\n"
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def _keep_alive(self, send: Send) -> None:
+        while True:
+            await asyncio.sleep(KEEP_ALIVE_S)
+            if time.monotonic() - self._sent_s >= KEEP_ALIVE_S:
+                await send({"type": "http.response.body", "body": b": \n\n", "more_body": True})

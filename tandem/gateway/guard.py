@@ -57,7 +57,8 @@ class Guard:
                     await api_error(error).response()(scope, receive, answer.send)
             status = CALLER_LEFT if answer.status is None else answer.status
             self._series.answered(_route(scope), status)
-            log.info(
+            tell = log.debug if scope["path"] in OPEN_PATHS else log.info  # probes come for ever
+            tell(
                 "http request",
                 route=_route(scope),
                 status=status,

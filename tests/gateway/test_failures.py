@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import grpc
 import httpx2
@@ -90,6 +91,41 @@ async def test_a_stream_that_breaks_ends_with_an_error_event() -> None:
             await anext(stream)
         bare = await http.post("/v1/chat/completions", json=chat_body(stream=True))
         assert bare.text.endswith("data: [DONE]\n\n")
+
+
+@dataclass
+class Pausing(Breaking):
+    """Goes on once `resumed` is set."""
+
+    resumed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def stream(
+        self, request: GenerationRequest, timeout_s: float
+    ) -> AsyncGenerator[Generated]:
+        yield Generated(text="so far")
+        await self.resumed.wait()
+        raise self.error
+
+
+async def test_a_silent_stream_is_kept_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes meanwhile is a comment, which clients skip."""
+    monkeypatch.setattr("tandem.gateway.event_stream.KEEP_ALIVE_S", 0.01)
+    suite = Pausing(Rejected(grpc.StatusCode.UNAVAILABLE, "the cloud is lost"))
+    app = make_app(suite, Metrics(new_registry(), "device"), GatewaySettings())
+    async with (
+        HttpServer(app, "127.0.0.1", 0) as server,
+        AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        bare = client.with_streaming_response.chat.completions.create(**asking(), stream=True)
+        async with bare as answer:
+            async for line in answer.iter_lines():
+                if line.startswith(":"):
+                    break
+        stream = await client.chat.completions.create(**asking(), stream=True)
+        assert (await anext(stream)).choices[0].delta.content == "so far"
+        suite.resumed.set()
+        with pytest.raises(openai.APIError, match="the cloud is lost"):
+            await anext(stream)
 
 
 async def test_a_choice_that_fails_ends_the_others() -> None:
