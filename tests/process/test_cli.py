@@ -275,7 +275,7 @@ def taken() -> Iterator[str]:
 def test_a_port_in_use(taken: str) -> None:
     for arguments in (
         ("up", "--port", taken),
-        ("serve", "aggregator", "--port", taken),
+        ("serve", "aggregator", "--insecure", "--port", taken),
         ("link", "--listen", f"127.0.0.1:{taken}", "--target", "127.0.0.1:1"),
     ):
         ended = tandem(*arguments)
@@ -288,7 +288,7 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
     for arguments in (
         ("up", "--draft", str(tmp_path)),
         ("generate", "--prompt", "x", "--target", str(tmp_path)),
-        ("serve", "verifier", "--port", "0", "--model", str(tmp_path)),
+        ("serve", "verifier", "--insecure", "--port", "0", "--model", str(tmp_path)),
     ):
         ended = tandem(*arguments)
         assert ended.returncode == 1, arguments
