@@ -74,6 +74,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     """Serves one draft engine against one verifier."""
 
     full_name = pb.DESCRIPTOR.services_by_name["DrafterService"].full_name
+    also_serves = (DecodingServicer.full_name,)
 
     def __init__(
         self,

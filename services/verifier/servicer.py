@@ -48,6 +48,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
     """Serves one engine."""
 
     full_name = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
+    also_serves = (DecodingServicer.full_name,)
 
     def __init__(
         self,

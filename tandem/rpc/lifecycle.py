@@ -57,6 +57,11 @@ class Service(Protocol):
         """Free what the handlers used; called after the last of them ended."""
 
 
+def served_names(service: Service) -> tuple[str, ...]:
+    """The service's own name, and those in its attribute `also_serves` if it has one."""
+    return (service.full_name, *getattr(service, "also_serves", ()))
+
+
 class RunningService:
     """A started server; `port` is the one it listens on."""
 
@@ -71,13 +76,14 @@ class RunningService:
     ) -> None:
         """`health_port` serves health alone, plain and open; 0 takes a free one, None has none."""
         self.service = service
+        self._names = served_names(service)
         self._health = health.aio.HealthServicer()
         options = server_options(max_message_bytes)
         self._server = grpc.aio.server(interceptors=access.interceptors(), options=options)
         service.register(self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         if access.reflection:
-            names = (service.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+            names = (*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME)
             reflection.enable_server_reflection(names, self._server)
         self.port = _listen(self._server, f"{host}:{port}", access.identity)
         self.target = f"{host}:{self.port}"
@@ -111,7 +117,7 @@ class RunningService:
         log.info("stopped", service=self.service.full_name)
 
     async def _set_health(self, status: int) -> None:
-        for name in ("", self.service.full_name):
+        for name in ("", *self._names):
             await self._health.set(name, status)
 
 

@@ -31,6 +31,7 @@ from tandem.protocol.decoding_messages import (
     Document,
 )
 from tandem.protocol.messages import GoingAway, Pong
+from tandem.rpc.decoding_service import DecodingServicer
 from tests.rpc.decoding_peer import (
     CONTEXT,
     DOCUMENTS,
@@ -47,6 +48,7 @@ from tests.rpc.decoding_peer import (
     prefix_of,
     scripted,
 )
+from tests.rpc.health import health_of
 
 SPARSE = LocalLaw(truncation=Truncation(top_k=8))
 DEMO_TARGET = Path(__file__).resolve().parents[2] / "models" / "demo-target"
@@ -251,11 +253,13 @@ async def test_pings_are_answered_while_the_engine_is_busy() -> None:
 async def test_a_drain_says_going_away_and_refuses_new_sessions(place: Place) -> None:
     async with decoder(place) as one, aggregator_peer(one.running) as peer:
         await peer.open(opening())
+        assert await health_of(one.running.target, DecodingServicer.full_name) == "SERVING"
         draining = asyncio.create_task(one.running.drain(30.0))
         assert (await peer.answer(GoingAway)).grace_s == 30.0
         async with aggregator_peer(one.running) as late:
             await late.send(opening())
             assert await late.ending() == ("UNAVAILABLE", "the decoder is stopping")
+        assert await health_of(one.running.target, DecodingServicer.full_name) == "NOT_SERVING"
         assert await peer.cancel() == ("OK", "")
         await draining
         assert one.engine.kv_bytes_in_use == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Sequence
 
@@ -17,8 +18,11 @@ from tandem.engine.document_group import DocumentGroup, group_kv_tokens
 from tandem.engine.document_jobs import DecodeJob, PrefillJob, side_law
 from tandem.engine.jobs import EngineThread
 from tandem.engine.scripted import ScriptedEngine, scripted_law
+from tandem.engine.session_jobs import VerifyJob
 from tandem.protocol.decoder import DecodeWork, LocalDraft
 from tandem.protocol.document_shares import Shares
+from tandem.protocol.rules import SharedNoiseRule
+from tandem.protocol.verify_work import VerifyWork
 from tests.unit.engine.document_checks import DOCUMENTS, PROMPT, ROOM, engine_thread
 from tests.unit.engine.reference_models import pair
 
@@ -135,6 +139,29 @@ async def test_two_requests_share_a_pass_and_their_documents() -> None:
         await waiting
     assert first == second
     assert engine.batches == [6, 6]
+
+
+async def test_a_group_shares_a_pass_with_whatever_else_there_is() -> None:
+    engine = Batched()
+    group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
+    alone = engine.open(ROOM)
+    work = VerifyWork(0, (1, 2, 3), 2, 1)
+    rule = SharedNoiseRule(1)
+    async with engine_thread(engine) as thread:
+        both_are_there = threading.Event()
+        waiting = thread.call(lambda: both_are_there.wait(60))
+        verifying = thread.submit(VerifyJob(alone, work, Sampling(), rule))
+        drafting = asyncio.create_task(decoded(thread, group, DecodeWork(0, PROMPT, 3, 2, SHARES)))
+        await asyncio.sleep(0)
+        both_are_there.set()
+        await waiting
+        judged, drafts = await verifying.future, await drafting
+    assert engine.batches == [4, 3]
+    assert judged.cost.batch_size == 2
+    laws = [np.asarray(LAW((1, 2, 3)[:count])).astype(np.float32) for count in (2, 3)]
+    positions = work.positions
+    assert judged.value == [rule.prepare(law, at) for law, at in zip(laws, positions, strict=True)]
+    assert drafts[0].token_id == mixture_after(DOCUMENTS, PROMPT).argmax()
 
 
 async def test_a_long_prompt_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
