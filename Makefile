@@ -21,6 +21,7 @@ TORCH := $(shell sed -n 's/.*"torch==\([0-9.]*\)".*/\1/p' pyproject.toml)
 CODE := $(wildcard bench deploy models services tandem tests tools)
 DOCKERFILES := $(wildcard services/*/Dockerfile deploy/*/Dockerfile)
 SHELL_SCRIPTS := $(wildcard .ci/run $(foreach d,.ci deploy tools,$(d)/*.sh $(d)/*/*.sh))
+CHART := deploy/k8s/tandem
 
 # One thread of BLAS/OpenMP per process: more are many times slower on a busy machine.
 export OMP_NUM_THREADS := 1
@@ -61,6 +62,8 @@ lint: setup proto deploy-tools ## style, types, import rules, protobuf, scripts,
 	$(if $(SHELL_SCRIPTS),$(BIN)/shellcheck $(SHELL_SCRIPTS))
 	$(if $(DOCKERFILES),$(BIN)/hadolint $(DOCKERFILES))
 	$(BIN)/promtool check rules deploy/prometheus/rules/*.yml
+	for values in $(CHART)/values-*.yaml $(CHART)/ci/*.yaml; do \
+	  $(BIN)/helm lint --strict --quiet $(CHART) --values $$values; done
 
 format: setup ## apply the formatter and the safe fixes
 	$(BIN)/ruff check --fix $(CODE)

@@ -1,0 +1,57 @@
+{{/*
+What a component is, whatever the values say. `home` is where its volume is mounted; a component with
+one is a StatefulSet, since a folder belongs to one process. `headless`: its name stands for every
+replica, so that gRPC spreads calls over them; each call's stream stays where it was opened.
+*/}}
+{{- define "tandem.fixed" -}}
+verifier: {program: verifier, place: cloud, port: 50051, home: /hub, computes: true, headless: true}
+cloudRetriever: {program: retriever, place: cloud, port: 50053, home: /index}
+cloudAggregator: {program: aggregator, place: cloud, port: 50050, headless: true}
+drafter: {program: drafter, place: edge, port: 50052, home: /hub, computes: true, headless: true}
+edgeRetriever: {program: retriever, place: edge, port: 50053, home: /index}
+edgeAggregator: {program: aggregator, place: edge, port: 50050, http: true}
+{{- end }}
+
+{{/*
+The components of this release as {items: […]}, each with what is fixed, `key`, `name` and `fullname`.
+Usage: range (include "tandem.components" . | fromYaml).items
+*/}}
+{{- define "tandem.components" -}}
+items:
+{{- range $key, $fixed := include "tandem.fixed" . | fromYaml }}
+{{- if and (index $.Values $fixed.place).enabled (index $.Values $key).enabled }}
+{{- $name := kebabcase $key }}
+{{- $own := dict "key" $key "name" $name "fullname" (printf "%s-%s" (include "tandem.fullname" $) $name) }}
+- {{ merge $own $fixed | toJson }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Usage: include "tandem.component.selectorLabels" (dict "root" $ "component" $component) */}}
+{{- define "tandem.component.selectorLabels" -}}
+{{ include "tandem.selectorLabels" .root }}
+app.kubernetes.io/component: {{ .component.name }}
+{{- end }}
+
+{{- define "tandem.component.labels" -}}
+{{ include "tandem.labels" .root }}
+app.kubernetes.io/component: {{ .component.name }}
+{{- end }}
+
+{{- define "tandem.component.image" -}}
+{{- $image := (index .root.Values .component.key).image }}
+{{- $tag := coalesce $image.tag .root.Values.image.tag .root.Chart.AppVersion }}
+{{- printf "%s%s:%s" .root.Values.image.registry $image.repository $tag }}
+{{- end }}
+
+{{/*
+How a component of this release is called, by its key: HOST:PORT, or dns:///HOST:PORT where the name
+stands for replicas. Nothing if it is not in this release. Usage: (dict "root" $ "key" "drafter")
+*/}}
+{{- define "tandem.address" -}}
+{{- $fixed := index (include "tandem.fixed" .root | fromYaml) .key }}
+{{- if and (index .root.Values $fixed.place).enabled (index .root.Values .key).enabled }}
+{{- $host := printf "%s-%s.%s.svc" (include "tandem.fullname" .root) (kebabcase .key) .root.Release.Namespace }}
+{{- printf "%s%s:%v" (ternary "dns:///" "" (hasKey $fixed "headless")) $host $fixed.port }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,82 @@
+{{/*
+The settings of a component as environment. Usage as in _components.tpl. The names are those of each
+service's settings model; a test starts every model with what is rendered here.
+*/}}
+{{- define "tandem.component.environment" -}}
+{{- $values := index .root.Values .component.key }}
+{{- $security := .root.Values.security }}
+- {name: TANDEM_HOST, value: "0.0.0.0"}
+- {name: TANDEM_PORT, value: {{ .component.port | quote }}}
+- {name: TANDEM_HEALTH_PORT, value: {{ .root.Values.ports.health | quote }}}
+- {name: TANDEM_METRICS_HOST, value: "0.0.0.0"}
+- {name: TANDEM_METRICS_PORT, value: {{ .root.Values.ports.metrics | quote }}}
+- {name: TANDEM_DRAIN_S, value: {{ .root.Values.drainSeconds | quote }}}
+- {name: TANDEM_LOG_LEVEL, value: {{ .root.Values.logLevel | quote }}}
+{{- if $security.insecure }}
+- {name: TANDEM_INSECURE, value: "true"}
+{{- else }}
+- {name: TANDEM_TLS_CERTIFICATE, value: /etc/tandem/tls/tls.crt}
+- {name: TANDEM_TLS_KEY, value: /etc/tandem/tls/tls.key}
+- {name: TANDEM_TLS_CA, value: /etc/tandem/tls/ca.crt}
+- {name: TANDEM_KEYS_FILE, value: /etc/tandem/keys/keys}
+- {name: TANDEM_CALL_KEY_FILE, value: /etc/tandem/keys/call-key}
+{{- end }}
+{{- include (printf "tandem.environment.%s" .component.program) . }}
+{{- if .component.computes }}
+- {name: HF_HOME, value: {{ .component.home }}}
+{{- if $values.gpu.enabled }}
+- {name: TANDEM_DEVICE, value: cuda}
+{{- if $values.gpu.dtype }}
+- {name: TANDEM_DTYPE, value: {{ $values.gpu.dtype }}}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $name, $setting := $values.settings }}
+{{- if not (and (eq $name "dtype") $values.gpu $values.gpu.enabled $values.gpu.dtype) }}
+- {name: TANDEM_{{ upper $name }}, value: {{ include "tandem.setting" $setting }}}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "tandem.environment.verifier" }}
+{{- end }}
+
+{{- define "tandem.environment.drafter" }}
+{{- $verifier := .root.Values.edge.verifier | default (include "tandem.address" (dict "root" .root "key" "verifier")) }}
+- {name: TANDEM_VERIFIER, value: {{ required "edge.verifier: must name the verifier, which is not in this release" $verifier | quote }}}
+{{- end }}
+
+{{- define "tandem.environment.retriever" }}
+- {name: TANDEM_FOLDER, value: {{ .component.home }}}
+{{- if eq .component.place "edge" }}
+- {name: TANDEM_ROLE, value: device}
+- {name: TANDEM_OWN_SIDE, value: {{ .root.Values.edgeRetriever.ownSide | quote }}}
+{{- else }}
+- {name: TANDEM_ROLE, value: cloud}
+{{- end }}
+{{- end }}
+
+{{- define "tandem.environment.aggregator" }}
+{{- if eq .component.place "edge" }}
+- {name: TANDEM_SIDE, value: device}
+- {name: TANDEM_DRAFTER, value: {{ include "tandem.address" (dict "root" .root "key" "drafter") | required "edgeAggregator: needs the drafter in its release" | quote }}}
+{{- with include "tandem.address" (dict "root" .root "key" "edgeRetriever") }}
+- {name: TANDEM_RETRIEVER, value: {{ . | quote }}}
+{{- end }}
+{{- with .root.Values.edge.cloudAggregator | default (include "tandem.address" (dict "root" .root "key" "cloudAggregator")) }}
+- {name: TANDEM_CLOUD, value: {{ . | quote }}}
+{{- end }}
+- {name: TANDEM_HTTP_HOST, value: "0.0.0.0"}
+- {name: TANDEM_HTTP_PORT, value: {{ .root.Values.edgeAggregator.httpPort | quote }}}
+{{- if .root.Values.security.edge.httpKeys }}
+- {name: TANDEM_HTTP_KEYS_FILE, value: /etc/tandem/keys/http-keys}
+{{- end }}
+{{- else }}
+- {name: TANDEM_SIDE, value: cloud}
+- {name: TANDEM_DECODER, value: {{ include "tandem.address" (dict "root" .root "key" "verifier") | required "cloudAggregator: needs the verifier in its release" | quote }}}
+{{- with include "tandem.address" (dict "root" .root "key" "cloudRetriever") }}
+- {name: TANDEM_RETRIEVER, value: {{ . | quote }}}
+{{- end }}
+- {name: TANDEM_HTTP, value: "false"}
+{{- end }}
+{{- end }}

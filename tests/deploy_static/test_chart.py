@@ -1,0 +1,116 @@
+"""The chart by itself: helm has nothing to complain of, Kubernetes would take what it renders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from kubernetes_validate.utils import (  # type: ignore[import-untyped]
+    latest_version,
+    schema_contents,
+)
+from referencing import Registry, Resource
+
+from tests.deploy_static.chart import CHART, OLDEST, VALUES, Manifest, rendered
+from tests.deploy_static.programs import run
+
+NEWEST = latest_version()
+
+# Of operators, whose schemas are not among Kubernetes' own.
+UNKNOWN = {
+    ("monitoring.coreos.com/v1", "ServiceMonitor"),
+    ("monitoring.coreos.com/v1", "PrometheusRule"),
+    ("keda.sh/v1alpha1", "ScaledObject"),
+    ("cert-manager.io/v1", "Certificate"),
+}
+
+every_values = pytest.mark.parametrize("values", VALUES)
+
+
+def test_there_is_a_rendering_for_each_way_to_use_it() -> None:
+    assert set(VALUES) == {"cloud", "edge", "insecure", "gpu", "tls", "keda", "hpa"}
+
+
+@every_values
+def test_helm_lint_is_strictly_content(values: str) -> None:
+    done = run("helm", "lint", "--strict", CHART, "--values", VALUES[values])
+    assert "1 chart(s) linted, 0 chart(s) failed" in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+@every_values
+def test_every_manifest_fits_its_schema(values: str, version: str) -> None:
+    for manifest in rendered(values, version):
+        kind = (manifest["apiVersion"], manifest["kind"])
+        if kind not in UNKNOWN:
+            assert list(_misfits(manifest, version)) == [], manifest["metadata"]["name"]
+
+
+def test_the_newest_schemas_are_newer_than_the_oldest() -> None:
+    assert tuple(map(int, NEWEST.split("."))) >= (1, 37, 0)
+
+
+def test_a_manifest_that_does_not_fit_is_seen() -> None:
+    for path, wrong in ((("spec", "replicsa"), 1), (("spec", "replicas"), "one")):
+        manifest: Any = deepcopy(next(m for m in rendered("edge") if m["kind"] == "Deployment"))
+        manifest[path[0]][path[1]] = wrong
+        assert len(list(_misfits(manifest, OLDEST))) == 1
+
+
+def test_what_is_allowed_to_be_unknown_is_rendered_somewhere() -> None:
+    kinds = {(m["apiVersion"], m["kind"]) for values in VALUES for m in rendered(values)}
+    assert kinds >= UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("setting", "complaint"),
+    [
+        ("verifier.replica=2", "replica is not allowed"),
+        ("verifier.settings.port=1", "verifier.settings"),
+        ("verifier.autoscaling.kind=magic", "verifier.autoscaling.kind"),
+        ("edge.verifier=somewhere", "edge.verifier"),
+        ("ports.health=70000", "ports.health"),
+        ("logLevel=loud", "logLevel"),
+        ("security.insecure=maybe", "security.insecure"),
+        ("cloud.enabled=false", "edge.verifier: must name the verifier"),
+    ],
+)
+def test_values_that_cannot_be_meant_are_refused(setting: str, complaint: str) -> None:
+    values = ("--values", VALUES["insecure"], "--kube-version", OLDEST)
+    done = run("helm", "template", "demo", CHART, *values, "--set", setting)
+    assert done.returncode != 0
+    assert complaint in done.stderr
+
+
+def test_without_certificates_nothing_is_installed_unless_told_insecure() -> None:
+    done = run("helm", "template", "demo", CHART, "--kube-version", OLDEST)
+    assert done.returncode != 0
+    assert "security.cloud.tlsSecret: must be set" in done.stderr
+
+
+def _misfits(manifest: Manifest, version: str) -> Iterator[str]:
+    group, _, api = str(manifest["apiVersion"]).rpartition("/")
+    # rbac.authorization.k8s.io/v1 is filed under rbac-v1; a schema that is missing is an error.
+    stem = "-".join(filter(None, (manifest["kind"].lower(), group.split(".")[0], api)))
+    for error in _validator(stem, version).iter_errors(manifest):
+        yield f"{error.json_path}: {error.message}"
+
+
+@cache
+def _validator(stem: str, version: str) -> Draft202012Validator:
+    schema = schema_contents(_file(stem, version), version)
+    return Draft202012Validator(schema, registry=Resource.from_contents(schema) @ _base(version))
+
+
+@cache
+def _base(version: str) -> Registry[Any]:
+    definitions = Resource.from_contents(schema_contents(_file("_definitions", version), version))
+    return definitions @ Registry()
+
+
+def _file(stem: str, version: str) -> str:
+    return f"kubernetes-json-schema/v{version}-local-strict/{stem}.json"

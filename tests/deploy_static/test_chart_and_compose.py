@@ -1,0 +1,72 @@
+"""The chart beside the images and the compose file: the same images, ports, folders and names."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy_static.chart import CHART, container, environment, ports, workloads
+from tests.deploy_static.programs import REPOSITORY
+
+DEPLOY = REPOSITORY / "deploy"
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())["services"]
+VALUES: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
+PROGRAMS = ("aggregator", "drafter", "retriever", "verifier")
+
+
+def dockerfile(program: str) -> str:
+    return (REPOSITORY / "services" / program / "Dockerfile").read_text()
+
+
+def image_environment(program: str) -> dict[str, str]:
+    last_stage = dockerfile(program).rpartition("\nFROM ")[2]
+    return dict(re.findall(r"(\w+)=(\S+)", re.sub(r"ARG .*", "", last_stage)))
+
+
+def test_both_run_the_images_of_the_same_names() -> None:
+    composed = {service["image"].partition(":")[0] for service in COMPOSE.values()}
+    charted = {
+        component["image"]["repository"]
+        for component in VALUES.values()
+        if isinstance(component, dict) and "image" in component
+    }
+    assert charted == {f"tandem/{program}" for program in PROGRAMS}
+    assert charted <= composed
+
+
+@pytest.mark.parametrize("component", workloads("insecure"))
+def test_a_pod_listens_and_writes_where_its_image_says(component: str) -> None:
+    program = component.split("-")[-1]
+    workload = workloads("insecure")[component]
+    image, pod = image_environment(program), environment(workload)
+    exposed = re.findall(r"^EXPOSE (.*)$", dockerfile(program), re.MULTILINE)
+    assert {str(ports(workload)[name]) for name in ("grpc", "health")} <= set(exposed[0].split())
+    for name in ("TANDEM_PORT", "TANDEM_HEALTH_PORT"):
+        assert pod[name] == image[name]
+    mounts = {mount["mountPath"] for mount in container(workload)["volumeMounts"]}
+    assert set(re.findall(r"^VOLUME (\S+)$", dockerfile(program), re.MULTILINE)) <= mounts
+    for name in ("TANDEM_FOLDER", "HF_HOME"):
+        assert pod.get(name) == image.get(name)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_pod_runs_as_the_user_that_owns_the_images_folders(program: str) -> None:
+    (user,) = re.findall(r"^USER (\d+):(\d+)$", dockerfile(program), re.MULTILINE)
+    security = VALUES["podSecurityContext"]
+    given = (security["runAsUser"], security["runAsGroup"])
+    assert tuple(map(int, user)) == given
+    assert security["fsGroup"] == security["runAsGroup"]
+
+
+def test_prometheus_names_services_as_dashboards_and_alerts_expect() -> None:
+    configuration = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())
+    (job,) = (job for job in configuration["scrape_configs"] if job["job_name"] == "tandem")
+    metrics = VALUES["ports"]["metrics"]
+    for scraped in job["static_configs"]:
+        service = scraped["labels"]["service"]
+        assert re.fullmatch(r".*(aggregator|drafter|retriever|verifier).*", service)
+        assert {target.rpartition(":")[2] for target in scraped["targets"]} == {str(metrics)}
+    assert configuration["rule_files"] == ["rules/*.yml"]
