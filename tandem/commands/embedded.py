@@ -36,9 +36,9 @@ DRAIN_S = 1.0
 class EmbeddedSuite:
     """Serves `pair`; use as an asynchronous context manager and ask at `target`.
 
-    `link`, if given, is what each direction between drafter and verifier is like; `emulator` can
-    then change, cut and restore it. `http` opens the HTTP API as well, at `http_url`. With
-    `documents` presets of answers from two sides can be asked for.
+    `link`, if given, is what each direction between device and cloud is like; `emulator` can then
+    change, cut and restore that between drafter and verifier. `http` opens the HTTP API as well,
+    at `http_url`. With `documents` presets of answers from two sides can be asked for.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class EmbeddedSuite:
         drafter = DrafterServicer(
             pair.draft,
             pair.tokenizer,
-            await self._through_link(stack),
+            await self._through_link(stack, self.verifier_target),
             self._drafter_limits,
             self.metrics["drafter"],
             documents=self._decoded(pair.draft, draft, "device"),
@@ -103,7 +103,10 @@ class EmbeddedSuite:
             serve = partial(_serve, stack)
             found = await serve_documents(stack, serve, self._documents, self.verifier_target)
             settings = settings.model_copy(
-                update={"retriever": found.retriever, "cloud": found.cloud}
+                update={
+                    "retriever": found.retriever,
+                    "cloud": await self._through_link(stack, found.cloud),
+                }
             )
         aggregator = AggregatorServicer(settings, self.metrics["aggregator"])
         self.target = await _serve(stack, aggregator)
@@ -128,16 +131,17 @@ class EmbeddedSuite:
         app = make_app(aggregator.requests, self.metrics["aggregator"], GatewaySettings())
         return (await stack.enter_async_context(HttpServer(app, HOST, 0))).url
 
-    async def _through_link(self, stack: AsyncExitStack) -> str:
-        """Where the drafter finds the verifier."""
+    async def _through_link(self, stack: AsyncExitStack, target: str) -> str:
+        """Where the device finds what serves at `target`."""
         if self._link is None:
-            return self.verifier_target
-        host, port = self.verifier_target.rsplit(":", 1)
-        self.emulator = TcpLinkEmulator(
+            return target
+        host, port = target.rsplit(":", 1)
+        emulator = TcpLinkEmulator(
             (HOST, 0), (host, int(port)), self._link, self._link, seed=self._link_seed
         )
-        await stack.enter_async_context(self.emulator)
-        return f"{HOST}:{self.emulator.address[1]}"
+        await stack.enter_async_context(emulator)
+        self.emulator = self.emulator or emulator
+        return f"{HOST}:{emulator.address[1]}"
 
 
 def _hash(choice: ModelChoice) -> str:

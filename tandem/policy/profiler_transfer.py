@@ -12,7 +12,6 @@ asyncio, grpc, torch or time.
 
 from __future__ import annotations
 
-from itertools import product
 from math import isfinite
 from typing import Any
 
@@ -27,7 +26,12 @@ FOLLOW = 0.25
 """What the newest exchange counts in the fast average."""
 _MEGABYTE = 1e6
 _RIDGE_MB2 = 1e-8
-"""Keeps bandwidth unlimited until sizes have differed by more than some hundred bytes."""
+"""Keeps the equations solvable where sizes do not differ."""
+SURE = 16.0
+"""By how much a bandwidth must explain the delays better than chance would (the F statistic of each
+term), before it is believed: a busy machine's delays are noise too."""
+_LEAST_EXCHANGES = 6
+_ROUNDING = 1e-9
 
 
 class TransferEstimate:
@@ -36,6 +40,7 @@ class TransferEstimate:
     def __init__(self) -> None:
         self._square: NDArray[np.float64] = np.zeros((3, 3))
         self._product: NDArray[np.float64] = np.zeros(3)
+        self._energy = 0.0
         self._slow: NDArray[np.float64] = np.zeros(3)
         self._missed_s = 0.0
         self.exchanges = 0
@@ -61,7 +66,8 @@ class TransferEstimate:
         self._missed_s += FOLLOW * (missed_s - self._missed_s)
         self._square = FORGET * self._square + np.outer(sizes, sizes)
         self._product = FORGET * self._product + delay_s * sizes
-        self._slow = _fitted(self._square, self._product)
+        self._energy = FORGET * self._energy + delay_s * delay_s
+        self._slow = _fitted(self._square, self._product, self._energy)
         self.exchanges += 1
 
     @property
@@ -96,16 +102,30 @@ def _row(up_bytes: float, down_bytes: float) -> NDArray[np.float64]:
     return np.array([1.0, up_bytes / _MEGABYTE, down_bytes / _MEGABYTE])
 
 
-def _fitted(square: Any, products: Any) -> NDArray[np.float64]:
-    """Least squares without negative terms: the best of all choices of which slopes are 0."""
-    best, lowest = np.zeros(3), np.inf
-    for up, down in product((True, False), repeat=2):
-        chosen = [0, *([1] if up else []), *([2] if down else [])]
-        ridge = np.diag([0.0, _RIDGE_MB2, _RIDGE_MB2])[np.ix_(chosen, chosen)]
-        solved = np.linalg.solve(square[np.ix_(chosen, chosen)] + ridge, products[chosen])
-        terms = np.zeros(3)
-        terms[chosen] = solved
-        loss = float(terms @ square @ terms - 2 * terms @ products)
-        if (terms >= 0).all() and loss < lowest:
-            best, lowest = terms, loss
+def _fitted(square: Any, products: Any, energy: float) -> NDArray[np.float64]:
+    """Least squares without negative terms: latency alone, unless one bandwidth or both explain the
+    delays so much better that chance can be ruled out."""
+    best, chosen_loss = _solved(square, products, energy, (0,))
+    alone = chosen_loss
+    weight = float(square[0, 0])
+    if alone <= _ROUNDING * energy:
+        return best
+    for terms in ((0, 1), (0, 2), (0, 1, 2)):
+        freedom = weight - len(terms)
+        found, loss = _solved(square, products, energy, terms)
+        limit = alone / (1 + SURE * (len(terms) - 1) / max(freedom, _ROUNDING))
+        if weight > _LEAST_EXCHANGES and (found >= 0).all() and loss < min(limit, chosen_loss):
+            best, chosen_loss = found, loss
     return best
+
+
+def _solved(
+    square: Any, products: Any, energy: float, terms: tuple[int, ...]
+) -> tuple[NDArray[np.float64], float]:
+    """All three terms, those not chosen 0, and the sum of squares that is left."""
+    chosen = list(terms)
+    ridge = np.diag([0.0, _RIDGE_MB2, _RIDGE_MB2])[np.ix_(chosen, chosen)]
+    found = np.zeros(3)
+    found[chosen] = np.linalg.solve(square[np.ix_(chosen, chosen)] + ridge, products[chosen])
+    left = energy + float(found @ square @ found - 2 * found @ products)
+    return found, max(0.0, left)

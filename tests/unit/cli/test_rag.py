@@ -54,6 +54,19 @@ async def test_an_answer_from_both_sides(preset: str, documents: SuiteDocuments)
     assert "side moves" in figures(result)
 
 
+async def test_the_link_lies_between_the_two_sides(documents: SuiteDocuments) -> None:
+    """The first token needs the cloud's h, so a round trip at least; texts do not change."""
+    request = GenerationRequest("a heron", "dragon-coupled", max_tokens=4, ignore_eos=True)
+    answers = []
+    for link in (None, LinkSettings(delay_s=0.05)):
+        async with EmbeddedSuite(scripted_pair(), link=link, documents=documents) as suite:
+            answers.append(await ask(suite.target, request, 60.0, Silent()))
+    near, far = answers
+    assert far.text == near.text
+    assert far.ttft_s is not None
+    assert far.ttft_s >= 0.1
+
+
 async def test_other_presets_have_no_figures_of_sides() -> None:
     async with EmbeddedSuite(scripted_pair()) as suite:
         request = GenerationRequest("a heron", max_tokens=4, ignore_eos=True)

@@ -45,6 +45,16 @@ def test_small_frames_alone_show_no_limit() -> None:
     assert estimate.up_s(1000) + estimate.down_s(1000) == pytest.approx(0.08, rel=0.02)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_is_not_taken_for_a_limit(seed: int) -> None:
+    """Sizes of drafts as they are, and a busy machine's delays, which follow nothing."""
+    estimate, source = TransferEstimate(), random.Random(seed)
+    for _ in range(300):
+        sizes = source.choice((60, 90, 330, 420)), source.choice((50, 200, 300))
+        estimate.exchanged(*sizes, elapsed_s=0.08 + source.expovariate(1 / 0.01))
+        assert estimate.up_bytes_per_s == estimate.down_bytes_per_s == float("inf")
+
+
 def test_a_changed_link_is_followed_within_ten_exchanges() -> None:
     estimate, source = TransferEstimate(), random.Random(2)
     for _ in range(200):
