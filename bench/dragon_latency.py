@@ -39,6 +39,7 @@ from tandem.policy.aggregation_presets import (
     AGGREGATION_PRESETS,
     AggregationPreset,
     Agreement,
+    Draw,
     Placement,
     Sources,
 )
@@ -54,7 +55,8 @@ JITTER_SHARE = 0.2
 QUESTIONS, QUICK_QUESTIONS = 12, 3
 PRESETS = (
     *("crcg-device", "crcg-cloud", "drdg-sw", "drdg-tw"),
-    *("dragon-device", "dragon-cloud", "dragon-random", "dragon", "dragon-coupled"),
+    *("dragon-device", "dragon-cloud", "dragon-random", "dragon"),
+    *("dragon-shared-noise", "dragon-coupled"),
 )
 SAME_LAW = ("drdg-tw", "dragon-device", "dragon-cloud", "dragon-random", "dragon")
 """The baselines whose answers have the law of both sides' documents, like the coupled form's."""
@@ -261,7 +263,7 @@ def _rate(answers: Sequence[TwoSided], side: Side) -> float | None:
 
 
 def _predicted_s(preset: AggregationPreset, times: Times, expected: Expected) -> float | None:
-    """None for what moves by chance, or comes at once."""
+    """None for what moves by chance, comes at once, or has drafts that depend on each other."""
     if preset.sources is not Sources.BOTH:
         return times.device_s if preset.sources is Sources.DEVICE else times.cloud_s
     match preset.agreement:
@@ -271,7 +273,7 @@ def _predicted_s(preset: AggregationPreset, times: Times, expected: Expected) ->
             return None
     if preset.ahead == 1:
         return synchronous_s(times)
-    if preset.placement is Placement.RANDOM:
+    if preset.placement is Placement.RANDOM or preset.law.draw is Draw.SHARED_NOISE:
         return None
     return aggregated_s(times, expected.acceptance, _PLACES.get(preset.placement))
 

@@ -174,6 +174,11 @@ def _presets() -> Mapping[str, AggregationPreset]:
             name="dragon-lossy",
             law=LocalLaw(truncation=Truncation(top_p=0.8), cut_after_draw=True),
         ),
+        # Algorithm 1 needs each draft to have its side's law, not the two to be independent: drawn
+        # by one noise they are mostly equal, and more of them are the token.
+        replace(
+            _DRAGON, name="dragon-shared-noise", law=replace(_DRAGON.law, draw=Draw.SHARED_NOISE)
+        ),
         AggregationPreset("dragon-coupled", Agreement.COIN, _IDS),
         _ONE_SIDE,
         replace(_ONE_SIDE, name="crcg-cloud", sources=Sources.CLOUD),

@@ -5,6 +5,7 @@ The exact tests walk every path through the random choices once.
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -18,6 +19,7 @@ from tandem.netem.link_model import link_from
 from tandem.netem.simulator import Faults
 from tandem.policy.aggregation_presets import (
     AggregationPreset,
+    Draw,
     LawPayload,
     LocalLaw,
     Placement,
@@ -69,11 +71,17 @@ TWO = Documents(
 TINY = Documents(
     2, table({0: [1, 3], 1: [1, 1], 2: [2, 1]}), table({0: [1, 0], 1: [1, 2], 2: [1, 3]})
 )
-EXACT_CHOICES = {"law": LocalLaw(payload=LawPayload.FULL, precision="float32")}
+EXACT_LAW = LocalLaw(payload=LawPayload.FULL, precision="float32")
+EXACT_CHOICES = {"law": EXACT_LAW}
 CASES: dict[str, tuple[AggregationPreset, Documents, int]] = {
     "dragon, device": (chosen("dragon-device", **EXACT_CHOICES), FOUR, 1),
     "dragon, cloud": (chosen("dragon-cloud", **EXACT_CHOICES), FOUR, 1),
     "dragon, two tokens": (chosen("dragon-device", **EXACT_CHOICES), TWO, 2),
+    "dragon, shared noise": (
+        chosen("dragon-device", law=replace(EXACT_LAW, draw=Draw.SHARED_NOISE)),
+        FOUR,
+        1,
+    ),
     "token-wise, two tokens": (chosen("drdg-tw", **EXACT_CHOICES), TWO, 2),
     "coupled": (chosen("dragon-coupled"), FOUR, 2),
     "coupled, three tokens": (chosen("dragon-coupled"), THREE, 3),
@@ -152,6 +160,7 @@ SAMPLED: dict[str, AggregationPreset] = {
     "dragon-random, float16": chosen("dragon-random"),
     "dragon-cloud": whole_laws(chosen("dragon-cloud", ahead=2)),
     "drdg-tw": whole_laws(chosen("drdg-tw", placement=Placement.RANDOM)),
+    "dragon-shared-noise": whole_laws(chosen("dragon-shared-noise", placement=Placement.RANDOM)),
     "dragon-coupled": chosen("dragon-coupled"),
 }
 

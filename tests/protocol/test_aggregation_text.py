@@ -23,7 +23,10 @@ from tests.protocol.two_sides import (
     run_sides,
 )
 
-EXACT = ["dragon-device", "dragon-cloud", "dragon-random", "drdg-tw", "dragon-coupled"]
+EXACT = [
+    *("dragon-device", "dragon-cloud", "dragon-random", "drdg-tw"),
+    *("dragon-shared-noise", "dragon-coupled"),
+]
 SIDES = documents(12, seed=2, sharpness=3.0)
 
 
