@@ -1,4 +1,4 @@
-"""What Grafana is told in compose: where Prometheus is, how often it scrapes, where dashboards lie."""
+"""What Grafana is told in compose: where Prometheus is, how often it scrapes, where panels lie."""
 
 from __future__ import annotations
 
