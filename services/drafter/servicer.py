@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 
 from services.drafter.session import DrafterSession
+from services.drafter.tokenising import PromptTokens
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.tokens import check_token_ids
 from tandem.engine.answer_text import AnswerText
@@ -34,7 +35,7 @@ from tandem.rpc.channels import open_channel
 from tandem.rpc.connection import Connection
 from tandem.rpc.convert_verifier import EdgeCodec, describe_model
 from tandem.rpc.decoding_service import DecodingServicer
-from tandem.rpc.generation import GenerationRequest, Turn, request_from_proto
+from tandem.rpc.generation import GenerationRequest, request_from_proto
 from tandem.rpc.status import Rejected, details_of, errors_as_status, refused_below
 from tandem.rpc.verifier_stream import Traffic, VerifierStream
 from tandem.telemetry.logging import get_logger, log_context
@@ -90,6 +91,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         """`access` is what the verifier is shown; without it the connection to it is plain."""
         self._engine = engine
         self._tokenizer = tokenizer
+        self._prompts = PromptTokens(tokenizer, engine.context_length)
         self._verifier = verifier
         self._limits = limits
         self._metrics = metrics
@@ -174,7 +176,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             raise InvalidArgument("start", "must be the first message of a stream")
         request = request_from_proto(first.start)
         images = ImagePrompt(self._engine, request.images)
-        edge_request = self._edge_request(request, images)
+        edge_request = await self._edge_request(request, images)
         capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
         held = capacity + edge_request.preset.spare_tokens
         with (
@@ -245,12 +247,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             relaying.result()
         await context.write(pb.GenerateResponse(summary=_summary(session, text)))
 
-    def _edge_request(self, request: GenerationRequest, images: ImagePrompt) -> EdgeRequest:
+    async def _edge_request(self, request: GenerationRequest, images: ImagePrompt) -> EdgeRequest:
         """Tokenised and checked against the draft model."""
         engine = self._engine
         preset = request.composed_preset(engine.vocabulary_size)
         request.sampling.validate(engine.vocabulary_size)
-        prompt_ids = images.placed(self._prompt_ids(request))
+        prompt_ids = images.placed(await self._prompts.ids(request.prompt, len(request.images)))
         if not prompt_ids:
             raise InvalidArgument("prompt", "is empty")
         check_token_ids(prompt_ids, engine.vocabulary_size, "prompt")
@@ -273,15 +275,6 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             images=request.images,
             logprobs=request.logprobs,
         )
-
-    def _prompt_ids(self, request: GenerationRequest) -> tuple[int, ...]:
-        if isinstance(request.prompt, str):
-            return tuple(self._tokenizer.encode(request.prompt))
-        turns = [item for item in request.prompt if isinstance(item, Turn)]
-        if turns:
-            messages = [{"role": turn.role, "content": turn.content} for turn in turns]
-            return tuple(self._tokenizer.chat(messages, len(request.images)))
-        return tuple(item for item in request.prompt if isinstance(item, int))
 
     def _stream_opener(
         self, context: Context, request: EdgeRequest, traffic: Traffic, span: Span
