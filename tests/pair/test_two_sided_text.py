@@ -1,0 +1,91 @@
+"""At temperature 0 every exact preset says what one machine with all documents would: real models.
+
+The demo pair, the small model at the device, over the demo documents: the laws of both sides are
+mixed by brute force and their argmax is compared with what both sides' machines agree on in virtual
+time. `--prompts 300` makes the 300 prompts that the published code gets a third of right.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.dragon_corpus import Found
+from bench.dragon_laws import SideLaws
+from tandem.commands.models import ModelPair, choose_model, load_pair
+from tandem.core.aggregation import mixture, side_weights
+from tandem.core.chance import SeededChance
+from tandem.core.laws import Sampling
+from tandem.engine.base import Engine
+from tandem.netem.link_model import link_from
+from tandem.netem.two_sided import SimulatedSide, simulate_two_sided
+from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
+from tandem.policy.placement import placing_for
+from tandem.protocol.aggregation_outputs import AggregationRequest
+from tests.pair.test_text_equality import prompts
+
+PRESETS = ("drdg-tw", "dragon-device", "dragon-cloud", "dragon-random", "dragon-coupled")
+TOKENS = 6
+DOCUMENT_TOKENS = 48
+DOCUMENTS = Path(__file__).parents[2] / "models" / "demo-documents"
+RTTS_S = (0.0, 0.1)
+
+
+@pytest.fixture(scope="module")
+def pair() -> ModelPair:
+    return load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
+
+
+def side_laws(pair: ModelPair, engine: Engine, folder: str) -> SideLaws:
+    """The beginnings of two of a side's documents, before every text."""
+    files = sorted((DOCUMENTS / folder).iterdir())[:2]
+    ids = [tuple(pair.tokenizer.encode(file.read_text()))[:DOCUMENT_TOKENS] for file in files]
+    return SideLaws(engine, [Found(each, 0.0) for each in ids], Sampling())
+
+
+def argmax_text(device: SideLaws, cloud: SideLaws, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
+    weights = side_weights(device.log_mass, cloud.log_mass)
+    context = prompt_ids
+    for _ in range(TOKENS):
+        context = (*context, int(mixture(device(context), cloud(context), weights).argmax()))
+    return context[len(prompt_ids) :]
+
+
+@pytest.mark.timeout(400)
+def test_the_text_is_the_argmax_of_all_documents(
+    pair: ModelPair, pytestconfig: pytest.Config
+) -> None:
+    device = side_laws(pair, pair.draft, "private")
+    cloud = side_laws(pair, pair.target, "public")
+    different = []
+    for seed, text in enumerate(prompts(pytestconfig.getoption("--prompts"))):
+        prompt_ids = tuple(pair.tokenizer.encode(text))
+        expected = argmax_text(device, cloud, prompt_ids)
+        for name in PRESETS:
+            for rtt_s in RTTS_S:
+                preset = AGGREGATION_PRESETS[name]
+                found = simulate_two_sided(
+                    AggregationRequest(
+                        session=seed,
+                        prompt_ids=prompt_ids,
+                        vocabulary_hash="demo",
+                        vocabulary_size=len(device(prompt_ids)),
+                        sampling=Sampling(0.0),
+                        seed=seed,
+                        max_tokens=TOKENS,
+                        preset=preset,
+                    ),
+                    SimulatedSide(device, device.log_mass, 0.06),
+                    SimulatedSide(cloud, cloud.log_mass, 0.06),
+                    link_from(rtt_s),
+                    placing_for=lambda side: (
+                        placing_for(preset.placement, SeededChance(seed)),  # noqa: B023
+                        None,
+                    ),
+                )
+                if found.token_ids != expected:
+                    different.append((name, rtt_s, text))
+    device.close()
+    cloud.close()
+    assert not different, f"{len(different)} differ, the first is {different[0]}"
