@@ -216,8 +216,22 @@ def test_what_is_written_to_lies_on_a_volume(values: str) -> None:
         mounts = {m["mountPath"]: m["name"] for m in container(workload)["volumeMounts"]}
         assert set(mounts.values()) <= volumes
         assert "/tmp" in mounts
-        home = environment(workload).get("TANDEM_FOLDER") or environment(workload).get("HF_HOME")
-        assert home in mounts or component.endswith("aggregator")
+        written = ("TANDEM_FOLDER", "HF_HOME", "TANDEM_DOCUMENT_KV_FOLDER")
+        folders = {environment(workload)[name] for name in written if name in environment(workload)}
+        assert folders <= set(mounts)
+        assert bool(folders) == (not component.endswith("aggregator"))
+
+
+def test_documents_keys_and_values_fit_on_their_claim() -> None:
+    for component, model in (("verifier", VerifierSettings), ("drafter", DrafterSettings)):
+        claims = workloads("insecure")[component]["spec"]["volumeClaimTemplates"]
+        (size,) = (
+            claim["spec"]["resources"]["requests"]["storage"]
+            for claim in claims
+            if claim["metadata"]["name"] == "kv"
+        )
+        kept_bytes: int = model.model_fields["document_kv_disk_bytes"].default
+        assert kept_bytes < int(size.removesuffix("Gi")) * 2**30
 
 
 @every_values

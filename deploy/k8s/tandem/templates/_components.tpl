@@ -1,14 +1,14 @@
 {{/*
-What a component is, whatever the values say. `home` is where its volume is mounted; a component with
-one is a StatefulSet, since a folder belongs to one process. `headless`: its name stands for every
+What a component is, whatever the values say. `folders` are its volumes and where they are mounted; a
+component with any is a StatefulSet, since a folder belongs to one process. `headless`: its name stands for every
 replica, so that gRPC spreads calls over them; each call's stream stays where it was opened.
 */}}
 {{- define "tandem.fixed" -}}
-verifier: {program: verifier, place: cloud, port: 50051, home: /hub, computes: true, headless: true}
-cloudRetriever: {program: retriever, place: cloud, port: 50053, home: /index}
+verifier: {program: verifier, place: cloud, port: 50051, folders: {hub: /hub, kv: /kv}, computes: true, headless: true}
+cloudRetriever: {program: retriever, place: cloud, port: 50053, folders: {index: /index}}
 cloudAggregator: {program: aggregator, place: cloud, port: 50050, headless: true}
-drafter: {program: drafter, place: edge, port: 50052, home: /hub, computes: true, headless: true}
-edgeRetriever: {program: retriever, place: edge, port: 50053, home: /index}
+drafter: {program: drafter, place: edge, port: 50052, folders: {hub: /hub, kv: /kv}, computes: true, headless: true}
+edgeRetriever: {program: retriever, place: edge, port: 50053, folders: {index: /index}}
 edgeAggregator: {program: aggregator, place: edge, port: 50050, http: true}
 {{- end }}
 

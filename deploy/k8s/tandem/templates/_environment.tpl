@@ -23,7 +23,8 @@ service's settings model; a test starts every model with what is rendered here.
 {{- end }}
 {{- include (printf "tandem.environment.%s" .component.program) . }}
 {{- if .component.computes }}
-- {name: HF_HOME, value: {{ .component.home }}}
+- {name: HF_HOME, value: {{ .component.folders.hub }}}
+- {name: TANDEM_DOCUMENT_KV_FOLDER, value: {{ .component.folders.kv }}}
 {{- if $values.gpu.enabled }}
 - {name: TANDEM_DEVICE, value: cuda}
 {{- if $values.gpu.dtype }}
@@ -47,7 +48,7 @@ service's settings model; a test starts every model with what is rendered here.
 {{- end }}
 
 {{- define "tandem.environment.retriever" }}
-- {name: TANDEM_FOLDER, value: {{ .component.home }}}
+- {name: TANDEM_FOLDER, value: {{ .component.folders.index }}}
 {{- if eq .component.place "edge" }}
 - {name: TANDEM_ROLE, value: device}
 - {name: TANDEM_OWN_SIDE, value: {{ .root.Values.edgeRetriever.ownSide | quote }}}

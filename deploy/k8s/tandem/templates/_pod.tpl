@@ -84,8 +84,8 @@ spec:
         - {name: tls, mountPath: /etc/tandem/tls, readOnly: true}
         - {name: keys, mountPath: /etc/tandem/keys, readOnly: true}
         {{- end }}
-        {{- if .component.home }}
-        - {name: home, mountPath: {{ .component.home }}}
+        {{- range $name, $folder := .component.folders }}
+        - {name: {{ $name }}, mountPath: {{ $folder }}}
         {{- end }}
         {{- if and .component.computes $values.models }}
         - {name: models, mountPath: /models, readOnly: true}
@@ -97,8 +97,10 @@ spec:
     - {name: tls, secret: {secretName: {{ include "tandem.tlsSecret" $place }}, defaultMode: 0440}}
     - {name: keys, secret: {secretName: {{ include "tandem.keysSecret" $place }}, defaultMode: 0440}}
     {{- end }}
-    {{- if and .component.home (not $values.persistence.enabled) }}
-    - {name: home, emptyDir: {}}
+    {{- range $name, $folder := .component.folders }}
+    {{- if not $values.persistence.enabled }}
+    - {name: {{ $name }}, emptyDir: {}}
+    {{- end }}
     {{- end }}
     {{- if and .component.computes $values.models }}
     - name: models
