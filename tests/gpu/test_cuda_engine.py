@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from tandem.engine.base import Segment
+from tandem.engine.document_store import DocumentStore
 from tandem.engine.load import load_engine
+from tests.unit.engine.document_checks import DOCUMENTS, engine_thread, files_in, logits_after
 from tests.unit.engine.engine_checks import CHECKS
 from tests.unit.engine.reference_models import CONFIGS, LEAN, Pair, pair, tokens
 from tests.unit.engine.tiny_folders import write_model
@@ -48,3 +50,17 @@ def test_bfloat16_on_cuda_is_close_to_float32_on_the_cpu(tmp_path: Path, name: s
         assert engine.kv_bytes_in_use == 0
     error = np.linalg.norm(answers[1] - answers[0]) / np.linalg.norm(answers[0])
     assert error < 0.05
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+async def test_documents_are_the_same_from_disk(tmp_path: Path, dtype: str) -> None:
+    write_model(tmp_path / "model", "llama")
+    engine = load_engine(tmp_path / "model", device="cuda", dtype=dtype)
+    found = []
+    async with engine_thread(engine) as thread:
+        for _ in ("computed", "disk"):
+            store = DocumentStore(thread, 2**30, files_in(tmp_path / "kv", engine))
+            found.append(await logits_after(store, DOCUMENTS))
+            await store.close()
+    assert np.abs(found[0] - found[1]).max() < WITHIN
+    assert engine.kv_bytes_in_use == 0

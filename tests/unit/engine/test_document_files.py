@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 from tandem.engine.document_store import DocumentStore, Source
+from tandem.engine.load import load_engine
 from tests.unit.engine.document_checks import DOCUMENTS, engine_thread, files_in, logits_after
 from tests.unit.engine.reference_models import pair
+from tests.unit.engine.tiny_folders import write_model
 
 ENGINE = pair("llama").engine
 DOCUMENT = DOCUMENTS[0]
@@ -142,3 +144,18 @@ async def test_what_a_dead_process_was_writing_is_cleared(tmp_path: Path) -> Non
         os.utime(path, (time.time() - age, time.time() - age))
     files_in(tmp_path, ENGINE)
     assert [path.name for path in tmp_path.iterdir()] == ["0.safetensors.7.tmp"]
+
+
+async def test_bfloat16_is_kept_as_it_is(tmp_path: Path) -> None:
+    write_model(tmp_path / "model", "llama")
+    engine = load_engine(tmp_path / "model", dtype="bfloat16")
+    found = []
+    sources: list[Source] = []
+    async with engine_thread(engine) as thread:
+        for _ in range(2):
+            files = files_in(tmp_path / "kv", engine)
+            store = DocumentStore(thread, 2**30, files, sources.append)
+            found.append(await logits_after(store, [DOCUMENT]))
+            await store.close()
+    assert sources == ["computed", "disk"]
+    assert np.array_equal(found[0], found[1])

@@ -25,6 +25,7 @@ from tandem.protocol.rules import SharedNoiseRule
 from tandem.protocol.verify_work import VerifyWork
 from tests.unit.engine.document_checks import DOCUMENTS, PROMPT, ROOM, engine_thread
 from tests.unit.engine.reference_models import pair
+from tests.unit.engine.test_translated import expected, feed, spelt, translated_engine
 
 VOCABULARY = 32
 RELEVANCES = (0.3, -1.0, 1.2)
@@ -205,6 +206,21 @@ def test_one_document_s_law_is_untouched() -> None:
     law = side_law([logits], np.ones(1), sampling)
     assert np.array_equal(law, law_from_logits(logits, sampling))
     assert law.dtype == side_law([logits, logits], np.full(2, 0.5), sampling).dtype == np.float32
+
+
+def test_a_draft_model_with_another_tokenizer_reads_documents_too() -> None:
+    engine = translated_engine()
+    document, prompt = (3, 202, 9, 205), (4, 201, 7)
+    session = engine.open(len(document))
+    feed(engine, session, document, 0)
+    group = DocumentGroup(engine, [session, session], ROOM)
+    for some in (prompt[:2], prompt[2:]):
+        rows = engine.forward(group.segments(some))
+    wanted = expected(engine, spelt(engine, document + prompt))
+    assert all(np.array_equal(row[0], wanted) for row in rows)
+    group.rollback(1)
+    (row, _) = engine.forward(group.segments((206,)))
+    assert np.array_equal(row[0], expected(engine, spelt(engine, (*document, 4, 206))))
 
 
 async def test_a_real_model_says_what_its_documents_say_one_by_one() -> None:
