@@ -17,7 +17,9 @@ from services.verifier.config import VerifierSettings
 from tandem.rpc.channels import stands_for_replicas
 from tandem.settings import SECURITY_FIELDS, ServiceSettings, load_settings
 from tests.deploy_static.chart import (
+    CHART,
     NAMESPACE,
+    OLDEST,
     VALUES,
     Manifest,
     component_of,
@@ -30,7 +32,7 @@ from tests.deploy_static.chart import (
     selects,
     workloads,
 )
-from tests.deploy_static.programs import REPOSITORY
+from tests.deploy_static.programs import REPOSITORY, output
 from tests.deploy_static.series import complaints, exported
 
 CLOUD = {"verifier", "cloud-retriever", "cloud-aggregator"}
@@ -351,6 +353,24 @@ def test_helm_test_asks_every_component_for_its_health(values: str) -> None:
         assert importlib.util.find_spec(module) is not None
         name, port = workload["metadata"]["name"], ports(workload)["health"]
         assert address == f"{name}.{NAMESPACE}.svc:{port}"
+
+
+def test_the_readme_asks_for_certificates_with_the_names_of_the_services() -> None:
+    text = (CHART / "README.md").read_text()
+    (command,) = re.findall(r"^tandem certs((?:.*\\\n)*.*)$", text, re.MULTILINE)
+    asked = set(re.findall(r"--(cloud|edge) (\S+\.svc)", command))
+    named = yaml.safe_load_all(
+        output(
+            *("helm", "template", "tandem", CHART, "--namespace", "tandem"),
+            *("--values", VALUES["insecure"], "--kube-version", OLDEST),
+        )
+    )
+    served = {
+        ("cloud" if component_of(m) in CLOUD else "edge", f"{m['metadata']['name']}.tandem.svc")
+        for m in named
+        if m and m["kind"] == "Service"
+    }
+    assert asked == served
 
 
 def labels_of(manifest: Manifest) -> dict[str, str]:

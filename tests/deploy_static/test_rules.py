@@ -13,6 +13,8 @@ from services.aggregator.config import AggregatorSettings
 from services.drafter.config import DrafterSettings
 from services.retriever.config import RetrieverSettings
 from services.verifier.config import VerifierSettings
+from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
+from tandem.policy.presets import PRESETS
 from tandem.telemetry.metrics import Side
 from tandem.telemetry.side_decisions import MOVE, STAY, UNMEASURED
 from tests.deploy_static.programs import REPOSITORY, output
@@ -91,6 +93,13 @@ def test_labels_are_matched_with_values_that_the_code_gives_them() -> None:
         for label, values in re.findall(r'(\w+)(?:=|!=|=~|!~)"([\w|]+)"', expression):
             assert label in known, expression
             assert set(values.split("|")) <= known[label], expression
+
+
+def test_wasted_drafts_are_an_alarm_for_every_preset_of_one_drafter_and_no_other() -> None:
+    (alert,) = (rule for rule in ALERTS if rule["alert"] == "TandemDraftsWasted")
+    (left_out,) = re.findall(r'preset!~"([^"]+)"', alert["expr"])
+    assert {name for name in PRESETS if re.fullmatch(left_out, name)} == set()
+    assert all(re.fullmatch(left_out, name) for name in AGGREGATION_PRESETS)
 
 
 def _recorded() -> dict[str, frozenset[str]]:
