@@ -8,7 +8,7 @@ that lexical search finds for it the better half is the cloud's and the other th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +26,11 @@ WINDOWS_PER_TEXT = 2
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A document of a side: its tokens, and the score that search gave it."""
+    """A document: its tokens, the score that search gave it, and its rank at its side."""
 
     token_ids: tuple[int, ...]
     score: float
+    rank: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,8 @@ class Window:
 
     def of(self, side: Side, count: int) -> tuple[Found, ...]:
         """The side's documents where each side has `count`."""
-        return self.found[:count] if side is Side.CLOUD else self.found[count : 2 * count]
+        own = self.found[:count] if side is Side.CLOUD else self.found[count : 2 * count]
+        return tuple(replace(one, rank=rank) for rank, one in enumerate(own, start=1))
 
 
 def read_windows(peps: Path, tokenizer: Tokenizer, documents: int, seed: int) -> list[Window]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import log
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,16 @@ def _evenly(found: Found) -> float:
     return 0.0
 
 
-RELEVANCES: dict[str, Callable[[Found], float]] = {"even": _evenly, "score": _by_score}
+def _by_rank(found: Found) -> float:
+    """As the services weigh documents where there is no embedding."""
+    return -log(found.rank)
+
+
+RELEVANCES: dict[str, Callable[[Found], float]] = {
+    "even": _evenly,
+    "rank": _by_rank,
+    "score": _by_score,
+}
 
 
 def run(report: Report, models: Models, peps: Path) -> None:

@@ -23,14 +23,7 @@ from bench.dragon_prediction import (
 )
 from bench.machine import pinned, usable_cores
 from bench.report import Goal, Row, make_row, progress
-from bench.suite import (
-    COMMON,
-    LinkSteering,
-    Models,
-    Pacing,
-    PinnedProcess,
-    model_flags,
-)
+from bench.suite import COMMON, LinkSteering, Models, PinnedProcess
 from bench.workload import ANSWER_TIMEOUT_S, measured_tpot_s
 from tandem.commands.suite_documents import demo_documents, fill
 from tandem.core.aggregation import Side, side_weights
@@ -67,12 +60,25 @@ class TwoSidedProcesses:
     link: LinkSteering
 
 
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Declared: a forward pass for one token, and what each further one of a sequence adds."""
+
+    first_s: float
+    further_s: float = 0.0
+
+    def flags(self, model: str) -> tuple[str, ...]:
+        paces = ("--pace-first-s", str(self.first_s), "--pace-further-s", str(self.further_s))
+        return (*COMMON, "--model", model, *paces)
+
+
 @contextmanager
-def running_sides(models: Models, step_s: float) -> Iterator[TwoSidedProcesses]:
+def running_sides(
+    models: Models, device_pass: Pass, cloud_pass: Pass
+) -> Iterator[TwoSidedProcesses]:
     """All services on free ports, each side on a core of its own, filled with the demo's documents.
     Raises SuiteFailed when one does not start."""
     device_core, cloud_core = usable_cores()[0], usable_cores()[-1]
-    pacing = Pacing(step_s, step_s, 0.0)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
 
@@ -86,17 +92,14 @@ def running_sides(models: Models, step_s: float) -> Iterator[TwoSidedProcesses]:
         notes = start_retriever("device", device_core)
         pages = start_retriever("cloud", cloud_core)
         run_loop(fill(demo_documents(), {"device": notes.address, "cloud": pages.address}))
-        verifier_flags = model_flags(models.target, pacing, "verify")
-        verifier = start("services.verifier", cloud_core, *verifier_flags)
+        verifier = start("services.verifier", cloud_core, *cloud_pass.flags(models.target))
         cloud = start(
             *("services.aggregator", cloud_core, *COMMON, "--side", "cloud"),
             *("--decoder", verifier.address, "--retriever", pages.address),
         )
         emulator = start("bench.link_process", cloud_core, cloud.address)
-        drafter_flags = model_flags(models.draft, pacing, "draft")
-        drafter = start(
-            "services.drafter", device_core, *drafter_flags, "--verifier", verifier.address
-        )
+        drafter_flags = (*device_pass.flags(models.draft), "--verifier", verifier.address)
+        drafter = start("services.drafter", device_core, *drafter_flags)
         device = start(
             *("services.aggregator", device_core, *COMMON, "--http", "false"),
             *("--drafter", drafter.address, "--retriever", notes.address),
@@ -111,7 +114,7 @@ def measure_real(
 ) -> list[Row]:
     """One row per added latency and preset; no jitter."""
     rows = []
-    with running_sides(models, STEP_S) as sides:
+    with running_sides(models, Pass(STEP_S), Pass(STEP_S)) as sides:
         for added_s in added:
             times = Times(STEP_S, STEP_S, base_rtt_s + added_s)
             sides.link.set(times.rtt_s, None)

@@ -23,6 +23,9 @@ from bench.dragon_latency import (
 )
 from bench.dragon_laws import Question
 from bench.dragon_prediction import Times
+from bench.dragon_real import Pass
+from bench.dragon_ttft_real import COLUMNS as REAL_COLUMNS
+from bench.dragon_ttft_real import LIMIT, measure_real, real_goals
 from bench.plots import grouped_lines
 from bench.report import Goal, Report, Row, make_row, progress
 from bench.suite import Models
@@ -37,8 +40,6 @@ PRESETS = (
 )
 COLUMNS = ("preset", "added_s", "ttft_s", "over_device_only")
 TOKENS = 2
-
-LIMIT = 1.10
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,8 @@ class Hardware:
     document_tokens: int = 64
 
 
-def run(report: Report, models: Models, peps: Path) -> None:
-    """One row per preset and added latency."""
+def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
+    """One row per preset and added latency; with `real` some by processes too."""
     hardware, pacing = Hardware(), PACINGS[0]
     asked = ask_questions(models, peps, report.seed, QUICK_QUESTIONS if report.quick else QUESTIONS)
     rows: list[Row] = []
@@ -84,12 +85,24 @@ def run(report: Report, models: Models, peps: Path) -> None:
         ]
     report.add(f"{len(asked)} questions of 32 tokens, {DOCUMENTS} documents a side", COLUMNS, rows)
     report.goals += _goals(rows)
+    if real:
+        ran = _measure_real(models, hardware, report.seed)
+        report.add("Real processes, paced, no jitter", REAL_COLUMNS, ran)
+        report.goals += real_goals(ran)
     report.notes += [
         f"The first token waits for the cloud where a question has fewer than"
         f" {waits_below(rows[-1]['rtt_s'], hardware)} tokens (at the longest link here).",
         "Step, prompt and retrieval times, link and KV size are declared, not measured.",
         "drcg: what travels is added to a device-only run; the rest goes through the machines.",
     ]
+
+
+def _measure_real(models: Models, hardware: Hardware, seed: int) -> list[Row]:
+    """A paced pass is as long as its longest sequence says; here each token of it stands for one of
+    every document's sequence."""
+    device = Pass(PACINGS[0].device_s, DOCUMENTS * hardware.device_prompt_token_s)
+    cloud = Pass(PACINGS[0].cloud_s, DOCUMENTS * hardware.cloud_prompt_token_s)
+    return measure_real(models, device, cloud, QUICK_ADDED_S, BASE_RTT_S, seed)
 
 
 def first_token_s(
@@ -140,7 +153,7 @@ def _goals(rows: Sequence[Row]) -> list[Goal]:
 def draw(report: Report, folder: Path) -> None:
     grouped_lines(
         folder / "ttft.png",
-        report.rows,
+        [row for row in report.rows if row.get("part") != "real"],
         x="added_s",
         y="ttft_s",
         title="Time to the first token over added round trip (virtual time)",

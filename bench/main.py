@@ -138,7 +138,7 @@ _OWN_OPTIONS = {
     "methods": (_REAL,),
     "retriever": (_PEPS,),
     "dragon-latency": (_PEPS, _REAL),
-    "dragon-ttft": (_PEPS,),
+    "dragon-ttft": (_PEPS, _REAL),
     "dragon-quality": (_PEPS,),
     "scheduler": (_PEPS,),
 }

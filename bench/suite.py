@@ -84,14 +84,12 @@ def running_suite(
         def start(name: str, core: int, *flags: str) -> PinnedProcess:
             return stack.enter_context(PinnedProcess(name, flags, core))
 
-        verifier = start(
-            "services.verifier", cloud_core, *model_flags(models.target, pacing, "verify")
-        )
+        verifier = start("services.verifier", cloud_core, *_flags(models.target, pacing, "verify"))
         link, cloud_address = None, verifier.address
         if with_link:
             emulator = start("bench.link_process", cloud_core, cloud_address)
             link, cloud_address = LinkSteering(emulator.words[2]), emulator.address
-        drafter_flags = model_flags(models.draft, pacing, "draft")
+        drafter_flags = _flags(models.draft, pacing, "draft")
         drafter = start("services.drafter", edge_core, *drafter_flags, "--verifier", cloud_address)
         aggregator = start(
             "services.aggregator",
@@ -110,8 +108,7 @@ def running_suite(
 COMMON = ("--insecure", "--port", "0", "--log-level", "warning")
 
 
-def model_flags(model: str, pacing: Pacing | None, side: str) -> tuple[str, ...]:
-    """Of a verifier (`side` is "verify") or a drafter ("draft")."""
+def _flags(model: str, pacing: Pacing | None, side: str) -> tuple[str, ...]:
     flags = (*COMMON, "--model", model)
     if pacing is None:
         return flags

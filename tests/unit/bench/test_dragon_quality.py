@@ -48,6 +48,7 @@ def test_windows_are_held_out_and_the_better_documents_are_the_cloud_s(peps: Pat
         cloud, device = window.of(Side.CLOUD, 3), window.of(Side.DEVICE, 3)
         assert len(cloud) == len(device) == 3
         assert min(one.score for one in cloud) >= max(one.score for one in device)
+        assert [one.rank for one in device] == [1, 2, 3]
         assert not window.of(Side.CLOUD, 0)
     assert windows == read_windows(peps, ScriptedTokenizer(VOCABULARY), 3, seed=1)
 
@@ -66,7 +67,7 @@ def test_with_one_model_and_one_weight_two_sides_are_one_pile_of_documents(peps:
         (method, relevance, count): predicted
         for method, relevance, count, predicted in _methods(predictor, predictor, (0, 2))
     }
-    for relevance in ("even", "score"):
+    for relevance in ("even", "rank", "score"):
         dragon = found["dragon", relevance, 2]
         assert dragon.shape == (WINDOW_TOKENS - QUERY_TOKENS,)
         assert dragon == pytest.approx(found["drcg", relevance, 2])
