@@ -22,8 +22,9 @@ from tandem.commands.figures_line import figures_line
 from tandem.commands.models import choose_pair, load_pair
 from tandem.commands.options import json_option, model_options
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
 from tandem.policy.presets import PRESETS, find_preset
-from tandem.rpc.generation import DEFAULT_PRESET
+from tandem.rpc.generation import DEFAULT_PRESET, RAG_PRESET
 from tandem.settings import variable_of
 from tandem.telemetry.logging import configure_logging
 
@@ -48,11 +49,11 @@ HELP = "/new forgets the conversation; Ctrl-C stops an answer; Ctrl-D leaves"
 @click.option("--system", metavar="TEXT", help="What the conversation begins with.")
 @click.option(
     "--preset",
-    default=DEFAULT_PRESET,
-    show_default=True,
     metavar="NAME",
-    help=f"Method: {', '.join(PRESETS)}.",
+    help=f"Method: {', '.join(PRESETS)}; from documents {', '.join(AGGREGATION_PRESETS)}."
+    f" Default: {DEFAULT_PRESET}, with --rag {RAG_PRESET}.",
 )
+@click.option("--rag", is_flag=True, help="Answer from the documents of both sides of --endpoint.")
 @click.option("--max-tokens", type=int, default=256, show_default=True, help="Of each answer.")
 @click.option(
     "--temperature", type=float, default=1.0, show_default=True, help="0 takes the likeliest token."
@@ -75,7 +76,7 @@ def chat(**options: Any) -> None:
     with ExitStack() as stack:
         url = options["endpoint"]
         if url is None:
-            find_preset(options["preset"])  # before any model is loaded
+            _check_alone(options)  # before any model is loaded
             pair = load_pair(*choose_pair(options))
             url = stack.enter_context(BackgroundSuite(pair)).url
         url = base_url(url, options["insecure"])
@@ -94,7 +95,7 @@ class _Conversation:
             "max_tokens": options["max_tokens"],
             "temperature": options["temperature"],
             "top_p": options["top_p"],
-            "tandem": {"preset": options["preset"]},
+            "tandem": {name: options[name] for name in ("preset", "rag") if options[name]},
         }
         if options["seed"] is not None:
             self._asking["seed"] = options["seed"]
@@ -132,25 +133,28 @@ def _talk(conversation: _Conversation, as_json: bool) -> None:
     with suppress(ImportError):
         import readline  # noqa: F401  # gives `input` editing and earlier lines
     click.echo(f"{conversation.model}: {HELP}", err=True)
-    while (words := _ask_person()) is not None:
-        if words == "/new":
-            conversation.forget()
-        elif words.startswith("/"):
-            click.echo(HELP, err=True)
-        elif words:
-            _answer_person(conversation, words)
+    staying = True
+    while staying:
+        try:
+            staying = _turn(conversation)
+        except KeyboardInterrupt:  # while nothing was being answered
+            click.echo()
 
 
-def _ask_person() -> str | None:
-    """The next words; None when the person leaves."""
+def _turn(conversation: _Conversation) -> bool:
+    """Ask for words and answer them; False when the person leaves."""
     try:
-        return input(PROMPT).strip()
+        words = input(PROMPT).strip()
     except EOFError:
         click.echo()
-        return None
-    except KeyboardInterrupt:
-        click.echo()
-        return ""
+        return False
+    if words == "/new":
+        conversation.forget()
+    elif words.startswith("/"):
+        click.echo(HELP, err=True)
+    elif words:
+        _answer_person(conversation, words)
+    return True
 
 
 def _answer_person(conversation: _Conversation, words: str) -> None:
@@ -186,6 +190,13 @@ def _answer_line(conversation: _Conversation, words: str, as_json: bool) -> None
 
 def _figures(reply: Reply) -> str:
     return figures_line({**reply.tandem, "finish_reason": reply.finish_reason})
+
+
+def _check_alone(options: dict[str, Any]) -> None:
+    """What the embedded suite cannot do. Raises InvalidArgument naming the flag."""
+    if options["rag"]:
+        raise InvalidArgument("rag", "needs a suite with documents: 'tandem up --rag', --endpoint")
+    find_preset(options["preset"] or DEFAULT_PRESET)
 
 
 def _key(path: Path | None) -> str | None:

@@ -21,7 +21,7 @@ from tandem.gateway.guard import OPEN_PATHS, Guard
 from tandem.rpc.generation import GenerationRequest
 from tandem.rpc.status import Rejected
 from tandem.settings import SettingsError
-from tests.gateway.http_suite import HttpSuite, asking, chat_body, http_suite
+from tests.gateway.http_suite import TIMEOUT_S, HttpSuite, asking, chat_body, http_suite
 from tests.rpc.scripted_suite import CONTEXT, VOCABULARY
 
 KEY, OTHER_KEY = "tandem-" + "k" * 43, "tandem-" + "o" * 43
@@ -60,6 +60,21 @@ async def test_no_slot_in_time_is_504() -> None:
             *(served.post("/v1/chat/completions", body) for body in bodies)
         )
         assert [answer.status_code for answer in answers] == [504, 504]
+        await served.suite.idle()
+
+
+async def test_a_caller_who_leaves_the_queue_makes_room_in_it() -> None:
+    async with http_suite(slow_target(), max_running=1, max_waiting=1) as served:
+        first = asking(max_tokens=400, tandem=SLOW)
+        async with await served.openai.chat.completions.create(**first, stream=True):
+            waiting = asyncio.create_task(served.post("/v1/chat/completions", chat_body()))
+            async with asyncio.timeout(TIMEOUT_S):
+                while served.suite.front.open_requests < 2:
+                    await asyncio.sleep(0.001)
+                assert (await served.post("/v1/chat/completions", chat_body())).status_code == 429
+                waiting.cancel()
+                while served.suite.front.open_requests > 1:
+                    await asyncio.sleep(0.001)
         await served.suite.idle()
 
 

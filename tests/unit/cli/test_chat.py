@@ -129,14 +129,14 @@ class Terminal:
         os.close(self._master)
 
 
-def test_on_a_terminal_ctrl_c_stops_an_answer_and_ctrl_d_leaves(url: str, pair: ModelPair) -> None:
+def test_on_a_terminal_answers_have_a_status_line_and_ctrl_d_leaves(
+    url: str, pair: ModelPair
+) -> None:
     terminal = Terminal("chat", "--endpoint", url, "--max-tokens", "6", "--seed", "1")
     try:
         terminal.wait_for("> ")
         terminal.type("hello\n")
         terminal.wait_for("6 tokens (length) by coupled")
-        terminal.wait_for("> ")
-        terminal.type("\x03")
         terminal.wait_for("> ")
         terminal.type("/new\n")
         terminal.wait_for("> ")
@@ -186,6 +186,8 @@ def test_refusals_are_one_line_that_says_what_to_do(url: str, tmp_path: Path) ->
         (("--endpoint", "http://127.0.0.1:1"), 1, "is an aggregator serving HTTP there?"),
         (("--endpoint", "ftp://x"), 2, "--endpoint"),
         (("--preset", "fastest"), 2, "--preset"),
+        (("--rag",), 2, "--rag"),
+        (("--rag", "--preset", "dssd", "--endpoint", url), 1, "uses no documents"),
         (("--endpoint", url, "--preset", "fastest"), 1, "fastest"),
         (("--endpoint", url, "--max-tokens", "0"), 1, "max_tokens"),
         (("--endpoint", url, "--timeout", "0"), 2, "--timeout"),
@@ -200,7 +202,7 @@ def test_refusals_are_one_line_that_says_what_to_do(url: str, tmp_path: Path) ->
 def test_a_turn_that_failed_is_not_part_of_the_conversation(url: str) -> None:
     from tandem.commands.chat import _Conversation
 
-    options = {"max_tokens": 4, "temperature": 1.0, "top_p": 1.0, "preset": "coupled"}
+    options = {"max_tokens": 4, "temperature": 1.0, "top_p": 1.0, "preset": None, "rag": False}
     with ChatClient(url, None, TIMEOUT_S) as client:
         talk = _Conversation(client, client.model(), {**options, "seed": 1, "system": None})
         with pytest.raises(TandemError, match="context"):
