@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import pytest
+import yaml
 from jsonschema import Draft202012Validator
 from kubernetes_validate.utils import (  # type: ignore[import-untyped]
     latest_version,
@@ -15,6 +16,7 @@ from kubernetes_validate.utils import (  # type: ignore[import-untyped]
 )
 from referencing import Registry, Resource
 
+from tandem import __version__
 from tests.deploy_static.chart import CHART, OLDEST, VALUES, Manifest, rendered
 from tests.deploy_static.programs import run
 
@@ -33,6 +35,11 @@ every_values = pytest.mark.parametrize("values", VALUES)
 
 def test_there_is_a_rendering_for_each_way_to_use_it() -> None:
     assert set(VALUES) == {"cloud", "edge", "insecure", "gpu", "tls", "keda", "hpa"}
+
+
+def test_the_chart_is_of_this_version_of_the_suite() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["appVersion"] == __version__
 
 
 @every_values

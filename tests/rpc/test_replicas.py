@@ -58,6 +58,16 @@ async def test_sessions_are_spread_and_texts_are_the_same() -> None:
         assert len(set(await answers_until_both_served(suite, second))) == 1
 
 
+async def test_a_name_may_stand_for_one() -> None:
+    @asynccontextmanager
+    async def by_name(address: str) -> AsyncIterator[str]:
+        yield f"dns:///localhost:{address.rpartition(':')[2]}"
+
+    async with scripted_suite(path=by_name) as suite:
+        answer = await suite.client.generate(GenerationRequest("m", "dssd", max_tokens=8))
+        assert len(answer.token_ids) == 8
+
+
 async def test_a_replica_that_leaves_gets_no_new_sessions_and_fails_none() -> None:
     async with two_verifiers() as (suite, leaving, metrics):
         await answers_until_both_served(suite, metrics)
