@@ -43,7 +43,7 @@ MAX_WAITING = 256
 
 
 class Run(Protocol):
-    """One session, checked; see `tandem.engine.document_decoder.DecodingRun`."""
+    """One session, checked; see `tandem.engine.decoding_run.DecodingRun`."""
 
     @property
     def kv_bytes(self) -> int: ...

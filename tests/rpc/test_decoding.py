@@ -290,6 +290,17 @@ async def test_who_leaves_frees_the_session_and_leaves_the_documents() -> None:
             "INVALID_ARGUMENT",
             "prompt: 128 tokens; the context holds 128",
         ),
+        ({"prompt": "x" * 8193}, "INVALID_ARGUMENT", "prompt: 8193 characters; the context"),
+        (
+            {"documents": (Document("x", 1.0), Document("x" * 8193, 1.0))},
+            "INVALID_ARGUMENT",
+            "documents[1]: 8193 characters; the context holds 128 tokens",
+        ),
+        (
+            {"prompt": (DecodingTurn("user", "x" * 9000),)},
+            "INVALID_ARGUMENT",
+            "prompt: 9000 characters",
+        ),
         ({"documents": (Document(" \n", 1.0),)}, "INVALID_ARGUMENT", "documents[0]: is empty"),
         (
             {"documents": (Document("x" * 120, 1.0),)},
