@@ -91,12 +91,8 @@ class DocumentDecoder:
         if opening.reweigh_every and self._rescore is None:
             raise InvalidArgument("reweigh_every", "this service has no re-ranker")
         self._check_sizes(opening)
-        prompt_ids = self._prompt_ids(opening.prompt)
-        documents: list[tuple[int, ...]] = []
-        if tokenizer is not None:
-            texts = [_whole(index, it.text) for index, it in enumerate(opening.documents)]
-            # A tokenizer takes milliseconds for a long text, which other streams wait for here.
-            documents = await asyncio.to_thread(_encoded, tokenizer, texts)
+        # A tokenizer takes milliseconds for a long text, which other streams would wait for.
+        prompt_ids, documents = await asyncio.to_thread(self._read, opening)
         lead = self._lead(prompt_ids) if documents else 0
         machine = DecoderMachine(opening, prompt_ids, documents, self.model, lead)
         text = AnswerText(tokenizer, opening.stop) if tokenizer and opening.wants_text else None
@@ -131,6 +127,14 @@ class DocumentDecoder:
         shares = len(prompt_ids) > len(lead) and prompt_ids[: len(lead)] == lead
         return len(lead) if shares else 0
 
+    def _read(self, opening: DecodingOpen) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+        """Prompt and documents as token ids."""
+        texts = [_whole(index, it.text) for index, it in enumerate(opening.documents)]
+        prompt_ids = self._prompt_ids(opening.prompt)
+        if self._tokenizer is None:
+            return prompt_ids, []
+        return prompt_ids, [tuple(self._tokenizer.encode(text)) for text in texts]
+
     def _prompt_ids(self, prompt: DecodingPrompt) -> tuple[int, ...]:
         ids = tuple(item for item in prompt if isinstance(item, int))
         if ids or not prompt:
@@ -154,7 +158,3 @@ def _whole(index: int, text: str) -> str:
     if not text.strip():
         raise InvalidArgument(f"documents[{index}]", "is empty")
     return text.rstrip() + SEPARATOR
-
-
-def _encoded(tokenizer: Tokenizer, texts: Sequence[str]) -> list[tuple[int, ...]]:
-    return [tuple(tokenizer.encode(text)) for text in texts]
