@@ -33,6 +33,7 @@ from tandem.gateway.suite import Suite
 from tandem.rpc.generation import GenerationRequest
 from tandem.telemetry.metrics import Metrics
 
+CHAT_PATH = "/v1/chat/completions"
 _TANDEM_FIELDS = frozenset(TandemOptions.model_fields)
 
 
@@ -50,9 +51,15 @@ class GatewaySettings:
 
 def make_app(suite: Suite, metrics: Metrics, settings: GatewaySettings) -> ASGIApp:
     """The application, for an ASGI server that runs on the suite's event loop."""
+    app = make_routes(suite, metrics, settings)
+    return Guard(app, settings.keys, settings.max_requests, metrics.http())
+
+
+def make_routes(suite: Suite, metrics: Metrics, settings: GatewaySettings) -> FastAPI:
+    """All that can be asked, before anyone is asked for a key."""
     gateway = _Gateway(suite, metrics, settings)
     app = FastAPI(title="Tandem", version=__version__, docs_url=None, redoc_url=None)
-    _route(app, "POST", "/v1/chat/completions", gateway.chat, ChatAsking)
+    _route(app, "POST", CHAT_PATH, gateway.chat, ChatAsking)
     _route(app, "POST", "/v1/completions", gateway.complete, CompletionAsking)
     _route(app, "GET", "/v1/models", gateway.models)
     _route(app, "GET", "/v1/models/{model:path}", gateway.model)
@@ -67,7 +74,7 @@ def make_app(suite: Suite, metrics: Metrics, settings: GatewaySettings) -> ASGIA
         (HTTPException, _no_such_route),
     ):
         app.add_exception_handler(kind, handler)
-    return Guard(app, settings.keys, settings.max_requests, metrics.http())
+    return app
 
 
 class _Gateway:
@@ -174,7 +181,10 @@ def _route(
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    return api_error(error, _TANDEM_FIELDS).response()
+    refused = api_error(error, _TANDEM_FIELDS)
+    if request.url.path == CHAT_PATH and refused.body["param"] == "prompt":
+        refused.body["param"] = "messages"  # which the suite made its prompt of
+    return refused.response()
 
 
 async def _nobody(request: Request, error: Exception) -> Response:

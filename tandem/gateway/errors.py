@@ -36,6 +36,8 @@ _BY_STATUS: Mapping[str, tuple[int, str, str]] = {
 }
 _PARAMS = {"request": None, "prompt": "prompt", "set": "tandem.set", "images": "messages"}
 """Fields of the suite that callers know by another name."""
+_TAGS = frozenset({"str", "int", "float", "bool"})
+"""What pydantic calls members of a union, where it says which of them refused a value."""
 
 
 class ApiError(Exception):
@@ -119,6 +121,3 @@ def _named_part(location: tuple[int | str, ...]) -> str:
             break
         path.append(str(part))
     return ".".join(path)
-
-
-_TAGS = frozenset({"str", "int", "float", "bool"})

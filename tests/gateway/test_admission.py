@@ -8,7 +8,6 @@ from pathlib import Path
 import httpx2
 import openai
 import pytest
-from fastapi import FastAPI
 from openai import AsyncOpenAI
 
 from services.aggregator.config import AggregatorSettings
@@ -16,8 +15,8 @@ from services.aggregator.http import gateway_settings
 from tandem.core.access_keys import key_line
 from tandem.engine.paced import PacedEngine
 from tandem.engine.scripted import ScriptedEngine, scripted_law
-from tandem.gateway.app import make_app
-from tandem.gateway.guard import OPEN_PATHS, Guard
+from tandem.gateway.app import make_routes
+from tandem.gateway.guard import OPEN_PATHS
 from tandem.rpc.generation import GenerationRequest
 from tandem.rpc.status import Rejected
 from tandem.settings import SettingsError
@@ -97,15 +96,12 @@ def keys(tmp_path: Path) -> Path:
 
 def all_routes(served: HttpSuite, settings: AggregatorSettings) -> list[tuple[str, str]]:
     """Method and path of everything the application answers, FastAPI's own included."""
-    app = make_app(
+    app = make_routes(
         served.suite.front.requests, served.suite.front_metrics, gateway_settings(settings)
     )
-    assert isinstance(app, Guard)
-    inner = app._app
-    assert isinstance(inner, FastAPI)
     return [
         (method, path)
-        for route in inner.routes
+        for route in app.routes
         if (path := getattr(route, "path", ""))
         for method in getattr(route, "methods", None) or {"GET"}
     ]

@@ -61,7 +61,7 @@ async def served(suite: Breaking) -> AsyncIterator[tuple[AsyncOpenAI, httpx2.Asy
 @pytest.mark.parametrize(
     ("error", "status", "words"),
     [
-        (Rejected(grpc.StatusCode.INVALID_ARGUMENT, "prompt: too long"), 400, "prompt: too long"),
+        (Rejected(grpc.StatusCode.INVALID_ARGUMENT, "prompt: too long"), 400, "too long"),
         (ResourceExhausted("queue: full"), 429, "queue: full"),
         (Rejected(grpc.StatusCode.UNAVAILABLE, "the cloud is lost"), 503, "the cloud is lost"),
         (Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, "late"), 504, "late"),
