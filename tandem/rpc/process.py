@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
@@ -71,6 +72,9 @@ def _run(
             stack.enter_context(_metrics_endpoint(settings, metrics))
         opened = None if beside is None else partial(beside, settings, metrics)
         run_loop(_serve(settings, lambda: build(settings, metrics), access, opened))
+    # Nothing is left to collect but what the kernel frees anyway: torch's modules alone keep the
+    # interpreter busy for a second of computing, which a machine under load makes many.
+    gc.freeze()
 
 
 def _metrics_endpoint(settings: ServiceSettings, metrics: Metrics) -> MetricsServer:

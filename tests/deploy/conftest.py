@@ -36,6 +36,19 @@ def suite(composed: Composed) -> Iterator[Composed]:
 
 
 @pytest.fixture(scope="session")
+def documents(suite: Composed, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """One document at each side."""
+    for service, text in (
+        ("edge-retriever", "The harbour of Brimmond freezes in January, says the captain's diary."),
+        ("cloud-retriever", "Brimmond is a town with a harbour that freezes every winter."),
+    ):
+        folder = tmp_path_factory.mktemp(service)
+        folder.chmod(0o755)
+        (folder / "brimmond.md").write_text(text)
+        suite.ingest(service, folder)
+
+
+@pytest.fixture(scope="session")
 def tables(pytestconfig: pytest.Config) -> dict[str, list[Row]]:
     """Title to rows, the first of them the heads; printed when all tests have run."""
     return pytestconfig.stash[TABLES]

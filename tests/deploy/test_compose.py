@@ -13,7 +13,7 @@ from tandem.commands.models import ModelChoice, load_pair
 from tandem.rpc.aggregator_client import AggregatorClient, Generated
 from tandem.rpc.generation import GenerationRequest
 from tests.deploy.composed import ROOT, SERVICES, Composed
-from tests.deploy.traffic import ask, completion
+from tests.deploy.traffic import ask, completion, from_documents
 
 ANSWERED, SEED = ("coupled", "dssd", "stream"), 5
 EDGE = ("edge-aggregator", "drafter", "edge-retriever")
@@ -68,6 +68,17 @@ def test_an_answer_is_the_embedded_suites_own(
     assert (answer.status, len(answer.token_ids)) == ("ok", answer.figures["tokens"])
     assert answer.token_ids == embedded[preset].token_ids
     assert answer.text == embedded[preset].text
+
+
+@pytest.mark.usefixtures("documents")
+def test_both_sides_answer_from_their_documents(suite: Composed) -> None:
+    answers = [ask(suite.address("edge-aggregator", 8000), from_documents()) for _ in range(2)]
+    for answer in answers:
+        assert answer.status == "ok"
+        assert answer.text == answers[0].text != ""
+        for side in ("device", "cloud"):
+            assert answer.figures[side]["documents"] >= 1
+            assert answer.figures[side]["drafted"] > 0
 
 
 def test_the_link_is_the_only_way(suite: Composed) -> None:

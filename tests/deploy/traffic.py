@@ -60,6 +60,14 @@ def completion(
     }
 
 
+def from_documents(lost_cloud: str = "wait") -> dict[str, Any]:
+    """A request that both aggregators answer together, from documents on both sides."""
+    options = {"preset": "dragon", "rag": True, "provenance": True, "lost_cloud": lost_cloud}
+    prompt = "When does the harbour of Brimmond freeze?"
+    body = {"model": "demo-target", "prompt": prompt, "max_tokens": 120, "seed": 0}
+    return {**body, "stream": True, "tandem": options}
+
+
 def ask(endpoint: str, body: Mapping[str, Any], answer: Answer | None = None) -> Answer:
     """To its end, whatever that is."""
     answer = answer or Answer()

@@ -7,6 +7,7 @@ the cause answers flow again. The figures are printed as a table.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import requests
 
 from tests.deploy.composed import Composed
 from tests.deploy.conftest import Row
-from tests.deploy.traffic import BROKEN, Answer, Traffic, ask, completion
+from tests.deploy.traffic import BROKEN, Answer, Traffic, ask, completion, from_documents
 
 pytestmark = pytest.mark.timeout(1800)  # the first test waits for images and suite
 
@@ -167,6 +168,24 @@ def test_a_service_of_the_edge_is_killed(chaos: Chaos, service: str) -> None:
         assert answer.token_ids == chaos.undisturbed[preset].token_ids[: len(answer.token_ids)]
         assert answer.ended_s - began_s <= TOLD_WITHIN_S
     assert recovery_s <= RECOVERED_WITHIN_S
+
+
+@pytest.mark.usefixtures("documents")
+def test_the_clouds_aggregator_is_killed(chaos: Chaos) -> None:
+    """An answer from both sides' documents goes on to the same text; others do not notice."""
+    undisturbed = ask(chaos.endpoint, from_documents())
+    fault = functools.partial(chaos.suite.kill, "cloud-aggregator")
+    answers, _, over_s = chaos.during(fault, [from_documents(), *flowing()])
+    two_sided, *others = answers
+    recovery_s = two_sided.first_after(over_s)
+    chaos.note("kill -9 cloud-aggregator: two-sided", [two_sided], recovery_s)
+    chaos.note("kill -9 cloud-aggregator: others", others)
+    assert (two_sided.status, two_sided.text) == ("ok", undisturbed.text)
+    assert two_sided.token_ids == undisturbed.token_ids
+    assert recovery_s <= RECOVERED_WITHIN_S
+    for preset, answer in zip(PRESETS, others, strict=True):
+        assert (answer.status, answer.text) == ("ok", chaos.undisturbed[preset].text)
+        assert answer.figures["links_lost"] == 0
 
 
 @pytest.mark.parametrize("service", ["edge-retriever", "cloud-retriever"])
