@@ -9,14 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
-from typing import Self
+from typing import Any, Self
+from weakref import WeakKeyDictionary
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from tandem.rpc.lifecycle import PortInUse
 
+IDLE_S = 30.0
+"""What a caller gets from connecting, or from its last answer, to the end of its next headers."""
 CLOSE_S = 2
 """What the last answers get to reach their callers."""
 
@@ -60,6 +64,24 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
+    """Closes connections that only take up room: opened, and no whole request begun in time."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._idle_since_s: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+
+    async def on_tick(self, counter: int) -> bool:
+        self._close_idle(time.monotonic())
+        return await super().on_tick(counter)
+
+    def _close_idle(self, now: float) -> None:
+        for connection in list(self.server_state.connections):
+            cycle = getattr(connection, "cycle", None)
+            if cycle is not None and not cycle.response_complete:
+                self._idle_since_s.pop(connection, None)
+            elif now - self._idle_since_s.setdefault(connection, now) > IDLE_S:
+                connection.transport.close()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """The service has handlers of its own, which drain it."""

@@ -23,7 +23,7 @@ from tandem.rpc.lifecycle import PortInUse
 from tandem.rpc.status import Rejected
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
-from tests.gateway.http_suite import MODEL, asking, chat_body
+from tests.gateway.http_suite import MODEL, TIMEOUT_S, asking, chat_body
 
 
 @dataclass
@@ -149,6 +149,28 @@ async def test_probes_ask_the_suite_no_more_than_needed() -> None:
         for _ in range(20):
             assert (await http.get("/readyz")).status_code == 200
     assert suite.asked == 1
+
+
+async def test_callers_who_send_no_request_are_cut_off_and_others_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tandem.gateway.server.IDLE_S", 0.05)
+    suite = Pausing(Rejected(grpc.StatusCode.UNAVAILABLE, "the cloud is lost"))
+    app = make_app(suite, Metrics(new_registry(), "device"), GatewaySettings())
+    async with (
+        HttpServer(app, "127.0.0.1", 0) as server,
+        AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        stream = await client.chat.completions.create(**asking(), stream=True)
+        for words in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"):
+            reader, writer = await asyncio.open_connection(server.host, server.port)
+            writer.write(words)
+            assert await asyncio.wait_for(reader.read(), TIMEOUT_S) == b""
+            writer.close()
+        assert (await anext(stream)).choices[0].delta.content == "so far"
+        suite.resumed.set()
+        with pytest.raises(openai.APIError, match="the cloud is lost"):
+            await anext(stream)
 
 
 async def test_a_port_that_is_taken_is_named() -> None:
