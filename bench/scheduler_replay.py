@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ from tandem.netem.two_sided import PlacingFor, SimulatedSide, TwoSided, simulate
 from tandem.policy.aggregation_presets import AggregationPreset
 from tandem.policy.local_laws import local_draft
 from tandem.protocol.aggregation_outputs import AggregationRequest
+
+Value = TypeVar("Value")
 
 PROMPT = (0,)
 _KEPT = np.array([1.0, 0.0, 0.0], dtype=np.float32)
@@ -40,6 +43,13 @@ class Record:
 
     accepted: dict[Side, tuple[bool, ...]]
     step_shares: dict[Side, tuple[float, ...]]
+
+    def turned(self, share: float) -> Record:
+        """The same decisions and steps, begun that far in: another sequence at no cost."""
+        return Record(
+            {side: _turned(self.accepted[side], share) for side in Side},
+            {side: _turned(self.step_shares[side], share) for side in Side},
+        )
 
     def rate(self, side: Side) -> float:
         return sum(self.accepted[side]) / len(self.accepted[side])
@@ -87,10 +97,16 @@ def _token(
 
 
 def _shares(steps_s: Sequence[float]) -> tuple[float, ...]:
-    """A law known from another record took no time, and says nothing; nor does the odd pause."""
+    """How the model's own steps vary. A law known from another record took no time, and a step far
+    from the median was held up by other processes: neither says anything."""
     typical_s = median(steps_s)
     shares = (step_s / typical_s for step_s in steps_s)
-    return tuple(share for share in shares if 0.5 < share < 2) or (1.0,)
+    return tuple(share for share in shares if 0.75 < share < 1.25) or (1.0,)
+
+
+def _turned(values: tuple[Value, ...], share: float) -> tuple[Value, ...]:
+    at = int(share * len(values))
+    return (*values[at:], *values[:at])
 
 
 def replay(
