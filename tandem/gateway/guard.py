@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tandem.core.access_keys import KeyRing
 from tandem.gateway.errors import RETRY_AFTER_S, ApiError, api_error
-from tandem.telemetry.logging import get_logger, log_context
+from tandem.telemetry.logging import get_logger, log_context, name_in_log
 from tandem.telemetry.metrics import HttpSeries
 from tandem.telemetry.tracing import called_with
 
@@ -79,13 +79,16 @@ class Guard:
             self._handled -= 1
 
     def _admit(self, scope: Scope) -> None:
-        if self._keys is not None and self._keys().holder(_bearer(scope)) is None:
-            raise ApiError(
-                401,
-                "Incorrect API key provided: send one as 'Authorization: Bearer KEY'.",
-                code="invalid_api_key",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+        if self._keys is not None:
+            holder = self._keys().holder(_bearer(scope))
+            if holder is None:
+                raise ApiError(
+                    401,
+                    "Incorrect API key provided: send one as 'Authorization: Bearer KEY'.",
+                    code="invalid_api_key",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
+            name_in_log(caller=holder)
         if self._handled >= self._max_requests:
             raise ApiError(
                 429,
