@@ -26,6 +26,7 @@ from tandem.telemetry.tracing import Span
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 Context = grpc.aio.ServicerContext[pb.VerifyRequest, pb.VerifyResponse]
+LAST_WRITE_S = 1.0
 
 
 class VerifierSession:
@@ -71,6 +72,7 @@ class VerifierSession:
         )
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await self._end_writing()
             for task in done:
                 task.result()
         finally:
@@ -79,6 +81,12 @@ class VerifierSession:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _end_writing(self) -> None:
+        """Let the frame that is being written leave, and none after it: cancelled in the middle, it
+        would take the place of the call's status, which then never reaches the edge."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._writing.acquire(), LAST_WRITE_S)
 
     def going_away(self, grace_s: float) -> asyncio.Task[None]:
         """Ask the edge to leave after its round."""
