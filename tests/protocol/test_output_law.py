@@ -124,7 +124,7 @@ class TakesTheLikeliest(RejectionRule):
 def test_a_wrong_rule_for_trees_fails_the_same_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "tandem.protocol.cloud.acceptance_rule",
-        lambda chosen, seed, chance: TakesTheLikeliest(chance),
+        lambda chosen, seed, chance, keep_laws: TakesTheLikeliest(chance),
     )
     with pytest.raises(AssertionError, match="chi-squared"):
         test_trees("2")
@@ -160,7 +160,8 @@ def test_a_wrong_rule_fails_the_same_test(
     wrong: type[RejectionRule], draft_length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "tandem.protocol.cloud.acceptance_rule", lambda chosen, seed, chance: wrong(chance)
+        "tandem.protocol.cloud.acceptance_rule",
+        lambda chosen, seed, chance, keep_laws: wrong(chance),
     )
     with pytest.raises(AssertionError, match="chi-squared"):
         check_method("dsd, opposed", draft_length)
