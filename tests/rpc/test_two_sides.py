@@ -170,6 +170,26 @@ async def test_a_broken_link_changes_no_text(preset: str, tmp_path: Path) -> Non
         assert result.summary.links_lost >= 1
 
 
+@pytest.mark.parametrize("preset", ["dragon-device", "dragon-coupled"])
+@pytest.mark.parametrize("side", list(Side))
+async def test_a_decoder_that_is_lost_is_opened_again(
+    preset: str, side: Side, tmp_path: Path
+) -> None:
+    links: list[TcpLinkEmulator] = []
+    async with two_sides(tmp_path, decoder_way=lambda address: emulated(address, links)) as suite:
+        request = asking(preset, max_tokens=24)
+        whole = await suite.client.generate(request)
+        result, drops = None, 0
+        async for result in suite.client.stream(request):
+            if len(result.token_ids) > 6 * (drops + 1) and drops < 2:
+                links[side].drop()
+                drops += 1
+        assert result is not None
+        assert drops == 2
+        assert result.token_ids == await central_text(suite, request) == whole.token_ids
+        assert result.text == whole.text
+
+
 @pytest.mark.parametrize("policy", [LostCloud.EDGE, LostCloud.FAIL])
 async def test_a_lost_cloud_is_given_up_by_policy(policy: LostCloud, tmp_path: Path) -> None:
     links: list[TcpLinkEmulator] = []

@@ -53,11 +53,13 @@ async def two_sides(
     notes: tuple[str, ...] = NOTES,
     public: tuple[str, ...] = PUBLIC,
     way: Way | None = None,
+    decoder_way: Way | None = None,
     give_up_after_s: float = 10.0,
     tracing: Callable[[str], Tracing] = lambda service: NO_TRACING,
     rescore: Rescore | None = None,
 ) -> AsyncIterator[TwoSides]:
-    """Drained at the end; nothing may be left in either engine then. `tracing` is of a service."""
+    """Drained at the end; nothing may be left in either engine then. `tracing` is of a service;
+    `decoder_way` lies between each aggregator and the decoder beside it."""
     engines = [ScriptedEngine(VOCABULARY, LAW, context_length=CONTEXT) for _ in range(2)]
     tokenizer = ScriptedTokenizer(VOCABULARY)
     async with AsyncExitStack() as stack:
@@ -96,8 +98,12 @@ async def two_sides(
                 documents=Documents(tokenizer, rescore=rescore),
             )
         )
+        decoders = [drafter.target, verifier.target]
+        if decoder_way is not None:
+            ways = [decoder_way(address) for address in decoders]
+            decoders = [await stack.enter_async_context(each) for each in ways]
         settings = AggregatorSettings(
-            side="cloud", decoder=verifier.target, retriever=addresses[1], http=False
+            side="cloud", decoder=decoders[1], retriever=addresses[1], http=False
         )
         traced = tracing("cloud-aggregator")
         metrics = Metrics(new_registry(), "cloud")
@@ -107,6 +113,7 @@ async def two_sides(
             cloud_address = await stack.enter_async_context(way(cloud_address))
         settings = AggregatorSettings(
             drafter=drafter.target,
+            decoder=decoders[0],
             retriever=addresses[0],
             cloud=cloud_address,
             give_up_after_s=give_up_after_s,
