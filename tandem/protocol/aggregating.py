@@ -19,7 +19,7 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.stopping import FinishReason
 from tandem.policy.placement import AlwaysAt, Placing, first_side
 from tandem.protocol.aggregation_counting import AggregationCounting, Measuring
-from tandem.protocol.aggregation_drafts import OwnDrafts, PeerDrafts, QueuedDraft
+from tandem.protocol.aggregation_drafts import OwnDrafts, QueuedDraft
 from tandem.protocol.aggregation_messages import (
     CollaborationOpened,
     Fetch,
@@ -37,7 +37,6 @@ from tandem.protocol.aggregation_sending import DraftSending
 from tandem.protocol.agreements import (
     Agreement,
     AtAggregator,
-    DraftPair,
     OneSide,
     Wanted,
     agreement_for,
@@ -47,6 +46,7 @@ from tandem.protocol.decoding_messages import DecodingDraft, DecodingTarget
 from tandem.protocol.liveness import Liveness, LostCloud
 from tandem.protocol.messages import Cancel, GoingAway, Ping, Pong
 from tandem.protocol.outputs import Commit, Finish, Reconnect
+from tandem.protocol.settling import Settled, Settling
 
 
 class Phase(StrEnum):
@@ -92,7 +92,8 @@ class SideMachine:
         self.committed = self._committing.tokens
         self.committed.extend(request.committed_ids)
         self._own = OwnDrafts(self.committed)
-        self._peer = PeerDrafts(self.committed)
+        self._settling = Settling(side, self._committing, self._own, self._counting)
+        self._peer = self._settling.peer
         self._sending = DraftSending(request, self._own, self.committed)
         self._epoch = 0
         self._epoch_offset = 0
@@ -311,10 +312,10 @@ class SideMachine:
         if frame.base != len(self.committed):
             raise InvalidArgument("base", f"{frame.base} where {len(self.committed)} is due")
         self.committed.check(frame.base, frame.prefix)
-        settled = _Settled(frame.base, frame.prefix)
+        settled = self._settling.begin()
         for token_id in frame.token_ids:
             if settled.reason is None:
-                self._settle(token_id, settled)
+                self._settling.settle(token_id, settled)
         if isinstance(agreement, AtAggregator) and frame.hands_over:
             agreement.aggregating = self.side
         return [*self._announce(settled, now), *self._move(now)]
@@ -332,36 +333,23 @@ class SideMachine:
         if self._agreement is None or self.phase is Phase.DONE:
             return []
         outputs: list[SideOutput] = []
-        settled = _Settled(len(self.committed), self.committed.prefix)
+        settled = self._settling.begin()
         hands_over = False
         while settled.reason is None and not hands_over:
             # Before it is decided: what counts here must travel, and what is decided is forgotten.
             outputs += self._flush(now)
             position = len(self.committed)
-            decision = self._agreement.decide(position, self._drafts())
+            decision = self._agreement.decide(position, self._settling.drafts())
             if isinstance(decision, Wanted):
                 outputs += self._fetch(position, decision.count, now)
                 break
             if decision is None:
                 break
-            self._settle(decision, settled)
+            self._settling.settle(decision, settled)
             hands_over = settled.reason is None and self._moves(position)
         outputs += self._tell(settled, hands_over, now)
         outputs += self._announce(settled, now)
         return [*outputs, *self._flush(now)] if hands_over else outputs
-
-    def _drafts(self) -> DraftPair:
-        pair = {self.side: self._own.first, self.side.other: self._peer.first}
-        return DraftPair(pair[Side.DEVICE], pair[Side.CLOUD])
-
-    def _settle(self, token_id: int, settled: _Settled) -> None:
-        """Commit one token; both queues go on behind it, or are void."""
-        own, theirs = self._own.settle(token_id), self._peer.settle(token_id)
-        for side, draft in ((self.side, own), (self.side.other, theirs)):
-            if draft is not None:
-                self._counting.judged(side, draft.token_id == token_id)
-        _, settled.reason = self._committing.append((token_id,))
-        settled.token_ids.append(token_id)
 
     def _moves(self, position: int) -> bool:
         """Whether the other side aggregates from here on."""
@@ -374,7 +362,7 @@ class SideMachine:
         self.stats.side_moves += 1
         return True
 
-    def _tell(self, settled: _Settled, hands_over: bool, now: float) -> list[SideOutput]:
+    def _tell(self, settled: Settled, hands_over: bool, now: float) -> list[SideOutput]:
         """The other side's target frame, where it must be told."""
         agreement = self._agreement
         if agreement is None or not agreement.tells or not settled.token_ids:
@@ -388,7 +376,7 @@ class SideMachine:
         head = (self.request.session, self._epoch, base, prefix)
         return self._to_peer(TargetFrame(*head, token_ids=token_ids, hands_over=hands_over), now)
 
-    def _announce(self, settled: _Settled, now: float) -> list[SideOutput]:
+    def _announce(self, settled: Settled, now: float) -> list[SideOutput]:
         """Committed tokens: to the decoder of this side, and to whoever asked for the answer."""
         if not settled.token_ids:
             return []
@@ -409,8 +397,7 @@ class SideMachine:
             outputs += self._to_peer(Cancel(*self._head()), now)
         self.phase = Phase.DONE
         self.finish_reason = reason
-        self._own.clear()
-        self._peer.clear()
+        self._settling.clear()
         return [*outputs, Finish(reason)]
 
     # Sending
@@ -455,13 +442,3 @@ class SideMachine:
         """Up to where the sender knows its text to be final it must be the text here."""
         if base <= min(settled, len(self.committed)):
             self.committed.check(base, prefix)
-
-
-class _Settled:
-    """Tokens committed in one go, from `base` on, and why the answer ended with them."""
-
-    def __init__(self, base: int, prefix: int) -> None:
-        self.base = base
-        self.prefix = prefix
-        self.token_ids: list[int] = []
-        self.reason: FinishReason | None = None
