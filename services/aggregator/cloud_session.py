@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from services.aggregator.decoder_link import DecoderEvents, DecoderLink
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, ResourceExhausted
 from tandem.protocol.aggregating import SideMachine
 from tandem.protocol.aggregation_messages import (
     CloudSideMessage,
@@ -27,12 +27,14 @@ from tandem.protocol.decoding_messages import DecodingDraft, DecodingOpened, Doc
 from tandem.protocol.messages import Cancel, GoingAway
 from tandem.protocol.prefixes import PrefixedTokens
 from tandem.rpc.convert_aggregation import CloudSideEnd
+from tandem.rpc.frame_stream import MAX_QUEUED_FRAMES
 from tandem.rpc.status import Rejected
 from tandem.rpc.verifier_stream import FRAME_HEADER_BYTES
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 
 Context = grpc.aio.ServicerContext[pb.CollaborateRequest, pb.CollaborateResponse]
 OPEN_TIMEOUT_S = 10.0
+LAST_WRITE_S = 1.0
 
 OpenDecoder = Callable[[CollaborationOpen, DecoderEvents], Awaitable[DecoderLink]]
 MakeMachine = Callable[[CollaborationOpen, DecodingOpened], SideMachine]
@@ -54,7 +56,7 @@ class CloudSession:
         self._context = context
         self._open_decoder = open_decoder
         self._make_machine = make_machine
-        self._outgoing: asyncio.Queue[CloudSideMessage] = asyncio.Queue()
+        self._outgoing: asyncio.Queue[CloudSideMessage | None] = asyncio.Queue()
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._decoder: DecoderLink | None = None
         self._machine: SideMachine | None = None
@@ -63,7 +65,8 @@ class CloudSession:
 
     async def run(self) -> None:
         """Serve until the device cancels or half-closes; raises what ended it otherwise."""
-        tasks: list[asyncio.Task[None]] = [asyncio.create_task(self._write())]
+        writing = asyncio.create_task(self._write())
+        tasks = [writing]
         try:
             events = DecoderEvents(
                 self._begin, self._drafted, lambda text: None, self._restarted, self._fail
@@ -76,6 +79,7 @@ class CloudSession:
         finally:
             if self._decoder is not None:
                 self._decoder.close()
+            await self._finish_writing(writing)
             for task in tasks:
                 task.cancel()
             self._over.cancel()
@@ -107,9 +111,20 @@ class CloudSession:
         assert self._machine is not None, "the decoder has opened"
         self._apply(self._machine.receive(message, time.monotonic(), size_bytes))
 
+    async def _finish_writing(self, writing: asyncio.Task[None]) -> None:
+        """Let the frame that is being written leave: cancelled in the middle, it would take the
+        place of the call's status, which then never reaches the device."""
+        while not self._outgoing.empty():
+            self._outgoing.get_nowait()
+        self._outgoing.put_nowait(None)
+        await asyncio.wait([writing], timeout=LAST_WRITE_S)
+
     async def _write(self) -> None:
         while True:
-            frame = self._codec.encode(await self._outgoing.get())
+            message = await self._outgoing.get()
+            if message is None:
+                return
+            frame = self._codec.encode(message)
             if self._machine is not None:
                 self._machine.sized(frame.ByteSize() + FRAME_HEADER_BYTES)
             await self._context.write(frame)
@@ -148,7 +163,13 @@ class CloudSession:
                     assert self._decoder is not None, "it has opened"
                     self._decoder.settle(message)
                 case ToPeer(message):
-                    self._outgoing.put_nowait(self._told(message))
+                    self._put(self._told(message))
+
+    def _put(self, message: CloudSideMessage) -> None:
+        if self._outgoing.qsize() >= MAX_QUEUED_FRAMES:
+            self._fail(ResourceExhausted(f"frames: {MAX_QUEUED_FRAMES} wait to be read"))
+            return
+        self._outgoing.put_nowait(message)
 
     def _told(self, message: Any) -> CloudSideMessage:
         """`opened` says what the decoder said of documents and model."""

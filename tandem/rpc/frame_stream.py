@@ -12,10 +12,16 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, ResourceExhausted
 from tandem.rpc.connection import Connection
 from tandem.rpc.status import advised
 from tandem.rpc.verifier_stream import FRAME_HEADER_BYTES, StreamEnded, Traffic
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+MAX_QUEUED_FRAMES = 4096
+"""More than any machine's window: a peer that asks for more than it takes is left."""
 
 Sent = TypeVar("Sent", contravariant=True)
 Received = TypeVar("Received", covariant=True)
@@ -58,6 +64,9 @@ class FrameStream(Generic[Out, In]):
         """Queue a frame, and say how large it is; a machine's window bounds how many there can
         be."""
         frame = self._codec.encode(message)
+        if self._outgoing.qsize() >= MAX_QUEUED_FRAMES:
+            full = ResourceExhausted(f"{MAX_QUEUED_FRAMES} frames wait for the stream")
+            asyncio.get_running_loop().call_soon(self._end, full)
         size_bytes: int = frame.ByteSize() + FRAME_HEADER_BYTES
         self._traffic.uplink_bytes += size_bytes
         self._outgoing.put_nowait(frame)
@@ -95,9 +104,16 @@ class FrameStream(Generic[Out, In]):
                 size_bytes = frame.ByteSize() + FRAME_HEADER_BYTES
                 self._traffic.downlink_bytes += size_bytes
                 self._on_frame(self._codec.decode(frame), size_bytes)
-        except (grpc.aio.AioRpcError, InvalidArgument) as error:
-            self._on_end(error)
+        except Exception as error:  # the stream's end too, or whoever heard a frame failed
+            if not isinstance(error, grpc.aio.AioRpcError | InvalidArgument):
+                log.exception("stream abandoned")
+            self._end(error)
             return
         code = await self._call.code()
         details = advised(code, await self._call.details() or "")
-        self._on_end(None if code is grpc.StatusCode.OK else StreamEnded(code, details))
+        self._end(None if code is grpc.StatusCode.OK else StreamEnded(code, details))
+
+    def _end(self, error: BaseException | None) -> None:
+        """Once: `close` or an end has forgotten who listens."""
+        on_end, self._on_end = self._on_end, lambda error: None
+        on_end(error)
