@@ -57,8 +57,25 @@ def test_the_stream_s_numbers_make_a_decision() -> None:
     assert sides.device.decode_s == pytest.approx(0.060)
     assert sides.round_trip_s == pytest.approx(0.2)
     assert sides.device.acceptance == 1
-    assert sides.cloud.acceptance == pytest.approx(0.5, abs=0.02)
+    assert sides.cloud.acceptance == pytest.approx(0.5, abs=0.07)
     assert choose_side(sides, Side.DEVICE).side is Side.CLOUD
+
+
+def test_what_was_refused_just_now_moves_the_aggregation_there() -> None:
+    """All else equal, and both sides' drafts accepted as often before."""
+    for refused in Side:
+        profiler = SideProfiler()
+        for side in Side:
+            profiler.decoded(side, 100, 0.06)
+            for accepted in (1, 0) * 5:
+                profiler.judged(side, accepted)
+        profiler.exchanged(80, 60, elapsed_s=0.3)
+        profiler.judged(refused, 0)
+        profiler.judged(refused.other, 1)
+        sides = both_sides(profiler.reading())
+        assert sides is not None
+        assert choose_side(sides, refused.other).side is refused
+        assert choose_side(sides, refused).side is refused
 
 
 def test_a_fit_from_rest_is_the_start_and_grows_with_the_context() -> None:
