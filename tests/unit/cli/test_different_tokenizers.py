@@ -167,7 +167,9 @@ def test_doctor_says_how_much_is_shared_and_what_the_rest_costs(
 async def test_a_drafter_alone_is_told_the_target_s_tokenizer(
     byte_level: Path, sentencepiece: Path
 ) -> None:
-    settings = DrafterSettings(model=str(sentencepiece), target_tokenizer=str(byte_level))
+    settings = DrafterSettings(
+        model=str(sentencepiece), target_tokenizer=str(byte_level), insecure=True
+    )
     drafter = build(settings, Metrics(new_registry(), "device"))
     target = load_pair(*[choose_model(str(byte_level), "unused")] * 2).target
     described = (drafter._engine.vocabulary_hash, drafter._engine.vocabulary_size)
@@ -176,7 +178,9 @@ async def test_a_drafter_alone_is_told_the_target_s_tokenizer(
 
 
 def test_a_tokenizer_that_is_not_there_is_named(sentencepiece: Path, tmp_path: Path) -> None:
-    settings = DrafterSettings(model=str(sentencepiece), target_tokenizer=str(tmp_path))
+    settings = DrafterSettings(
+        model=str(sentencepiece), target_tokenizer=str(tmp_path), insecure=True
+    )
     with pytest.raises(InvalidArgument, match=r"config\.json cannot be read") as refused:
         build(settings, Metrics(new_registry(), "device"))
     assert refused.value.field == "target_tokenizer"
