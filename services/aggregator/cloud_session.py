@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from services.aggregator.decoder_link import DecoderEvents, DecoderLink
-from tandem.core.errors import InvalidArgument, ResourceExhausted
+from tandem.core.errors import InvalidArgument, ProtocolError, ResourceExhausted
 from tandem.protocol.aggregating import SideMachine
 from tandem.protocol.aggregation_messages import (
     CloudSideMessage,
@@ -109,7 +109,11 @@ class CloudSession:
         if isinstance(message, CollaborationOpen):
             raise InvalidArgument("open", "the stream is open already")
         assert self._machine is not None, "the decoder has opened"
-        self._apply(self._machine.receive(message, time.monotonic(), size_bytes))
+        try:
+            outputs = self._machine.receive(message, time.monotonic(), size_bytes)
+        except ProtocolError as error:  # the device's fault, not ours
+            raise InvalidArgument("message", str(error)) from None
+        self._apply(outputs)
 
     async def _finish_writing(self, writing: asyncio.Task[None]) -> None:
         """Let the frame that is being written leave: cancelled in the middle, it would take the

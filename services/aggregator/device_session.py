@@ -141,7 +141,7 @@ class DeviceSession:
         except Exception as error:  # raised again by `begun`
             self._fail(error)
             return
-        events = PeerEvents(self._peer_ready, self._received, self._lost, self._fail)
+        events = PeerEvents(self._peer_ready, self._received, self._lost, self._resync, self._fail)
         self._peer = self._open_peer(opened, events)
         if self._peer is not None:
             self._peer.begin()

@@ -162,8 +162,9 @@ class DeviceSide:
                 opened.set_result(message)
 
         request = self._aggregation_request(asked, (), "", 0, asked.request.max_tokens)
+        gone = Unavailable("the cloud is lost")
         events = PeerEvents(
-            lambda: None, received, lambda: fail(Unavailable("the cloud is lost")), fail
+            lambda: None, received, lambda: fail(gone), lambda reason: fail(gone), fail
         )
         link = self._link(asked, events, 0)
         try:

@@ -27,6 +27,17 @@ CANCEL_FLUSH_S = 0.2
 MAX_BACKOFF_S = 1.0
 
 
+BROKEN = frozenset(
+    {
+        grpc.StatusCode.OK,  # the device had not said that it is done
+        grpc.StatusCode.DATA_LOSS,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+    }
+)
+"""Ends of a stream that are a fault of the conversation, not of the link."""
+
+
 @dataclass(frozen=True, slots=True)
 class PeerEvents:
     """What the link calls, on the event loop."""
@@ -34,6 +45,7 @@ class PeerEvents:
     ready: Callable[[], None]
     received: Callable[[CloudSideMessage, int], None]
     lost: Callable[[], None]
+    broken: Callable[[str], None]
     failed: Callable[[Exception], None]
 
 
@@ -108,7 +120,10 @@ class PeerLink:
             self._events.failed(refused_below(code, details or "the cloud refused"))
             return
         log.info("stream to the cloud ended", code=code.name, details=details)
-        self._events.lost()
+        if code in BROKEN:
+            self._events.broken(self._last_error)
+        else:
+            self._events.lost()
 
     def _drop(self, flush_s: float = 0.0, lost: bool = False) -> None:
         stream, self._stream = self._stream, None

@@ -368,6 +368,34 @@ async def test_bad_openings_are_refused_by_name(tmp_path: Path) -> None:
         assert (code, details.split(":")[0]) == ("INVALID_ARGUMENT", "open")
 
 
+BAD_FRAMES: dict[str, tuple[dict[str, Any], str]] = {
+    "nothing": ({}, "INVALID_ARGUMENT message"),
+    "a gap": ({"base": 4, "target": pb.Target(token_ids=[1])}, "INVALID_ARGUMENT base"),
+    "other text": ({"prefix": 7, "target": pb.Target(token_ids=[1])}, "DATA_LOSS prefix"),
+    "a foreign token": ({"target": pb.Target(token_ids=[64])}, "INVALID_ARGUMENT token_ids"),
+    "another session": ({"session": 2, "ping": pb.Ping()}, "INVALID_ARGUMENT message"),
+    "a draft without its law": ({"draft": pb.SideDraft(token_id=1)}, "INVALID_ARGUMENT law"),
+    "beyond the answer": (
+        {"base": 9, "draft": pb.SideDraft(token_id=1)},
+        "INVALID_ARGUMENT base",
+    ),
+    "a fetch of nothing": ({"fetch": pb.Fetch()}, "INVALID_ARGUMENT count"),
+}
+
+
+async def test_bad_frames_end_a_stream_with_their_status(tmp_path: Path) -> None:
+    async with two_sides(tmp_path) as suite:
+        head: dict[str, Any] = {"session": 1, "base": 2, "prefix": prefix_of((1, 2))}
+        opened = pb.CollaborationOpen(**opening_fields(suite))
+        begin = pb.CollaborateRequest(open=opened, **head)
+        for name, (fields, expected) in BAD_FRAMES.items():
+            bad = pb.CollaborateRequest(**(head | fields))
+            code, details = await collaboration(suite.cloud_aggregator.target, [begin, bad])
+            assert f"{code} {details}".startswith(expected), name
+        code, details = await collaboration(suite.cloud_aggregator.target, [begin, begin])
+        assert f"{code} {details}".startswith("INVALID_ARGUMENT open")
+
+
 def opening_fields(suite: TwoSides) -> dict[str, Any]:
     return {
         "vocabulary_hash": suite.cloud.vocabulary_hash,
