@@ -17,6 +17,7 @@ from services.aggregator.cloud_side import CloudSide
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.requests import Requests
 from tandem.core.errors import InvalidArgument
+from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.status import errors_as_status
 from tandem.telemetry.metrics import Metrics
@@ -65,6 +66,8 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
         self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.DescribeResponse:
         async with errors_as_status(context):
+            if self._side == "cloud":  # it has no drafter, and serves no callers
+                return pb.DescribeResponse(presets=AGGREGATION_PRESETS)
             return await self.requests.describe()
         raise AssertionError("abort ends the call")
 

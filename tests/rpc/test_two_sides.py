@@ -131,6 +131,14 @@ async def test_texts_are_what_one_machine_with_all_documents_says(tmp_path: Path
                 assert answer.text
 
 
+async def test_answers_side_by_side_are_what_they_are_alone(tmp_path: Path) -> None:
+    async with two_sides(tmp_path) as suite:
+        requests = [asking(preset, seed=seed) for seed in (1, 2) for preset in EXACT]
+        answers = await asyncio.gather(*(suite.client.generate(each) for each in requests))
+        for request, answer in zip(requests, answers, strict=True):
+            assert answer.token_ids == await central_text(suite, request), request.preset
+
+
 async def test_relevances_may_be_estimated_anew_while_decoding(tmp_path: Path) -> None:
     async with two_sides(tmp_path, rescore=rescore) as suite:
         cases = (("dragon", 1.0), ("dragon-random", 1.0), ("dragon-cloud", 0.0))
@@ -332,6 +340,9 @@ async def test_each_call_is_for_one_side(tmp_path: Path) -> None:
             "FAILED_PRECONDITION",
             "side: this aggregator runs at the device; this call is for the cloud's",
         )
+        described = await suite.client.describe(), await suite.cloud_client.describe()
+        assert set(AGGREGATION_PRESETS) < set(described[0].presets)
+        assert set(AGGREGATION_PRESETS) == set(described[1].presets)
 
 
 BAD_OPENINGS: dict[str, tuple[dict[str, Any], str]] = {
