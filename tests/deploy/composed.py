@@ -61,18 +61,14 @@ class Composed:
     def compose(self, *arguments: str) -> str:
         """What it wrote. AssertionError, with the end of what it wrote, where it fails."""
         files = ("deploy/docker-compose.yml", "tests/deploy/compose.yml")
-        command = ["docker", "compose", "-p", PROJECT, *(f"--file={file}" for file in files)]
-        finished = subprocess.run(
-            [*command, *arguments],
-            cwd=ROOT,
-            env=ENVIRONMENT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert finished.returncode == 0, f"{' '.join(arguments)}: {finished.stdout[-6000:]}"
-        return finished.stdout
+        return _docker("compose", "-p", PROJECT, *(f"--file={file}" for file in files), *arguments)
+
+    def build_image(self, service: str, image: str, **arguments: str) -> None:
+        """From the service's Dockerfile alone, with further build arguments."""
+        for name in ("BASE_IMAGE", "BUILD_IMAGE"):
+            arguments[name] = ENVIRONMENT[name]
+        given = (f"--build-arg={name}={value}" for name, value in arguments.items())
+        _docker("build", f"--tag={image}", f"--file=services/{service}/Dockerfile", *given, ".")
 
     def build(self) -> None:
         self.compose("build")
@@ -189,6 +185,20 @@ class Composed:
             f"link.sendall(b'{line}\\n'); print(link.makefile().readline())"
         )
         assert json.loads(self.run("link", "python", "-c", code))["ok"]
+
+
+def _docker(*arguments: str) -> str:
+    finished = subprocess.run(
+        ["docker", *arguments],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == 0, f"{' '.join(arguments)}: {finished.stdout[-6000:]}"
+    return finished.stdout
 
 
 def _seconds(stamp: str) -> float:

@@ -67,6 +67,14 @@ def test_an_image_runs_without_root_shell_or_models(composed: Composed, image: s
     assert python(composed, image, code) == "10001 0"
 
 
+@pytest.mark.parametrize("service", ["drafter", "verifier"])
+def test_the_demo_pair_is_inside_where_it_was_asked_for(composed: Composed, service: str) -> None:
+    image = f"tandem/{service}:{TAG}-demo"
+    composed.build_image(service, image, MODELS="demo")
+    code = "import os; print(os.path.exists(os.environ['TANDEM_MODEL'] + '/model.safetensors'))"
+    assert python(composed, image, code) == "True"
+
+
 @pytest.mark.parametrize("image", LIMITS)
 def test_nothing_of_the_build_is_left(composed: Composed, image: str) -> None:
     """Neither sources nor pip's settings nor the build machine's certificates."""
