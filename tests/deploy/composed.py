@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = "tandem-test"
 TAG = "test"
 UP_TIMEOUT_S = 300
+LOGGED_WITHIN_S = 120.0
 SERVICES = (
     "edge-aggregator",
     "drafter",
@@ -121,17 +122,20 @@ class Composed:
         called = ("ingest", "--endpoint", f"{service}:50053", "/documents")
         self.compose(*mounted, "--entrypoint", "tandem", service, *called)
 
-    def wait_until_listening(self, service: str, since_s: float, timeout_s: float = 120.0) -> float:
+    def wait_until_listening(self, service: str, since_s: float) -> float:
         """When, by `time.time()`, it said that it listens, after `since_s`."""
-        deadline_s = time.monotonic() + timeout_s
+        return self.wait_until_logged(service, " listening ", since_s)
+
+    def wait_until_logged(self, service: str, words: str, since_s: float = 0.0) -> float:
+        """When, by `time.time()`, it first wrote a line with `words`, after `since_s`."""
+        deadline_s = time.monotonic() + LOGGED_WITHIN_S
         while time.monotonic() < deadline_s:
             log: Any = self.container(service).logs(since=since_s, timestamps=True)
             for line in bytes(log).decode(errors="replace").splitlines():
-                stamp, _, words = line.partition(" ")
-                if words.startswith("listening "):
-                    return _seconds(stamp)
+                if words in line:
+                    return _seconds(line.split(" ", 1)[0])
             time.sleep(0.05)
-        raise AssertionError(f"{service} does not listen again: {self.logs(service)}")
+        raise AssertionError(f"{service} does not write {words!r}: {self.logs(service)}")
 
     # --- faults; each returns the time, by `time.time()`, at which its cause had ended ---------
 

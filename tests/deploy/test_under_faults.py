@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 
 from tests.deploy.composed import Composed
 from tests.deploy.conftest import Row
@@ -211,24 +210,24 @@ def test_a_retriever_is_killed(chaos: Chaos, service: str, tmp_path: Path) -> No
         assert answer.figures["links_lost"] == 0
 
 
+@pytest.mark.usefixtures("documents")
 def test_prometheus_is_stopped(chaos: Chaos) -> None:
-    """The suite goes on without who watches it."""
+    """Answers do not notice; the chooser of the aggregating side, who asks it, goes on without."""
+    undisturbed = ask(chaos.endpoint, from_documents())
+    chaos.suite.wait_until_logged("edge-aggregator", "metrics server answers")
 
     def stop() -> float:
         chaos.suite.container("prometheus").stop(timeout=3)
         return time.time()
 
-    answers, *_ = chaos.during(stop, flowing())
+    answers, _, stopped_s = chaos.during(stop, [from_documents(), *flowing()])
+    chaos.suite.wait_until_logged("edge-aggregator", "metrics server lost", stopped_s)
+    answers.append(ask(chaos.endpoint, from_documents()))
     chaos.note("prometheus stopped", answers)
-    for preset, answer in zip(PRESETS, answers, strict=True):
-        assert (answer.status, answer.text) == ("ok", chaos.undisturbed[preset].text)
+    assert [answer.status for answer in answers] == ["ok"] * len(answers)
+    assert answers[0].text == answers[-1].text == undisturbed.text
+    for preset, answer in zip(PRESETS, answers[1:-1], strict=True):
+        assert answer.text == chaos.undisturbed[preset].text
+    begun_s = time.time()
     chaos.suite.container("prometheus").start()
-    address = f"http://{chaos.suite.address('prometheus', 9090)}/-/ready"
-    deadline_s = time.monotonic() + 60
-    while time.monotonic() < deadline_s:
-        try:
-            if requests.get(address, timeout=2).status_code == 200:
-                return
-        except requests.RequestException:
-            time.sleep(0.1)
-    raise AssertionError("prometheus did not come back")
+    chaos.suite.wait_until_logged("edge-aggregator", "metrics server answers", begun_s)
