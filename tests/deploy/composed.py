@@ -126,7 +126,7 @@ class Composed:
         """When, by `time.time()`, it said that it listens, after `since_s`."""
         return self.wait_until_logged(service, " listening ", since_s)
 
-    def wait_until_logged(self, service: str, words: str, since_s: float = 0.0) -> float:
+    def wait_until_logged(self, service: str, words: str, since_s: float = 1.0) -> float:
         """When, by `time.time()`, it first wrote a line with `words`, after `since_s`."""
         deadline_s = time.monotonic() + LOGGED_WITHIN_S
         while time.monotonic() < deadline_s:

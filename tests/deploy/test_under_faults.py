@@ -146,13 +146,11 @@ def test_the_link_is_cut_for_30_s(chaos: Chaos) -> None:
     assert failing.status == "unavailable"
     assert failing.token_ids == whole[: len(failing.token_ids)]
     assert failing.ended_s - began_s <= GIVE_UP_S + TOLD_WITHIN_S
-    verified = [
-        token for token, maker in zip(edge.token_ids, edge.makers, strict=True) if maker != "edge"
-    ]
     assert edge.status == "ok"
-    assert len(edge.token_ids) == len(whole)
-    assert verified == whole[: len(verified)]
-    assert len(verified) < len(whole)
+    verified = edge.makers.index("edge")  # the draft model's own end of text may come sooner
+    assert set(edge.makers[verified:]) == {"edge"}
+    assert edge.token_ids[:verified] == whole[:verified]
+    assert edge.figures["unverified"] == list(range(verified, len(edge.token_ids)))
 
 
 @pytest.mark.parametrize("service", ["drafter", "edge-aggregator"])
