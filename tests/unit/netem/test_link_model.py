@@ -6,7 +6,14 @@ import random
 import pytest
 
 from tandem.core.errors import InvalidArgument
-from tandem.netem.link_model import Link, LinkPair, LinkSettings, link_from, settings_from
+from tandem.netem.link_model import (
+    Link,
+    LinkPair,
+    LinkSettings,
+    SwayingLink,
+    link_from,
+    settings_from,
+)
 
 
 def arrivals(link: Link, times: list[float], size_bytes: int = 100) -> list[float]:
@@ -200,3 +207,11 @@ def test_bad_calls_are_named() -> None:
         link_from(rtt_s=-1)
     with pytest.raises(InvalidArgument, match="mbps"):
         link_from(rtt_s=0, mbps=0)
+
+
+def test_a_swaying_delay_is_a_sine_of_time() -> None:
+    link = SwayingLink(LinkSettings(delay_s=0.1), amplitude_s=0.02, period_s=8.0)
+    delays = [link.send(100, now) - now for now in (0.0, 2.0, 4.0, 6.0, 8.0)]
+    assert delays == pytest.approx([0.1, 0.12, 0.1, 0.08, 0.1])
+    with pytest.raises(InvalidArgument, match="period_s"):
+        SwayingLink(LinkSettings(), 0.1, 0.0)
