@@ -95,7 +95,7 @@ def draft_bytes(preset: Preset, sizes: Sizes) -> float:
             law = sizes.vocabulary_size * PRECISION_BYTES[preset.uplink_precision]
             return sizes.token_bytes + law
         case Uplink.SPARSE_LAWS:
-            kept = preset.truncation.top_k or sizes.vocabulary_size
+            kept = preset.fitted(sizes.vocabulary_size).truncation.top_k or sizes.vocabulary_size
             value_bytes = PRECISION_BYTES[preset.uplink_precision]
             return sizes.token_bytes + sparse_law_bytes(kept, sizes.vocabulary_size, value_bytes)
         case Uplink.PROBABILITIES:

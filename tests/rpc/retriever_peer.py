@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,10 +61,11 @@ async def raw_ingest(target: str, *messages: pb.IngestRequest, close: bool = Tru
     """(status, details, answers) of a stream with these messages."""
     async with grpc.aio.insecure_channel(target) as channel:
         call: Any = pb_grpc.RetrieverServiceStub(channel).Ingest(timeout=TIMEOUT_S)
-        for message in messages:
-            await call.write(message)
-        if close:
-            await call.done_writing()
+        with suppress(grpc.aio.BaseError, asyncio.InvalidStateError):  # refused unread
+            for message in messages:
+                await call.write(message)
+            if close:
+                await call.done_writing()
         answers = []
         try:
             while isinstance(answer := await call.read(), pb.IngestResponse):
