@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
@@ -47,6 +49,7 @@ def run_service(
     except SettingsError as error:
         sys.exit(_complain(error, USAGE_EXIT))
     configure_logging(settings.log_level)
+    signal.signal(signal.SIGTERM, _leave)  # until calls are served: a model may take long to load
     try:
         _run(settings, build, side(settings) if callable(side) else side, access, beside)
     except SettingsError as error:
@@ -55,6 +58,11 @@ def run_service(
         sys.exit(_complain(error, 1))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _leave(signal_number: int, frame: object) -> NoReturn:
+    """The kernel ends a process of its own accord, but not the first of a container."""
+    os._exit(128 + signal_number)
 
 
 def _run(
@@ -105,8 +113,12 @@ async def _serve(
     stop = stop_signal()  # before anyone is told that this process may be signalled
     async with AsyncExitStack() as stack:  # a door beside it stays open while it drains
         lines = [f"listening {running.target}"]
-        if beside is not None and (line := await stack.enter_async_context(beside(service))):
-            lines.append(line)
+        try:
+            if beside is not None and (line := await stack.enter_async_context(beside(service))):
+                lines.append(line)
+        except BaseException:
+            await running.drain(0.0)
+            raise
         print(*lines, sep="\n", flush=True)
         await stop.wait()
         await running.drain(settings.drain_s)

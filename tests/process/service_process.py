@@ -69,6 +69,10 @@ class ServiceProcess:
         assert line.startswith("listening "), self.log()
         self.words = line.split()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -257,9 +258,35 @@ def test_a_model_that_cannot_be_read_ends_with_one_line(tmp_path: Path) -> None:
 def test_a_port_in_use_ends_with_one_line() -> None:
     with ServiceProcess("services.aggregator", "--port", "0", "--http-port", "0") as first:
         port = first.address().rsplit(":", 1)[1]
-        for flags in (("--port", port), ("--port", "0", "--metrics-port", port)):
+        for flags in (
+            ("--port", port),
+            ("--port", "0", "--metrics-port", port),
+        ):
             with ServiceProcess("services.aggregator", *flags) as second:
                 assert second.ended() == 1
                 assert second.log().startswith("error: ")
                 assert port in second.log()
                 assert second.log().count("\n") == 1
+        with ServiceProcess("services.aggregator", "--port", "0", "--http-port", port) as third:
+            assert third.ended() == 1
+            *events, refusal = third.log().splitlines()
+            assert refusal.startswith("error: ")
+            assert port in refusal
+            assert [json.loads(line)["event"] for line in events][-1] == "stopped"
+
+
+def test_a_service_that_is_still_loading_can_be_told_to_leave() -> None:
+    """By a handler of its own: without one, the first process of a container is deaf to it."""
+    with ServiceProcess("services.verifier", "--port", "0") as loading:
+        until = time.monotonic() + 60
+        while not handles(loading.pid, signal.SIGTERM) and time.monotonic() < until:
+            time.sleep(0.01)
+        loading.signal(signal.SIGTERM)
+        assert loading.ended() in (128 + signal.SIGTERM, 0)
+
+
+def handles(pid: int, number: signal.Signals) -> bool:
+    """Whether a process catches a signal, by the kernel's account."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
