@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tests.deploy_static.programs import REPOSITORY, output
+from tests.programs import REPOSITORY, output
 
 CHART = REPOSITORY / "deploy" / "k8s" / "tandem"
 RELEASE = "demo"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deploy_static.programs import REPOSITORY, run, where
+from tests.programs import REPOSITORY, run, where
 
 SCRIPT = REPOSITORY / "tools" / "breaking.sh"
 PROTO = "demo/v1/demo.proto"

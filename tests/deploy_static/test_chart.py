@@ -18,7 +18,7 @@ from referencing import Registry, Resource
 
 from tandem import __version__
 from tests.deploy_static.chart import CHART, OLDEST, VALUES, Manifest, rendered
-from tests.deploy_static.programs import run
+from tests.programs import run
 
 NEWEST = latest_version()
 

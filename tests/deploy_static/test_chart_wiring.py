@@ -32,8 +32,8 @@ from tests.deploy_static.chart import (
     selects,
     workloads,
 )
-from tests.deploy_static.programs import REPOSITORY, output
 from tests.deploy_static.series import complaints, exported
+from tests.programs import REPOSITORY, output
 
 CLOUD = {"verifier", "cloud-retriever", "cloud-aggregator"}
 EDGE = {"drafter", "edge-retriever", "edge-aggregator"}

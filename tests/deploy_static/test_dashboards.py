@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tandem.telemetry.metrics import EngineSeries, MethodSeries
-from tests.deploy_static.programs import REPOSITORY, output
 from tests.deploy_static.series import complaints, exported
+from tests.programs import REPOSITORY, output
 from tools.observability.dashboards import DASHBOARDS
 from tools.observability.grafana import COLUMNS, Dashboard, to_json
 from tools.observability.promql import rate, total

@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from tests.deploy_static.programs import REPOSITORY
+from tests.programs import REPOSITORY
 
 DEPLOY = REPOSITORY / "deploy"
 COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "docker-compose.yml").read_text())["services"]

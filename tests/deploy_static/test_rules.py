@@ -17,8 +17,8 @@ from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
 from tandem.policy.presets import PRESETS
 from tandem.telemetry.metrics import Side
 from tandem.telemetry.side_decisions import MOVE, STAY, UNMEASURED
-from tests.deploy_static.programs import REPOSITORY, output
 from tests.deploy_static.series import complaints, exported
+from tests.programs import REPOSITORY, output
 from tools.observability.dashboards import DASHBOARDS
 from tools.observability.queries import substituted
 

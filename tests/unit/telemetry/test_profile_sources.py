@@ -1,11 +1,10 @@
-"""The Prometheus source against real HTTP servers: a Prometheus where one is installed, else one
-that speaks its recorded answers; and servers that are gone, slow or talk nonsense."""
+"""The Prometheus source against real HTTP servers: a Prometheus, one that speaks its recorded
+answers, and servers that are gone, slow or talk nonsense."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import socket
 import time
 from pathlib import Path
@@ -18,6 +17,7 @@ from tandem.policy.profiler import Reading, combined
 from tandem.telemetry.endpoint import serve_metrics
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.profile_sources import SIDES, PrometheusSource
+from tests.programs import where
 from tests.unit.telemetry.prometheus_answers import FULL, healthy, served, vector
 
 
@@ -95,7 +95,6 @@ def test_what_is_no_web_address_is_refused(address: str) -> None:
         PrometheusSource(address)
 
 
-@pytest.mark.skipif(shutil.which("prometheus") is None, reason="no prometheus is installed")
 async def test_a_real_server_gives_back_what_a_process_exports(tmp_path: Path) -> None:
     registry = CollectorRegistry()
     metrics = Metrics(registry, "device")
@@ -118,7 +117,7 @@ async def test_a_real_server_gives_back_what_a_process_exports(tmp_path: Path) -
         }
         (tmp_path / "prometheus.yml").write_text(json.dumps(settings))
         process = await asyncio.create_subprocess_exec(
-            "prometheus",
+            where("prometheus"),
             f"--config.file={tmp_path / 'prometheus.yml'}",
             f"--storage.tsdb.path={tmp_path / 'data'}",
             f"--web.listen-address=127.0.0.1:{port}",
