@@ -12,7 +12,7 @@ from tandem.core.aggregation import Side
 from tandem.core.errors import InvalidArgument
 from tandem.telemetry.stored_fits import StoredFit, default_path, read_fits, write_fits
 
-TODO = "give models that load, and a --profile-file that can be written"
+REMEDY = "give models that load, and a --profile-file that can be written"
 
 
 def profile_checks(options: dict[str, Any]) -> list[Check]:
@@ -23,7 +23,7 @@ def profile_checks(options: dict[str, Any]) -> list[Check]:
         check(
             f"decoding at the {side.name.lower()}",
             partial(_measure, side, name, choice, options["profile_documents"], path),
-            TODO,
+            REMEDY,
         )
         for side, name, choice in ((Side.DEVICE, "draft", draft), (Side.CLOUD, "target", target))
     ]
