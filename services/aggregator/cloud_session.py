@@ -27,9 +27,8 @@ from tandem.protocol.decoding_messages import DecodingDraft, DecodingOpened, Doc
 from tandem.protocol.messages import Cancel, GoingAway
 from tandem.protocol.prefixes import PrefixedTokens
 from tandem.rpc.convert_aggregation import CloudSideEnd
-from tandem.rpc.frame_stream import MAX_QUEUED_FRAMES
+from tandem.rpc.frame_stream import FRAME_HEADER_BYTES, MAX_QUEUED_FRAMES
 from tandem.rpc.status import Rejected
-from tandem.rpc.verifier_stream import FRAME_HEADER_BYTES
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 
 Context = grpc.aio.ServicerContext[pb.CollaborateRequest, pb.CollaborateResponse]

@@ -25,9 +25,9 @@ from tandem.protocol.decoding_messages import (
 from tandem.protocol.messages import Cancel, GoingAway, Pong
 from tandem.rpc.connection import Connection
 from tandem.rpc.convert_decoding import AggregatorEnd
-from tandem.rpc.frame_stream import FrameStream
+from tandem.rpc.frame_stream import FrameStream, Traffic
 from tandem.rpc.status import refused_below
-from tandem.rpc.verifier_stream import FATAL, Traffic, end_status
+from tandem.rpc.stream_end import FATAL, end_status
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc

@@ -40,8 +40,8 @@ from tandem.protocol.liveness import Liveness, LivenessTimes
 from tandem.protocol.prefixes import PrefixedTokens
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.convert_aggregation import DeviceEnd
+from tandem.rpc.frame_stream import Traffic
 from tandem.rpc.generation import GenerationRequest
-from tandem.rpc.verifier_stream import Traffic
 from tandem.settings import variable_of
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import Metrics

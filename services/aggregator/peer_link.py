@@ -14,9 +14,9 @@ import grpc
 from tandem.protocol.aggregation_messages import CloudSideMessage, DeviceMessage
 from tandem.rpc.connection import Connection
 from tandem.rpc.convert_aggregation import DeviceEnd
-from tandem.rpc.frame_stream import FrameStream
+from tandem.rpc.frame_stream import FrameStream, Traffic
 from tandem.rpc.status import refused_below
-from tandem.rpc.verifier_stream import FATAL, Traffic, end_status
+from tandem.rpc.stream_end import BROKEN, FATAL, end_status
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
@@ -25,17 +25,6 @@ log = get_logger(__name__)
 
 CANCEL_FLUSH_S = 0.2
 MAX_BACKOFF_S = 1.0
-
-
-BROKEN = frozenset(
-    {
-        grpc.StatusCode.OK,  # the device had not said that it is done
-        grpc.StatusCode.DATA_LOSS,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.UNKNOWN,
-    }
-)
-"""Ends of a stream that are a fault of the conversation, not of the link."""
 
 
 @dataclass(frozen=True, slots=True)

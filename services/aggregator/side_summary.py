@@ -7,7 +7,7 @@ from tandem.core.aggregation import Side
 from tandem.core.stopping import FinishReason
 from tandem.policy.aggregation_presets import AggregationPreset
 from tandem.protocol.decoding_messages import DecodingOpened
-from tandem.rpc.verifier_stream import Traffic
+from tandem.rpc.frame_stream import Traffic
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.common.v1 import generation_pb2
 

@@ -35,9 +35,10 @@ from tandem.rpc.channels import open_channel
 from tandem.rpc.connection import Connection
 from tandem.rpc.convert_verifier import EdgeCodec, describe_model
 from tandem.rpc.decoding_service import DecodingServicer
+from tandem.rpc.frame_stream import Traffic
 from tandem.rpc.generation import GenerationRequest, request_from_proto
 from tandem.rpc.status import Rejected, details_of, errors_as_status, refused_below
-from tandem.rpc.verifier_stream import Traffic, VerifierStream
+from tandem.rpc.verifier_stream import VerifierStream, open_verifier_stream
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import UNKNOWN_MODEL, Metrics
 from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
@@ -280,7 +281,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self, context: Context, request: EdgeRequest, traffic: Traffic, span: Span
     ) -> Any:
         def open_stream(on_frame: Any, on_end: Any) -> VerifierStream:
-            return VerifierStream(
+            return open_verifier_stream(
                 self._connection,
                 EdgeCodec(request.vocabulary_size, request.preset),
                 traffic,

@@ -32,8 +32,10 @@ from tandem.protocol.outputs import (
     Send,
 )
 from tandem.protocol.prefixes import PrefixMismatch
+from tandem.rpc.frame_stream import Traffic
 from tandem.rpc.status import STATUS_LOST, Rejected, refused_below
-from tandem.rpc.verifier_stream import FATAL, Traffic, VerifierStream, end_status
+from tandem.rpc.stream_end import BROKEN, FATAL, end_status
+from tandem.rpc.verifier_stream import VerifierStream
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Span
 
@@ -48,18 +50,8 @@ RELAY_HOLD_S = 0.003
 """How long committed text may wait for the drafts that follow it: relaying it costs time of the
 processor that the next round waits for, and while the cloud verifies there is time for it."""
 
-_BROKEN = frozenset(
-    {
-        grpc.StatusCode.OK,  # the edge had not said that it is done
-        grpc.StatusCode.DATA_LOSS,
-        grpc.StatusCode.INTERNAL,
-        grpc.StatusCode.UNKNOWN,
-    }
-)
-"""Ends of a stream that are a fault of the conversation, not of the link."""
-
 OpenStream = Callable[
-    [Callable[[CloudMessage], None], Callable[[BaseException | None], None]], VerifierStream
+    [Callable[[CloudMessage, int], None], Callable[[BaseException | None], None]], VerifierStream
 ]
 
 
@@ -212,7 +204,7 @@ class DrafterSession:
         if self._is_final(code):
             raise refused_below(code, details)
         log.warning("stream ended", status=code.name, reason=details)
-        if code in _BROKEN:
+        if code in BROKEN:
             self._resync(details or f"the stream ended with {code.name}")
             return
         self._last_error = error
@@ -230,7 +222,7 @@ class DrafterSession:
             return
         self._opened = False
         self._stream = self._open_stream(
-            lambda message: self._happen(_Frame(message)),
+            lambda message, _size_bytes: self._happen(_Frame(message)),
             lambda error: self._happen(_StreamEnd(error)),
         )
         self._apply(self.machine.connect(time.monotonic()))

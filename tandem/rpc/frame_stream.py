@@ -1,7 +1,8 @@
 """A long stream of frames to another service, over a standing connection.
 
 Invariant: sending never blocks the caller; frames and the stream's end arrive through callbacks on
-the event loop, and none arrives after `close`. Must not import torch.
+the event loop, and none arrives after `close`. A stream that was lost leaves its connection to the
+streams still on it and takes a fresh one. Must not import torch.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ import grpc
 from tandem.core.errors import InvalidArgument, ResourceExhausted
 from tandem.rpc.connection import Connection
 from tandem.rpc.status import advised
-from tandem.rpc.verifier_stream import FRAME_HEADER_BYTES, StreamEnded, Traffic
+from tandem.rpc.stream_end import StreamEnded
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
+
+FRAME_HEADER_BYTES = 5
+"""gRPC's length prefix, counted with every message."""
 
 MAX_QUEUED_FRAMES = 4096
 """More than any machine's window: a peer that asks for more than it takes is left."""
@@ -27,6 +31,14 @@ Sent = TypeVar("Sent", contravariant=True)
 Received = TypeVar("Received", covariant=True)
 Out = TypeVar("Out")
 In = TypeVar("In")
+
+
+class Traffic:
+    """Bytes of messages of one request, over all its streams."""
+
+    def __init__(self) -> None:
+        self.uplink_bytes = 0
+        self.downlink_bytes = 0
 
 
 class Codec(Protocol[Sent, Received]):
