@@ -22,7 +22,7 @@ from tandem.protocol.aggregating import Phase, SideMachine
 from tandem.protocol.aggregation_messages import CloudSideMessage, CollaborationOpened
 from tandem.protocol.aggregation_outputs import SideOutput, ToDecoder, ToPeer
 from tandem.protocol.decoding_messages import DecodingDraft, DecodingOpened, DecodingText
-from tandem.protocol.outputs import Commit, Finish, Reconnect
+from tandem.protocol.outputs import Commit, Finish, Maker, Reconnect
 from tandem.protocol.prefixes import PrefixMismatch
 from tandem.rpc.status import Rejected
 from tandem.telemetry.logging import get_logger
@@ -40,6 +40,7 @@ class Piece:
     token_ids: tuple[int, ...]
     text: str
     unverified: bool
+    makers: tuple[Maker, ...]
 
 
 class DeviceSession:
@@ -189,8 +190,8 @@ class DeviceSession:
         if not self._untold or self.finish_reason is FinishReason.CANCELLED:
             return
         commit = self._untold.popleft()
-        token_ids = commit.token_ids[: text.tokens]
-        self._pieces.append(Piece(token_ids, text.text, commit.unverified))
+        token_ids, makers = commit.token_ids[: text.tokens], commit.makers[: text.tokens]
+        self._pieces.append(Piece(token_ids, text.text, commit.unverified, makers))
         if text.stopped:
             self._untold.clear()
             self._apply(self.machine.stop(time.monotonic()))

@@ -8,6 +8,7 @@ from tandem.core.stopping import FinishReason
 from tandem.policy.aggregation_presets import AggregationPreset
 from tandem.protocol.decoding_messages import DecodingOpened
 from tandem.rpc.frame_stream import Traffic
+from tandem.rpc.makers import makers_to_proto
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.common.v1 import generation_pb2
 
@@ -32,6 +33,7 @@ def committed_of(position: int, piece: Piece) -> pb.GenerateResponse:
             token_ids=piece.token_ids,
             text=piece.text,
             unverified=piece.unverified,
+            makers=makers_to_proto(piece.makers),
         )
     )
 

@@ -28,7 +28,7 @@ from tandem.engine.jobs import EngineThread
 from tandem.policy.presets import PRESETS
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.liveness import Liveness, LivenessTimes
-from tandem.protocol.outputs import Commit, EdgeRequest, Maker
+from tandem.protocol.outputs import Commit, EdgeRequest
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.admission import Admission
 from tandem.rpc.channels import open_channel
@@ -37,6 +37,7 @@ from tandem.rpc.convert_verifier import EdgeCodec, describe_model
 from tandem.rpc.decoding_service import DecodingServicer
 from tandem.rpc.frame_stream import Traffic
 from tandem.rpc.generation import GenerationRequest, request_from_proto
+from tandem.rpc.makers import makers_to_proto
 from tandem.rpc.status import Rejected, details_of, errors_as_status, refused_below
 from tandem.rpc.verifier_stream import VerifierStream, open_verifier_stream
 from tandem.telemetry.logging import get_logger, log_context
@@ -54,11 +55,6 @@ Context = grpc.aio.ServicerContext[pb.GenerateRequest, pb.GenerateResponse]
 MAX_REQUEST_S = 600.0
 DESCRIBE_TIMEOUT_S = 3.0
 DIAGNOSIS_TIMEOUT_S = 1.0
-_MAKERS = {
-    Maker.DRAFT: generation_pb2.TOKEN_MAKER_DRAFT,
-    Maker.TARGET: generation_pb2.TOKEN_MAKER_TARGET,
-    Maker.EDGE: generation_pb2.TOKEN_MAKER_EDGE,
-}
 UINT32_MAX = 2**32 - 1
 
 
@@ -333,7 +329,7 @@ async def _write_commits(
                 token_ids=commit.token_ids,
                 text=text.take(len(commit.token_ids)),
                 unverified=commit.unverified,
-                makers=[_MAKERS[maker] for maker in commit.makers],
+                makers=makers_to_proto(commit.makers),
                 logprobs=commit.logprobs,
                 token_texts=text.spelt(commit.token_ids) if commit.logprobs else (),
             )

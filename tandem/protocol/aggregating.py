@@ -45,7 +45,7 @@ from tandem.protocol.committing import Committing
 from tandem.protocol.decoding_messages import DecodingDraft, DecodingTarget
 from tandem.protocol.liveness import Liveness, LostCloud
 from tandem.protocol.messages import Cancel, GoingAway, Ping, Pong
-from tandem.protocol.outputs import Commit, Finish, Reconnect
+from tandem.protocol.outputs import Commit, Finish, Maker, Reconnect
 from tandem.protocol.settling import Settled, Settling
 
 
@@ -313,9 +313,10 @@ class SideMachine:
             raise InvalidArgument("base", f"{frame.base} where {len(self.committed)} is due")
         self.committed.check(frame.base, frame.prefix)
         settled = self._settling.begin()
-        for token_id in frame.token_ids:
+        makers = frame.makers or (None,) * len(frame.token_ids)
+        for token_id, maker in zip(frame.token_ids, makers, strict=True):
             if settled.reason is None:
-                self._settling.settle(token_id, settled)
+                self._settling.settle(token_id, maker, settled)
         if isinstance(agreement, AtAggregator) and frame.hands_over:
             agreement.aggregating = self.side
         return [*self._announce(settled, now), *self._move(now)]
@@ -339,13 +340,15 @@ class SideMachine:
             # Before it is decided: what counts here must travel, and what is decided is forgotten.
             outputs += self._flush(now)
             position = len(self.committed)
-            decision = self._agreement.decide(position, self._settling.drafts())
+            drafts = self._settling.drafts()
+            decision = self._agreement.decide(position, drafts)
             if isinstance(decision, Wanted):
                 outputs += self._fetch(position, decision.count, now)
                 break
             if decision is None:
                 break
-            self._settling.settle(decision, settled)
+            maker = self._agreement.maker(position, decision, drafts)
+            self._settling.settle(decision, maker, settled)
             hands_over = settled.reason is None and self._moves(position)
         outputs += self._tell(settled, hands_over, now)
         outputs += self._announce(settled, now)
@@ -368,13 +371,15 @@ class SideMachine:
         if agreement is None or not agreement.tells or not settled.token_ids:
             return []
         base, prefix, token_ids = settled.base, settled.prefix, tuple(settled.token_ids)
+        makers = tuple(settled.makers)
         if agreement.whole:
             if settled.reason is None:
                 return []
             base = len(self.request.prompt_ids) + len(self.request.committed_ids)
             prefix, token_ids = self.committed.prefix_at(base), self.committed.since(base)
+            makers = makers[:1] * len(token_ids)  # one side's, all of them
         head = (self.request.session, self._epoch, base, prefix)
-        return self._to_peer(TargetFrame(*head, token_ids=token_ids, hands_over=hands_over), now)
+        return self._to_peer(TargetFrame(*head, token_ids, hands_over, makers), now)
 
     def _announce(self, settled: Settled, now: float) -> list[SideOutput]:
         """Committed tokens: to the decoder of this side, and to whoever asked for the answer."""
@@ -385,7 +390,8 @@ class SideMachine:
         self._counting.committed(len(token_ids), unverified)
         head = (self.request.session, self._decoder_epoch, settled.base, settled.prefix)
         target = DecodingTarget(*head, token_ids=token_ids, last=settled.reason is not None)
-        outputs: list[SideOutput] = [ToDecoder(target), Commit(token_ids, unverified)]
+        makers = (Maker.EDGE,) * len(token_ids) if unverified else tuple(settled.makers)
+        outputs: list[SideOutput] = [ToDecoder(target), Commit(token_ids, unverified, makers)]
         if settled.reason is not None:
             outputs += self._finish(settled.reason, now)
         return outputs

@@ -14,6 +14,7 @@ from tandem.core.top_list import TopList
 from tandem.policy.aggregation_presets import AggregationPreset
 from tandem.protocol.decoding_messages import Document
 from tandem.protocol.messages import Cancel, Frame, GoingAway, Ping, Pong
+from tandem.protocol.outputs import Maker
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,11 @@ class SideDraftFrame(Frame):
 @dataclass(frozen=True, slots=True)
 class TargetFrame(Frame):
     """Tokens decided from `base` on; from the position after them on the receiver aggregates, if
-    that is said."""
+    that is said. `makers`: of each token, or none."""
 
     token_ids: tuple[int, ...]
     hands_over: bool = False
+    makers: tuple[Maker, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,9 @@ from tandem.core.top_list import TopList, certified_argmax, top_list
 from tandem.policy.aggregation_presets import AggregationPreset, Sources, Travel
 from tandem.policy.aggregation_presets import Agreement as Choice
 from tandem.protocol.aggregation_drafts import QueuedDraft
+from tandem.protocol.outputs import Maker
 
+_SIDES = {Side.DEVICE: Maker.DEVICE, Side.CLOUD: Maker.CLOUD}
 FETCH_FACTOR = 8
 """By how much a top list grows that could not certify the argmax."""
 
@@ -130,6 +132,9 @@ class Agreement(Protocol):
     def decide(self, position: int, drafts: DraftPair) -> int | Wanted | None:
         """The token, if this side decides it and has what it takes."""
 
+    def maker(self, position: int, token_id: int, drafts: DraftPair) -> Maker:
+        """Who made the token that these drafts decided."""
+
     def sends(self, position: int) -> bool:
         """Whether this side's draft for the position must travel."""
 
@@ -157,6 +162,9 @@ class AtAggregator:
             return None
         return self.rule.token(drafts.device, drafts.cloud, self._side, position)
 
+    def maker(self, position: int, token_id: int, drafts: DraftPair) -> Maker:
+        return _whose_draft(token_id, drafts)
+
     def sends(self, position: int) -> bool:
         return not self.here
 
@@ -177,6 +185,9 @@ class AtBoth:
         if drafts.device is None or drafts.cloud is None:
             return None
         return self.rule.token(drafts.device, drafts.cloud, self._side, position)
+
+    def maker(self, position: int, token_id: int, drafts: DraftPair) -> Maker:
+        return _whose_draft(token_id, drafts)
 
     def sends(self, position: int) -> bool:
         return True
@@ -199,6 +210,10 @@ class ByCoin:
     def decide(self, position: int, drafts: DraftPair) -> int | Wanted | None:
         draft = drafts.of(self._owner(position))
         return None if draft is None else draft.token_id
+
+    def maker(self, position: int, token_id: int, drafts: DraftPair) -> Maker:
+        # Not whether the other side drafted the same: that is known here or not by chance.
+        return _SIDES[self._owner(position)]
 
     def sends(self, position: int) -> bool:
         return self._owner(position) is self._side
@@ -261,6 +276,9 @@ class OneSide:
         draft = drafts.of(self._owner)
         return None if draft is None else draft.token_id
 
+    def maker(self, position: int, token_id: int, drafts: DraftPair) -> Maker:
+        return _SIDES[self._owner]
+
     def sends(self, position: int) -> bool:
         return self._streams and self._side is self._owner is Side.CLOUD
 
@@ -308,6 +326,18 @@ def _only_side(preset: AggregationPreset, device: float | None, cloud: float | N
     if preset.sources is Sources.CLOUD or device == -np.inf:
         return Side.CLOUD
     return Side.DEVICE if cloud == -np.inf else None
+
+
+def _whose_draft(token_id: int, drafts: DraftPair) -> Maker:
+    """Where a token was decided from both sides' drafts."""
+    device, cloud = (
+        draft is not None and draft.token_id == token_id for draft in (drafts.device, drafts.cloud)
+    )
+    if device and cloud:
+        return Maker.BOTH
+    if device:
+        return Maker.DEVICE
+    return Maker.CLOUD if cloud else Maker.RECOVERED
 
 
 def _judged(draft: QueuedDraft) -> SideDraft:

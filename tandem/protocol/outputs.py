@@ -124,6 +124,14 @@ class Maker(StrEnum):
     """The target: in place of a refused draft, after accepted ones, or decoding alone."""
     EDGE = "edge"
     """The draft model with the cloud lost; nobody verified it."""
+    DEVICE = "device"
+    """Of two sides the device: its draft became the token, and the cloud's did not."""
+    CLOUD = "cloud"
+    """Of two sides the cloud, likewise."""
+    BOTH = "both"
+    """Both sides had drafted the token."""
+    RECOVERED = "recovered"
+    """Neither side's draft: drawn from what the two sides' laws give together."""
 
 
 @dataclass(frozen=True, slots=True)

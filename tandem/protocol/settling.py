@@ -13,6 +13,7 @@ from tandem.protocol.aggregation_counting import AggregationCounting
 from tandem.protocol.aggregation_drafts import OwnDrafts, PeerDrafts
 from tandem.protocol.agreements import DraftPair
 from tandem.protocol.committing import Committing
+from tandem.protocol.outputs import Maker
 
 
 class Settled:
@@ -22,6 +23,7 @@ class Settled:
         self.base = base
         self.prefix = prefix
         self.token_ids: list[int] = []
+        self.makers: list[Maker] = []
         self.reason: FinishReason | None = None
 
 
@@ -46,14 +48,16 @@ class Settling:
         pair = {self._side: self.own.first, self._side.other: self.peer.first}
         return DraftPair(pair[Side.DEVICE], pair[Side.CLOUD])
 
-    def settle(self, token_id: int, settled: Settled) -> None:
-        """Commit one token; both queues go on behind it, or are void."""
+    def settle(self, token_id: int, maker: Maker | None, settled: Settled) -> None:
+        """Commit one token; both queues go on behind it, or are void. `maker`: where known."""
         own, theirs = self.own.settle(token_id), self.peer.settle(token_id)
         for side, draft in ((self._side, own), (self._side.other, theirs)):
             if draft is not None:
                 self._counting.judged(side, draft.token_id == token_id)
         _, settled.reason = self._committing.append((token_id,))
         settled.token_ids.append(token_id)
+        if maker is not None:
+            settled.makers.append(maker)
 
     def clear(self) -> None:
         self.own.clear()

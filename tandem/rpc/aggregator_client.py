@@ -6,7 +6,7 @@ Invariant: leaving the iterator early cancels the request on every service. Must
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,24 +15,20 @@ import grpc
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.channels import open_channel
 from tandem.rpc.generation import GenerationRequest, request_to_proto
+from tandem.rpc.makers import makers_from_proto
 from tandem.rpc.status import Rejected, advised, details_of, refusal
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tandem_api.common.v1 import generation_pb2
 
 MAX_MESSAGE_BYTES = 12 * 2**20
-_MAKERS: Mapping[int, str] = {
-    generation_pb2.TOKEN_MAKER_DRAFT: "draft",
-    generation_pb2.TOKEN_MAKER_TARGET: "target",
-    generation_pb2.TOKEN_MAKER_EDGE: "edge",
-}
 
 
 @dataclass(slots=True)
 class Generated:
     """A generation as its caller saw it; times in seconds by the caller's clock.
-    `makers` says who made each token: "draft", "target" or "edge", or
-    "" where that is not known; `logprobs` and `token_texts` are there if they were asked for."""
+    `makers` says who made each token (the values of `Maker`, "" where
+    that is not known); `logprobs` and `token_texts` are there if they were asked for."""
 
     preset: str = ""
     session: str = ""
@@ -70,7 +66,7 @@ class Generated:
             self.unverified += range(first, first + len(committed.token_ids))
         self.text += committed.text
         self.token_ids += committed.token_ids
-        self.makers += (_MAKERS.get(maker, "") for maker in committed.makers)
+        self.makers += (maker or "" for maker in makers_from_proto(committed.makers))
         self.logprobs += committed.logprobs
         self.token_texts += committed.token_texts
         self.makers += [""] * (len(self.token_ids) - len(self.makers))  # who did not say

@@ -34,6 +34,7 @@ from tandem.protocol.aggregation_messages import (
     TargetFrame,
 )
 from tandem.protocol.messages import Cancel, GoingAway, Ping, Pong
+from tandem.protocol.outputs import Maker
 from tandem.rpc.choices import choice_of
 from tandem.rpc.convert_decoding import (
     MAX_DOCUMENTS,
@@ -47,6 +48,7 @@ from tandem.rpc.convert_decoding import (
     law_to_payload,
 )
 from tandem.rpc.convert_open import sampling_from_proto, sampling_to_proto
+from tandem.rpc.makers import makers_from_proto, makers_to_proto
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.common.v1 import sampling_pb2
 
@@ -157,6 +159,7 @@ class _Laws:
                 frame.target.SetInParent()
                 frame.target.token_ids.extend(message.token_ids)
                 frame.target.hands_over = message.hands_over
+                frame.target.makers.extend(makers_to_proto(message.makers))
             case Fetch():
                 frame.fetch.SetInParent()
                 frame.fetch.count = message.count
@@ -168,7 +171,8 @@ class _Laws:
             case "target":
                 token_ids = tuple(frame.target.token_ids)
                 check_token_ids(token_ids, self._vocabulary_size, "token_ids")
-                return TargetFrame(*head, token_ids, frame.target.hands_over)
+                makers = _read_makers(frame.target)
+                return TargetFrame(*head, token_ids, frame.target.hands_over, makers)
             case "fetch":
                 if not frame.fetch.count >= 1:
                     raise InvalidArgument("count", "must be at least 1")
@@ -214,6 +218,16 @@ class _Laws:
         if not draft.law:
             return None
         return law_from_payload(draft.law, self._law, self._vocabulary_size)
+
+
+def _read_makers(target: pb.Target) -> tuple[Maker, ...]:
+    if target.makers and len(target.makers) != len(target.token_ids):
+        why = f"{len(target.makers)} for {len(target.token_ids)} tokens"
+        raise InvalidArgument("makers", why)
+    makers = [maker for maker in makers_from_proto(target.makers) if maker is not None]
+    if len(makers) != len(target.makers):
+        raise InvalidArgument("makers", "not one of those that there are")
+    return tuple(makers)
 
 
 def _open_to_proto(opening: CollaborationOpen) -> pb.CollaborationOpen:

@@ -40,7 +40,10 @@ async def test_rag_is_one_word_and_equals_the_suite_s_answer(tmp_path: Path) -> 
     (choice,) = answer["choices"]
     assert choice["message"]["content"] == expected.text
     assert choice["tandem"]["preset"] == RAG_PRESET
-    assert [token["id"] for token in choice["tandem"]["provenance"]] == expected.token_ids
+    provenance = choice["tandem"]["provenance"]
+    assert [token["id"] for token in provenance] == expected.token_ids
+    assert [token["maker"] for token in provenance] == expected.makers
+    assert all(expected.makers)
     assert plain["choices"][0]["tandem"]["preset"] == "coupled"
 
 

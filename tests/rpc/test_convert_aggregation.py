@@ -24,9 +24,13 @@ from tandem.protocol.aggregation_messages import (
 )
 from tandem.protocol.decoding_messages import Document
 from tandem.protocol.messages import Cancel, GoingAway, Ping, Pong
+from tandem.protocol.outputs import Maker
 from tandem.rpc.convert_aggregation import CloudSideEnd, DeviceEnd
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
+from tandem_api.common.v1 import generation_pb2
 
+DEVICE = generation_pb2.TOKEN_MAKER_DEVICE
+UNSPECIFIED = generation_pb2.TOKEN_MAKER_UNSPECIFIED
 V = 300
 HEAD = (7, 2, 11, 2**63 + 5)
 # float32 numbers, as the wire has them.
@@ -90,6 +94,7 @@ def test_documents_that_travel_need_no_prompt() -> None:
     [
         TargetFrame(*HEAD, token_ids=(1, 299), hands_over=True),
         TargetFrame(*HEAD, token_ids=()),
+        TargetFrame(*HEAD, token_ids=tuple(range(len(Maker))), makers=tuple(Maker)),
         Fetch(*HEAD, count=40),
         DRAFT,
     ],
@@ -180,6 +185,8 @@ def test_bad_openings_name_their_field(frame: pb.CollaborateRequest, field: str)
         (pb.CollaborateResponse(), "message"),
         (pb.CollaborateResponse(opened=pb.CollaborationOpened()), "max_tokens"),
         (pb.CollaborateResponse(target=pb.Target(token_ids=[V])), "token_ids"),
+        (pb.CollaborateResponse(target=pb.Target(token_ids=[1, 2], makers=[DEVICE])), "makers"),
+        (pb.CollaborateResponse(target=pb.Target(token_ids=[1], makers=[UNSPECIFIED])), "makers"),
         (pb.CollaborateResponse(fetch=pb.Fetch()), "count"),
         (pb.CollaborateResponse(draft=pb.SideDraft(token_id=V)), "token_id"),
         (pb.CollaborateResponse(draft=pb.SideDraft(law=b"\x01")), "law"),

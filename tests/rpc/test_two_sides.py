@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
@@ -33,6 +34,7 @@ from tandem.policy.aggregation_presets import AGGREGATION_PRESETS, Agreement
 from tandem.policy.local_choices import local_choices
 from tandem.protocol.decoding_messages import DecodingOpen, Document
 from tandem.protocol.liveness import LostCloud
+from tandem.rpc.aggregator_client import Generated
 from tandem.rpc.generation import GenerationRequest, Turn
 from tandem.rpc.status import Rejected
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
@@ -118,6 +120,22 @@ def decided(
     return aggregate(*pair, weights, chance, position).token_id
 
 
+def check_makers(answer: Generated, request: GenerationRequest) -> None:
+    """Who made each token: by the coin, or as many as the device counted of its own."""
+    assert answer.summary is not None
+    agreement = AGGREGATION_PRESETS[request.preset].agreement
+    if agreement is Agreement.COIN and not request.sampling.greedy:
+        weights = side_weights(answer.summary.device.log_mass, answer.summary.cloud.log_mass)
+        chance, first = SeededChance(request.seed), answer.prompt_tokens
+        coins = [coupled_side(weights, chance, first + n) for n in range(len(answer.makers))]
+        assert answer.makers == [coin.name.lower() for coin in coins]
+    else:
+        count = Counter(answer.makers)
+        assert set(count) <= {"device", "cloud", "both", "recovered"}
+        assert count["device"] + count["both"] == answer.summary.device.accepted
+    assert len(answer.makers) == len(answer.token_ids)
+
+
 async def test_texts_are_what_one_machine_with_all_documents_says(tmp_path: Path) -> None:
     async with two_sides(tmp_path) as suite:
         for preset in EXACT:
@@ -129,6 +147,7 @@ async def test_texts_are_what_one_machine_with_all_documents_says(tmp_path: Path
                 assert answer.summary.finish_reason == "length"
                 assert (answer.summary.device.documents, answer.summary.cloud.documents) == (2, 2)
                 assert answer.text
+                check_makers(answer, request)
 
 
 async def test_answers_side_by_side_are_what_they_are_alone(tmp_path: Path) -> None:
@@ -219,6 +238,7 @@ async def test_a_lost_cloud_is_given_up_by_policy(policy: LostCloud, tmp_path: P
         assert len(result.token_ids) == 40
         verified = 40 - len(result.unverified)
         assert result.unverified == list(range(verified, 40))
+        assert [maker == "edge" for maker in result.makers] == [n >= verified for n in range(40)]
         assert 5 <= verified < 40
         assert result.token_ids[:verified] == (await central_text(suite, request))[:verified]
 
@@ -243,6 +263,7 @@ async def test_one_side_alone(tmp_path: Path) -> None:
             answer = await suite.client.generate(asking(preset))
             assert answer.summary is not None
             texts[preset] = answer.token_ids
+            assert set(answer.makers) == {"cloud" if preset == "crcg-cloud" else "device"}
             documents = (answer.summary.device.documents, answer.summary.cloud.documents)
             assert (
                 documents

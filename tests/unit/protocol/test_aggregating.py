@@ -23,7 +23,7 @@ from tandem.protocol.aggregation_messages import (
 from tandem.protocol.aggregation_outputs import AggregationRequest, SideOutput, ToDecoder, ToPeer
 from tandem.protocol.decoding_messages import DecodingDraft, DecodingTarget
 from tandem.protocol.messages import Cancel, Ping, Pong
-from tandem.protocol.outputs import Commit, Finish
+from tandem.protocol.outputs import Commit, Finish, Maker
 from tandem.protocol.prefixes import PrefixMismatch
 from tandem.protocol.round_trips import RoundTrips
 
@@ -87,6 +87,10 @@ def tokens(outputs: list[SideOutput]) -> list[int]:
     return [token for each in outputs if isinstance(each, Commit) for token in each.token_ids]
 
 
+def makers(outputs: list[SideOutput]) -> list[Maker]:
+    return [maker for each in outputs if isinstance(each, Commit) for maker in each.makers]
+
+
 def told(outputs: list[SideOutput], kind: type) -> list[Any]:
     return [
         each.message
@@ -102,6 +106,36 @@ def test_a_token_needs_both_drafts_and_goes_to_both_decoders() -> None:
     assert tokens(outputs) == [0]
     assert [target.token_ids for target in told(outputs, TargetFrame)] == [(0,)]
     assert [target.token_ids for target in told(outputs, DecodingTarget)] == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("device_token", "cloud_token", "token", "maker"),
+    [
+        (0, 0, 0, Maker.BOTH),
+        (0, 1, 0, Maker.DEVICE),
+        (1, 0, 0, Maker.CLOUD),
+        (1, 2, 0, Maker.RECOVERED),
+    ],
+)
+def test_a_token_says_whose_draft_it_was(
+    device_token: int, cloud_token: int, token: int, maker: Maker
+) -> None:
+    greedy = Sampling(temperature=0.0)  # then the token is the mixture's argmax, 0
+    listed = TopList(np.array([token]), np.array([1.0], dtype=np.float32), 0.0, 0.0)
+    for name in ("dragon-device", "dragon-coupled"):
+        machine = device(name, sampling=greedy)
+        machine.drafted(own(token=device_token), 0.0)
+        outputs = machine.receive(frame(token=cloud_token, law=listed), 0.0)
+        assert (tokens(outputs), makers(outputs)) == ([token], [maker])
+        for target in told(outputs, TargetFrame):
+            assert target.makers == (maker,)
+
+
+def test_a_told_token_says_what_the_other_side_says_of_it() -> None:
+    machine = device("dragon-cloud")
+    target = TargetFrame(1, 0, 2, head(()), (0, 1), makers=(Maker.BOTH, Maker.RECOVERED))
+    assert makers(machine.receive(target, 0.0)) == [Maker.BOTH, Maker.RECOVERED]
+    assert makers(machine.receive(TargetFrame(1, 0, 4, head((0, 1)), (2,)), 0.0)) == []
 
 
 def test_drafts_of_another_text_do_not_count() -> None:
