@@ -24,7 +24,7 @@ from tandem.protocol.aggregation_messages import (
 )
 from tandem.protocol.aggregation_outputs import SideOutput, ToDecoder, ToPeer
 from tandem.protocol.decoding_messages import DecodingDraft, DecodingOpened, Document
-from tandem.protocol.messages import Cancel, GoingAway
+from tandem.protocol.messages import Cancel, GoingAway, Ping, Pong
 from tandem.protocol.prefixes import PrefixedTokens
 from tandem.rpc.convert_aggregation import CloudSideEnd
 from tandem.rpc.frame_stream import FRAME_HEADER_BYTES, MAX_QUEUED_FRAMES
@@ -59,7 +59,7 @@ class CloudSession:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._decoder: DecoderLink | None = None
         self._machine: SideMachine | None = None
-        self._opened = asyncio.Event()
+        self._early: list[tuple[DeviceMessage, int]] = []
         self._decoder_opened: DecodingOpened | None = None
 
     async def run(self) -> None:
@@ -70,10 +70,15 @@ class CloudSession:
             events = DecoderEvents(
                 self._begin, self._drafted, lambda text: None, self._restarted, self._fail
             )
-            self._decoder = await self._open_decoder(self._opening, events)
-            tasks.append(asyncio.create_task(self._listen()))
-            done, _ = await asyncio.wait([*tasks, self._over], return_when=asyncio.FIRST_COMPLETED)
-            for ended in done:
+            listening = asyncio.create_task(self._listen())
+            opening = asyncio.create_task(self._open(events))
+            tasks += (listening, opening)
+            ends = [writing, listening, self._over]
+            await asyncio.wait([*ends, opening], return_when=asyncio.FIRST_COMPLETED)
+            if opening.done():
+                opening.result()
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            for ended in filter(asyncio.Future.done, ends):
                 ended.result()
         finally:
             if self._decoder is not None:
@@ -93,16 +98,35 @@ class CloudSession:
             head = (opening.session, 0, opening.base, opening.prefix)
             self._outgoing.put_nowait(GoingAway(*head, grace_s=grace_s))
 
+    async def _open(self, events: DecoderEvents) -> None:
+        self._decoder = await self._open_decoder(self._opening, events)
+
     async def _listen(self) -> None:
         while True:
             frame = await self._context.read()
             if not isinstance(frame, pb.CollaborateRequest):  # EOF
                 return
             message = self._codec.decode(frame)
-            await self._opened.wait()
-            self._receive(message, frame.ByteSize() + FRAME_HEADER_BYTES)
+            size_bytes = frame.ByteSize() + FRAME_HEADER_BYTES
+            if self._machine is not None:
+                self._receive(message, size_bytes)
+            elif not isinstance(message, Cancel):
+                self._receive_early(message, size_bytes)
             if isinstance(message, Cancel):
                 return
+
+    def _receive_early(self, message: DeviceMessage, size_bytes: int) -> None:
+        """Finding and reading documents may take longer than a silent cloud is waited for, so pings
+        are answered meanwhile; the rest waits for the machine."""
+        if message.session != self._opening.session:
+            raise InvalidArgument("message", f"is of session {message.session:08x}")
+        if isinstance(message, Ping):
+            head = (self._opening.session, 0, self._opening.base, self._opening.prefix)
+            self._put(Pong(*head, nonce=message.nonce))
+        elif len(self._early) >= MAX_QUEUED_FRAMES:
+            raise ResourceExhausted(f"frames: {MAX_QUEUED_FRAMES} came before `opened`")
+        else:
+            self._early.append((message, size_bytes))
 
     def _receive(self, message: DeviceMessage, size_bytes: int) -> None:
         if isinstance(message, CollaborationOpen):
@@ -141,7 +165,12 @@ class CloudSession:
             return
         self._machine = machine
         self._apply(machine.opened(opened.log_mass, time.monotonic()))
-        self._opened.set()
+        early, self._early = self._early, []
+        try:
+            for message, size_bytes in early:
+                self._receive(message, size_bytes)
+        except Exception as error:  # ends the stream with its status
+            self._fail(error)
 
     def _drafted(self, draft: DecodingDraft) -> None:
         if self._machine is None:

@@ -51,7 +51,7 @@ class AggregatorSettings(ServiceSettings):
         " earlier answers and other replicas measured; none: this process alone.",
     )
     give_up_after_s: float = Field(
-        default=10.0, gt=0, description="A cloud lost for so long is given up, by policy."
+        default=2.6, gt=0, description="A cloud lost for so long is given up, by policy."
     )
     max_running: int = Field(default=16, ge=1, description="Requests served at once.")
     max_waiting: int = Field(default=64, ge=0, description="Requests that may wait for a slot.")

@@ -50,7 +50,7 @@ class DrafterSettings(ServiceSettings):
         default=2.4, gt=0, description="A cloud silent for so long is taken for lost."
     )
     give_up_after_s: float = Field(
-        default=10.0, gt=0, description="A cloud lost for so long is given up, by policy."
+        default=2.6, gt=0, description="A cloud lost for so long is given up, by policy."
     )
     document_kv_budget_bytes: int = Field(
         default=2**29, ge=2**20, description="Keys and values of all documents together."

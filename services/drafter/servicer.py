@@ -209,12 +209,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             )
         )
         text = AnswerText(self._tokenizer, request.stop)
-        liveness = Liveness(request.lost_cloud, self._limits.liveness, time.monotonic())
-        machine = EdgeMachine(edge_request, liveness, text.completes_stop)
         traffic = Traffic()
         log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
         async with self._thread.session(capacity, edge_request.preset.tree_nodes) as kv:
             await images.show(self._thread, kv, edge_request.prompt_ids)
+            liveness = Liveness(request.lost_cloud, self._limits.liveness, time.monotonic())
+            machine = EdgeMachine(edge_request, liveness, text.completes_stop)
             session = DrafterSession(
                 machine,
                 self._thread,

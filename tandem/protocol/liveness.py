@@ -21,11 +21,11 @@ class LostCloud(StrEnum):
 @dataclass(frozen=True, slots=True)
 class LivenessTimes:
     """A cloud silent for `ping_after_s` is pinged, for `dead_after_s` is dead; one unreachable for
-    `give_up_after_s` is given up, by policy."""
+    `give_up_after_s` is given up, by policy. By default a caller who does not wait knows in 3 s."""
 
     ping_after_s: float = 0.8
     dead_after_s: float = 2.4
-    give_up_after_s: float = 15.0
+    give_up_after_s: float = 2.6
 
 
 UNHURRIED_BYTES = 256 * 1024
@@ -49,7 +49,8 @@ class Liveness:
 
     def connected(self, now: float) -> None:
         """A fresh stream gets its own time to show life; the outage goes on until it does."""
-        self._quiet_since_s = self._uploaded_s = now
+        self._quiet_since_s = now
+        self._uploaded_s = self._heard_s
         self._pinged_s = None
 
     def uploading(self, size_bytes: int, now: float) -> None:
@@ -65,6 +66,7 @@ class Liveness:
 
     def lost(self, now: float) -> float:
         """The stream is gone; returns how long the cloud had been silent."""
+        self._uploaded_s = self._heard_s
         self._pinged_s = None
         return now - self._quiet_since_s
 
@@ -85,4 +87,4 @@ class Liveness:
     def is_given_up(self, now: float) -> bool:
         if self.policy is LostCloud.WAIT:
             return False
-        return now - self._heard_s >= self._times.give_up_after_s
+        return now - max(self._heard_s, self._uploaded_s) >= self._times.give_up_after_s

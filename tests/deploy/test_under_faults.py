@@ -26,8 +26,6 @@ PRESETS = ("coupled", "dssd", "tslt")
 """Shared noise; rejection with the draw at the edge; rejection with the draw in the cloud."""
 RECOVERED_WITHIN_S = 5.0
 TOLD_WITHIN_S = 3.0
-GIVE_UP_S = 10.0
-"""The drafter's default for a cloud that stays lost."""
 
 Bodies = list[dict[str, Any]]
 
@@ -145,7 +143,7 @@ def test_the_link_is_cut_for_30_s(chaos: Chaos) -> None:
     assert waiting.first_after(over_s) <= RECOVERED_WITHIN_S
     assert failing.status == "unavailable"
     assert failing.token_ids == whole[: len(failing.token_ids)]
-    assert failing.ended_s - began_s <= GIVE_UP_S + TOLD_WITHIN_S
+    assert failing.ended_s - began_s <= TOLD_WITHIN_S
     assert edge.status == "ok"
     verified = edge.makers.index("edge")  # the draft model's own end of text may come sooner
     assert set(edge.makers[verified:]) == {"edge"}

@@ -463,6 +463,23 @@ async def collaboration(target: str, frames: list[pb.CollaborateRequest]) -> tup
         return (await call.code()).name, await call.details() or ""
 
 
+async def test_pings_are_answered_while_documents_are_being_read(tmp_path: Path) -> None:
+    """However long that takes, the device does not take the cloud for dead."""
+    links: list[TcpLinkEmulator] = []
+    head: dict[str, Any] = {"session": 1, "base": 2, "prefix": prefix_of((1, 2))}
+    async with two_sides(tmp_path, decoder_way=lambda address: emulated(address, links)) as suite:
+        opened = pb.CollaborationOpen(**opening_fields(suite))
+        links[Side.CLOUD].cut()
+        async with grpc.aio.insecure_channel(suite.cloud_aggregator.target) as channel:
+            call: Any = pb_grpc.AggregatorServiceStub(channel).Collaborate(timeout=20)
+            await call.write(pb.CollaborateRequest(open=opened, **head))
+            await call.write(pb.CollaborateRequest(ping=pb.Ping(nonce=7), **head))
+            assert (await call.read()).pong.nonce == 7
+            links[Side.CLOUD].restore()
+            assert (await call.read()).HasField("opened")
+            call.cancel()
+
+
 async def test_a_device_that_does_not_read_is_let_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,6 +63,16 @@ def test_silence_behind_a_large_upload_means_nothing_for_a_while() -> None:
     assert not alive.is_dead(112.9)
 
 
+def test_nobody_is_given_up_behind_a_large_upload() -> None:
+    alive = Liveness(LostCloud.FAIL, LivenessTimes(1.0, 3.0, 3.5), 100.0)
+    alive.connected(100.0)
+    alive.uploading(256 * 1024 + 500_000, 100.0)
+    assert not alive.is_given_up(105.4)
+    assert alive.is_given_up(105.5), "two seconds of upload, three and a half of silence"
+    alive.lost(105.0)
+    assert alive.is_given_up(105.0), "what was being uploaded is gone with its stream"
+
+
 def test_a_small_upload_leaves_no_excuse() -> None:
     alive = liveness()
     alive.connected(100.0)
