@@ -33,9 +33,9 @@ class TextTokenizer:
         configuration speaks of. `model_size` tokens are known to both."""
         self._tokenizer = tokenizer
         vocabulary = tokenizer.get_vocab()
-        self.vocabulary_hash = hash_vocabulary(vocabulary)
         self.vocabulary_size = max(vocabulary.values()) + 1
         self.model_size = min(self.vocabulary_size, logits or self.vocabulary_size)
+        self.vocabulary_hash = hash_vocabulary(vocabulary, self.model_size)
         own = tokenizer.eos_token_id
         self.eos_token_ids = eos_token_ids if own is None else eos_token_ids | {own}
 
@@ -145,12 +145,14 @@ def _with_images(messages: Sequence[Mapping[str, str]], images: int) -> list[dic
     return found
 
 
-def hash_vocabulary(vocabulary: Mapping[str, int]) -> str:
-    """SHA-256 over the sorted (token, id) pairs and their number, as hex.
+def hash_vocabulary(vocabulary: Mapping[str, int], size: int) -> str:
+    """SHA-256 over the sorted (token, id) pairs with ids below `size`, and their number, as hex.
 
-    The number of a model's logits is left out: models of one family pad it differently.
+    Tokens for which a model has no logits are left out: a tokenizer's class may add some of its
+    own. So is the number of logits: models of one family pad it differently.
     """
-    digest = hashlib.sha256(f"{len(vocabulary)}\n".encode())
-    for pair in sorted(vocabulary.items()):
+    known = sorted(pair for pair in vocabulary.items() if pair[1] < size)
+    digest = hashlib.sha256(f"{len(known)}\n".encode())
+    for pair in known:
         digest.update(json.dumps(pair).encode() + b"\n")
     return digest.hexdigest()
