@@ -68,7 +68,7 @@ class CloudSide:
         headers = context.invocation_metadata()
         with log_context(**named), self._tracing.span("collaborate", headers, **named) as span:
             if opening.preset.travel is not Travel.NOTHING:
-                found = await self._parts.retrieval.search(opening.query, opening.documents)
+                found = await self._found(opening, span.headers())
                 await context.write(codec.encode(travelling(opening, found)))
                 return
 
@@ -88,12 +88,15 @@ class CloudSide:
                 self._sessions.discard(session)
                 log.info("collaboration ended")
 
+    async def _found(self, opening: CollaborationOpen, headers: Sent) -> tuple[Document, ...]:
+        return await self._parts.retrieval.search(opening.query, opening.documents, headers)
+
     async def _open_cloud_decoder(
         self, opening: CollaborationOpen, events: DecoderEvents, headers: Sent
     ) -> DecoderLink:
         found: tuple[Document, ...] = ()
         if opening.preset.sources is not Sources.DEVICE:
-            found = await self._parts.retrieval.search(opening.query, opening.documents)
+            found = await self._found(opening, headers)
         choices = local_choices(opening.preset, opening.sampling)
         decoding = DecodingOpen(
             opening.session,

@@ -133,7 +133,7 @@ class DeviceSide:
         count = request.documents or self._settings.documents
         found: tuple[Document, ...] = ()
         if preset.sources is not Sources.CLOUD:
-            found = await self._parts.retrieval.search(query, count)
+            found = await self._parts.retrieval.search(query, count, headers)
         asked = _Asked(
             request,
             preset,

@@ -14,6 +14,7 @@ import grpc
 from tandem.protocol.decoding_messages import Document
 from tandem.rpc.connection import Connection
 from tandem.rpc.status import details_of, refused_below
+from tandem.telemetry.tracing import Sent
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 
@@ -28,15 +29,16 @@ class Retrieval:
     def __init__(self, connection: Connection | None) -> None:
         self._connection = connection
 
-    async def search(self, query: str, count: int) -> tuple[Document, ...]:
-        """The best documents, at most `count`. Raises Rejected with the retriever's status."""
+    async def search(self, query: str, count: int, headers: Sent = None) -> tuple[Document, ...]:
+        """The best documents, at most `count`; `headers`: of the span that asks. Raises Rejected
+        with the retriever's status."""
         if self._connection is None or not query.strip() or count < 1:
             return ()
         request = pb.SearchRequest(query=query, count=count)
         try:
             async with self._connection.channel() as channel:
                 found = await pb_grpc.RetrieverServiceStub(channel).Search(
-                    request, timeout=SEARCH_TIMEOUT_S
+                    request, timeout=SEARCH_TIMEOUT_S, metadata=headers
                 )
         except grpc.aio.AioRpcError as error:
             raise refused_below(error.code(), f"retriever: {details_of(error)}") from None

@@ -8,6 +8,7 @@ from tandem.index.chunking import Chunking
 from tandem.rpc.own_side import parse_networks
 from tandem.rpc.process import run_service
 from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import open_tracing
 
 
 def build(settings: RetrieverSettings, metrics: Metrics) -> RetrieverServicer:
@@ -15,6 +16,7 @@ def build(settings: RetrieverSettings, metrics: Metrics) -> RetrieverServicer:
     from tandem.index.document_index import open_index  # bad settings are refused without waiting
     from tandem.index.reranking import load_reranker
 
+    tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "retriever")
     chunking = None
     if settings.chunk_tokens:
         chunking = Chunking(settings.chunk_tokens, settings.overlap_tokens)
@@ -26,7 +28,7 @@ def build(settings: RetrieverSettings, metrics: Metrics) -> RetrieverServicer:
     )
     limits = RetrieverLimits(settings.max_searches, settings.max_ingests)
     networks = parse_networks(settings.own_side)
-    return RetrieverServicer(index, settings.role, networks, limits, metrics)
+    return RetrieverServicer(index, settings.role, networks, limits, metrics, tracing)
 
 
 if __name__ == "__main__":

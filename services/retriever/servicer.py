@@ -29,6 +29,7 @@ from tandem.rpc.own_side import Network, check_own_side
 from tandem.rpc.status import errors_as_status
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.metrics import Metrics, Side
+from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 
@@ -61,8 +62,10 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         networks: Sequence[Network],
         limits: RetrieverLimits,
         metrics: Metrics,
+        tracing: Tracing = NO_TRACING,
     ) -> None:
         self._index, self._role, self._networks, self._limits = index, role, networks, limits
+        self._tracing = tracing
         self._searches = self._ingests = self._others = 0
         self._leaving = asyncio.Event()
         self._writer = ThreadPoolExecutor(1, "retriever-write")
@@ -88,6 +91,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         self._writer.shutdown()
         self._readers.shutdown()
         self._index.close()
+        self._tracing.close()
 
     # The generated stubs know generators only; grpc.aio serves read/write handlers as well.
     async def Ingest(  # type: ignore[override]  # noqa: N802  # the RPC's name
@@ -113,13 +117,20 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
                 raise ResourceExhausted(f"searches: all {self._limits.max_searches} are taken")
             self._searches += 1
             began_s = time.perf_counter()
+            headers = context.invocation_metadata()
+            named = {"side": self._role, "mode": mode, "rerank": request.rerank}
             try:
-                hits = await self._on(
-                    self._readers,
-                    lambda: self._index.search(
-                        request.query, request.count or DEFAULT_COUNT, mode, rerank=request.rerank
-                    ),
-                )
+                with self._tracing.span("search", headers, **named) as span:
+                    hits = await self._on(
+                        self._readers,
+                        lambda: self._index.search(
+                            request.query,
+                            request.count or DEFAULT_COUNT,
+                            mode,
+                            rerank=request.rerank,
+                        ),
+                    )
+                    span.note(documents=len(hits))
             finally:
                 self._searches -= 1
             search_s = time.perf_counter() - began_s

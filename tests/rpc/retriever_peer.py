@@ -18,6 +18,7 @@ from tandem.rpc.own_side import Network
 from tandem.rpc.retriever_client import RetrieverClient, Upload
 from tandem.rpc.status import Rejected
 from tandem.telemetry.metrics import Metrics, Side, new_registry
+from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 from tests.rpc.scripted_suite import started
@@ -44,11 +45,13 @@ async def retriever(
     role: Side = "device",
     networks: tuple[Network, ...] = (),
     limits: RetrieverLimits | None = None,
+    tracing: Tracing = NO_TRACING,
 ) -> AsyncIterator[Retriever]:
     """Drained at the end."""
     metrics = Metrics(new_registry(), role)
     index = open_index(folder, "lexical")
-    service = RetrieverServicer(index, role, networks, limits or RetrieverLimits(), metrics)
+    limits = limits or RetrieverLimits()
+    service = RetrieverServicer(index, role, networks, limits, metrics, tracing)
     running = await started(service)
     try:
         async with RetrieverClient(running.target) as client:

@@ -142,10 +142,17 @@ async def test_an_answer_from_two_sides_is_one_trace(tmp_path: Path) -> None:
         ("decode", "tandem-drafter", "tandem-aggregator"),
         ("decode", "tandem-verifier", "tandem-cloud-aggregator"),
         ("request", "tandem-aggregator", None),
+        ("search", "tandem-cloud-retriever", "tandem-cloud-aggregator"),
+        ("search", "tandem-device-retriever", "tandem-aggregator"),
         ("wait for a slot", "tandem-aggregator", "tandem-aggregator"),
     }
     assert len({span.context.trace_id for span in spans if span.context}) == 1
     assert not any(word in span.to_json() for span in spans for word in (PROMPT, "heron"))
+    searches = {service(span): span.attributes for span in named(spans, "search")}
+    for side in ("device", "cloud"):
+        found = {"side": side, "mode": "hybrid", "rerank": False, "documents": 2}
+        attributes = {f"tandem.{name}": value for name, value in found.items()}
+        assert searches[f"tandem-{side}-retriever"] == attributes
 
 
 async def test_a_trace_goes_on_through_the_http_door() -> None:

@@ -72,7 +72,9 @@ async def two_sides(
         addresses, retrievers = [], []
         sides: tuple[tuple[Side, tuple[str, ...]], ...] = (("device", notes), ("cloud", public))
         for side, texts in sides:
-            found = await stack.enter_async_context(retriever(folder / side, side))
+            found = await stack.enter_async_context(
+                retriever(folder / side, side, tracing=tracing(f"{side}-retriever"))
+            )
             uploads = [Upload(f"{index}", text.encode()) for index, text in enumerate(texts)]
             async for answer in found.client.ingest(uploads):
                 assert answer.last
