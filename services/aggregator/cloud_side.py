@@ -22,7 +22,8 @@ from tandem.protocol.decoding_messages import DecodingOpen, DecodingOpened, Docu
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.convert_aggregation import CloudSideEnd
 from tandem.telemetry.logging import get_logger, log_context
-from tandem.telemetry.metrics import OTHER, Metrics
+from tandem.telemetry.metric import OTHER
+from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Sent, Tracing
 
 log = get_logger(__name__)

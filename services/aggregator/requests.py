@@ -32,7 +32,8 @@ from tandem.rpc.generation import (
 )
 from tandem.rpc.status import Rejected, advised, details_of, refusal, refused_below, status_of
 from tandem.telemetry.logging import get_logger, log_context
-from tandem.telemetry.metrics import OTHER, MethodSeries, Metrics
+from tandem.telemetry.metric import OTHER
+from tandem.telemetry.metrics import MethodSeries, Metrics
 from tandem.telemetry.tracing import NO_TRACING, Headers, Span, Tracing
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.common.v1 import generation_pb2

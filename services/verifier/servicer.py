@@ -26,7 +26,8 @@ from tandem.rpc.convert_verifier import CloudCodec, describe_model
 from tandem.rpc.decoding_service import DecodingServicer
 from tandem.rpc.status import errors_as_status
 from tandem.telemetry.logging import get_logger, log_context
-from tandem.telemetry.metrics import OTHER, Metrics
+from tandem.telemetry.metric import OTHER
+from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc

@@ -28,7 +28,8 @@ from tandem.rpc.admission import Admission
 from tandem.rpc.convert_decoding import DecoderEnd
 from tandem.rpc.status import errors_as_status
 from tandem.telemetry.logging import get_logger, log_context
-from tandem.telemetry.metrics import OTHER, MethodSeries, Metrics
+from tandem.telemetry.metric import OTHER
+from tandem.telemetry.metrics import MethodSeries, Metrics
 from tandem.telemetry.tracing import NO_TRACING, Tracing
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc

@@ -1,8 +1,7 @@
 """Every metric name of the suite, on an explicit registry.
 
-Invariants: a metric is declared here or not at all; label values are bounded (beyond the limit a
-name is counted as "other"), so no caller can make the number of series grow without end; every
-duration was measured on one machine's monotonic clock, never as a difference of two machines'.
+Invariants: a metric is declared here or not at all; every duration was measured on one machine's
+monotonic clock, never as a difference of two machines'.
 
     metrics = Metrics(new_registry(), side="device")
     series = metrics.method(preset="dsd", model_name="demo-target")
@@ -11,21 +10,17 @@ duration was measured on one machine's monotonic clock, never as a difference of
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, cast, get_args, overload
+from typing import Any, Literal, get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+
+from tandem.telemetry.metric import Exported, Metric, Series
 
 Side = Literal["device", "cloud"]
 """Which end of the pair a process runs at."""
 
-PREFIX = "tandem_"
-OTHER = "other"
 UNKNOWN_MODEL = "unknown"
 """The target's name where the cloud has not been heard yet."""
-MAX_LABEL_VALUES = 64
-"""Distinct values one label may take before further ones are counted as "other"."""
 
 TOKEN_BUCKETS_S = (
     *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03),
@@ -41,75 +36,6 @@ REQUEST_BUCKETS_S = (
     *(7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
 """A whole request, or its time to the first token."""
-
-Family = TypeVar("Family", Histogram, Counter, Gauge)
-
-
-class Metric(Generic[Family]):
-    """One declared metric. As an attribute of a series it is that series' child, made on first use.
-
-    `more` names labels beyond the series' own; such a metric is reached with `child`.
-    """
-
-    labels: tuple[str, ...]
-    """Every label it is exported with."""
-
-    def __init__(
-        self,
-        kind: type[Family],
-        name: str,
-        meaning: str,
-        *,
-        buckets: tuple[float, ...] | None = None,
-        more: tuple[str, ...] = (),
-    ) -> None:
-        self.name = PREFIX + name
-        self.kind: type[Family] = kind
-        self._meaning = meaning
-        self._options: dict[str, Any] = {} if buckets is None else {"buckets": buckets}
-        self._more = more
-
-    def __set_name__(self, owner: type[Series], attribute: str) -> None:
-        self._attribute = attribute
-        self.labels = (*owner.LABELS, *self._more)
-
-    @overload
-    def __get__(self, series: None, owner: type[Series]) -> Self: ...
-    @overload
-    def __get__(self, series: Series, owner: type[Series]) -> Family: ...
-    def __get__(self, series: Series | None, owner: type[Series]) -> Self | Family:
-        if series is None:
-            return self
-        child = self.child(series)
-        # The instance's own attribute shadows this descriptor from now on: no further look-ups.
-        series.__dict__[self._attribute] = child
-        return child
-
-    def child(self, series: Series, **more: str) -> Family:
-        """The child for the series' labels and `more`, which replaces a label of the same name."""
-        family = cast(Family, series.families[self.name])
-        return family.labels(**{**series.labels, **more})
-
-    def make_family(self, registry: CollectorRegistry) -> Family:
-        return self.kind(self.name, self._meaning, self.labels, registry=registry, **self._options)
-
-    @property
-    def sample_names(self) -> tuple[str, ...]:
-        """The names of what is scraped."""
-        if self.kind is Histogram:
-            return tuple(f"{self.name}_{part}" for part in ("bucket", "count", "sum"))
-        return (self.name,)
-
-
-class Series:
-    """The metrics of one label set; see `MethodSeries` and `EngineSeries`."""
-
-    LABELS: ClassVar[tuple[str, ...]]
-
-    def __init__(self, metrics: Metrics, labels: dict[str, str]) -> None:
-        self.families: Mapping[str, object] = metrics.families
-        self.labels = labels
-        self._metrics = metrics
 
 
 class MethodSeries(Series):
@@ -198,7 +124,7 @@ class MethodSeries(Series):
 
     def request_ended(self, status: str) -> None:
         """Count one request that ended with `status`, a gRPC status name such as "OK"."""
-        admitted = self._metrics.admit("status", status)
+        admitted = self.exported.admit("status", status)
         MethodSeries.requests.child(self, status=admitted).inc()
 
     def aggregating_at(self, side: Side) -> Gauge:
@@ -237,7 +163,7 @@ class EngineSeries(Series):
 
     def document_found(self, source: str) -> None:
         """Count one document whose keys and values came from `source`: a fixed word."""
-        admitted = self._metrics.admit("source", source)
+        admitted = self.exported.admit("source", source)
         EngineSeries.document_kv.child(self, source=admitted).inc()
 
     def passed(self, pass_s: float, jobs: int) -> None:
@@ -263,7 +189,7 @@ class SchedulerSeries(Series):
 
     def decided(self, reason: str) -> None:
         """Count one decision taken for `reason`: a fixed word, never free text."""
-        admitted = self._metrics.admit("reason", reason)
+        admitted = self.exported.admit("reason", reason)
         SchedulerSeries.decisions.child(self, reason=admitted).inc()
 
 
@@ -308,7 +234,7 @@ class RetrieverSeries(Series):
 
     def ingested(self, outcome: str) -> None:
         """Count one document with this outcome: a fixed word, never free text."""
-        admitted = self._metrics.admit("outcome", outcome)
+        admitted = self.exported.admit("outcome", outcome)
         RetrieverSeries.ingests.child(self, outcome=admitted).inc()
 
 
@@ -323,7 +249,7 @@ class HttpSeries(Series):
 
     def answered(self, route: str, code: int) -> None:
         """Count one answer: `route` is a path of the API, never one that a caller made up."""
-        admitted = self._metrics.admit("route", route)
+        admitted = self.exported.admit("route", route)
         HttpSeries.requests.child(self, route=admitted, code=str(code)).inc()
 
 
@@ -369,16 +295,12 @@ class Metrics:
             raise ValueError(f"side: must be one of {', '.join(get_args(Side))}, got {side!r}")
         self.registry = registry
         self.side: Side = side
-        self.families: Mapping[str, object] = {
-            metric.name: metric.make_family(registry) for metric in ALL_METRICS
-        }
-        self._admitted: dict[str, set[str]] = {}
-        self._admitting = threading.Lock()
+        self._exported = Exported(registry, ALL_METRICS)
 
     def method(self, preset: str, model_name: str) -> MethodSeries:
         """The series of requests that `preset` serves with the target model `model_name`."""
         return MethodSeries(
-            self,
+            self._exported,
             {
                 "preset": self.admit("preset", preset),
                 "model_name": self.admit("model_name", model_name),
@@ -389,36 +311,31 @@ class Metrics:
     def engine(self, model_name: str) -> EngineSeries:
         """The series of the engine that runs `model_name` in this process."""
         model_name = self.admit("model_name", model_name)
-        return EngineSeries(self, {"model_name": model_name, "side": self.side})
+        return EngineSeries(self._exported, {"model_name": model_name, "side": self.side})
 
     def scheduler(self) -> SchedulerSeries:
         """The series of this process's scheduler."""
-        return SchedulerSeries(self, {"side": self.side})
+        return SchedulerSeries(self._exported, {"side": self.side})
 
     def measured_side(self, side: Side) -> MeasuredSideSeries:
         """The series of what this process's scheduler holds of `side`."""
-        return MeasuredSideSeries(self, {"side": side})
+        return MeasuredSideSeries(self._exported, {"side": side})
 
     def retriever(self) -> RetrieverSeries:
         """The series of this process's documents."""
-        return RetrieverSeries(self, {"side": self.side})
+        return RetrieverSeries(self._exported, {"side": self.side})
 
     def http(self) -> HttpSeries:
         """The series of this process's HTTP API."""
-        return HttpSeries(self, {"side": self.side})
+        return HttpSeries(self._exported, {"side": self.side})
 
     def access(self) -> AccessSeries:
         """The series of this process's certificate; used by those that have one."""
-        return AccessSeries(self, {"side": self.side})
+        return AccessSeries(self._exported, {"side": self.side})
 
     def admit(self, label: str, name: str) -> str:
         """`name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else "other"."""
-        with self._admitting:
-            admitted = self._admitted.setdefault(label, set())
-            if name not in admitted and len(admitted) >= MAX_LABEL_VALUES:
-                return OTHER
-            admitted.add(name)
-            return name
+        return self._exported.admit(label, name)
 
 
 def new_registry() -> CollectorRegistry:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from prometheus_client import Histogram
 
+from tandem.telemetry.metric import Metric
 from tandem.telemetry.metrics import HttpSeries as Http
 from tandem.telemetry.metrics import MethodSeries as Method
-from tandem.telemetry.metrics import Metric
 from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
 from tools.observability.promql import PRESET_AND_MODEL, quantile, rate, ratio, total
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from tandem.telemetry.metrics import Metric
+from tandem.telemetry.metric import Metric
 
 ChosenLabels = Mapping[str, str]
 

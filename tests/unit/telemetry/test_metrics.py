@@ -6,7 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tandem.telemetry.metrics import MAX_LABEL_VALUES, Metrics, new_registry
+from tandem.telemetry.metric import MAX_LABEL_VALUES
+from tandem.telemetry.metrics import Metrics, new_registry
 
 METHOD = {"preset", "model_name", "side"}
 ENGINE = {"model_name", "side"}

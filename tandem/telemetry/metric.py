@@ -1,0 +1,106 @@
+"""What a metric is: declared once as an attribute of a series, exported under its labels.
+
+Invariant: label values are bounded; beyond the limit a name is counted as "other", so no caller can
+make the number of series grow without end. Names of metrics are `metrics`'.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast, overload
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+PREFIX = "tandem_"
+OTHER = "other"
+MAX_LABEL_VALUES = 64
+"""Distinct values one label may take before further ones are counted as "other"."""
+
+Family = TypeVar("Family", Histogram, Counter, Gauge)
+
+
+class Metric(Generic[Family]):
+    """One declared metric. As an attribute of a series it is that series' child, made on first use.
+
+    `more` names labels beyond the series' own; such a metric is reached with `child`.
+    """
+
+    labels: tuple[str, ...]
+    """Every label it is exported with."""
+
+    def __init__(
+        self,
+        kind: type[Family],
+        name: str,
+        meaning: str,
+        *,
+        buckets: tuple[float, ...] | None = None,
+        more: tuple[str, ...] = (),
+    ) -> None:
+        self.name = PREFIX + name
+        self.kind: type[Family] = kind
+        self._meaning = meaning
+        self._options: dict[str, Any] = {} if buckets is None else {"buckets": buckets}
+        self._more = more
+
+    def __set_name__(self, owner: type[Series], attribute: str) -> None:
+        self._attribute = attribute
+        self.labels = (*owner.LABELS, *self._more)
+
+    @overload
+    def __get__(self, series: None, owner: type[Series]) -> Self: ...
+    @overload
+    def __get__(self, series: Series, owner: type[Series]) -> Family: ...
+    def __get__(self, series: Series | None, owner: type[Series]) -> Self | Family:
+        if series is None:
+            return self
+        child = self.child(series)
+        # The instance's own attribute shadows this descriptor from now on: no further look-ups.
+        series.__dict__[self._attribute] = child
+        return child
+
+    def child(self, series: Series, **more: str) -> Family:
+        """The child for the series' labels and `more`, which replaces a label of the same name."""
+        family = cast(Family, series.exported.families[self.name])
+        return family.labels(**{**series.labels, **more})
+
+    def make_family(self, registry: CollectorRegistry) -> Family:
+        return self.kind(self.name, self._meaning, self.labels, registry=registry, **self._options)
+
+    @property
+    def sample_names(self) -> tuple[str, ...]:
+        """The names of what is scraped."""
+        if self.kind is Histogram:
+            return tuple(f"{self.name}_{part}" for part in ("bucket", "count", "sum"))
+        return (self.name,)
+
+
+class Exported:
+    """The metrics of one process, registered once, and the label values they have taken."""
+
+    def __init__(self, registry: CollectorRegistry, metrics: Iterable[Metric[Any]]) -> None:
+        self.families: Mapping[str, object] = {
+            metric.name: metric.make_family(registry) for metric in metrics
+        }
+        self._admitted: dict[str, set[str]] = {}
+        self._admitting = threading.Lock()
+
+    def admit(self, label: str, name: str) -> str:
+        """`name` while `label` has taken fewer than `MAX_LABEL_VALUES` values, else "other"."""
+        with self._admitting:
+            admitted = self._admitted.setdefault(label, set())
+            if name not in admitted and len(admitted) >= MAX_LABEL_VALUES:
+                return OTHER
+            admitted.add(name)
+            return name
+
+
+class Series:
+    """The metrics of one label set; those there are stand in `metrics`."""
+
+    LABELS: ClassVar[tuple[str, ...]]
+
+    def __init__(self, exported: Exported, labels: dict[str, str]) -> None:
+        self.exported = exported
+        self.labels = labels
