@@ -19,7 +19,8 @@ from bench.report import Goal, Report, Row, make_row, progress
 from bench.suite import Models
 from tandem.core.errors import TandemError
 from tandem.netem.simulator import ModelTimes
-from tandem.policy.presets import PRESETS, Predraft, PredraftOrder, Preset
+from tandem.policy.choices import Predraft, PredraftOrder
+from tandem.policy.presets import PRESETS, Preset
 from tandem.simulation.answer import Conditions, SimulatedPair, simulate_answer
 from tandem.simulation.rows import answers_figures, cache_miss_rate
 

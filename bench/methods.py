@@ -40,7 +40,8 @@ from bench.suite import Models
 from bench.workload import prompts
 from tandem.core.laws import Sampling
 from tandem.engine.load import load_engine, load_tokenizer
-from tandem.policy.presets import PRESETS, Predraft, Preset
+from tandem.policy.choices import Predraft
+from tandem.policy.presets import PRESETS, Preset
 from tandem.simulation.answer import SimulatedPair, simulated_pair
 
 SEEDS = 3

@@ -15,7 +15,8 @@ from bench.methods_goals import ratio_goals, speedups
 from bench.methods_grid import HARDWARE, Cell, Grid, Question, measure_grid
 from bench.report import Goal, Row, make_row
 from tandem.core.truncation import Truncation, truncate
-from tandem.policy.presets import PRESETS, Answer, Predraft, Preset, Uplink
+from tandem.policy.choices import Answer, Predraft, Uplink
+from tandem.policy.presets import PRESETS, Preset
 from tandem.simulation.answer import SimulatedPair, simulate_answer
 from tandem.simulation.rows import answers_figures, judged_acceptance
 

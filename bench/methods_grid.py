@@ -15,7 +15,8 @@ from bench.report import Row, make_row, progress
 from bench.suite import Pacing
 from tandem.core.errors import InvalidArgument
 from tandem.netem.simulator import ModelTimes
-from tandem.policy.presets import Control, Preset
+from tandem.policy.choices import Control
+from tandem.policy.presets import Preset
 from tandem.simulation.answer import Answered, Conditions, SimulatedPair, simulate_answer
 from tandem.simulation.rows import answers_figures, judged_acceptance, predicted_tpot_s
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandem.core.codecs import Precision
+from tandem.policy.choices import Answer, Predraft, Uplink
 from tandem.policy.cost_fsd import fsd
 from tandem.policy.cost_models import (
     LinkTimes,
@@ -20,7 +21,7 @@ from tandem.policy.cost_models import (
 )
 from tandem.policy.cost_tslt import mc_dsd, sparse_law_bytes
 from tandem.policy.cost_window import streaming
-from tandem.policy.presets import Answer, Predraft, Preset, Uplink
+from tandem.policy.presets import Preset
 
 PRECISION_BYTES: dict[Precision, int] = {"float32": 4, "float16": 2}
 TAIL_MASS_BYTES = 4

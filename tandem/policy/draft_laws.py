@@ -8,7 +8,8 @@ from tandem.core.codecs import wire_law
 from tandem.core.laws import Array
 from tandem.core.sparse_laws import sparse_wire_law
 from tandem.core.truncation import truncate
-from tandem.policy.presets import Preset, Uplink
+from tandem.policy.choices import Uplink
+from tandem.policy.presets import Preset
 
 
 def law_to_draft_from(law: Array, preset: Preset) -> Array:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, floor, log
 
+from tandem.policy.choices import Control, Schedule
 from tandem.policy.cost_models import PairTimes
-from tandem.policy.presets import Control, Preset, Schedule
+from tandem.policy.presets import Preset
 
 MESSAGE_S = 0.0005
 """What a message costs the edge in processing; tokens drafted faster than this go in pieces."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import inf
 
 from tandem.core.errors import ProtocolError
-from tandem.policy.presets import Control, Predraft, Schedule
+from tandem.policy.choices import Control, Predraft, Schedule
 from tandem.protocol.in_flight import DraftsInFlight, draft_frame
 from tandem.protocol.messages import Draft, Frame, Verdict
 from tandem.protocol.outputs import Drafted, DraftWork, EdgeRequest

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from tandem.core.chance import Chance, unit
 from tandem.core.hashing import hash_words
 from tandem.core.laws import Array
-from tandem.policy.presets import Answer, PredraftOrder, Preset
+from tandem.policy.choices import Answer, PredraftOrder
+from tandem.policy.presets import Preset
 from tandem.protocol.messages import EarlyVerdict, Frame
 from tandem.protocol.rules import AcceptanceRule, AnswerRule, Proposal, TargetLaw, answer_rule
 

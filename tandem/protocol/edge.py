@@ -16,7 +16,7 @@ from tandem.core.chance import Chance, SeededChance
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.sparse_answer import SparseAnswer
 from tandem.core.stopping import FinishReason
-from tandem.policy.presets import Answer
+from tandem.policy.choices import Answer
 from tandem.protocol.committing import Committing
 from tandem.protocol.edge_intake import (
     check_early_verdict,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from tandem.core.errors import ProtocolError
 from tandem.core.laws import Array
 from tandem.core.sparse_answer import SparseAnswer
-from tandem.policy.presets import Answer
+from tandem.policy.choices import Answer
 from tandem.protocol.logprobs import check_logprobs
 from tandem.protocol.messages import EarlyVerdict, FullAnswer, FullLaw, Tokens, Verdict
 from tandem.protocol.outputs import EdgeRequest

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tandem.policy.presets import Answer, Preset, Uplink
+from tandem.policy.choices import Answer, Uplink
+from tandem.policy.presets import Preset
 from tandem.protocol.messages import Draft, Frame
 from tandem.protocol.outputs import Drafted, EdgeRequest
 

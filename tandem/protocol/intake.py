@@ -14,7 +14,8 @@ from tandem.core.images import check_image_bytes
 from tandem.core.laws import check_law
 from tandem.core.tokens import check_token_ids
 from tandem.core.tree import check_parents, children, depths
-from tandem.policy.presets import Preset, Uplink
+from tandem.policy.choices import Uplink
+from tandem.policy.presets import Preset
 from tandem.protocol.logprobs import check_tells_logprobs
 from tandem.protocol.messages import Draft, EdgeMessage, Open
 from tandem.protocol.prefixes import PrefixedTokens

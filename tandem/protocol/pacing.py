@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
+from tandem.policy.choices import Control, Schedule
 from tandem.policy.pacing import chunk_budget_s, schedule_for
-from tandem.policy.presets import Control, Preset, Schedule
+from tandem.policy.presets import Preset
 from tandem.protocol.messages import Draft, Tokens, Verdict
 from tandem.protocol.profile import Profile
 

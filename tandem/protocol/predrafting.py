@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tandem.policy.presets import Predraft
+from tandem.policy.choices import Predraft
 from tandem.protocol.drafting import Drafting
 from tandem.protocol.outputs import Drafted, DraftWork, EdgeRequest
 from tandem.protocol.predrafts import Branch, LikelyOutcome, Predrafts

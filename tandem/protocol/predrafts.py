@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from tandem.core.chance import unit
 from tandem.core.hashing import hash_words
-from tandem.policy.presets import PredraftOrder
+from tandem.policy.choices import PredraftOrder
 from tandem.protocol.outputs import Drafted, DraftWork
 
 

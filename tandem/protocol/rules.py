@@ -19,7 +19,8 @@ from tandem.core.rivals import Rivals, coupled_rivals, likely_rivals
 from tandem.core.sparse_answer import make_sparse_answer
 from tandem.core.top_k_answer import make_top_k_answer
 from tandem.core.tree_acceptance import choose_candidate, draw_candidates
-from tandem.policy.presets import Acceptance, Answer, Preset
+from tandem.policy.choices import Acceptance, Answer
+from tandem.policy.presets import Preset
 from tandem.protocol.messages import FullAnswer, Outcome
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from tandem.core.codecs import Precision
 from tandem.core.laws import Sampling
 from tandem.core.truncation import Truncation
-from tandem.policy.presets import Acceptance, Answer, PredraftOrder, Preset, Schedule, Uplink
+from tandem.policy.choices import Acceptance, Answer, PredraftOrder, Schedule, Uplink
+from tandem.policy.presets import Preset
 from tandem.protocol.messages import Open
 from tandem.rpc.choices import choice_of
 from tandem_api.common.v1 import sampling_pb2

@@ -17,7 +17,8 @@ from tandem.core.laws import Array
 from tandem.core.sparse_answer import SparseAnswer
 from tandem.core.sparse_laws import sparse_law_from_bytes, sparse_law_to_bytes
 from tandem.core.tokens import check_token_ids
-from tandem.policy.presets import Preset, Uplink
+from tandem.policy.choices import Uplink
+from tandem.policy.presets import Preset
 from tandem.protocol.cloud import CloudModel
 from tandem.protocol.messages import (
     Cancel,

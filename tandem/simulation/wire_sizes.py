@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tandem.core.errors import InvalidArgument
-from tandem.policy.presets import Preset, Uplink
+from tandem.policy.choices import Uplink
+from tandem.policy.presets import Preset
 from tandem.protocol.cloud import CloudModel
 from tandem.protocol.messages import (
     CloudMessage,

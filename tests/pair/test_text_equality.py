@@ -18,7 +18,8 @@ import pytest
 from tandem.commands.embedded import EmbeddedSuite
 from tandem.commands.models import ModelPair, choose_model, load_pair
 from tandem.core.laws import Sampling
-from tandem.policy.presets import PRESETS, Acceptance
+from tandem.policy.choices import Acceptance
+from tandem.policy.presets import PRESETS
 from tandem.rpc.aggregator_client import AggregatorClient
 from tandem.rpc.generation import GenerationRequest
 

@@ -15,7 +15,8 @@ from tandem.engine.scripted import Law, noisy_law, scripted_law
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.netem.simulated_drafts import LawOf
 from tandem.netem.simulator import Faults, ModelTimes, Simulated, simulate
-from tandem.policy.presets import PRESETS, Preset, Schedule
+from tandem.policy.choices import Schedule
+from tandem.policy.presets import PRESETS, Preset
 from tandem.protocol.liveness import LivenessTimes, LostCloud
 from tandem.protocol.outputs import EdgeRequest
 from tests.chi_squared import assert_fits

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 
 from tandem.core.sparse_answer import SparseAnswer
-from tandem.policy.presets import Preset, Schedule
+from tandem.policy.choices import Schedule
+from tandem.policy.presets import Preset
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.protocol.messages import Tokens, Verdict

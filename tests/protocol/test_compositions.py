@@ -9,16 +9,16 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
 from tandem.core.truncation import Truncation
 from tandem.netem.simulator import Faults, ModelTimes, Simulated
-from tandem.policy.presets import (
+from tandem.policy.choices import (
     Acceptance,
     Answer,
     Control,
     Predraft,
     PredraftOrder,
-    Preset,
     Schedule,
     Uplink,
 )
+from tandem.policy.presets import Preset
 from tests.protocol.cases import ModelPair, faults_of, model_pair, preset, run
 
 SAMPLINGS = [Sampling(), Sampling(temperature=0.7, top_k=5), Sampling(top_p=0.8), Sampling(0.0)]

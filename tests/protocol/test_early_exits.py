@@ -7,7 +7,8 @@ import pytest
 
 from tandem.netem.link_model import link_from
 from tandem.netem.simulator import ModelTimes, Simulated
-from tandem.policy.presets import Predraft, PredraftOrder, Preset, Schedule
+from tandem.policy.choices import Predraft, PredraftOrder, Schedule
+from tandem.policy.presets import Preset
 from tandem.protocol.cloud import CloudMachine
 from tandem.protocol.messages import CloudMessage, EarlyVerdict, Verdict
 from tests.protocol.cases import (

@@ -16,8 +16,9 @@ from tandem.core.laws import Array, Sampling
 from tandem.core.top_k_answer import top_k_bias
 from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.netem.simulated_drafts import LawOf
-from tandem.policy.presets import Answer as Payload
-from tandem.policy.presets import Control, Predraft, Preset, Schedule, Uplink
+from tandem.policy.choices import Answer as Payload
+from tandem.policy.choices import Control, Predraft, Schedule, Uplink
+from tandem.policy.presets import Preset
 from tandem.protocol.outputs import EdgeRequest
 from tandem.protocol.rules import RejectionRule
 from tests.exact import ExactChance, fractions, outcome_law

@@ -7,7 +7,8 @@ import pytest
 from tandem.core.stopping import FinishReason
 from tandem.netem.link_model import link_from
 from tandem.netem.simulator import Faults, ModelTimes, Simulated
-from tandem.policy.presets import PRESETS, Schedule
+from tandem.policy.choices import Schedule
+from tandem.policy.presets import PRESETS
 from tandem.protocol.liveness import LivenessTimes, LostCloud
 from tests.protocol.cases import model_pair, preset, run, scheduled
 

@@ -14,7 +14,8 @@ from tandem.core.laws import Array, Sampling
 from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.netem.simulator import ModelTimes
-from tandem.policy.presets import Preset, Schedule
+from tandem.policy.choices import Schedule
+from tandem.policy.presets import Preset
 from tandem.protocol.outputs import EdgeRequest
 from tandem.protocol.rules import Proposal, RejectionRule, TargetLaw, law_of
 from tests.protocol.cases import (

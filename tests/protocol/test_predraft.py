@@ -8,7 +8,8 @@ from tandem.core.laws import Sampling
 from tandem.core.truncation import NO_TRUNCATION
 from tandem.netem.link_model import link_from
 from tandem.netem.simulator import ModelTimes, Simulated
-from tandem.policy.presets import Predraft, PredraftOrder, Preset, Schedule
+from tandem.policy.choices import Predraft, PredraftOrder, Schedule
+from tandem.policy.presets import Preset
 from tandem.protocol.outputs import DraftWork, Interrupt
 from tandem.protocol.predrafts import LikelyOutcome
 from tests.protocol.cases import faults_of, model_pair, preset, run, scheduled

@@ -5,7 +5,8 @@ import pytest
 from tandem.core.errors import ProtocolError
 from tandem.netem.link_model import LinkPair, link_from
 from tandem.netem.simulator import ModelTimes, Simulated
-from tandem.policy.presets import Preset, Schedule
+from tandem.policy.choices import Schedule
+from tandem.policy.presets import Preset
 from tandem.protocol.drafting import Drafting
 from tandem.protocol.outputs import DraftWork
 from tests.protocol.cases import model_pair, opposed_pair, preset, run, scheduled

@@ -8,7 +8,8 @@ import pytest
 from tandem.core.laws import Sampling
 from tandem.core.stopping import FinishReason
 from tandem.netem.simulator import Simulated
-from tandem.policy.presets import PRESETS, Preset, Schedule
+from tandem.policy.choices import Schedule
+from tandem.policy.presets import PRESETS, Preset
 from tests.protocol.cases import Answer, model_pair, preset, run, scheduled
 
 ENDS = frozenset({0})

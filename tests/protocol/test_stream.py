@@ -8,7 +8,8 @@ import pytest
 from tandem.core.truncation import Truncation
 from tandem.netem.link_model import link_from
 from tandem.netem.simulator import ModelTimes, Simulated
-from tandem.policy.presets import PRESETS, Control, Preset
+from tandem.policy.choices import Control
+from tandem.policy.presets import PRESETS, Preset
 from tests.protocol.cases import faults_of, model_pair, preset, run
 
 SERVER = ModelTimes(draft_s=0.024, verify_first_s=0.072, verify_further_s=0.003)

@@ -9,7 +9,8 @@ import pytest
 
 from tandem.core.laws import Sampling
 from tandem.core.truncation import Truncation
-from tandem.policy.presets import PRESETS, Preset, Schedule, Uplink
+from tandem.policy.choices import Schedule, Uplink
+from tandem.policy.presets import PRESETS, Preset
 from tests.protocol.cases import (
     Answer,
     faults_of,

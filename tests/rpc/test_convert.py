@@ -16,8 +16,9 @@ from tandem.core.laws import Sampling
 from tandem.core.sparse_answer import SparseAnswer
 from tandem.core.sparse_laws import sparse_law_to_bytes
 from tandem.core.truncation import Truncation
+from tandem.policy.choices import Control, Predraft, Uplink
 from tandem.policy.draft_laws import law_to_draft_from
-from tandem.policy.presets import PRESETS, Control, Predraft, Preset, Uplink
+from tandem.policy.presets import PRESETS, Preset
 from tandem.protocol.cloud import CloudModel
 from tandem.protocol.liveness import LostCloud
 from tandem.protocol.messages import (

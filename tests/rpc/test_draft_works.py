@@ -10,7 +10,8 @@ from services.drafter.draft_works import DraftsReady, DraftWorks
 from tandem.engine.base import ForwardCancelled, Logits, Segment, never
 from tandem.engine.jobs import EngineThread
 from tandem.engine.scripted import ScriptedEngine, scripted_law
-from tandem.policy.presets import PRESETS, Predraft, Schedule
+from tandem.policy.choices import Predraft, Schedule
+from tandem.policy.presets import PRESETS
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.outputs import Interrupt
 from tests.protocol.cases import preset, scheduled

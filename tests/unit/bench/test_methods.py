@@ -29,7 +29,8 @@ from bench.methods_grid import (
 from bench.methods_real import efficiency_goals
 from bench.report import FIELDS, Report
 from tandem.core.laws import Sampling
-from tandem.policy.presets import PRESETS, Schedule
+from tandem.policy.choices import Schedule
+from tandem.policy.presets import PRESETS
 from tandem.simulation.answer import SimulatedPair, simulated_pair
 from tandem.simulation.scripted_pair import scripted_pair
 

@@ -21,7 +21,8 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
 from tandem.engine.translated import TranslatedEngine
 from tandem.netem.link_model import LinkSettings
-from tandem.policy.presets import PRESETS, Acceptance
+from tandem.policy.choices import Acceptance
+from tandem.policy.presets import PRESETS
 from tandem.rpc.aggregator_client import AggregatorClient, Generated
 from tandem.rpc.generation import GenerationRequest
 from tandem.telemetry.metrics import Metrics, new_registry

@@ -19,7 +19,8 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.images import MAX_IMAGES, MAX_IMAGES_BYTES
 from tandem.core.laws import Sampling
 from tandem.netem.link_model import LinkSettings
-from tandem.policy.presets import PRESETS, Acceptance
+from tandem.policy.choices import Acceptance
+from tandem.policy.presets import PRESETS
 from tandem.protocol.messages import Open
 from tandem.rpc.aggregator_client import AggregatorClient, Generated
 from tandem.rpc.convert_verifier import EdgeCodec

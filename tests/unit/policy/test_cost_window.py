@@ -5,10 +5,11 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import link_from
 from tandem.netem.simulator import ModelTimes
+from tandem.policy.choices import Schedule
 from tandem.policy.cost_models import LinkTimes, PairTimes
 from tandem.policy.cost_of_preset import Sizes, predict
 from tandem.policy.cost_window import shortest_window, streaming
-from tandem.policy.presets import PRESETS, Schedule
+from tandem.policy.presets import PRESETS
 from tests.protocol.cases import model_pair, run, scheduled
 
 PAIR = PairTimes(draft_s=0.010, verify_first_s=0.040, verify_further_s=0.001)

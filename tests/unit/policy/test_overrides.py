@@ -3,8 +3,9 @@
 import pytest
 
 from tandem.core.errors import InvalidArgument
+from tandem.policy.choices import Answer, Predraft
 from tandem.policy.overrides import field_names, with_overrides
-from tandem.policy.presets import PRESETS, Answer, Predraft
+from tandem.policy.presets import PRESETS
 
 PICOSPEC = PRESETS["picospec"]
 

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from tandem.policy.choices import Control, Schedule
 from tandem.policy.cost_models import PairTimes
 from tandem.policy.idle import decodes_alone
 from tandem.policy.pacing import Measured, latency_aware, schedule_for, window_for
-from tandem.policy.presets import PRESETS, Control, Schedule
+from tandem.policy.presets import PRESETS
 
 PAIR = PairTimes(0.024, 0.072, 0.003)
 SLOW = PairTimes(0.060, 0.072, 0.003)

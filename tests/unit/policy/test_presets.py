@@ -7,18 +7,13 @@ import pytest
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.truncation import Truncation
+from tandem.policy.choices import Acceptance, Answer, Control, Predraft, Schedule, Uplink
 from tandem.policy.presets import (
     MAX_ANSWER_TAIL_DRAWS,
     MAX_ANSWER_TOP,
     MAX_DRAFT_LENGTH,
     PRESETS,
-    Acceptance,
-    Answer,
-    Control,
-    Predraft,
     Preset,
-    Schedule,
-    Uplink,
     find_preset,
 )
 

@@ -5,7 +5,8 @@ import pytest
 
 from tandem.core.errors import ProtocolError
 from tandem.core.sparse_answer import SparseAnswer
-from tandem.policy.presets import PRESETS, Schedule
+from tandem.policy.choices import Schedule
+from tandem.policy.presets import PRESETS
 from tandem.protocol.cloud import CloudMachine
 from tandem.protocol.messages import (
     Cancel,

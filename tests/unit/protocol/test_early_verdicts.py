@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tandem.core.errors import ProtocolError
-from tandem.policy.presets import Predraft, PredraftOrder
+from tandem.policy.choices import Predraft, PredraftOrder
 from tandem.protocol.early_verdicts import EarlyQueue
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.messages import EarlyVerdict

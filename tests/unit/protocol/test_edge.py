@@ -7,7 +7,8 @@ import pytest
 
 from tandem.core.errors import ProtocolError
 from tandem.core.stopping import FinishReason
-from tandem.policy.presets import PRESETS, Preset, Schedule
+from tandem.policy.choices import Schedule
+from tandem.policy.presets import PRESETS, Preset
 from tandem.protocol.edge import ALONE_CHUNK, EdgeMachine, Phase
 from tandem.protocol.liveness import Liveness, LostCloud
 from tandem.protocol.messages import (

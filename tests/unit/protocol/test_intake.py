@@ -10,7 +10,8 @@ import pytest
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
-from tandem.policy.presets import Preset, Schedule, Uplink
+from tandem.policy.choices import Schedule, Uplink
+from tandem.policy.presets import Preset
 from tandem.protocol.cloud import CloudMachine
 from tandem.protocol.intake import VocabularyMismatch
 from tandem.protocol.messages import (

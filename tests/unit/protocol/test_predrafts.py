@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tandem.policy.presets import PredraftOrder
+from tandem.policy.choices import PredraftOrder
 from tandem.protocol.outputs import Drafted, DraftWork
 from tandem.protocol.predrafts import Branch, LikelyOutcome, Predrafts
 

@@ -7,7 +7,8 @@ from tandem.core.acceptance import recover, sample_draft, sample_target
 from tandem.core.chance import SeededChance
 from tandem.core.noise import coupled_token
 from tandem.core.sparse_answer import SparseAnswer
-from tandem.policy.presets import PRESETS, Acceptance
+from tandem.policy.choices import Acceptance
+from tandem.policy.presets import PRESETS
 from tandem.protocol.messages import FullAnswer
 from tandem.protocol.rules import (
     AcceptanceRule,

@@ -8,7 +8,8 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
 from tandem.engine.scripted import ScriptedEngine, scripted_law
 from tandem.netem.simulator import ModelTimes
-from tandem.policy.presets import PRESETS, Acceptance
+from tandem.policy.choices import Acceptance
+from tandem.policy.presets import PRESETS
 from tandem.simulation.answer import (
     Answered,
     Conditions,
