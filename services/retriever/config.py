@@ -28,6 +28,11 @@ class RetrieverSettings(ServiceSettings):
         " 10.1.0.0/16; needed to listen on anything but loopback.",
     )
     folder: Path = Field(default=Path("tandem-index"), description="Where the documents are kept.")
+    decoder: str = Field(
+        default="",
+        description="Addresses, with commas between them, of this side's decoders (the drafter at"
+        " the device): each forgets a document before it is deleted or replaced.",
+    )
     embedding: str = Field(
         default="auto",
         min_length=1,

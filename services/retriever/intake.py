@@ -6,7 +6,7 @@ Invariants: no more than one document's content is held while it comes in, and n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -74,12 +74,17 @@ class Intake:
         self._parts.append(content)
 
 
-def ingest_all(index: DocumentIndex, batch: Sequence[Incoming]) -> list[pb.IngestResponse]:
-    """Add what can be added; returns when it is durable. Blocks."""
+def ingest_all(
+    index: DocumentIndex, batch: Sequence[Incoming], leaving: Callable[[list[str]], None]
+) -> list[pb.IngestResponse]:
+    """Add what can be added; returns when it is durable. `leaving` is told the ids whose texts are
+    about to be replaced. Blocks."""
     answers: list[pb.IngestResponse] = []
     found = _extracted(batch)
     while group := list(islice(found, DOCUMENTS_PER_COMMIT)):
         documents = [document for _, document in group if isinstance(document, Document)]
+        if outdated := index.outdated(documents):
+            leaving(outdated)
         outcomes = iter(index.add(documents))
         for number, one in group:
             if isinstance(one, Refusal):

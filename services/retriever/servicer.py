@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import grpc
 
 from services.retriever.convert import DEFAULT_COUNT, hit_to_proto, mode_from_proto
+from services.retriever.forgetting import Forgetting
 from services.retriever.intake import Intake, ingest_all
 from services.retriever.read_ahead import ReadAhead
 from tandem.core.errors import InvalidArgument, ResourceExhausted, Unavailable
@@ -63,9 +64,11 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         limits: RetrieverLimits,
         metrics: Metrics,
         tracing: Tracing = NO_TRACING,
+        forgetting: Forgetting | None = None,
     ) -> None:
+        """`forgetting`: who is to forget documents before they leave."""
         self._index, self._role, self._networks, self._limits = index, role, networks, limits
-        self._tracing = tracing
+        self._tracing, self._forgetting = tracing, forgetting
         self._searches = self._ingests = self._others = 0
         self._leaving = asyncio.Event()
         self._writer = ThreadPoolExecutor(1, "retriever-write")
@@ -86,6 +89,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
     async def close(self) -> None:
         await asyncio.to_thread(self._close)
+        if self._forgetting is not None:
+            await self._forgetting.close()
 
     def _close(self) -> None:
         self._writer.shutdown()
@@ -146,8 +151,9 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             if len(request.ids) > MAX_DELETED:
                 raise InvalidArgument("ids", f"{len(request.ids)}; at most {MAX_DELETED} at once")
             with self._counted():
+                leaving = self._leaving_hook()
                 deleted = await self._on(
-                    self._writer, lambda: self._index.remove(list(request.ids))
+                    self._writer, lambda: _removed(self._index, list(request.ids), leaving)
                 )
             return pb.DeleteResponse(deleted=deleted)
         raise AssertionError("abort ends the call")
@@ -198,17 +204,32 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
     async def _ingest(self, context: Context) -> None:
         """Read ahead while what came before is being stored."""
-        ahead = ReadAhead()
+        ahead, leaving = ReadAhead(), self._leaving_hook()
         reading = asyncio.create_task(_read(context, ahead))
         try:
             while batch := await self._unless_leaving(ahead.batch()):
-                answers = await self._on(self._writer, partial(ingest_all, self._index, batch))
+                answers = await self._on(
+                    self._writer, partial(ingest_all, self._index, batch, leaving)
+                )
                 for answer in answers:
                     self._series.ingested(pb.Outcome.Name(answer.outcome))
                     await context.write(answer)
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
+
+    def _leaving_hook(self) -> Callable[[list[str]], None]:
+        """For the writer's thread: have documents forgotten whose texts are about to go. It waits
+        for that, so that no other change comes between."""
+        forgetting, loop = self._forgetting, asyncio.get_running_loop()
+        if forgetting is None:
+            return lambda document_ids: None
+
+        def forget(document_ids: list[str]) -> None:
+            texts = self._index.chunks_of(document_ids)
+            asyncio.run_coroutine_threadsafe(forgetting.forget(texts), loop).result()
+
+        return forget
 
     async def _unless_leaving(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         """The outcome of `work`, or Unavailable when the retriever stops before."""
@@ -243,6 +264,13 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             yield
         finally:
             self._others -= 1
+
+
+def _removed(
+    index: DocumentIndex, document_ids: list[str], leaving: Callable[[list[str]], None]
+) -> list[bool]:
+    leaving(document_ids)
+    return index.remove(document_ids)
 
 
 async def _read(context: Context, ahead: ReadAhead) -> None:

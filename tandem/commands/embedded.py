@@ -26,7 +26,7 @@ from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.rpc.access import ServerAccess
 from tandem.rpc.lifecycle import RunningService, Service
-from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.telemetry.metrics import Metrics, Side, new_registry
 
 HOST = "127.0.0.1"
 MAX_MESSAGE_BYTES = 16 * 2**20
@@ -101,7 +101,11 @@ class EmbeddedSuite:
         settings = AggregatorSettings.model_construct(drafter=self.drafter_target)
         if self._documents is not None:
             serve = partial(_serve, stack)
-            found = await serve_documents(stack, serve, self._documents, self.verifier_target)
+            decoders: dict[Side, str] = {
+                "device": self.drafter_target,
+                "cloud": self.verifier_target,
+            }
+            found = await serve_documents(stack, serve, self._documents, decoders)
             settings = settings.model_copy(
                 update={
                     "retriever": found.retriever,

@@ -65,12 +65,14 @@ def document_flags(
             "retriever": f"{HOST}:{ports['cloud-retriever']}",
         }
     }
+    decoders = {"device": "drafter", "cloud": "verifier"}
     for side in SIDES:
         flags[f"{side}-retriever"] = {
             "role": side,
             "port": ports[f"{side}-retriever"],
             "folder": (documents.folder or temporary) / side,
             "embedding": documents.embedding,
+            "decoder": f"{HOST}:{ports[decoders[side]]}",
         }
     return flags
 

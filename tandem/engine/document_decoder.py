@@ -98,6 +98,19 @@ class DocumentDecoder:
         text = AnswerText(tokenizer, opening.stop) if tokenizer and opening.wants_text else None
         return DecodingRun(machine, self._thread, self._store, documents, text, self._estimate)
 
+    async def forget(self, texts: Sequence[str]) -> int:
+        """Keep nothing of these documents; how many there were. Raises Unavailable."""
+        documents = await asyncio.to_thread(self._known, texts)
+        return await self._store.forget(documents)
+
+    def _known(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Those that may have been decoded, as token ids."""
+        if self._tokenizer is None:
+            return []
+        most = MAX_CHARACTERS_PER_TOKEN * self.model.context_length
+        fitting = [text for text in texts if text.strip() and len(text) <= most]
+        return [tuple(self._tokenizer.encode(_whole(0, text))) for text in fitting]
+
     def _check_sizes(self, opening: DecodingOpen) -> None:
         most = MAX_CHARACTERS_PER_TOKEN * self.model.context_length
         prompt = opening.prompt

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ log = get_logger(__name__)
 
 DISK_BUDGET_BYTES = 2**32
 _SUFFIX = ".safetensors"
+_HASH_IN_NAME = 32
 _ABANDONED_S = 600.0
 
 
@@ -88,11 +89,22 @@ class DocumentFiles:
             return False
         return True
 
+    def remove(self, documents: Iterable[Sequence[int]]) -> set[str]:
+        """Remove these documents' files, those of other models that read them alike and those that
+        were being written included; the hashes of what was there. Raises OSError."""
+        hashes = {found[:_HASH_IN_NAME]: found for found in map(document_hash, documents)}
+        there = set()
+        for path in self._folder.glob(f"*{_SUFFIX}*"):
+            if (document := hashes.get(path.name[:_HASH_IN_NAME])) is not None:
+                path.unlink(missing_ok=True)
+                there.add(document)
+        return there
+
     def path(self, token_ids: Sequence[int]) -> Path:
         """Where a document's file is, if there is one."""
         origin = self._origin(token_ids)
         of = hashlib.sha256(f"{origin.model}\n{origin.vocabulary}".encode()).hexdigest()
-        return self._folder / f"{origin.document[:32]}-{of[:16]}{_SUFFIX}"
+        return self._folder / f"{origin.document[:_HASH_IN_NAME]}-{of[:16]}{_SUFFIX}"
 
     def _origin(self, token_ids: Sequence[int]) -> KvOrigin:
         return KvOrigin(self._model, self._vocabulary, document_hash(token_ids), len(token_ids))

@@ -15,11 +15,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tandem.core.errors import ResourceExhausted
+from tandem.core.errors import ResourceExhausted, Unavailable
 from tandem.engine.base import KvFiles, Session, kv_files_of
 from tandem.engine.document_files import DocumentFiles, document_hash
 from tandem.engine.document_jobs import PrefillJob
 from tandem.engine.jobs import EngineThread
+
+FORGOTTEN_FOR_S = 900.0
+"""For how long a document that was forgotten is not kept again; longer than requests take."""
 
 Source = Literal["memory", "disk", "computed"]
 """Where a document's keys and values came from; another request's computation is memory."""
@@ -51,6 +54,7 @@ class DocumentStore:
         self._entries: dict[str, _Entry] = {}  # the least recently used first
         self._tasks: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
+        self._forgotten: dict[str, float] = {}
 
     @asynccontextmanager
     async def held(self, documents: Sequence[tuple[int, ...]]) -> AsyncIterator[list[HeldDocument]]:
@@ -72,7 +76,27 @@ class DocumentStore:
             yield [HeldDocument(*pair) for pair in zip(sessions, sources, strict=True)]
         finally:
             for entry in taken:
-                entry.users -= 1
+                self._release(entry)
+
+    async def forget(self, documents: Sequence[tuple[int, ...]]) -> int:
+        """Keep nothing of these documents, in memory beyond those who use them now; how many there
+        were. Requests under way may still bring one: until `FORGOTTEN_FOR_S` have passed, none of
+        them is kept for others or written. Raises Unavailable where a file cannot be removed."""
+        now = asyncio.get_running_loop().time()
+        keys = set(map(document_hash, documents))
+        kept = {key: until for key, until in self._forgotten.items() if until > now}
+        self._forgotten = kept | dict.fromkeys(keys, now + FORGOTTEN_FOR_S)
+        there = keys & self._entries.keys()
+        for key in there:
+            self._drop_forgotten(self._entries[key])
+        if self._files is not None:
+            async with self._writing:  # what is being written is there to be removed then
+                try:
+                    there |= await asyncio.to_thread(self._files.remove, documents)
+                except OSError as error:
+                    why = f"a document's keys and values stay on disk: {error.strerror or error}"
+                    raise Unavailable(why) from error
+        return len(there)
 
     def has(self, token_ids: tuple[int, ...]) -> bool:
         """Whether a document need probably not be computed: its file may turn out to be torn."""
@@ -137,6 +161,8 @@ class DocumentStore:
                     self._forget(entry)
                     entry.ready.set_exception(error)
                     entry.ready.exception()  # heard, even if nobody waits any more
+        for entry in fresh:
+            self._drop_forgotten(entry)
 
     async def _read(self, entries: list[_Entry]) -> list[_Entry]:
         """Take what is on disk; the others are returned."""
@@ -169,12 +195,25 @@ class DocumentStore:
     async def _write(self, entry: _Entry, files: DocumentFiles) -> None:
         kept = kv_files_of(self._thread.engine)
         try:
-            if kept is not None:
-                async with self._writing:
+            async with self._writing:
+                if kept is not None and not self._is_forgotten(entry):
                     tensors = await self._thread.call(_exporting(kept, entry.ready.result()))
                     await asyncio.to_thread(files.write, entry.token_ids, tensors)
         finally:
-            entry.users -= 1
+            self._release(entry)
+
+    def _release(self, entry: _Entry) -> None:
+        entry.users -= 1
+        self._drop_forgotten(entry)
+
+    def _drop_forgotten(self, entry: _Entry) -> None:
+        """Evict what was to be forgotten and is used by nobody."""
+        idle = not entry.users and entry.ready.done() and self._entries.get(entry.key) is entry
+        if idle and self._is_forgotten(entry):
+            self._evict(entry)
+
+    def _is_forgotten(self, entry: _Entry) -> bool:
+        return asyncio.get_running_loop().time() < self._forgotten.get(entry.key, 0.0)
 
     def _evict(self, entry: _Entry) -> asyncio.Future[None]:
         self._forget(entry)

@@ -7,7 +7,7 @@ readers never wait for a disk or for embedding. Thread-safe.
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,6 +160,26 @@ class DocumentIndex:
         with self._state:
             corpus = self._storage.corpus
             return {name: len(corpus.contents[h].spans) for name, h in corpus.hash_of.items()}
+
+    def outdated(self, documents: Iterable[Document]) -> list[str]:
+        """The ids that now have another text than the one they are given here."""
+        with self._state:
+            hash_of = self._storage.corpus.hash_of
+            return [
+                document.id
+                for document in documents
+                if hash_of.get(document.id, document.content_hash) != document.content_hash
+            ]
+
+    def chunks_of(self, document_ids: Iterable[str]) -> list[str]:
+        """Every chunk of these documents, as searches give them."""
+        with self._state:
+            corpus = self._storage.corpus
+            known = {corpus.hash_of[name] for name in document_ids if name in corpus.hash_of}
+            contents = [corpus.contents[content_hash] for content_hash in known]
+        return [
+            content.chunk(number) for content in contents for number in range(len(content.spans))
+        ]
 
     def snapshot(self) -> None:
         """Fold the log into a new snapshot. ResourceExhausted leaves all as it was."""

@@ -39,6 +39,8 @@ log = get_logger(__name__)
 Context = grpc.aio.ServicerContext[pb.DecodeRequest, pb.DecodeResponse]
 OPEN_TIMEOUT_S = 10.0
 LAST_WRITE_S = 1.0
+MAX_FORGOTTEN = 1024
+"""Documents in one call."""
 MAX_WAITING = 256
 """Frames to be written; while there are more, no further frame of the aggregator is read."""
 
@@ -69,6 +71,7 @@ class Decoder(Protocol):
     @property
     def model_name(self) -> str: ...
     async def prepare(self, opening: DecodingOpen) -> Run: ...
+    async def forget(self, texts: Sequence[str]) -> int: ...
     async def close(self) -> None: ...
 
 
@@ -113,6 +116,18 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
     ) -> None:
         async with errors_as_status(context):
             await self._converse(context)
+
+    async def ForgetDocuments(  # noqa: N802  # the RPC's name
+        self, request: pb.ForgetDocumentsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ForgetDocumentsResponse:
+        async with errors_as_status(context):
+            if len(request.texts) > MAX_FORGOTTEN:
+                why = f"{len(request.texts)}; at most {MAX_FORGOTTEN} at once"
+                raise InvalidArgument("texts", why)
+            forgotten = await self._decoder.forget(request.texts)
+            log.info("documents forgotten", asked=len(request.texts), there=forgotten)
+            return pb.ForgetDocumentsResponse(forgotten=forgotten)
+        raise AssertionError("abort ends the call")
 
     async def _converse(self, context: Context) -> None:
         codec = DecoderEnd(self._decoder.vocabulary_size, self._device, self._dtype)

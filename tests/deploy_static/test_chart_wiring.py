@@ -185,6 +185,12 @@ def test_sessions_are_spread_over_replicas_by_a_name_that_stands_for_all() -> No
         assert stands_for_replicas(address)
 
 
+def test_the_device_s_retriever_is_told_of_the_one_drafter() -> None:
+    edge = workloads("gpu")
+    told = environment(edge["edge-retriever"])["TANDEM_DECODER"]
+    assert told == environment(edge["edge-aggregator"])["TANDEM_DRAFTER"]
+
+
 def test_an_edge_calls_the_cloud_that_it_is_told_of() -> None:
     drafter, aggregator = (
         environment(workloads("edge")[component]) for component in ("drafter", "edge-aggregator")
@@ -262,7 +268,10 @@ def test_only_the_edge_aggregator_reaches_the_devices_documents() -> None:
         (peer,) = rule["from"]
         labels = peer["podSelector"]["matchLabels"]
         assert labels["app.kubernetes.io/component"] == "edge-aggregator"
-        assert not policy["spec"]["egress"]
+        (way_out,) = policy["spec"]["egress"]  # what is deleted must be forgotten there first
+        (peer,) = way_out["to"]
+        labels = peer["podSelector"]["matchLabels"]
+        assert labels["app.kubernetes.io/component"] == "drafter"
 
 
 @every_values

@@ -107,7 +107,15 @@ def test_addresses_lead_to_services(name: str) -> None:
             host, port = SERVICES[name]["environment"][variable].split(":")
             shared = set(SERVICES[name]["networks"]) & networks_of(host)
             assert shared, f"{name} cannot reach {host}"
-            assert image_environment(program)["TANDEM_PORT"] == port
+            assert image_environment(OURS.get(host, program))["TANDEM_PORT"] == port
+
+
+def test_a_side_s_retriever_is_told_of_the_decoder_that_decodes_its_documents() -> None:
+    decoders = {name: SERVICES[name]["environment"].get("TANDEM_DECODER") for name in OURS}
+    assert (
+        decoders["edge-retriever"] == SERVICES["edge-aggregator"]["environment"]["TANDEM_DRAFTER"]
+    )
+    assert decoders["cloud-retriever"] == decoders["cloud-aggregator"]
 
 
 def networks_of(host: str) -> set[str]:

@@ -11,11 +11,14 @@ from typing import Any
 
 import grpc
 
+from services.retriever.forgetting import Forgetting
 from services.retriever.servicer import RetrieverLimits, RetrieverServicer
 from tandem.index.document_index import DocumentIndex, open_index
+from tandem.rpc.access import ClientAccess
+from tandem.rpc.connection import Connection
 from tandem.rpc.lifecycle import RunningService
 from tandem.rpc.own_side import Network
-from tandem.rpc.retriever_client import RetrieverClient, Upload
+from tandem.rpc.retriever_client import MAX_MESSAGE_BYTES, RetrieverClient, Upload
 from tandem.rpc.status import Rejected
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 from tandem.telemetry.tracing import NO_TRACING, Tracing
@@ -46,12 +49,15 @@ async def retriever(
     networks: tuple[Network, ...] = (),
     limits: RetrieverLimits | None = None,
     tracing: Tracing = NO_TRACING,
+    decoder: str = "",
 ) -> AsyncIterator[Retriever]:
     """Drained at the end."""
     metrics = Metrics(new_registry(), role)
     index = open_index(folder, "lexical")
     limits = limits or RetrieverLimits()
-    service = RetrieverServicer(index, role, networks, limits, metrics, tracing)
+    connections = [Connection(decoder, MAX_MESSAGE_BYTES, ClientAccess())] if decoder else []
+    forgetting = Forgetting(connections)
+    service = RetrieverServicer(index, role, networks, limits, metrics, tracing, forgetting)
     running = await started(service)
     try:
         async with RetrieverClient(running.target) as client:

@@ -55,13 +55,15 @@ def test_what_does_not_exist_is_said_before_anything_starts(tmp_path: Path) -> N
 
 
 def test_an_index_lies_where_it_is_kept_or_with_what_is_forgotten(tmp_path: Path) -> None:
-    names = ("verifier", "cloud-aggregator", "device-retriever", "cloud-retriever")
+    names = ("verifier", "cloud-aggregator", "device-retriever", "cloud-retriever", "drafter")
     ports = dict(zip(names, count(1), strict=False))
     kept = document_flags(demo_documents(tmp_path / "kept", "lexical"), ports, tmp_path / "gone")
     retriever_flags = kept["cloud-retriever"]
     assert retriever_flags["folder"] == tmp_path / "kept" / "cloud"
     assert (retriever_flags["role"], retriever_flags["embedding"]) == ("cloud", "lexical")
     assert kept["cloud-aggregator"]["decoder"] == "127.0.0.1:1"
+    decoders = [kept[f"{side}-retriever"]["decoder"] for side in ("device", "cloud")]
+    assert decoders == ["127.0.0.1:5", "127.0.0.1:1"]
     forgotten = document_flags(demo_documents(), ports, tmp_path / "gone")
     assert forgotten["device-retriever"]["folder"] == tmp_path / "gone" / "device"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tandem.core.errors import Unavailable
 from tandem.engine.document_store import DocumentStore, Source
 from tandem.engine.load import load_engine
 from tests.unit.engine.document_checks import DOCUMENTS, engine_thread, files_in, logits_after
@@ -135,6 +136,54 @@ async def test_the_folder_keeps_within_its_budget(tmp_path: Path) -> None:
     kept = [files.path(document).exists() for document in DOCUMENTS]
     assert kept == [True, True, False]
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= sum(sizes)
+
+
+async def test_nothing_is_left_of_what_is_forgotten(tmp_path: Path) -> None:
+    """Not of a file that another model wrote either, nor of one that was being written."""
+    files, other = files_in(tmp_path, ENGINE), files_in(tmp_path, ENGINE, model="older")
+    gone, stays = DOCUMENTS[:2]
+    async with engine_thread(ENGINE) as thread:
+        for each in (other, files):
+            store = DocumentStore(thread, 2**30, each)
+            await logits_after(store, [gone, stays])
+            if each is other:
+                await store.close()
+        half = files.path(gone)
+        half.with_name(f"{half.name}.1.tmp").touch()
+        assert await store.forget([gone, (9, 9, 9)]) == 1
+        assert {path.name for path in tmp_path.iterdir()} == {
+            each.path(stays).name for each in (files, other)
+        }
+        assert store.bytes_in_use == len(stays) * ENGINE.kv_bytes_per_token
+        await store.close()
+
+
+async def test_what_is_forgotten_is_of_use_to_those_who_have_it_and_not_kept_again(
+    tmp_path: Path,
+) -> None:
+    files, sources = files_in(tmp_path, ENGINE), list[Source]()
+    async with engine_thread(ENGINE) as thread:
+        store = DocumentStore(thread, 2**30, files, sources.append)
+        first = await logits_after(store, [DOCUMENT])
+        async with store.held([DOCUMENT]):
+            await store.forget([DOCUMENT])
+            assert np.array_equal(await logits_after(store, [DOCUMENT]), first)
+        assert store.bytes_in_use == 0
+        # A request that found it before it was deleted.
+        assert np.array_equal(await logits_after(store, [DOCUMENT]), first)
+        await store.close()
+    assert sources == ["computed", "memory", "memory", "computed"]
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_file_that_cannot_be_removed_is_said_to_stay(tmp_path: Path) -> None:
+    files = files_in(tmp_path, ENGINE)
+    files.path(DOCUMENT).mkdir()
+    async with engine_thread(ENGINE) as thread:
+        store = DocumentStore(thread, 2**30, files)
+        with pytest.raises(Unavailable, match="stay on disk"):
+            await store.forget([DOCUMENT])
+        await store.close()
 
 
 async def test_what_a_dead_process_was_writing_is_cleared(tmp_path: Path) -> None:

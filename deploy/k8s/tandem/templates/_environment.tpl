@@ -52,6 +52,10 @@ service's settings model; a test starts every model with what is rendered here.
 {{- if eq .component.place "edge" }}
 - {name: TANDEM_ROLE, value: device}
 - {name: TANDEM_OWN_SIDE, value: {{ .root.Values.edgeRetriever.ownSide | quote }}}
+{{- $drafter := include "tandem.address" (dict "root" .root "key" "drafter") }}
+{{- if and $drafter (eq (int .root.Values.drafter.replicas) 1) (not (hasKey .root.Values.edgeRetriever.settings "decoder")) }}
+- {name: TANDEM_DECODER, value: {{ $drafter | quote }}}
+{{- end }}
 {{- else }}
 - {name: TANDEM_ROLE, value: cloud}
 {{- end }}

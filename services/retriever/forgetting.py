@@ -1,0 +1,69 @@
+"""Telling this side's decoder of documents that leave, before they do.
+
+Keys and values give a text away, so a document counts as deleted only when its decoder has none of
+it. Invariant: what is told goes to the decoder of this side, which had the texts to decode, and
+nowhere else. Must not import torch or the index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import grpc
+
+from tandem.core.errors import Unavailable
+from tandem.rpc.connection import Connection
+from tandem.rpc.status import details_of
+from tandem_api.decoding.v1 import decoding_pb2 as pb
+from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
+
+TIMEOUT_S = 10.0
+TEXTS_PER_CALL = 256
+CHARACTERS_PER_CALL = 2**18
+
+
+class Forgetting:
+    """Used on the event loop only."""
+
+    def __init__(self, connections: Iterable[Connection]) -> None:
+        """One for each decoder."""
+        self._connections = tuple(connections)
+
+    async def forget(self, texts: Iterable[str]) -> None:
+        """Once every decoder keeps nothing of them. Raises Unavailable naming the one that could
+        not be told."""
+        for part in _parts(dict.fromkeys(texts)):
+            for connection in self._connections:
+                await _tell(connection, part)
+
+    async def close(self) -> None:
+        for connection in self._connections:
+            await connection.close()
+
+
+async def _tell(connection: Connection, texts: list[str]) -> None:
+    request = pb.ForgetDocumentsRequest(texts=texts)
+    try:
+        async with connection.channel() as channel:
+            stub = pb_grpc.DecodingServiceStub(channel)
+            await stub.ForgetDocuments(request, timeout=TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        why = f"{error.code().name} {details_of(error)}"
+        raise Unavailable(
+            f"the decoder at {connection.target} must forget a document first: {why}"
+        ) from None
+
+
+def _parts(texts: Iterable[str]) -> Iterator[list[str]]:
+    """What is told in one call: bounded in number and, but for one text, in characters."""
+    part: list[str] = []
+    for text in texts:
+        if part and sum(map(len, part)) + len(text) > CHARACTERS_PER_CALL:
+            yield part
+            part = []
+        part.append(text)
+        if len(part) == TEXTS_PER_CALL:
+            yield part
+            part = []
+    if part:
+        yield part
