@@ -68,6 +68,11 @@ class AggregatorSettings(ServiceSettings):
         description="File of the keys that HTTP callers must show, as HOLDER sha256:HEX lines;"
         " without it everybody who reaches the port is let in.",
     )
+    http_tls_certificate: Path | None = Field(
+        default=None,
+        description="PEM certificate that HTTP callers are shown; without it HTTP is plain.",
+    )
+    http_tls_key: Path | None = Field(default=None, description="Its private key, PEM.")
     http_max_body_bytes: int = Field(
         default=2 * 2**20, ge=2**10, le=64 * 2**20, description="Largest body of an HTTP request."
     )

@@ -13,8 +13,10 @@ from services.aggregator.servicer import AggregatorServicer
 from tandem.core.access_keys import KeyRing
 from tandem.gateway.app import GatewaySettings, make_app
 from tandem.gateway.asking import AskingLimits
+from tandem.gateway.https import HttpsCertificate
 from tandem.gateway.server import HttpServer
 from tandem.rpc.auth import known_keys
+from tandem.rpc.own_side import is_loopback
 from tandem.rpc.reloaded import BadFile
 from tandem.settings import SettingsError, variable_of
 from tandem.telemetry.logging import get_logger
@@ -33,7 +35,11 @@ async def http_door(
         yield ""
         return
     app = make_app(aggregator.requests, metrics, gateway_settings(settings))
-    async with HttpServer(app, settings.http_host, settings.http_port) as server:
+    certificate = http_certificate(settings)
+    if certificate is None and _shows_keys(settings):
+        # Something before it may end TLS; this process cannot know.
+        log.warning("http callers' keys come here in plain text", host=settings.http_host)
+    async with HttpServer(app, settings.http_host, settings.http_port, certificate) as server:
         log.info("serving http", address=server.url)
         yield f"http {server.url}"
 
@@ -48,6 +54,28 @@ def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:
         max_requests=settings.http_max_requests,
         timeout_s=settings.request_timeout_s,
     )
+
+
+def http_certificate(settings: AggregatorSettings) -> HttpsCertificate | None:
+    """None where HTTP is plain. Raises SettingsError naming the file that cannot be used."""
+    certificate, key = settings.http_tls_certificate, settings.http_tls_key
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        names = ("http_tls_certificate", "http_tls_key")
+        missing, there = names if certificate is None else reversed(names)
+        raise SettingsError(f"{variable_of(missing)}: must be set beside {variable_of(there)}")
+    try:
+        return HttpsCertificate(certificate, key)
+    except BadFile as error:
+        field = "http_tls_key" if error.path == key else "http_tls_certificate"
+        raise SettingsError(f"{variable_of(field)}: {error}") from None
+
+
+def _shows_keys(settings: AggregatorSettings) -> bool:
+    """Whether callers beyond this machine are to show keys, and nobody said that this is safe."""
+    keys = settings.http_keys_file is not None and not settings.insecure
+    return keys and not is_loopback(settings.http_host)
 
 
 def _keys(settings: AggregatorSettings) -> Callable[[], KeyRing] | None:

@@ -45,6 +45,12 @@ HELP = "/new forgets the conversation; Ctrl-C stops an answer; Ctrl-D leaves"
     show_envvar=True,
     help="File with the key that is shown to --endpoint.",
 )
+@click.option(
+    "--ca",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="PEM certificates of the authorities that an https --endpoint is checked by. Default: the"
+    " system's.",
+)
 @click.option("--insecure", is_flag=True, help="Ask beyond this machine without TLS.")
 @click.option("--system", metavar="TEXT", help="What the conversation begins with.")
 @click.option(
@@ -81,7 +87,7 @@ def chat(**options: Any) -> None:
             url = stack.enter_context(BackgroundSuite(pair)).url
         url = base_url(url, options["insecure"])
         key = _key(options["call_key_file"])
-        client = stack.enter_context(ChatClient(url, key, options["timeout"]))
+        client = stack.enter_context(ChatClient(url, key, options["timeout"], options["ca"]))
         _talk(_Conversation(client, client.model(), options), options["as_json"])
 
 

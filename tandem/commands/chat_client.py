@@ -7,10 +7,12 @@ every service. Knows OpenAI's API and the field `tandem`; must not import grpc o
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Self
 
 import httpx2
@@ -52,13 +54,17 @@ class Reply:
 class ChatClient:
     """Use as a context manager. Every failure is a TandemError whose line says what to do."""
 
-    def __init__(self, endpoint: str, key: str | None, timeout_s: float) -> None:
-        """`endpoint` as `base_url` gives it."""
+    def __init__(
+        self, endpoint: str, key: str | None, timeout_s: float, ca: Path | None = None
+    ) -> None:
+        """`endpoint` as `base_url` gives it; `ca`: a file of the authorities that it is checked by,
+        instead of the system's. Raises InvalidArgument("ca")."""
         self._endpoint = endpoint
         host = httpx2.URL(endpoint).host
         self._http = httpx2.Client(
             base_url=endpoint,
             headers={} if key is None else {"Authorization": f"Bearer {key}"},
+            verify=_trusted(endpoint, ca),
             timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             trust_env=not is_loopback(host),  # no proxy stands between a machine and itself
         )
@@ -120,6 +126,8 @@ class ChatClient:
 
     def _unreachable(self, error: httpx2.HTTPError) -> TandemError:
         why = str(error) or type(error).__name__
+        if "CERTIFICATE_VERIFY_FAILED" in why:
+            return TandemError(f"{self._endpoint}: {why}; --ca names who vouches for it")
         return TandemError(f"{self._endpoint}: {why}; is an aggregator serving HTTP there?")
 
 
@@ -136,6 +144,18 @@ def base_url(endpoint: str, insecure: bool) -> str:
         why = "leaves this machine without TLS; ask at https://, or allow it with --insecure"
         raise InvalidArgument("endpoint", f"{given} {why}")
     return given.rstrip("/").removesuffix("/v1")
+
+
+def _trusted(endpoint: str, ca: Path | None) -> ssl.SSLContext | bool:
+    if ca is None:
+        return True
+    if not endpoint.startswith("https://"):
+        raise InvalidArgument("ca", f"{endpoint} is not asked over TLS; leave one out")
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:  # ssl's errors are among these
+        why = "must be PEM certificates of authorities"
+        raise InvalidArgument("ca", f"{ca}: {why} ({error.strerror or error})") from error
 
 
 def _events(answer: httpx2.Response) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import uvicorn
 from starlette.types import ASGIApp
 
+from tandem.gateway.https import HttpsCertificate
 from tandem.rpc.lifecycle import PortInUse
 
 IDLE_S = 30.0
@@ -28,12 +29,14 @@ CLOSE_S = 2
 class HttpServer:
     """Use as an asynchronous context manager; port 0 takes a free one."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int) -> None:
-        """Listens from now on. Raises PortInUse."""
+    def __init__(
+        self, app: ASGIApp, host: str, port: int, certificate: HttpsCertificate | None = None
+    ) -> None:
+        """Listens from now on, over TLS with a certificate. Raises PortInUse."""
         self._socket = _listen(host, port)
         self.host, self.port = host, int(self._socket.getsockname()[1])
         shown = f"[{host}]" if ":" in host else host
-        self.url = f"http://{shown}:{self.port}"
+        self.url = f"{'http' if certificate is None else 'https'}://{shown}:{self.port}"
         self._server = _Server(
             uvicorn.Config(
                 app,
@@ -47,6 +50,9 @@ class HttpServer:
                 # Nothing here asks who the caller is, or by which name it came.
                 proxy_headers=False,
                 timeout_graceful_shutdown=CLOSE_S,
+                ssl_context_factory=(
+                    None if certificate is None else lambda *_: certificate.listening()
+                ),
             )
         )
         self._serving: asyncio.Task[None] | None = None

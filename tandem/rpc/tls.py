@@ -15,6 +15,7 @@ from typing import Any
 import grpc
 
 from tandem.rpc.certificate_expiry import expiry_s
+from tandem.rpc.certificate_pair import load_pair
 from tandem.rpc.reloaded import BadFile, Reloaded, read_file
 
 
@@ -98,17 +99,7 @@ def _read(files: TlsFiles) -> _Pem:
 def _check(files: TlsFiles, pem: _Pem) -> None:
     """gRPC takes anything and then fails at every handshake, without saying why."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        # The password: an encrypted key is to be refused, not asked for on the terminal.
-        context.load_cert_chain(files.certificate, files.key, password="")
-    except ssl.SSLError as error:
-        if "MISMATCH" in (error.reason or ""):
-            why = f"is not the private key of {files.certificate}"
-            raise BadFile(files.key, why) from error
-        why = "must be PEM, a certificate and its private key without a password"
-        raise BadFile(files.certificate, f"with {files.key}: {why}") from error
-    except OSError as error:
-        raise BadFile(files.key, f"cannot be read: {error.strerror}") from error
+    load_pair(context, files.certificate, files.key)
     try:
         context.load_verify_locations(cadata=pem.authorities.decode("ascii"))
     except (ssl.SSLError, ValueError) as error:
