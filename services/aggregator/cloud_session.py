@@ -23,7 +23,7 @@ from tandem.protocol.aggregation_messages import (
     DeviceMessage,
 )
 from tandem.protocol.aggregation_outputs import SideOutput, ToDecoder, ToPeer
-from tandem.protocol.decoding_messages import DecodingDraft, DecodingOpened, Document
+from tandem.protocol.decoding_messages import DecodingDraft, DecodingOpened
 from tandem.protocol.messages import Cancel, GoingAway, Ping, Pong
 from tandem.protocol.prefixes import PrefixedTokens
 from tandem.rpc.convert_aggregation import CloudSideEnd
@@ -242,20 +242,6 @@ async def first_frame(context: Context, codec: CloudSideEnd) -> CollaborationOpe
         raise InvalidArgument("base", f"{opening.base} is not the resume point {len(text)}")
     text.check(opening.base, opening.prefix)
     return opening
-
-
-def travelling(opening: CollaborationOpen, documents: Sequence[Document]) -> CollaborationOpened:
-    """The answer to a device that wants the documents themselves."""
-    return CollaborationOpened(
-        opening.session,
-        0,
-        opening.base,
-        opening.prefix,
-        log_mass=-float("inf"),
-        max_tokens=opening.max_tokens,
-        documents=len(documents),
-        texts=tuple(documents),
-    )
 
 
 def wrong_side(here: str, wanted: str) -> Rejected:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from services.aggregator.cloud_session import CloudSession, Context, first_frame, travelling
+from services.aggregator.cloud_session import CloudSession, Context, first_frame
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.decoder_link import DecoderEvents, DecoderLink
+from services.aggregator.given_documents import GivenDocuments
 from services.aggregator.side_parts import SideParts
 from tandem.core.aggregation import Side
 from tandem.core.errors import ResourceExhausted, Unavailable
@@ -43,11 +44,12 @@ class CloudSide:
         self._tracing = tracing
         self._parts = SideParts(settings, metrics, access)
         self._sessions: set[CloudSession] = set()
+        self._giving = 0
         self._leaving = False
 
     @property
     def open_requests(self) -> int:
-        return len(self._sessions)
+        return len(self._sessions) + self._giving
 
     def going_away(self, grace_s: float) -> None:
         """Refuse new collaborations, and ask those there are to go on elsewhere."""
@@ -68,19 +70,15 @@ class CloudSide:
         named = {"session": f"{opening.session:08x}", "preset": preset}
         headers = context.invocation_metadata()
         with log_context(**named), self._tracing.span("collaborate", headers, **named) as span:
+            self._check_room()
             if opening.preset.travel is not Travel.NOTHING:
-                found = await self._found(opening, span.headers())
-                await context.write(codec.encode(travelling(opening, found)))
+                await self._give_documents(opening, codec, context, span.headers())
                 return
 
             async def decoder(opening: CollaborationOpen, events: DecoderEvents) -> DecoderLink:
                 return await self._open_cloud_decoder(opening, events, span.headers())
 
             session = CloudSession(opening, codec, context, decoder, self._cloud_machine)
-            if len(self._sessions) >= self._settings.max_running:
-                raise ResourceExhausted(
-                    f"collaborations: {len(self._sessions)} are open; try again"
-                )
             self._sessions.add(session)
             log.info("collaboration begun")
             try:
@@ -91,6 +89,21 @@ class CloudSide:
 
     async def _found(self, opening: CollaborationOpen, headers: Sent) -> tuple[Document, ...]:
         return await self._parts.retrieval.search(opening.query, opening.documents, headers)
+
+    def _check_room(self) -> None:
+        if self.open_requests >= self._settings.max_running:
+            raise ResourceExhausted(f"collaborations: {self.open_requests} are open; try again")
+
+    async def _give_documents(
+        self, opening: CollaborationOpen, codec: CloudSideEnd, context: Context, headers: Sent
+    ) -> None:
+        deadline_s = self._settings.request_timeout_s
+        given = GivenDocuments(opening, codec, context, self._parts.decoder, deadline_s, headers)
+        self._giving += 1
+        try:
+            await given.give(lambda: self._found(opening, headers))
+        finally:
+            self._giving -= 1
 
     async def _open_cloud_decoder(
         self, opening: CollaborationOpen, events: DecoderEvents, headers: Sent

@@ -18,16 +18,16 @@ from dataclasses import dataclass, replace
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.decoder_link import DecoderEvents, DecoderLink
 from services.aggregator.device_session import DeviceSession
+from services.aggregator.fetched_documents import FetchedDocuments
 from services.aggregator.peer_link import PeerEvents, PeerLink
 from services.aggregator.side_census import SideCensus
 from services.aggregator.side_parts import SideParts
 from services.aggregator.side_summary import committed_of, started_of, summary_of
 from tandem.core.aggregation import Side
-from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.core.errors import InvalidArgument
 from tandem.policy.aggregation_presets import AggregationPreset, Sources, Travel
 from tandem.policy.local_choices import local_choices
 from tandem.protocol.aggregating import SideMachine
-from tandem.protocol.aggregation_messages import CollaborationOpened
 from tandem.protocol.aggregation_outputs import AggregationRequest
 from tandem.protocol.decoding_messages import (
     DecodingOpen,
@@ -124,9 +124,7 @@ class DeviceSide:
     async def _asked(self, request: GenerationRequest, timeout_s: float, headers: Sent) -> _Asked:
         """The request with this side's documents; where the cloud's travel, with those too."""
         preset = request.composed_aggregation()
-        if preset.travel is Travel.KV:
-            raise InvalidArgument("preset", f"{preset.name}: keys and values travel in benchmarks")
-        if self._cloud is None and (self._needs_cloud(preset) or preset.travel is Travel.TEXT):
+        if self._cloud is None and preset.sources is not Sources.DEVICE:
             why = f"{preset.name} needs the cloud's aggregator; set {variable_of('cloud')}"
             raise InvalidArgument("preset", why)
         query = request.query or _text_of(request)
@@ -151,28 +149,15 @@ class DeviceSide:
 
     async def _fetched(self, asked: _Asked) -> tuple[Document, ...]:
         """The cloud's documents themselves."""
-        opened: asyncio.Future[CollaborationOpened] = asyncio.get_running_loop().create_future()
-
-        def fail(error: Exception) -> None:
-            if not opened.done():
-                opened.set_exception(error)
-
-        def received(message: object, size_bytes: int) -> None:
-            if isinstance(message, CollaborationOpened) and not opened.done():
-                opened.set_result(message)
-
-        request = self._aggregation_request(asked, (), "", 0, asked.request.max_tokens)
-        gone = Unavailable("the cloud is lost")
-        events = PeerEvents(
-            lambda: None, received, lambda: fail(gone), lambda reason: fail(gone), fail
+        assert self._cloud is not None, "checked as the request came"
+        fetched = FetchedDocuments(
+            self._cloud, self._parts.decoder, asked.traffic, asked.deadline_s, asked.headers
         )
-        link = self._link(asked, events, 0)
-        try:
-            link.begin()
-            link.send(request.opening(0, PrefixedTokens(()), -math.inf))
-            return (await asyncio.wait_for(opened, asked.deadline_s)).texts
-        finally:
-            link.close()
+        request = self._aggregation_request(asked, (), "", 0, asked.request.max_tokens)
+        opening = request.opening(0, PrefixedTokens(()), -math.inf)
+        if asked.preset.travel is Travel.KV:
+            opening = replace(opening, document_kv=await fetched.device_model())
+        return await fetched.fetch(opening)
 
     def _open_device_decoder(self, asked: _Asked, events: DecoderEvents) -> DecoderLink:
         request, choices = asked.request, local_choices(asked.preset, asked.request.sampling)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from services.drafter.config import DrafterSettings
 from services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.engine.base import Engine, Tokenizer
@@ -30,17 +32,19 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         settings.max_message_bytes,
         LivenessTimes(settings.ping_after_s, settings.dead_after_s, settings.give_up_after_s),
     )
-    model = settings.model, settings.dtype, settings.revision
+    # Once: it reads all of the weights.
+    weights = cache(lambda: model_hash(settings.model, settings.dtype, settings.revision))
     documents = Documents(
         tokenizer,
         settings.document_kv_budget_bytes,
         open_document_files(
             engine,
             settings.document_kv_folder,
-            lambda: model_hash(*model),
+            weights,
             settings.document_kv_disk_bytes,
         ),
         _rescore(settings),
+        weights,
     )
     return DrafterServicer(
         PacedEngine(engine, settings.pace_first_s, settings.pace_further_s) if paced else engine,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from services.verifier.config import VerifierSettings
 from services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.engine.document_decoder import Documents, Rescore
@@ -27,21 +29,28 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         settings.revision,
         settings.exits,
     )
-    model = settings.model, settings.dtype, settings.revision
+    # Once: it reads all of the weights.
+    weights = cache(lambda: model_hash(settings.model, settings.dtype, settings.revision))
     documents = Documents(
         find_tokenizer(settings.model, settings.revision),
         settings.document_kv_budget_bytes,
         open_document_files(
             engine,
             settings.document_kv_folder,
-            lambda: model_hash(*model),
+            weights,
             settings.document_kv_disk_bytes,
         ),
         _rescore(settings),
+        weights,
     )
     return VerifierServicer(
         PacedEngine(engine, settings.pace_first_s, settings.pace_further_s) if paced else engine,
-        VerifierLimits(settings.max_sessions, settings.kv_budget_bytes, settings.max_draft_length),
+        VerifierLimits(
+            settings.max_sessions,
+            settings.kv_budget_bytes,
+            settings.max_draft_length,
+            document_kv_export=settings.document_kv_export,
+        ),
         metrics,
         settings.device,
         settings.dtype,

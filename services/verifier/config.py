@@ -50,6 +50,11 @@ class VerifierSettings(ServiceSettings):
     document_kv_disk_bytes: int = Field(
         default=2**32, ge=2**20, description="What they may take of the disk."
     )
+    document_kv_export: bool = Field(
+        default=True,
+        description="Whether the cloud's aggregator is given documents' keys and values for devices"
+        " that run the same model (drcg-kv).",
+    )
     reranker: str | None = Field(
         default=None,
         min_length=1,

@@ -43,6 +43,7 @@ class VerifierLimits:
     kv_budget_bytes: int = 2 * 2**30
     max_draft_length: int = 64
     open_timeout_s: float = 10.0
+    document_kv_export: bool = True
 
 
 class VerifierServicer(pb_grpc.VerifierServiceServicer):
@@ -74,7 +75,10 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         series.queue_depth.set_function(lambda: self._thread.waiting)
         self._device, self._dtype = device, dtype
         decoder = DocumentDecoder(self._thread, documents or Documents(), series)
-        self._decoding = DecodingServicer(decoder, self._admission, metrics, device, dtype, tracing)
+        self._decoding = DecodingServicer(
+            *(decoder, self._admission, metrics, device, dtype, tracing),
+            exports=limits.document_kv_export,
+        )
         self._sessions: set[VerifierSession] = set()
         self._farewells: set[asyncio.Task[None]] = set()
         self._leaving = False

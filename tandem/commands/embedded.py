@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from functools import partial
+from functools import cache, partial
 from typing import Self
 
 from services.aggregator.config import AggregatorSettings
@@ -120,12 +120,13 @@ class EmbeddedSuite:
     def _decoded(self, engine: Engine, choice: ModelChoice | None, side: str) -> Documents:
         """What a side decodes documents with; their keys and values lie beside a kept index."""
         documents, tokenizer = self._documents, self._pair.tokenizer
-        if documents is None or documents.folder is None or choice is None:
+        if documents is None or choice is None:
             return Documents(tokenizer)
-        folder = kept_kv_folder(documents.folder, side)
-        return Documents(
-            tokenizer, files=open_document_files(engine, folder, partial(_hash, choice))
-        )
+        weights, files = cache(partial(_hash, choice)), None
+        if documents.folder is not None:
+            folder = kept_kv_folder(documents.folder, side)
+            files = open_document_files(engine, folder, weights)
+        return Documents(tokenizer, files=files, weights=weights)
 
     async def _open_http(self, stack: AsyncExitStack, aggregator: AggregatorServicer) -> str:
         # Here: `tandem generate` need not wait for it.

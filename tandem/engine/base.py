@@ -217,7 +217,7 @@ class KvOrigin:
 
 
 class KvFiles(Protocol):
-    """What keeps a session's keys and values in files. An engine that can has one as `kv_files`."""
+    """What makes files of a session's keys and values. An engine that can has one as `kv_files`."""
 
     def export(self, session: Session) -> Any:
         """What `write` takes; on the engine's thread. The session must not change before that."""
@@ -225,6 +225,15 @@ class KvFiles(Protocol):
 
     def adopt(self, tensors: Any) -> Session:
         """A full session of what `read` returned; on the engine's thread."""
+        ...
+
+    def pack(self, tensors: Any, origin: KvOrigin) -> bytes:
+        """What `write` would write; on any thread."""
+        ...
+
+    def unpack(self, packed: bytes, origin: KvOrigin) -> Any:
+        """What `adopt` takes, of what `pack` made, checked like a file; on any thread. Raises
+        KvFileRefused."""
         ...
 
     def write(self, path: Path, tensors: Any, origin: KvOrigin) -> None:

@@ -7,13 +7,14 @@ Must not import torch or grpc.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tandem.core.errors import InvalidArgument
 from tandem.engine.answer_text import AnswerText
 from tandem.engine.base import Tokenizer
 from tandem.engine.decoding_run import DecodingRun
+from tandem.engine.document_exchange import DocumentExchange
 from tandem.engine.document_files import DocumentFiles
 from tandem.engine.document_store import DocumentStore
 from tandem.engine.jobs import EngineThread
@@ -25,6 +26,7 @@ from tandem.protocol.decoding_messages import (
     DecodingOpen,
     DecodingPrompt,
     DecodingTurn,
+    Document,
 )
 from tandem.protocol.document_shares import Estimate
 from tandem.telemetry.metrics import EngineSeries
@@ -45,13 +47,15 @@ Rescore = Callable[[str, Sequence[str]], Sequence[float]]
 @dataclass(frozen=True, slots=True)
 class Documents:
     """What a service brings for decoding documents. Without a tokenizer prompts are token ids, and
-    there are no documents and no text; without files documents are kept in memory only; `rescore`
+    there are no documents and no text; without files documents are kept in memory only; without
+    `weights`, which reads the content hash of the model, they also stay in this process; `rescore`
     judges how relevant texts are to a query, which may take its time, on any thread."""
 
     tokenizer: Tokenizer | None = None
     budget_bytes: int = 2**29
     files: DocumentFiles | None = None
     rescore: Rescore | None = None
+    weights: Callable[[], str] | None = None
 
 
 class DocumentDecoder:
@@ -74,6 +78,7 @@ class DocumentDecoder:
         self._store = store = DocumentStore(
             thread, documents.budget_bytes, documents.files, series.document_found
         )
+        self.exchange = DocumentExchange(thread, store, self._document_ids, documents.weights)
         series.document_kv_budget_bytes.set(documents.budget_bytes)
         series.document_kv_bytes.set_function(lambda: store.bytes_in_use)
 
@@ -109,14 +114,30 @@ class DocumentDecoder:
             return []
         most = MAX_CHARACTERS_PER_TOKEN * self.model.context_length
         fitting = [text for text in texts if text.strip() and len(text) <= most]
-        return [tuple(self._tokenizer.encode(_whole(0, text))) for text in fitting]
+        return [tuple(self._tokenizer.encode(_whole("texts", text))) for text in fitting]
+
+    async def _document_ids(self, document: Document) -> tuple[int, ...]:
+        """A document by itself, as the model reads it."""
+        if self._tokenizer is None:
+            raise InvalidArgument("document", "this model has no tokenizer")
+        self._check_lengths({"document": len(document.text)})
+        text, context = _whole("document", document.text), self.model.context_length
+        found = tuple(await asyncio.to_thread(self._tokenizer.encode, text))
+        if len(found) >= context:
+            why = f"{len(found)} tokens leave nothing of a context of {context}"
+            raise InvalidArgument("document", why)
+        return found
 
     def _check_sizes(self, opening: DecodingOpen) -> None:
-        most = MAX_CHARACTERS_PER_TOKEN * self.model.context_length
         prompt = opening.prompt
         texts = {"prompt": len(prompt) if isinstance(prompt, str) else _said(prompt)}
         for index, document in enumerate(opening.documents):
             texts[f"documents[{index}]"] = len(document.text)
+        self._check_lengths(texts)
+
+    def _check_lengths(self, texts: Mapping[str, int]) -> None:
+        """Refuse what is too long to be read; `texts`: characters by field."""
+        most = MAX_CHARACTERS_PER_TOKEN * self.model.context_length
         for field, length in texts.items():
             if length > most:
                 why = f"{length} characters; the context holds {self.model.context_length} tokens"
@@ -142,7 +163,7 @@ class DocumentDecoder:
 
     def _read(self, opening: DecodingOpen) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
         """Prompt and documents as token ids."""
-        texts = [_whole(index, it.text) for index, it in enumerate(opening.documents)]
+        texts = [_whole(f"documents[{i}]", it.text) for i, it in enumerate(opening.documents)]
         prompt_ids = self._prompt_ids(opening.prompt)
         if self._tokenizer is None:
             return prompt_ids, []
@@ -167,7 +188,7 @@ def _said(prompt: Sequence[object]) -> int:
     return sum(len(turn.content) for turn in prompt if isinstance(turn, DecodingTurn))
 
 
-def _whole(index: int, text: str) -> str:
+def _whole(field: str, text: str) -> str:
     if not text.strip():
-        raise InvalidArgument(f"documents[{index}]", "is empty")
+        raise InvalidArgument(field, "is empty")
     return text.rstrip() + SEPARATOR

@@ -107,7 +107,7 @@ class DocumentFiles:
         return self._folder / f"{origin.document[:_HASH_IN_NAME]}-{of[:16]}{_SUFFIX}"
 
     def _origin(self, token_ids: Sequence[int]) -> KvOrigin:
-        return KvOrigin(self._model, self._vocabulary, document_hash(token_ids), len(token_ids))
+        return document_origin(self._model, self._vocabulary, token_ids)
 
     def _prune(self, newest: Path) -> None:
         """Remove what was read longest ago. Whoever has a file mapped keeps its content."""
@@ -130,6 +130,11 @@ class DocumentFiles:
             with suppress(FileNotFoundError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_S:
                     path.unlink()
+
+
+def document_origin(model: str, vocabulary: str, token_ids: Sequence[int]) -> KvOrigin:
+    """What keys and values are computed from; `model`, `vocabulary`: content hashes."""
+    return KvOrigin(model, vocabulary, document_hash(token_ids), len(token_ids))
 
 
 def document_hash(token_ids: Sequence[int]) -> str:

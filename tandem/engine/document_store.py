@@ -1,4 +1,4 @@
-"""Documents whose keys and values are at hand: computed once, then in memory or on disk.
+"""Documents whose keys and values are at hand: computed once or sent, then in memory or on disk.
 
 A document is a prefix of token ids. Its keys and values are a full session of the engine that
 nobody writes to; sequences fork from it without copying. Invariants: what is held by anyone is
@@ -10,7 +10,7 @@ engine's thread, files on others. Must not import torch or grpc.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,6 +23,9 @@ from tandem.engine.jobs import EngineThread
 
 FORGOTTEN_FOR_S = 900.0
 """For how long a document that was forgotten is not kept again; longer than requests take."""
+
+TakeIn = Callable[[Any], Awaitable[None]]
+"""Given what `KvFiles.adopt` takes."""
 
 Source = Literal["memory", "disk", "computed"]
 """Where a document's keys and values came from; another request's computation is memory."""
@@ -98,6 +101,25 @@ class DocumentStore:
                     raise Unavailable(why) from error
         return len(there)
 
+    @asynccontextmanager
+    async def room(self, token_ids: tuple[int, ...]) -> AsyncIterator[TakeIn]:
+        """Room for a document that was computed elsewhere, until the context is left or what is
+        yielded has been called with its keys and values, which makes it one of those at hand.
+
+        Raises ResourceExhausted as `held` does."""
+        entry = self._reserve(document_hash(token_ids), token_ids)
+        placing: list[asyncio.Task[None]] = []
+
+        async def take_in(tensors: Any) -> None:
+            placing.append(self._start(self._place(entry, tensors)))
+            await asyncio.shield(placing[0])
+
+        try:
+            yield take_in
+        finally:
+            if not placing:
+                self.bytes_in_use -= entry.size
+
     def has(self, token_ids: tuple[int, ...]) -> bool:
         """Whether a document need probably not be computed: its file may turn out to be torn."""
         if document_hash(token_ids) in self._entries:
@@ -144,11 +166,36 @@ class DocumentStore:
         self.bytes_in_use += size
         return _Entry(key, token_ids, size, asyncio.get_running_loop().create_future())
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run it to its end, whoever still waits for it: another may."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _place(self, entry: _Entry, tensors: Any) -> None:
+        """Put what came from elsewhere among the documents, unless it was computed meanwhile."""
+        kept, thread = kv_files_of(self._thread.engine), self._thread
+        assert kept is not None, "there are tensors"
+        try:
+            session = await thread.call(_adopting(kept, tensors))
+        except BaseException:
+            self.bytes_in_use -= entry.size
+            raise
+        if entry.key in self._entries:
+            self.bytes_in_use -= entry.size
+            await thread.call(session.close)
+            return
+        self._entries[entry.key] = entry
+        self._ready(entry, session)
+        self._drop_forgotten(entry)
+
+    def _ready(self, entry: _Entry, session: Session) -> None:
+        """A document that is not on disk yet is at hand."""
+        entry.ready.set_result(session)
+        if self._files is not None:
+            entry.users += 1  # until it is written
+            self._start(self._write(entry, self._files))
 
     async def _fill(self, fresh: list[_Entry]) -> None:
         try:
@@ -187,10 +234,7 @@ class DocumentStore:
             await self._thread.call(job.close)
             raise
         for entry, session in zip(entries, done.value, strict=True):
-            entry.ready.set_result(session)
-            if self._files is not None:
-                entry.users += 1  # until it is written
-                self._start(self._write(entry, self._files))
+            self._ready(entry, session)
 
     async def _write(self, entry: _Entry, files: DocumentFiles) -> None:
         kept = kv_files_of(self._thread.engine)

@@ -1,22 +1,25 @@
-"""Keys and values of a text as a file: safetensors, mapped when read, replaced atomically.
+"""Keys and values of a text as a file: safetensors, mapped when read, replaced atomically; or the
+same bytes in memory, to be sent to another decoder.
 
 A file names what it was computed from, and is refused under any other name: keys and values of
 other weights, or of another text, would give fluent nonsense. Invariant: a file is complete or
-absent; whatever else lies at its path is refused with a reason, never believed. Reading and writing
-may run on any thread, `KvFiles.export` and `adopt` on the engine's only. Must not import
-transformers.
+absent; whatever else lies at its path, or was sent, is refused with a reason, never believed.
+Reading and writing may run on any thread, `KvFiles.export` and `adopt` on the engine's only. Must
+not import transformers.
 """
 
+import json
 import os
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load, save, save_file
 from torch import Tensor
 
 from tandem.core.errors import InvalidArgument
@@ -24,6 +27,8 @@ from tandem.engine.base import KvFileRefused, KvOrigin, Session
 from tandem.engine.kv import KvPool, KvSession, LayerShape
 
 _FORMAT = "tandem-kv-1"
+_LENGTH_BYTES = 8
+"""Of a safetensors header, which is JSON: before it, little endian."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,7 @@ class KvFiles:
 
     def write(self, path: Path, tensors: KvTensors, origin: KvOrigin) -> None:
         """Durable when it returns. On failure there is what was there before; raises OSError."""
-        named = _named(tensors)
-        header = {**_header(origin, self._pool.dtype), "crc32": _checksum(named.values())}
+        named, header = self._described(tensors, origin)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
             save_file(named, temporary, header)
@@ -64,6 +68,21 @@ class KvFiles:
         finally:
             temporary.unlink(missing_ok=True)
 
+    def pack(self, tensors: KvTensors, origin: KvOrigin) -> bytes:
+        return save(*self._described(tensors, origin))
+
+    def unpack(self, packed: bytes, origin: KvOrigin) -> KvTensors:
+        source = "what was sent"
+        try:
+            header, named = _metadata(packed), load(packed)
+        except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
+            raise KvFileRefused(f"{source} cannot be read: {error}") from error
+        tensors = self._accepted(source, header, named, origin)
+        for tensor in (*tensors.keys, *tensors.values):
+            if not bool(torch.isfinite(tensor).all()):
+                raise KvFileRefused(f"{source} holds numbers that are not finite")
+        return tensors
+
     def read(self, path: Path, origin: KvOrigin) -> KvTensors:
         """Mapped, so that the system may take its pages back. Raises FileNotFoundError where there
         is none and KvFileRefused for what is no complete file of this origin."""
@@ -75,15 +94,37 @@ class KvFiles:
             raise
         except (OSError, SafetensorError, ValueError) as error:
             raise KvFileRefused(f"{path} cannot be read: {error}") from error
-        for field, wanted in _header(origin, self._pool.dtype).items():
-            if header.get(field) != wanted:
-                raise KvFileRefused(f"{path}: {field} is {header.get(field)}, not {wanted}")
-        tensors = _checked(path, named, self._pool.layers, self._pool.dtype, origin.tokens)
-        if header.get("crc32") != _checksum(_named(tensors).values()):
-            raise KvFileRefused(f"{path} is damaged")
+        tensors = self._accepted(str(path), header, named, origin)
         with suppress(OSError):
             os.utime(path)  # the least recently used file is the first to go
         return tensors
+
+    def _described(
+        self, tensors: KvTensors, origin: KvOrigin
+    ) -> tuple[dict[str, Tensor], dict[str, str]]:
+        """The tensors by name, and what a file says of itself."""
+        named = _named(tensors)
+        return named, {**_header(origin, self._pool.dtype), "crc32": _checksum(named.values())}
+
+    def _accepted(
+        self, source: str, header: dict[str, str], named: dict[str, Tensor], origin: KvOrigin
+    ) -> KvTensors:
+        """The tensors in order; KvFileRefused unless they are whole and of this origin."""
+        for field, wanted in _header(origin, self._pool.dtype).items():
+            if header.get(field) != wanted:
+                raise KvFileRefused(f"{source}: {field} is {header.get(field)}, not {wanted}")
+        tensors = _checked(source, named, self._pool.layers, self._pool.dtype, origin.tokens)
+        if header.get("crc32") != _checksum(_named(tensors).values()):
+            raise KvFileRefused(f"{source} is damaged")
+        return tensors
+
+
+def _metadata(packed: bytes) -> dict[str, str]:
+    """What safetensors of bytes say of themselves, which the library tells of files only. Raises
+    ValueError, KeyError or TypeError."""
+    length = int.from_bytes(packed[:_LENGTH_BYTES], "little")
+    header: dict[str, Any] = json.loads(packed[_LENGTH_BYTES : _LENGTH_BYTES + length])
+    return dict(header["__metadata__"])
 
 
 def _header(origin: KvOrigin, dtype: torch.dtype) -> dict[str, str]:
@@ -100,7 +141,7 @@ def _named(tensors: KvTensors) -> dict[str, Tensor]:
 
 
 def _checked(
-    path: Path,
+    source: str,
     named: dict[str, Tensor],
     layers: tuple[LayerShape, ...],
     dtype: torch.dtype,
@@ -113,7 +154,7 @@ def _checked(
         shapes[f"{number}.value"] = (layer.kv_heads, tokens, layer.value_size)
     found = {name: tuple(tensor.shape) for name, tensor in named.items()}
     if found != shapes or any(tensor.dtype != dtype for tensor in named.values()):
-        raise KvFileRefused(f"{path} holds other tensors than the model's layers")
+        raise KvFileRefused(f"{source} holds other tensors than the model's layers")
     count = range(len(layers))
     return KvTensors([named[f"{n}.key"] for n in count], [named[f"{n}.value"] for n in count])
 

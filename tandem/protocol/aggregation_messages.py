@@ -13,13 +13,17 @@ from tandem.core.laws import Array, Sampling
 from tandem.core.top_list import TopList
 from tandem.policy.aggregation_presets import AggregationPreset
 from tandem.protocol.decoding_messages import Document
+from tandem.protocol.document_kv import DocumentPart, DocumentWanted, KvModel
 from tandem.protocol.messages import Cancel, Frame, GoingAway, Ping, Pong
 from tandem.protocol.outputs import Maker
 
 
 @dataclass(frozen=True, slots=True)
 class CollaborationOpen(Frame):
-    """`base` and `prefix`: prompt and committed text. `documents`: how many the cloud may take."""
+    """`base` and `prefix`: prompt and committed text. `documents`: how many the cloud may take.
+
+    `document_kv`: where their keys and values travel, the model at the device that will use them.
+    """
 
     vocabulary_hash: str
     vocabulary_size: int
@@ -34,6 +38,7 @@ class CollaborationOpen(Frame):
     log_mass: float
     aggregating: Side
     preset: AggregationPreset
+    document_kv: KvModel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,6 @@ class Fetch(Frame):
 
 AnyPeerMessage = SideDraftFrame | TargetFrame | Fetch
 """What travels in both directions."""
-DeviceMessage = AnyPeerMessage | CollaborationOpen | Cancel | Ping
-CloudSideMessage = AnyPeerMessage | CollaborationOpened | GoingAway | Pong
+DeviceMessage = AnyPeerMessage | CollaborationOpen | DocumentWanted | Cancel | Ping
+CloudSideMessage = AnyPeerMessage | CollaborationOpened | DocumentPart | GoingAway | Pong
 PeerMessage = DeviceMessage | CloudSideMessage

@@ -33,6 +33,7 @@ from tandem.protocol.aggregation_messages import (
     SideDraftFrame,
     TargetFrame,
 )
+from tandem.protocol.document_kv import DocumentPart, DocumentWanted
 from tandem.protocol.messages import Cancel, GoingAway, Ping, Pong
 from tandem.protocol.outputs import Maker
 from tandem.rpc.choices import choice_of
@@ -46,6 +47,12 @@ from tandem.rpc.convert_decoding import (
     law_choices_to_proto,
     law_from_payload,
     law_to_payload,
+)
+from tandem.rpc.convert_document_kv import (
+    model_from_proto,
+    model_to_proto,
+    part_from_proto,
+    part_to_proto,
 )
 from tandem.rpc.convert_open import sampling_from_proto, sampling_to_proto
 from tandem.rpc.makers import makers_from_proto, makers_to_proto
@@ -85,6 +92,9 @@ class DeviceEnd:
         match message:
             case CollaborationOpen():
                 frame.open.CopyFrom(_open_to_proto(message))
+            case DocumentWanted():
+                frame.document_wanted.SetInParent()
+                frame.document_wanted.index = message.index
             case Cancel():
                 frame.cancel.SetInParent()
             case Ping():
@@ -100,6 +110,8 @@ class DeviceEnd:
         match frame.WhichOneof("message"):
             case "opened":
                 return _opened_from_proto(head, frame.opened)
+            case "document_part":
+                return DocumentPart(*head, part=part_from_proto(frame.document_part))
             case "going_away":
                 return GoingAway(*head, grace_s=frame.going_away.grace_s)
             case "pong":
@@ -121,6 +133,8 @@ class CloudSideEnd:
                 opening = _open_from_proto(head, frame.open)
                 self._laws = _Laws(opening.vocabulary_size, opening.preset.law)
                 return opening
+            case "document_wanted":
+                return DocumentWanted(*head, index=frame.document_wanted.index)
             case "cancel":
                 return Cancel(*head)
             case "ping":
@@ -134,6 +148,8 @@ class CloudSideEnd:
         match message:
             case CollaborationOpened():
                 frame.opened.CopyFrom(_opened_to_proto(message))
+            case DocumentPart():
+                frame.document_part.CopyFrom(part_to_proto(message.part))
             case GoingAway():
                 frame.going_away.grace_s = message.grace_s
             case Pong():
@@ -255,7 +271,15 @@ def _open_to_proto(opening: CollaborationOpen) -> pb.CollaborationOpen:
         documents_travel=preset.travel is not Travel.NOTHING,
     )
     law_choices_to_proto(message, preset.law)
+    if opening.document_kv is not None:
+        message.document_kv.CopyFrom(model_to_proto(opening.document_kv))
     return message
+
+
+def _travel_from_proto(message: pb.CollaborationOpen) -> Travel:
+    if not message.documents_travel:
+        return Travel.NOTHING
+    return Travel.KV if message.HasField("document_kv") else Travel.TEXT
 
 
 def _open_from_proto(head: _Head, message: pb.CollaborationOpen) -> CollaborationOpen:
@@ -265,12 +289,13 @@ def _open_from_proto(head: _Head, message: pb.CollaborationOpen) -> Collaboratio
         law=law_choices_from_proto(message),
         placement=choice_of(_PLACEMENTS, message.placement, "placement"),
         sources=choice_of(_SOURCES, message.sources, "sources"),
-        travel=Travel.TEXT if message.documents_travel else Travel.NOTHING,
+        travel=_travel_from_proto(message),
         ahead=message.ahead,
         top=message.top,
         reweigh_every=message.reweigh_every,
     )
     preset.validate()
+    kv = message.document_kv
     sampling = sampling_from_proto(message.sampling)
     if not message.documents_travel:
         _check_text(message)
@@ -294,6 +319,7 @@ def _open_from_proto(head: _Head, message: pb.CollaborationOpen) -> Collaboratio
         log_mass=check_log_mass(message.log_mass),
         aggregating=Side(message.aggregating),
         preset=preset,
+        document_kv=model_from_proto(kv, "document_kv") if preset.travel is Travel.KV else None,
     )
 
 

@@ -26,6 +26,12 @@ from tandem.protocol.decoding_messages import (
 from tandem.protocol.messages import GoingAway
 from tandem.rpc.admission import Admission
 from tandem.rpc.convert_decoding import DecoderEnd
+from tandem.rpc.document_transfer import (
+    DocumentTransfer,
+    Exchange,
+    ExportContext,
+    ImportContext,
+)
 from tandem.rpc.status import errors_as_status
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
@@ -70,6 +76,8 @@ class Decoder(Protocol):
     def vocabulary_size(self) -> int: ...
     @property
     def model_name(self) -> str: ...
+    @property
+    def exchange(self) -> Exchange: ...
     async def prepare(self, opening: DecodingOpen) -> Run: ...
     async def forget(self, texts: Sequence[str]) -> int: ...
     async def close(self) -> None: ...
@@ -88,8 +96,12 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
         device: str = "cpu",
         dtype: str = "float32",
         tracing: Tracing = NO_TRACING,
+        exports: bool = False,
     ) -> None:
+        """`exports`: whether documents' keys and values are given out. Public ones only: a text can
+        be guessed from them."""
         self._decoder = decoder
+        self._transfer = DocumentTransfer(decoder.exchange, admission, exports)
         self._admission = admission
         self._metrics = metrics
         self._tracing = tracing
@@ -129,13 +141,39 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
             return pb.ForgetDocumentsResponse(forgotten=forgotten)
         raise AssertionError("abort ends the call")
 
+    async def LookUpDocuments(  # noqa: N802  # the RPC's name
+        self,
+        request: pb.LookUpDocumentsRequest,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> pb.LookUpDocumentsResponse:
+        async with errors_as_status(context):
+            return await self._transfer.look_up(request)
+        raise AssertionError("abort ends the call")
+
+    async def ExportDocument(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request: pb.ExportDocumentRequest, context: ExportContext
+    ) -> None:
+        async with errors_as_status(context):
+            self._check_staying()
+            await self._transfer.give(request, context)
+
+    async def ImportDocument(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: ImportContext
+    ) -> None:
+        async with errors_as_status(context):
+            self._check_staying()
+            await self._transfer.take(context)
+
+    def _check_staying(self) -> None:
+        if self._leaving:
+            raise Unavailable("the decoder is stopping")
+
     async def _converse(self, context: Context) -> None:
         codec = DecoderEnd(self._decoder.vocabulary_size, self._device, self._dtype)
         opening = codec.decode(await _first_frame(context))
         if not isinstance(opening, DecodingOpen):
             raise InvalidArgument("open", "must be the first message of a stream")
-        if self._leaving:
-            raise Unavailable("the decoder is stopping")
+        self._check_staying()
         run = await self._decoder.prepare(opening)
         preset = opening.preset if opening.preset in AGGREGATION_PRESETS else OTHER
         series = self._metrics.method(preset, self._decoder.model_name)

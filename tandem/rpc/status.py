@@ -22,6 +22,7 @@ from tandem.core.errors import (
     TandemError,
     Unavailable,
 )
+from tandem.protocol.document_kv import KvModelMismatch, KvUnavailable
 from tandem.protocol.intake import VocabularyMismatch
 from tandem.protocol.prefixes import PrefixMismatch
 from tandem.telemetry.logging import get_logger
@@ -44,6 +45,8 @@ class Rejected(TandemError):
 _CODES: tuple[tuple[type[BaseException], StatusCode], ...] = (
     (InvalidArgument, StatusCode.INVALID_ARGUMENT),
     (VocabularyMismatch, StatusCode.FAILED_PRECONDITION),
+    (KvModelMismatch, StatusCode.FAILED_PRECONDITION),
+    (KvUnavailable, StatusCode.FAILED_PRECONDITION),
     (PrefixMismatch, StatusCode.DATA_LOSS),
     (ResourceExhausted, StatusCode.RESOURCE_EXHAUSTED),
     (Unavailable, StatusCode.UNAVAILABLE),

@@ -56,7 +56,6 @@ async def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         ({"rag": True, "documents": 33}, "documents"),
         ({"rag": True, "objective": "cost"}, "objective"),
         ({"rag": True, "query": "x" * 5000}, "query"),
-        ({"preset": "drcg-kv"}, "preset"),
     ]
     async with served(tmp_path) as (_, http):
         for tandem, field in wrong:

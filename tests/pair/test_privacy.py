@@ -1,10 +1,11 @@
 """No private document leaves the device: everything that it sends towards the cloud is read here.
 
-Real services with the demo pair over TCP; taps lie before the cloud's aggregator and the verifier,
-which are all that the device ever calls. Ingest, searches and fifty answers, by every preset that
-uses the device's documents. What is sought is any 16 bytes in a row of a private document that are
-neither in a question nor in an answer: in the bytes as they travelled, in every string and bytes
-field, and in the text of every token id: prompts, drafts in a row, and laws.
+Real services over TCP, with one demo model at both sides, so that keys and values may come down.
+Taps lie before the cloud's aggregator and the verifier, which are all that the device ever calls.
+Ingest, searches and fifty answers, by every preset that uses the device's documents. What is sought
+is any 16 bytes in a row of a private document that are neither in a question nor in an answer: in
+the bytes as they travelled, in every string and bytes field, and in the text of every token id:
+prompts, drafts in a row, and laws.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from tests.rpc.wire_tap import WireTap, id_lists_in, leaked, texts_in, wire_tap
 ANSWERS, AT_ONCE, TOKENS, PIECE = 50, 10, 6, 16
 PRESETS = (
     *("dragon", "dragon-coupled", "dragon-lossy", "drdg-tw", "drdg-sw"),
-    *("dragon-cloud", "dragon-random", "crcg-device", "drcg-text"),
+    *("dragon-cloud", "dragon-random", "crcg-device", "drcg-text", "drcg-kv"),
 )
 QUOTED = "The build machine is called grebe"
 """Stands in a note, and in one of the questions: what is asked does leave."""
@@ -68,7 +69,8 @@ class Tapped:
 
 
 async def test_no_private_document_leaves_the_device(tmp_path: Path) -> None:
-    pair = load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
+    model = choose_model(None, "demo-draft")
+    pair = load_pair(model, model)
     async with tapped_suite(pair, tmp_path) as suite:
         for question in QUESTIONS:
             assert (await suite.notes.search(question, 5)).hits
@@ -120,7 +122,7 @@ async def tapped_suite(pair: ModelPair, folder: Path) -> AsyncIterator[Tapped]:
         device, cloud = (Metrics(new_registry(), side) for side in ("device", "cloud"))
         notes = await stack.enter_async_context(retriever(folder / "device", "device"))
         pages = await stack.enter_async_context(retriever(folder / "cloud", "cloud"))
-        decoded = Documents(pair.tokenizer)
+        decoded = Documents(pair.tokenizer, weights=lambda: "the demo's")
         verifier = await serve(
             VerifierServicer(pair.target, VerifierLimits(), cloud, documents=decoded)
         )

@@ -23,6 +23,7 @@ from tandem.protocol.aggregation_messages import (
     TargetFrame,
 )
 from tandem.protocol.decoding_messages import Document
+from tandem.protocol.document_kv import DocumentKv, DocumentPart, DocumentWanted, KvModel
 from tandem.protocol.messages import Cancel, GoingAway, Ping, Pong
 from tandem.protocol.outputs import Maker
 from tandem.rpc.convert_aggregation import CloudSideEnd, DeviceEnd
@@ -53,6 +54,7 @@ OPEN = CollaborationOpen(
 LAW = sparse_wire_law(
     np.arange(1, V + 1, dtype=np.float32) / np.float32(V * (V + 1) / 2), "float16"
 )
+MODEL = KvModel("weights", "vocabulary", "a name")
 DRAFT = SideDraftFrame(
     *HEAD, token_id=5, law=None, log_mass=0.25, settled=9, decode_s=0.5, held_s=0.25, heard=3
 )
@@ -74,11 +76,8 @@ def to_device(*messages: CloudSideMessage) -> list[CloudSideMessage]:
 @pytest.mark.parametrize("name", [name for name in AGGREGATION_PRESETS if name != "dragon-lossy"])
 def test_an_opening_comes_through_with_every_choice(name: str) -> None:
     preset = AGGREGATION_PRESETS[name]
-    (found,) = to_cloud(replace(OPEN, preset=preset))
-    assert isinstance(found, CollaborationOpen)
-    # Which of the two ways documents travel is the device's business.
-    travel = Travel.NOTHING if preset.travel is Travel.NOTHING else Travel.TEXT
-    assert found == replace(OPEN, preset=replace(preset, travel=travel))
+    asked = replace(OPEN, preset=preset, document_kv=MODEL if preset.travel is Travel.KV else None)
+    assert to_cloud(asked) == [asked]
 
 
 def test_documents_that_travel_need_no_prompt() -> None:
@@ -104,7 +103,9 @@ def test_what_travels_both_ways_does(message: Any) -> None:
     assert to_device(message) == [message]
 
 
-@pytest.mark.parametrize("message", [Cancel(*HEAD), Ping(*HEAD, nonce=0)])
+@pytest.mark.parametrize(
+    "message", [Cancel(*HEAD), Ping(*HEAD, nonce=0), DocumentWanted(*HEAD, index=0)]
+)
 def test_what_the_device_alone_says(message: DeviceMessage) -> None:
     assert to_cloud(message) == [message]
 
@@ -123,6 +124,8 @@ def test_what_the_device_alone_says(message: DeviceMessage) -> None:
         ),
         GoingAway(*HEAD, grace_s=2.5),
         Pong(*HEAD, nonce=9),
+        DocumentPart(*HEAD, DocumentKv(MODEL, "ab12", 40, 2**33, bytes(range(32)))),
+        DocumentPart(*HEAD, b"\0chunk"),
     ],
 )
 def test_what_the_cloud_alone_says(message: CloudSideMessage) -> None:

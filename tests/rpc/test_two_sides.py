@@ -335,7 +335,6 @@ async def test_answers_under_way_are_counted_at_the_side_that_aggregates(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"preset": "drcg-kv"}, "preset"),
         ({"overrides": ("ahead=0",)}, "ahead"),
         ({"documents": 33}, "documents"),
         ({"sampling": Sampling(-1.0)}, "temperature"),
@@ -347,9 +346,7 @@ async def test_what_cannot_be_is_refused_by_name(
 ) -> None:
     async with two_sides(tmp_path) as suite:
         with pytest.raises(Rejected, match=words) as caught:
-            await suite.client.generate(
-                asking("dragon", **changes) if "preset" not in changes else asking(**changes)
-            )
+            await suite.client.generate(asking("dragon", **changes))
         assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
 
 

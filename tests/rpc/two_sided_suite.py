@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from services.aggregator.config import AggregatorSettings
 from services.aggregator.servicer import AggregatorServicer
 from services.drafter.servicer import DrafterLimits, DrafterServicer
 from services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.engine.base import Engine
 from tandem.engine.document_decoder import Documents, Rescore
 from tandem.engine.scripted import ScriptedEngine, scripted_law
 from tandem.engine.scripted_tokenizer import ScriptedTokenizer
@@ -38,13 +39,15 @@ class TwoSides:
 
     client: AggregatorClient
     cloud_client: AggregatorClient
-    device: ScriptedEngine
-    cloud: ScriptedEngine
+    device: Engine
+    cloud: Engine
+    drafter: RunningService
     verifier: RunningService
     cloud_aggregator: RunningService
     retrievers: tuple[RetrieverClient, ...]
     front: AggregatorServicer
     device_metrics: Metrics
+    drafter_metrics: Metrics
 
 
 @asynccontextmanager
@@ -57,10 +60,18 @@ async def two_sides(
     give_up_after_s: float = 10.0,
     tracing: Callable[[str], Tracing] = lambda service: NO_TRACING,
     rescore: Rescore | None = None,
+    engines: Sequence[Engine] = (),
+    weights: Sequence[str] = (),
+    limits: VerifierLimits | None = None,
+    budgets: Sequence[int] = (2**29, 2**29),
 ) -> AsyncIterator[TwoSides]:
     """Drained at the end; nothing may be left in either engine then. `tracing` is of a service;
-    `decoder_way` lies between each aggregator and the decoder beside it."""
-    engines = [ScriptedEngine(VOCABULARY, LAW, context_length=CONTEXT) for _ in range(2)]
+    `decoder_way` lies between each aggregator and the decoder beside it. Of device and cloud:
+    `engines`, scripted ones unless given; `weights`, their names; `budgets` of documents."""
+    engines = engines or [ScriptedEngine(VOCABULARY, LAW, context_length=CONTEXT) for _ in range(2)]
+    named: list[Callable[[], str] | None] = [None, None]
+    if weights:
+        named = [lambda side=side: weights[side] for side in range(2)]  # type: ignore[misc]
     tokenizer = ScriptedTokenizer(VOCABULARY)
     async with AsyncExitStack() as stack:
 
@@ -83,21 +94,22 @@ async def two_sides(
         verifier = await serve(
             VerifierServicer(
                 engines[1],
-                VerifierLimits(),
+                limits or VerifierLimits(),
                 Metrics(new_registry(), "cloud"),
                 tracing=tracing("verifier"),
-                documents=Documents(tokenizer, rescore=rescore),
+                documents=Documents(tokenizer, budgets[1], rescore=rescore, weights=named[1]),
             )
         )
+        drafter_metrics = Metrics(new_registry(), "device")
         drafter = await serve(
             DrafterServicer(
                 engines[0],
                 tokenizer,
                 verifier.target,
                 DrafterLimits(),
-                Metrics(new_registry(), "device"),
+                drafter_metrics,
                 tracing=tracing("drafter"),
-                documents=Documents(tokenizer, rescore=rescore),
+                documents=Documents(tokenizer, budgets[0], rescore=rescore, weights=named[0]),
             )
         )
         decoders = [drafter.target, verifier.target]
@@ -133,11 +145,13 @@ async def two_sides(
             cloud_client,
             engines[0],
             engines[1],
+            drafter,
             verifier,
             cloud,
             tuple(retrievers),
             front,
             metrics,
+            drafter_metrics,
         )
     for engine in engines:
         assert engine.kv_bytes_in_use == 0
