@@ -18,11 +18,12 @@ from services.aggregator.decoder_link import DecoderEvents, DecoderLink
 from services.aggregator.peer_link import PeerEvents, PeerLink
 from tandem.core.errors import InvalidArgument, ProtocolError, Unavailable
 from tandem.core.stopping import FinishReason
-from tandem.protocol.aggregating import Phase, SideMachine
+from tandem.protocol.aggregating import SideMachine
 from tandem.protocol.aggregation_messages import CloudSideMessage, CollaborationOpened
 from tandem.protocol.aggregation_outputs import SideOutput, ToDecoder, ToPeer
 from tandem.protocol.decoding_messages import DecodingDraft, DecodingOpened, DecodingText
 from tandem.protocol.outputs import Commit, Finish, Maker, Reconnect
+from tandem.protocol.phase import Phase
 from tandem.protocol.prefixes import PrefixMismatch
 from tandem.rpc.status import Rejected
 from tandem.telemetry.logging import get_logger

@@ -20,7 +20,7 @@ from tandem.netem.simulated_decoder import LocalLawOf, SimulatedDecoder, Simulat
 from tandem.netem.simulator import Faults
 from tandem.policy.local_choices import local_choices
 from tandem.policy.placement import Placing
-from tandem.protocol.aggregating import Phase, SideMachine
+from tandem.protocol.aggregating import SideMachine
 from tandem.protocol.aggregation_counting import Measuring
 from tandem.protocol.aggregation_messages import CollaborationOpen, PeerMessage
 from tandem.protocol.aggregation_outputs import (
@@ -33,6 +33,7 @@ from tandem.protocol.aggregation_outputs import (
 )
 from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.protocol.outputs import Commit, Finish, Reconnect
+from tandem.protocol.phase import Phase
 
 MAX_EVENTS = 1_000_000
 TICK_S = 0.2

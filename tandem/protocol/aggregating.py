@@ -11,15 +11,15 @@ asyncio, grpc, torch or time; never logs, never reads a clock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 
 from tandem.core.aggregation import Side
 from tandem.core.chance import Chance, SeededChance
-from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.errors import ProtocolError
 from tandem.core.stopping import FinishReason
 from tandem.policy.placement import AlwaysAt, Placing, first_side
 from tandem.protocol.aggregation_counting import AggregationCounting, Measuring
-from tandem.protocol.aggregation_drafts import OwnDrafts, QueuedDraft
+from tandem.protocol.aggregation_drafts import OwnDrafts, decoded_draft, sent_draft
+from tandem.protocol.aggregation_intake import check_settled, check_side_draft, check_target
 from tandem.protocol.aggregation_messages import (
     CollaborationOpened,
     Fetch,
@@ -46,17 +46,8 @@ from tandem.protocol.decoding_messages import DecodingDraft, DecodingTarget
 from tandem.protocol.liveness import Liveness, LostCloud
 from tandem.protocol.messages import Cancel, GoingAway, Ping, Pong
 from tandem.protocol.outputs import Commit, Finish, Maker, Reconnect
+from tandem.protocol.phase import Phase
 from tandem.protocol.settling import Settled, Settling
-
-
-class Phase(StrEnum):
-    """CONNECTING: no stream to the other side. RUNNING: with one. ALONE: the cloud was given up.
-    DONE: finished."""
-
-    CONNECTING = "connecting"
-    RUNNING = "running"
-    ALONE = "alone"
-    DONE = "done"
 
 
 class SideMachine:
@@ -203,20 +194,11 @@ class SideMachine:
         """This side's decoder drew its next draft."""
         if self.phase is Phase.DONE:
             return []
-        self._check_settled(draft.base, draft.prefix, draft.settled)
+        check_settled(self.committed, draft.base, draft.prefix, draft.settled)
         self._decoder_epoch = max(self._decoder_epoch, draft.epoch)
         self._epoch = max(self._epoch, self._epoch_offset + draft.epoch)
         self._counting.decoded(self.side, draft.base, draft.cost.decode_s)
-        queued = QueuedDraft(
-            draft.base,
-            draft.prefix,
-            self._epoch_offset + draft.epoch,
-            draft.token_id,
-            draft.law,
-            draft.log_mass,
-            draft.cost.decode_s,
-        )
-        if not self._own.add(queued):
+        if not self._own.add(decoded_draft(draft, self._epoch_offset)):
             self.stats.stale_drafts += 1
             return []
         return self._move(now)
@@ -244,10 +226,10 @@ class SideMachine:
             case CollaborationOpened():
                 return self._receive_opened(message, now)
             case Ping():
-                self._check_settled(message.base, message.prefix, message.base)
+                check_settled(self.committed, message.base, message.prefix, message.base)
                 return self._to_peer(Pong(*self._head(), nonce=message.nonce), now)
             case Pong():
-                self._check_settled(message.base, message.prefix, message.base)
+                check_settled(self.committed, message.base, message.prefix, message.base)
                 return []
             case GoingAway():
                 self.phase = Phase.CONNECTING
@@ -279,39 +261,18 @@ class SideMachine:
     def _receive_draft(
         self, frame: SideDraftFrame, now: float, size_bytes: int
     ) -> list[SideOutput]:
-        self._check_settled(frame.base, frame.prefix, frame.settled)
+        check_settled(self.committed, frame.base, frame.prefix, frame.settled)
         if self._agreement is None or not self._agreement.hears():
             return []  # sent before the other side knew that it would not count
-        if frame.base >= self._committing.length_limit:
-            raise InvalidArgument("base", f"{frame.base} lies beyond the answer")
-        if not self._agreement.rule.accepts(frame.law):
-            raise InvalidArgument("law", "is not what was agreed on")
+        check_side_draft(frame, self._agreement, self._committing.length_limit)
         self._counting.decoded(self.side.other, frame.base, frame.decode_s)
         self._counting.answered(frame, self.side, size_bytes, now)
         self._own.forget_before(frame.settled)
-        self._peer.add(
-            QueuedDraft(
-                frame.base,
-                frame.prefix,
-                frame.epoch,
-                frame.token_id,
-                frame.law,
-                frame.log_mass,
-                frame.decode_s,
-            )
-        )
+        self._peer.add(sent_draft(frame))
         return self._move(now)
 
     def _receive_target(self, frame: TargetFrame, now: float) -> list[SideOutput]:
-        agreement = self._agreement
-        aggregated = isinstance(agreement, AtAggregator)
-        if agreement is None or (isinstance(agreement, AtAggregator) and agreement.here):
-            raise ProtocolError(self.phase, "TargetFrame", "this side decides")
-        if not aggregated and not (isinstance(agreement, OneSide) and agreement.hears()):
-            raise ProtocolError(self.phase, "TargetFrame", "no side tells the other")
-        if frame.base != len(self.committed):
-            raise InvalidArgument("base", f"{frame.base} where {len(self.committed)} is due")
-        self.committed.check(frame.base, frame.prefix)
+        agreement = check_target(frame, self._agreement, self.committed, self.phase)
         settled = self._settling.begin()
         makers = frame.makers or (None,) * len(frame.token_ids)
         for token_id, maker in zip(frame.token_ids, makers, strict=True):
@@ -443,8 +404,3 @@ class SideMachine:
             len(self.request.prompt_ids),
             len(self.committed),
         )
-
-    def _check_settled(self, base: int, prefix: int, settled: int) -> None:
-        """Up to where the sender knows its text to be final it must be the text here."""
-        if base <= min(settled, len(self.committed)):
-            self.committed.check(base, prefix)

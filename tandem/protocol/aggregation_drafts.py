@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from tandem.core.laws import Array
 from tandem.core.prefix import PrefixHash, extend_prefix
 from tandem.core.top_list import TopList
+from tandem.protocol.aggregation_messages import SideDraftFrame
+from tandem.protocol.decoding_messages import DecodingDraft
 from tandem.protocol.prefixes import PrefixedTokens
 
 
@@ -28,6 +30,32 @@ class QueuedDraft:
     law: Array | TopList | None
     log_mass: float
     decode_s: float = 0.0
+
+
+def decoded_draft(draft: DecodingDraft, epoch_offset: int) -> QueuedDraft:
+    """A draft of this side's decoder, which counts its epochs from `epoch_offset` on."""
+    return QueuedDraft(
+        draft.base,
+        draft.prefix,
+        epoch_offset + draft.epoch,
+        draft.token_id,
+        draft.law,
+        draft.log_mass,
+        draft.cost.decode_s,
+    )
+
+
+def sent_draft(frame: SideDraftFrame) -> QueuedDraft:
+    """A draft that the other side sent."""
+    return QueuedDraft(
+        frame.base,
+        frame.prefix,
+        frame.epoch,
+        frame.token_id,
+        frame.law,
+        frame.log_mass,
+        frame.decode_s,
+    )
 
 
 class OwnDrafts:

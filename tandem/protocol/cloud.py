@@ -8,7 +8,6 @@ nothing. Must not import asyncio, grpc, torch or time; never logs, never reads a
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,7 +16,7 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.laws import Array
 from tandem.policy.idle import decodes_alone
 from tandem.protocol.early_verdicts import EarlyJudge, EarlyQueue, early_answer_rule
-from tandem.protocol.intake import check_draft, check_frame, check_open, opened_text, proposals
+from tandem.protocol.intake import check_draft, check_frame, check_open, opened_text
 from tandem.protocol.logprobs import Telling
 from tandem.protocol.messages import (
     Cancel,
@@ -38,7 +37,8 @@ from tandem.protocol.messages import (
     Verdict,
     Work,
 )
-from tandem.protocol.rules import Proposal, TargetLaw, acceptance_rule, answer_rule, law_of
+from tandem.protocol.pending_drafts import PendingDrafts
+from tandem.protocol.rules import TargetLaw, acceptance_rule, answer_rule, law_of
 from tandem.protocol.tree_judging import ProposedTree, judge_tree, tree_pass
 from tandem.protocol.verify_work import VerifyWork
 
@@ -83,11 +83,9 @@ class CloudMachine:
         self.early_verdicts = EarlyQueue(opening.preset.exit_order, opening.seed)
         self._length_limit = len(opening.prompt_ids) + opening.max_tokens
         self._eos = frozenset() if opening.ignore_eos else model.eos_token_ids
-        self._pending: deque[Proposal] = deque()
-        self._ready = 0
+        self._pending = PendingDrafts(self.committed, self._schedule.window, self._length_limit)
         self._tree: ProposedTree | None = None
         self._kept_path: tuple[int, ...] = ()
-        self._next_base = len(self.committed)
         self._frontier_law: TargetLaw | None = None
         self._refused_law: Array | None = None
         self._in_flight: VerifyWork | None = None
@@ -154,13 +152,10 @@ class CloudMachine:
             unfed = self.committed.since(self.kv_length + len(self._kept_path))
             self._in_flight = tree_pass(self._tree, self.kv_length, self._kept_path, unfed)
             return self._in_flight
-        drafts = self._ready
+        drafts = self._pending.ready
         if not drafts and not self._is_due_without_drafts():
             return None
-        fed = (
-            *self.committed.since(self.kv_length),
-            *(proposal.token_id for proposal in list(self._pending)[:drafts]),
-        )
+        fed = (*self.committed.since(self.kv_length), *self._pending.token_ids[:drafts])
         wanted = drafts + (self._frontier_law is None)
         self._in_flight = VerifyWork(
             self.kv_length, fed, wanted, drafts, self._early_judge() if drafts else None
@@ -174,11 +169,11 @@ class CloudMachine:
         return EarlyJudge(
             Frame(*self._frame(len(self.committed))),
             self.exits,
-            tuple(list(self._pending)[: self._ready]),
+            self._pending.first_ready(),
             self._frontier_law,
             self._eos,
             self._length_limit,
-            self._schedule.bonus and len(self._pending) == self._ready,
+            self._schedule.bonus and len(self._pending) == self._pending.ready,
             self.rule,
             self._early_answers,
         )
@@ -236,12 +231,11 @@ class CloudMachine:
         accepted = 0
         self._frontier_law = None
         while accepted < work.drafts and not self.finished:
-            if not self.rule.accepts(laws[accepted], self._pending[0], base + accepted):
+            if not self.rule.accepts(laws[accepted], self._pending.first, base + accepted):
                 self.kv_length = base + accepted
                 self._count_yield(work, accepted + 1)
                 return [self._refuse(laws[accepted], base, accepted, cost)]
-            self._commit(self._pending.popleft().token_id, laws[accepted])
-            self._ready -= 1
+            self._commit(self._pending.accept(), laws[accepted])
             accepted += 1
         self.kv_length = base + accepted
         self._count_yield(work, accepted + 1)
@@ -306,7 +300,7 @@ class CloudMachine:
 
     def _refuse(self, law: TargetLaw, base: int, accepted: int, cost: Work) -> Verdict:
         """End the epoch at the frontier: commit the recovered token, or let the edge draw it."""
-        outcome = self._answers.answer(law, self._pending[0], base + accepted)
+        outcome = self._answers.answer(law, self._pending.first, base + accepted)
         self._end_epoch(base + accepted)
         if isinstance(outcome, int):
             self._commit(outcome, law)
@@ -326,9 +320,7 @@ class CloudMachine:
 
     def _end_epoch(self, position: int) -> None:
         self.epoch += 1
-        self._next_base = position
-        self._pending.clear()
-        self._ready = 0
+        self._pending.begin_epoch(position)
         self._frontier_law = None
 
     def _receive_draft(self, draft: Draft) -> list[CloudMessage]:
@@ -339,23 +331,15 @@ class CloudMachine:
         check_draft(draft, self.preset, self._model.vocabulary_size, self._model.max_draft_length)
         if draft.parents is not None:
             return self._receive_tree(draft)
-        self._check_base(draft)
+        self._pending.check(draft)
         self._hold = draft.hold
-        end = draft.base + len(draft.token_ids)
-        if end > self._length_limit:
-            raise InvalidArgument("token_ids", "drafts beyond max_tokens")
-        if end - len(self.committed) > self._schedule.window:
-            raise InvalidArgument("draft_length", "more drafts are waiting than the window allows")
-        for position, proposal in enumerate(proposals(draft), start=draft.base):
-            if position >= len(self.committed):
-                self._pending.append(proposal)
-            elif self.committed[position] != proposal.token_id:
-                # The cloud went on alone with another token; the edge learns it from that token.
-                self._end_epoch(position)
-                return []
-        self._next_base = end
+        overtaken_at = self._pending.add(draft)
+        if overtaken_at is not None:
+            # The cloud went on alone with another token; the edge learns it from that token.
+            self._end_epoch(overtaken_at)
+            return []
         if draft.end_of_chunk or self._schedule.verify_on_arrival:
-            self._ready = len(self._pending)
+            self._pending.make_ready()
         return self._refuse_at_once()
 
     def _receive_tree(self, draft: Draft) -> list[CloudMessage]:
@@ -373,22 +357,12 @@ class CloudMachine:
     def _refuse_at_once(self) -> list[CloudMessage]:
         """The first draft may already be judged by the law kept from the last position."""
         law = self._frontier_law
-        if law is None or not self._ready or self._in_flight:
+        if law is None or not self._pending.ready or self._in_flight:
             return []
         base = len(self.committed)
-        if self.rule.accepts(law, self._pending[0], base):
+        if self.rule.accepts(law, self._pending.first, base):
             return []
         return [self._refuse(law, base, 0, Work(target_passes=self.target_passes))]
-
-    def _check_base(self, draft: Draft) -> None:
-        """Drafts of one epoch are contiguous, and start no later than the committed text ends."""
-        end = len(self.committed) + len(self._pending)
-        if draft.base < self._next_base:
-            raise InvalidArgument("base", f"{draft.base} repeats a round; {self._next_base} is due")
-        if draft.base > end:
-            raise InvalidArgument("base", f"{draft.base} leaves a gap after {end}")
-        pending = [proposal.token_id for proposal in self._pending]
-        self.committed.check(draft.base, draft.prefix, pending)
 
     def _is_stale(self, message: EdgeMessage) -> bool:
         if message.epoch > self.epoch:

@@ -10,7 +10,6 @@ tell. Must not import asyncio, grpc, torch or time; never logs, never reads a cl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from enum import StrEnum
 
 from tandem.core.chance import Chance, SeededChance
 from tandem.core.errors import InvalidArgument, ProtocolError
@@ -56,6 +55,7 @@ from tandem.protocol.outputs import (
     Send,
 )
 from tandem.protocol.pacing import Pacing
+from tandem.protocol.phase import Phase
 from tandem.protocol.predrafting import Predrafting
 from tandem.protocol.predrafts import LikelyOutcome
 from tandem.protocol.recovery import Recovery
@@ -63,15 +63,6 @@ from tandem.protocol.rules import acceptance_rule
 from tandem.protocol.tree_drafting import drafting_for
 
 ALONE_CHUNK = 8
-
-
-class Phase(StrEnum):
-    """CONNECTING: no stream. RUNNING: stream open. ALONE: cloud given up. DONE: finished."""
-
-    CONNECTING = "connecting"
-    RUNNING = "running"
-    ALONE = "alone"
-    DONE = "done"
 
 
 class EdgeMachine:

@@ -9,7 +9,7 @@ from tandem.core.errors import ProtocolError
 from tandem.core.stopping import FinishReason
 from tandem.policy.choices import Schedule
 from tandem.policy.presets import PRESETS, Preset
-from tandem.protocol.edge import ALONE_CHUNK, EdgeMachine, Phase
+from tandem.protocol.edge import ALONE_CHUNK, EdgeMachine
 from tandem.protocol.liveness import Liveness, LostCloud
 from tandem.protocol.messages import (
     Cancel,
@@ -33,6 +33,7 @@ from tandem.protocol.outputs import (
     Reconnect,
     Send,
 )
+from tandem.protocol.phase import Phase
 from tandem.protocol.prefixes import PrefixedTokens
 from tests.protocol.cases import model_pair, preset, scheduled
 from tests.protocol.edge_frames import (

@@ -9,7 +9,7 @@ import pytest
 
 from tandem.core.errors import ProtocolError
 from tandem.policy.presets import PRESETS, Preset
-from tandem.protocol.edge import EdgeMachine, Phase
+from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.messages import (
     CloudMessage,
     FullAnswer,
@@ -18,6 +18,7 @@ from tandem.protocol.messages import (
     Tokens,
     Verdict,
 )
+from tandem.protocol.phase import Phase
 from tandem.protocol.prefixes import PrefixMismatch
 from tests.protocol.cases import preset
 from tests.protocol.edge_frames import (
