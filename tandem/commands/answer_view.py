@@ -1,7 +1,7 @@
 """An answer on the terminal: text on standard output, a live status line on standard error.
 
 Invariant: standard output gets the text and nothing else; the status line is drawn only where
-standard error is a terminal, and is gone when the view is closed.
+standard error is a terminal, and is gone when the view is closed. Must not import grpc or torch.
 """
 
 from __future__ import annotations

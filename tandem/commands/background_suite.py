@@ -1,6 +1,7 @@
 """An embedded suite on a thread of its own, so that the main thread can wait for a person.
 
-Invariant: when the context is left, by whatever way, nothing listens and the thread has ended.
+Invariant: when the context is left, by whatever way, nothing listens and the thread has ended. Must
+not import grpc or torch.
 """
 
 from __future__ import annotations

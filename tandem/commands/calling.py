@@ -1,6 +1,7 @@
 """How a command reaches a running service: flags for TLS and the key, and what they come to.
 
-Invariant: what a command sends leaves this machine over TLS, unless `--insecure` was given.
+Invariant: what a command sends leaves this machine over TLS, unless `--insecure` was given. Must
+not import grpc or torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`tandem certs`: a local authority, certificates of both sides, and keys between them."""
+"""`tandem certs`: a local authority, certificates of both sides, and keys between them.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

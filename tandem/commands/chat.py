@@ -1,7 +1,7 @@
 """`tandem chat`: a conversation on the terminal, over the HTTP API.
 
 Invariant: an answer that is cancelled is cancelled on every service; what was said of it stays in
-the conversation, and a turn that failed does not.
+the conversation, and a turn that failed does not. Must not import grpc or torch.
 """
 
 from __future__ import annotations

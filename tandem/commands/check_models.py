@@ -1,4 +1,7 @@
-"""Checks of the two models: each loads and computes, and they fit each other."""
+"""Checks of the two models: each loads and computes, and they fit each other.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

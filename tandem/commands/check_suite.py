@@ -1,4 +1,7 @@
-"""Checks of a running suite, from the outside: it answers, and its two ends fit each other."""
+"""Checks of a running suite, from the outside: it answers, and its two ends fit each other.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One thing that `tandem doctor` looked at."""
+"""One thing that `tandem doctor` looked at.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`tandem doctor`: is this installation whole, do the models fit, do both ends fit?"""
+"""`tandem doctor`: is this installation whole, do the models fit, do both ends fit?
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Figures of a finished answer for a person, in one line."""
+"""Figures of a finished answer for a person, in one line.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

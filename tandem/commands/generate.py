@@ -1,4 +1,7 @@
-"""`tandem generate`: one answer, from an embedded suite or from a running one."""
+"""`tandem generate`: one answer, from an embedded suite or from a running one.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

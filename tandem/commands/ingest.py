@@ -1,4 +1,7 @@
-"""`tandem ingest`: documents into a retriever, or into a folder of this machine."""
+"""`tandem ingest`: documents into a retriever, or into a folder of this machine.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

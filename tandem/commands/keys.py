@@ -1,4 +1,7 @@
-"""`tandem keys`: who may call; makes keys and takes them back."""
+"""`tandem keys`: who may call; makes keys and takes them back.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`tandem link`: a TCP proxy that is as slow, narrow or dead as asked."""
+"""`tandem link`: a TCP proxy that is as slow, narrow or dead as asked.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Flags that several commands share, and the types of their values."""
+"""Flags that several commands share, and the types of their values.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

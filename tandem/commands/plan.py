@@ -1,6 +1,6 @@
 """`tandem plan`: what each method gains, predicted from step times, a link and an acceptance rate.
 
-Pure arithmetic: no services, no model, no torch.
+Pure arithmetic: no services, no model. Must not import grpc or torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""`tandem doctor --profile`: the decode lines of both models, measured here and stored."""
+"""`tandem doctor --profile`: the decode lines of both models, measured here and stored.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

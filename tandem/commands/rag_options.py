@@ -1,4 +1,7 @@
-"""Flags of commands that answer from documents on two sides, and what they stand for."""
+"""Flags of commands that answer from documents on two sides, and what they stand for.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

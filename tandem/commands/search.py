@@ -1,4 +1,7 @@
-"""`tandem search`: the best chunks for a query, from a retriever or a folder of this machine."""
+"""`tandem search`: the best chunks for a query, from a retriever or a folder of this machine.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

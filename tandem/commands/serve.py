@@ -1,4 +1,7 @@
-"""`tandem serve`: one service in this process."""
+"""`tandem serve`: one service in this process.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

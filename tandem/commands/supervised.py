@@ -2,6 +2,7 @@
 
 The same as `python -m MODULE ARGUMENTS`, but asked to stop (SIGTERM) when the process PARENT ends,
 however it ends. Only Linux can promise that; elsewhere this adds nothing. Standard library only.
+Must not import grpc or torch.
 """
 
 from __future__ import annotations

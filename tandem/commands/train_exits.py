@@ -1,4 +1,7 @@
-"""`tandem train-exits`: early-exit adapters for a target model, from its own laws on some text."""
+"""`tandem train-exits`: early-exit adapters for a target model, from its own laws on some text.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`tandem up`: all services as processes of this machine, until Ctrl-C."""
+"""`tandem up`: all services as processes of this machine, until Ctrl-C.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

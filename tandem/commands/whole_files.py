@@ -1,4 +1,7 @@
-"""Files that change as a whole: who reads one sees the old content or the new, never a part."""
+"""Files that change as a whole: who reads one sees the old content or the new, never a part.
+
+Must not import grpc or torch.
+"""
 
 from __future__ import annotations
 

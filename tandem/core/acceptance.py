@@ -3,7 +3,8 @@ al. 2023; the ratio as in DESIGN 3.1, since DSSD and TSLT print it upside down).
 
 Invariant: whatever the draft law, the output law is exactly the target law, provided drawing,
 accepting and recovering all use the same draft law bit for bit. No arithmetic here leaves the
-number type of its input: the tests run these functions on fractions.
+number type of its input: the tests run these functions on fractions. Must not import asyncio, grpc,
+torch or time.
 """
 
 from typing import Any

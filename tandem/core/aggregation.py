@@ -5,7 +5,8 @@ mixture of both, weighted by how relevant each side's documents are. DRAGON's Al
 side's own weight where its appendix A.2 proves the other side's; here it is the other's.
 
 Invariant: whatever the two laws and weights, the output law is exactly the mixture. No arithmetic
-of laws here leaves the number type of its input: the tests run these functions on fractions.
+of laws here leaves the number type of its input: the tests run these functions on fractions. Must
+not import asyncio, grpc, torch or time.
 """
 
 from collections.abc import Sequence

@@ -5,7 +5,8 @@ Invariant: one (position, purpose, draw) decides one thing. `SeededChance` is a 
 cancelled work) cannot shift later ones, and edge and cloud may hold the same seed.
 
 Positions are absolute, so a position drafted again in a later epoch sees the same random number.
-That is exact as long as nothing committed before it depended on its earlier use.
+That is exact as long as nothing committed before it depended on its earlier use. Must not import
+asyncio, grpc, torch or time.
 """
 
 from dataclasses import dataclass

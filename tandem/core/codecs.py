@@ -2,7 +2,7 @@
 
 Invariant: `wire_law(law)` is what the other end reconstructs, bit for bit, and sending it again
 changes nothing. A draft is drawn from the wire law, never from the law before encoding, so both
-ends judge it by the same numbers.
+ends judge it by the same numbers. Must not import asyncio, grpc, torch or time.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,7 @@
 """The two ways a caller can be wrong: a bad value, or a good message at the wrong moment.
 
-Servers map these to status codes, so neither may ever be raised for a fault of our own.
+Servers map these to status codes, so neither may ever be raised for a fault of our own. Must not
+import asyncio, grpc, torch or time.
 """
 
 

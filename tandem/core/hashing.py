@@ -2,7 +2,8 @@
 
 Invariant: integer arithmetic modulo 2^64 only, so every machine computes the same bits. The mixer
 is the finaliser of SplitMix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014). Not cryptographic: it must never guard a secret.
+generators", OOPSLA 2014). Not cryptographic: it must never guard a secret. Must not import asyncio,
+grpc, torch or time.
 """
 
 from typing import Any

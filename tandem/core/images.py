@@ -1,7 +1,8 @@
 """Images that go with a prompt: their bounds, and their places among its token ids.
 
 Invariant: on the wire a prompt's ids hold one placeholder per image token, so that both models, and
-every position after an image, mean the same. Decoding is the engine's.
+every position after an image, mean the same. Decoding is the engine's. Must not import asyncio,
+grpc, torch or time.
 """
 
 from collections.abc import Sequence

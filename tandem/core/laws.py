@@ -3,7 +3,7 @@
 Invariant: a law is a float array [V] with entries in [0, 1] that sums to 1; greedy decoding is the
 one-hot law. Laws are float32, the wire precision, from the start, so that both ends of a link
 compute with the same numbers. Truncation always comes before sampling (TSLT: then it costs at most
-the truncated mass of acceptance and no exactness).
+the truncated mass of acceptance and no exactness). Must not import asyncio, grpc, torch or time.
 """
 
 from dataclasses import dataclass

@@ -7,6 +7,7 @@ least (1 - TV)/(1 + TV) (Daliri, Musco & Suresh, "Coupling without communication
 invariant speculative decoding", 2024).
 
 Invariant: hashes and uniforms are bit-identical on every machine; g only up to the libm logarithm.
+Must not import asyncio, grpc, torch or time.
 """
 
 import numpy as np

@@ -1,7 +1,8 @@
 """Rolling 64-bit hash of the committed tokens, by which edge and cloud notice that they disagree.
 
 Invariant: extending by a sequence equals extending by its parts in order. A mismatch is a fault to
-report and resynchronise from, never text. Not cryptographic: it finds bugs, not forgeries.
+report and resynchronise from, never text. Not cryptographic: it finds bugs, not forgeries. Must not
+import asyncio, grpc, torch or time.
 """
 
 from collections.abc import Iterable

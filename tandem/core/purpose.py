@@ -1,4 +1,7 @@
-"""What a random number is for."""
+"""What a random number is for.
+
+Must not import asyncio, grpc, torch or time.
+"""
 
 from enum import IntEnum
 

@@ -1,7 +1,7 @@
 """Which tokens may come in the place of a draft: guesses that pre-drafting is aimed with.
 
 Nothing drawn or accepted depends on them; a wrong guess costs time only. Weights compare with the
-draft token's own, which is 1.
+draft token's own, which is 1. Must not import asyncio, grpc, torch or time.
 """
 
 import numpy as np

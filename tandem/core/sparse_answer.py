@@ -4,10 +4,10 @@ The cloud rejected a draft token but does not know the draft law; the edge knows
 target law. The cloud sends the head of the target law and a few tokens drawn from its tail; from
 these the edge draws from norm(max(0, target - draft)) exactly, rarely asking for the full law.
 
-Invariant: the law of the recovered token does not depend on `top` or `tail_draws`, which only
-trade bytes for the rare extra trip. That holds only if an edge that has run out of tail tokens
-*finishes the same draw* when the full law arrives: to draw afresh at once would give the head a
-second turn before the tail has had its own.
+Invariant: the law of the recovered token does not depend on `top` or `tail_draws`, which only trade
+bytes for the rare extra trip. That holds only if an edge that has run out of tail tokens *finishes
+the same draw* when the full law arrives: to draw afresh at once would give the head a second turn
+before the tail has had its own. Must not import asyncio, grpc, torch or time.
 """
 
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ Invariant: as in codecs: `sparse_wire_law(law)` is what the other end reconstruc
 sending it again changes nothing. Layout: one byte with the width of a gap in bits; the gaps (each
 id minus the one before it, minus one) in that many bits each, least significant first, padded with
 zeros to a byte; the values as `law_to_bytes` writes them. The count of entries follows from the
-number of bytes.
+number of bytes. Must not import asyncio, grpc, torch or time.
 """
 
 import numpy as np

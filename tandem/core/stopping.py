@@ -1,4 +1,7 @@
-"""Why a generation ends, and finding stop strings in text that arrives piece by piece."""
+"""Why a generation ends, and finding stop strings in text that arrives piece by piece.
+
+Must not import asyncio, grpc, torch or time.
+"""
 
 from enum import StrEnum
 

@@ -1,4 +1,7 @@
-"""Bounds of token ids that come from elsewhere."""
+"""Bounds of token ids that come from elsewhere.
+
+Must not import asyncio, grpc, torch or time.
+"""
 
 from collections.abc import Sequence
 from typing import Any

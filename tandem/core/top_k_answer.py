@@ -1,5 +1,7 @@
 """PicoSpec's answer to a refusal: the K most likely entries of the target law, and nothing of its
 tail (its eq. 4). The paper calls that lossless; it is not, and `top_k_bias` says by how much.
+
+Must not import asyncio, grpc, torch or time.
 """
 
 from typing import Any

@@ -2,7 +2,8 @@
 
 Invariant: a token is named only if no law that fits both lists could make another one the argmax;
 ties go to the lower id, as everywhere. The bounds use the very arithmetic of `aggregation.mixture`,
-whose rounding keeps order, so what is certified is the argmax of that mixture bit for bit.
+whose rounding keeps order, so what is certified is the argmax of that mixture bit for bit. Must not
+import asyncio, grpc, torch or time.
 """
 
 from dataclasses import dataclass

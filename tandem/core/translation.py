@@ -2,6 +2,7 @@
 
 Invariant: the draft's context is a function of the target's, token by token, so that a prefix stays
 a prefix and going back is cutting off. Values in, values out; the draft tokenizer is passed in.
+Must not import asyncio, grpc, torch or time.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """Token trees as tuples of parent indices: `parents[i] < i`, -1 for the last committed token.
 
 A node with children is *expanded*; so is the last committed token, as node -1. The children of a
-node, in the order of their indices, are the candidates for the position after it (TSLT §4.1).
+node, in the order of their indices, are the candidates for the position after it (TSLT §4.1). Must
+not import asyncio, grpc, torch or time.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,8 @@ drawn and is renormalised), which accepts more.
 
 Invariant: whatever the draft law and the number of candidates, the output law is exactly the target
 law. No arithmetic here leaves the number type of its input: the tests run it on fractions. One
-candidate is judged by the very comparison that judges a chain.
+candidate is judged by the very comparison that judges a chain. Must not import asyncio, grpc, torch
+or time.
 """
 
 from collections.abc import Sequence

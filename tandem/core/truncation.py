@@ -2,7 +2,8 @@
 
 Invariant: the truncated law is renormalised and is the law that is drawn from, so the output law
 stays the target's; the acceptance rate changes by at most the mass cut off (TSLT theorem 3.2).
-Truncating after the draw would be lossy and is not offered.
+Truncating after the draw would be lossy and is not offered. Must not import asyncio, grpc, torch or
+time.
 """
 
 from dataclasses import dataclass

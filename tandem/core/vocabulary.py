@@ -4,6 +4,7 @@ Tokens are compared by the bytes they spell, whatever a tokenizer calls them; co
 their name, or by their role (beginning, end of text). Invariant: the pairing is one to one, so a
 restricted draft law, renormalised, is a law over the target's ids, zero outside of the pairing.
 Truncation before sampling costs at most the truncated mass of acceptance and no exactness (TSLT).
+Must not import asyncio, grpc, torch or time.
 """
 
 import re

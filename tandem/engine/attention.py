@@ -1,7 +1,8 @@
 """Attention of one part of a pack against its session's own keys and values.
 
 Query heads that share a key head are folded into extra rows, so grouped-query attention needs no
-repeated keys. Keys in several blocks (a forked session) are never joined: their scores are.
+repeated keys. Keys in several blocks (a forked session) are never joined: their scores are. Must
+not import grpc.
 """
 
 from collections.abc import Sequence

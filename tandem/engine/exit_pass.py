@@ -1,6 +1,7 @@
 """Early exits inside a forward pass: which rows are read after a layer, and who is told.
 
-Invariant: nothing here changes the pass; hidden states are read, never written.
+Invariant: nothing here changes the pass; hidden states are read, never written. Must not import
+grpc.
 """
 
 from collections.abc import Callable

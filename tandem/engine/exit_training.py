@@ -2,7 +2,7 @@
 itself says in the end (FSD §3, Figure 3; distilled from the final law, not from the text).
 
 Invariant: a step is a function of (seed, step, weights), so a training that was interrupted and
-goes on from its checkpoint ends with the same adapters.
+goes on from its checkpoint ends with the same adapters. Must not import grpc.
 """
 
 import json

@@ -2,7 +2,8 @@
 
 transformers calls one registered attention function with the calling module first. Some models
 (StableLM, Nemotron) do not hand extra keyword arguments down to it, so the pack under way is found
-through a slot that every module of the model carries: one slot per model, no globals.
+through a slot that every module of the model carries: one slot per model, no globals. Must not
+import grpc.
 """
 
 import inspect

@@ -1,6 +1,7 @@
 """The engine for Hugging Face decoders: sessions, packed passes, and the choice of forward pass.
 
-Nothing here knows an architecture; `general` runs any of them, `lean` the Llama family faster.
+Nothing here knows an architecture; `general` runs any of them, `lean` the Llama family faster. Must
+not import grpc.
 """
 
 from collections.abc import Callable, Sequence

@@ -3,6 +3,7 @@
 A session's tokens lie in a chain of blocks: blocks it only reads (the prefix it was forked from)
 and, last, a tail block that it alone writes. Invariant: no slot that another session can read is
 ever written. A session that goes back behind a shared position and writes again gets a new tail.
+Must not import grpc.
 """
 
 from collections.abc import Sequence

@@ -4,6 +4,7 @@ state of one's own through the rest of the model.
 What lies behind the last layer differs between architectures (norm, projection, head, soft caps,
 scales), so it is not rebuilt: the model's own code runs once more, with its layers passing the
 given state through. Invariant: outside `reading` and `head` a tapped model computes what it did.
+Must not import grpc.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -4,7 +4,7 @@ At a few million parameters the time of a decoding step is the number of operati
 multiply the same input are fused and rotary tables are kept; at more it is the reading of weights,
 so they are laid out for it (`linear`). The model's own are given up layer by layer: whoever holds
 the model holds no second copy, but cannot run it any more. Equal to the general path within 1e-5 in
-float32.
+float32. Must not import grpc.
 """
 
 from typing import Any

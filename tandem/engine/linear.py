@@ -8,7 +8,7 @@ is loaded.
 Invariant, for float32 on a CPU: a row's product is the same bit for bit whatever rows lie beside it
 (transposed weights: as long as the caller says whether rows are few). Attention runs per session,
 so a session's text does not depend on who shares its passes. Anywhere else PyTorch's own product is
-kept, which promises nothing of the kind.
+kept, which promises nothing of the kind. Must not import grpc.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Loading models and tokenizers, from a folder or by a pinned name.
 
 Only safetensors and transformers' own code are accepted: no pickle, no code from the model. Every
-failure is an InvalidArgument that says what is wrong with which part of the model.
+failure is an InvalidArgument that says what is wrong with which part of the model. Must not import
+grpc.
 """
 
 import hashlib

@@ -2,6 +2,7 @@
 
 Linear layers run over all tokens of the pack at once; attention runs per part against the part's
 own session. Masks depend only on the layer's window, so they are made once per pass, not per layer.
+Must not import grpc.
 """
 
 from collections.abc import Callable, Sequence

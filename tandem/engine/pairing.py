@@ -1,4 +1,7 @@
-"""Makes a draft engine speak its target's vocabulary, where the two have different tokenizers."""
+"""Makes a draft engine speak its target's vocabulary, where the two have different tokenizers.
+
+Must not import grpc.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,7 +3,7 @@
 In Qwen2-VL's multimodal rotary embedding (M-RoPE) every token has three positions: time, height and
 width. Text has one number three times; an image's tokens share the time, and its width and height
 advance what follows. Invariant: both are functions of a token's index in its session, so rolling
-back changes nothing here.
+back changes nothing here. Must not import grpc.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,8 @@
 """The vision tower of a Qwen2-VL or Qwen2.5-VL model, and the images it has looked at.
 
 `tokens_per_image` needs headers only, `prepare` decodes and scales (any thread), `attach` runs the
-tower and gives the session its sight (the engine's thread, before the session's first pass).
+tower and gives the session its sight (the engine's thread, before the session's first pass). Must
+not import grpc.
 """
 
 import threading

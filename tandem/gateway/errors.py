@@ -2,6 +2,7 @@
 
 Invariant: what the caller did wrong is a 4xx that names the parameter where one is at fault; what
 the suite lacks is a 5xx, or a 429 that says when to come again; no inner words leave with a 500.
+Must not import grpc or torch.
 """
 
 from __future__ import annotations

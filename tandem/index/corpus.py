@@ -1,7 +1,7 @@
 """All documents in memory, changed by operations only. Pure: no files, no threads.
 
 Invariants: every id means a stored content; a content without an id is forgotten; contents that are
-equal are stored once, whatever they are called.
+equal are stored once, whatever they are called. Must not import grpc.
 """
 
 from __future__ import annotations

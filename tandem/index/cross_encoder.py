@@ -1,6 +1,6 @@
 """A transformers sequence-classification model with one label, as a re-ranker.
 
-Safetensors only, no remote code.
+Safetensors only, no remote code. Must not import grpc.
 """
 
 from __future__ import annotations

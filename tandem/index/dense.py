@@ -3,7 +3,7 @@
 Up to `flat_limit` vectors FAISS compares all of them. Above, an inverted file (IVF) is trained in
 the background and takes over when it is ready; until then search stays exact. IVF, not a graph
 (HNSW): it is built in seconds, takes additions and real removals, and the cells it looks into can
-be chosen by measured recall, which is done whenever it is built. Thread-safe.
+be chosen by measured recall, which is done whenever it is built. Thread-safe. Must not import grpc.
 """
 
 from __future__ import annotations

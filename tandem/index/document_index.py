@@ -1,7 +1,7 @@
 """A folder of documents that can be searched: the one thing that callers of this package use.
 
 Invariants: what `add` and `remove` returned from is durable; a search sees only what is durable;
-readers never wait for a disk or for embedding. Thread-safe.
+readers never wait for a disk or for embedding. Thread-safe. Must not import grpc.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What is stored and what is found: documents, their chunks, outcomes, hits. Values only."""
+"""What is stored and what is found: documents, their chunks, outcomes, hits. Values only.
+
+Must not import grpc.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Invariants: `append` either leaves the record durable, or the file as it was; a file made by
 `write_atomically` is complete or absent. A full disk (or quota, or file size limit) is
-ResourceExhausted. POSIX only.
+ResourceExhausted. POSIX only. Must not import grpc.
 """
 
 from __future__ import annotations

@@ -1,5 +1,8 @@
 """What a folder of documents can refuse. Bad input is InvalidArgument, a full disk or a limit
-ResourceExhausted; these are the faults of the folder itself."""
+ResourceExhausted; these are the faults of the folder itself.
+
+Must not import grpc.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Invariant: a file that is not what it says, or is too large, is an InvalidArgument that says so; in
 JSON lines only the line at fault is refused. Whoever's bytes these are, nothing of them is run or
-fetched.
+fetched. Must not import grpc.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 A frame is a mark, the payload's length and CRC-32, a CRC-32 of these, and the payload. Invariant:
 `read_frames` yields whole frames only. What follows the last of them is a torn tail, and dropped,
-unless a whole frame comes later still: then the damage lies in the middle, and is an error.
+unless a whole frame comes later still: then the damage lies in the middle, and is an error. Must
+not import grpc.
 """
 
 from __future__ import annotations

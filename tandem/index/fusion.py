@@ -1,6 +1,6 @@
 """Rankings joined into one (Cormack, Clarke and Büttcher, "Reciprocal Rank Fusion", SIGIR 2009).
 
-Pure.
+Pure. Must not import grpc.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The libraries looked at (bm25s, rank-bm25) compute their statistics once for a fixed corpus; here
 every change counts at once. Invariant: after any sequence of changes, scores are those of an index
-built from the present chunks alone. Not thread-safe.
+built from the present chunks alone. Not thread-safe. Must not import grpc.
 """
 
 from __future__ import annotations

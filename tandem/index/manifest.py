@@ -1,4 +1,7 @@
-"""What a folder of documents was made with. Two settings never mix in one folder."""
+"""What a folder of documents was made with. Two settings never mix in one folder.
+
+Must not import grpc.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The changes of a corpus as bytes: what the log and the snapshots hold.
 
 A payload is the length of a JSON header, the header, and the vectors of all its contents, float32,
-little endian. Invariant: decode(encode(changes)) equals them bit for bit.
+little endian. Invariant: decode(encode(changes)) equals them bit for bit. Must not import grpc.
 """
 
 from __future__ import annotations

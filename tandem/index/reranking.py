@@ -1,4 +1,7 @@
-"""Scores of (query, text) pairs by a cross-encoder: slower and better than comparing vectors."""
+"""Scores of (query, text) pairs by a cross-encoder: slower and better than comparing vectors.
+
+Must not import grpc.
+"""
 
 from __future__ import annotations
 

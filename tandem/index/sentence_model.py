@@ -1,6 +1,7 @@
 """A sentence-transformers model on torch: tokens, hidden states, pooling, unit length.
 
-Texts longer than the model reads are cut at its limit, as its own library does.
+Texts longer than the model reads are cut at its limit, as its own library does. Must not import
+grpc.
 """
 
 from __future__ import annotations

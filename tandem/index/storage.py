@@ -4,7 +4,7 @@
 newest snapshots are kept with all logs since the older, so a snapshot that was damaged costs
 nothing: the one before it and the logs give the same corpus. Invariants: what `append` returned
 from is found again after a crash at any instant; what is served is the whole of it, or the folder
-is refused.
+is refused. Must not import grpc.
 """
 
 from __future__ import annotations

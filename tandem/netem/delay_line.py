@@ -6,7 +6,8 @@ into pieces of a millisecond of bandwidth, so that a long one arrives as gradual
 real link.
 
 Invariant: a line delivers in the order it was given, each byte once. What it holds is bounded: an
-endpoint does not read while its line is full or the other socket takes no more.
+endpoint does not read while its line is full or the other socket takes no more. Must not import
+grpc or torch.
 """
 
 from __future__ import annotations

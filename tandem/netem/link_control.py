@@ -7,7 +7,8 @@ left out keeps its value, `rtt_s` and the like hold for both directions, and `up
 the fields of `LinkSettings`. Answers are `{"ok": true, …}` with the stats and settings in force,
 or `{"ok": false, "error": "field: why"}`.
 
-Invariant: a request either takes effect as a whole or changes nothing.
+Invariant: a request either takes effect as a whole or changes nothing. Must not import grpc or
+torch.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Several emulated links steered as one, as one radio carries every connection of a device.
 
-Invariant: all members have the same settings and are cut together.
+Invariant: all members have the same settings and are cut together. Must not import grpc or torch.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 asyncio and uvloop round `call_at` up to whole milliseconds, which would add up to two of them to
 every emulated round trip. A Linux timerfd has no such rounding and costs no busy waiting. Elsewhere
-the loop's own timer is used.
+the loop's own timer is used. Must not import grpc or torch.
 """
 
 import asyncio

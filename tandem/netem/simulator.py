@@ -9,15 +9,14 @@ Must not import asyncio, grpc, torch or time.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from tandem.core.errors import ProtocolError
 from tandem.netem.link_model import Link, LinkPair
 from tandem.netem.simulated_drafts import LawOf, SimulatedDrafts, SimulatedKv
+from tandem.netem.virtual_time import VirtualTime
 from tandem.protocol.cloud import CloudMachine, CloudModel
 from tandem.protocol.edge import EdgeMachine
 from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
@@ -35,7 +34,6 @@ from tandem.protocol.outputs import (
 from tandem.protocol.verify_work import VerifyWork
 
 Message = TypeVar("Message", bound=EdgeMessage | CloudMessage)
-MAX_EVENTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +53,22 @@ class Faults:
     cuts: tuple[tuple[float, float], ...] = ()
     resets: tuple[float, ...] = ()
     departures: tuple[float, ...] = ()
+
+    def plan(
+        self,
+        time: VirtualTime,
+        link: LinkPair,
+        reset: Callable[[], None],
+        depart: Callable[[], None],
+    ) -> None:
+        """Let them happen to `link` and to who has a stream on it."""
+        for start, end in self.cuts:
+            link.cut(start)
+            link.restore(end)
+        for moment in self.resets:
+            time.at(moment, reset)
+        for moment in self.departures:
+            time.at(moment, depart)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,60 +131,45 @@ class _Run:
     link: LinkPair
     times: ModelTimes
     size_of: Callable[[EdgeMessage | CloudMessage], int]
-    now: float = 0.0
+    time: VirtualTime = field(default_factory=VirtualTime)
     stream: int = 0
     cloud: CloudMachine | None = None
     cloud_kv: SimulatedKv = field(default_factory=SimulatedKv)
     finish: Finish | None = None
     commits: list[tuple[float, Commit]] = field(default_factory=list)
-    _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
-    _count: int = 0
 
     def schedule(self, faults: Faults) -> None:
-        for start, end in faults.cuts:
-            self.link.cut(start)
-            self.link.restore(end)
-        for moment in faults.resets:
-            self._at(moment, self._reset)
-        for moment in faults.departures:
-            self._at(moment, self._depart)
-        self._at(0.0, self._connect)
-        self._at(0.2, self._tick)
+        faults.plan(self.time, self.link, self._reset, self._depart)
+        self.time.at(0.0, self._connect)
+        self.time.at(0.2, self._tick)
 
     def to_the_end(self) -> Simulated:
         while self.finish is None:
-            if not self._events or self._count > MAX_EVENTS:
-                raise ProtocolError(f"{self.edge.phase} at {self.now:.3f} s", "no further event")
-            self.now, _, happen = heapq.heappop(self._events)
-            happen()
+            self.time.go_on(self.edge.phase)
             self._draft()
             self._verify()
         prompt = len(self.edge.request.prompt_ids)
         return Simulated(
             self.edge.committed.since(prompt),
             self.finish,
-            self.now,
+            self.time.now,
             tuple(self.commits),
             self.edge.stats,
         )
 
-    def _at(self, moment: float, happen: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (moment, self._count, happen))
-
     def _tick(self) -> None:
-        self._apply(self.edge.tick(self.now))
-        self._at(self.now + 0.2, self._tick)
+        self._apply(self.edge.tick(self.time.now))
+        self.time.at(self.time.now + 0.2, self._tick)
 
     def _reset(self) -> None:
-        self._apply(self.edge.lost(self.now))
+        self._apply(self.edge.lost(self.time.now))
 
     def _depart(self) -> None:
         if self.cloud:
             self._to_edge([self.cloud.going_away(grace_s=1.0)])
 
     def _connect(self) -> None:
-        self._apply(self.edge.connect(self.now))
+        self._apply(self.edge.connect(self.time.now))
 
     def _apply(self, outputs: Sequence[EdgeOutput]) -> None:
         for output in outputs:
@@ -178,7 +177,7 @@ class _Run:
                 case Send(message):
                     self._carry(self.link.up, message, self._at_cloud)
                 case Commit():
-                    self.commits.append((self.now, output))
+                    self.commits.append((self.time.now, output))
                 case Finish():
                     self.finish = output
                 case Reconnect():
@@ -191,7 +190,7 @@ class _Run:
         self.cloud = None
         self.link.up.empty()
         self.link.down.empty()
-        self._at(self.now + 0.001, self._connect_if_waiting)
+        self.time.at(self.time.now + 0.001, self._connect_if_waiting)
 
     def _connect_if_waiting(self) -> None:
         if self.edge.phase == "connecting":
@@ -204,7 +203,7 @@ class _Run:
             if stream == self.stream:
                 deliver(message)
 
-        self._at(link.send(self.size_of(message), self.now), arrive)
+        self.time.at(link.send(self.size_of(message), self.time.now), arrive)
 
     def _at_cloud(self, message: EdgeMessage) -> None:
         if isinstance(message, Open):
@@ -227,20 +226,20 @@ class _Run:
             self._carry(self.link.down, message, self._at_edge)
 
     def _at_edge(self, message: CloudMessage) -> None:
-        self._apply(self.edge.receive(message, self.now))
+        self._apply(self.edge.receive(message, self.time.now))
 
     def _draft(self) -> None:
-        while (work := self.edge.work(self.now)) is not None:
+        while (work := self.edge.work(self.time.now)) is not None:
             self.drafts.start(work)
         number = self.drafts.begin_pass()
         if number is not None:
-            self._at(self.now + self.times.draft_s, lambda: self._drafted(number))
+            self.time.at(self.time.now + self.times.draft_s, lambda: self._drafted(number))
 
     def _drafted(self, number: int) -> None:
         for report in self.drafts.end_pass(number):
             self._apply(
                 self.edge.drafted(
-                    report.work, report.drafts, report.kv_length, report.draft_s, self.now
+                    report.work, report.drafts, report.kv_length, report.draft_s, self.time.now
                 )
             )
 
@@ -260,11 +259,11 @@ class _Run:
 
         if work.early is not None:
             for index in work.early.exits:
-                self._at(
-                    self.now + self.exit_depths[index] * took_s,
+                self.time.at(
+                    self.time.now + self.exit_depths[index] * took_s,
                     partial(self._exit_speaks, cloud, work, index, contexts),
                 )
-        self._at(self.now + took_s, done)
+        self.time.at(self.time.now + took_s, done)
 
     def _exit_speaks(
         self,
@@ -289,8 +288,8 @@ class _Run:
         or void."""
         if cloud is not self.cloud or not cloud.early_verdicts:
             return
-        if self.link.down.free_at > self.now:
-            self._at(self.link.down.free_at, partial(self._send_early, cloud))
+        if self.link.down.free_at > self.time.now:
+            self.time.at(self.link.down.free_at, partial(self._send_early, cloud))
             return
         self._to_edge([cloud.early_verdicts.pop()])
         self._send_early(cloud)

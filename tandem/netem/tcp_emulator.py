@@ -8,7 +8,7 @@ went in, none twice, none missing, unless the connection is reset.
 
 Limits: connecting takes no emulated round trip; the kernel's socket buffers lie in front of the
 emulated sender; and since at most `MAX_IN_FLIGHT_BYTES` are under way in a direction, its
-throughput is at most that many bytes per propagation delay.
+throughput is at most that many bytes per propagation delay. Must not import grpc or torch.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ torch or time.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,10 +13,10 @@ from typing import Protocol
 
 from tandem.core.aggregation import Side
 from tandem.core.chance import Chance, SeededChance
-from tandem.core.errors import ProtocolError
 from tandem.netem.link_model import Link, LinkPair
 from tandem.netem.simulated_decoder import LocalLawOf, SimulatedDecoder, SimulatedStep
 from tandem.netem.simulator import Faults
+from tandem.netem.virtual_time import VirtualTime
 from tandem.policy.local_choices import local_choices
 from tandem.policy.placement import Placing
 from tandem.protocol.aggregating import SideMachine
@@ -35,7 +34,6 @@ from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.protocol.outputs import Commit, Finish, Reconnect
 from tandem.protocol.phase import Phase
 
-MAX_EVENTS = 1_000_000
 TICK_S = 0.2
 
 
@@ -142,7 +140,7 @@ class _Run:
     placing_for: PlacingFor
     chance: Chance
     traced: bool
-    now: float = 0.0
+    time: VirtualTime = field(default_factory=VirtualTime)
     stream: int = 0
     machines: dict[Side, SideMachine] = field(default_factory=dict)
     decoders: dict[Side, SimulatedDecoder] = field(default_factory=dict)
@@ -153,30 +151,19 @@ class _Run:
     commits: list[tuple[float, Commit]] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     cloud_stats: AggregationStats = field(default_factory=AggregationStats)
-    _events: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
-    _count: int = 0
 
     @property
     def device(self) -> SideMachine:
         return self.machines[Side.DEVICE]
 
     def schedule(self, faults: Faults) -> None:
-        for start, end in faults.cuts:
-            self.link.cut(start)
-            self.link.restore(end)
-        for moment in faults.resets:
-            self._at(moment, self._reset)
-        for moment in faults.departures:
-            self._at(moment, self._depart)
-        self._at(0.0, self._begin)
-        self._at(TICK_S, self._tick)
+        faults.plan(self.time, self.link, self._reset, self._depart)
+        self.time.at(0.0, self._begin)
+        self.time.at(TICK_S, self._tick)
 
     def to_the_end(self) -> TwoSided:
         while self.finish is None:
-            if not self._events or self._count > MAX_EVENTS:
-                raise ProtocolError(f"{self.device.phase} at {self.now:.3f} s", "no further event")
-            self.now, _, happen = heapq.heappop(self._events)
-            happen()
+            self.time.go_on(self.device.phase)
             self._decode()
         for side, decoder in self.decoders.items():
             self.rollbacks[side] += decoder.rollbacks
@@ -184,7 +171,7 @@ class _Run:
         return TwoSided(
             self.device.committed.since(len(self.request.prompt_ids)),
             self.finish,
-            self.now,
+            self.time.now,
             tuple(self.commits),
             {
                 Side.DEVICE: self.device.stats,
@@ -195,31 +182,27 @@ class _Run:
             tuple(self.spans),
         )
 
-    def _at(self, moment: float, happen: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (moment, self._count, happen))
-
     def _tick(self) -> None:
-        self._apply(Side.DEVICE, self.device.tick(self.now))
-        self._at(self.now + TICK_S, self._tick)
+        self._apply(Side.DEVICE, self.device.tick(self.time.now))
+        self.time.at(self.time.now + TICK_S, self._tick)
 
     def _reset(self) -> None:
-        self._apply(Side.DEVICE, self.device.lost(self.now))
+        self._apply(Side.DEVICE, self.device.lost(self.time.now))
 
     def _depart(self) -> None:
         cloud = self.machines.get(Side.CLOUD)
         if cloud:
-            self._apply(Side.CLOUD, cloud.going_away(1.0, self.now))
+            self._apply(Side.CLOUD, cloud.going_away(1.0, self.time.now))
 
     def _begin(self) -> None:
         self._open_decoder(Side.DEVICE, self.request.prompt_ids)
         mass = self.sides[Side.DEVICE].mass_at(len(self.request.prompt_ids))
-        self._apply(Side.DEVICE, self.device.opened(mass, self.now))
+        self._apply(Side.DEVICE, self.device.opened(mass, self.time.now))
         self._connect()
 
     def _connect(self) -> None:
         if self.device.phase is Phase.CONNECTING:
-            self._apply(Side.DEVICE, self.device.connect(self.now))
+            self._apply(Side.DEVICE, self.device.connect(self.time.now))
 
     def _open_decoder(self, side: Side, token_ids: tuple[int, ...]) -> None:
         request = self.request
@@ -242,10 +225,10 @@ class _Run:
                 case ToPeer(message):
                     self._carry(side, message)
                 case ToDecoder(message):
-                    self._trace(side, "settle", self.now, self.now, message.base)
+                    self._trace(side, "settle", self.time.now, self.time.now, message.base)
                     self.decoders[side].receive(message)
                 case Commit() if side is Side.DEVICE:
-                    self.commits.append((self.now, output))
+                    self.commits.append((self.time.now, output))
                 case Finish() if side is Side.DEVICE:
                     self.finish = output
                 case Reconnect():
@@ -256,7 +239,7 @@ class _Run:
         self._drop_cloud()
         self.link.up.empty()
         self.link.down.empty()
-        self._at(self.now + 0.001, self._connect)
+        self.time.at(self.time.now + 0.001, self._connect)
 
     def _drop_cloud(self) -> None:
         self.machines.pop(Side.CLOUD, None)
@@ -268,20 +251,20 @@ class _Run:
         link: Link = self.link.up if sender is Side.DEVICE else self.link.down
         size = self.size_of(message)
         self.sent[sender] += size
-        arrival = link.send(size, self.now)
-        self._trace(sender, type(message).__name__, self.now, arrival, message.base)
+        arrival = link.send(size, self.time.now)
+        self._trace(sender, type(message).__name__, self.time.now, arrival, message.base)
 
         def arrive() -> None:
             if stream == self.stream:
                 self._deliver(sender.other, message)
 
-        self._at(arrival, arrive)
+        self.time.at(arrival, arrive)
 
     def _deliver(self, side: Side, message: PeerMessage) -> None:
         if isinstance(message, CollaborationOpen):
             self._open_cloud(message)
         elif (machine := self.machines.get(side)) is not None:
-            self._apply(side, machine.receive(message, self.now))
+            self._apply(side, machine.receive(message, self.time.now))
 
     def _trace(self, side: Side, what: str, start_s: float, end_s: float, position: int) -> None:
         if self.traced:
@@ -299,7 +282,7 @@ class _Run:
         )
         self._open_decoder(Side.CLOUD, (*opening.prompt_ids, *opening.committed_ids))
         mass = self.sides[Side.CLOUD].mass_at(opening.base)
-        self._apply(Side.CLOUD, machine.opened(mass, self.now))
+        self._apply(Side.CLOUD, machine.opened(mass, self.time.now))
 
     def _decode(self) -> None:
         for side, decoder in list(self.decoders.items()):
@@ -308,8 +291,8 @@ class _Run:
                 continue
             decoder.decode_s = self.sides[side].step_s(self.steps[side])
             self.steps[side] += 1
-            end = self.now + decoder.decode_s
-            self._at(end, partial(self._decoded, side, decoder, step, self.now))
+            end = self.time.now + decoder.decode_s
+            self.time.at(end, partial(self._decoded, side, decoder, step, self.time.now))
 
     def _decoded(
         self, side: Side, decoder: SimulatedDecoder, step: SimulatedStep, start_s: float
@@ -319,7 +302,7 @@ class _Run:
         draft = decoder.end(step)
         if draft is None:
             return
-        self._trace(side, "decode", start_s, self.now, draft.base)
+        self._trace(side, "decode", start_s, self.time.now, draft.base)
         machine = self.machines.get(side)
         if machine is not None:
-            self._apply(side, machine.drafted(draft, self.now))
+            self._apply(side, machine.drafted(draft, self.time.now))

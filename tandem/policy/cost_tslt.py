@@ -21,6 +21,7 @@ from tandem.policy.cost_models import (
     Prediction,
     expected_tokens_per_round,
     prediction_of_rounds,
+    stop_and_wait,
 )
 
 
@@ -44,14 +45,12 @@ def tslt(
     downlink_bytes: float = 0.0,
 ) -> Prediction:
     """A chain with one law of `law_bytes` per draft: N_oracle/T_oracle (eqs. 5, 8, 9 corrected)."""
-    uplink_bytes = draft_length * law_bytes
-    communication_s = link.communication_s(uplink_bytes, downlink_bytes)
-    return prediction_of_rounds(
+    return stop_and_wait(
         pair,
-        tokens_per_round=expected_tokens_per_round(acceptance_rate, draft_length),
-        round_s=draft_length * pair.draft_s + communication_s + pair.verify_s(draft_length),
-        communication_s=communication_s,
-        uplink_bytes=uplink_bytes,
+        link,
+        acceptance_rate=acceptance_rate,
+        draft_length=draft_length,
+        uplink_bytes=draft_length * law_bytes,
         downlink_bytes=downlink_bytes,
     )
 

@@ -2,7 +2,7 @@
 
 A device's documents are answered to its own side only. What this guarantees is about addresses: a
 caller elsewhere is refused, whatever the service listens on. It cannot see through a proxy or a
-tunnel that runs on this machine.
+tunnel that runs on this machine. Must not import torch.
 """
 
 from __future__ import annotations

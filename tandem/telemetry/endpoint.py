@@ -1,6 +1,7 @@
 """`/metrics` over HTTP, on a thread of its own with an end.
 
-Invariant: nothing is served after `close`, and the port is free again when it returns.
+Invariant: nothing is served after `close`, and the port is free again when it returns. Must not
+import grpc or torch.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 JSON lines for machines, `key=value` on a terminal. Invariant: at INFO and above no prompt, text or
 token is written: a field whose name says it holds one is replaced by its size, whoever logs it.
-Text and tokens belong in fields, never in the event's name. Standard library only.
+Text and tokens belong in fields, never in the event's name. Standard library only. Must not import
+grpc or torch.
 
     log = get_logger(__name__)
     with log_context(session="7f3a", preset="dsd"):

@@ -1,7 +1,8 @@
 """What a metric is: declared once as an attribute of a series, exported under its labels.
 
 Invariant: label values are bounded; beyond the limit a name is counted as "other", so no caller can
-make the number of series grow without end. Names of metrics are `metrics`'.
+make the number of series grow without end. Names of metrics are `metrics`'. Must not import grpc or
+torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every metric name of the suite, on an explicit registry.
 
 Invariants: a metric is declared here or not at all; every duration was measured on one machine's
-monotonic clock, never as a difference of two machines'.
+monotonic clock, never as a difference of two machines'. Must not import grpc or torch.
 
     metrics = Metrics(new_registry(), side="device")
     series = metrics.method(preset="dsd", model_name="demo-target")

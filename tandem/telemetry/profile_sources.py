@@ -3,7 +3,7 @@ Prometheus server, which remembers longer and knows other replicas.
 
 Invariants: reading never waits and never fails; a server that is gone, slow or talks nonsense knows
 nothing until it answers again, and the other sources go on. Standard library HTTP: three small
-questions every few seconds need no client library.
+questions every few seconds need no client library. Must not import grpc or torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The choice of the aggregating side, as metrics and as a log line with its ΔZ.
 
 Invariant: what is exported is what the choice was made from; a choice that was not made for want of
-measurements counts too, by its own reason.
+measurements counts too, by its own reason. Must not import grpc or torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The decode lines measured at rest, kept in a JSON file from one start to the next.
 
 Invariants: a file is complete or as it was before; a file that cannot be used is refused with its
-name, never half used; a line of another model is no line of this one.
+name, never half used; a line of another model is no line of this one. Must not import grpc or
+torch.
 """
 
 from __future__ import annotations

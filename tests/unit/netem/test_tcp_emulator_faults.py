@@ -41,6 +41,17 @@ def reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
+class Greeter:
+    """Says hello, and notes of each connection whether it ended in a reset."""
+
+    def __init__(self) -> None:
+        self.resets: asyncio.Queue[bool] = asyncio.Queue()
+
+    async def greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        self.resets.put_nowait(await was_reset(reader.read(-1)))
+
+
 @pytest.mark.parametrize(
     "settings",
     [INSTANT, LinkSettings(delay_s=0.01, jitter_s=0.01), LinkSettings(bytes_per_s=10e6)],
@@ -121,20 +132,15 @@ def test_connections_made_during_a_cut_carry_nothing_until_restored(run: Run) ->
 @pytest.mark.parametrize("cut", [False, True])
 def test_drop_resets_both_ends(run: Run, cut: bool) -> None:
     async def test() -> None:
-        server_reset: asyncio.Queue[bool] = asyncio.Queue()
-
-        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"hello")
-            server_reset.put_nowait(await was_reset(reader.read(-1)))
-
-        async with serving(greet) as target, emulated(target) as emulator:
+        server = Greeter()
+        async with serving(server.greet) as target, emulated(target) as emulator:
             reader, writer = await asyncio.open_connection(*emulator.address)
             assert await reader.readexactly(5) == b"hello"
             if cut:
                 emulator.cut()
             emulator.drop()
             assert await was_reset(reader.read(-1))
-            assert await server_reset.get()
+            assert await server.resets.get()
             writer.close()
             emulator.restore()
             reader, writer = await asyncio.open_connection(*emulator.address)
@@ -216,17 +222,12 @@ def test_a_reset_by_the_server_reaches_the_client(run: Run, settings: LinkSettin
 
 def test_a_reset_by_the_client_reaches_the_server(run: Run) -> None:
     async def test() -> None:
-        server_reset: asyncio.Queue[bool] = asyncio.Queue()
-
-        async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"hello")
-            server_reset.put_nowait(await was_reset(reader.read(-1)))
-
-        async with serving(greet) as target, emulated(target) as emulator:
+        server = Greeter()
+        async with serving(server.greet) as target, emulated(target) as emulator:
             reader, writer = await asyncio.open_connection(*emulator.address)
             assert await reader.readexactly(5) == b"hello"
             reset(writer)
-            assert await server_reset.get()
+            assert await server.resets.get()
 
     run(test())
 
