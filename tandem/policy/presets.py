@@ -255,80 +255,78 @@ _STREAM = Preset(
 )
 
 
-def _presets() -> Mapping[str, Preset]:
-    cloud_alone = Schedule(window=0, chunk=0, decode_when_idle=True)
-    listed = (
-        Preset("ar", cloud_alone, Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
-        Preset("dsd", _stop_and_wait(4), Acceptance.REJECTION, Uplink.FULL_LAWS, Answer.TOKEN),
-        Preset(
-            "dssd",
-            _stop_and_wait(4),
-            Acceptance.REJECTION,
-            Uplink.PROBABILITIES,
-            Answer.LOSSLESS_SPARSE,
-        ),
-        Preset(
-            "dssd-full",
-            _stop_and_wait(4),
-            Acceptance.REJECTION,
-            Uplink.PROBABILITIES,
-            Answer.FULL_LAW,
-        ),
-        Preset(
-            "tslt",
-            _stop_and_wait(4),
-            Acceptance.REJECTION,
-            Uplink.SPARSE_LAWS,
-            Answer.TOKEN,
-            uplink_precision="float16",
-            truncation=Truncation(top_k=320),
-        ),
-        _PICOSPEC,
-        replace(_PICOSPEC, name="picospec-top-k", answer=Answer.TOP_K),
-        Preset(
-            "mc-dsd",
-            _stop_and_wait(3),
-            Acceptance.REJECTION,
-            Uplink.SPARSE_LAWS,
-            Answer.TOKEN,
-            uplink_precision="float16",
-            truncation=Truncation(top_k=320),
-            expansion=(2, 2, 2),
-        ),
+_CLOUD_ALONE = Schedule(window=0, chunk=0, decode_when_idle=True)
+
+_LISTED = (
+    Preset("ar", _CLOUD_ALONE, Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
+    Preset("dsd", _stop_and_wait(4), Acceptance.REJECTION, Uplink.FULL_LAWS, Answer.TOKEN),
+    Preset(
+        "dssd",
+        _stop_and_wait(4),
+        Acceptance.REJECTION,
+        Uplink.PROBABILITIES,
+        Answer.LOSSLESS_SPARSE,
+    ),
+    Preset(
+        "dssd-full",
+        _stop_and_wait(4),
+        Acceptance.REJECTION,
+        Uplink.PROBABILITIES,
+        Answer.FULL_LAW,
+    ),
+    Preset(
+        "tslt",
+        _stop_and_wait(4),
+        Acceptance.REJECTION,
+        Uplink.SPARSE_LAWS,
+        Answer.TOKEN,
+        uplink_precision="float16",
+        truncation=Truncation(top_k=320),
+    ),
+    _PICOSPEC,
+    replace(_PICOSPEC, name="picospec-top-k", answer=Answer.TOP_K),
+    Preset(
+        "mc-dsd",
+        _stop_and_wait(3),
+        Acceptance.REJECTION,
+        Uplink.SPARSE_LAWS,
+        Answer.TOKEN,
+        uplink_precision="float16",
+        truncation=Truncation(top_k=320),
+        expansion=(2, 2, 2),
+    ),
+    _STREAM,
+    replace(
         _STREAM,
-        replace(
-            _STREAM,
-            name="stream-rejection",
-            acceptance=Acceptance.REJECTION,
-            uplink=Uplink.SPARSE_LAWS,
-            uplink_precision="float16",
-            truncation=Truncation(top_k=320),
-        ),
-        Preset("coupled", _stop_and_wait(4), Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
-        Preset(
-            "predraft",
-            _stop_and_wait(4),
-            Acceptance.SHARED_NOISE,
-            Uplink.IDS,
-            Answer.TOKEN,
-            predraft=Predraft.LIKELY_OUTCOMES,
-        ),
-        Preset(
-            "fsd",
-            _stop_and_wait(4),
-            Acceptance.REJECTION,
-            Uplink.PROBABILITIES,
-            Answer.LOSSLESS_SPARSE,
-            predraft=Predraft.EARLY_EXITS,
-            # The two deepest: wrong guesses of shallower ones keep the draft model busy. Demo pair,
-            # simulated at 30 ms and draft length 4: 1.07 times dssd with 2 exits, 1.04 with 4.
-            exits=2,
-        ),
-    )
-    return MappingProxyType({preset.name: preset for preset in listed})
+        name="stream-rejection",
+        acceptance=Acceptance.REJECTION,
+        uplink=Uplink.SPARSE_LAWS,
+        uplink_precision="float16",
+        truncation=Truncation(top_k=320),
+    ),
+    Preset("coupled", _stop_and_wait(4), Acceptance.SHARED_NOISE, Uplink.IDS, Answer.TOKEN),
+    Preset(
+        "predraft",
+        _stop_and_wait(4),
+        Acceptance.SHARED_NOISE,
+        Uplink.IDS,
+        Answer.TOKEN,
+        predraft=Predraft.LIKELY_OUTCOMES,
+    ),
+    Preset(
+        "fsd",
+        _stop_and_wait(4),
+        Acceptance.REJECTION,
+        Uplink.PROBABILITIES,
+        Answer.LOSSLESS_SPARSE,
+        predraft=Predraft.EARLY_EXITS,
+        # The two deepest: wrong guesses of shallower ones keep the draft model busy. Demo pair,
+        # simulated at 30 ms and draft length 4: 1.07 times dssd with 2 exits, 1.04 with 4.
+        exits=2,
+    ),
+)
 
-
-PRESETS: Mapping[str, Preset] = _presets()
+PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in _LISTED})
 
 
 def find_preset(name: str) -> Preset:
