@@ -25,6 +25,9 @@ CHART := deploy/k8s/tandem
 
 # One thread of BLAS/OpenMP per process: more are many times slower on a busy machine.
 export OMP_NUM_THREADS := 1
+# A suite is a handful of processes and its tests are dozens: what they import is compiled once, also
+# where the environment asks for no bytecode.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup proto deploy-tools dashboards lint format test test-deploy test-texts up down logs run bench certs demo-models clean distclean lock
 
@@ -42,7 +45,8 @@ dashboards: setup ## write deploy/dashboards/ from tools/observability/
 	$(BIN)/python -m tools.observability
 
 test: setup proto deploy-tools ## every test that needs no Docker
-	$(BIN)/python -m pytest --ignore=tests/deploy -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --ignore=tests/deploy -n 2 --dist loadfile \
+	  --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-deploy: setup proto ## images, compose and chaos on a Docker engine, which is started if need be
 	.ci/docker/engine.sh

@@ -2,7 +2,8 @@
 
 Each prompt × draft lengths 1…8 goes through the whole suite (gRPC, packed batches of many sessions)
 and is compared with the cloud decoding alone. `make test-texts` takes 125 prompts: 1,000 cases per
-preset and temperature.
+preset and temperature. `make test` takes 8: a fault that changes one text in 14 is then missed by a
+preset once in a hundred times, and smaller ones that presets share are seen by the 900 of all.
 """
 
 from __future__ import annotations
@@ -32,6 +33,12 @@ HELD_OUT = Path(__file__).parents[2] / "models" / "heldout.jsonl"
 @pytest.fixture(scope="module")
 def pair() -> ModelPair:
     return load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
+
+
+@pytest.fixture(scope="module")
+def cloud_alone() -> dict[float, list[tuple[int, ...]]]:
+    """The cloud's own answers to all prompts, by temperature, once somebody asked for them."""
+    return {}
 
 
 def prompts(count: int) -> Iterator[str]:
@@ -75,17 +82,24 @@ def request(prompt: str, preset: str, length: int | None, sampling: Sampling) ->
     ],
 )
 async def test_texts_equal_the_cloud_s_own(
-    pair: ModelPair, preset: str, temperature: float, pytestconfig: pytest.Config
+    pair: ModelPair,
+    cloud_alone: dict[float, list[tuple[int, ...]]],
+    preset: str,
+    temperature: float,
+    pytestconfig: pytest.Config,
 ) -> None:
     sampling = Sampling(temperature=temperature)
     texts = list(prompts(pytestconfig.getoption("--prompts")))
     async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
-        alone = await token_ids(client, [request(text, "ar", None, sampling) for text in texts])
+        if temperature not in cloud_alone:
+            asked = [request(text, "ar", None, sampling) for text in texts]
+            cloud_alone[temperature] = await token_ids(client, asked)
+        alone = cloud_alone[temperature]
         cases = [(text, length) for text in texts for length in DRAFT_LENGTHS]
         drafted = await token_ids(
             client, [request(text, preset, length, sampling) for text, length in cases]
         )
-    assert len(cases) == 8 * len(texts) >= 100
+    assert len(cases) == 8 * len(texts) >= 64
     expected = [alone[number // len(DRAFT_LENGTHS)] for number in range(len(cases))]
     assert sum(len(tokens) for tokens in expected) > 8 * len(cases)
     different = [

@@ -13,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,14 @@ def tandem(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProc
 
 @contextmanager
 def started(*arguments: str) -> Iterator[Process]:
-    """A process that is killed at the end, should it still run."""
+    """A process that is killed at the end, should it still run. It heeds Ctrl-C, which what a shell
+    runs in the background ignores, tests and their children included."""
     with subprocess.Popen(
-        [TANDEM, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [TANDEM, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as process:
         try:
             yield process

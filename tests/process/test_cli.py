@@ -14,7 +14,10 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tandem.core.laws import Sampling
 from tandem.policy.presets import PRESETS
+from tandem.rpc.aggregator_client import AggregatorClient
+from tandem.rpc.generation import GenerationRequest
 from tests.process.running_suite import (
     TANDEM,
     TIMEOUT_S,
@@ -27,7 +30,7 @@ from tests.process.running_suite import (
     tandem,
     wait_for_end,
 )
-from tests.unit.cli.screen import Screen
+from tests.unit.cli.screen import Screen, obey_terminal
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
@@ -67,12 +70,18 @@ def one_line(words: str) -> str:
     return words
 
 
-def test_greedy_text_of_every_preset_is_the_targets_own(suite: Up) -> None:
+async def test_greedy_text_of_every_preset_is_the_targets_own(suite: Up) -> None:
+    """By the command line for two of them; a process each for all would show nothing more."""
     alone = suite.generate("--preset", "ar", *GREEDY)
     assert alone["tokens"] == len(alone["token_ids"]) > 0
-    for preset in PRESETS:
-        answer = suite.generate("--preset", preset, *GREEDY)
-        assert (answer["preset"], answer["text"]) == (preset, alone["text"])
+    answer = suite.generate("--preset", "dssd", *GREEDY)
+    assert (answer["preset"], answer["text"]) == ("dssd", alone["text"])
+    async with AggregatorClient(suite.endpoint) as client:
+        for preset in PRESETS:
+            generated = await client.generate(
+                GenerationRequest(PROMPT[1], preset, Sampling(temperature=0.0), max_tokens=48)
+            )
+            assert generated.text == alone["text"], preset
 
 
 def test_an_embedded_suite_needs_no_service_and_no_particular_folder(
@@ -161,7 +170,7 @@ def on_terminal(*arguments: str) -> tuple[subprocess.Popen[bytes], int]:
         stderr=theirs,
         env=os.environ | {"TERM": "xterm", "COLUMNS": "60"},
         start_new_session=True,
-        preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),  # makes it controlling
+        preexec_fn=obey_terminal,
     )
     os.close(theirs)
     return process, ours
@@ -223,6 +232,13 @@ def test_the_link_of_a_suite_can_be_steered(suite: Up) -> None:
         assert json.loads(control.makefile().readline())["up"]["delay_s"] == 0.01
 
 
+def test_a_suite_that_is_killed_leaves_no_service_behind(suite: Up) -> None:
+    """The last test that has the shared suite."""
+    suite.process.kill()
+    for pid in suite.pids.values():
+        wait_for_end(pid)
+
+
 def test_the_demo_streams_two_answers_with_their_figures_and_stops() -> None:
     ended = tandem("up", "--demo")
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -255,13 +271,6 @@ def test_a_service_that_dies_stops_the_others() -> None:
         assert "error: the verifier ended (killed by SIGKILL); last log line: " in one_line(words)
         assert str(up.logs / "verifier.log") in words
         assert (up.logs / "verifier.log").read_text()
-        for pid in up.pids.values():
-            wait_for_end(pid)
-
-
-def test_a_suite_that_is_killed_leaves_no_service_behind() -> None:
-    with running_up() as up:
-        up.process.kill()
         for pid in up.pids.values():
             wait_for_end(pid)
 

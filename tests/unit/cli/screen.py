@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import os
 import re
+import signal
 
 _STEP = re.compile(r"\x1b\[(\d*)([A-Za-z])|\x1b([78D])|([\r\n])|([^\x1b\r\n])")
 
@@ -101,3 +103,10 @@ class Terminal(io.StringIO):
     def write(self, written: str) -> int:
         self._screen.write(written)
         return super().write(written)
+
+
+def obey_terminal() -> None:
+    """In a new process: the terminal that is its first stream controls it, and it heeds Ctrl-C,
+    which what a shell runs in the background ignores."""
+    os.close(os.open(os.ttyname(0), os.O_RDWR))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -21,6 +21,7 @@ from tandem.commands.background_suite import BackgroundSuite
 from tandem.commands.chat_client import ChatClient, base_url
 from tandem.commands.models import ModelPair
 from tandem.core.errors import InvalidArgument, TandemError
+from tests.unit.cli.screen import obey_terminal
 from tests.unit.cli.scripted_pair import scripted_pair
 
 TIMEOUT_S = 60.0
@@ -106,7 +107,7 @@ class Terminal:
             stderr=slave,
             env=environment,
             start_new_session=True,
-            preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)),
+            preexec_fn=obey_terminal,
         )
         os.close(slave)
         self.seen = self._unread = ""
