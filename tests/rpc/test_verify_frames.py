@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
-from functools import cache
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
-from google.protobuf.message import DecodeError
 
 from services.verifier.servicer import VerifierLimits
 from tandem.core.codecs import Precision
-from tandem.core.laws import Sampling, law_from_logits
-from tandem.core.noise import coupled_token
 from tandem.core.sparse_laws import sparse_law_to_bytes
 from tandem.engine.base import Segment
-from tandem.rpc.aggregator_client import Generated
-from tandem.rpc.generation import GenerationRequest
-from tandem_api.common.v1 import sampling_pb2
 from tandem_api.verifier.v1 import verifier_pb2 as pb
-from tests.rpc.scripted_suite import CONTEXT, VOCABULARY, Suite, scripted_suite, target_engine
+from tests.rpc.scripted_suite import VOCABULARY, scripted_suite, target_engine
 from tests.rpc.verifier_peer import (
     PROMPT,
     Ending,
@@ -35,136 +26,9 @@ from tests.rpc.verifier_peer import (
     opening,
     raw_ending,
 )
+from tests.rpc.verify_endings import ending_of, own_text, unharmed
 
 HUGE = 2**32 - 1
-BYSTANDER_PROMPT = tuple(range(1, 10))
-BYSTANDER = GenerationRequest(BYSTANDER_PROMPT, "coupled", max_tokens=80, seed=9, ignore_eos=True)
-
-
-@cache
-def own_text(prompt_ids: tuple[int, ...], seed: int, count: int) -> list[int]:
-    """The target's own text under shared noise, without any service."""
-    engine = target_engine()
-    session = engine.open(len(prompt_ids) + count)
-    token_ids, fed = list(prompt_ids), 0
-    while len(token_ids) < len(prompt_ids) + count:
-        (logits,) = engine.forward([Segment(session, tuple(token_ids[fed:]), 1)])
-        law = law_from_logits(logits[0], Sampling())
-        fed = len(token_ids)
-        token_ids.append(coupled_token(law, seed, fed))
-    return token_ids[len(prompt_ids) :]
-
-
-@asynccontextmanager
-async def unharmed(suite: Suite) -> AsyncIterator[None]:
-    """Another session generates meanwhile: its text is its own, and nothing is left behind."""
-    stream = suite.client.stream(BYSTANDER)
-    result = Generated()
-    async for result in stream:
-        if result.token_ids:
-            break
-    yield
-    # The result grows in place.
-    assert [_ async for _ in stream][-1] is result
-    assert result.token_ids == own_text(BYSTANDER_PROMPT, BYSTANDER.seed, BYSTANDER.max_tokens)
-    await suite.idle()
-
-
-async def ending_of(*frames: Any, limits: VerifierLimits | None = None) -> Ending:
-    """How a verifier ends a stream with these frames, checked to have harmed nobody."""
-    async with (
-        scripted_suite(verifier_limits=limits) as suite,
-        unharmed(suite),
-        edge_peer(suite.verifier.target) as peer,
-    ):
-        await peer.send(*frames)
-        ending = await peer.ending()
-    return ending
-
-
-def sampling(**changes: float) -> sampling_pb2.Sampling:
-    return sampling_pb2.Sampling(**{"temperature": 1.0, "top_p": 1.0, **changes})  # type: ignore[arg-type]
-
-
-def opening_with(*images: bytes) -> pb.VerifyRequest:
-    """For a model that reads text only."""
-    frame = opening()
-    frame.open.images.extend(images)
-    return frame
-
-
-LONG = tuple([1] * CONTEXT)
-
-BAD_OPENS = [
-    (opening(prompt_ids=()), "prompt_ids"),
-    (opening(prompt_ids=(1, VOCABULARY)), "prompt_ids"),
-    (opening(prompt_ids=(1, HUGE)), "prompt_ids"),
-    (opening(prompt_ids=LONG), "prompt_ids"),
-    (opening(committed_ids=(VOCABULARY,)), "committed_ids"),
-    (opening(committed_ids=(HUGE,)), "committed_ids"),
-    (opening(committed_ids=(1, 2), max_tokens=2), "committed_ids"),
-    (opening(max_tokens=0), "max_tokens"),
-    (opening(max_tokens=CONTEXT), "max_tokens"),
-    (opening(max_tokens=HUGE), "max_tokens"),
-    (opening(acceptance=0), "acceptance"),
-    (opening(acceptance=99), "acceptance"),
-    (opening(uplink=99), "uplink"),
-    (opening(uplink_precision=99), "uplink_precision"),
-    (opening(answer=99), "answer"),
-    (opening(answer_top=4097), "answer_top"),
-    (opening(answer_tail_draws=257), "answer_tail_draws"),
-    (opening(window=257), "window"),
-    (opening(window=0), "decode_when_idle"),
-    (opening(uplink=pb.UPLINK_PAYLOAD_IDS), "uplink"),
-    (opening("coupled", answer=pb.REJECTION_ANSWER_FULL_LAW), "answer"),
-    (opening(sampling=sampling(temperature=math.nan)), "temperature"),
-    (opening(sampling=sampling(temperature=-1.0)), "temperature"),
-    (opening(sampling=sampling(temperature=math.inf)), "temperature"),
-    (opening(sampling=sampling(top_k=VOCABULARY + 1)), "top_k"),
-    (opening(sampling=sampling(top_p=0.0)), "top_p"),
-    (opening(sampling=sampling(top_p=math.nan)), "top_p"),
-    (opening("tslt", draft_top_k=VOCABULARY + 1), "draft_top_k"),
-    (opening("tslt", draft_top_p=0.0), "draft_top_p"),
-    (opening("tslt", draft_top_p=1.5), "draft_top_p"),
-    (opening("tslt", draft_top_p=math.nan), "draft_top_p"),
-    (opening_with(b"GIF89a"), "images"),
-    (opening_with(b""), "images"),
-    (opening_with(*[b"x"] * 100), "images"),
-    (opening("mc-dsd", expansion=(2, 0, 2)), "expansion"),
-    (opening("mc-dsd", expansion=(5, 5, 5)), "expansion"),
-    (opening("mc-dsd", expansion=(2, 2)), "expansion"),
-    (opening("mc-dsd", bonus=False), "expansion"),
-    (opening("mc-dsd", uplink=pb.UPLINK_PAYLOAD_IDS), "uplink"),
-    (opening("coupled", expansion=(1,) * 4, with_replacement=True), "with_replacement"),
-    (opening(base=2), "base"),
-    (opening(base=HUGE), "base"),
-    (dssd_draft(1, 2), "open"),
-    (control("ping"), "open"),
-    (control("cancel"), "open"),
-    (pb.VerifyRequest(), "message"),
-]
-
-
-@pytest.mark.parametrize(("frame", "field"), BAD_OPENS, ids=[f for _, f in BAD_OPENS])
-async def test_bad_opening_is_refused_by_name(frame: pb.VerifyRequest, field: str) -> None:
-    ending = await ending_of(frame)
-    assert ending.code == "INVALID_ARGUMENT"
-    assert ending.details.startswith(f"{field}: ")
-    assert not ending.answers
-
-
-@pytest.mark.parametrize("change", [{"vocabulary_hash": "other"}, {"vocabulary_size": 65}])
-async def test_another_vocabulary_is_a_failed_precondition(change: dict[str, Any]) -> None:
-    ending = await ending_of(opening(**change))
-    assert ending.code == "FAILED_PRECONDITION"
-    assert ending.details.startswith("vocabulary_hash: ")
-
-
-async def test_another_text_at_the_opening_is_data_loss() -> None:
-    ending = await ending_of(opening(prefix=5))
-    assert ending.code == "DATA_LOSS"
-    assert ending.details.startswith("prefix: ")
-
 
 LAW = np.full(VOCABULARY, 1 / VOCABULARY, dtype=np.float32)
 WITHOUT_5 = np.where(np.arange(VOCABULARY) == 5, 0, 1 / (VOCABULARY - 1))
@@ -416,71 +280,3 @@ def _named(preset: str) -> pb.VerifyRequest:
     frame = opening()
     frame.open.preset = preset
     return frame
-
-
-async def test_mutated_frames_never_make_an_internal_error() -> None:
-    """Conversations with a few bytes or a field changed. They may end well or be refused, nothing
-    else; and the server serves on."""
-    source = random.Random(20)
-    allowed = {
-        "OK",
-        "INVALID_ARGUMENT",
-        "FAILED_PRECONDITION",
-        "DATA_LOSS",
-        "RESOURCE_EXHAUSTED",
-    }
-    seen = set()
-    async with scripted_suite() as suite:
-        for block in range(4):
-            async with unharmed(suite):
-                for _ in range(100):
-                    frames = _mutated(source)
-                    ending = await raw_ending(suite.verifier.target, *frames)
-                    assert ending.code in allowed, (block, ending, [raw.hex() for raw in frames])
-                    seen.add(ending.code)
-    assert {"OK", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "DATA_LOSS"} <= seen
-
-
-def _mutated(source: random.Random) -> list[bytes]:
-    preset, first = source.choice(
-        [("dssd", dssd_draft(1, 2, 3)), ("dsd", dsd_draft(4, 5)), ("coupled", draft((6, 7)))]
-    )
-    frames = [opening(preset), first, control("ping", nonce=1), control("recovered", epoch=1)]
-    raw = [frame.SerializeToString() for frame in frames]
-    for _ in range(source.randint(0, 2)):
-        which = source.randrange(len(raw))
-        raw[which] = source.choice((_flip, _cut, _repeat, _set_field))(raw[which], source)
-    if source.random() < 0.1:
-        source.shuffle(raw)
-    return raw
-
-
-def _flip(raw: bytes, source: random.Random) -> bytes:
-    changed = bytearray(raw)
-    for _ in range(source.randint(1, 3) if raw else 0):
-        changed[source.randrange(len(raw))] ^= 1 << source.randrange(8)
-    return bytes(changed)
-
-
-def _cut(raw: bytes, source: random.Random) -> bytes:
-    return raw[: source.randrange(len(raw) + 1)]
-
-
-def _repeat(raw: bytes, source: random.Random) -> bytes:
-    """Protobuf merges a message that comes twice: lists grow."""
-    return raw * 2
-
-
-def _set_field(raw: bytes, source: random.Random) -> bytes:
-    try:
-        frame = pb.VerifyRequest.FromString(raw)
-    except DecodeError:  # mutated already
-        return raw
-    field = source.choice(("session", "epoch", "base", "prefix"))
-    setattr(frame, field, source.choice((0, 1, 2, 4, HUGE)))
-    if frame.HasField("open"):
-        name = source.choice(
-            ("window", "max_tokens", "answer_top", "acceptance", "uplink", "answer", "bonus")
-        )
-        setattr(frame.open, name, source.choice((0, 1, 2, 3)))
-    return frame.SerializeToString()

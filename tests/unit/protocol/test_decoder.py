@@ -1,123 +1,42 @@
-"""The decoder's machine: what it drafts, what targets and relevances make void, what it refuses.
-
-A stand-in for the engine keeps the fed tokens as its "KV" and drafts a function of all of them, so
-a wrong rollback shows as a wrong draft.
-"""
+"""The decoder's machine: what it drafts, and what targets and relevances make void."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from tandem.core.aggregation import Side, document_weights, log_mass
+from tandem.core.aggregation import document_weights, log_mass
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.laws import Sampling
-from tandem.core.prefix import EMPTY_PREFIX, extend_prefix
-from tandem.policy.aggregation_presets import LocalLaw
 from tandem.protocol.decoder import (
     DecoderMachine,
-    DecoderModel,
     DecoderPhase,
-    DecodeWork,
     LocalDraft,
     law_sampling,
 )
 from tandem.protocol.decoding_messages import (
     DecodingCost,
     DecodingDraft,
-    DecodingOpen,
-    DecodingRelevance,
-    DecodingTarget,
-    Document,
 )
 from tandem.protocol.document_shares import Estimate
-from tandem.protocol.intake import VocabularyMismatch
 from tandem.protocol.messages import Cancel, Ping, Pong
-from tandem.protocol.prefixes import PrefixMismatch
-
-VOCABULARY = 50
-MODEL = DecoderModel("m", "hash", VOCABULARY, 40, frozenset({0}))
-PROMPT = (1, 2, 3)
-RELEVANCES = (0.5, -0.5)
-DOCUMENTS = [(7, 8, 9, 10), (7, 8)]
-SESSION = 9
-
-
-def opening(**changes: Any) -> DecodingOpen:
-    found = DecodingOpen(
-        SESSION, 0, 0, 0,
-        prompt=PROMPT,
-        committed_ids=(),
-        documents=tuple(Document("text", relevance) for relevance in RELEVANCES),
-        sampling=Sampling(),
-        seed=1,
-        side=Side.DEVICE,
-        law=LocalLaw(),
-        ahead=4,
-        max_tokens=20,
-    )  # fmt: skip
-    return replace(found, **changes)
-
-
-def machine(**changes: Any) -> DecoderMachine:
-    return DecoderMachine(opening(**changes), PROMPT, DOCUMENTS, MODEL)
-
-
-def prefix(token_ids: Sequence[int]) -> int:
-    return extend_prefix(EMPTY_PREFIX, token_ids)
-
-
-def next_token(text: Sequence[int]) -> int:
-    return (sum((index + 1) * token for index, token in enumerate(text)) + 11) % VOCABULARY
-
-
-class Engine:
-    """Runs works one token at a time."""
-
-    def __init__(self, decoder: DecoderMachine) -> None:
-        self.decoder = decoder
-        self.text: list[int] = list(decoder.prompt_ids[: decoder.lead])
-        self.fed = 0
-        self._work: DecodeWork | None = None
-        self._next: tuple[int, ...] = ()
-
-    def step(self) -> DecodingDraft | None:
-        """One pass of the work that is running or due."""
-        due = self.decoder.work()
-        if due is not None:
-            assert due.keep <= len(self.text), "keeps what was never fed"
-            del self.text[due.keep :]
-            self._work, self._next = due, due.token_ids
-        if self._work is None or self._work is not self.decoder.running:
-            return None
-        self.text += self._next
-        self.fed += len(self._next)
-        token = next_token(self.text)
-        self._next = (token,)
-        return self.decoder.drafted(
-            self._work, LocalDraft(token, None, len(self.text)), DecodingCost()
-        )
-
-    def steps(self) -> list[DecodingDraft]:
-        """Until nothing is due."""
-        found = []
-        while (draft := self.step()) is not None:
-            found.append(draft)
-        return found
-
-
-def target(decoder: DecoderMachine, *token_ids: int, **changes: Any) -> DecodingTarget:
-    settled = decoder.settled
-    frame = DecodingTarget(SESSION, decoder.epoch, len(settled), settled.prefix, token_ids)
-    return replace(frame, **changes)
-
-
-def relevance(decoder: DecoderMachine, base: int, *scores: float) -> DecodingRelevance:
-    return DecodingRelevance(SESSION, decoder.epoch, base, decoder.settled.prefix, scores)
+from tests.unit.protocol.decoder_frames import (
+    DOCUMENTS,
+    MODEL,
+    PROMPT,
+    RELEVANCES,
+    SESSION,
+    VOCABULARY,
+    Engine,
+    machine,
+    next_token,
+    opening,
+    prefix,
+    relevance,
+    target,
+)
 
 
 def test_opened_says_what_is_granted() -> None:
@@ -345,81 +264,3 @@ def test_pings_and_cancel() -> None:
 def test_at_temperature_0_the_laws_are_whole() -> None:
     assert law_sampling(Sampling(0.0, 5)) == Sampling(1.0, 5)
     assert law_sampling(Sampling(0.3)) == Sampling(0.3)
-
-
-@pytest.mark.parametrize(
-    ("changes", "prompt", "documents", "reason"),
-    [
-        ({}, (), DOCUMENTS, "prompt: is empty"),
-        ({}, (1, VOCABULARY), DOCUMENTS, r"prompt: \[1\]"),
-        ({}, (1,) * 40, DOCUMENTS, "prompt: 40 tokens; the context holds 40"),
-        ({}, PROMPT, [(5,), ()], r"documents\[1\]: is empty"),
-        ({}, PROMPT, [(5,), (-1,)], r"documents\[1\]: \[0\] = -1"),
-        ({}, PROMPT, [(5,), (5,) * 37], r"documents\[1\]: 37 tokens; 37 of the context are left"),
-        ({"committed_ids": (4,) * 20}, PROMPT, DOCUMENTS, "committed_ids: the answer is complete"),
-        ({"committed_ids": (99,)}, PROMPT, DOCUMENTS, "committed_ids: .* 99"),
-        ({"max_tokens": 0}, PROMPT, DOCUMENTS, "max_tokens: must be at least 1"),
-        ({"sampling": Sampling(-1)}, PROMPT, DOCUMENTS, "temperature: "),
-    ],
-)
-def test_openings_are_checked(
-    changes: dict[str, Any],
-    prompt: tuple[int, ...],
-    documents: list[tuple[int, ...]],
-    reason: str,
-) -> None:
-    with pytest.raises(InvalidArgument, match=reason):
-        DecoderMachine(opening(**changes), prompt, documents, MODEL)
-
-
-@pytest.mark.parametrize("changes", [{"vocabulary_hash": "x"}, {"vocabulary_size": 49}])
-def test_another_vocabulary_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(VocabularyMismatch):
-        machine(**changes)
-    machine(vocabulary_hash="hash", vocabulary_size=VOCABULARY)
-
-
-@pytest.mark.parametrize(
-    ("changes", "error", "reason"),
-    [
-        ({"session": 1}, InvalidArgument, "session: 1"),
-        ({"epoch": 1}, InvalidArgument, "epoch: 1 is ahead"),
-        ({"base": 4}, InvalidArgument, "base: 4 is not where the settled text ends, 3"),
-        ({"prefix": 1}, PrefixMismatch, "before position 3"),
-        ({"token_ids": (50,)}, InvalidArgument, r"token_ids: \[0\] = 50"),
-        ({"token_ids": ()}, InvalidArgument, "token_ids: a target that settles nothing"),
-        ({"token_ids": (1,) * 21}, InvalidArgument, "token_ids: more than max_tokens, 20"),
-    ],
-)
-def test_a_bad_target_changes_nothing(
-    changes: dict[str, Any], error: type[Exception], reason: str
-) -> None:
-    decoder = machine()
-    Engine(decoder).step()
-    running = decoder.running
-    with pytest.raises(error, match=reason):
-        decoder.receive(target(decoder, 5, **changes))
-    assert (len(decoder.settled), decoder.epoch, decoder.running) == (3, 0, running)
-
-
-@pytest.mark.parametrize(
-    ("base", "scores", "reason"),
-    [
-        (3, (1.0,), "relevances: 1 for 2 documents"),
-        (2, (1.0, 1.0), "base: 2 is outside"),
-        (24, (1.0, 1.0), "base: 24 is outside"),
-        (3, (float("nan"), 1.0), "relevances: "),
-    ],
-)
-def test_bad_relevances_change_nothing(base: int, scores: tuple[float, ...], reason: str) -> None:
-    decoder = machine()
-    Engine(decoder).step()
-    running = decoder.running
-    with pytest.raises(InvalidArgument, match=reason):
-        decoder.receive(relevance(decoder, base, *scores))
-    assert (decoder.epoch, decoder.running) == (0, running)
-
-
-def test_a_second_open_is_no_transition() -> None:
-    with pytest.raises(ProtocolError, match="open in state decoding"):
-        machine().receive(opening())
