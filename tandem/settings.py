@@ -126,6 +126,43 @@ class ServiceSettings(BaseSettings):
         return init_settings, env_settings, TomlFile(settings_cls)
 
 
+class ModelSettings(ServiceSettings):
+    """What every service has that runs a language model."""
+
+    max_message_bytes: int = Field(
+        default=16 * 2**20,
+        ge=2**16,
+        le=MAX_MESSAGE_BYTES,
+        description="Largest gRPC message accepted or sent, in bytes.",
+    )
+    revision: str | None = Field(default=None, description="Pinned revision of a hub model.")
+    device: str = Field(default="cpu", description="cpu, cuda or cuda:N.")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="Precision of weights and activations."
+    )
+    threads: int = Field(default=1, ge=1, le=256, description="Threads of one forward pass.")
+    document_kv_budget_bytes: int = Field(
+        default=2**29, ge=2**20, description="Keys and values of all documents together."
+    )
+    document_kv_folder: Path | None = Field(
+        default=None, description="Where documents' keys and values are kept; none: in memory only."
+    )
+    document_kv_disk_bytes: int = Field(
+        default=2**32, ge=2**20, description="What they may take of the disk."
+    )
+    reranker: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Cross-encoder (a folder) that estimates documents' relevances anew.",
+    )
+    pace_first_s: float = Field(
+        default=0.0, ge=0, description="Benchmarks: least seconds of a pass over one token."
+    )
+    pace_further_s: float = Field(
+        default=0.0, ge=0, description="Benchmarks: seconds more for each further token."
+    )
+
+
 Settings = TypeVar("Settings", bound=ServiceSettings)
 
 
