@@ -32,8 +32,6 @@ from tandem.protocol.aggregation_outputs import AggregationRequest
 from tandem.protocol.decoding_messages import (
     DecodingOpen,
     DecodingOpened,
-    DecodingPrompt,
-    DecodingTurn,
     Document,
 )
 from tandem.protocol.liveness import Liveness, LivenessTimes
@@ -166,7 +164,7 @@ class DeviceSide:
             0,
             0,
             0,
-            prompt=_prompt_of(request),
+            prompt=request.prompt,
             committed_ids=(),
             documents=asked.documents,
             sampling=choices.sampling,
@@ -258,17 +256,6 @@ class DeviceSide:
             query=asked.query,
             documents=asked.count,
         )
-
-
-def _prompt_of(request: GenerationRequest) -> DecodingPrompt:
-    prompt = request.prompt
-    if isinstance(prompt, str):
-        return prompt
-    ids = tuple(item for item in prompt if isinstance(item, int))
-    turns = tuple(
-        DecodingTurn(item.role, item.content) for item in prompt if not isinstance(item, int)
-    )
-    return turns or ids
 
 
 def _text_of(request: GenerationRequest) -> str:

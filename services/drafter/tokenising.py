@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.prompt import Prompt, Turn
 from tandem.engine.base import Tokenizer
-from tandem.rpc.generation import Prompt, Turn
 
 LONG_CHARACTERS = 16_384
 """Some 20 ms of tokenising, at a few characters a microsecond on one core."""

@@ -23,6 +23,7 @@ from tandem.commands.suite_documents import SuiteDocuments
 from tandem.core.errors import InvalidArgument
 from tandem.core.images import MAX_IMAGES_BYTES
 from tandem.core.laws import Sampling
+from tandem.core.prompt import Prompt, Turn
 from tandem.core.tokens import check_token_ids
 from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
 from tandem.policy.presets import PRESETS
@@ -33,8 +34,6 @@ from tandem.rpc.generation import (
     DEFAULT_PRESET,
     RAG_PRESET,
     GenerationRequest,
-    Prompt,
-    Turn,
     request_from_proto,
     request_to_proto,
 )

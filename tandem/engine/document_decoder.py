@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.prompt import Prompt, Turn
 from tandem.engine.answer_text import AnswerText
 from tandem.engine.base import Tokenizer
 from tandem.engine.decoding_run import DecodingRun
@@ -24,8 +25,6 @@ from tandem.protocol.decoder import (
 )
 from tandem.protocol.decoding_messages import (
     DecodingOpen,
-    DecodingPrompt,
-    DecodingTurn,
     Document,
 )
 from tandem.protocol.document_shares import Estimate
@@ -169,7 +168,7 @@ class DocumentDecoder:
             return prompt_ids, []
         return prompt_ids, [tuple(self._tokenizer.encode(text)) for text in texts]
 
-    def _prompt_ids(self, prompt: DecodingPrompt) -> tuple[int, ...]:
+    def _prompt_ids(self, prompt: Prompt) -> tuple[int, ...]:
         ids = tuple(item for item in prompt if isinstance(item, int))
         if ids or not prompt:
             return ids
@@ -177,7 +176,7 @@ class DocumentDecoder:
             raise InvalidArgument("prompt", "this model has no tokenizer; send token ids")
         if isinstance(prompt, str):
             return tuple(self._tokenizer.encode(prompt))
-        turns = [turn for turn in prompt if isinstance(turn, DecodingTurn)]
+        turns = [turn for turn in prompt if isinstance(turn, Turn)]
         return tuple(
             self._tokenizer.chat([{"role": turn.role, "content": turn.content} for turn in turns])
         )
@@ -185,7 +184,7 @@ class DocumentDecoder:
 
 def _said(prompt: Sequence[object]) -> int:
     """Characters of a conversation; none of token ids."""
-    return sum(len(turn.content) for turn in prompt if isinstance(turn, DecodingTurn))
+    return sum(len(turn.content) for turn in prompt if isinstance(turn, Turn))
 
 
 def _whole(field: str, text: str) -> str:

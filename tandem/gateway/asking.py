@@ -16,6 +16,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.hashing import hash_words
 from tandem.core.images import MAX_IMAGES
 from tandem.core.laws import Sampling
+from tandem.core.prompt import Prompt, Turn
 from tandem.core.tokens import check_token_ids
 from tandem.gateway.errors import invalid, unsupported
 from tandem.gateway.schema import (
@@ -34,8 +35,6 @@ from tandem.rpc.generation import (
     DEFAULT_PRESET,
     RAG_PRESET,
     GenerationRequest,
-    Prompt,
-    Turn,
     request_from_proto,
     request_to_proto,
 )

@@ -10,19 +10,9 @@ from dataclasses import dataclass, field
 
 from tandem.core.aggregation import Side
 from tandem.core.laws import Array, Sampling
+from tandem.core.prompt import Prompt
 from tandem.policy.aggregation_presets import LocalLaw
 from tandem.protocol.messages import Cancel, Frame, GoingAway, Ping, Pong
-
-
-@dataclass(frozen=True, slots=True)
-class DecodingTurn:
-    """One turn of a conversation."""
-
-    role: str
-    content: str
-
-
-DecodingPrompt = str | tuple[int, ...] | tuple[DecodingTurn, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +28,7 @@ class Document:
 class DecodingOpen(Frame):
     """`base` and `prefix` are 0. `vocabulary_size` 0: not known."""
 
-    prompt: DecodingPrompt
+    prompt: Prompt
     committed_ids: tuple[int, ...]
     documents: tuple[Document, ...]
     sampling: Sampling

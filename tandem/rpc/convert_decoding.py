@@ -13,6 +13,7 @@ from tandem.core.aggregation import Side
 from tandem.core.codecs import law_from_bytes, law_to_bytes
 from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Array
+from tandem.core.prompt import Prompt
 from tandem.core.sparse_laws import sparse_law_from_bytes, sparse_law_to_bytes
 from tandem.core.tokens import check_token_ids
 from tandem.core.truncation import Truncation
@@ -30,17 +31,16 @@ from tandem.protocol.decoding_messages import (
     DecodingDraft,
     DecodingOpen,
     DecodingOpened,
-    DecodingPrompt,
     DecodingRelevance,
     DecodingTarget,
     DecodingText,
-    DecodingTurn,
     Document,
     DocumentUse,
 )
 from tandem.protocol.messages import Cancel, GoingAway, Ping, Pong
 from tandem.rpc.choices import choice_of
 from tandem.rpc.convert_open import sampling_from_proto, sampling_to_proto
+from tandem.rpc.prompts import prompt_from_proto, prompt_to_proto
 from tandem_api.common.v1 import sampling_pb2
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 
@@ -304,17 +304,7 @@ def _open_to_proto(opening: DecodingOpen) -> pb.Open:
         reweigh_every=opening.reweigh_every,
     )
     law_choices_to_proto(message, opening.law)
-    if isinstance(opening.prompt, str):
-        message.text = opening.prompt
-        return message
-    message.token_ids.SetInParent()
-    for item in opening.prompt:
-        if isinstance(item, DecodingTurn):
-            message.chat.messages.append(
-                sampling_pb2.ChatMessage(role=item.role, content=item.content)
-            )
-        else:
-            message.token_ids.ids.append(item)
+    prompt_to_proto(message, opening.prompt)
     return message
 
 
@@ -331,7 +321,7 @@ def _open_from_proto(head: tuple[int, int, int, int], message: pb.Open) -> Decod
         raise InvalidArgument("reweigh_every", f"is above {MAX_REWEIGH_EVERY}")
     return DecodingOpen(
         *head,
-        prompt=_prompt(message),
+        prompt=prompt_from_proto(message),
         committed_ids=tuple(message.committed_ids),
         documents=tuple(map(document_from_proto, message.documents)),
         sampling=sampling_from_proto(message.sampling),
@@ -349,16 +339,5 @@ def _open_from_proto(head: tuple[int, int, int, int], message: pb.Open) -> Decod
     )
 
 
-def _prompt(message: pb.Open) -> DecodingPrompt:
-    match message.WhichOneof("prompt"):
-        case "text":
-            return message.text
-        case "token_ids":
-            return tuple(message.token_ids.ids)
-        case "chat":
-            return tuple(DecodingTurn(turn.role, turn.content) for turn in message.chat.messages)
-    raise InvalidArgument("prompt", "is missing")
-
-
-def _ids_of(prompt: DecodingPrompt) -> list[int]:
+def _ids_of(prompt: Prompt) -> list[int]:
     return [item for item in prompt if isinstance(item, int)]

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from tandem.core.errors import InvalidArgument
 from tandem.core.images import check_image_bytes
 from tandem.core.laws import Sampling
+from tandem.core.prompt import Prompt
 from tandem.policy.aggregation_presets import (
     AGGREGATION_PRESETS,
     AggregationPreset,
@@ -22,8 +23,8 @@ from tandem.policy.presets import MAX_VOCABULARY_SIZE, Preset, find_preset
 from tandem.protocol.liveness import LostCloud
 from tandem.protocol.logprobs import check_tells_logprobs
 from tandem.rpc.convert_open import sampling_from_proto, sampling_to_proto
+from tandem.rpc.prompts import prompt_from_proto, prompt_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
-from tandem_api.common.v1 import sampling_pb2
 
 _Override = Literal[
     "draft_length",
@@ -48,17 +49,6 @@ OVERRIDES: tuple[_Override, ...] = (
     "draft_top_p",
 )
 """Single choices of the preset that a request may override; absent keeps the preset's own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One turn of a conversation."""
-
-    role: str
-    content: str
-
-
-Prompt = str | tuple[int, ...] | tuple[Turn, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +161,7 @@ def _fill(message: pb.Generation, request: GenerationRequest) -> None:
     for name in OVERRIDES:
         if (override := getattr(request, name)) is not None:
             setattr(message, name, override)
-    if isinstance(request.prompt, str):
-        message.text = request.prompt
-        return
-    message.token_ids.SetInParent()
-    for item in request.prompt:
-        if isinstance(item, Turn):
-            message.chat.messages.append(
-                sampling_pb2.ChatMessage(role=item.role, content=item.content)
-            )
-        else:
-            message.token_ids.ids.append(item)
+    prompt_to_proto(message, request.prompt)
 
 
 def request_from_proto(message: pb.Generation) -> GenerationRequest:
@@ -199,7 +179,7 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         raise InvalidArgument("set", f"at most {MAX_OVERRIDE_CHARACTERS} characters each")
     policies = {number: policy for policy, number in _POLICIES.items()}
     request = GenerationRequest(
-        prompt=_prompt(message),
+        prompt=prompt_from_proto(message),
         preset=message.preset or DEFAULT_PRESET,
         sampling=sampling_from_proto(message.sampling)
         if message.HasField("sampling")
@@ -230,14 +210,3 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
     if request.logprobs:
         check_tells_logprobs(preset)
     return request
-
-
-def _prompt(message: pb.Generation) -> Prompt:
-    match message.WhichOneof("prompt"):
-        case "text":
-            return message.text
-        case "token_ids":
-            return tuple(message.token_ids.ids)
-        case "chat":
-            return tuple(Turn(turn.role, turn.content) for turn in message.chat.messages)
-    raise InvalidArgument("prompt", "is missing")

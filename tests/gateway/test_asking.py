@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tandem.core.prompt import Turn
 from tandem.gateway.asking import SEED_BITS, AskingLimits, chat_requests, choice_seed
 from tandem.gateway.errors import ApiError
 from tandem.gateway.schema import ChatAsking
-from tandem.rpc.generation import GenerationRequest, Turn
+from tandem.rpc.generation import GenerationRequest
 from tests.gateway.http_suite import chat_body
 
 IMAGE = b"\x89PNG and so on"

@@ -9,8 +9,9 @@ from typing import Any
 
 import httpx2
 
+from tandem.core.prompt import Turn
 from tandem.gateway.app import GatewaySettings, make_app
-from tandem.rpc.generation import RAG_PRESET, GenerationRequest, Turn
+from tandem.rpc.generation import RAG_PRESET, GenerationRequest
 from tandem.telemetry.metrics import Metrics, new_registry
 from tests.gateway.http_suite import chat_body
 from tests.rpc.two_sided_suite import TwoSides, two_sides

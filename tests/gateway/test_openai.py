@@ -12,8 +12,9 @@ import pytest
 import pytest_asyncio
 
 from tandem.core.laws import Sampling
+from tandem.core.prompt import Turn
 from tandem.policy.presets import PRESETS
-from tandem.rpc.generation import GenerationRequest, Turn
+from tandem.rpc.generation import GenerationRequest
 from tests.gateway.http_suite import MODEL, TIMEOUT_S, HttpSuite, asking, chat_body, http_suite
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

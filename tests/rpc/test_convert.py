@@ -13,6 +13,7 @@ import pytest
 from tandem.core.codecs import Precision, wire_law
 from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
+from tandem.core.prompt import Turn
 from tandem.core.sparse_answer import SparseAnswer
 from tandem.core.sparse_laws import sparse_law_to_bytes
 from tandem.core.truncation import Truncation
@@ -41,12 +42,7 @@ from tandem.protocol.messages import (
     Work,
 )
 from tandem.rpc.convert_verifier import CloudCodec, EdgeCodec, describe_model
-from tandem.rpc.generation import (
-    GenerationRequest,
-    Turn,
-    request_from_proto,
-    request_to_proto,
-)
+from tandem.rpc.generation import GenerationRequest, request_from_proto, request_to_proto
 from tandem_api.common.v1 import generation_pb2
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 

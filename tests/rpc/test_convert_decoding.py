@@ -10,6 +10,7 @@ import pytest
 from tandem.core.aggregation import Side
 from tandem.core.errors import InvalidArgument
 from tandem.core.laws import Sampling
+from tandem.core.prompt import Turn
 from tandem.core.sparse_laws import sparse_wire_law
 from tandem.core.truncation import Truncation
 from tandem.policy.aggregation_presets import Draw, LawPayload, LocalLaw
@@ -23,7 +24,6 @@ from tandem.protocol.decoding_messages import (
     DecodingRelevance,
     DecodingTarget,
     DecodingText,
-    DecodingTurn,
     Document,
     DocumentUse,
 )
@@ -90,7 +90,7 @@ def answered(
     [
         OPEN,
         replace(OPEN, prompt=(1, 2, 3), law=LocalLaw(Draw.SHARED_NOISE, LawPayload.NONE)),
-        replace(OPEN, prompt=(DecodingTurn("user", "hello"),), documents=()),
+        replace(OPEN, prompt=(Turn("user", "hello"),), documents=()),
         DecodingTarget(*HEAD, token_ids=(1, 299), last=True),
         DecodingTarget(*HEAD, token_ids=()),
         DecodingRelevance(*HEAD, relevances=(0.5, -2.0)),

@@ -13,6 +13,7 @@ from prometheus_client import generate_latest
 
 from tandem.core.aggregation import Side, log_mass
 from tandem.core.laws import Sampling
+from tandem.core.prompt import Turn
 from tandem.core.truncation import Truncation
 from tandem.engine.base import Segment
 from tandem.engine.document_decoder import Documents
@@ -24,7 +25,6 @@ from tandem.protocol.decoding_messages import (
     DecodingDraft,
     DecodingRelevance,
     DecodingText,
-    DecodingTurn,
     Document,
 )
 from tandem.protocol.messages import GoingAway, Pong
@@ -227,7 +227,7 @@ async def test_text_held_back_comes_with_the_last_target() -> None:
 
 
 async def test_a_conversation_is_a_prompt_too() -> None:
-    turns = (DecodingTurn("user", "abc"), DecodingTurn("assistant", "d"))
+    turns = (Turn("user", "abc"), Turn("assistant", "d"))
     message = opening(prompt=turns)
     async with decoder() as one, aggregator_peer(one.running) as peer:
         opened = await peer.open(message)

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tandem.core.laws import Sampling
+from tandem.core.prompt import Turn
 from tandem.core.truncation import Truncation
 from tandem.engine.document_decoder import Documents
 from tandem.policy.aggregation_presets import LocalLaw
 from tandem.protocol.decoding_messages import (
     DecodingTarget,
-    DecodingTurn,
     Document,
 )
 from tests.rpc.decoding_peer import (
@@ -46,7 +46,7 @@ from tests.rpc.decoding_peer import (
             "documents[1]: 8193 characters; the context holds 128 tokens",
         ),
         (
-            {"prompt": (DecodingTurn("user", "x" * 9000),)},
+            {"prompt": (Turn("user", "x" * 9000),)},
             "INVALID_ARGUMENT",
             "prompt: 9000 characters",
         ),

@@ -15,9 +15,10 @@ from services.aggregator.config import AggregatorSettings
 from services.drafter.servicer import DrafterLimits
 from services.verifier.servicer import VerifierLimits
 from tandem.core.laws import Sampling
+from tandem.core.prompt import Turn
 from tandem.policy.presets import PRESETS
 from tandem.protocol.liveness import LivenessTimes, LostCloud
-from tandem.rpc.generation import GenerationRequest, Turn
+from tandem.rpc.generation import GenerationRequest
 from tandem.rpc.status import Rejected
 from tests.rpc.health import health_of
 from tests.rpc.scripted_suite import (

@@ -9,8 +9,8 @@ import pytest
 
 from services.drafter.tokenising import LONG_CHARACTERS, MAX_CHARACTERS_PER_TOKEN, PromptTokens
 from tandem.core.errors import InvalidArgument
+from tandem.core.prompt import Prompt, Turn
 from tandem.engine.scripted_tokenizer import ScriptedTokenizer
-from tandem.rpc.generation import Prompt, Turn
 
 CONTEXT = LONG_CHARACTERS
 

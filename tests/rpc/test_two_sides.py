@@ -28,6 +28,7 @@ from tandem.core.aggregation import (
 )
 from tandem.core.chance import SeededChance
 from tandem.core.laws import Sampling
+from tandem.core.prompt import Turn
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.policy.aggregation_presets import AGGREGATION_PRESETS, Agreement
@@ -35,7 +36,7 @@ from tandem.policy.local_choices import local_choices
 from tandem.protocol.decoding_messages import DecodingOpen, Document
 from tandem.protocol.liveness import LostCloud
 from tandem.rpc.aggregator_client import Generated
-from tandem.rpc.generation import GenerationRequest, Turn
+from tandem.rpc.generation import GenerationRequest
 from tandem.rpc.status import Rejected
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc

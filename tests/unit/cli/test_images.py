@@ -18,13 +18,14 @@ from tandem.commands.models import ModelPair, choose_model, load_pair
 from tandem.core.errors import InvalidArgument
 from tandem.core.images import MAX_IMAGES, MAX_IMAGES_BYTES
 from tandem.core.laws import Sampling
+from tandem.core.prompt import Prompt, Turn
 from tandem.netem.link_model import LinkSettings
 from tandem.policy.choices import Acceptance
 from tandem.policy.presets import PRESETS
 from tandem.protocol.messages import Open
 from tandem.rpc.aggregator_client import AggregatorClient, Generated
 from tandem.rpc.convert_verifier import EdgeCodec
-from tandem.rpc.generation import GenerationRequest, Prompt, Turn
+from tandem.rpc.generation import GenerationRequest
 from tests.rpc.verifier_peer import edge_peer, prefix_of
 from tests.unit.cli.scripted_pair import scripted_pair
 from tests.unit.engine.test_images import BOMB
