@@ -271,6 +271,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             ignore_eos=request.ignore_eos,
             images=request.images,
             logprobs=request.logprobs,
+            top_logprobs=request.top_logprobs,
         )
 
     def _stream_opener(
@@ -318,6 +319,21 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         )
 
 
+def _fill_logprobs(committed: generation_pb2.Committed, commit: Commit, text: AnswerText) -> None:
+    """How likely the tokens were, where that was asked for, with what they spell."""
+    if not commit.logprobs:
+        return
+    tops = [each.top for each in commit.logprobs]
+    likeliest = [[token_id for token_id, _ in top] for top in tops]
+    spelt, others = text.spelt(commit.token_ids, likeliest)
+    committed.token_texts.extend(spelt)
+    committed.logprobs.extend(each.logprob for each in commit.logprobs)
+    if any(tops):
+        for top, token_ids, texts in zip(tops, likeliest, others, strict=True):
+            logprobs = [logprob for _, logprob in top]
+            committed.top_logprobs.add(token_ids=token_ids, logprobs=logprobs, texts=texts)
+
+
 async def _write_commits(
     context: Context, commits: AsyncGenerator[Commit, None], text: AnswerText
 ) -> None:
@@ -330,9 +346,8 @@ async def _write_commits(
                 text=text.take(len(commit.token_ids)),
                 unverified=commit.unverified,
                 makers=makers_to_proto(commit.makers),
-                logprobs=commit.logprobs,
-                token_texts=text.spelt(commit.token_ids) if commit.logprobs else (),
             )
+            _fill_logprobs(committed, commit, text)
             position += len(commit.token_ids)
             await context.write(pb.GenerateResponse(committed=committed))
     if rest := text.rest():

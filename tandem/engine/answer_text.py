@@ -43,9 +43,16 @@ class AnswerText:
         del self._pieces[:count]
         return text
 
-    def spelt(self, token_ids: Sequence[int]) -> list[str]:
-        """What each of the next tokens spells after those before it, stop strings included."""
-        return [self._spelling.push((token_id,)) for token_id in token_ids]
+    def spelt(
+        self, token_ids: Sequence[int], instead: Sequence[Sequence[int]] = ()
+    ) -> tuple[list[str], list[list[str]]]:
+        """What each of the next tokens spells after those before it, stop strings included; and
+        what each of `instead`, which has other tokens for each of them, would have spelt there."""
+        spelt, others = [], []
+        for token_id, other_ids in zip(token_ids, instead or [()] * len(token_ids), strict=True):
+            others.append([self._spelling.preview(other_id) for other_id in other_ids])
+            spelt.append(self._spelling.push((token_id,)))
+        return spelt, others
 
     def rest(self) -> str:
         """What was held back, once no token follows."""

@@ -258,6 +258,10 @@ class IncrementalText(Protocol):
         """The text that these ids complete."""
         ...
 
+    def preview(self, token_id: int) -> str:
+        """What `push` of the id would give now; nothing is taken."""
+        ...
+
     def finish(self) -> str:
         """What is left at the end."""
         ...

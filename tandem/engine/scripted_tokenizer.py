@@ -28,5 +28,8 @@ class ScriptedText:
     def push(self, token_ids: Sequence[int]) -> str:
         return "".join(f"<{token_id}>" for token_id in token_ids)
 
+    def preview(self, token_id: int) -> str:
+        return self.push((token_id,))
+
     def finish(self) -> str:
         return ""

@@ -120,6 +120,12 @@ class Detokenizer:
             pieces.append(self._settle(complete=False))
         return "".join(pieces)
 
+    def preview(self, token_id: int) -> str:
+        """What `push` of the id would give now; nothing is taken."""
+        fork = Detokenizer(self._tokenizer)
+        fork._ids, fork._settled = [*self._ids], self._settled
+        return fork.push((token_id,))
+
     def finish(self) -> str:
         """What is left at the end of the text; half a character becomes U+FFFD."""
         return self._settle(complete=True)

@@ -31,6 +31,7 @@ from tandem.gateway.schema import (
 )
 from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
 from tandem.protocol.liveness import LostCloud
+from tandem.protocol.logprobs import MOST_TOP_LOGPROBS
 from tandem.rpc.generation import (
     DEFAULT_PRESET,
     RAG_PRESET,
@@ -39,7 +40,6 @@ from tandem.rpc.generation import (
     request_to_proto,
 )
 
-_NO_OTHERS = "only the log-probability of the token itself is told, not those of others"
 SEED_BITS = 53
 """Seeds that are made up stay below 2^53, which every reader of JSON keeps exactly."""
 
@@ -55,8 +55,8 @@ class AskingLimits:
 def chat_requests(asking: ChatAsking, limits: AskingLimits) -> list[GenerationRequest]:
     """Raises ApiError or InvalidArgument for what no suite could answer."""
     asking.check()
-    if asking.top_logprobs:
-        raise unsupported("top_logprobs", _NO_OTHERS)
+    if asking.wants_top_logprobs > MOST_TOP_LOGPROBS:
+        raise unsupported("top_logprobs", f"at most {MOST_TOP_LOGPROBS} are told")
     turns = tuple(_turn(index, message) for index, message in enumerate(asking.messages))
     images = _images(asking.messages)
     return _requests(asking, [turns], limits, images)
@@ -65,8 +65,6 @@ def chat_requests(asking: ChatAsking, limits: AskingLimits) -> list[GenerationRe
 def completion_requests(asking: CompletionAsking, limits: AskingLimits) -> list[GenerationRequest]:
     """The choices of each prompt in turn. Raises as `chat_requests`."""
     asking.check()
-    if asking.logprobs:
-        raise unsupported("logprobs", f"{_NO_OTHERS}: ask for 0")
     return _requests(asking, _prompts(asking.prompt), limits)
 
 
@@ -98,6 +96,7 @@ def _requests(
         query=options.query,
         documents=options.documents,
         logprobs=asking.wants_logprobs,
+        top_logprobs=asking.wants_top_logprobs,
     )
     requests = [
         replace(common, prompt=prompt, seed=choice_seed(seed, index))

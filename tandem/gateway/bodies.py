@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tandem.gateway.choices import Piece
-from tandem.rpc.aggregator_client import Generated
+from tandem.rpc.aggregator_client import Generated, TopLogprobs
 from tandem.rpc.figures import answer_figures
 from tandem.rpc.generation import GenerationRequest
 
@@ -47,10 +47,11 @@ class Form:
             return None
         texts = answer.token_texts[begin:end]
         told = [value if math.isfinite(value) else None for value in answer.logprobs[begin:end]]
+        tops = answer.top_logprobs[begin:end]
         if self.chat:
             content = [
-                {"token": text, "logprob": value, "bytes": list(text.encode()), "top_logprobs": []}
-                for text, value in zip(texts, told, strict=True)
+                {**_likely(text, value), "top_logprobs": [_likely(*each[1:]) for each in top]}
+                for text, value, top in zip(texts, told, tops, strict=True)
             ]
             return {"content": content, "refusal": None}
         before = sum(map(len, answer.token_texts[:begin]))
@@ -58,9 +59,18 @@ class Form:
         return {
             "tokens": texts,
             "token_logprobs": told,
-            "top_logprobs": None,
+            "top_logprobs": [_by_text(top) for top in tops] if any(tops) else None,
             "text_offset": offsets,
         }
+
+
+def _likely(text: str, logprob: float | None) -> dict[str, Any]:
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def _by_text(top: TopLogprobs) -> dict[str, float] | None:
+    """Of tokens that spell the same the likeliest; null for a position that nobody verified."""
+    return {text: logprob for _, text, logprob in reversed(top)} or None
 
 
 CHAT = Form("chatcmpl-", "chat.completion", "chat.completion.chunk", chat=True)

@@ -156,6 +156,10 @@ class Asking(BaseModel):
         return False
 
     @property
+    def wants_top_logprobs(self) -> int:
+        return 0
+
+    @property
     def limit(self) -> int | None:
         """Most tokens of an answer, if the caller said."""
         return self.max_tokens
@@ -181,6 +185,10 @@ class ChatAsking(Asking):
         return bool(self.logprobs)
 
     @property
+    def wants_top_logprobs(self) -> int:
+        return self.top_logprobs or 0
+
+    @property
     def limit(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
 
@@ -194,3 +202,7 @@ class CompletionAsking(Asking):
     @property
     def wants_logprobs(self) -> bool:
         return self.logprobs is not None
+
+    @property
+    def wants_top_logprobs(self) -> int:
+        return self.logprobs or 0

@@ -75,7 +75,7 @@ class CloudMachine:
         self.target_passes = 0
         self._model = model
         self._schedule = opening.preset.schedule
-        self._telling = Telling(opening.logprobs)
+        self._telling = Telling(opening.logprobs, opening.top_logprobs)
         self.rule = acceptance_rule(opening.preset, opening.seed, chance, opening.logprobs)
         self._answers = answer_rule(opening.preset, self.rule, chance)
         self._early_answers = early_answer_rule(opening.preset, self.rule, chance)

@@ -51,7 +51,7 @@ def check_verdict(
         _check_answer(verdict, request)
     elif not (outcome is None or isinstance(outcome, int)):
         raise ProtocolError("no draft refused", "a law to draw from")
-    check_logprobs(verdict.logprobs, len(appended), request.logprobs, "Verdict")
+    check_logprobs(verdict.logprobs, len(appended), request, "Verdict")
     _check_prefix(verdict, committed, appended)
 
 
@@ -84,7 +84,7 @@ def check_tokens(message: Tokens, request: EdgeRequest, committed: PrefixedToken
     _check_base(message, committed)
     for token in message.token_ids:
         _check_token(token, request, "Tokens")
-    check_logprobs(message.logprobs, len(message.token_ids), request.logprobs, "Tokens")
+    check_logprobs(message.logprobs, len(message.token_ids), request, "Tokens")
     _check_prefix(message, committed, message.token_ids)
 
 

@@ -16,7 +16,7 @@ from tandem.core.tokens import check_token_ids
 from tandem.core.tree import check_parents, children, depths
 from tandem.policy.choices import Uplink
 from tandem.policy.presets import Preset
-from tandem.protocol.logprobs import check_tells_logprobs
+from tandem.protocol.logprobs import check_tells_logprobs, check_top_logprobs
 from tandem.protocol.messages import Draft, EdgeMessage, Open
 from tandem.protocol.prefixes import PrefixedTokens
 from tandem.protocol.rules import Proposal
@@ -46,6 +46,7 @@ def check_open(
     opening.preset.validate()
     if opening.logprobs:
         check_tells_logprobs(opening.preset)
+    check_top_logprobs(opening.logprobs, opening.top_logprobs)
     opening.preset.truncation.validate(vocabulary_size)
     opening.sampling.validate(vocabulary_size)
     if not opening.prompt_ids:

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
 
 from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.laws import Array
 from tandem.policy.presets import Preset
-from tandem.protocol.messages import Tokens, Verdict
+from tandem.protocol.messages import TokenLogprob, Tokens, Verdict
 from tandem.protocol.rules import TargetLaw, law_of
+
+MOST_TOP_LOGPROBS = 5
+"""Likeliest tokens that go with a token; each is 8 bytes on the way to the edge."""
 
 
 def check_tells_logprobs(preset: Preset) -> None:
@@ -24,18 +31,31 @@ def check_tells_logprobs(preset: Preset) -> None:
         raise InvalidArgument("logprobs", why)
 
 
-class Telling:
-    """The cloud's side: notes each token that it commits, if the session asked for that."""
+def check_top_logprobs(logprobs: bool, top: int) -> None:
+    """InvalidArgument("top_logprobs") for more than are told, or without `logprobs`."""
+    if top > MOST_TOP_LOGPROBS:
+        raise InvalidArgument("top_logprobs", f"at most {MOST_TOP_LOGPROBS}, is {top}")
+    if top and not logprobs:
+        raise InvalidArgument("top_logprobs", "only beside logprobs")
 
-    def __init__(self, asked: bool) -> None:
+
+class Telling:
+    """The cloud's side: notes each token that it commits, if the session asked for that, with the
+    `top` likeliest ones of its law."""
+
+    def __init__(self, asked: bool, top: int = 0) -> None:
         self._asked = asked
-        self._noted: list[float] = []
+        self._top = top
+        self._noted: list[TokenLogprob] = []
 
     def note(self, law: TargetLaw, token_id: int) -> None:
         if self._asked:
-            self._noted.append(math.log(law_of(law)[token_id]))
+            probs = law_of(law)
+            self._noted.append(
+                TokenLogprob(math.log(probs[token_id]), _likeliest(probs, self._top))
+            )
 
-    def take(self) -> tuple[float, ...]:
+    def take(self) -> tuple[TokenLogprob, ...]:
         """Of the tokens committed since the last time, in order; they leave with one message."""
         noted, self._noted = tuple(self._noted), []
         return noted
@@ -46,23 +66,58 @@ class Told:
 
     def __init__(self, asked: bool) -> None:
         self._asked = asked
-        self._by_position: dict[int, float] = {}
+        self._by_position: dict[int, TokenLogprob] = {}
 
     def take(self, message: Verdict | Tokens) -> None:
         """Of the tokens that `message`, which was checked, commits from its base on."""
         self._by_position.clear()  # all that was told before is committed, or past the end
         self._by_position.update(enumerate(message.logprobs, start=message.base))
 
-    def of(self, position: int, count: int) -> tuple[float, ...]:
+    def of(self, position: int, count: int) -> tuple[TokenLogprob, ...]:
         """Of `count` tokens from `position` on; NaN for those that no law of the cloud's made."""
         if not self._asked:
             return ()
-        return tuple(self._by_position.get(position + step, math.nan) for step in range(count))
+        unknown = TokenLogprob(math.nan)
+        return tuple(self._by_position.get(position + step, unknown) for step in range(count))
 
 
-def check_logprobs(logprobs: Sequence[float], tokens: int, asked: bool, message: str) -> None:
-    """ProtocolError unless there is one for each token where they were asked for, else none."""
-    if len(logprobs) != (tokens if asked else 0):
+class Asked(Protocol):
+    """What a request says of log-probabilities."""
+
+    @property
+    def logprobs(self) -> bool: ...
+    @property
+    def top_logprobs(self) -> int: ...
+    @property
+    def vocabulary_size(self) -> int: ...
+
+
+def check_logprobs(
+    logprobs: Sequence[TokenLogprob], tokens: int, asked: Asked, message: str
+) -> None:
+    """ProtocolError unless there is one for each token where they were asked for, else none, and
+    each has likeliest tokens as asked for."""
+    if len(logprobs) != (tokens if asked.logprobs else 0):
         raise ProtocolError(f"{tokens} tokens", f"{message} with {len(logprobs)} logprobs")
-    if not all(-math.inf < logprob <= 0 for logprob in logprobs):  # False for NaN as well
+    values = [each.logprob for each in logprobs]
+    for each in logprobs:
+        if bool(each.top) != bool(asked.top_logprobs) or len(each.top) > asked.top_logprobs:
+            state = f"{asked.top_logprobs} top_logprobs asked for"
+            raise ProtocolError(state, f"{message} with {len(each.top)}")
+        if not all(0 <= token_id < asked.vocabulary_size for token_id, _ in each.top):
+            state = f"vocabulary of {asked.vocabulary_size}"
+            raise ProtocolError(state, message, "has another token in top_logprobs")
+        values += [value for _, value in each.top]
+    if not all(-math.inf < value <= 0 for value in values):  # False for NaN as well
         raise ProtocolError("logprobs", message, "one is above 0 or not finite")
+
+
+def _likeliest(probs: Array, count: int) -> tuple[tuple[int, float], ...]:
+    """At most `count` tokens with a probability, best first, equal ones by their ids."""
+    if not count:
+        return ()
+    count = min(count, len(probs))
+    least = np.partition(probs, -count)[-count]
+    (ids,) = np.nonzero((probs >= least) & (probs > 0))
+    best = ids[np.argsort(-probs[ids], kind="stable")][:count]
+    return tuple((int(token_id), math.log(probs[token_id])) for token_id in best)

@@ -36,6 +36,7 @@ class Open(Frame):
     preset: Preset
     images: tuple[bytes, ...] = ()
     logprobs: bool = False
+    top_logprobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,15 @@ Outcome = int | FullAnswer | SparseAnswer | None
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely a token was by the law it was sampled from, NaN where nobody knows. `top`: the
+    likeliest tokens of that law (id, log-probability), best first, where asked for."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict(Frame):
     """`accepted` drafts from `base` on; `outcome`: nothing, the next token, or a law for it.
 
@@ -115,7 +125,7 @@ class Verdict(Frame):
     outcome: Outcome
     work: Work = field(default_factory=Work)
     path: tuple[int, ...] = ()
-    logprobs: tuple[float, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +149,7 @@ class Tokens(Frame):
 
     token_ids: tuple[int, ...]
     work: Work = field(default_factory=Work)
-    logprobs: tuple[float, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tandem.core.laws import Array, Sampling
 from tandem.core.rivals import Rivals
 from tandem.core.stopping import FinishReason
 from tandem.policy.presets import Preset
-from tandem.protocol.messages import EdgeMessage, Open, Tokens, Verdict, Work
+from tandem.protocol.messages import EdgeMessage, Open, TokenLogprob, Tokens, Verdict, Work
 from tandem.protocol.prefixes import PrefixedTokens
 
 
@@ -34,6 +34,7 @@ class EdgeRequest:
     ignore_eos: bool = False
     images: tuple[bytes, ...] = ()
     logprobs: bool = False
+    top_logprobs: int = 0
 
     def opening(self, epoch: int, committed: PrefixedTokens) -> Open:
         """The frame that opens a stream at the committed text."""
@@ -53,6 +54,7 @@ class EdgeRequest:
             preset=self.preset,
             images=self.images,
             logprobs=self.logprobs,
+            top_logprobs=self.top_logprobs,
         )
 
     @property
@@ -142,8 +144,8 @@ class Commit:
     unverified: bool = False
     makers: tuple[Maker, ...] = field(default=(), compare=False)
     """Of each token; how it came to be, which does not change what was committed."""
-    logprobs: tuple[float, ...] = field(default=(), compare=False)
-    """Of each token by the law it was sampled from, where asked for; NaN where nobody knows."""
+    logprobs: tuple[TokenLogprob, ...] = field(default=(), compare=False)
+    """Of each token, where asked for."""
 
 
 @dataclass(frozen=True, slots=True)

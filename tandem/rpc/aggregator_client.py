@@ -23,12 +23,16 @@ from tandem_api.common.v1 import generation_pb2
 
 MAX_MESSAGE_BYTES = 12 * 2**20
 
+TopLogprobs = tuple[tuple[int, str, float], ...]
+"""The likeliest tokens at a position, best first: id, what it would have spelt, log-probability."""
+
 
 @dataclass(slots=True)
 class Generated:
     """A generation as its caller saw it; times in seconds by the caller's clock.
     `makers` says who made each token (the values of `Maker`, "" where
-    that is not known); `logprobs` and `token_texts` are there if they were asked for."""
+    that is not known); `logprobs` and `token_texts` are there if they were asked for, and
+    `top_logprobs` if those were too."""
 
     preset: str = ""
     session: str = ""
@@ -39,6 +43,7 @@ class Generated:
     makers: list[str] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     token_texts: list[str] = field(default_factory=list)
+    top_logprobs: list[TopLogprobs] = field(default_factory=list)
     ttft_s: float | None = None
     tpot_s: float | None = None
     duration_s: float = 0.0
@@ -69,6 +74,8 @@ class Generated:
         self.makers += (maker or "" for maker in makers_from_proto(committed.makers))
         self.logprobs += committed.logprobs
         self.token_texts += committed.token_texts
+        self.top_logprobs += map(_top_logprobs, committed.top_logprobs)
+        self.top_logprobs += [()] * (len(self.logprobs) - len(self.top_logprobs))
         self.makers += [""] * (len(self.token_ids) - len(self.makers))  # who did not say
         if committed.token_ids:
             if self.ttft_s is None:
@@ -80,6 +87,10 @@ class Generated:
         self.duration_s = elapsed_s
         if self.ttft_s is not None and len(self.token_ids) > 1:
             self.tpot_s = (self.last_commit_s - self.ttft_s) / (len(self.token_ids) - 1)
+
+
+def _top_logprobs(top: generation_pb2.TopLogprobs) -> TopLogprobs:
+    return tuple(zip(top.token_ids, top.texts, top.logprobs, strict=True))
 
 
 class AggregatorClient:

@@ -68,6 +68,7 @@ def open_to_proto(opening: Open) -> pb.Open:
         bonus=schedule.bonus,
         images=opening.images,
         logprobs=opening.logprobs,
+        top_logprobs=opening.top_logprobs,
         draft_top_k=preset.truncation.top_k,
         draft_top_p=preset.truncation.top_p,
         idle_weight=preset.idle_weight,
@@ -118,6 +119,7 @@ def open_from_proto(head: tuple[int, int, int, int], opening: pb.Open) -> Open:
         preset=preset,
         images=tuple(opening.images),
         logprobs=opening.logprobs,
+        top_logprobs=opening.top_logprobs,
     )
 
 

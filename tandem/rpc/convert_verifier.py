@@ -7,6 +7,7 @@ naming the field; what it returns is safe to hand to the state machines. Must no
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +37,7 @@ from tandem.protocol.messages import (
     Ping,
     Pong,
     Recovered,
+    TokenLogprob,
     Tokens,
     Verdict,
     Work,
@@ -112,7 +114,7 @@ class EdgeCodec:
             case "tokens":
                 token_ids = tuple(frame.tokens.token_ids)
                 check_token_ids(token_ids, self._vocabulary_size, "token_ids")
-                told = tuple(frame.tokens.logprobs)
+                told = _logprobs(frame.tokens)
                 return Tokens(*head, token_ids, _work(frame.tokens.work), told)
             case "full_law":
                 return FullLaw(*head, target_probs=self._law(frame.full_law))
@@ -156,7 +158,7 @@ class EdgeCodec:
             outcome=self._outcome(verdict),
             work=_work(verdict.work),
             path=tuple(verdict.path),
-            logprobs=tuple(verdict.logprobs),
+            logprobs=_logprobs(verdict),
         )
 
     def _outcome(self, verdict: pb.Verdict) -> Outcome:
@@ -223,7 +225,7 @@ class CloudCodec:
                 _fill_early_verdict(frame.early_verdict, message)
             case Tokens():
                 frame.tokens.token_ids.extend(message.token_ids)
-                frame.tokens.logprobs.extend(message.logprobs)
+                _fill_logprobs(frame.tokens, message.logprobs)
                 _fill_work(frame.tokens.work, message.work)
             case FullLaw():
                 frame.full_law.probabilities = law_to_bytes(message.target_probs, "float32")
@@ -297,11 +299,35 @@ def _fill_draft(proto: pb.Draft, draft: Draft, preset: Preset) -> None:
         proto.laws = b"".join(law_to_bytes(law, precision) for law in draft.laws)
 
 
+def _logprobs(proto: pb.Verdict | pb.Tokens) -> tuple[TokenLogprob, ...]:
+    """How many there must be, and of which tokens, is the edge's to check."""
+    if not proto.top_logprobs:
+        return tuple(map(TokenLogprob, proto.logprobs))
+    if len(proto.top_logprobs) != len(proto.logprobs):
+        why = f"{len(proto.top_logprobs)} beside {len(proto.logprobs)} logprobs"
+        raise InvalidArgument("top_logprobs", why)
+    if any(len(top.token_ids) != len(top.logprobs) for top in proto.top_logprobs):
+        raise InvalidArgument("top_logprobs", "not as many tokens as logprobs")
+    return tuple(
+        TokenLogprob(logprob, tuple(zip(top.token_ids, top.logprobs, strict=True)))
+        for logprob, top in zip(proto.logprobs, proto.top_logprobs, strict=True)
+    )
+
+
+def _fill_logprobs(proto: pb.Verdict | pb.Tokens, told: Sequence[TokenLogprob]) -> None:
+    proto.logprobs.extend(each.logprob for each in told)
+    if any(each.top for each in told):
+        for each in told:
+            top = proto.top_logprobs.add()
+            top.token_ids.extend(token_id for token_id, _ in each.top)
+            top.logprobs.extend(logprob for _, logprob in each.top)
+
+
 def _fill_verdict(proto: pb.Verdict, verdict: Verdict) -> None:
     proto.accepted = verdict.accepted
     proto.rejected = verdict.rejected
     proto.path.extend(verdict.path)
-    proto.logprobs.extend(verdict.logprobs)
+    _fill_logprobs(proto, verdict.logprobs)
     _fill_work(proto.work, verdict.work)
     match verdict.outcome:
         case None:

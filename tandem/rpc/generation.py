@@ -21,7 +21,7 @@ from tandem.policy.aggregation_presets import (
 from tandem.policy.overrides import MAX_OVERRIDE_CHARACTERS, MAX_OVERRIDES, with_overrides
 from tandem.policy.presets import MAX_VOCABULARY_SIZE, Preset, find_preset
 from tandem.protocol.liveness import LostCloud
-from tandem.protocol.logprobs import check_tells_logprobs
+from tandem.protocol.logprobs import check_tells_logprobs, check_top_logprobs
 from tandem.rpc.convert_open import sampling_from_proto, sampling_to_proto
 from tandem.rpc.prompts import prompt_from_proto, prompt_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -76,6 +76,7 @@ class GenerationRequest:
     query: str = ""
     documents: int = 0
     logprobs: bool = False
+    top_logprobs: int = 0
 
     @property
     def from_two_sides(self) -> bool:
@@ -154,6 +155,7 @@ def _fill(message: pb.Generation, request: GenerationRequest) -> None:
     message.ignore_eos = request.ignore_eos
     message.images.extend(request.images)
     message.logprobs = request.logprobs
+    message.top_logprobs = request.top_logprobs
     message.expansion.extend(request.expansion)
     if request.query or request.documents:
         message.retrieval.query = request.query
@@ -196,7 +198,9 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         query=message.retrieval.query,
         documents=message.retrieval.documents,
         logprobs=message.logprobs,
+        top_logprobs=message.top_logprobs,
     )
+    check_top_logprobs(request.logprobs, request.top_logprobs)
     if len(request.query) > MAX_QUERY_CHARACTERS:
         raise InvalidArgument("query", f"at most {MAX_QUERY_CHARACTERS} characters")
     if request.documents > MAX_DOCUMENTS:

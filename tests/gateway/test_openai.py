@@ -165,6 +165,27 @@ async def test_every_preset_answers_and_says_who_made_each_token(
         assert makers.count("draft") == figures["accepted"]
 
 
+async def test_the_likeliest_tokens_are_those_that_the_suite_tells(served: HttpSuite) -> None:
+    turns = (Turn("user", "hello"),)
+    expected = await served.suite.client.generate(
+        GenerationRequest(turns, max_tokens=6, seed=6, logprobs=True, top_logprobs=2)
+    )
+    arguments: dict[str, Any] = {"max_tokens": 6, "seed": 6, "logprobs": True, "top_logprobs": 2}
+    whole = await served.openai.chat.completions.create(**asking(**arguments))
+    told = whole.choices[0].logprobs
+    assert told is not None
+    assert told.content is not None
+    found = [[(each.token, each.logprob) for each in token.top_logprobs] for token in told.content]
+    assert found == [[each[1:] for each in top] for top in expected.top_logprobs]
+    assert {len(top) for top in found} == {2}
+    answer = await served.openai.completions.create(
+        model=MODEL, prompt="hello", max_tokens=6, seed=6, logprobs=2
+    )
+    told_text = answer.choices[0].logprobs
+    assert told_text is not None
+    assert told_text.top_logprobs == [dict(top) for top in found]
+
+
 async def test_logprobs_are_those_that_the_suite_tells(served: HttpSuite) -> None:
     turns = (Turn("user", "hello"),)
     expected = await served.suite.client.generate(
@@ -252,5 +273,5 @@ async def test_errors_are_the_client_s_own_exceptions(served: HttpSuite) -> None
     assert none_known.value.param == "logprobs"
     assert "dssd" in str(none_known.value)
     with pytest.raises(openai.BadRequestError) as others:
-        await served.openai.chat.completions.create(**asking(logprobs=True, top_logprobs=3))
+        await served.openai.chat.completions.create(**asking(logprobs=True, top_logprobs=6))
     assert others.value.param == "top_logprobs"

@@ -57,6 +57,22 @@ async def test_every_preset_whose_cloud_draws_tells_them_and_changes_no_text() -
                 assert untold.logprobs == []
 
 
+@pytest.mark.parametrize("preset", ["ar", "dsd", "mc-dsd", "coupled", "stream"])
+async def test_the_likeliest_tokens_go_with_them_and_change_no_text(preset: str) -> None:
+    async with scripted_suite() as suite:
+        told = await suite.client.generate(asking(preset, top_logprobs=3))
+    assert told.logprobs == pytest.approx(expected("tell", told.token_ids), abs=1e-4)
+    context = tuple(ord(letter) % VOCABULARY for letter in "tell")
+    for token, top in zip(told.token_ids, told.top_logprobs, strict=True):
+        law = law_from_logits(np.log(LAW(context)), SAMPLING)
+        ids = [token_id for token_id in np.argsort(-law, kind="stable")[:3] if law[token_id]]
+        assert [token_id for token_id, _, _ in top] == ids
+        assert [text for _, text, _ in top] == [f"<{token_id}>" for token_id in ids]
+        likely = [logprob for _, _, logprob in top]
+        assert likely == pytest.approx(np.log(law[ids]).tolist(), abs=1e-4)
+        context = (*context, token)
+
+
 async def test_a_preset_that_draws_at_the_edge_says_so() -> None:
     async with scripted_suite() as suite:
         for preset in set(PRESETS) - set(TELLING):

@@ -60,6 +60,16 @@ def test_the_text_does_not_depend_on_the_pieces_it_came_in(
             assert len(texts) == 1
 
 
+def test_a_preview_is_what_a_push_would_give_and_takes_nothing(tokenizer: TextTokenizer) -> None:
+    source = random.Random(6)
+    detokenizer, alone = tokenizer.detokenizer(), tokenizer.detokenizer()
+    for _ in range(60):
+        token, other = source.randrange(3, 290), source.randrange(3, 290)
+        detokenizer.preview(other)
+        expected = detokenizer.preview(token)
+        assert detokenizer.push([token]) == alone.push([token]) == expected
+
+
 def test_half_a_character_waits_for_its_other_half(tokenizer: TextTokenizer) -> None:
     ids, detokenizer = tokenizer.encode("日"), tokenizer.detokenizer()
     assert len(ids) == 3
