@@ -105,7 +105,9 @@ class Peer:
         answered.duration_s += ended_s - started_s
         answered.first_s.append(arrivals.moments_s[1] - started_s)
         answered.decoding_s += arrivals.moments_s[-1] - arrivals.moments_s[1]
-        target, draft = (p.count - b for p, b in zip(self._passes, before, strict=True))
+        target, draft = (
+            passes.count - earlier for passes, earlier in zip(self._passes, before, strict=True)
+        )
         answered.target_passes += target
         answered.drafted += draft
 

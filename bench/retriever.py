@@ -72,7 +72,7 @@ def run(report: Report, models: Models, peps: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         ingests = [_ingest_lexical(place / "lexical", documents)]
-        labelled = [Document(d.id, d.text[: size.letters]) for d in documents]
+        labelled = [Document(each.id, each.text[: size.letters]) for each in documents]
         index = DocumentIndex(place / "hybrid", embedder, Chunking())
         ingests.append(_ingested(index, MINILM, labelled))
         found = [_found(index, mode, documents) for mode in SearchMode]
@@ -122,7 +122,7 @@ def _ingested(index: DocumentIndex, embedding: str, documents: Sequence[Document
         embedding=embedding,
         documents=len(documents),
         chunks=chunks,
-        bytes_per_s=sum(len(d.text.encode()) for d in documents) / duration_s,
+        bytes_per_s=sum(len(each.text.encode()) for each in documents) / duration_s,
         chunks_per_s=chunks / duration_s,
         memory_bytes=memory_bytes() - before,
     )

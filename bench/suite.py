@@ -66,7 +66,7 @@ class Suite:
 
     def cpu_s(self) -> tuple[float, float]:
         """Processor seconds used so far by the edge's and by the cloud's processes."""
-        return sum(p.cpu_s() for p in self.edge), sum(p.cpu_s() for p in self.cloud)
+        return sum(each.cpu_s() for each in self.edge), sum(each.cpu_s() for each in self.cloud)
 
 
 @contextmanager

@@ -55,9 +55,9 @@ class RetrieverSettings(ServiceSettings):
 
     @field_validator("own_side")
     @classmethod
-    def _own_side_fits(cls, own_side: str, info: ValidationInfo) -> str:
+    def _own_side_fits(cls, own_side: str, others: ValidationInfo) -> str:
         networks = parse_networks(own_side)
-        host, role = info.data.get("host", ""), info.data.get("role")
+        host, role = others.data.get("host", ""), others.data.get("role")
         if role == "device" and not networks and not is_loopback(host):
             why = f"must name the device's networks before a device's documents are on host {host}"
             raise ValueError(why)

@@ -104,7 +104,8 @@ def _exits(options: dict[str, Any]) -> str:
     if folder is None:
         return "none beside the target: no early verdicts"
     depths = load_model(replace(target, exits=str(folder)), "target").exit_depths
-    return f"{folder}: {len(depths)}, after {', '.join(f'{d:.0%}' for d in depths)} of the pass"
+    shares = ", ".join(f"{depth:.0%}" for depth in depths)
+    return f"{folder}: {len(depths)}, after {shares} of the pass"
 
 
 def _compute(engine: Engine) -> None:

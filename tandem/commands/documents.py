@@ -39,8 +39,8 @@ def files_below(paths: Iterable[Path]) -> list[Path]:
     files: dict[Path, None] = {}
     for path in paths:
         if path.is_dir():
-            inside = (p for p in sorted(path.rglob("*")) if p.is_file() and format_of(p.name))
-            files |= dict.fromkeys(p for p in inside if not _hidden(p.relative_to(path)))
+            inside = sorted(path.rglob("*"))
+            files |= dict.fromkeys(file for file in inside if _is_document(file, path))
         elif path.exists():
             files[path] = None
         else:
@@ -87,5 +87,8 @@ def _lines(file: BinaryIO, name: str) -> Iterator[Source | Refusal]:
                 yield found
 
 
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+def _is_document(path: Path, folder: Path) -> bool:
+    """Whether a file of a known kind, not hidden within the folder."""
+    if any(part.startswith(".") for part in path.relative_to(folder).parts):
+        return False
+    return path.is_file() and format_of(path.name) is not None

@@ -1,12 +1,11 @@
-"""Laws and probabilities as little-endian bytes.
+"""Laws as little-endian bytes.
 
 Invariant: `wire_law(law)` is what the other end reconstructs, bit for bit, and sending it again
 changes nothing. A draft is drawn from the wire law, never from the law before encoding, so both
 ends judge it by the same numbers. Must not import asyncio, grpc, torch or time.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,18 +65,3 @@ def law_from_bytes(
 def wire_law(law: Array, precision: Precision) -> NDArray[np.float32]:
     """The law [V] the other end reconstructs from law_to_bytes(law, precision)."""
     return law_from_bytes(law_to_bytes(law, precision), len(law), precision, "law")
-
-
-def floats_to_bytes(values: Sequence[float] | NDArray[Any]) -> bytes:
-    """Encode numbers as float32."""
-    return np.asarray(values, dtype=_FLOAT32).tobytes()
-
-
-def floats_from_bytes(raw: bytes, field: str) -> NDArray[np.float32]:
-    """Decode float32 numbers; raises InvalidArgument(field) for a torn or non-finite one."""
-    if len(raw) % _FLOAT32.itemsize:
-        raise InvalidArgument(field, f"{len(raw)} bytes are not whole float32 numbers")
-    values = np.frombuffer(raw, dtype=_FLOAT32).astype(np.float32)
-    if not np.isfinite(values).all():
-        raise InvalidArgument(field, "has values that are not finite")
-    return values

@@ -78,7 +78,6 @@ class TwoSided:
     commits: tuple[tuple[float, Commit], ...]
     stats: dict[Side, AggregationStats]
     rollbacks: dict[Side, int]
-    bytes_sent: dict[Side, int]
     spans: tuple[Span, ...]
 
 
@@ -145,12 +144,10 @@ class _Run:
     machines: dict[Side, SideMachine] = field(default_factory=dict)
     decoders: dict[Side, SimulatedDecoder] = field(default_factory=dict)
     steps: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
-    sent: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
     rollbacks: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
     finish: Finish | None = None
     commits: list[tuple[float, Commit]] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
-    cloud_stats: AggregationStats = field(default_factory=AggregationStats)
 
     @property
     def device(self) -> SideMachine:
@@ -178,7 +175,6 @@ class _Run:
                 Side.CLOUD: cloud.stats if cloud else AggregationStats(),
             },
             self.rollbacks,
-            self.sent,
             tuple(self.spans),
         )
 
@@ -249,9 +245,7 @@ class _Run:
     def _carry(self, sender: Side, message: PeerMessage) -> None:
         stream = self.stream
         link: Link = self.link.up if sender is Side.DEVICE else self.link.down
-        size = self.size_of(message)
-        self.sent[sender] += size
-        arrival = link.send(size, self.time.now)
+        arrival = link.send(self.size_of(message), self.time.now)
         self._trace(sender, type(message).__name__, self.time.now, arrival, message.base)
 
         def arrive() -> None:

@@ -66,7 +66,11 @@ def request(prompt: str, preset: str, temperature: float, length: int = 3) -> Ge
 
 EXACT_TEXT = [
     *((name, 0.0) for name, preset in PRESETS.items() if preset.drafts),
-    *((n, 1.0) for n, p in PRESETS.items() if p.drafts and p.acceptance is Acceptance.SHARED_NOISE),
+    *(
+        (name, 1.0)
+        for name, preset in PRESETS.items()
+        if preset.drafts and preset.acceptance is Acceptance.SHARED_NOISE
+    ),
 ]
 
 
@@ -119,7 +123,9 @@ async def test_renumbered_tokens_change_nothing_at_all(
         pair = load_pair(*(choose_model(str(f), "unused") for f in (folder, byte_level)))
         assert isinstance(pair.draft, TranslatedEngine) == (folder != draft)
         async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
-            answers.append([await client.generate(request(p, preset, 1.0)) for p in PROMPTS])
+            answers.append(
+                [await client.generate(request(prompt, preset, 1.0)) for prompt in PROMPTS]
+            )
     for plain, renumbered in zip(*answers, strict=True):
         assert renumbered.token_ids == plain.token_ids
         assert plain.summary is not None

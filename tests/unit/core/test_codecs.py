@@ -7,8 +7,6 @@ import pytest
 
 from tandem.core.codecs import (
     Precision,
-    floats_from_bytes,
-    floats_to_bytes,
     law_from_bytes,
     law_to_bytes,
     wire_law,
@@ -93,24 +91,5 @@ def test_torn_bytes_are_refused() -> None:
         law_from_bytes(b"\0" * 7, 2, "float32", "law")
 
 
-def test_decoded_arrays_may_be_written_to() -> None:
+def test_decoded_laws_may_be_written_to() -> None:
     law_from_bytes(encoded([1.0, 0.0], "float32"), 2, "float32", "law")[0] = 0
-    floats_from_bytes(encoded([1.0], "float32"), "probs")[0] = 0
-
-
-def test_floats_survive_in_float32() -> None:
-    values = [0.0, 0.1, 1.0, 1e-30]
-    raw = floats_to_bytes(values)
-    assert len(raw) == 16
-    assert floats_from_bytes(raw, "probs").tolist() == [float(np.float32(v)) for v in values]
-    assert floats_to_bytes(np.array(values)) == raw
-    assert len(floats_from_bytes(b"", "probs")) == 0
-
-
-@pytest.mark.parametrize(
-    "raw", [b"\0" * 5, encoded([nan], "float32"), encoded([np.inf], "float32")]
-)
-def test_bad_floats_are_refused(raw: bytes) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        floats_from_bytes(raw, "draft_probs")
-    assert caught.value.field == "draft_probs"

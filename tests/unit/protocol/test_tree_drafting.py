@@ -30,7 +30,9 @@ def drafted_edge(**options: Any) -> EdgeMachine:
 
 
 def send_tree(edge: EdgeMachine, work: DraftWork) -> list[EdgeOutput]:
-    nodes = [Drafted(t, LAW, parent=p) for t, p in zip(TOKENS, PARENTS, strict=True)]
+    nodes = [
+        Drafted(token, LAW, parent=parent) for token, parent in zip(TOKENS, PARENTS, strict=True)
+    ]
     return edge.drafted(work, nodes, work.position, 0.01, 0.0)
 
 
