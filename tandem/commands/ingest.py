@@ -18,6 +18,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from tandem.commands.asking import explain
 from tandem.commands.calling import access_options, access_to
+from tandem.commands.deleting import delete
 from tandem.commands.documents import Source, files_below, read_sources
 from tandem.commands.options import ADDRESS, address_text, json_option
 from tandem.core.errors import InvalidArgument, TandemError
@@ -56,6 +57,7 @@ class Tally:
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--delete", "deletes", is_flag=True, help="Take the documents of these names out.")
 @click.option("--endpoint", type=ADDRESS, help="A running retriever. Default: a local folder.")
 @access_options
 @click.option(
@@ -80,7 +82,16 @@ def ingest(**options: Any) -> None:
     PATHS are files, or folders whose files of these kinds are taken. A document is known by its
     path as given here: the same again costs nothing, a changed one replaces the old. A document
     that cannot be read is reported, the others are stored, and the exit code is 1.
+
+    With --delete, PATHS are names of documents, as searches give them, whether or not there are
+    such files. A retriever with --decoder also has the decoder forget them; a local folder cannot.
     """
+    if options["deletes"]:
+        configure_logging("critical")
+        if options["endpoint"] is not None:
+            _refuse_folder_flags(options)
+        names = [path.as_posix() for path in options["paths"]]
+        return delete(names, options["folder"] or DEFAULT_FOLDER, options)
     files = files_below(options["paths"])
     configure_logging("critical")
     began_s = time.perf_counter()

@@ -55,6 +55,18 @@ def test_a_folder_is_ingested_searched_and_costs_nothing_again(notes: Path) -> N
     assert (code, out.splitlines()[0]) == (0, "1. notes/a.md [0]  Fox")
 
 
+def test_documents_are_deleted_by_the_names_that_searches_give(notes: Path) -> None:
+    code, _, err = run("ingest", "--delete", "notes/a.md")
+    assert (code, "tandem-index does not exist" in err) == (2, True)
+    answer("ingest", "notes", "--embedding", "lexical")
+    (notes / "a.md").unlink()
+    code, out, err = run("ingest", "--delete", "notes/a.md", "notes/lines.jsonl#z", "none")
+    assert (code, out) == (1, "2 deleted\n")
+    assert "1 of 3 were not there, first none" in err
+    assert answer("search", "zebra fox")["hits"] == []
+    assert len(answer("search", "dog")["hits"]) == 1
+
+
 def test_what_cannot_be_read_is_named_and_the_rest_is_stored(notes: Path) -> None:
     with (notes / "lines.jsonl").open("ab") as file:
         file.write(b'{"text": "' + b"x" * (20 * 2**20) + b'"}\n{"id": "last", "text": "end"}\n')
@@ -106,6 +118,9 @@ def test_a_running_retriever_is_filled_and_asked(notes: Path) -> None:
         assert answer("ingest", "notes", "--endpoint", endpoint)["unchanged"] == 3
         (hit,) = answer("search", "brown", "--endpoint", endpoint)["hits"]
         assert (hit["document_id"], hit["chunk"], hit["similarity"]) == ("notes/a.md", 0, None)
+        told = answer("ingest", "--delete", "notes/a.md", "--endpoint", endpoint)
+        assert told == {"deleted": 1, "unknown": []}
+        assert answer("search", "brown", "--endpoint", endpoint)["hits"] == []
         code, _, err = run("ingest", "notes", "--folder", "index", "--embedding", "lexical")
         assert code == 1
         assert "is open in process" in err
