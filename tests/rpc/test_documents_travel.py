@@ -32,7 +32,7 @@ from tandem_api.aggregator.v1 import aggregator_pb2
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 from tests.rpc.decoding_peer import TOKENIZER
-from tests.rpc.test_two_sides import collaboration, opening_fields
+from tests.rpc.device_peer import collaboration, opening_fields
 from tests.rpc.two_sided_suite import TwoSides, two_sides
 from tests.unit.engine.reference_models import pair
 

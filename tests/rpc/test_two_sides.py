@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ from tandem.core.aggregation import (
 from tandem.core.chance import SeededChance
 from tandem.core.laws import Sampling
 from tandem.core.prompt import Turn
-from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.policy.aggregation_presets import AGGREGATION_PRESETS, Agreement
 from tandem.policy.local_choices import local_choices
@@ -38,19 +37,10 @@ from tandem.protocol.liveness import LostCloud
 from tandem.rpc.aggregator_client import Generated
 from tandem.rpc.generation import GenerationRequest
 from tandem.rpc.status import Rejected
-from tandem_api.aggregator.v1 import aggregator_pb2 as pb
-from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
-from tests.rpc.decoding_peer import TOKENIZER, expected_draft, opening, prefix_of
-from tests.rpc.two_sided_suite import CONTEXT, TwoSides, two_sides
+from tests.rpc.decoding_peer import TOKENIZER, expected_draft, opening
+from tests.rpc.two_sided_suite import CONTEXT, QUERY, TwoSides, asking, emulated, two_sides
 
-PROMPT = "what of the heron?"
-QUERY = "heron"
 EXACT = ["dragon", "dragon-cloud", "dragon-random", "drdg-tw", "dragon-coupled"]
-
-
-def asking(preset: str, **changes: Any) -> GenerationRequest:
-    request = GenerationRequest(PROMPT, preset, seed=5, max_tokens=16, query=QUERY, documents=2)
-    return replace(request, **changes)
 
 
 async def found(suite: TwoSides, side: Side) -> tuple[Document, ...]:
@@ -169,16 +159,6 @@ async def test_relevances_may_be_estimated_anew_while_decoding(tmp_path: Path) -
             assert answer.token_ids != await central_text(suite, request)
         with pytest.raises(Rejected, match="reweigh_every: one coin"):
             await suite.client.generate(asking("drdg-sw", overrides=("reweigh_every=3",)))
-
-
-@asynccontextmanager
-async def emulated(address: str, links: list[TcpLinkEmulator]) -> AsyncIterator[str]:
-    """A link of 10 ms each way to a service."""
-    host, port = address.rsplit(":", 1)
-    link = LinkSettings(delay_s=0.01)
-    async with TcpLinkEmulator(("127.0.0.1", 0), (host, int(port)), link, link) as emulator:
-        links.append(emulator)
-        yield f"127.0.0.1:{emulator.address[1]}"
 
 
 @pytest.mark.parametrize("preset", ["dragon-cloud", "dragon-random", "dragon-coupled"])
@@ -349,154 +329,3 @@ async def test_what_cannot_be_is_refused_by_name(
         with pytest.raises(Rejected, match=words) as caught:
             await suite.client.generate(asking("dragon", **changes))
         assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
-
-
-async def test_each_call_is_for_one_side(tmp_path: Path) -> None:
-    async with two_sides(tmp_path) as suite:
-        with pytest.raises(Rejected, match="runs at the cloud"):
-            await suite.cloud_client.generate(asking("dragon"))
-        assert await collaboration(suite.client.target, []) == (
-            "FAILED_PRECONDITION",
-            "side: this aggregator runs at the device; this call is for the cloud's",
-        )
-        described = await suite.client.describe(), await suite.cloud_client.describe()
-        assert set(AGGREGATION_PRESETS) < set(described[0].presets)
-        assert set(AGGREGATION_PRESETS) == set(described[1].presets)
-
-
-BAD_OPENINGS: dict[str, tuple[dict[str, Any], str]] = {
-    "no choices": ({}, "INVALID_ARGUMENT agreement"),
-    "no prompt": ({"prompt_ids": []}, "INVALID_ARGUMENT prompt_ids"),
-    "foreign ids": ({"prompt_ids": [64]}, "INVALID_ARGUMENT prompt_ids"),
-    "complete": ({"committed_ids": [1, 2, 3]}, "INVALID_ARGUMENT committed_ids"),
-    "no law": ({"law": 1}, "INVALID_ARGUMENT law"),
-    "other vocabulary": ({"vocabulary_hash": "abc"}, "FAILED_PRECONDITION vocabulary_hash"),
-    "NaN": ({"log_mass": math.nan}, "INVALID_ARGUMENT log_mass"),
-    "wrong hash": ({"prefix": 3}, "DATA_LOSS prefix"),
-    "wrong base": ({"base": 3}, "INVALID_ARGUMENT base"),
-}
-
-
-async def test_bad_openings_are_refused_by_name(tmp_path: Path) -> None:
-    async with two_sides(tmp_path) as suite:
-        for name, (changes, expected) in BAD_OPENINGS.items():
-            fields = {} if name == "no choices" else opening_fields(suite)
-            head = {"base": 2, "prefix": prefix_of((1, 2))}
-            head |= {key: changes[key] for key in head if key in changes}
-            fields |= {key: value for key, value in changes.items() if key not in head}
-            if name in ("no prompt", "complete"):
-                head = {"base": len(fields["prompt_ids"]), "prefix": 0}
-            frame = pb.CollaborateRequest(
-                session=1,
-                open=pb.CollaborationOpen(**fields),
-                **head,  # type: ignore[arg-type]
-            )
-            code, details = await collaboration(suite.cloud_aggregator.target, [frame])
-            assert f"{code} {details}".startswith(expected), name
-        ping = pb.CollaborateRequest(ping=pb.Ping())
-        code, details = await collaboration(suite.cloud_aggregator.target, [ping])
-        assert (code, details.split(":")[0]) == ("INVALID_ARGUMENT", "open")
-
-
-BAD_FRAMES: dict[str, tuple[dict[str, Any], str]] = {
-    "nothing": ({}, "INVALID_ARGUMENT message"),
-    "a gap": ({"base": 4, "target": pb.Target(token_ids=[1])}, "INVALID_ARGUMENT base"),
-    "other text": ({"prefix": 7, "target": pb.Target(token_ids=[1])}, "DATA_LOSS prefix"),
-    "a foreign token": ({"target": pb.Target(token_ids=[64])}, "INVALID_ARGUMENT token_ids"),
-    "another session": ({"session": 2, "ping": pb.Ping()}, "INVALID_ARGUMENT message"),
-    "a draft without its law": ({"draft": pb.SideDraft(token_id=1)}, "INVALID_ARGUMENT law"),
-    "beyond the answer": (
-        {"base": 9, "draft": pb.SideDraft(token_id=1)},
-        "INVALID_ARGUMENT base",
-    ),
-    "a fetch of nothing": ({"fetch": pb.Fetch()}, "INVALID_ARGUMENT count"),
-}
-
-
-async def test_bad_frames_end_a_stream_with_their_status(tmp_path: Path) -> None:
-    async with two_sides(tmp_path) as suite:
-        head: dict[str, Any] = {"session": 1, "base": 2, "prefix": prefix_of((1, 2))}
-        opened = pb.CollaborationOpen(**opening_fields(suite))
-        begin = pb.CollaborateRequest(open=opened, **head)
-        for name, (fields, expected) in BAD_FRAMES.items():
-            bad = pb.CollaborateRequest(**(head | fields))
-            code, details = await collaboration(suite.cloud_aggregator.target, [begin, bad])
-            assert f"{code} {details}".startswith(expected), name
-        code, details = await collaboration(suite.cloud_aggregator.target, [begin, begin])
-        assert f"{code} {details}".startswith("INVALID_ARGUMENT open")
-
-
-def opening_fields(suite: TwoSides) -> dict[str, Any]:
-    return {
-        "vocabulary_hash": suite.cloud.vocabulary_hash,
-        "vocabulary_size": 64,
-        "prompt_ids": [1, 2],
-        "query": "heron",
-        "documents": 2,
-        "sampling": {"temperature": 1.0, "top_p": 1.0},
-        "max_tokens": 3,
-        "agreement": pb.AGREEMENT_AGGREGATOR,
-        "placement": pb.PLACEMENT_DEVICE,
-        "sources": pb.SOURCES_BOTH,
-        "draw": 1,
-        "law": 3,
-        "precision": 1,
-        "law_top_p": 1.0,
-        "ahead": 4,
-        "top": 4,
-    }
-
-
-async def collaboration(target: str, frames: list[pb.CollaborateRequest]) -> tuple[str, str]:
-    """Status and details of a stream with these frames."""
-    async with grpc.aio.insecure_channel(target) as channel:
-        call: Any = pb_grpc.AggregatorServiceStub(channel).Collaborate(timeout=20)
-        try:
-            for frame in frames:
-                await call.write(frame)
-            while await call.read() is not grpc.aio.EOF:
-                pass
-        except grpc.aio.AioRpcError as error:
-            return error.code().name, error.details() or ""
-        return (await call.code()).name, await call.details() or ""
-
-
-async def test_pings_are_answered_while_documents_are_being_read(tmp_path: Path) -> None:
-    """However long that takes, the device does not take the cloud for dead."""
-    links: list[TcpLinkEmulator] = []
-    head: dict[str, Any] = {"session": 1, "base": 2, "prefix": prefix_of((1, 2))}
-    async with two_sides(tmp_path, decoder_way=lambda address: emulated(address, links)) as suite:
-        opened = pb.CollaborationOpen(**opening_fields(suite))
-        links[Side.CLOUD].cut()
-        async with grpc.aio.insecure_channel(suite.cloud_aggregator.target) as channel:
-            call: Any = pb_grpc.AggregatorServiceStub(channel).Collaborate(timeout=20)
-            await call.write(pb.CollaborateRequest(open=opened, **head))
-            await call.write(pb.CollaborateRequest(ping=pb.Ping(nonce=7), **head))
-            assert (await call.read()).pong.nonce == 7
-            links[Side.CLOUD].restore()
-            assert (await call.read()).HasField("opened")
-            call.cancel()
-
-
-async def test_a_device_that_does_not_read_is_let_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("services.aggregator.cloud_session.MAX_QUEUED_FRAMES", 16)
-    async with two_sides(tmp_path) as suite:
-        head = {"session": 1, "base": 2, "prefix": prefix_of((1, 2))}
-        opened = pb.CollaborationOpen(**opening_fields(suite))
-        ping = pb.CollaborateRequest(ping=pb.Ping(), **head)  # type: ignore[arg-type]
-        async with grpc.aio.insecure_channel(suite.cloud_aggregator.target) as channel:
-            call: Any = pb_grpc.AggregatorServiceStub(channel).Collaborate(timeout=30)
-            with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                await call.write(pb.CollaborateRequest(open=opened, **head))  # type: ignore[arg-type]
-                for _ in range(20_000):
-                    await call.write(ping)
-            with suppress(grpc.aio.AioRpcError):
-                while await call.read() is not grpc.aio.EOF:
-                    pass
-            # A status that comes while a frame is being sent is lost in grpc.aio (issue 36066).
-            lost = grpc.StatusCode.INTERNAL
-            assert await call.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, lost)
-        answer = await suite.client.generate(asking("dragon"))
-        assert len(answer.token_ids) == 16

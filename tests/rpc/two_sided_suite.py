@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from services.aggregator.config import AggregatorSettings
 from services.aggregator.servicer import AggregatorServicer
@@ -15,17 +17,23 @@ from tandem.engine.base import Engine
 from tandem.engine.document_decoder import Documents, Rescore
 from tandem.engine.scripted import ScriptedEngine, scripted_law
 from tandem.engine.scripted_tokenizer import ScriptedTokenizer
+from tandem.netem.link_model import LinkSettings
+from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.rpc.aggregator_client import AggregatorClient
+from tandem.rpc.generation import GenerationRequest
 from tandem.rpc.lifecycle import RunningService
 from tandem.rpc.retriever_client import RetrieverClient, Upload
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 from tandem.telemetry.tracing import NO_TRACING, Tracing
-from tests.rpc.retriever_peer import retriever
+from tests.rpc.retriever_peer import Retriever, retriever
 from tests.rpc.scripted_suite import started
 
 VOCABULARY = 64
 CONTEXT = 160
+TOKENIZER = ScriptedTokenizer(VOCABULARY)
 LAW = scripted_law(5, VOCABULARY, order=CONTEXT, sharpness=6.0)
+PROMPT = "what of the heron?"
+QUERY = "heron"
 NOTES = ("my heron note", "the heron is old")
 PUBLIC = ("public heron text", "a heron in general")
 
@@ -68,90 +76,132 @@ async def two_sides(
     """Drained at the end; nothing may be left in either engine then. `tracing` is of a service;
     `decoder_way` lies between each aggregator and the decoder beside it. Of device and cloud:
     `engines`, scripted ones unless given; `weights`, their names; `budgets` of documents."""
-    engines = engines or [ScriptedEngine(VOCABULARY, LAW, context_length=CONTEXT) for _ in range(2)]
-    named: list[Callable[[], str] | None] = [None, None]
-    if weights:
-        named = [lambda side=side: weights[side] for side in range(2)]  # type: ignore[misc]
-    tokenizer = ScriptedTokenizer(VOCABULARY)
+    device, cloud = engines or [scripted_side(), scripted_side()]
+    kept = [
+        Documents(
+            TOKENIZER,
+            budgets[side],
+            rescore=rescore,
+            weights=partial(weights.__getitem__, side) if weights else None,
+        )
+        for side in range(2)
+    ]
     async with AsyncExitStack() as stack:
-
-        async def serve(service: object) -> RunningService:
-            running = await started(service)  # type: ignore[arg-type]  # any of the four
-            stack.push_async_callback(running.drain, 0.5)
-            return running
-
-        addresses, retrievers = [], []
-        sides: tuple[tuple[Side, tuple[str, ...]], ...] = (("device", notes), ("cloud", public))
-        for side, texts in sides:
-            found = await stack.enter_async_context(
-                retriever(folder / side, side, tracing=tracing(f"{side}-retriever"))
-            )
-            uploads = [Upload(f"{index}", text.encode()) for index, text in enumerate(texts)]
-            async for answer in found.client.ingest(uploads):
-                assert answer.last
-            addresses.append(found.running.target)
-            retrievers.append(found.client)
-        verifier = await serve(
-            VerifierServicer(
-                engines[1],
-                limits or VerifierLimits(),
-                Metrics(new_registry(), "cloud"),
-                tracing=tracing("verifier"),
-                documents=Documents(tokenizer, budgets[1], rescore=rescore, weights=named[1]),
-            )
-        )
+        start = _Starting(stack, tracing)
+        own = await start.retriever(folder, "device", notes)
+        others = await start.retriever(folder, "cloud", public)
+        verifier = await start.verifier(cloud, limits, kept[1])
         drafter_metrics = Metrics(new_registry(), "device")
-        drafter = await serve(
-            DrafterServicer(
-                engines[0],
-                tokenizer,
-                verifier.target,
-                DrafterLimits(),
-                drafter_metrics,
-                tracing=tracing("drafter"),
-                documents=Documents(tokenizer, budgets[0], rescore=rescore, weights=named[0]),
-            )
-        )
-        decoders = [drafter.target, verifier.target]
-        if decoder_way is not None:
-            ways = [decoder_way(address) for address in decoders]
-            decoders = [await stack.enter_async_context(each) for each in ways]
-        settings = AggregatorSettings(
-            side="cloud", decoder=decoders[1], retriever=addresses[1], http=False
-        )
-        traced = tracing("cloud-aggregator")
-        metrics = Metrics(new_registry(), "cloud")
-        cloud = await serve(AggregatorServicer(settings, metrics, tracing=traced))
-        cloud_address = cloud.target
-        if way is not None:
-            cloud_address = await stack.enter_async_context(way(cloud_address))
+        drafter = await start.drafter(device, verifier.target, drafter_metrics, kept[0])
+        decoders = [
+            await start.behind(decoder_way, service.target) for service in (drafter, verifier)
+        ]
+        aggregator = await start.cloud_aggregator(decoders[1], others.running.target)
+        device_metrics = Metrics(new_registry(), "device")
         settings = AggregatorSettings(
             drafter=drafter.target,
             decoder=decoders[0],
-            retriever=addresses[0],
-            cloud=cloud_address,
+            retriever=own.running.target,
+            cloud=await start.behind(way, aggregator.target),
             give_up_after_s=give_up_after_s,
             prometheus="http://127.0.0.1:9",  # nobody: the other sources are enough
             http=False,
         )
-        traced = tracing("aggregator")
-        metrics = Metrics(new_registry(), "device")
-        front = AggregatorServicer(settings, metrics, tracing=traced)
-        device = await serve(front)
-        client = await stack.enter_async_context(AggregatorClient(device.target))
-        cloud_client = await stack.enter_async_context(AggregatorClient(cloud.target))
+        front = AggregatorServicer(settings, device_metrics, tracing=tracing("aggregator"))
+        running = await start.serve(front)
         yield TwoSides(
-            client,
-            cloud_client,
-            engines[0],
-            engines[1],
+            await stack.enter_async_context(AggregatorClient(running.target)),
+            await stack.enter_async_context(AggregatorClient(aggregator.target)),
+            device,
+            cloud,
             drafter,
             verifier,
-            cloud,
-            tuple(retrievers),
+            aggregator,
+            (own.client, others.client),
             front,
-            metrics,
+            device_metrics,
             drafter_metrics,
         )
-    for engine in engines:
-        assert engine.kv_bytes_in_use == 0
+    assert device.kv_bytes_in_use == cloud.kv_bytes_in_use == 0
+
+
+def scripted_side() -> ScriptedEngine:
+    return ScriptedEngine(VOCABULARY, LAW, context_length=CONTEXT)
+
+
+class _Starting:
+    """Starts services, which `stack` ends."""
+
+    def __init__(self, stack: AsyncExitStack, tracing: Callable[[str], Tracing]) -> None:
+        self._stack = stack
+        self._tracing = tracing
+
+    async def serve(self, service: object) -> RunningService:
+        running = await started(service)  # type: ignore[arg-type]  # any of the four
+        self._stack.push_async_callback(running.drain, 0.5)
+        return running
+
+    async def behind(self, way: Way | None, address: str) -> str:
+        """The address that lies before `address` on that way."""
+        return address if way is None else await self._stack.enter_async_context(way(address))
+
+    async def retriever(self, folder: Path, side: Side, texts: tuple[str, ...]) -> Retriever:
+        tracing = self._tracing(f"{side}-retriever")
+        found = await self._stack.enter_async_context(
+            retriever(folder / side, side, tracing=tracing)
+        )
+        uploads = [Upload(f"{index}", text.encode()) for index, text in enumerate(texts)]
+        async for answer in found.client.ingest(uploads):
+            assert answer.last
+        return found
+
+    async def verifier(
+        self, engine: Engine, limits: VerifierLimits | None, documents: Documents
+    ) -> RunningService:
+        return await self.serve(
+            VerifierServicer(
+                engine,
+                limits or VerifierLimits(),
+                Metrics(new_registry(), "cloud"),
+                tracing=self._tracing("verifier"),
+                documents=documents,
+            )
+        )
+
+    async def drafter(
+        self, engine: Engine, verifier: str, metrics: Metrics, documents: Documents
+    ) -> RunningService:
+        return await self.serve(
+            DrafterServicer(
+                engine,
+                TOKENIZER,
+                verifier,
+                DrafterLimits(),
+                metrics,
+                tracing=self._tracing("drafter"),
+                documents=documents,
+            )
+        )
+
+    async def cloud_aggregator(self, decoder: str, retriever: str) -> RunningService:
+        settings = AggregatorSettings(
+            side="cloud", decoder=decoder, retriever=retriever, http=False
+        )
+        metrics = Metrics(new_registry(), "cloud")
+        traced = self._tracing("cloud-aggregator")
+        return await self.serve(AggregatorServicer(settings, metrics, tracing=traced))
+
+
+def asking(preset: str, **changes: Any) -> GenerationRequest:
+    request = GenerationRequest(PROMPT, preset, seed=5, max_tokens=16, query=QUERY, documents=2)
+    return replace(request, **changes)
+
+
+@asynccontextmanager
+async def emulated(address: str, links: list[TcpLinkEmulator]) -> AsyncIterator[str]:
+    """A link of 10 ms each way to a service."""
+    host, port = address.rsplit(":", 1)
+    link = LinkSettings(delay_s=0.01)
+    async with TcpLinkEmulator(("127.0.0.1", 0), (host, int(port)), link, link) as emulator:
+        links.append(emulator)
+        yield f"127.0.0.1:{emulator.address[1]}"
