@@ -1,12 +1,15 @@
 """Time to the first token of two-sided answers by real processes, paced like the declared hardware.
 
 The demo's documents and questions, of some twenty tokens. The documents' keys and values are in
-memory, but for those of what `drcg-text` fetches. Must not import torch.
+memory, but for those of what `drcg-text` and `drcg-kv` fetch. Keys and values are of use to the
+model that made them only, so `drcg-kv` runs with the device's model at both sides, paced like the
+others; its link has a bandwidth, since it sends megabytes. Must not import torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from bench.dragon_real import QUESTIONS, Pass, running_sides
@@ -17,10 +20,13 @@ from tandem.rpc.aggregator_client import AggregatorClient
 from tandem.rpc.generation import GenerationRequest
 from tandem.rpc.process import run_loop
 
+DEVICE_ONLY = "crcg-device"
 ONCE = "drcg-text"
 """Asked once, at the longest link, before its documents are known at the device."""
-PRESETS = ("crcg-device", "dragon", "dragon-coupled")
-COLUMNS = ("preset", "rtt_s", "ttft_s", "over_device_only")
+PRESETS = (DEVICE_ONLY, "dragon", "dragon-coupled")
+ONE_MODEL = "drcg-kv"
+"""Asked once too, of a suite whose two sides have the device's model."""
+COLUMNS = ("preset", "rtt_s", "mbps", "ttft_s", "over_device_only", "fetched_bytes")
 LIMIT = 1.10
 
 
@@ -30,12 +36,14 @@ def measure_real(
     cloud_pass: Pass,
     added: Sequence[float],
     base_rtt_s: float,
+    mbps: float,
     seed: int,
 ) -> list[Row]:
-    """One row per added latency and preset."""
+    """One row per added latency and preset; `mbps` is the bandwidth that keys and values travel
+    at."""
     rows: list[Row] = []
     with running_sides(models, device_pass, cloud_pass) as sides:
-        run_loop(_first_tokens_s(sides.aggregator, "dragon", seed))  # brings keys into memory
+        run_loop(_first_tokens(sides.aggregator, "dragon", seed))  # brings keys into memory
         for added_s in added:
             rtt_s = base_rtt_s + added_s
             sides.link.set(rtt_s, None)
@@ -43,23 +51,56 @@ def measure_real(
             measured = {}
             for name in names:
                 progress(f"real processes, {added_s * 1e3:g} ms added, {name}")
-                measured[name] = fmean(run_loop(_first_tokens_s(sides.aggregator, name, seed)))
-            rows += [
-                make_row(
-                    preset=name,
-                    rtt_s=rtt_s,
-                    seed=seed,
-                    ttft_s=ttft_s,
-                    part="real",
-                    added_s=added_s,
-                    over_device_only=ttft_s / measured["crcg-device"],
-                )
-                for name, ttft_s in measured.items()
-            ]
-    return rows
+                measured[name] = run_loop(_first_tokens(sides.aggregator, name, seed))
+            rows += _rows(measured, rtt_s, added_s, None, seed)
+    added_s = max(added)
+    rtt_s = base_rtt_s + added_s
+    one_model = replace(models, target=models.draft)
+    with running_sides(one_model, device_pass, cloud_pass) as sides:
+        for name in ("crcg-cloud", "crcg-device"):  # the keys of each side's own documents
+            run_loop(_first_tokens(sides.aggregator, name, seed))
+        sides.link.set(rtt_s, mbps)
+        measured = {}
+        for name in (DEVICE_ONLY, ONE_MODEL):
+            progress(f"real processes, one model, {added_s * 1e3:g} ms added, {name}")
+            measured[name] = run_loop(_first_tokens(sides.aggregator, name, seed))
+        return [*rows, *_rows(measured, rtt_s, added_s, mbps, seed)[1:]]
 
 
-async def _first_tokens_s(aggregator: str, preset: str, seed: int) -> list[float]:
+@dataclass(frozen=True, slots=True)
+class _FirstToken:
+    """When it came, and what had come to the device over the link by the answer's end."""
+
+    ttft_s: float
+    downlink_bytes: int
+
+
+def _rows(
+    measured: Mapping[str, Sequence[_FirstToken]],
+    rtt_s: float,
+    added_s: float,
+    mbps: float | None,
+    seed: int,
+) -> list[Row]:
+    """One for each preset; the device's alone is what the others are set against."""
+    means = {name: fmean(one.ttft_s for one in found) for name, found in measured.items()}
+    return [
+        make_row(
+            preset=name,
+            rtt_s=rtt_s,
+            mbps=mbps,
+            seed=seed,
+            ttft_s=means[name],
+            part="real",
+            added_s=added_s,
+            over_device_only=means[name] / means[DEVICE_ONLY],
+            fetched_bytes=fmean(one.downlink_bytes for one in found),
+        )
+        for name, found in measured.items()
+    ]
+
+
+async def _first_tokens(aggregator: str, preset: str, seed: int) -> list[_FirstToken]:
     found = []
     async with AggregatorClient(aggregator) as client:
         for number, question in enumerate(QUESTIONS):
@@ -68,7 +109,8 @@ async def _first_tokens_s(aggregator: str, preset: str, seed: int) -> list[float
             )
             answer = await client.generate(request, ANSWER_TIMEOUT_S)
             assert answer.ttft_s is not None, "two tokens came"
-            found.append(answer.ttft_s)
+            assert answer.summary is not None, "the answer is complete"
+            found.append(_FirstToken(answer.ttft_s, answer.summary.downlink_bytes))
     return found
 
 
