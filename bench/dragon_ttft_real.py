@@ -59,6 +59,8 @@ def measure_real(
     with running_sides(one_model, device_pass, cloud_pass) as sides:
         for name in ("crcg-cloud", "crcg-device"):  # the keys of each side's own documents
             run_loop(_first_tokens(sides.aggregator, name, seed))
+        # Finds nothing, so that nothing travels; both decoders then know the hash of their weights.
+        run_loop(_first_tokens(sides.aggregator, ONE_MODEL, seed, "qqqq"))
         sides.link.set(rtt_s, mbps)
         measured = {}
         for name in (DEVICE_ONLY, ONE_MODEL):
@@ -100,12 +102,15 @@ def _rows(
     ]
 
 
-async def _first_tokens(aggregator: str, preset: str, seed: int) -> list[_FirstToken]:
+async def _first_tokens(
+    aggregator: str, preset: str, seed: int, query: str = ""
+) -> list[_FirstToken]:
+    """Of each question; `query`: what is looked for, if not the question."""
     found = []
     async with AggregatorClient(aggregator) as client:
         for number, question in enumerate(QUESTIONS):
             request = GenerationRequest(
-                question, preset, max_tokens=2, seed=seed + number, ignore_eos=True
+                question, preset, max_tokens=2, seed=seed + number, query=query, ignore_eos=True
             )
             answer = await client.generate(request, ANSWER_TIMEOUT_S)
             assert answer.ttft_s is not None, "two tokens came"
