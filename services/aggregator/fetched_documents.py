@@ -86,10 +86,11 @@ class FetchedDocuments:
         return found
 
     async def _fetch_missing(self, stream: _CloudStream, found: Sequence[Document]) -> None:
-        at_hand = (await self._look_up(found)).at_hand
-        for index, (document, known) in enumerate(zip(found, at_hand, strict=True)):
-            if not known:
-                await self._import(stream, index, document)
+        known = (await self._look_up(found)).at_hand
+        missing = [index for index, there in enumerate(known) if not there]
+        await stream.ask(missing)
+        for index in missing:
+            await self._import(stream, found[index])
 
     async def _look_up(self, documents: Sequence[Document]) -> pb.LookUpDocumentsResponse:
         request = pb.LookUpDocumentsRequest(documents=map(document_to_proto, documents))
@@ -101,9 +102,9 @@ class FetchedDocuments:
         except grpc.aio.AioRpcError as error:
             raise refused_below(error.code(), f"decoder: {details_of(error)}") from None
 
-    async def _import(self, stream: _CloudStream, index: int, document: Document) -> None:
-        """One document's keys and values, from the cloud to the decoder beside this service."""
-        kv = await stream.begin(index)
+    async def _import(self, stream: _CloudStream, document: Document) -> None:
+        """The next document's keys and values, from the cloud to this side's decoder."""
+        kv = await stream.begin()
         async with self._decoder.channel() as channel:
             call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocument(
                 timeout=self._deadline_s, metadata=self._headers
@@ -119,8 +120,7 @@ class FetchedDocuments:
                     await call.write(_part(chunk))
                 await _answer(call, "stored")
             except grpc.aio.AioRpcError as error:
-                code, details = known_status(error.code(), details_of(error))
-                raise refused_below(code, f"decoder: {details}") from None
+                raise _refused(error.code(), details_of(error)) from None
             finally:
                 call.cancel()
         log.info("document fetched", tokens=kv.tokens, bytes=kv.size_bytes)
@@ -143,11 +143,15 @@ class _CloudStream:
             raise _broken(f"{type(message).__name__} in the place of opened")
         return message.texts
 
-    async def begin(self, index: int) -> DocumentKv:
-        """Ask for a document: what will follow in chunks."""
+    async def ask(self, indices: Sequence[int]) -> None:
+        """Ask for documents, all before the first comes: it costs one round trip together."""
         opening = self._opening
         head = (opening.session, 0, opening.base, opening.prefix)
-        await self._write(DocumentWanted(*head, index=index))
+        for index in indices:
+            await self._write(DocumentWanted(*head, index=index))
+
+    async def begin(self) -> DocumentKv:
+        """What will follow in chunks of the next document that was asked for."""
         part = await self._part()
         if not isinstance(part, DocumentKv):
             raise _broken("a chunk before it was said of what")
@@ -196,8 +200,15 @@ async def _answer(call: Any, wanted: str) -> None:
         return
     if answer is not grpc.aio.EOF:
         raise Rejected(grpc.StatusCode.DATA_LOSS, f"decoder: did not say {wanted}")
-    code, details = known_status(await call.code(), await call.details() or "")
-    raise refused_below(code, f"decoder: {details or 'ended the call'}")
+    raise _refused(await call.code(), await call.details() or "ended the call")
+
+
+def _refused(code: grpc.StatusCode, details: str) -> Rejected:
+    """Why the decoder did not take a document in. What is wrong with it is the cloud's fault."""
+    code, details = known_status(code, details)
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return _broken(details)
+    return refused_below(code, f"decoder: {details}")
 
 
 def _part(part: KvPart) -> pb.ImportDocumentRequest:

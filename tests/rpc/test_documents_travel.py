@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 from tests.rpc.decoding_peer import TOKENIZER
 from tests.rpc.device_peer import collaboration, opening_fields
+from tests.rpc.test_tampering_aggregator import Tampering, answer, tampering
 from tests.rpc.two_sided_suite import TwoSides, two_sides
 from tests.unit.engine.reference_models import pair
 
@@ -273,6 +275,58 @@ async def test_only_what_was_found_can_be_asked_for(tmp_path: Path) -> None:
             ]
             code, details = await collaboration(sides.cloud_aggregator.target, frames)
             assert f"{code} {details}".startswith(expected), name
+
+
+def broken(parts: Sequence[pb.DocumentPart]) -> dict[str, list[dict[str, Any]]]:
+    """What a cloud may answer that breaks the conversation."""
+    kv, *chunks = parts
+    texts = [document_to_proto(DOCUMENT)]
+    opened = {"opened": aggregator_pb2.CollaborationOpened(max_tokens=9, texts=texts)}
+    other = pb.DocumentPart(kv=kv.kv)
+    other.kv.sha256 = bytes(32)
+    return {
+        "a draft": [{"draft": aggregator_pb2.SideDraft(token_id=1)}],
+        "an end at once": [],
+        "an end in the middle": [opened, {"document_part": kv}],
+        "a chunk before it is said of what": [opened, {"document_part": chunks[0]}],
+        "another document among the chunks": [opened, *[{"document_part": kv}] * 2],
+        "something else among the chunks": [opened, {"document_part": kv}, {"pong": {}}],
+        "damaged": [opened, *({"document_part": part} for part in (other, *chunks))],
+        "nothing in a part": [opened, {"document_part": pb.DocumentPart()}],
+    }
+
+
+def said(
+    messages: Sequence[dict[str, Any]], opening: aggregator_pb2.CollaborateRequest
+) -> list[aggregator_pb2.CollaborateResponse]:
+    return [answer(opening, **message) for message in messages]
+
+
+class TamperingGiver(Tampering):
+    """Hears what is wanted before it goes on: a status is lost where it crosses a message."""
+
+    async def Collaborate(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: Any
+    ) -> None:
+        self.streams += 1
+        for frame in self.answers(await context.read()):
+            await context.write(frame)
+            if frame.HasField("opened"):
+                assert (await context.read()).HasField("document_wanted")
+
+
+async def test_a_cloud_that_breaks_the_conversation_is_told_from_a_bad_request(
+    tmp_path: Path,
+) -> None:
+    cloud = TamperingGiver(lambda opening: [])
+    async with suite(tmp_path, way=lambda address: tampering(cloud)) as sides:
+        for name, messages in broken(await exported(sides.verifier)).items():
+            cloud.answers = partial(said, messages)
+            with pytest.raises(Rejected, match="the cloud broke the conversation") as caught:
+                await sides.client.generate(REQUEST)
+            assert caught.value.code is grpc.StatusCode.DATA_LOSS, name
+        assert cloud.streams == 8
+        assert (await looked_up(sides.drafter)).at_hand == [False]
 
 
 async def exported(

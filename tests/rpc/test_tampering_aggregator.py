@@ -56,7 +56,7 @@ class Tampering(pb_grpc.AggregatorServiceServicer):
     """Says what it is told to, and counts how often it was asked."""
 
     def __init__(self, answers: Answers) -> None:
-        self._answers = answers
+        self.answers = answers
         self.streams = 0
 
     async def Collaborate(  # type: ignore[override]  # noqa: N802  # the RPC's name
@@ -64,7 +64,7 @@ class Tampering(pb_grpc.AggregatorServiceServicer):
     ) -> None:
         self.streams += 1
         opening = await context.read()
-        for frame in self._answers(opening):
+        for frame in self.answers(opening):
             await context.write(frame)
 
     async def Generate(  # type: ignore[override]  # noqa: N802
