@@ -147,6 +147,24 @@ class LocalSuite:
         settings = self.settings
         if not settings.verbose:
             self.logs = Path(tempfile.mkdtemp(prefix="tandem-up-"))
+        flags = await self._flags(stack, temporary)
+        if self.emulators:
+            steered = LinkGroup(self.emulators)
+            self.control = await stack.enter_async_context(LinkControl(steered))
+        for name, values in flags.items():
+            self.children[name] = await self._start_child(name, values)
+        if settings.pin:
+            self._pin()
+        waits = [asyncio.create_task(child.listening()) for child in self.children.values()]
+        async with cancelled_after(waits):
+            await asyncio.gather(*waits)
+        if settings.documents is not None:
+            addresses = {side: self.children[f"{side}-retriever"].address for side in SIDES}
+            self.documents = await fill(settings.documents, addresses)
+
+    async def _flags(self, stack: AsyncExitStack, temporary: Path) -> dict[str, dict[str, object]]:
+        """What each service is told; ways through the link are open then."""
+        settings = self.settings
         ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
         http_port = settings.http_port or ports["http"]
         self.http = f"http://{HOST}:{http_port}"
@@ -180,21 +198,9 @@ class LocalSuite:
             if (profile := default_path()).exists():  # by `tandem doctor --profile`
                 for name in ("aggregator", "cloud-aggregator"):
                     flags[name]["profile-file"] = profile
-        if self.emulators:
-            steered = LinkGroup(self.emulators)
-            self.control = await stack.enter_async_context(LinkControl(steered))
         for number, own in enumerate(flags.values()):
             own["metrics-port"] = settings.metrics_port and settings.metrics_port + number
-        for name, values in flags.items():
-            self.children[name] = await self._start_child(name, values)
-        if settings.pin:
-            self._pin()
-        waits = [asyncio.create_task(child.listening()) for child in self.children.values()]
-        async with cancelled_after(waits):
-            await asyncio.gather(*waits)
-        if settings.documents is not None:
-            addresses = {side: self.children[f"{side}-retriever"].address for side in SIDES}
-            self.documents = await fill(settings.documents, addresses)
+        return flags
 
     async def _start_child(self, name: str, flags: Mapping[str, object]) -> ChildProcess:
         """`name` is the service, after the side where there are two of it."""

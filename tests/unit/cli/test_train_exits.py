@@ -1,3 +1,5 @@
+"""`tandem train-exits`: what it writes, and what it refuses by name."""
+
 import copy
 import json
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Token trees as parent indices: depths, ancestors and paths, and what is no tree."""
+
 import numpy as np
 import pytest
 

@@ -1,3 +1,5 @@
+"""Folders of early-exit adapters: found, loaded as trained, refused where they do not fit."""
+
 import json
 import shutil
 from collections.abc import Callable

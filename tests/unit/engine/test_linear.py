@@ -1,3 +1,5 @@
+"""Layouts of weights: each multiplies alike, whatever rows share the pass."""
+
 import pytest
 import torch
 

@@ -1,3 +1,5 @@
+"""Loading models from folders: the same logits, and a reason for each refusal."""
+
 import copy
 import json
 import shutil

@@ -1,3 +1,5 @@
+"""The paced engine: how long a pass lasts, and what shows through it."""
+
 from collections.abc import Callable
 
 import pytest

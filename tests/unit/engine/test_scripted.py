@@ -1,3 +1,5 @@
+"""The scripted engine: its laws are those of its function."""
+
 import subprocess
 import sys
 

@@ -1,3 +1,5 @@
+"""Text to ids and back, piece by piece, and when two vocabularies are one."""
+
 import random
 from pathlib import Path
 
