@@ -9,6 +9,7 @@ from services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.engine.base import Engine, Tokenizer
 from tandem.engine.document_decoder import Documents, Rescore
 from tandem.engine.document_files import open_document_files
+from tandem.engine.model_source import find_source
 from tandem.engine.paced import PacedEngine
 from tandem.protocol.liveness import LivenessTimes
 from tandem.rpc.access import client_access
@@ -21,7 +22,8 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     """The servicer with its engine and tokenizer loaded."""
     access = client_access(settings)  # refused without waiting for torch
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "drafter")
-    # Here, so that bad settings are refused without waiting for torch.
+    find_source(settings.model, settings.revision)
+    # Here, so that bad settings and a wrong folder are refused without waiting for torch.
     from tandem.engine.load import model_hash
 
     paced = settings.pace_first_s > 0 or settings.pace_further_s > 0

@@ -8,6 +8,7 @@ from services.verifier.config import VerifierSettings
 from services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.engine.document_decoder import Documents, Rescore
 from tandem.engine.document_files import open_document_files
+from tandem.engine.model_source import find_source
 from tandem.engine.paced import PacedEngine
 from tandem.rpc.process import run_service
 from tandem.telemetry.metrics import Metrics
@@ -16,7 +17,8 @@ from tandem.telemetry.tracing import open_tracing
 
 def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
     """The servicer with its engine loaded."""
-    # Here, so that bad settings are refused without waiting for torch.
+    find_source(settings.model, settings.revision)
+    # Here, so that bad settings and a wrong folder are refused without waiting for torch.
     from tandem.engine.load import find_tokenizer, load_engine, model_hash
 
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "verifier")

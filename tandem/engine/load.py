@@ -6,10 +6,7 @@ grpc.
 """
 
 import hashlib
-import json
-import re
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,6 +33,7 @@ from tandem.engine.exit_adapters import (
     weights_hash,
 )
 from tandem.engine.hf import HuggingFaceEngine
+from tandem.engine.model_source import ModelSource, find_source
 from tandem.engine.tokenizer import TextTokenizer
 from tandem.engine.vision import SEEING, QwenVision
 from tandem.telemetry.logging import get_logger
@@ -43,7 +41,6 @@ from tandem.telemetry.logging import get_logger
 log = get_logger(__name__)
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_COMMIT = re.compile(r"[0-9a-f]{40}")
 _LOADING_ERRORS = (
     ImportError,
     KeyError,
@@ -73,7 +70,7 @@ def load_engine(
     one token at a time. Raises InvalidArgument naming the argument.
     """
     use_threads(threads)
-    source = _source(folder_or_name, revision)
+    source = find_source(folder_or_name, revision)
     model = load_model(folder_or_name, device, dtype, revision)
     tokenizer = find_tokenizer(folder_or_name, revision)
     config = model.config.get_text_config()
@@ -105,7 +102,7 @@ def load_model(
     if dtype not in _DTYPES:
         raise InvalidArgument("dtype", f"{dtype!r} is not one of {', '.join(_DTYPES)}")
     place = _device(device)
-    source = _source(folder_or_name, revision)
+    source = find_source(folder_or_name, revision)
     if source.local:
         _check_weights(Path(folder_or_name))
     logging.disable_progress_bar()
@@ -127,19 +124,19 @@ def load_model(
 
 def base_hash(folder_or_name: str | Path, revision: str | None = None) -> str:
     """Content hash of a model's weights, which its early-exit adapters name. Reads all of them."""
-    return _base_hash(_source(folder_or_name, revision))
+    return _base_hash(find_source(folder_or_name, revision))
 
 
 def model_hash(folder_or_name: str | Path, dtype: str, revision: str | None = None) -> str:
     """Content hash of all that decides a model's keys and values: weights, configuration and the
     precision it is run in. Reads all of the weights."""
-    source = _source(folder_or_name, revision)
+    source = find_source(folder_or_name, revision)
     config = AutoConfig.from_pretrained(source.name, **source.options).to_json_string()
     parts = f"{_base_hash(source)}\n{dtype}\n{config}"
     return hashlib.sha256(parts.encode()).hexdigest()
 
 
-def _base_hash(source: "_Source") -> str:
+def _base_hash(source: ModelSource) -> str:
     folder = Path(source.name)
     if not source.local:  # loaded before, so all of it lies in the cache
         options = {**source.options, "local_files_only": True}
@@ -157,7 +154,7 @@ def find_exits(folder_or_name: str | Path, exits: str) -> Path | None:
     return beside if Path(folder_or_name).is_dir() and (beside / DESCRIPTION).exists() else None
 
 
-def _exits(exits: str, source: "_Source", config: Any) -> ExitAdapters | None:
+def _exits(exits: str, source: ModelSource, config: Any) -> ExitAdapters | None:
     """The adapters that `load_engine` was asked for."""
     folder = find_exits(source.name, exits)
     if folder is None:
@@ -175,7 +172,7 @@ def _exits(exits: str, source: "_Source", config: Any) -> ExitAdapters | None:
 
 def load_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer:
     """The tokenizer of the model in a folder, or of that name and commit."""
-    source = _source(folder_or_name, revision)
+    source = find_source(folder_or_name, revision)
     try:
         tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
     except _LOADING_ERRORS as error:
@@ -186,42 +183,18 @@ def load_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> T
 
 def find_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer | None:
     """As `load_tokenizer`; None for a folder that holds a bare model."""
-    found = _has_tokenizer(_source(folder_or_name, revision))
+    found = _has_tokenizer(find_source(folder_or_name, revision))
     return load_tokenizer(folder_or_name, revision) if found else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """Which model is meant: what every `from_pretrained` of transformers is given."""
-
-    name: str
-    local: bool
-    options: dict[str, Any]
-
-
-def _source(folder_or_name: str | Path, revision: str | None) -> _Source:
-    folder = Path(folder_or_name)
-    if folder.exists():
-        _check_config(folder)
-    elif revision is None:
-        raise InvalidArgument(
-            "model", f"{folder_or_name} is not a folder; to load it by name, give its revision"
-        )
-    elif not _COMMIT.fullmatch(revision):
-        raise InvalidArgument("revision", f"{revision!r} is not a commit hash of 40 hex digits")
-    local = folder.exists()
-    options = {"revision": revision, "local_files_only": local, "trust_remote_code": False}
-    return _Source(str(folder_or_name), local, options)
-
-
-def _model_class(source: _Source) -> Any:
+def _model_class(source: ModelSource) -> Any:
     """Models that see are of another class than their text model alone would be."""
     config = AutoConfig.from_pretrained(source.name, **source.options)
     seeing = (kind for kind in SEEING if type(config) is kind.config_class)
     return next(seeing, AutoModelForCausalLM)
 
 
-def _vision(source: _Source, model: Any) -> Vision | None:
+def _vision(source: ModelSource, model: Any) -> Vision | None:
     """The model's eyes, with its images' preprocessing as its folder says."""
     if not isinstance(model, SEEING):
         return None
@@ -236,18 +209,6 @@ def _vision(source: _Source, model: Any) -> Vision | None:
     except _LOADING_ERRORS as error:
         _refuse(source.name, error)
     return QwenVision(model, processor)
-
-
-def _check_config(folder: Path) -> None:
-    if not folder.is_dir():
-        raise InvalidArgument("model", f"{folder} is a file; give the folder of a model")
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise InvalidArgument("model", f"{path} cannot be read: {error}") from error
-    if not isinstance(config, dict) or "model_type" not in config:
-        raise InvalidArgument("model", f"{path} does not name a model_type")
 
 
 def _check_weights(folder: Path) -> None:
@@ -274,14 +235,14 @@ def _refuse(folder_or_name: str | Path, error: Exception) -> NoReturn:
     raise InvalidArgument("model", f"{folder_or_name} cannot be loaded: {reason}") from error
 
 
-def _has_tokenizer(source: _Source) -> bool:
+def _has_tokenizer(source: ModelSource) -> bool:
     """A folder may hold a bare model, whose prompts are token ids."""
     folder = Path(source.name)
     names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
     return not source.local or any((folder / name).exists() for name in names)
 
 
-def _eos_token_ids(source: _Source) -> frozenset[int]:
+def _eos_token_ids(source: ModelSource) -> frozenset[int]:
     """Every id that the model's configuration or its generation settings call end of text."""
     settings: list[Any] = [
         AutoConfig.from_pretrained(source.name, **source.options).get_text_config()

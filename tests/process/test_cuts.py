@@ -56,6 +56,7 @@ def suite() -> Iterator[CutSuite]:
         yield CutSuite(aggregator.address(), verifier, LinkSteering(emulator.words[2]))
 
 
+@pytest.mark.timeout(300)
 async def test_a_cut_changes_no_text(suite: CutSuite) -> None:
     trials = await cut_answers(suite.aggregator, suite.link, PLAN, seed=11)
     reached = goals(trials, PLAN)
