@@ -168,6 +168,21 @@ def _fill(message: pb.Generation, request: GenerationRequest) -> None:
 
 def request_from_proto(message: pb.Generation) -> GenerationRequest:
     """Raises InvalidArgument naming the field."""
+    _check_sizes(message)
+    request = _request(message)
+    check_top_logprobs(request.logprobs, request.top_logprobs)
+    if request.from_two_sides:
+        request.composed_aggregation()
+        if request.logprobs:
+            raise InvalidArgument("logprobs", "an answer from two sides has no one law")
+        return request
+    preset = request.composed_preset()
+    if request.logprobs:
+        check_tells_logprobs(preset)
+    return request
+
+
+def _check_sizes(message: pb.Generation) -> None:
     if message.max_tokens < 1:
         raise InvalidArgument("max_tokens", f"must be at least 1, is {message.max_tokens}")
     if len(message.stop) > MAX_STOPS:
@@ -179,8 +194,15 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         raise InvalidArgument("set", f"at most {MAX_OVERRIDES} overrides")
     if any(len(override) > MAX_OVERRIDE_CHARACTERS for override in message.overrides):
         raise InvalidArgument("set", f"at most {MAX_OVERRIDE_CHARACTERS} characters each")
+    if len(message.retrieval.query) > MAX_QUERY_CHARACTERS:
+        raise InvalidArgument("query", f"at most {MAX_QUERY_CHARACTERS} characters")
+    if message.retrieval.documents > MAX_DOCUMENTS:
+        raise InvalidArgument("documents", f"at most {MAX_DOCUMENTS} from each side")
+
+
+def _request(message: pb.Generation) -> GenerationRequest:
     policies = {number: policy for policy, number in _POLICIES.items()}
-    request = GenerationRequest(
+    return GenerationRequest(
         prompt=prompt_from_proto(message),
         preset=message.preset or DEFAULT_PRESET,
         sampling=sampling_from_proto(message.sampling)
@@ -200,17 +222,3 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         logprobs=message.logprobs,
         top_logprobs=message.top_logprobs,
     )
-    check_top_logprobs(request.logprobs, request.top_logprobs)
-    if len(request.query) > MAX_QUERY_CHARACTERS:
-        raise InvalidArgument("query", f"at most {MAX_QUERY_CHARACTERS} characters")
-    if request.documents > MAX_DOCUMENTS:
-        raise InvalidArgument("documents", f"at most {MAX_DOCUMENTS} from each side")
-    if request.from_two_sides:
-        request.composed_aggregation()
-        if request.logprobs:
-            raise InvalidArgument("logprobs", "an answer from two sides has no one law")
-        return request
-    preset = request.composed_preset()
-    if request.logprobs:
-        check_tells_logprobs(preset)
-    return request
