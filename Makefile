@@ -44,8 +44,9 @@ deploy-tools: $(VENV)/.deploy-tools ## helm, promtool and prometheus, for checki
 dashboards: setup ## write deploy/dashboards/ from tools/observability/
 	$(BIN)/python -m tools.observability
 
+# Three at once are for two cores: a tenth of the time is waiting for links, deadlines and processes.
 test: setup proto deploy-tools ## every test that needs no Docker
-	$(BIN)/python -m pytest --ignore=tests/deploy -n 2 --dist loadfile \
+	$(BIN)/python -m pytest --ignore=tests/deploy -n 3 --dist loadfile \
 	  --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-deploy: setup proto ## images, compose and chaos on a Docker engine, which is started if need be
