@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 from services.drafter.config import DrafterSettings
 from services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.engine.base import Engine, Tokenizer
-from tandem.engine.document_decoder import Documents, Rescore
-from tandem.engine.document_files import open_document_files
 from tandem.engine.model_source import find_source
-from tandem.engine.paced import PacedEngine
+from tandem.engine.served_model import documents_of, paced
+from tandem.index.reranking import find_rescoring
 from tandem.protocol.liveness import LivenessTimes
 from tandem.rpc.access import client_access
 from tandem.rpc.process import run_service
@@ -22,11 +19,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     """The servicer with its engine and tokenizer loaded."""
     access = client_access(settings)  # refused without waiting for torch
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "drafter")
-    find_source(settings.model, settings.revision)
-    # Here, so that bad settings and a wrong folder are refused without waiting for torch.
-    from tandem.engine.load import model_hash
-
-    paced = settings.pace_first_s > 0 or settings.pace_further_s > 0
+    find_source(settings.model, settings.revision)  # a wrong folder too
     engine, tokenizer = _load(settings)
     limits = DrafterLimits(
         settings.max_sessions,
@@ -34,22 +27,10 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         settings.max_message_bytes,
         LivenessTimes(settings.ping_after_s, settings.dead_after_s, settings.give_up_after_s),
     )
-    # Once: it reads all of the weights.
-    weights = cache(lambda: model_hash(settings.model, settings.dtype, settings.revision))
-    documents = Documents(
-        tokenizer,
-        settings.document_kv_budget_bytes,
-        open_document_files(
-            engine,
-            settings.document_kv_folder,
-            weights,
-            settings.document_kv_disk_bytes,
-        ),
-        _rescore(settings),
-        weights,
-    )
+    rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
+    documents = documents_of(settings, settings.model, engine, tokenizer, rescore)
     return DrafterServicer(
-        PacedEngine(engine, settings.pace_first_s, settings.pace_further_s) if paced else engine,
+        paced(settings, engine),
         tokenizer,
         settings.verifier,
         limits,
@@ -78,14 +59,6 @@ def _load(settings: DrafterSettings) -> tuple[Engine, Tokenizer]:
         return engine, tokenizer
     target_tokenizer = load_target_tokenizer(settings.target_tokenizer)
     return fit_draft(engine, tokenizer, target_tokenizer), target_tokenizer
-
-
-def _rescore(settings: DrafterSettings) -> Rescore | None:
-    if settings.reranker is None:
-        return None
-    from tandem.index.reranking import load_reranker
-
-    return load_reranker(settings.reranker, settings.device, settings.threads).score
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Must not import grpc.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 
@@ -20,8 +20,16 @@ class Reranker(Protocol):
         """One per text, larger is better."""
 
 
+Rescoring = Callable[[str, Sequence[str]], Sequence[float]]
+
+
 def load_reranker(folder: str, device: str = "cpu", threads: int = 1) -> Reranker:
     """The sequence-classification model in a folder. InvalidArgument says what is wrong with it."""
     from tandem.index.cross_encoder import CrossEncoder  # torch only where it is wanted
 
     return CrossEncoder(folder, device, threads)
+
+
+def find_rescoring(folder: str | None, device: str = "cpu", threads: int = 1) -> Rescoring | None:
+    """The scores of the model in a folder, where one is named; as `load_reranker`."""
+    return None if folder is None else load_reranker(folder, device, threads).score
