@@ -97,7 +97,7 @@ class DraftWorks:
 
         def on_draft(drafted: Drafted, kv_length: int, draft_s: float) -> None:
             ready = DraftsReady(work, [drafted], kv_length, draft_s)
-            loop.call_soon_threadsafe(self._report, ready)
+            self._thread.report(loop, lambda: self._report(ready))
 
         return on_draft
 

@@ -163,7 +163,7 @@ class DecodingRun:
             return local_draft(law, opening.law, chance, position, opening.side)
 
         def hear(draft: LocalDraft, took_s: float) -> None:  # on the engine's thread
-            loop.call_soon_threadsafe(self._drafted, work, draft, took_s)
+            self._thread.report(loop, lambda: self._drafted(work, draft, took_s))
 
         job = DecodeJob(group, work, self.machine.sampling, draw, hear)
         return self._thread.submit_group(job)

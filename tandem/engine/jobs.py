@@ -19,6 +19,11 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tandem.core.errors import Unavailable
 from tandem.engine.base import Engine, ForwardCancelled, Logits, Segment, Session
+from tandem.engine.postings import Postings
+
+PATIENCE, LEAST_PATIENCE_S = 0.02, 100e-6
+"""Of a pass's time, how much the next one may wait for what the event loop makes of its results: a
+job that comes too late for a pass loses a whole one. Shorter waits than the least bring nobody."""
 
 Result = TypeVar("Result")
 ResultOut = TypeVar("ResultOut", covariant=True)
@@ -105,9 +110,16 @@ class Ticket(Generic[Result]):
         cost = Cost(queue_s, ended_s - self.started_s, self.batch_size)
         return Done(self.job.result(), cost)
 
-    def post(self, outcome: Done[Result] | Exception) -> None:
-        """Wake whoever waits; from here on the event loop competes with the calling thread."""
-        self._loop.call_soon_threadsafe(_settle, self.future, outcome)
+    def post(self, outcome: Done[Result] | Exception, postings: Postings) -> None:
+        """Have whoever waits woken with this."""
+        postings.add(self._loop, lambda: _settle(self.future, outcome))
+
+
+@dataclass(frozen=True, slots=True)
+class _Reacted:
+    """The event loop has handled the results of this pass."""
+
+    pass_number: int
 
 
 class EngineThread:
@@ -118,8 +130,13 @@ class EngineThread:
     ) -> None:
         self.engine = engine
         self._on_pass = on_pass
-        self._inbox: SimpleQueue[Ticket[object] | Callable[[], None] | None] = SimpleQueue()
+        self._inbox: SimpleQueue[Ticket[object] | Callable[[], None] | _Reacted | None] = (
+            SimpleQueue()
+        )
         self._active: list[Ticket[object]] = []
+        self._postings = Postings()
+        self._pass_number = 0
+        self._patience_s = 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopped = False
         self._handover = threading.Lock()
@@ -156,6 +173,10 @@ class EngineThread:
 
         self._put(run)
         return future
+
+    def report(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        """For jobs, on the engine thread: have `call` run on `loop` once the pass is over."""
+        self._postings.add(loop, call)
 
     @asynccontextmanager
     async def session(self, capacity: int, spare: int = 0) -> AsyncIterator[Session]:
@@ -195,20 +216,25 @@ class EngineThread:
             if self._active:
                 self._pass(list(self._active))
         for ticket in self._active:
-            ticket.post(Unavailable("the engine stopped under the job"))
+            ticket.post(Unavailable("the engine stopped under the job"), self._postings)
+        self._postings.send()
 
     def _receive(self) -> bool:
-        """Take what was handed over, waiting only when there is nothing else to do."""
-        wait = not self._active
+        """Take what was handed over. With nothing to do, wait for it; with jobs under way, at most
+        until the event loop has handled what the last pass brought."""
+        until_s = time.perf_counter() + self._patience_s
+        wait = not self._active or self._patience_s > 0
         while True:
+            left_s = until_s - time.perf_counter() if self._active else None
             try:
-                item = self._inbox.get(block=wait)
+                item = self._inbox.get(wait and (left_s is None or left_s > 0), left_s)
             except Empty:
                 return True
-            wait = False
             if item is None:
                 return False
-            if isinstance(item, Ticket):
+            if isinstance(item, _Reacted):
+                wait = wait and item.pass_number != self._pass_number
+            elif isinstance(item, Ticket):
                 self._active.append(item)
             else:
                 item()
@@ -217,6 +243,7 @@ class EngineThread:
         """One packed forward. If it fails for several jobs, each gets its own, so that one job's
         error is not another's."""
         started_s = time.perf_counter()
+        self._patience_s = 0.0
         try:
             outcomes = self._forward(tickets, started_s)
         except ForwardCancelled:
@@ -229,11 +256,22 @@ class EngineThread:
             outcomes = [(tickets[0], error)]
         else:
             self._on_pass(time.perf_counter() - started_s, len(tickets))
-        for ticket, _ in outcomes:
-            self._active.remove(ticket)
-        # Last: a loop that is awake waits for the interpreter as long as this thread has it.
         for ticket, outcome in outcomes:
-            ticket.post(outcome)
+            self._active.remove(ticket)
+            ticket.post(outcome, self._postings)
+        took_s = time.perf_counter() - started_s
+        # Last: a loop that is awake waits for the interpreter as long as this thread has it.
+        self._postings.send(self._awaited_reactions(took_s))
+
+    def _awaited_reactions(self, pass_s: float) -> Callable[[], None] | None:
+        """Have the next pass wait for what follows from this one, if that is worth a wait; what
+        tells that it need not wait any longer."""
+        if not (self._active and self._postings) or PATIENCE * pass_s < LEAST_PATIENCE_S:
+            return None
+        self._patience_s = PATIENCE * pass_s
+        self._pass_number += 1
+        reacted = _Reacted(self._pass_number)
+        return lambda: self._inbox.put(reacted)
 
     def _forward(
         self, tickets: list[Ticket[object]], started_s: float

@@ -1,0 +1,42 @@
+"""What a pass has to tell event loops, told when it is over.
+
+Invariant: calls run in the order they were added, each by itself on its loop. A loop that is woken
+competes for the interpreter with the thread that woke it, so a pass wakes it once. Must not import
+grpc or torch.
+"""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop
+from collections.abc import Callable
+
+Call = Callable[[], None]
+
+
+class Postings:
+    """Collected and sent by one thread."""
+
+    def __init__(self) -> None:
+        self._calls: dict[AbstractEventLoop, list[Call]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._calls)
+
+    def add(self, loop: AbstractEventLoop, call: Call) -> None:
+        """Have `call` run on `loop` with all else that is collected."""
+        self._calls.setdefault(loop, []).append(call)
+
+    def send(self, reacted: Call | None = None) -> None:
+        """Wake the loops. `reacted` is called on one of them once it has handled its calls, and
+        what they made due at once (the callbacks of futures)."""
+        calls, self._calls = self._calls, {}
+        for loop, some in calls.items():
+            loop.call_soon_threadsafe(_run, loop, some, reacted)
+            reacted = None
+
+
+def _run(loop: AbstractEventLoop, calls: list[Call], reacted: Call | None) -> None:
+    for call in calls:
+        loop.call_soon(call)
+    if reacted is not None:
+        loop.call_soon(loop.call_soon, reacted)
