@@ -50,8 +50,10 @@ def test_a_wire_law_survives_the_wire_unchanged(
     law: NDArray[np.float32], precision: Precision
 ) -> None:
     drawn_from = sparse_wire_law(law, precision)
-    raw = sparse_law_to_bytes(drawn_from, precision)
-    assert sparse_law_from_bytes(raw, len(law), precision, "laws").tobytes() == drawn_from.tobytes()
+    for sent in (law, drawn_from):
+        raw = sparse_law_to_bytes(sent, precision)
+        received = sparse_law_from_bytes(raw, len(law), precision, "laws")
+        assert received.tobytes() == drawn_from.tobytes()
     assert sparse_wire_law(drawn_from, precision).tobytes() == drawn_from.tobytes()
     assert not (drawn_from > law).any() or precision == "float16"
     if precision == "float32":
