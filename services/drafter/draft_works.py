@@ -70,7 +70,7 @@ class DraftWorks:
             job = BranchJob(self._thread.engine, self._kv, *settings)
         else:
             job = (TreeDraftJob if work.expansion else DraftJob)(self._kv, *settings)
-        ticket = self._thread.submit(job)
+        ticket = self._thread.submit(job, aside=work.branch)
         self._running[id(work)] = (job, ticket)
         ticket.future.add_done_callback(lambda _: self._done(work, job, ticket))
 

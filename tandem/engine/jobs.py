@@ -90,14 +90,17 @@ class Done(Generic[Result]):
 class Ticket(Generic[Result]):
     """A job handed over: await its `future`, or `cancel` it (between layers at the latest)."""
 
-    def __init__(self, job: GroupJob[Result], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, job: GroupJob[Result], loop: asyncio.AbstractEventLoop, aside: bool = False
+    ) -> None:
         self.future: asyncio.Future[Done[Result]] = loop.create_future()
+        self.loop = loop
+        self.aside = aside
         self.cancelled = False
         self.job = job
         self.submitted_s = time.perf_counter()
         self.started_s = 0.0
         self.batch_size = 0
-        self._loop = loop
 
     def cancel(self) -> None:
         """Give the job up; the future is cancelled at once, the pass ends soon after."""
@@ -112,7 +115,7 @@ class Ticket(Generic[Result]):
 
     def post(self, outcome: Done[Result] | Exception, postings: Postings) -> None:
         """Have whoever waits woken with this."""
-        postings.add(self._loop, lambda: _settle(self.future, outcome))
+        postings.add(self.loop, lambda: _settle(self.future, outcome))
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +150,14 @@ class EngineThread:
         """What was handed over and not looked at yet."""
         return self._inbox.qsize()
 
-    def submit(self, job: Job[Result]) -> Ticket[Result]:
-        """Hand a job over; its ticket's future brings the result, or the job's own error."""
-        return self.submit_group(_Single(job))
+    def submit(self, job: Job[Result], aside: bool = False) -> Ticket[Result]:
+        """Hand a job over; its ticket's future brings the result, or the job's own error. Jobs that
+        run `aside` take their logits after the others, whose results have been told by then."""
+        return self.submit_group(_Single(job), aside)
 
-    def submit_group(self, job: GroupJob[Result]) -> Ticket[Result]:
+    def submit_group(self, job: GroupJob[Result], aside: bool = False) -> Ticket[Result]:
         """As `submit`; all segments of the job are in the same pass."""
-        ticket = Ticket(job, asyncio.get_running_loop())
+        ticket = Ticket(job, asyncio.get_running_loop(), aside)
         self._put(ticket)  # type: ignore[arg-type]  # the thread never looks at the result's type
         return ticket
 
@@ -245,7 +249,7 @@ class EngineThread:
         started_s = time.perf_counter()
         self._patience_s = 0.0
         try:
-            outcomes = self._forward(tickets, started_s)
+            passed = self._forward(tickets)
         except ForwardCancelled:
             return
         except Exception as error:
@@ -253,30 +257,25 @@ class EngineThread:
                 for ticket in tickets:
                     self._pass([ticket])
                 return
-            outcomes = [(tickets[0], error)]
-        else:
-            self._on_pass(time.perf_counter() - started_s, len(tickets))
-        for ticket, outcome in outcomes:
-            self._active.remove(ticket)
-            ticket.post(outcome, self._postings)
-        took_s = time.perf_counter() - started_s
+            self._end(tickets[0], error)
+            self._postings.send()
+            return
+        for ticket in tickets:
+            ticket.started_s = ticket.started_s or started_s
+            ticket.batch_size = max(ticket.batch_size, len(tickets))
+        self._take([taken for taken in passed if not taken[0].aside])
+        aside = [taken for taken in passed if taken[0].aside]
+        if aside:
+            self._postings.send()
+            self._take(aside)
+        pass_s = time.perf_counter() - started_s
+        self._on_pass(pass_s, len(tickets))
+        self._await_reactions(tickets[0].loop, PATIENCE * pass_s)
         # Last: a loop that is awake waits for the interpreter as long as this thread has it.
-        self._postings.send(self._awaited_reactions(took_s))
+        self._postings.send()
 
-    def _awaited_reactions(self, pass_s: float) -> Callable[[], None] | None:
-        """Have the next pass wait for what follows from this one, if that is worth a wait; what
-        tells that it need not wait any longer."""
-        if not (self._active and self._postings) or PATIENCE * pass_s < LEAST_PATIENCE_S:
-            return None
-        self._patience_s = PATIENCE * pass_s
-        self._pass_number += 1
-        reacted = _Reacted(self._pass_number)
-        return lambda: self._inbox.put(reacted)
-
-    def _forward(
-        self, tickets: list[Ticket[object]], started_s: float
-    ) -> list[tuple[Ticket[object], Done[object] | Exception]]:
-        """The jobs that this pass finished, with what became of each."""
+    def _forward(self, tickets: list[Ticket[object]]) -> list[tuple[Ticket[object], list[Logits]]]:
+        """Each job with the logits of its segments."""
         segments = [tuple(ticket.job.segments()) for ticket in tickets]
         logits = iter(
             self.engine.forward(
@@ -284,17 +283,32 @@ class EngineThread:
                 cancelled=lambda: all(ticket.cancelled for ticket in tickets),
             )
         )
-        outcomes: list[tuple[Ticket[object], Done[object] | Exception]] = []
-        for ticket, some in zip(tickets, segments, strict=True):
-            rows = list(islice(logits, len(some)))
-            ticket.started_s = ticket.started_s or started_s
-            ticket.batch_size = max(ticket.batch_size, len(tickets))
+        return [
+            (ticket, list(islice(logits, len(some))))
+            for ticket, some in zip(tickets, segments, strict=True)
+        ]
+
+    def _take(self, passed: list[tuple[Ticket[object], list[Logits]]]) -> None:
+        """Have the jobs take their logits, and end those that are done."""
+        for ticket, logits in passed:
             try:
-                if ticket.job.take_all(rows):
-                    outcomes.append((ticket, ticket.done()))
+                if ticket.job.take_all(logits):
+                    self._end(ticket, ticket.done())
             except Exception as error:  # the job's own; its neighbours' passes stand
-                outcomes.append((ticket, error))
-        return outcomes
+                self._end(ticket, error)
+
+    def _end(self, ticket: Ticket[object], outcome: Done[object] | Exception) -> None:
+        self._active.remove(ticket)
+        ticket.post(outcome, self._postings)
+
+    def _await_reactions(self, loop: asyncio.AbstractEventLoop, patience_s: float) -> None:
+        """Have the next pass wait for what follows from this one, if that is worth a wait."""
+        if not self._active or patience_s < LEAST_PATIENCE_S:
+            return
+        self._patience_s = patience_s
+        self._pass_number += 1
+        reacted = _Reacted(self._pass_number)
+        self._postings.add_after(loop, lambda: self._inbox.put(reacted))
 
 
 def _settle(future: asyncio.Future[Any], outcome: object) -> None:

@@ -19,24 +19,26 @@ class Postings:
     def __init__(self) -> None:
         self._calls: dict[AbstractEventLoop, list[Call]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._calls)
-
     def add(self, loop: AbstractEventLoop, call: Call) -> None:
         """Have `call` run on `loop` with all else that is collected."""
         self._calls.setdefault(loop, []).append(call)
 
-    def send(self, reacted: Call | None = None) -> None:
-        """Wake the loops. `reacted` is called on one of them once it has handled its calls, and
-        what they made due at once (the callbacks of futures)."""
+    def add_after(self, loop: AbstractEventLoop, call: Call) -> None:
+        """Have `call` run on `loop` once it has handled all that is collected, and what that made
+        due at once (the callbacks of futures)."""
+        self.add(loop, lambda: _then(loop, call))
+
+    def send(self) -> None:
+        """Wake the loops."""
         calls, self._calls = self._calls, {}
         for loop, some in calls.items():
-            loop.call_soon_threadsafe(_run, loop, some, reacted)
-            reacted = None
+            loop.call_soon_threadsafe(_run, loop, some)
 
 
-def _run(loop: AbstractEventLoop, calls: list[Call], reacted: Call | None) -> None:
+def _run(loop: AbstractEventLoop, calls: list[Call]) -> None:
     for call in calls:
         loop.call_soon(call)
-    if reacted is not None:
-        loop.call_soon(loop.call_soon, reacted)
+
+
+def _then(loop: AbstractEventLoop, call: Call) -> None:
+    loop.call_soon(call)
