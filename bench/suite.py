@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.machine import pin, pinned, usable_cores
+from bench.pass_times import free_port
 from tandem.core.errors import TandemError
 from tandem.rpc.status import Rejected
 
@@ -63,6 +64,8 @@ class Suite:
     edge: tuple[PinnedProcess, ...]
     cloud: tuple[PinnedProcess, ...]
     link: LinkSteering | None = None
+    drafter_metrics: str = ""
+    """HOST:PORT of the drafter's metrics."""
 
     def cpu_s(self) -> tuple[float, float]:
         """Processor seconds used so far by the edge's and by the cloud's processes."""
@@ -89,8 +92,10 @@ def running_suite(
         if with_link:
             emulator = start("bench.link_process", cloud_core, cloud_address)
             link, cloud_address = LinkSteering(emulator.words[2]), emulator.address
-        drafter_flags = _flags(models.draft, pacing, "draft")
-        drafter = start("services.drafter", edge_core, *drafter_flags, "--verifier", cloud_address)
+        drafter_flags = (*_flags(models.draft, pacing, "draft"), "--verifier", cloud_address)
+        metrics_port = str(free_port())
+        drafter_flags += ("--metrics-port", metrics_port)
+        drafter = start("services.drafter", edge_core, *drafter_flags)
         aggregator = start(
             "services.aggregator",
             edge_core,
@@ -98,7 +103,8 @@ def running_suite(
         )
         stack.enter_context(pinned(edge_core))
         try:
-            yield Suite(aggregator.address, (aggregator, drafter), (verifier,), link)
+            edge, drafter_metrics = (aggregator, drafter), f"127.0.0.1:{metrics_port}"
+            yield Suite(aggregator.address, edge, (verifier,), link, drafter_metrics)
         except Rejected as error:
             for process in (verifier, drafter, aggregator):
                 process.check_alive(error)
