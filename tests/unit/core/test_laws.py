@@ -208,3 +208,13 @@ def test_most_likely_ids_ascend_and_skip_zeros(count: int, ids: list[int]) -> No
     law = np.array([0.25, 0.5, 0.0, 0.25])
     assert most_likely(law, count).tolist() == ids
     assert law.tolist() == [0.25, 0.5, 0.0, 0.25]
+
+
+@pytest.mark.parametrize("count", [1, 5, 64, 700, 4096])
+@pytest.mark.parametrize("flatness", [0.01, 0.1, 1.0, 100.0])
+def test_most_likely_ids_of_flat_and_peaked_laws(count: int, flatness: float) -> None:
+    weights = np.random.default_rng(count).gamma(flatness, size=4096).astype(np.float32)
+    law = np.round(weights / weights.sum(), 4)  # with many ties
+    in_order = sorted(range(len(law)), key=lambda token: (-law[token], token))
+    expected = sorted(token for token in in_order[:count] if law[token] > 0)
+    assert most_likely(law, count).tolist() == expected
