@@ -129,6 +129,49 @@ async def test_jobs_join_and_leave_between_passes(watched: Watched, thread: Engi
     assert done.cost.batch_size == 2
 
 
+async def test_what_follows_from_a_pass_joins_the_next_one(
+    watched: Watched, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.engine.jobs.PATIENCE", 1e9)  # until the loop has reacted
+    async with thread.session(8) as long_one, thread.session(8) as short_one:
+        watched.gate.clear()
+        long_job = thread.submit(Steps(long_one, 4))
+        await watched.pass_begun()
+        short_job = thread.submit(Steps(short_one, 1))
+        watched.gate.set()
+        await short_job.future
+        await thread.submit(Steps(short_one, 1)).future
+        await long_job.future
+    assert watched.batches == [1, 2, 2, 1]
+
+
+async def test_jobs_aside_take_their_rows_after_the_others_are_told(
+    watched: Watched, thread: EngineThread
+) -> None:
+    told = threading.Event()
+    in_time: list[bool] = []
+
+    class Telling(Steps):
+        def take(self, logits: Logits) -> bool:
+            thread.report(loop, told.set)
+            return super().take(logits)
+
+    class Waiting(Steps):
+        def take(self, logits: Logits) -> bool:
+            in_time.append(told.wait(DEADLINE_S))
+            return super().take(logits)
+
+    loop = asyncio.get_running_loop()
+    async with thread.session(8) as one, thread.session(8) as other:
+        async with held(watched, thread):
+            aside = thread.submit(Waiting(one), aside=True)
+            first = thread.submit(Telling(other))
+        await first.future
+        await aside.future
+    assert watched.batches == [1, 2]
+    assert in_time == [True]
+
+
 async def test_a_shared_pass_gives_each_job_its_own_rows(
     watched: Watched, thread: EngineThread
 ) -> None:
