@@ -99,12 +99,12 @@ class DeviceSession:
                 if complete:
                     break
                 await self._next()
+            if self.finish_reason is FinishReason.ERROR:
+                why = await self._peer.why_lost() if self._peer else ""
+                raise Unavailable(f"the cloud is lost: {why}")
         finally:
             ticking.cancel()
             self.close()
-        if self.finish_reason is FinishReason.ERROR:
-            why = await self._peer.why_lost() if self._peer else ""
-            raise Unavailable(f"the cloud is lost: {why}")
 
     @property
     def _complete(self) -> bool:
@@ -132,7 +132,10 @@ class DeviceSession:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._apply(self.machine.tick(time.monotonic()))
+            now = time.monotonic()
+            if self._peer is not None:
+                self._peer.tick(now)
+            self._apply(self.machine.tick(now))
 
     # What happens
 

@@ -6,6 +6,7 @@ Invariant: frames of a stream that was given up never arrive. Must not import to
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ import grpc
 from tandem.protocol.aggregation_messages import CloudSideMessage, DeviceMessage
 from tandem.rpc.connection import Connection
 from tandem.rpc.convert_aggregation import DeviceEnd
+from tandem.rpc.diagnosis import Diagnosis
 from tandem.rpc.frame_stream import FrameStream, Traffic
 from tandem.rpc.status import refused_below
 from tandem.rpc.stream_end import BROKEN, FATAL, end_status
@@ -62,6 +64,7 @@ class PeerLink:
         self._retry: asyncio.TimerHandle | None = None
         self._losses = 0
         self._last_error = ""
+        self._diagnosis = Diagnosis(connection.why_silent, time.monotonic())
 
     def begin(self) -> None:
         """Open a stream; `ready` is called when frames may be sent."""
@@ -90,15 +93,21 @@ class PeerLink:
         self._retry = loop.call_later(backoff_s, self.begin)
 
     def close(self) -> None:
+        self._diagnosis.close()
         if self._retry is not None:
             self._retry.cancel()
         self._drop(flush_s=CANCEL_FLUSH_S)
 
     async def why_lost(self) -> str:
         """What the last stream ended with; where none ever ended, why there is no connection."""
-        return self._last_error or await self._connection.why_silent() or "no answer"
+        return self._last_error or await self._diagnosis.answer() or "no answer"
+
+    def tick(self, now: float) -> None:
+        """Time passed."""
+        self._diagnosis.tick(now)
 
     def _receive(self, message: CloudSideMessage, size_bytes: int) -> None:
+        self._diagnosis.heard(time.monotonic())
         self._losses = 0
         self._events.received(message, size_bytes)
 

@@ -32,6 +32,7 @@ from tandem.protocol.outputs import (
     Send,
 )
 from tandem.protocol.prefixes import PrefixMismatch
+from tandem.rpc.diagnosis import Diagnosis
 from tandem.rpc.frame_stream import Traffic
 from tandem.rpc.status import STATUS_LOST, Rejected, refused_below
 from tandem.rpc.stream_end import BROKEN, FATAL, end_status
@@ -103,7 +104,7 @@ class DrafterSession:
         self._failure: Exception | None = None
         self._stream: VerifierStream | None = None
         self._farewells = farewells
-        self._why_silent = why_silent
+        self._diagnosis = Diagnosis(why_silent, time.monotonic())
         self._rounds = RoundSpans(span)
         self._commits: list[Commit] = []
         self._finish: Finish | None = None
@@ -129,14 +130,14 @@ class DrafterSession:
                     yield commit
             if self._failure is not None:
                 raise self._failure
+            if self._finish is not None and self._finish.reason is FinishReason.ERROR:
+                why = self._describe_last_error() or await self._diagnosis.answer()
+                raise Unavailable(f"the cloud is lost: {why or 'no sign of life'}")
         finally:
             ticking.cancel()
             self._ended = True
             self._apply(self.machine.cancel())
             self._close()
-        if self._finish is not None and self._finish.reason is FinishReason.ERROR:
-            why = self._describe_last_error() or await self._why_silent() or "no sign of life"
-            raise Unavailable(f"the cloud is lost: {why}")
 
     def _happen(self, happening: _Happening) -> None:
         """Take one thing in: the machine, the draft work that is due, then whoever wants text."""
@@ -177,10 +178,12 @@ class DrafterSession:
             case _Retry():
                 self._connect()
             case _Tick(at_s):
+                self._diagnosis.tick(at_s)
                 # Its own time: what came before it was handled before it, however late that is.
                 self._apply(self.machine.tick(at_s))
 
     def _receive(self, message: CloudMessage) -> None:
+        self._diagnosis.heard(time.monotonic())
         if isinstance(message, Opened):
             self._admitted = self._opened = True
         self._rounds.heard(message)
@@ -280,6 +283,7 @@ class DrafterSession:
         task.add_done_callback(self._farewells.discard)
 
     def _close(self) -> None:
+        self._diagnosis.close()
         self._works.close()
         if self._stream:
             self._close_later(self._stream, flush_s=CANCEL_FLUSH_S, lost=False)
