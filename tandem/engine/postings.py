@@ -1,6 +1,6 @@
 """What a pass has to tell event loops, told when it is over.
 
-Invariant: calls run in the order they were added, each by itself on its loop. A loop that is woken
+Invariant: calls run on their loop in the order they were added. A loop that is woken
 competes for the interpreter with the thread that woke it, so a pass wakes it once. Must not import
 grpc or torch.
 """
@@ -37,7 +37,10 @@ class Postings:
 
 def _run(loop: AbstractEventLoop, calls: list[Call]) -> None:
     for call in calls:
-        loop.call_soon(call)
+        try:
+            call()
+        except Exception as error:  # the caller's; those after it are told all the same
+            loop.call_exception_handler({"message": "telling failed", "exception": error})
 
 
 def _then(loop: AbstractEventLoop, call: Call) -> None:
