@@ -9,6 +9,7 @@ from __future__ import annotations
 from statistics import median
 
 from bench.bare_hop import measure_bare_hop, weight_bytes
+from bench.bare_tcp import measure_bare_tcp
 from bench.report import Row, progress
 from bench.suite import Models, running_suite
 from bench.workload import (
@@ -29,7 +30,7 @@ DRAFT_LENGTH = 4
 def measure_hop(models: Models, answers: int, max_tokens: int, seed: int) -> list[Row]:
     """One row per preset; `hop_median_s` is None for `ar`, which has no rounds."""
     texts = prompts(answers)
-    bare_s = _bare_hop_s(models, 40 * answers)
+    bare_s, tcp_s = _floors_s(models, 40 * answers)
     rows = []
     with running_suite(models) as suite:
         run_loop(one_after_another(suite, requests(texts[:1], "coupled", None, 16, seed)))  # warm
@@ -49,6 +50,7 @@ def measure_hop(models: Models, answers: int, max_tokens: int, seed: int) -> lis
                     "seed": seed,
                     "hop_median_s": median(hops) if rounds else None,
                     "bare_hop_s": bare_s if rounds else None,
+                    "bare_tcp_s": tcp_s if rounds else None,
                     "draft_step_s": total(done, "draft_s") / max(1, total(done, "drafted")),
                     "verify_step_s": total(done, "verify_s") / max(1, rounds or tokens),
                     "edge_cpu_s_per_token": edge_s / tokens,
@@ -59,10 +61,12 @@ def measure_hop(models: Models, answers: int, max_tokens: int, seed: int) -> lis
     return rows
 
 
-def _bare_hop_s(models: Models, rounds: int) -> float | None:
-    """The floor of a hop between two processes that read through these models' weights."""
-    draft_bytes, target_bytes = weight_bytes(models.draft), weight_bytes(models.target)
-    if draft_bytes is None or target_bytes is None:
-        return None
+def _floors_s(models: Models, rounds: int) -> tuple[float, float] | tuple[None, None]:
+    """The floors of a hop between two processes that read through these models' weights: over a
+    gRPC stream, and over a socket."""
+    sizes = weight_bytes(models.draft), weight_bytes(models.target)
+    if sizes[0] is None or sizes[1] is None:
+        return None, None
     progress("hop of a bare stream")
-    return measure_bare_hop(draft_bytes, target_bytes, DRAFT_LENGTH, rounds)
+    through = (sizes[0], sizes[1], DRAFT_LENGTH, rounds)
+    return measure_bare_hop(*through), measure_bare_tcp(*through)

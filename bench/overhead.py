@@ -60,6 +60,7 @@ def _hop(report: Report, models: Models) -> None:
             "draft_length",
             "hop_median_s",
             "bare_hop_s",
+            "bare_tcp_s",
             "draft_step_s",
             "verify_step_s",
             "tokens_per_s",
@@ -71,7 +72,8 @@ def _hop(report: Report, models: Models) -> None:
     )
     report.notes.append(
         "bare_hop_s is a floor on this machine: a bare gRPC stream between two pinned processes "
-        "that read through as many bytes as the models have weights, without any code of ours."
+        "that read through as many bytes as the models have weights, without any code of ours; "
+        "bare_tcp_s the same over a plain socket, without gRPC and threads."
     )
     for row in rows:
         if row["hop_median_s"] is not None:
