@@ -34,7 +34,7 @@ from tandem.protocol.decoding_messages import (
     DecodingOpened,
     Document,
 )
-from tandem.protocol.liveness import Liveness, LivenessTimes
+from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.protocol.prefixes import PrefixedTokens
 from tandem.rpc.access import ClientAccess
 from tandem.rpc.convert_aggregation import DeviceEnd
@@ -148,8 +148,14 @@ class DeviceSide:
     async def _fetched(self, asked: _Asked) -> tuple[Document, ...]:
         """The cloud's documents themselves."""
         assert self._cloud is not None, "checked as the request came"
+        waits = asked.request.lost_cloud is LostCloud.WAIT
         fetched = FetchedDocuments(
-            self._cloud, self._parts.decoder, asked.traffic, asked.deadline_s, asked.headers
+            self._cloud,
+            self._parts.decoder,
+            asked.traffic,
+            asked.deadline_s,
+            asked.deadline_s if waits else self._settings.give_up_after_s,
+            asked.headers,
         )
         request = self._aggregation_request(asked, (), "", 0, asked.request.max_tokens)
         opening = request.opening(0, PrefixedTokens(()), -math.inf)

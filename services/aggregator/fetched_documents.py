@@ -25,7 +25,7 @@ from tandem.protocol.aggregation_messages import (
 )
 from tandem.protocol.decoding_messages import Document
 from tandem.protocol.document_kv import DocumentKv, DocumentPart, DocumentWanted, KvModel, KvPart
-from tandem.rpc.connection import Connection
+from tandem.rpc.connection import DIAGNOSIS_TIMEOUT_S, Connection
 from tandem.rpc.convert_aggregation import DeviceEnd
 from tandem.rpc.convert_decoding import document_to_proto
 from tandem.rpc.convert_document_kv import model_from_proto, part_to_proto
@@ -50,13 +50,16 @@ class FetchedDocuments:
         decoder: Connection,
         traffic: Traffic,
         deadline_s: float,
+        patience_s: float,
         headers: Sent = None,
     ) -> None:
-        """`traffic` counts what travels between the sides."""
+        """`traffic` counts what travels between the sides; a cloud that cannot be reached is waited
+        for so long as `patience_s`."""
         self._cloud = cloud
         self._decoder = decoder
         self._traffic = traffic
         self._deadline_s = deadline_s
+        self._patience_s = patience_s
         self._headers = headers
 
     async def device_model(self) -> KvModel:
@@ -68,9 +71,8 @@ class FetchedDocuments:
         decoder when this returns. Raises Rejected with the status of whoever refused."""
         stub = aggregator_pb2_grpc.AggregatorServiceStub
         async with self._cloud.channel() as channel:
-            call: Any = stub(channel).Collaborate(
-                timeout=self._deadline_s, wait_for_ready=True, metadata=self._headers
-            )
+            await self._reach(channel)
+            call: Any = stub(channel).Collaborate(timeout=self._deadline_s, metadata=self._headers)
             stream = _CloudStream(call, opening, self._traffic)
             try:
                 found = await stream.opened()
@@ -84,6 +86,20 @@ class FetchedDocuments:
             finally:
                 call.cancel()
         return found
+
+    async def _reach(self, channel: grpc.aio.Channel) -> None:
+        """Wait for the connection. Raises Rejected with what stands in its way."""
+        ready = asyncio.ensure_future(channel.channel_ready())
+        try:
+            await asyncio.wait({ready}, timeout=max(0.0, self._patience_s - DIAGNOSIS_TIMEOUT_S))
+            if ready.done():
+                return
+            why = await self._cloud.why_silent()
+            if not ready.done():
+                self._cloud.distrust(channel)
+                raise _ended(grpc.StatusCode.UNAVAILABLE, why or "no answer")
+        finally:
+            ready.cancel()
 
     async def _fetch_missing(self, stream: _CloudStream, found: Sequence[Document]) -> None:
         known = (await self._look_up(found)).at_hand

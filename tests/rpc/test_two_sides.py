@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -222,6 +222,16 @@ async def test_a_lost_cloud_is_given_up_by_policy(policy: LostCloud, tmp_path: P
         assert [maker == "edge" for maker in result.makers] == [n >= verified for n in range(40)]
         assert 5 <= verified < 40
         assert result.token_ids[:verified] == (await central_text(suite, request))[:verified]
+
+
+async def test_documents_of_a_cloud_out_of_reach_are_not_waited_for(tmp_path: Path) -> None:
+    @asynccontextmanager
+    async def nowhere(address: str) -> AsyncIterator[str]:
+        yield "127.0.0.1:9"
+
+    async with two_sides(tmp_path, way=nowhere, give_up_after_s=1.1) as suite:
+        with pytest.raises(Rejected, match=r"the cloud is lost: .*[Cc]onnect"):
+            await suite.client.generate(asking("drcg-text"))
 
 
 async def test_a_stop_string_ends_the_answer_and_nothing_follows(tmp_path: Path) -> None:
