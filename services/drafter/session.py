@@ -43,7 +43,6 @@ from tandem.telemetry.tracing import Span
 log = get_logger(__name__)
 
 TICK_S = 0.2
-STANDSTILL_S = 1.0
 MAX_RESYNCS = 3
 MAX_BACKOFF_S = 1.0
 CANCEL_FLUSH_S = 0.2
@@ -292,12 +291,8 @@ class DrafterSession:
     async def _tick(self) -> None:
         with suppress(asyncio.CancelledError):
             while True:
-                slept_s = time.monotonic()
                 await asyncio.sleep(TICK_S)
-                now = time.monotonic()
-                # After a standstill of this process, the cloud's signs of life come in only now.
-                if now - slept_s < STANDSTILL_S:
-                    self._happen(_Tick(now))
+                self._happen(_Tick(time.monotonic()))
 
     def _describe_last_error(self) -> str:
         """Empty if nothing was heard of the cloud."""

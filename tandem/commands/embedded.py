@@ -24,6 +24,7 @@ from tandem.engine.document_decoder import Documents
 from tandem.engine.document_files import open_document_files
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.protocol.liveness import LivenessTimes
 from tandem.rpc.access import ServerAccess
 from tandem.rpc.lifecycle import RunningService, Service
 from tandem.telemetry.metrics import Metrics, Side, new_registry
@@ -31,6 +32,8 @@ from tandem.telemetry.metrics import Metrics, Side, new_registry
 HOST = "127.0.0.1"
 MAX_MESSAGE_BYTES = 16 * 2**20
 DRAIN_S = 1.0
+GIVE_UP_AFTER_S = 30.0
+"""One process and no network: a silent cloud is a busy one."""
 
 
 class EmbeddedSuite:
@@ -57,7 +60,10 @@ class EmbeddedSuite:
         self._http = http
         self._documents = documents
         self._verifier_limits = verifier_limits or VerifierLimits()
-        self._drafter_limits = drafter_limits or DrafterLimits(max_message_bytes=MAX_MESSAGE_BYTES)
+        self._drafter_limits = drafter_limits or DrafterLimits(
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            liveness=LivenessTimes(give_up_after_s=GIVE_UP_AFTER_S),
+        )
         self._stack = AsyncExitStack()
         self.metrics: Mapping[str, Metrics] = {
             "verifier": Metrics(new_registry(), "cloud"),
@@ -98,7 +104,9 @@ class EmbeddedSuite:
         )
         self.drafter_target = await _serve(stack, drafter)
         # model_construct: the defaults, without what the environment says.
-        settings = AggregatorSettings.model_construct(drafter=self.drafter_target)
+        settings = AggregatorSettings.model_construct(
+            drafter=self.drafter_target, give_up_after_s=GIVE_UP_AFTER_S
+        )
         if self._documents is not None:
             serve = partial(_serve, stack)
             decoders: dict[Side, str] = {

@@ -158,6 +158,7 @@ class SideMachine:
         """Time passed: ping a silent cloud, notice a dead one, give up a lost one."""
         if self._liveness is None:
             return []
+        self._liveness.look(now)
         if self.phase is Phase.CONNECTING:
             return self._give_up_if_due(now)
         if self.phase is not Phase.RUNNING:

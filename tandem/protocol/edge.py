@@ -129,6 +129,7 @@ class EdgeMachine:
 
     def tick(self, now: float) -> list[EdgeOutput]:
         """Time passed: ping a silent cloud, notice a dead one, give up a lost one."""
+        self._liveness.look(now)
         if self.phase is Phase.CONNECTING:
             return self._give_up_if_due(now)
         if self.phase is not Phase.RUNNING:

@@ -28,6 +28,9 @@ class LivenessTimes:
     give_up_after_s: float = 2.6
 
 
+LOOKED_EVERY_S = 0.22
+"""Ticks come more often than that, unless this process has no time for them."""
+
 UNHURRIED_BYTES = 256 * 1024
 SLOW_UPLINK_BYTES_PER_S = 250_000
 MAX_UPLOAD_S = 5.0
@@ -44,6 +47,7 @@ class Liveness:
         self._heard_s = now
         self._quiet_since_s = now
         self._uploaded_s = now
+        self._looked_s = now
         self._pinged_s: float | None = None
         self._nonce = 0
 
@@ -70,6 +74,16 @@ class Liveness:
         self._pinged_s = None
         return now - self._quiet_since_s
 
+    def look(self, now: float) -> None:
+        """A tick. What the cloud said while nobody here had time to listen is yet to be heard, so
+        that time is no silence of the cloud's."""
+        unseen_s = now - self._looked_s - LOOKED_EVERY_S
+        self._looked_s = now
+        if unseen_s > 0:
+            self._heard_s = _later(self._heard_s, unseen_s, now)
+            self._quiet_since_s = _later(self._quiet_since_s, unseen_s, now)
+            self._uploaded_s = _later(self._uploaded_s, unseen_s, now)
+
     def ping_due(self, now: float) -> int | None:
         """The nonce of a ping that is due, once per silence."""
         if self._pinged_s is not None or self._silent_s(now) < self._times.ping_after_s:
@@ -88,3 +102,8 @@ class Liveness:
         if self.policy is LostCloud.WAIT:
             return False
         return now - max(self._heard_s, self._uploaded_s) >= self._times.give_up_after_s
+
+
+def _later(at_s: float, by_s: float, now: float) -> float:
+    """`at_s` moved by `by_s`, but not into the future."""
+    return max(at_s, min(at_s + by_s, now))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandem.protocol.liveness import Liveness, LivenessTimes, LostCloud
+from tandem.protocol.liveness import LOOKED_EVERY_S, Liveness, LivenessTimes, LostCloud
 
 TIMES = LivenessTimes(ping_after_s=1.0, dead_after_s=3.0, give_up_after_s=10.0)
 
@@ -85,3 +85,33 @@ def test_a_fresh_stream_has_nothing_to_upload_yet() -> None:
     alive.uploading(10**9, 100.0)
     alive.connected(101.0)
     assert alive.is_dead(104.0)
+
+
+def test_time_in_which_nobody_looked_is_no_silence() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    alive.heard(100.1)
+    for now in (100.2, 100.4, 105.4, 105.6):  # five seconds without a tick
+        alive.look(now)
+    assert not alive.is_dead(105.6)
+    assert alive.is_dead(100.1 + 3.0 + (5.0 - LOOKED_EVERY_S))
+    assert not alive.is_given_up(110.1)
+    assert alive.is_given_up(100.1 + 10.0 + (5.0 - LOOKED_EVERY_S))
+
+
+def test_late_looks_put_no_sign_of_life_into_the_future() -> None:
+    alive = liveness()
+    alive.look(100.0)
+    alive.connected(119.9)
+    alive.heard(119.9)
+    alive.look(120.0)
+    assert alive.is_dead(123.0)
+    assert alive.is_given_up(130.0)
+
+
+def test_punctual_looks_excuse_nothing() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    for tick in range(1, 16):
+        alive.look(100.0 + 0.2 * tick)
+    assert alive.is_dead(103.0)
