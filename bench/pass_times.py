@@ -5,7 +5,6 @@ Invariant: passes that were cut short do not count. Must not import torch.
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
 from urllib.request import urlopen
 
@@ -41,10 +40,3 @@ def pass_sums(metrics_address: str) -> PassSums:
                 if sample.name == name + ending:
                     found[ending] += sample.value
     return PassSums(found["_count"], found["_sum"])
-
-
-def free_port() -> int:
-    """A port that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port

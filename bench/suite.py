@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.machine import pin, pinned, usable_cores
-from bench.pass_times import free_port
+from tandem.commands.local_suite import free_ports
 from tandem.core.errors import TandemError
 from tandem.rpc.status import Rejected
 
@@ -93,8 +93,8 @@ def running_suite(
             emulator = start("bench.link_process", cloud_core, cloud_address)
             link, cloud_address = LinkSteering(emulator.words[2]), emulator.address
         drafter_flags = (*_flags(models.draft, pacing, "draft"), "--verifier", cloud_address)
-        metrics_port = str(free_port())
-        drafter_flags += ("--metrics-port", metrics_port)
+        (metrics_port,) = free_ports(1)
+        drafter_flags += ("--metrics-port", str(metrics_port))
         drafter = start("services.drafter", edge_core, *drafter_flags)
         aggregator = start(
             "services.aggregator",

@@ -165,7 +165,7 @@ class LocalSuite:
     async def _flags(self, stack: AsyncExitStack, temporary: Path) -> dict[str, dict[str, object]]:
         """What each service is told; ways through the link are open then."""
         settings = self.settings
-        ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+        ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
         http_port = settings.http_port or ports["http"]
         self.http = f"http://{HOST}:{http_port}"
         flags: dict[str, dict[str, object]] = {
@@ -310,7 +310,7 @@ def tokenizer_flag(draft: ModelChoice, target: ModelChoice) -> dict[str, object]
     return {"target-tokenizer": folder}
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Ports that nobody listens on, all different."""
     sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
     ports = [opened.getsockname()[1] for opened in sockets]

@@ -1,8 +1,8 @@
 """What a pass has to tell event loops, told when it is over.
 
-Invariant: calls run on their loop in the order they were added. A loop that is woken
-competes for the interpreter with the thread that woke it, so a pass wakes it once. Must not import
-grpc or torch.
+Invariant: calls run on their loop in the order they were added. A loop that is woken competes for
+the interpreter with the thread that woke it, so a pass wakes it once. Must not import grpc
+or torch.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 
-Call = Callable[[], None]
+Call = Callable[[], object]
 
 
 class Postings:
@@ -26,7 +26,7 @@ class Postings:
     def add_after(self, loop: AbstractEventLoop, call: Call) -> None:
         """Have `call` run on `loop` once it has handled all that is collected, and what that made
         due at once (the callbacks of futures)."""
-        self.add(loop, lambda: _then(loop, call))
+        self.add(loop, lambda: loop.call_soon(call))
 
     def send(self) -> None:
         """Wake the loops."""
@@ -41,7 +41,3 @@ def _run(loop: AbstractEventLoop, calls: list[Call]) -> None:
             call()
         except Exception as error:  # the caller's; those after it are told all the same
             loop.call_exception_handler({"message": "telling failed", "exception": error})
-
-
-def _then(loop: AbstractEventLoop, call: Call) -> None:
-    loop.call_soon(call)
