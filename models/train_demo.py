@@ -52,8 +52,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--data",
         type=Path,
-        default=REPOSITORY.parent / "shared" / "data",
-        help="folder with peps.jsonl and gsm8k-train.jsonl",
+        default=REPOSITORY / "models" / "data",
+        help="folder with peps.jsonl and gsm8k-train.jsonl, which the repository does not have",
     )
     parser.add_argument("--out", type=Path, default=REPOSITORY / "models")
     parser.add_argument(

@@ -1,11 +1,9 @@
 """Typed settings of a service: defaults < file < `TANDEM_*` environment < flags.
 
 A service derives its model from `ServiceSettings` and reads it with `load_settings`. Invariant: a
-process starts with settings that were all checked, or not at all; whatever is refused is refused in
-one line that names the variable, flag or file key to change. Imports pydantic and the error base.
+process starts with settings that were all checked, or not at all; a refusal is one line that names
+the variable, flag or file key to change.
 """
-
-from __future__ import annotations
 
 import os
 import re
@@ -27,11 +25,16 @@ MAX_MESSAGE_BYTES = 2**31 - 1
 """gRPC's own limit: message lengths are signed 32-bit."""
 
 SECURITY_FIELDS = frozenset(
-    {"tls_certificate", "tls_key", "tls_ca", "keys_file", "call_key_file", "insecure"}
+    {
+        *("tls_certificate", "tls_key", "tls_ca"),
+        *("keys_file", "call_key_file", "cloud_key_file", "insecure"),
+    }
 )
 """Who may call, and what is shown to others."""
 
 Port = Annotated[int, Field(ge=0, le=65535)]
+_LARGEST = "Largest gRPC message accepted or sent, in bytes."
+MessageBytes = Annotated[int, Field(ge=2**16, le=MAX_MESSAGE_BYTES, description=_LARGEST)]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     BeforeValidator(lambda level: level.lower() if isinstance(level, str) else level),
@@ -60,18 +63,14 @@ class ServiceSettings(BaseSettings):
     )
     host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on.")
     port: Port = Field(default=0, description="gRPC port; 0 takes a free one.")
-    metrics_port: Port = Field(
-        default=0, description="Port of the metrics endpoint; 0 turns it off."
-    )
+    metrics_port: Port = Field(default=0, description="Port of the metrics endpoint; 0: none.")
     metrics_host: str = Field(
         default="127.0.0.1",
         min_length=1,
         description="Address of the metrics endpoint, which is plain HTTP and open.",
     )
     health_port: Port = Field(
-        default=0,
-        description="A second port, on HOST, plain and open, that serves gRPC health and nothing"
-        " else, for probes that have no certificate; 0 turns it off.",
+        default=0, description="A second port, plain and open, for gRPC health alone; 0: none."
     )
     tls_certificate: Path | None = Field(
         default=None, description="PEM certificate of this service, as server and as caller."
@@ -82,10 +81,15 @@ class ServiceSettings(BaseSettings):
     )
     keys_file: Path | None = Field(
         default=None,
-        description="Who may call: lines of HOLDER sha256:HEX, as 'tandem keys' writes them.",
+        description="Who may call, and what: lines of HOLDER sha256:HEX scopes=SCOPE,… as 'tandem"
+        " keys' writes them.",
     )
     call_key_file: Path | None = Field(
         default=None, description="File with the key that this service shows to those it calls."
+    )
+    cloud_key_file: Path | None = Field(
+        default=None,
+        description="At the edge: the key shown to the cloud in its place; the cloud learns it.",
     )
     trace_endpoint: str | None = Field(
         default=None,
@@ -99,18 +103,36 @@ class ServiceSettings(BaseSettings):
     insecure: bool = Field(
         default=False, description="Serve and call without TLS and keys where none are given."
     )
-    reflection: bool = Field(
-        default=False, description="Serve gRPC reflection, to callers that may call."
-    )
+    reflection: bool = Field(default=False, description="Serve gRPC reflection, where authorized.")
     log_level: LogLevel = Field(default="info", description="debug, info, warning or error.")
-    drain_s: float = Field(
-        default=10.0, ge=0, description="Seconds open requests may take at shutdown."
+    drain_s: float = Field(default=10.0, ge=0, description="Grace for open requests at shutdown.")
+    max_message_bytes: MessageBytes = 32 * 2**20
+    first_message_s: float = Field(
+        default=10.0, gt=0, le=600, description="A stream without a first message so long ends."
     )
-    max_message_bytes: int = Field(
-        default=32 * 2**20,
-        ge=2**16,
-        le=MAX_MESSAGE_BYTES,
-        description="Largest gRPC message accepted or sent, in bytes.",
+    idle_stream_s: float = Field(
+        default=60.0,
+        ge=5,
+        le=3600,
+        description="A stream whose caller has said nothing for so long ends; pings count.",
+    )
+    quota_sessions: int = Field(
+        default=0,
+        ge=0,
+        description="Sessions that one holder of a key may have open; 0: a fair share. Quotas of a"
+        " key are in its line of the keys file, as sessions=8.",
+    )
+    quota_kv_bytes: int = Field(
+        default=0, ge=0, description="Keys and values of one holder's sessions; 0: a fair share."
+    )
+    quota_requests_per_minute: int = Field(
+        default=0, ge=0, description="Requests that one holder may begin in a minute; 0: any."
+    )
+    quota_tokens_per_minute: int = Field(
+        default=0, ge=0, description="Tokens that one holder's requests may take; 0: any."
+    )
+    unread_answer_s: float = Field(
+        default=20.0, gt=0, le=600, description="A caller that reads nothing for so long is left."
     )
 
     @classmethod
@@ -122,18 +144,16 @@ class ServiceSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Highest first. No .env file is read: what a process runs with is where it was told."""
+        """Highest first. No .env file is read."""
         return init_settings, env_settings, TomlFile(settings_cls)
 
 
 class ModelSettings(ServiceSettings):
     """What every service has that runs a language model."""
 
-    max_message_bytes: int = Field(
-        default=16 * 2**20,
-        ge=2**16,
-        le=MAX_MESSAGE_BYTES,
-        description="Largest gRPC message accepted or sent, in bytes.",
+    max_message_bytes: MessageBytes = 16 * 2**20
+    engine: str = Field(
+        default="torch", min_length=1, description="Back end that computes the model."
     )
     revision: str | None = Field(default=None, description="Pinned revision of a hub model.")
     device: str = Field(default="cpu", description="cpu, cuda or cuda:N.")
@@ -141,6 +161,13 @@ class ModelSettings(ServiceSettings):
         default="float32", description="Precision of weights and activations."
     )
     threads: int = Field(default=1, ge=1, le=256, description="Threads of one forward pass.")
+    stuck_after_s: float = Field(
+        default=1.5,
+        gt=0,
+        description="A pass without a sign for so long is stuck, and health says NOT_SERVING; each"
+        " layer is a sign. Passes over many tokens get as long again for each 256 of them. To be"
+        " raised for a model whose layers take longer.",
+    )
     document_kv_budget_bytes: int = Field(
         default=2**29, ge=2**20, description="Keys and values of all documents together."
     )
@@ -174,19 +201,16 @@ class TomlFile(PydanticBaseSettingsSource):
         return {} if path is None else _read_file(Path(path))
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
-        """Part of the base class's contract; the whole table is taken at once instead."""
+        """Part of the base class's contract; unused."""
         return None, field_name, False
 
 
 def load_settings(
     model: type[Settings], flags: Mapping[str, object], also_known: Collection[str] = ()
 ) -> Settings:
-    """The settings of one service, checked, or `SettingsError`.
-
-    `flags` maps field names to what the command line gave; None means not given. `also_known`
-    names `TANDEM_*` variables of others that may stand in this environment; any other that is not a
-    field is refused, so that a misspelt one is noticed.
-    """
+    """The settings of one service, checked, or `SettingsError`. `flags` maps field names to what
+    the command line gave; None means not given. `also_known` names `TANDEM_*` variables of other
+    programs; any other unknown one is refused, so that a misspelt one is noticed."""
     given: dict[str, Any] = {name: value for name, value in flags.items() if value is not None}
     _refuse_unknown_variables(model, also_known)
     try:
@@ -263,11 +287,9 @@ def _demand(problem: ErrorDetails, secret: bool) -> str:
     if problem["type"] == "missing":
         return "must be set"
     words = problem["msg"].removeprefix("Value error, ").replace("Input should", "must")
-    words = words.split(", unable to parse")[0]
-    shown = problem["input"]
-    if secret or not isinstance(shown, str | int | float):
-        return words
-    return f"{words}, got {str(shown)[:80]!r}"
+    words, shown = words.split(", unable to parse")[0], problem["input"]
+    hidden = secret or not isinstance(shown, str | int | float)
+    return words if hidden else f"{words}, got {str(shown)[:80]!r}"
 
 
 def _source_line(error: SourceError) -> str:

@@ -5,26 +5,27 @@ from math import sqrt
 
 import numpy as np
 
-from tandem.core.laws import Array
+from tandem.core.probs import Array
 
 
-def assert_fits(counts: Sequence[int] | Array, law: Sequence[float] | Array) -> None:
-    """Fail unless `counts` [n] look like a sample of `law` [n] (one chance in 10^6 to be wrong).
+def assert_fits(counts: Sequence[int] | Array, probs: Sequence[float] | Array) -> None:
+    """Fail unless `counts` [n] look like a sample of `probs` [n] (one chance in 10^6 to be wrong).
 
-    The law must leave at least five counts expected in every cell of positive probability.
+    The distribution must leave at least five counts expected in every cell of positive probability.
     """
     observed = np.asarray(counts, dtype=float)
-    expected = np.asarray(law, dtype=float) * observed.sum() / np.sum(law)
+    expected = np.asarray(probs, dtype=float) * observed.sum() / np.sum(probs)
     cells = expected > 0
     assert not observed[~cells].any(), "an outcome of probability zero occurred"
-    assert expected[cells].min() >= 5, "too few samples for this law"
+    assert expected[cells].min() >= 5, "too few samples for this distribution"
     statistic = float((((observed - expected) ** 2)[cells] / expected[cells]).sum())
     limit = upper_quantile(int(cells.sum()) - 1)
     assert statistic <= limit, f"chi-squared {statistic:.1f} > {limit:.1f}"
 
 
 def upper_quantile(freedom: int, deviations: float = 4.75) -> float:
-    """The chi-squared quantile at `deviations` of the normal law (Wilson & Hilferty 1931)."""
+    """The chi-squared quantile at `deviations` of the normal distribution (Wilson & Hilferty
+    1931)."""
     if freedom == 0:
         return 0.0
     spread = 2 / (9 * freedom)

@@ -1,6 +1,7 @@
-"""Exact laws of randomised code: run it once per path through its random choices, with fractions.
+"""Exact distributions of randomised code: run it once per path through its random choices, with
+fractions.
 
-`ExactChance` plays the part of `SeededChance`, so the rules under test are the real ones. Feed
+`ExactRandom` plays the part of `SeededRandom`, so the rules under test are the real ones. Feed
 them object arrays of Fraction (`fractions`), and they stay exact throughout.
 """
 
@@ -12,14 +13,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tandem.core.chance import Purpose
 from tandem.core.errors import InvalidArgument
-from tandem.core.laws import Array
+from tandem.core.probs import Array
+from tandem.core.randomness import Purpose
 
 Outcome = TypeVar("Outcome", bound=Hashable)
 
 
-class ExactChance:
+class ExactRandom:
     """One path through the tree of random choices.
 
     `path` says which branch to take at the first choices; from there on it is always branch 0.
@@ -35,7 +36,7 @@ class ExactChance:
         self._once = once
         self._decided: set[tuple[int, Purpose, int]] = set()
 
-    def happens(
+    def bernoulli(
         self, numerator: Any, denominator: Any, position: int, purpose: Purpose, draw: int = 0
     ) -> bool:
         self._decide(position, purpose, draw)
@@ -46,7 +47,7 @@ class ExactChance:
         probability = Fraction(numerator) / Fraction(denominator)
         return self._branch([probability, 1 - probability]) == 0
 
-    def pick(self, weights: Array, position: int, purpose: Purpose, draw: int = 0) -> int:
+    def categorical(self, weights: Array, position: int, purpose: Purpose, draw: int = 0) -> int:
         self._decide(position, purpose, draw)
         total = sum(map(Fraction, weights), Fraction(0))
         if total <= 0 or any(weight < 0 for weight in weights):
@@ -54,8 +55,13 @@ class ExactChance:
         support = [index for index, weight in enumerate(weights) if weight > 0]
         return support[self._branch([Fraction(weights[index]) / total for index in support])]
 
-    def couple(self, weights: Array, position: int, purpose: Purpose) -> int:
-        return self.pick(weights, position, purpose)
+    def categoricals(
+        self, weights: Array, position: int, purpose: Purpose, draws: range
+    ) -> list[int]:
+        return [self.categorical(weights, position, purpose, draw) for draw in draws]
+
+    def gumbel_categorical(self, weights: Array, position: int, purpose: Purpose) -> int:
+        return self.categorical(weights, position, purpose)
 
     def _decide(self, position: int, purpose: Purpose, draw: int) -> None:
         decision = (position, purpose, draw)
@@ -71,49 +77,49 @@ class ExactChance:
         return branch
 
 
-def outcome_law(
-    run: Callable[[ExactChance], Outcome], once: bool = True
+def outcome_probs(
+    run: Callable[[ExactRandom], Outcome], once: bool = True
 ) -> dict[Outcome, Fraction]:
     """The exact probability of every outcome of `run`, by enumerating all its paths."""
-    law: defaultdict[Outcome, Fraction] = defaultdict(Fraction)
+    probs: defaultdict[Outcome, Fraction] = defaultdict(Fraction)
     paths: list[tuple[int, ...]] = [()]
     while paths:
         path = paths.pop()
-        chance = ExactChance(path, once)
-        law[run(chance)] += chance.probability
-        for depth in range(len(path), len(chance.taken)):
-            before = tuple(chance.taken[:depth])
-            paths += [(*before, branch) for branch in range(1, chance.widths[depth])]
-    assert sum(law.values()) == 1
-    return dict(law)
+        rng = ExactRandom(path, once)
+        probs[run(rng)] += rng.probability
+        for depth in range(len(path), len(rng.taken)):
+            before = tuple(rng.taken[:depth])
+            paths += [(*before, branch) for branch in range(1, rng.widths[depth])]
+    assert sum(probs.values()) == 1
+    return dict(probs)
 
 
-def output_law(run: Callable[[ExactChance], int], vocabulary: int) -> list[Fraction]:
-    """The exact law [V] of the token that `run` returns."""
-    law = outcome_law(run)
-    assert all(0 <= token < vocabulary for token in law)
-    return [law.get(token, Fraction(0)) for token in range(vocabulary)]
+def output_probs(run: Callable[[ExactRandom], int], vocabulary: int) -> list[Fraction]:
+    """The exact distribution [V] of the token that `run` returns."""
+    probs = outcome_probs(run)
+    assert all(0 <= token < vocabulary for token in probs)
+    return [probs.get(token, Fraction(0)) for token in range(vocabulary)]
 
 
 def fractions(weights: Sequence[int]) -> Array:
-    """The law, an object array of Fraction, that is proportional to `weights`."""
+    """The distribution, an object array of Fraction, that is proportional to `weights`."""
     return np.array([Fraction(weight, sum(weights)) for weight in weights], dtype=object)
 
 
-def random_law(source: random.Random, vocabulary: int = 4) -> Array:
-    """A random law of fractions in which zeros and ties are common."""
+def random_probs(source: random.Random, vocabulary: int = 4) -> Array:
+    """A random distribution of fractions in which zeros and ties are common."""
     while True:
         weights = [source.randint(0, 6) for _ in range(vocabulary)]
         if any(weights):
             return fractions(weights)
 
 
-def law_pairs(seed: int, count: int) -> list[tuple[Array, Array]]:
-    """Pairs (target law, draft law), never equal."""
+def probs_pairs(seed: int, count: int) -> list[tuple[Array, Array]]:
+    """Pairs (target distribution, draft distribution), never equal."""
     source = random.Random(seed)
     pairs: list[tuple[Array, Array]] = []
     while len(pairs) < count:
-        target, draft = random_law(source), random_law(source)
+        target, draft = random_probs(source), random_probs(source)
         if (target != draft).any():
             pairs.append((target, draft))
     return pairs

@@ -29,3 +29,9 @@ def output(program: str, *arguments: str | Path) -> str:
     done = run(program, *arguments)
     assert done.returncode == 0, f"{program} {' '.join(map(str, arguments))}: {done.stderr}"
     return done.stdout
+
+
+def tracked_files(*paths: str) -> list[Path]:
+    """The repository's files below `paths` (all without any) that git tracks and that are there."""
+    listed = output("git", "-C", REPOSITORY, "ls-files", "-z", "--", *paths).split("\0")
+    return [path for name in listed if name and (path := REPOSITORY / name).is_file()]

@@ -1,12 +1,33 @@
 #!/usr/bin/env bash
-# Print the versions installed in an environment, as constraints for `pip install --constraint`.
-# Left out: torch, whose build differs by machine (pyproject.toml pins its version); what a CUDA
-# build brings along; this project; and the installer itself.
+# lock.sh PYTHON CONSTRAINTS LOCK: writes the versions installed in an environment to CONSTRAINTS, for
+# `pip install --constraint`, and to LOCK with the hashes of all their files, of every platform and
+# Python, for `pip install --require-hashes`.
+# Left out of both: torch, whose build differs by machine (pyproject.toml pins its version); what a
+# CUDA build brings along; this project; and the installers themselves.
 set -euo pipefail
 
-python=${1:?usage: tools/lock.sh PYTHON}
+python=${1:?usage: tools/lock.sh PYTHON CONSTRAINTS LOCK}
+constraints=${2:?usage: tools/lock.sh PYTHON CONSTRAINTS LOCK}
+lock=${3:?usage: tools/lock.sh PYTHON CONSTRAINTS LOCK}
+pip=("$python" -m pip --disable-pip-version-check)
+made="# Written by 'make lock'."
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
 
-echo "# Written by 'make lock'. Pins the version of what is installed; installs nothing by itself."
-"$python" -m pip --disable-pip-version-check freeze --exclude-editable \
-  | grep -E '^[A-Za-z0-9._-]+==[^+]+$' \
-  | grep -vE '^(torch|triton|nvidia-.*|cuda-.*|pip|setuptools|wheel|tandem)=='
+{
+  echo "$made Pins the version of what is installed; installs nothing by itself."
+  "${pip[@]}" freeze --exclude-editable |
+    grep -E '^[A-Za-z0-9._-]+==[^+]+$' |
+    grep -vE '^(torch|triton|nvidia-.*|cuda-.*|pip|setuptools|wheel|uv|tandem-edge)=='
+} >"$scratch/constraints"
+
+# uv is not part of the environment: it is only here that one asks for hashes.
+"${pip[@]}" install --quiet --target "$scratch/uv" 'uv>=0.9,<1'
+{
+  echo "$made The versions of constraints.txt, with the hashes of all their files."
+  SSL_CERT_FILE=${SSL_CERT_FILE:-${PIP_CERT:-}} PYTHONPATH="$scratch/uv" "$scratch/uv/bin/uv" \
+    pip compile --quiet --no-deps --generate-hashes --no-header --no-annotate \
+    --python "$python" "$scratch/constraints"
+} >"$scratch/lock"
+mv "$scratch/constraints" "$constraints"
+mv "$scratch/lock" "$lock"

@@ -15,7 +15,7 @@ main() {
 start_engine() {
   command -v dockerd >/dev/null || install docker.io iptables
   local log=${TMPDIR:-/tmp}/tandem-dockerd.log
-  nohup dockerd >"$log" 2>&1 &
+  detached dockerd >"$log" 2>&1 </dev/null &
   for _ in $(seq 60); do
     docker version >/dev/null 2>&1 && return
     sleep 1
@@ -23,6 +23,17 @@ start_engine() {
   echo "the Docker engine did not start; the end of $log:" >&2
   tail -n 20 "$log" >&2
   exit 1
+}
+
+# The command without what this script inherited: an engine that keeps a caller's pipe or lock open
+# keeps the caller waiting for as long as it runs.
+detached() {
+  local open
+  for open in /proc/self/fd/*; do
+    open=${open##*/}
+    [ "$open" -le 2 ] || eval "exec $open>&-"
+  done
+  exec nohup "$@"
 }
 
 install() {

@@ -3,8 +3,9 @@
     python hand_out.py --edge HOST… --cloud HOST…     (the flags of `tandem certs`)
 
 Invariant: the authority's key stays in /handed-out/authority; a side gets its own certificate and
-key, and of the other nothing but what it is checked by. Files are replaced whole, the private key
-before its certificate, so a service that looks in between keeps what it has.
+key, and of the other nothing but what it is checked by; it lets in its own callers alone. Files are
+replaced whole, the private key before its certificate, so a service that looks in between keeps
+what it has.
 """
 
 from __future__ import annotations
@@ -25,24 +26,31 @@ def main(flags: list[str]) -> int:
         return status
     if not (AUTHORITY / "http-key").exists():
         make_http_key()
+    elif " scopes=" not in (AUTHORITY / "http-keys").read_text():  # of an older release
+        http_keys("--same-key")
     for side in ("edge", "cloud"):
         hand_out(side, OUT / side)
     for name in ("http-key", "http-keys"):
         put(AUTHORITY / name, OUT / "edge" / name)
+    put(AUTHORITY / "edge.cloud-key", OUT / "edge" / "cloud-key")
     return 0
 
 
 def make_http_key() -> None:
     """For HTTP callers, should they be asked for one."""
-    where = ("--file", str(AUTHORITY / "http-keys"), "--out", str(AUTHORITY / "http-key"))
-    subprocess.run([sys.executable, "-m", "tandem.cli", "keys", "http", *where], check=True)
+    http_keys("--out", str(AUTHORITY / "http-key"))
+
+
+def http_keys(*flags: str) -> None:
+    where = ("--file", str(AUTHORITY / "http-keys"), "--scope", "generate")
+    subprocess.run([sys.executable, "-m", "tandem.cli", "keys", "http", *where, *flags], check=True)
 
 
 def hand_out(side: str, folder: Path) -> None:
     """The files of `side`, under the names that every service is told."""
     names = {
         "ca.crt": "ca.crt",
-        "keys": "keys",
+        f"{side}.keys": "keys",
         f"{side}.call-key": "call-key",
         f"{side}.key": "tls.key",
         f"{side}.crt": "tls.crt",

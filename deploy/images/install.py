@@ -58,9 +58,9 @@ def install_dependencies(extras: Sequence[str]) -> None:
     optional = project["optional-dependencies"]
     bare = [one for extra in BARE_EXTRAS.intersection(extras) for one in optional[extra]]
     wanted = list(project["dependencies"])
-    # An extra that names another ("tandem[…]") comes with it on the command line.
+    # An extra that names another ("tandem-edge[…]") comes with it on the command line.
     for extra in sorted(set(extras) - BARE_EXTRAS):
-        wanted += (one for one in optional[extra] if not one.startswith("tandem["))
+        wanted += (one for one in optional[extra] if not one.startswith("tandem-edge["))
     _run(sys.executable, "-m", "venv", "--without-pip", str(VENV))
     # torch first and alone, so that the extra index is asked for nothing else; where it cannot be
     # reached, pip warns and takes what its own index, or a local wheel folder, offers.
@@ -81,6 +81,8 @@ def install_project() -> None:
     """The project without its dependencies; pip builds it, which generates the protobuf code."""
     environ["PIP_CONSTRAINT"] = str(CONSTRAINTS)  # holds for the tools of the build as well
     _run(*_PIP, "install", "--no-deps", "--target", str(APP), str(HERE))
+    for part in (APP / "tandem" / "demo").glob("demo-*"):
+        _remove(part)  # models and documents belong on volumes
     script = APP / "bin" / "tandem"
     _, code = script.read_text().split("\n", 1)
     script.write_text(f"#!{VENV}/bin/python\n{code}")

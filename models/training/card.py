@@ -16,7 +16,7 @@ from models.training.architecture import parameter_count
 from models.training.corpus import GSM8K, PEPS, Document
 from models.training.evaluation import DraftFigures, compare, cross_entropy, held_out_rows
 from models.training.export import DRAFT_FOLDER, EXITS_FOLDER, TARGET_FOLDER
-from tandem.engine.exit_adapters import read_description
+from tandem.backends.torch.exit_adapters import read_description
 
 SAMPLE_PROMPTS = (
     "<|user|>Tom has 3 boxes with 12 pencils each. He gives away 9 pencils. "
@@ -229,7 +229,9 @@ Command (seed {seed}; `make demo-models` runs it with the defaults):
 ```
 
 Runs with the same seed see the same batches in the same order, but the learning rate follows
-computing time, so weights are not bitwise reproducible. Stages resume from `models/.cache/`.
+computing time, so weights are not bitwise reproducible. Stages resume from `models/.cache/`. The
+texts are expected in `models/data/` (`--data` names another folder): `peps.jsonl` with
+`id, title, text` and `gsm8k-train.jsonl` with `question, answer`, both JSON lines.
 
 ## Texts
 
@@ -240,6 +242,8 @@ About 3% of the documents are held out and never seen by the tokenizer or any tr
 those with sha256("tandem-heldout-v1:" + id) as a fraction of its range below 0.03
 (`training/corpus.py`; the id of a problem is `gsm8k-train-` and its line number).
 `heldout.jsonl` is an excerpt of them for tests and benchmarks (`id, source, prompt, text`).
+`peps-excerpt.jsonl.gz` has the PEPs that benchmarks search: held-out ones whole, of the others the
+beginning (`excerpt_peps.py` makes it from a file of all PEPs).
 Notices are in `NOTICE`.
 
 ## Limits

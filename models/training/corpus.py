@@ -18,6 +18,8 @@ HELD_OUT_SALT = "tandem-heldout-v1"
 HELD_OUT_SHARE = 0.03
 PEPS = "peps"
 GSM8K = "gsm8k"
+NOT_EXCERPTED = frozenset({"pep-8016"})
+"""PEPs that quote text under another licence (here Django's)."""
 
 _CALCULATOR_NOTE = re.compile(r"<<[^<>]*>>")
 
@@ -41,7 +43,13 @@ def is_held_out(document_id: str) -> bool:
 
 def load_documents(folder: Path) -> list[Document]:
     """All documents of `peps.jsonl` and `gsm8k-train.jsonl` in `folder`, also held-out ones."""
-    return [*_load_peps(folder / "peps.jsonl"), *_load_gsm8k(folder / "gsm8k-train.jsonl")]
+    return [*load_peps(folder / "peps.jsonl"), *_load_gsm8k(folder / "gsm8k-train.jsonl")]
+
+
+def load_peps(path: Path) -> Iterator[Document]:
+    """PEPs of a JSON-lines file with `id`, `title` and `text`."""
+    for record in _read_jsonl(path):
+        yield Document(record["id"], PEPS, record["title"], "", record["text"].strip())
 
 
 def training_documents(documents: list[Document]) -> list[Document]:
@@ -113,11 +121,6 @@ def _render_pep_chat(document: Document, rng: random.Random) -> str:
     first = rng.randrange(len(paragraphs))
     context = f"{title}\n\n" + "\n\n".join(paragraphs[first : first + 3])[:2000]
     return render_chat(question, paragraphs[first], document=context)
-
-
-def _load_peps(path: Path) -> Iterator[Document]:
-    for record in _read_jsonl(path):
-        yield Document(record["id"], PEPS, record["title"], "", record["text"].strip())
 
 
 def _load_gsm8k(path: Path) -> Iterator[Document]:

@@ -21,7 +21,8 @@ MAX_ROWS = 96
 
 @dataclass(frozen=True, slots=True)
 class DraftFigures:
-    """Against the target: overlap of laws, and how often both most likely tokens are equal."""
+    """Against the target: overlap of distributions, and how often both most likely tokens are
+    equal."""
 
     cross_entropy: float
     acceptance: float

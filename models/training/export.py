@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from models.training.corpus import GSM8K, PEPS, Document, render_prose
+from models.training.corpus import GSM8K, NOT_EXCERPTED, PEPS, Document, render_prose
 from models.training.tokenizer import save_tokenizer
 
 TARGET_FOLDER = "demo-target"
@@ -24,8 +24,6 @@ HELD_OUT_PROBLEMS = 80
 HELD_OUT_PEP_EXCERPTS = 24
 EXCERPT_CHARACTERS = 2600
 PROMPT_CHARACTERS = 400
-NOT_EXCERPTED = frozenset({"pep-8016"})
-"""PEPs that quote text under another licence (here Django's)."""
 
 
 def write_model(model: torch.nn.Module, tokenizer: Tokenizer, folder: Path) -> None:

@@ -1,9 +1,9 @@
 """Losses of the three trainings. All take logits [rows, length, vocab] and return mean nats.
 
-The acceptance rate of speculative sampling at a position is the overlap of the two laws, sum over
-tokens of min(target_probs, draft_probs) = 1 - total variation (Leviathan et al. 2023, corollary
-3.6). Minimising the total variation maximises it directly; its gradient is poor far from the
-optimum, hence the divergence first.
+The acceptance rate of speculative sampling at a position is the overlap of the two distributions,
+sum over tokens of min(target_probs, draft_probs) = 1 - total variation (Leviathan et al. 2023,
+corollary 3.6). Minimising the total variation maximises it directly; its gradient is poor far from
+the optimum, hence the divergence first.
 """
 
 from __future__ import annotations

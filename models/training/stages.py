@@ -23,10 +23,10 @@ from models.training.tokenizer import (
     save_tokenizer,
     train_tokenizer,
 )
+from tandem.backends.torch.exit_adapters import read_description
+from tandem.backends.torch.exit_training import ExitTraining, encode_texts, train_exits
+from tandem.backends.torch.loading import base_hash
 from tandem.core.errors import InvalidArgument
-from tandem.engine.exit_adapters import read_description
-from tandem.engine.exit_training import ExitTraining, encode_texts, train_exits
-from tandem.engine.load import base_hash
 
 STAGES = ("tokenizer", "plain", "target", "draft", "export", "exits", "card")
 SNAPSHOT = "plain-snapshot.safetensors"

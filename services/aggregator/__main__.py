@@ -1,22 +1,8 @@
-"""`python -m services.aggregator`: the aggregator as a process."""
+"""`python -m services.aggregator` in a checkout: the same as `tandem serve aggregator`."""
 
-from __future__ import annotations
+import sys
 
-from services.aggregator.config import AggregatorSettings
-from services.aggregator.http import http_door
-from services.aggregator.servicer import AggregatorServicer
-from tandem.rpc.access import client_access
-from tandem.rpc.process import run_service
-from tandem.telemetry.metrics import Metrics
-from tandem.telemetry.tracing import open_tracing
-
-
-def build(settings: AggregatorSettings, metrics: Metrics) -> AggregatorServicer:
-    """The servicer with what it shows to the drafter, and its traces."""
-    access = client_access(settings)
-    tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "aggregator")
-    return AggregatorServicer(settings, metrics, access, tracing)
-
+from tandem.suite.supervised import run_module
 
 if __name__ == "__main__":
-    run_service(AggregatorSettings, build, side=lambda settings: settings.side, beside=http_door)
+    run_module("tandem.services.aggregator", sys.argv[1:])

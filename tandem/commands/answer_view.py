@@ -1,18 +1,19 @@
 """An answer on the terminal: text on standard output, a live status line on standard error.
-
 Invariant: standard output gets the text and nothing else; the status line is drawn only where
-standard error is a terminal, and is gone when the view is closed. Must not import grpc or torch.
-"""
+standard error is a terminal, and is gone when the view is closed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sized
 from contextlib import AbstractContextManager
-from typing import Protocol, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
+
+if TYPE_CHECKING:  # whoever shows an answer has one of them
+    from tandem.commands.chat_client import Reply
+    from tandem.generation.client import Generated
 
 # Where the text ends, the line below is made free without moving the column (index, cursor up),
 # the place remembered, and the status written there.
@@ -21,37 +22,16 @@ _RETURN = "\x1b8"
 _ERASE_BELOW = "\x1b[J"
 
 
-class Growing(Protocol):
-    """An answer as far as it came."""
-
-    @property
-    def text(self) -> str: ...
-    @property
-    def preset(self) -> str: ...
-    @property
-    def token_ids(self) -> Sized: ...
-    @property
-    def unverified(self) -> Sized: ...
-    @property
-    def ttft_s(self) -> float | None: ...
-
-
 class AnswerView(AbstractContextManager["AnswerView"]):
-    """Shows each new piece of text at once. BrokenPipeError when nobody reads it any more.
-
-    `lead` is written before the answer, on the same line.
-    """
+    """Shows each new piece of text at once. BrokenPipeError when nobody reads it any more. `lead`
+    is written before the answer, on the same line."""
 
     def __init__(self, text: TextIO, status: TextIO, lead: str = "") -> None:
-        self._text = text
-        self._status = status
+        self._text, self._status, self._lead = text, status, lead
         console = Console(file=status)
         self._live = status.isatty() and console.is_terminal and not console.is_dumb_terminal
         self._width = console.width
-        self._lead = lead
-        self._shown = 0
-        self._line = ""
-        self._drawn = False
+        self._shown, self._line, self._drawn = 0, "", False
         self._began_s = time.monotonic()
 
     def __enter__(self) -> AnswerView:
@@ -63,7 +43,7 @@ class AnswerView(AbstractContextManager["AnswerView"]):
         if self._line and reason[0] is not BrokenPipeError:
             self._write("\n")
 
-    def update(self, result: Growing) -> None:
+    def update(self, result: Generated | Reply) -> None:
         self._erase()
         self._write(result.text[self._shown :])
         self._shown = len(result.text)
@@ -91,7 +71,7 @@ class AnswerView(AbstractContextManager["AnswerView"]):
             self._status.flush()
             self._drawn = False
 
-    def _words(self, result: Growing) -> str:
+    def _words(self, result: Generated | Reply) -> str:
         tokens, elapsed_s = len(result.token_ids), time.monotonic() - self._began_s
         words = [result.preset or "waiting", f"{tokens} tokens", f"{elapsed_s:.1f} s"]
         if result.ttft_s is not None and elapsed_s > 0:

@@ -1,10 +1,5 @@
-"""Certificates of a local authority, for mutual TLS between the services. Time comes in.
-
-Invariant: what is issued is valid for server and caller alike, names what it may be called by, and
-can sign nothing itself. Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""Certificates of a local authority, for mutual TLS. Invariant: a service's certificate serves both
+ends, names the hosts it may be called by, and can sign nothing. No clock is read."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -17,6 +12,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tandem.core.errors import InvalidArgument
+
+_Key = ec.EllipticCurvePrivateKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,34 +33,35 @@ class Issued:
 
 
 def new_authority(name: str, validity: Validity) -> Issued:
-    """An authority with a key of its own, which signs services and no further authorities."""
+    """An authority that signs services, but no further authorities."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _name(name)
     builder = _builder(subject, subject, key.public_key(), validity)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
-    return _issued(builder.sign(key, hashes.SHA256()), key)
+    return _signed(builder, key, key)
 
 
 def issue(authority: Issued, name: str, hosts: Sequence[str], validity: Validity) -> Issued:
-    """A service's certificate with `hosts`, DNS names and addresses, as what it may be called by.
-    Raises InvalidArgument for hosts that cannot stand in one, and for a broken authority."""
+    """A service's certificate for `hosts`, DNS names and addresses. Raises InvalidArgument for bad
+    hosts and for a broken authority."""
     if not hosts:
         raise InvalidArgument("hosts", "must name what the service may be called by")
     issuer, issuer_key = _loaded(authority)
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(_name(name), issuer.subject, key.public_key(), validity)
-    builder = builder.add_extension(
-        x509.BasicConstraints(ca=False, path_length=None), critical=True
-    )
-    builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
+    constraints = x509.BasicConstraints(ca=False, path_length=None)
     usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-    builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
-    names = x509.SubjectAlternativeName([_alternative_name(host) for host in hosts])
-    builder = builder.add_extension(names, critical=False)
-    issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
-    builder = builder.add_extension(issuer_id, critical=False)
-    return _issued(builder.sign(issuer_key, hashes.SHA256()), key)
+    extensions: tuple[tuple[x509.ExtensionType, bool], ...] = (
+        (constraints, True),
+        (_usage(signs_certificates=False), True),
+        (x509.ExtendedKeyUsage(usages), False),
+        (x509.SubjectAlternativeName([_alternative_name(host) for host in hosts]), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), False),
+    )
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical)
+    return _signed(builder, issuer_key, key)
 
 
 def expires(certificate: bytes) -> datetime:
@@ -103,12 +101,8 @@ def _builder(
 
 
 def _name(name: str) -> x509.Name:
-    return x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Tandem"),
-            x509.NameAttribute(NameOID.COMMON_NAME, name),
-        ]
-    )
+    parts = ((NameOID.ORGANIZATION_NAME, "Tandem"), (NameOID.COMMON_NAME, name))
+    return x509.Name([x509.NameAttribute(oid, value) for oid, value in parts])
 
 
 def _alternative_name(host: str) -> x509.GeneralName:
@@ -138,7 +132,7 @@ def _usage(signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _loaded(authority: Issued) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _loaded(authority: Issued) -> tuple[x509.Certificate, _Key]:
     try:
         certificate = x509.load_pem_x509_certificate(authority.certificate)
         key = serialization.load_pem_private_key(authority.key, password=None)
@@ -151,12 +145,9 @@ def _loaded(authority: Issued) -> tuple[x509.Certificate, ec.EllipticCurvePrivat
     return certificate, key
 
 
-def _issued(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> Issued:
+def _signed(builder: x509.CertificateBuilder, issuer_key: _Key, key: _Key) -> Issued:
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     return Issued(
-        certificate.public_bytes(serialization.Encoding.PEM),
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        ),
+        builder.sign(issuer_key, hashes.SHA256()).public_bytes(pem),
+        key.private_bytes(pem, form, serialization.NoEncryption()),
     )

@@ -1,9 +1,4 @@
-"""`tandem certs`: a local authority, certificates of both sides, and keys between them.
-
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""`tandem certs`: a local authority, certificates of both sides, and keys between them."""
 
 import json
 from dataclasses import dataclass
@@ -14,10 +9,10 @@ from typing import Any
 import click
 
 from tandem.commands.authority import Issued, Validity, expires, hosts_of, issue, new_authority
-from tandem.commands.keys import add_key
-from tandem.commands.options import json_option
-from tandem.commands.whole_files import PRIVATE, PUBLIC, replace_file
+from tandem.commands.keys import PRIVATE, PUBLIC, add_key, let_in, replace_file
+from tandem.commands.options import FOLDER, json_option
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.net.scopes import Scope
 
 SIDES = ("edge", "cloud")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -28,11 +23,7 @@ CLOCKS_APART = timedelta(minutes=5)
 
 @click.command()
 @click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path("certs"),
-    show_default=True,
-    help="Folder of the files; made if need be.",
+    "--out", type=FOLDER, default=Path("certs"), help="Folder of the files; created if missing."
 )
 @click.option(
     "--edge",
@@ -42,21 +33,18 @@ CLOCKS_APART = timedelta(minutes=5)
 )
 @click.option("--cloud", multiple=True, metavar="HOST", help="The same of the cloud's services.")
 @click.option(
-    "--days",
-    type=click.IntRange(1, AUTHORITY_DAYS),
-    default=90,
-    show_default=True,
-    help="How long the certificates are valid.",
+    "--days", type=click.IntRange(1, AUTHORITY_DAYS), default=90, help="How long they are valid."
 )
 @json_option("Print one JSON object with the files and when the certificates expire.")
 def certs(**options: Any) -> None:
     """Make what mutual TLS and keys between the services need.
 
     The folder gets an authority (ca.crt, ca.key), a certificate of each side (edge.crt, edge.key,
-    cloud.crt, cloud.key), the key that each side shows (edge.call-key, cloud.call-key), and what
-    services know of them (keys). Called again, authority and keys stay and the certificates are
-    renewed, with the same names unless others are given; running services take them over by
-    themselves. Keep ca.key off the machines that serve.
+    cloud.crt, cloud.key), the keys that each side shows among its own services (edge.call-key,
+    cloud.call-key) and the edge to the cloud (edge.cloud-key), and whom the services of each side
+    let in (edge.keys, cloud.keys), with no more scopes than these callers need. Called again,
+    authority and keys stay and the certificates are renewed, with the same names unless others are
+    given; running services take them over by themselves. Keep ca.key off the machines that serve.
     """
     folder = options["out"]
     folder.mkdir(parents=True, exist_ok=True)
@@ -67,11 +55,42 @@ def certs(**options: Any) -> None:
         pair = _Pair(folder, side)
         hosts = _hosts(pair, options[side])
         pair.write(issue(authority, side, hosts, Validity(now - CLOCKS_APART, end)))
-    for side in SIDES:
-        path = folder / f"{side}.call-key"
-        if not path.exists():
-            replace_file(path, f"{add_key(folder / 'keys', side)}\n".encode(), PRIVATE)
+    _make_keys(folder)
     _tell(folder, end, options["as_json"])
+
+
+@dataclass(frozen=True, slots=True)
+class _CallKey:
+    """A key: `shown` is the file of whoever calls, `at` the side that lets it in."""
+
+    holder: str
+    shown: str
+    at: str
+    scopes: tuple[Scope, ...]
+
+
+_DOCUMENTS = (Scope.DOCUMENTS_READ, Scope.DOCUMENTS_WRITE)
+CALL_KEYS = (
+    _CallKey("edge", "edge.call-key", "edge", (Scope.GENERATE, Scope.DECODE, *_DOCUMENTS)),
+    _CallKey("edge", "edge.cloud-key", "cloud", (Scope.GENERATE, Scope.VERIFY)),
+    _CallKey("cloud", "cloud.call-key", "cloud", (Scope.DECODE, *_DOCUMENTS)),
+)
+
+
+def _make_keys(folder: Path) -> None:
+    """Those that are missing. What a file of keys says stays: somebody may have revoked a key. Only
+    where there is none, as in a folder of an older release, are keys that exist let in; but the
+    edge gets a new one for itself, since it has shown the old one to the cloud."""
+    unknown = {side for side in SIDES if not (folder / f"{side}.keys").exists()}
+    if unknown and not (folder / "edge.cloud-key").exists():
+        (folder / "edge.call-key").unlink(missing_ok=True)
+    for key in CALL_KEYS:
+        shown, known = folder / key.shown, folder / f"{key.at}.keys"
+        if not shown.exists():
+            made = add_key(known, key.holder, key.scopes)
+            replace_file(shown, f"{made}\n".encode(), PRIVATE)
+        elif key.at in unknown:
+            let_in(known, key.holder, shown.read_text().strip(), key.scopes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +109,7 @@ class _Pair:
         return self.folder / f"{self.name}.key"
 
     def write(self, issued: Issued) -> None:
-        """One after the other: a service that looks in between keeps what it has."""
+        """Key first: a service that reads in between keeps its old pair."""
         replace_file(self.key, issued.key, PRIVATE)
         replace_file(self.certificate, issued.certificate, PUBLIC)
 
@@ -106,7 +125,7 @@ def _hosts(pair: _Pair, given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _authority(folder: Path, now: datetime) -> Issued:
-    """The folder's own, or a new one where it has none."""
+    """The folder's own, or a new one."""
     pair = _Pair(folder, "ca")
     there = [path for path in (pair.certificate, pair.key) if path.exists()]
     if not there:
@@ -134,7 +153,14 @@ def _tell(folder: Path, end: datetime, as_json: bool) -> None:
     click.echo(f"{folder}: certificates of {' and '.join(SIDES)}, valid until {end:%Y-%m-%d}")
     for side in SIDES:
         click.echo(f"on the {side}:")
-        click.echo(f"  export TANDEM_TLS_CA={folder}/ca.crt TANDEM_KEYS_FILE={folder}/keys")
+        click.echo(f"  export TANDEM_TLS_CA={folder}/ca.crt TANDEM_KEYS_FILE={folder}/{side}.keys")
         names = (("CERTIFICATE", "crt"), ("KEY", "key"))
         variables = [f"TANDEM_TLS_{name}={folder}/{side}.{ending}" for name, ending in names]
         click.echo(f"  export {' '.join(variables)} TANDEM_CALL_KEY_FILE={folder}/{side}.call-key")
+        if side == "edge":
+            click.echo(f"  export TANDEM_CLOUD_KEY_FILE={folder}/edge.cloud-key")
+    if (folder / "keys").exists():
+        click.echo(
+            f"{folder}/keys is of an older release: services need it no more, and the edge's"
+        )
+        click.echo("  call key is new; copy the files anew, then remove it")

@@ -1,10 +1,5 @@
-"""`tandem chat`: a conversation on the terminal, over the HTTP API.
-
-Invariant: an answer that is cancelled is cancelled on every service; what was said of it stays in
-the conversation, and a turn that failed does not. Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""`tandem chat`: a conversation on the terminal, over HTTP. Invariant: a cancelled answer ends on
+every service; its text so far stays in the conversation, and a failed turn does not."""
 
 import json
 import sys
@@ -16,17 +11,17 @@ from typing import Any
 import click
 
 from tandem.commands.answer_view import AnswerView
-from tandem.commands.background_suite import BackgroundSuite
+from tandem.commands.calling import file_option
 from tandem.commands.chat_client import ChatClient, Reply, base_url
-from tandem.commands.figures_line import figures_line
-from tandem.commands.models import choose_pair, load_pair
-from tandem.commands.options import json_option, model_options
+from tandem.commands.options import FILE, json_option, model_options
 from tandem.core.errors import InvalidArgument, TandemError
-from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
-from tandem.policy.presets import PRESETS, find_preset
-from tandem.rpc.generation import DEFAULT_PRESET, RAG_PRESET
-from tandem.settings import variable_of
+from tandem.generation.figures import figures_line
+from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET
+from tandem.specdec.presets import PRESETS, find_preset
+from tandem.suite.background import BackgroundSuite
+from tandem.suite.models import choose_pair, load_pair
 from tandem.telemetry.logging import configure_logging
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 
 PROMPT = "> "
 HELP = "/new forgets the conversation; Ctrl-C stops an answer; Ctrl-D leaves"
@@ -38,16 +33,10 @@ HELP = "/new forgets the conversation; Ctrl-C stops an answer; Ctrl-D leaves"
     metavar="URL",
     help="HTTP API of a running aggregator, as http://127.0.0.1:8000. Default: an embedded suite.",
 )
-@click.option(
-    "--call-key-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    envvar=variable_of("call_key_file"),
-    show_envvar=True,
-    help="File with the key that is shown to --endpoint.",
-)
+@file_option("call_key_file")
 @click.option(
     "--ca",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="PEM certificates of the authorities that an https --endpoint is checked by. Default: the"
     " system's.",
 )
@@ -60,14 +49,12 @@ HELP = "/new forgets the conversation; Ctrl-C stops an answer; Ctrl-D leaves"
     f" Default: {DEFAULT_PRESET}, with --rag {RAG_PRESET}.",
 )
 @click.option("--rag", is_flag=True, help="Answer from the documents of both sides of --endpoint.")
-@click.option("--max-tokens", type=int, default=256, show_default=True, help="Of each answer.")
-@click.option(
-    "--temperature", type=float, default=1.0, show_default=True, help="0 takes the likeliest token."
-)
-@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 switches the cut off.")
-@click.option("--seed", type=int, help="Same seed and words, same answers. Default: made up.")
+@click.option("--max-tokens", type=int, default=256, help="Of each answer.")
+@click.option("--temperature", type=float, default=1.0, help="0 takes the likeliest token.")
+@click.option("--top-p", type=float, default=1.0, help="1 switches the cut off.")
+@click.option("--seed", type=int, help="Same seed and words, same answers. Default: random.")
 @model_options
-@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds per answer.")
+@click.option("--timeout", type=float, default=600.0, help="Seconds per answer.")
 @json_option("Read a line of standard input per turn; print one JSON object per answer.")
 def chat(**options: Any) -> None:
     """Talk to the models.
@@ -83,8 +70,7 @@ def chat(**options: Any) -> None:
         url = options["endpoint"]
         if url is None:
             _check_alone(options)  # before any model is loaded
-            pair = load_pair(*choose_pair(options))
-            url = stack.enter_context(BackgroundSuite(pair)).url
+            url = stack.enter_context(BackgroundSuite(load_pair(*choose_pair(options)))).url
         url = base_url(url, options["insecure"])
         key = _key(options["call_key_file"])
         client = stack.enter_context(ChatClient(url, key, options["timeout"], options["ca"]))
@@ -177,7 +163,7 @@ def _answer_person(conversation: _Conversation, words: str) -> None:
         click.echo(f"error: {error}", err=True)
     else:
         if reply is not None:
-            click.secho(_figures(reply), dim=True, err=True)
+            click.secho(figures_line(reply.tandem, reply.finish_reason), dim=True, err=True)
     finally:
         saying.close()  # which cancels the answer
 
@@ -190,12 +176,8 @@ def _answer_line(conversation: _Conversation, words: str, as_json: bool) -> None
                 view.update(reply)
     assert reply is not None
     if as_json:
-        told = {"text": reply.text, "finish_reason": reply.finish_reason, **reply.tandem}
-        click.echo(json.dumps(told))
-
-
-def _figures(reply: Reply) -> str:
-    return figures_line({**reply.tandem, "finish_reason": reply.finish_reason})
+        told = {"text": reply.text, "finish_reason": reply.finish_reason}
+        click.echo(json.dumps(told | reply.tandem))
 
 
 def _check_alone(options: dict[str, Any]) -> None:
@@ -208,8 +190,8 @@ def _check_alone(options: dict[str, Any]) -> None:
 def _key(path: Path | None) -> str | None:
     if path is None:
         return None
-    from tandem.rpc.auth import own_key
-    from tandem.rpc.reloaded import BadFile
+    from tandem.net.auth import own_key
+    from tandem.net.reloaded import BadFile
 
     try:
         return own_key(path).current()

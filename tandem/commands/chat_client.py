@@ -1,10 +1,5 @@
-"""Client of the HTTP API for `tandem chat`: one conversation's answers, as they grow.
-
-Invariant: leaving an answer's iterator early closes its connection, which cancels the answer on
-every service. Knows OpenAI's API and the field `tandem`; must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""The HTTP client of `tandem chat`: OpenAI's API and the field `tandem`. Invariant: leaving an
+answer's iterator early closes its connection, which cancels the answer on every service."""
 
 import json
 import ssl
@@ -18,15 +13,14 @@ from typing import Any, Self
 import httpx2
 
 from tandem.core.errors import InvalidArgument, TandemError
-from tandem.rpc.own_side import is_loopback
+from tandem.net.own_side import is_loopback
 
 CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True)
 class Reply:
-    """An answer as far as it came; times in seconds by this process's clock. `tandem` has the
-    figures of a finished one."""
+    """An answer as far as it came; `tandem` has the figures of a finished one."""
 
     preset: str
     text: str = ""
@@ -41,7 +35,7 @@ class Reply:
         self.text += choice["delta"].get("content") or ""
         told = choice.get("tandem") or {}
         for token in told.get("provenance", ()):
-            if token["maker"] == "edge":
+            if token["source"] == "edge":
                 self.unverified.append(len(self.token_ids))
             self.token_ids.append(token["id"])
         if self.token_ids and self.ttft_s is None:
@@ -60,13 +54,13 @@ class ChatClient:
         """`endpoint` as `base_url` gives it; `ca`: a file of the authorities that it is checked by,
         instead of the system's. Raises InvalidArgument("ca")."""
         self._endpoint = endpoint
-        host = httpx2.URL(endpoint).host
         self._http = httpx2.Client(
             base_url=endpoint,
             headers={} if key is None else {"Authorization": f"Bearer {key}"},
             verify=_trusted(endpoint, ca),
             timeout=httpx2.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
-            trust_env=not is_loopback(host),  # no proxy stands between a machine and itself
+            # No proxy stands between a machine and itself.
+            trust_env=not is_loopback(httpx2.URL(endpoint).host),
         )
 
     def __enter__(self) -> Self:
@@ -101,7 +95,9 @@ class ChatClient:
                     answer.read()
                 self._check(answer)
                 for chunk in _events(answer):
-                    self._check_chunk(chunk)
+                    if "error" in chunk:
+                        why = chunk["error"].get("message", "failed")
+                        raise TandemError(f"{self._endpoint}: {why}")
                     for choice in chunk["choices"]:
                         reply.take(choice, time.monotonic() - began_s)
                         yield reply
@@ -119,10 +115,6 @@ class ChatClient:
         if answer.status_code == 401:
             words = f"{words} Give one that it knows: --call-key-file"
         raise TandemError(f"{self._endpoint}: {answer.status_code}: {words}")
-
-    def _check_chunk(self, chunk: Mapping[str, Any]) -> None:
-        if "error" in chunk:
-            raise TandemError(f"{self._endpoint}: {chunk['error'].get('message', 'failed')}")
 
     def _unreachable(self, error: httpx2.HTTPError) -> TandemError:
         why = str(error) or type(error).__name__

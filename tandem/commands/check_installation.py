@@ -1,9 +1,5 @@
-"""Checks of Python, the packages, the generated protobuf code, and the network of this machine.
-
-Packages are imported by name, inside a check, so that a missing one is found and not fatal.
-"""
-
-from __future__ import annotations
+"""Checks of Python, the packages, the generated protobuf code, and this machine's network. Packages
+are imported inside a check, so that a missing one is reported and not fatal."""
 
 import os
 import socket
@@ -18,10 +14,10 @@ from typing import Any
 
 from tandem.commands.checks import Check, check
 from tandem.core.errors import TandemError
+from tandem.demo import checkout
 
 PYTHON_FROM, PYTHON_BELOW = (3, 11), (3, 14)
-REPOSITORY = Path(__file__).resolve().parents[2]
-INSTALL = "install Tandem again ('make setup', or pip install 'tandem[engine]')"
+INSTALL = "install Tandem again ('make setup', or pip install 'tandem-edge[engine]')"
 GENERATE = "run 'make proto'"
 
 
@@ -66,9 +62,8 @@ def _threads() -> str:
 def _generated() -> str:
     """Also finds a gRPC or protobuf library that is older than the generated code."""
     package = import_module("tandem_api")
-    modules = [
-        found.name for found in walk_packages(package.__path__, "tandem_api.") if not found.ispkg
-    ]
+    found = walk_packages(package.__path__, "tandem_api.")
+    modules = [module.name for module in found if not module.ispkg]
     for name in modules:
         import_module(name)
     if not modules:
@@ -77,10 +72,10 @@ def _generated() -> str:
 
 
 def _fresh() -> str:
-    """The generated descriptors against those of the .proto files, where these are at hand."""
-    protos = REPOSITORY / "protos"
-    if not protos.is_dir():
+    """The generated descriptors against those of the .proto files, in a checkout."""
+    if (root := checkout()) is None:
         return "no .proto files here to compare with"
+    protos = root / "protos"
     try:
         compiler = import_module("grpc_tools.protoc")
     except ModuleNotFoundError:

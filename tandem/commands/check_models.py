@@ -1,28 +1,18 @@
-"""Checks of the two models: each loads and computes, and they fit each other.
+"""Checks of the two models: each loads and computes, and they fit each other."""
 
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
-
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from typing import Any
 
+from tandem.backends.interface import Capabilities, Engine, ForwardRequest
+from tandem.backends.model_source import LoadedModel
+from tandem.backends.requirements import missing_capabilities
 from tandem.commands.checks import Check, check
-from tandem.commands.models import (
-    DEMO_DRAFT,
-    DEMO_TARGET,
-    ModelChoice,
-    choose_model,
-    load_model,
-    load_side_tokenizer,
-)
 from tandem.core.errors import TandemError
-from tandem.core.laws import Sampling, check_law, law_from_logits
-from tandem.engine.base import Engine, Segment
+from tandem.core.probs import SamplingParams, check_probs, probs_from_logits
+from tandem.specdec.presets import PRESETS
+from tandem.suite.models import DEMO, choose_side, load_model
 
-DEMO = {"draft": DEMO_DRAFT, "target": DEMO_TARGET}
 FOLDER = "give a folder in Hugging Face format with safetensors weights as --{side}"
 EXITS = "train them for this target with 'tandem train-exits', or say --exits none"
 ONE_VOCABULARY = "use a draft and a target with one tokenizer, or give --target-tokenizer"
@@ -36,38 +26,39 @@ SAMPLE = (
 
 def model_checks(options: dict[str, Any]) -> list[Check]:
     """`options`: the flags of `model_options`."""
-    engines: dict[str, Engine] = {}
+    models: dict[str, LoadedModel] = {}
     checks = [
-        check(
-            f"{side} model",
-            partial(_load, side, options, engines),
-            FOLDER.format(side=side),
-        )
+        check(f"{side} model", partial(_load, side, options, models), FOLDER.format(side=side))
         for side in DEMO
     ]
-    checks.append(check("early exits", partial(_exits, options), EXITS))
-    if len(engines) == len(DEMO):
-        checks.append(_vocabulary_check(engines, options))
+    checks.append(check("early exits", partial(_exits, options, models), EXITS))
+    if len(models) == len(DEMO):
+        engines = {side: model.engine for side, model in models.items()}
+        checks.append(_vocabulary_check(models))
+        checks += [
+            check(f"{side} back end", partial(_capabilities, engine), "")
+            for side, engine in engines.items()
+        ]
+        checks.append(check("presets", partial(_presets, **engines), ""))
     return checks
 
 
-def _vocabulary_check(engines: dict[str, Engine], options: dict[str, Any]) -> Check:
-    draft, target = engines["draft"], engines["target"]
+def _vocabulary_check(models: dict[str, LoadedModel]) -> Check:
+    draft, target = models["draft"].engine, models["target"].engine
     if draft.vocabulary_hash == target.vocabulary_hash:
         return check("one vocabulary", lambda: _fit(draft, target), ONE_VOCABULARY)
-    choices = {side: _choice(side, options) for side in DEMO}
-    return check("shared tokens", lambda: _shared(engines, choices), SHARED_TOKENS)
+    return check("shared tokens", lambda: _shared(**models), SHARED_TOKENS)
 
 
-def _shared(engines: dict[str, Engine], choices: dict[str, ModelChoice]) -> str:
+def _shared(draft: LoadedModel, target: LoadedModel) -> str:
     """How much two tokenizers have in common, and what the rest costs on a sample text."""
-    from tandem.engine.pairing import measure_loss, translate
+    from tandem.backends.cross_vocabulary.pairing import measure_loss, translate
 
-    of_draft, of_target = (load_side_tokenizer(choices[side], side) for side in DEMO)
-    room = min(engine.context_length for engine in engines.values()) // 4
-    token_ids = of_target.encode(SAMPLE)[:room]
-    translation = translate(of_draft, of_target)
-    loss = measure_loss(engines["draft"], engines["target"], translation, token_ids)
+    translation = translate(draft.tokenizer, target.tokenizer)
+    assert target.tokenizer is not None, "else there is no translation"
+    room = min(draft.engine.context_length, target.engine.context_length) // 4
+    token_ids = target.tokenizer.encode(SAMPLE)[:room]
+    loss = measure_loss(draft.engine, target.engine, translation, token_ids)
     shared = loss.shared
     return (
         f"{len(shared)} of {shared.draft_size} (draft) and {shared.target_size} (target),"
@@ -78,44 +69,53 @@ def _shared(engines: dict[str, Engine], choices: dict[str, ModelChoice]) -> str:
     )
 
 
-def _load(side: str, options: dict[str, Any], engines: dict[str, Engine]) -> str:
-    engine = load_model(_choice(side, options), side)
+def _load(side: str, options: dict[str, Any], models: dict[str, LoadedModel]) -> str:
+    model = load_model(choose_side(options, side), side)
+    engine = model.engine
     _compute(engine)
-    engines[side] = engine
+    models[side] = model
     return f"{engine.model_name}: {describe(engine)}"
 
 
-def _choice(side: str, options: dict[str, Any]) -> ModelChoice:
-    return choose_model(
-        options[side], DEMO[side], options[f"device_{side}"], options[f"dtype_{side}"]
-    )
-
-
-def _exits(options: dict[str, Any]) -> str:
+def _exits(options: dict[str, Any], models: dict[str, LoadedModel]) -> str:
     """Whether the early exits that a verifier of this target would use fit it."""
     if options["exits"] == "none":
         return "none wanted"
-    target = choose_model(
-        options["target"], DEMO_TARGET, options["device_target"], options["dtype_target"]
-    )
-    from tandem.engine.load import find_exits
+    target = choose_side(options, "target")
+    from tandem.backends.torch.loading import find_exits
 
     folder = find_exits(target.source, options["exits"])
     if folder is None:
         return "none beside the target: no early verdicts"
-    depths = load_model(replace(target, exits=str(folder)), "target").exit_depths
+    models["target"] = load_model(replace(target, exits=str(folder)), "target")
+    depths = models["target"].engine.exit_depths
     shares = ", ".join(f"{depth:.0%}" for depth in depths)
     return f"{folder}: {len(depths)}, after {shares} of the pass"
 
 
 def _compute(engine: Engine) -> None:
-    """One token through the model gives a law."""
+    """One token through the model gives a distribution."""
     session = engine.open(1)
     try:
-        (logits,) = engine.forward([Segment(session, (0,), wanted=1)])
-        check_law(law_from_logits(logits[0], Sampling()), engine.vocabulary_size, "law")
+        (logits,) = engine.forward([ForwardRequest(session, (0,), logits_to_keep=1)])
+        check_probs(probs_from_logits(logits[0], SamplingParams()), engine.vocabulary_size, "probs")
     finally:
         session.close()
+
+
+def _capabilities(engine: Engine) -> str:
+    """A row of the matrix: what the back end can do, and what it cannot."""
+    every, own = (field.name for field in fields(Capabilities)), engine.capabilities.names
+    return ", ".join(f"{name} {'yes' if name in own else 'no'}" for name in every)
+
+
+def _presets(draft: Engine, target: Engine) -> str:
+    """Which presets the two back ends can run."""
+    sides = {"draft": draft.capabilities, "target": target.capabilities}
+    found = {name: missing_capabilities(preset, **sides) for name, preset in PRESETS.items()}
+    unfit = [f"{name} needs {' and '.join(needs)}" for name, needs in found.items() if needs]
+    fit = len(found) - len(unfit)
+    return "; ".join([f"{fit} of {len(found)} can run", *unfit])
 
 
 def _fit(draft: Engine, target: Engine) -> str:
@@ -132,10 +132,7 @@ def describe(model: Any) -> str:
 
 
 def misfits(draft: Any, target: Any) -> list[str]:
-    """Why two models, or two descriptions of models, cannot work together; empty if they can.
-
-    Their ends of text may differ: the target's count.
-    """
+    """Why two models cannot work together. Their ends of text may differ: the target's count."""
     found = []
     if draft.vocabulary_hash != target.vocabulary_hash:
         found.append(

@@ -1,18 +1,13 @@
-"""Checks of a running suite, from the outside: it answers, and its two ends fit each other.
-
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""Checks of a running suite, from the outside: it answers, and its two ends fit each other."""
 
 from typing import Any
 
 from tandem.commands.check_models import ONE_VOCABULARY, describe, misfits
 from tandem.commands.checks import Check
-from tandem.rpc.access import ClientAccess
-from tandem.rpc.aggregator_client import AggregatorClient
-from tandem.rpc.process import run_loop
-from tandem.rpc.status import Rejected
+from tandem.generation.client import AggregatorClient
+from tandem.net.access import ClientAccess
+from tandem.net.process import run_loop
+from tandem.net.status import Rejected
 
 TIMEOUT_S = 10.0
 
@@ -23,6 +18,8 @@ def suite_checks(endpoint: str, access: ClientAccess) -> list[Check]:
         return judge_suite(endpoint, run_loop(describe_suite(endpoint, access)))
     except Rejected as error:
         todo = "start a suite ('tandem up'), or give the address of its aggregator"
+        if error.code.name in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
+            todo = "show a key that it knows, with the scope 'generate' (--call-key-file)"
         return [Check("endpoint", False, f"{endpoint}: {error.code.name} {error}", todo)]
 
 

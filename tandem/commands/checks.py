@@ -1,13 +1,12 @@
-"""One thing that `tandem doctor` looked at.
+"""What `tandem doctor` reports of one thing, and its checks of index folders."""
 
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
+
+DAMAGED = "restore the folder from a copy, or ingest the documents into a new one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +33,15 @@ def check(name: str, look: Callable[[], str], todo: str) -> Check:
         return Check(name, True, look())
     except Exception as error:
         return Check(name, False, str(error) or type(error).__name__, todo)
+
+
+def index_checks(folders: Sequence[Path]) -> list[Check]:
+    """One for each folder. One that another process has open counts as bad: stop that first."""
+    return [check(f"index {folder}", partial(_verify, folder), DAMAGED) for folder in folders]
+
+
+def _verify(folder: Path) -> str:
+    from tandem.index.sqlite_store import verify_folder
+
+    size = verify_folder(folder)
+    return f"{size.documents} documents, {size.texts} texts, {size.bytes} bytes, all as written"

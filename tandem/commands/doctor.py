@@ -1,19 +1,13 @@
-"""`tandem doctor`: is this installation whole, do the models fit, do both ends fit?
-
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""`tandem doctor`: is this installation whole, do the models fit, do both ends fit?"""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
 from tandem.commands.calling import access_options, access_to
-from tandem.commands.checks import Check
-from tandem.commands.options import ADDRESS, address_text, json_option, model_options
+from tandem.commands.checks import Check, index_checks
+from tandem.commands.options import ADDRESS, FILE, FOLDER, address_text, json_option, model_options
 
 UNFIT = 1
 
@@ -28,24 +22,28 @@ UNFIT = 1
     help="Measure what a decoding step of each model costs here, and store it for the scheduler.",
 )
 @click.option(
-    "--profile-file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Where to store it. Default: in the user's cache folder.",
+    "--profile-file", type=FILE, help="Where to store it. Default: in the user's cache folder."
 )
 @click.option(
     "--profile-documents",
     type=click.IntRange(1, 64),
     default=2,
-    show_default=True,
     help="Documents a side, decoded side by side.",
+)
+@click.option(
+    "--index",
+    "indexes",
+    multiple=True,
+    type=FOLDER,
+    help="Compare everything in this index folder with its checksums. May be given several times.",
 )
 @json_option("Print one JSON object with all checks.")
 def doctor(**options: Any) -> int:
     """Check the installation, the models, and with --endpoint both ends of a running suite.
 
     Prints a line per check, with what to do where one is bad. Exit code 1 if any is. With
-    --endpoint, local models are checked only if --draft or --target is given. --profile takes some
-    seconds and wants the machine to itself.
+    --endpoint or --index, local models are checked only if --draft or --target is given. --profile
+    takes some seconds and wants the machine to itself.
     """
     checks = _all_checks(options)
     good = all(check.ok for check in checks)
@@ -67,8 +65,9 @@ def _all_checks(options: dict[str, Any]) -> list[Check]:
 
     checks = installation_checks()
     endpoint = options["endpoint"]
-    if endpoint is None or options["draft"] or options["target"]:
+    if not (endpoint or options["indexes"]) or options["draft"] or options["target"]:
         checks += model_checks(options)
+    checks += index_checks(options["indexes"])
     if options["profile"]:
         from tandem.commands.profile_models import profile_checks
 

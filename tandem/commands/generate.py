@@ -1,9 +1,4 @@
-"""`tandem generate`: one answer, from an embedded suite or from a running one.
-
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""`tandem generate`: one answer, from an embedded suite or from a running one."""
 
 import json
 import sys
@@ -13,32 +8,62 @@ from typing import Any
 import click
 
 from tandem.commands.answer_view import AnswerView
-from tandem.commands.asking import Silent, answer_object, ask, figures
+from tandem.commands.ask_suite import answer_object, ask, figures
 from tandem.commands.calling import access_options, access_to
-from tandem.commands.embedded import EmbeddedSuite
-from tandem.commands.models import ModelPair, choose_pair, load_pair
-from tandem.commands.options import ADDRESS, address_text, json_option, model_options
+from tandem.commands.options import ADDRESS, address_text, json_option, model_options, together
 from tandem.commands.rag_options import document_options, documents_of
-from tandem.commands.suite_documents import SuiteDocuments
 from tandem.core.errors import InvalidArgument
-from tandem.core.images import MAX_IMAGES_BYTES
-from tandem.core.laws import Sampling
-from tandem.core.prompt import Prompt, Turn
+from tandem.core.probs import SamplingParams
+from tandem.core.prompt import MAX_IMAGES_BYTES, Prompt, Turn
 from tandem.core.tokens import check_token_ids
-from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
-from tandem.policy.presets import PRESETS
-from tandem.protocol.liveness import LostCloud
-from tandem.rpc.access import ClientAccess
-from tandem.rpc.aggregator_client import Generated
-from tandem.rpc.generation import (
-    DEFAULT_PRESET,
-    RAG_PRESET,
-    GenerationRequest,
-    request_from_proto,
-    request_to_proto,
-)
-from tandem.rpc.process import run_loop
+from tandem.generation.client import Generated
+from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.net.access import ClientAccess
+from tandem.net.process import run_loop
+from tandem.specdec.liveness import LostCloud
+from tandem.specdec.presets import PRESETS
+from tandem.suite.embedded import EmbeddedSuite
+from tandem.suite.models import ModelPair, choose_pair, load_pair
+from tandem.suite.suite_documents import SuiteDocuments
 from tandem.telemetry.logging import configure_logging
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+
+_OVERRIDES = {
+    "expansion": (str, "expansion", "Draft trees with so many candidates per node, as 3,2,1."),
+    "draft_length": (int, "draft_length", "Tokens drafted per round."),
+    "payload_top": (int, "payload_top", "Entries of a sparse payload (presets that send one)."),
+    "payload_tail_draws": (int, "payload_tail_draws", "Tail draws of a sparse payload."),
+    "draft_top_k": (int, "truncation.top_k", "Most tokens that a draft is drawn from."),
+    "draft_top_p": (float, "truncation.top_p", "Mass that a draft is drawn from."),
+}
+"""Flags for choices of the preset: type, the choice by its name, words."""
+
+
+override_options = together(
+    *(
+        click.option("--" + name.replace("_", "-"), type=kind, help=words)
+        for name, (kind, _, words) in _OVERRIDES.items()
+    ),
+    click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="FIELD=VALUE",
+        help="Change any single choice of the preset, as window=8 or rejection_payload=top_k; "
+        "repeatable.",
+    ),
+)
+"""Options that change single choices of the preset."""
+
+
+def overrides_of(options: dict[str, Any]) -> tuple[str, ...]:
+    """The flags as "field=value", those of `--set` last."""
+    given = [
+        f"{choice}={options[name]}"
+        for name, (_, choice, _) in _OVERRIDES.items()
+        if options[name] is not None
+    ]
+    return (*given, *options["overrides"])
 
 
 @click.command()
@@ -60,47 +85,24 @@ from tandem.telemetry.logging import configure_logging
     f" {', '.join(AGGREGATION_PRESETS)}. Default: {DEFAULT_PRESET}, with --rag {RAG_PRESET}.",
 )
 @click.option("--rag", is_flag=True, help="Answer from documents on the device and in the cloud.")
-@click.option("--query", default="", help="What to look for there. Default: the prompt's text.")
 @click.option(
-    "--documents", type=int, default=0, help="Documents of each side. Default: the service's own."
+    "--query", default="", show_default="the prompt's text", help="What to look for there."
+)
+@click.option(
+    "--documents", type=int, default=0, show_default="the service's", help="Documents of each side."
 )
 @document_options
-@click.option("--max-tokens", type=int, default=128, show_default=True, help="Length limit.")
-@click.option(
-    "--temperature", type=float, default=1.0, show_default=True, help="0 takes the likeliest token."
-)
-@click.option("--top-k", type=int, default=0, show_default=True, help="0 switches the cut off.")
-@click.option("--top-p", type=float, default=1.0, show_default=True, help="1 switches the cut off.")
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Same seed and settings, same text."
-)
+@click.option("--max-tokens", type=int, default=128, help="Length limit.")
+@click.option("--temperature", type=float, default=1.0, help="0 takes the likeliest token.")
+@click.option("--top-k", type=int, default=0, help="0 switches the cut off.")
+@click.option("--top-p", type=float, default=1.0, help="1 switches the cut off.")
+@click.option("--seed", type=int, default=0, help="Same seed and settings, same text.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
-@click.option(
-    "--draft-length", type=int, help="Tokens drafted per round, in place of the preset's."
-)
-@click.option("--answer-top", type=int, help="Entries of a sparse answer (presets that send one).")
-@click.option("--answer-tail-draws", type=int, help="Tail draws of a sparse answer.")
-@click.option(
-    "--draft-top-k", type=int, help="Most tokens a draft is drawn from, in place of the preset's."
-)
-@click.option("--draft-top-p", type=float, help="Mass a draft is drawn from, likewise.")
-@click.option(
-    "--expansion",
-    metavar="K1,K2,…",
-    help="Draft trees with so many candidates after each node, layer by layer.",
-)
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Change any single choice of the preset, as window=8 or answer=top_k; repeatable.",
-)
+@override_options
 @click.option(
     "--lost-cloud",
     type=click.Choice([str(policy) for policy in LostCloud]),
     default=str(LostCloud.FAIL),
-    show_default=True,
     help="When the cloud stays lost: fail, wait for it, or finish on the edge, marked unverified.",
 )
 @click.option("--ignore-eos", is_flag=True, help="Go on after the end-of-text token.")
@@ -109,7 +111,7 @@ from tandem.telemetry.logging import configure_logging
 )
 @access_options
 @model_options
-@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds in all.")
+@click.option("--timeout", type=float, default=600.0, help="Seconds in all.")
 @click.option("--verbose", is_flag=True, help="Write the services' log to standard error.")
 @json_option("Print one JSON object with text and figures, and nothing else.")
 def generate(**options: Any) -> None:
@@ -142,51 +144,20 @@ def build_request(options: dict[str, Any]) -> GenerationRequest:
     request = GenerationRequest(
         prompt=_prompt(options),
         preset=options["preset"] or (RAG_PRESET if options["rag"] else DEFAULT_PRESET),
-        sampling=Sampling(options["temperature"], options["top_k"], options["top_p"]),
+        sampling=SamplingParams(options["temperature"], options["top_k"], options["top_p"]),
         max_tokens=options["max_tokens"],
         seed=options["seed"],
         stop=options["stop"],
-        draft_length=options["draft_length"],
-        answer_top=options["answer_top"],
-        answer_tail_draws=options["answer_tail_draws"],
-        draft_top_k=options["draft_top_k"],
-        draft_top_p=options["draft_top_p"],
-        expansion=_expansion(options["expansion"]),
-        overrides=options["overrides"],
+        overrides=overrides_of(options),
         lost_cloud=LostCloud(options["lost_cloud"]),
         ignore_eos=options["ignore_eos"],
         images=tuple(_read_image(path) for path in options["images"]),
         query=options["query"],
         documents=options["documents"],
     )
-    if not request.from_two_sides:
-        for field in ("rag", "query", "documents"):
-            if options[field]:
-                known = ", ".join(AGGREGATION_PRESETS)
-                raise InvalidArgument(field, f"{request.preset} has no documents; one of {known}")
-    _check_ranges(request)
-    # What a service would refuse without asking its model is refused here, before any is loaded.
-    request_from_proto(request_to_proto(request))
+    # What no service would take is refused before a model is loaded.
+    request.validate(rag=options["rag"])
     return request
-
-
-def _check_ranges(request: GenerationRequest) -> None:
-    """What protobuf's integers cannot carry, by the flag's name."""
-    for field, bits in (("max_tokens", 32), ("seed", 64)):
-        if not 0 <= getattr(request, field) < 2**bits:
-            raise InvalidArgument(field, f"must be 0…2^{bits}-1, is {getattr(request, field)}")
-    for field in ("draft_length", "answer_top", "answer_tail_draws", "draft_top_k", "documents"):
-        if not 0 <= (getattr(request, field) or 0) < 2**32:
-            raise InvalidArgument(field, f"must not be negative, is {getattr(request, field)}")
-    request.sampling.validate(2**31)
-
-
-def _expansion(words: str | None) -> tuple[int, ...]:
-    """Whole numbers with commas between them."""
-    try:
-        return tuple(int(word) for word in words.split(",")) if words else ()
-    except ValueError:
-        raise InvalidArgument("expansion", 'must be whole numbers, as "2,2,2"') from None
 
 
 def _prompt(options: dict[str, Any]) -> Prompt:
@@ -213,7 +184,7 @@ def _read_image(path: Path) -> bytes:
         with path.open("rb") as file:
             return file.read(MAX_IMAGES_BYTES + 1)
     except OSError as error:
-        raise InvalidArgument("image", f"{path} cannot be read: {error.strerror}") from error
+        raise InvalidArgument("images", f"{path} cannot be read: {error.strerror}") from error
 
 
 def _refuse_own_suite(options: dict[str, Any]) -> None:
@@ -240,7 +211,7 @@ async def _show(
 ) -> None:
     timeout_s = options["timeout"]
     if options["as_json"]:
-        result = await ask(endpoint, request, timeout_s, Silent(), access)
+        result = await ask(endpoint, request, timeout_s, access=access)
         click.echo(json.dumps(answer_object(request, result)))
     else:
         click.echo(figures(await show(endpoint, request, timeout_s, access=access)), err=True)
@@ -255,4 +226,4 @@ async def show(
 ) -> Generated:
     """Ask, with the text on standard output as it comes, after `lead`, and a status line below."""
     with AnswerView(sys.stdout, sys.stderr, lead) as view:
-        return await ask(endpoint, request, timeout_s, view, access)
+        return await ask(endpoint, request, timeout_s, view.update, access)

@@ -1,10 +1,5 @@
-"""The command group: imports a command when it is called, and ends every failure in one line.
-
-Invariant: whatever fails, standard error gets one line that says what to change, and the exit code
-is one of those that `tandem --help` lists. Must not import grpc, numpy or torch.
-"""
-
-from __future__ import annotations
+"""The command group: imports a command when it is called. Invariant: any failure writes one line to
+standard error that says what to change; `tandem --help` lists the exit codes."""
 
 import os
 import sys
@@ -17,21 +12,25 @@ import click
 from click.exceptions import Exit, NoArgsIsHelpError
 
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.demo import checkout
 
 BAD_USAGE, INTERRUPTED = 2, 130
 
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
-    """Where a command is, as "module:attribute", and its line in the list of commands."""
+    """Where a command is, and its line in the list of commands."""
 
-    place: str
+    module: str
+    function: str
     summary: str
 
     def load(self) -> click.Command:
-        module, attribute = self.place.split(":")
-        command = getattr(import_module(module), attribute)
-        assert isinstance(command, click.Command), self.place
+        if not self.module.startswith("tandem.") and checkout() is None:
+            where = self.module.partition(".")[0]
+            raise TandemError(f"{where} is in a checkout of the repository only")
+        command = getattr(import_module(self.module), self.function)
+        assert isinstance(command, click.Command), self.module
         return command
 
 
@@ -73,8 +72,8 @@ class CommandGroup(click.Group):
     ) -> Any:
         if not standalone_mode:
             return super().main(args, standalone_mode=False, **options)
-        # More threads than cores make small models many times slower; and gRPC's own log would
-        # stand beside the one line.
+        # More threads than cores make small models many times slower; gRPC's own log would break
+        # the rule of one line.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.setdefault("GRPC_VERBOSITY", "NONE")
         try:
@@ -104,12 +103,12 @@ class CommandGroup(click.Group):
         )
 
     def _bad_value(self, ctx: click.Context, error: InvalidArgument) -> click.ClickException:
-        """Names the flag that sets the field, where the command has one."""
+        """Names the flag of the field, if the command has one."""
         name = ctx.invoked_subcommand or ""
         command = self.get_command(ctx, name)
         assert command is not None
-        known = {parameter.name for parameter in command.params}
-        flag = f"--{error.field.replace('_', '-')}" if error.field in known else error.field
+        flags = {parameter.name: parameter.opts[0] for parameter in command.params}
+        flag = flags.get(error.field, error.field)
         within = click.Context(command, parent=ctx, info_name=name)
         return click.UsageError(f"{flag}: {error.why}", within)
 

@@ -1,13 +1,9 @@
-"""`tandem ingest`: documents into a retriever, or into a folder of this machine.
-
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""`tandem ingest`: documents into a retriever, or into a folder of this machine."""
 
 import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,24 +12,24 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tandem.commands.asking import explain
-from tandem.commands.calling import access_options, access_to
-from tandem.commands.deleting import delete
-from tandem.commands.documents import Source, files_below, read_sources
-from tandem.commands.options import ADDRESS, address_text, json_option
-from tandem.core.errors import InvalidArgument, TandemError
+from tandem.commands.calling import access_options, retriever_at
+from tandem.commands.options import ADDRESS, ANY_PATH, FOLDER, json_option
+from tandem.core.errors import InvalidArgument, ResourceExhausted, TandemError
 from tandem.index.chunking import Chunking
 from tandem.index.document_index import open_index
-from tandem.index.documents import Document, Outcome
-from tandem.index.extraction import Format, Refusal, extract
-from tandem.rpc.process import run_loop
-from tandem.rpc.retriever_client import RetrieverClient, Upload
-from tandem.rpc.status import Rejected
+from tandem.index.extraction import Format, Refusal
+from tandem.index.extractor import Extractor
+from tandem.index.records import Document, Outcome
+from tandem.net.process import run_loop
+from tandem.net.retriever_client import Upload
+from tandem.net.status import Rejected
+from tandem.suite.source_files import Source, files_below, read_sources
 from tandem.telemetry.logging import configure_logging
 
 DEFAULT_FOLDER = Path("tandem-index")
 DOCUMENTS_PER_COMMIT, BYTES_PER_COMMIT = 64, 4 * 2**20
 SHOWN_REFUSALS = 5
+_FOLDER_FLAGS = ("folder", "embedding", "chunk_tokens", "overlap_tokens")
 
 
 @dataclass(slots=True)
@@ -50,20 +46,28 @@ class Tally:
         self.bytes += size
         self.bar.update(self.bar.task_ids[0], completed=self.bytes)
 
+    @property
+    def stored(self) -> int:
+        """Documents that are in the index now; some were before."""
+        return sum(self.counts.values()) - len(self.refusals)
+
     def refused(self, refusal: Refusal, size: int = 0) -> None:
         self.refusals.append(refusal)
         self.done(str(Outcome.REFUSED), size)
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--delete", "deletes", is_flag=True, help="Take the documents of these names out.")
+@click.argument("paths", nargs=-1, type=ANY_PATH)
+@click.option("--delete", "deletes", is_flag=True, help="Delete the documents of these names.")
+@click.option(
+    "--import-folder",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Make a new --folder of an index folder of an earlier version, which stays as it is.",
+)
 @click.option("--endpoint", type=ADDRESS, help="A running retriever. Default: a local folder.")
 @access_options
 @click.option(
-    "--folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    help=f"Index folder of this machine, made if need be. Default: {DEFAULT_FOLDER}.",
+    "--folder", type=FOLDER, help=f"Local index, created if missing. Default: {DEFAULT_FOLDER}."
 )
 @click.option(
     "--embedding",
@@ -72,9 +76,7 @@ class Tally:
 )
 @click.option("--chunk-tokens", type=int, help="Of a local folder: longest chunk. Default: 200.")
 @click.option("--overlap-tokens", type=int, help="What two chunks share. Default: 40.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=3600.0, show_default=True
-)
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=3600.0)
 @json_option("Print one JSON object with the counts and what was refused, and nothing else.")
 def ingest(**options: Any) -> None:
     """Put documents into an index: text, Markdown, HTML, PDF, JSON lines.
@@ -86,39 +88,61 @@ def ingest(**options: Any) -> None:
     With --delete, PATHS are names of documents, as searches give them, whether or not there are
     such files. A retriever with --decoder also has the decoder forget them; a local folder cannot.
     """
+    if (options["import_folder"] is None) != bool(options["paths"]):
+        raise click.UsageError("give PATHS or --import-folder, and not both")
+    if options["import_folder"] is not None:
+        return _import(options["import_folder"], options)
     if options["deletes"]:
         configure_logging("critical")
         if options["endpoint"] is not None:
-            _refuse_folder_flags(options)
-        names = [path.as_posix() for path in options["paths"]]
-        return delete(names, options["folder"] or DEFAULT_FOLDER, options)
+            refuse_flags(options, *_FOLDER_FLAGS)
+        return _delete([path.as_posix() for path in options["paths"]], options)
     files = files_below(options["paths"])
     configure_logging("critical")
     began_s = time.perf_counter()
-    sizes = sum(file.stat().st_size for file in files)
     with _progress(options["as_json"]) as bar:
-        bar.add_task("ingesting", total=sizes)
+        bar.add_task("ingesting", total=sum(file.stat().st_size for file in files))
         tally = Tally(bar)
-        if options["endpoint"] is None:
-            _into_folder(files, options, tally)
-        else:
-            _refuse_folder_flags(options)
-            run_loop(_into_retriever(files, options, tally))
+        try:
+            if options["endpoint"] is None:
+                _into_folder(files, options, tally)
+            else:
+                refuse_flags(options, *_FOLDER_FLAGS)
+                run_loop(_into_retriever(files, options, tally))
+        except ResourceExhausted as error:
+            raise ResourceExhausted(f"{error}; {tally.stored} documents are stored") from error
+        except Rejected as error:
+            why = f"{error}; {tally.stored} documents were answered as stored"
+            raise Rejected(error.code, why) from error
     _report(tally, time.perf_counter() - began_s, options["as_json"])
 
 
+def _import(old: Path, options: dict[str, Any]) -> None:
+    if options["folder"] is None or options["endpoint"] is not None:
+        raise click.UsageError("--import-folder needs --folder, a new one, and no --endpoint")
+    from tandem.index.old_format import import_folder  # seldom needed
+
+    configure_logging("critical")
+    size = import_folder(old, options["folder"])
+    if options["as_json"]:
+        click.echo(json.dumps({"documents": size.documents, "texts": size.texts}))
+    else:
+        click.echo(f"{size.documents} documents ({size.texts} texts) are in {options['folder']}")
+
+
 def _into_folder(files: list[Path], options: dict[str, Any], tally: Tally) -> None:
-    index = open_index(
-        options["folder"] or DEFAULT_FOLDER, options["embedding"] or "auto", _chunking(options)
-    )
-    try:
+    folder, embedding = options["folder"] or DEFAULT_FOLDER, options["embedding"] or "auto"
+    with (
+        closing(open_index(folder, embedding, _chunking(options))) as index,
+        closing(Extractor()) as extractor,
+    ):
         for group in _commits(_taken(files, tally)):
             documents: list[Document] = []
             sizes: list[int] = []
             for source in group:
                 upload = source.upload
                 form = Format(upload.format)
-                for found in extract(upload.content, form, upload.id, upload.title):
+                for found in extractor.extract(upload.content, form, upload.id, upload.title):
                     if isinstance(found, Refusal):
                         tally.refused(found, source.size)
                     else:
@@ -126,13 +150,9 @@ def _into_folder(files: list[Path], options: dict[str, Any], tally: Tally) -> No
                         sizes.append(source.size)
             for outcome, size in zip(index.add(documents), sizes, strict=True):
                 tally.done(str(outcome), size)
-    finally:
-        index.close()
 
 
 async def _into_retriever(files: list[Path], options: dict[str, Any], tally: Tally) -> None:
-    endpoint = address_text(options["endpoint"])
-    access = access_to(options["endpoint"], options)
     sizes: list[int] = []
 
     def uploads() -> Iterator[Upload]:
@@ -140,17 +160,14 @@ async def _into_retriever(files: list[Path], options: dict[str, Any], tally: Tal
             sizes.append(source.size)
             yield source.upload
 
-    try:
-        async with RetrieverClient(endpoint, access) as client:
-            async for answer in client.ingest(uploads(), options["timeout"]):
-                size = sizes[answer.number] if answer.last else 0
-                outcome = _OUTCOMES[answer.outcome]
-                if outcome == str(Outcome.REFUSED):
-                    tally.refused(Refusal(answer.document_id, answer.reason), size)
-                else:
-                    tally.done(outcome, size)
-    except Rejected as error:
-        raise explain(error, endpoint, options["timeout"]) from error
+    async with retriever_at(options) as client:
+        async for answer in client.ingest(uploads(), options["timeout"]):
+            size = sizes[answer.number] if answer.last else 0
+            outcome = _OUTCOMES[answer.outcome]
+            if outcome == str(Outcome.REFUSED):
+                tally.refused(Refusal(answer.document_id, answer.reason), size)
+            else:
+                tally.done(outcome, size)
 
 
 def _commits(sources: Iterator[Source]) -> Iterator[list[Source]]:
@@ -180,20 +197,44 @@ _OUTCOMES = dict(enumerate(map(str, Outcome), 1))
 
 
 def _chunking(options: dict[str, Any]) -> Chunking | None:
-    longest, shared = options["chunk_tokens"], options["overlap_tokens"]
-    if longest is None and shared is None:
-        return None
-    default = Chunking()
-    return Chunking(
-        default.max_tokens if longest is None else longest,
-        default.overlap_tokens if shared is None else shared,
-    )
+    tokens = {"max_tokens": options["chunk_tokens"], "overlap_tokens": options["overlap_tokens"]}
+    given = {name: count for name, count in tokens.items() if count is not None}
+    return Chunking(**given) if given else None
 
 
-def _refuse_folder_flags(options: dict[str, Any]) -> None:
-    for name in ("folder", "embedding", "chunk_tokens", "overlap_tokens"):
+def refuse_flags(options: dict[str, Any], *names: str) -> None:
+    """Raises InvalidArgument for a flag of a local folder, which was given beside --endpoint."""
+    for name in names:
         if options[name] is not None:
             raise InvalidArgument(name, "the retriever at --endpoint has its own; leave one out")
+
+
+def _delete(names: list[str], options: dict[str, Any]) -> None:
+    """Deletes all that are there. Raises TandemError naming the first name without a document."""
+    if options["endpoint"] is None:
+        found = _delete_in_folder(names, options)
+    else:
+        found = run_loop(_delete_at_retriever(names, options))
+    unknown = [name for name, one in zip(names, found, strict=True) if not one]
+    if options["as_json"]:
+        click.echo(json.dumps({"deleted": sum(found), "unknown": unknown}))
+    else:
+        click.echo(f"{sum(found)} deleted")
+    if unknown:
+        raise TandemError(f"{len(unknown)} of {len(names)} were not there, first {unknown[0]}")
+
+
+def _delete_in_folder(names: list[str], options: dict[str, Any]) -> list[bool]:
+    folder = options["folder"] or DEFAULT_FOLDER
+    if not folder.is_dir():
+        raise InvalidArgument("folder", f"{folder} does not exist")
+    with closing(open_index(folder, options["embedding"] or "auto", None)) as index:
+        return index.remove(names)
+
+
+async def _delete_at_retriever(names: list[str], options: dict[str, Any]) -> list[bool]:
+    async with retriever_at(options) as client:
+        return await client.delete(names, options["timeout"])
 
 
 def _progress(silent: bool) -> Progress:
@@ -221,6 +262,5 @@ def _report(tally: Tally, duration_s: float, as_json: bool) -> None:
         for refusal in tally.refusals[:SHOWN_REFUSALS]:
             click.echo(f"refused {refusal.id}: {refusal.why}", err=True)
     if tally.refusals:
-        first = tally.refusals[0]
-        count = len(tally.refusals)
+        first, count = tally.refusals[0], len(tally.refusals)
         raise TandemError(f"{count} of {sum(tally.counts.values())} refused, first {first.id}")

@@ -1,55 +1,68 @@
-"""`tandem keys`: who may call; makes keys and takes them back.
-
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""`tandem keys`: makes and revokes the keys of callers."""
 
 import json
+import os
 import secrets
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tandem.commands.options import json_option
-from tandem.commands.whole_files import PRIVATE, PUBLIC, replace_file
-from tandem.core.access_keys import KEY_BYTES, key_line, new_key, parse_keys
+from tandem.commands.options import FILE, json_option
 from tandem.core.errors import InvalidArgument
+from tandem.net.access_keys import (
+    KEY_BYTES,
+    key_line,
+    new_key,
+    parse_keys,
+    scopes_field,
+)
+from tandem.net.scopes import Scope
 
-DEFAULT_FILE = Path("certs/keys")
+DEFAULT_FILE = Path("certs/edge.keys")
+PUBLIC, PRIVATE = 0o644, 0o600
 
 
 @click.command()
 @click.argument("holder")
 @click.option(
-    "--file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=DEFAULT_FILE,
-    show_default=True,
-    help="What services are given as --keys-file; made if need be.",
+    "--file", type=FILE, default=DEFAULT_FILE, help="The services' --keys-file; created if missing."
 )
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Write the key to this file, for a --call-key-file, and not to standard output.",
 )
-@click.option("--revoke", is_flag=True, help="Take back all keys of HOLDER and make none.")
-@json_option("Print one JSON object: holder, file, and the key or how many were taken back.")
+@click.option(
+    "--scope",
+    "scopes",
+    type=click.Choice([scope.value for scope in Scope]),
+    multiple=True,
+    default=(Scope.GENERATE.value,),
+    help="What the key is good for; repeatable. Scopes do not include each other.",
+)
+@click.option("--same-key", is_flag=True, help="Give HOLDER's present keys these scopes instead.")
+@click.option("--revoke", is_flag=True, help="Revoke all keys of HOLDER and make none.")
+@json_option("Print one JSON object: holder, file, and the key or how many were changed.")
 def keys(**options: Any) -> None:
     """Make a key for HOLDER, and let services know its hash.
 
     The key is shown once and kept nowhere. A holder may have several, so that a new one can be
     handed out before the old ones are taken back. Running services take the file's changes over by
-    themselves; calls under way go on to their end.
+    themselves; a stream whose key was revoked ends within a minute.
     """
     holder, path = options["holder"], options["file"]
-    if options["revoke"]:
+    scopes = frozenset(map(Scope, options["scopes"]))
+    if options["revoke"] or options["same_key"]:
         if options["out"] is not None:
-            raise InvalidArgument("out", "no key is made; leave out --out or --revoke")
-        _tell(options, holder, {"revoked": revoke(path, holder)})
+            raise InvalidArgument("out", "no key is made; leave out --out, --revoke or --same-key")
+        if options["revoke"]:
+            _tell(options, holder, {"revoked": revoke(path, holder)})
+        else:
+            _tell(options, holder, {"changed": change_scopes(path, holder, scopes)})
         return
-    key = add_key(path, holder)
+    key = add_key(path, holder, scopes)
     if options["out"] is None:
         _tell(options, holder, {"key": key})
     else:
@@ -57,26 +70,61 @@ def keys(**options: Any) -> None:
         _tell(options, holder, {"key_file": str(options["out"])})
 
 
-def add_key(path: Path, holder: str) -> str:
-    """A fresh key of `holder`, whose hash is added to the file at `path`."""
+def add_key(path: Path, holder: str, scopes: Collection[Scope]) -> str:
+    """A fresh key of `holder` for `scopes`, whose hash is added to the file at `path`."""
     key = new_key(secrets.token_bytes(KEY_BYTES))
-    lines = [*_lines(path), key_line(holder, key)]
-    _write(path, lines)
+    let_in(path, holder, key, scopes)
     return key
 
 
-def revoke(path: Path, holder: str) -> int:
-    """How many keys of `holder` the file at `path` had; it has none any more."""
+def let_in(path: Path, holder: str, key: str, scopes: Collection[Scope]) -> None:
+    """Add the hash of a `key` that `holder` has to the file at `path`."""
+    _write(path, [*_lines(path), key_line(holder, key, scopes)])
+
+
+def change_scopes(path: Path, holder: str, scopes: Collection[Scope]) -> int:
+    """Give the keys of `holder` these scopes and no others; how many keys there are."""
     lines = _lines(path)
-    kept = [line for line in lines if not _is_of(line, holder)]
+    own = {number for number, line in enumerate(lines) if _is_of(holder, line)}
+    if not own:
+        raise InvalidArgument("holder", f"{holder!r} has no key in {path}")
+    for number in own:
+        others = [word for word in lines[number].split() if not word.startswith("scopes=")]
+        lines[number] = " ".join([*others, scopes_field(scopes)])
+    _write(path, lines)
+    return len(own)
+
+
+def revoke(path: Path, holder: str) -> int:
+    """Remove the keys of `holder` from the file at `path`; returns how many there were."""
+    lines = _lines(path)
+    kept = [line for line in lines if not _is_of(holder, line)]
     if len(kept) == len(lines):
         raise InvalidArgument("holder", f"{holder!r} has no key in {path}")
     _write(path, kept)
     return len(lines) - len(kept)
 
 
+def replace_file(path: Path, content: bytes, mode: int) -> None:
+    """Replace the file at `path` as a whole: readers see the old content or the new, and nobody
+    whom `mode` keeps out ever reads it."""
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise
+
+
+def _is_of(holder: str, line: str) -> bool:
+    return line.lstrip()[:1] != "#" and line.split()[:1] == [holder]
+
+
 def _lines(path: Path) -> list[str]:
-    """The file's lines, comments included, once they were found good."""
+    """The file's lines, validated, comments included."""
     try:
         text = path.read_text()
     except FileNotFoundError:
@@ -84,14 +132,10 @@ def _lines(path: Path) -> list[str]:
     except UnicodeDecodeError:
         raise InvalidArgument("file", f"{path} is no text") from None
     try:
-        parse_keys(text)
+        parse_keys(text, may_lack_scopes=True)
     except InvalidArgument as error:
         raise InvalidArgument("file", f"{path}: {error.why}") from error
     return text.splitlines()
-
-
-def _is_of(line: str, holder: str) -> bool:
-    return not line.strip().startswith("#") and line.split()[:1] == [holder]
 
 
 def _write(path: Path, lines: list[str]) -> None:
@@ -103,6 +147,8 @@ def _tell(options: dict[str, Any], holder: str, outcome: dict[str, Any]) -> None
         click.echo(json.dumps({"holder": holder, "file": str(options["file"]), **outcome}))
     elif "key" in outcome:
         click.echo(outcome["key"])
+    elif "changed" in outcome:
+        click.echo(f"{outcome['changed']} keys of {holder} have these scopes now")
     elif "revoked" in outcome:
         click.echo(f"{outcome['revoked']} keys of {holder} taken back")
     else:

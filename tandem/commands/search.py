@@ -1,30 +1,22 @@
-"""`tandem search`: the best chunks for a query, from a retriever or a folder of this machine.
-
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""`tandem search`: the best chunks for a query, from a retriever or a folder of this machine."""
 
 import json
+from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import click
 from google.protobuf.json_format import MessageToDict
 
-from tandem.commands.asking import explain
-from tandem.commands.calling import access_options, access_to
-from tandem.commands.ingest import DEFAULT_FOLDER
-from tandem.commands.options import ADDRESS, address_text, json_option
+from tandem.commands.calling import access_options, retriever_at
+from tandem.commands.ingest import DEFAULT_FOLDER, refuse_flags
+from tandem.commands.options import ADDRESS, FOLDER, json_option
 from tandem.core.errors import InvalidArgument
 from tandem.index.document_index import MAX_HITS, open_index
-from tandem.index.manifest import read_manifest
+from tandem.index.places import stored_manifest
 from tandem.index.reranking import load_reranker
 from tandem.index.searcher import SearchMode
-from tandem.rpc.process import run_loop
-from tandem.rpc.retriever_client import RetrieverClient
-from tandem.rpc.status import Rejected
+from tandem.net.process import run_loop
 from tandem.telemetry.logging import configure_logging
 
 _SHOWN_LETTERS = 300
@@ -35,45 +27,32 @@ _SHOWN_LETTERS = 300
 @click.option("--endpoint", type=ADDRESS, help="A running retriever. Default: a local folder.")
 @access_options
 @click.option(
-    "--folder",
-    type=click.Path(file_okay=False, path_type=Path),
-    help=f"Index folder of this machine. Default: {DEFAULT_FOLDER}.",
+    "--folder", type=FOLDER, help=f"Index folder of this machine. Default: {DEFAULT_FOLDER}."
 )
 @click.option(
     "--embedding", help="The folder's model, where it is not the packaged MiniLM or lexical."
 )
-@click.option(
-    "--count", type=click.IntRange(1, MAX_HITS), default=5, show_default=True, help="Hits at most."
-)
+@click.option("--count", type=click.IntRange(1, MAX_HITS), default=5, help="Hits at most.")
 @click.option(
     "--mode",
     type=click.Choice([str(mode) for mode in SearchMode]),
     default=str(SearchMode.HYBRID),
-    show_default=True,
     help="Rank by both, by vectors alone, or by words alone.",
 )
 @click.option(
     "--reranker", help="Local folder only: a cross-encoder's folder, to judge the best again."
 )
 @click.option("--rerank", is_flag=True, help="Let the retriever's cross-encoder judge the best.")
-@click.option(
-    "--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0, show_default=True
-)
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=30.0)
 @json_option("Print one JSON object with the hits, and nothing else.")
 def search(**options: Any) -> None:
-    """Find the chunks of ingested documents that answer QUERY best.
-
-    Finding nothing is no failure.
-    """
+    """Find the chunks of ingested documents that answer QUERY best; exit code 0 even if none do."""
     query = " ".join(options["query"])
     configure_logging("critical")
     if options["endpoint"] is None:
         hits = _in_folder(query, options)
     else:
-        for name in ("folder", "embedding", "reranker"):
-            if options[name] is not None:
-                why = "the retriever at --endpoint has its own; leave one out"
-                raise InvalidArgument(name, why)
+        refuse_flags(options, "folder", "embedding", "reranker")
         hits = run_loop(_at_retriever(query, options))
     if options["as_json"]:
         click.echo(json.dumps({"query": query, "hits": hits}))
@@ -86,35 +65,25 @@ def search(**options: Any) -> None:
 
 def _in_folder(query: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     folder = options["folder"] or DEFAULT_FOLDER
-    if read_manifest(folder) is None:
+    if stored_manifest(folder) is None:
         raise InvalidArgument("folder", f"{folder} is no index; 'tandem ingest PATH' makes one")
     reranker = load_reranker(options["reranker"]) if options["reranker"] else None
     if options["rerank"] and reranker is None:
         raise InvalidArgument("rerank", "a local folder needs --reranker FOLDER")
-    index = open_index(folder, options["embedding"] or "auto", reranker=reranker)
-    try:
-        found = index.search(
-            query, options["count"], SearchMode(options["mode"]), rerank=reranker is not None
-        )
-    finally:
-        index.close()
-    return [asdict(hit) for hit in found]
+    mode, rerank = SearchMode(options["mode"]), reranker is not None
+    with closing(open_index(folder, options["embedding"] or "auto", reranker=reranker)) as index:
+        return [asdict(hit) for hit in index.search(query, options["count"], mode, rerank=rerank)]
 
 
 async def _at_retriever(query: str, options: dict[str, Any]) -> list[dict[str, Any]]:
-    endpoint = address_text(options["endpoint"])
-    access = access_to(options["endpoint"], options)
-    try:
-        async with RetrieverClient(endpoint, access) as client:
-            found = await client.search(
-                query,
-                options["count"],
-                options["mode"],
-                rerank=options["rerank"],
-                timeout_s=options["timeout"],
-            )
-    except Rejected as error:
-        raise explain(error, endpoint, options["timeout"]) from error
+    async with retriever_at(options) as client:
+        found = await client.search(
+            query,
+            options["count"],
+            options["mode"],
+            rerank=options["rerank"],
+            timeout_s=options["timeout"],
+        )
     return [_hit_object(hit) for hit in found.hits]
 
 

@@ -1,44 +1,32 @@
-"""`tandem sim`: presets compared in virtual time, over links and hardware that need not exist.
-
-The state machines, the wire format and the models' laws are the real ones; only durations are
-declared. Torch is imported only for a real pair.
-"""
-
-from __future__ import annotations
+"""`tandem sim`: presets compared in virtual time. State machines, wire format and the models'
+distributions are the real ones; durations are declared. Only a real pair imports torch."""
 
 import json
+from dataclasses import asdict
 from itertools import product
 from typing import Any
 
 import click
 
-from tandem.commands.models import choose_pair, load_pair
+from tandem.backends.interface import Engine
+from tandem.backends.scripted import scripted_pair
 from tandem.commands.options import json_option, link_settings, model_options
 from tandem.core.errors import InvalidArgument
-from tandem.core.laws import Sampling
-from tandem.engine.base import Engine
-from tandem.netem.simulator import ModelTimes
-from tandem.policy.overrides import with_overrides
-from tandem.policy.presets import PRESETS, Preset
-from tandem.simulation.answer import (
-    Conditions,
-    SimulatedPair,
-    simulate_answer,
-    simulated_pair,
-)
-from tandem.simulation.rows import answers_figures, predicted_tpot_s
-from tandem.simulation.scripted_pair import scripted_pair
+from tandem.core.probs import SamplingParams
+from tandem.simulation.answer import Conditions, simulate_answer
+from tandem.simulation.answer_figures import answers_figures, predicted_tpot_s
+from tandem.simulation.model_pair import SimulatedPair, simulated_pair
+from tandem.simulation.simulator import ModelTimes
+from tandem.specdec.overrides import with_overrides
+from tandem.specdec.presets import PRESETS, Preset
+from tandem.suite.models import choose_pair, load_pair
 
 DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
 
 
 @click.command()
 @click.option(
-    "--preset",
-    "presets",
-    type=click.Choice(list(PRESETS)),
-    multiple=True,
-    help="Repeatable. Default: all.",
+    "--preset", "presets", type=click.Choice(list(PRESETS)), multiple=True, help="Default: all."
 )
 @click.option(
     "--set",
@@ -47,16 +35,10 @@ DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
     metavar="FIELD=VALUE",
     help="Change any single choice of the presets; repeatable.",
 )
-@click.option("--draft-ms", type=float, default=24.0, show_default=True, help="One draft step.")
+@click.option("--draft-ms", type=float, default=24.0, help="One draft step.")
+@click.option("--verify-ms", type=float, default=72.0, help="A target pass of one token.")
 @click.option(
-    "--verify-ms", type=float, default=72.0, show_default=True, help="A target pass of one token."
-)
-@click.option(
-    "--verify-further-ms",
-    type=float,
-    default=3.0,
-    show_default=True,
-    help="What each further token adds to it.",
+    "--verify-further-ms", type=float, default=3.0, help="What each further token adds to it."
 )
 @click.option("--rtt-ms", type=float, multiple=True, help="Round trip; repeatable. Default: 30.")
 @click.option(
@@ -65,22 +47,17 @@ DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
     multiple=True,
     help="Bandwidth per direction, 10^6 bit/s; repeatable. Default: no limit.",
 )
-@click.option("--jitter-ms", type=float, default=0.0, show_default=True, help="± per message.")
+@click.option("--jitter-ms", type=float, default=0.0, help="± per message.")
 @click.option(
-    "--draft-length",
-    type=int,
-    multiple=True,
-    help="Repeatable. Default: the preset's own.",
+    "--draft-length", type=int, multiple=True, help="Repeatable. Default: the preset's own."
 )
-@click.option("--prompt", default=DEFAULT_PROMPT, help="Text to continue.")
-@click.option("--max-tokens", type=int, default=64, show_default=True, help="Tokens per answer.")
+@click.option("--prompt", default=DEFAULT_PROMPT, show_default=False, help="Text to continue.")
+@click.option("--max-tokens", type=int, default=64, help="Tokens per answer.")
+@click.option("--answers", type=click.IntRange(1, 1000), default=1, help="Seeds per row.")
+@click.option("--temperature", type=float, default=1.0)
+@click.option("--seed", type=click.IntRange(0, 2**63), default=0)
 @click.option(
-    "--answers", type=click.IntRange(1, 1000), default=1, show_default=True, help="Seeds per row."
-)
-@click.option("--temperature", type=float, default=1.0, show_default=True)
-@click.option("--seed", type=click.IntRange(0, 2**63), default=0, show_default=True)
-@click.option(
-    "--vocabulary", type=int, help="Let whole laws weigh as much as over this many tokens."
+    "--vocabulary", type=int, help="Let whole distributions weigh as much as over this many tokens."
 )
 @click.option(
     "--scripted",
@@ -93,11 +70,11 @@ DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
 def sim(**options: Any) -> None:
     """Simulate answers of every preset in virtual time.
 
-    Runs the protocol's own state machines over a modelled link with real messages; the models' laws
-    are computed (demo pair if none is given), their durations declared by flags. Deterministic by
-    seed. The figures are those of simulated hardware.
+    Runs the protocol's own state machines over a modelled link with real messages; the models'
+    distributions are computed (demo pair if none is given), their durations declared by flags.
+    Deterministic by seed. The figures are those of simulated hardware.
     """
-    sampling = Sampling(temperature=options["temperature"])
+    sampling = SamplingParams(temperature=options["temperature"])
     sampling.validate(2**31)
     combinations = _combinations(options)
     pair, prompt_ids = _pair(options, sampling)
@@ -114,7 +91,7 @@ def sim(**options: Any) -> None:
     )
     for row in rows:
         click.echo(_line(row))
-    click.echo("Virtual time: durations are declared, laws and messages are real.")
+    click.echo("Virtual time: durations are declared, distributions and messages are real.")
 
 
 def _combinations(options: dict[str, Any]) -> list[tuple[Preset, Conditions]]:
@@ -142,8 +119,10 @@ def _combinations(options: dict[str, Any]) -> list[tuple[Preset, Conditions]]:
     return list(product(presets, conditions))
 
 
-def _pair(options: dict[str, Any], sampling: Sampling) -> tuple[SimulatedPair, tuple[int, ...]]:
-    """The laws, and the prompt's token ids."""
+def _pair(
+    options: dict[str, Any], sampling: SamplingParams
+) -> tuple[SimulatedPair, tuple[int, ...]]:
+    """The distributions, and the prompt's token ids."""
     if options["scripted"] is not None:
         return simulated_pair(*_scripted(options), sampling), tuple(options["prompt"].encode())
     models = load_pair(*choose_pair(options))
@@ -173,22 +152,16 @@ def _row(
         simulate_answer(preset, pair, conditions, prompt_ids, options["max_tokens"], seed)
         for seed in seeds
     ]
-    times = conditions.times
-    figures = answers_figures(answers)
     return {
         "preset": preset.name,
         "draft_length": preset.schedule.chunk if preset.drafts else None,
-        "pacing": {
-            "draft_s": times.draft_s,
-            "verify_first_s": times.verify_first_s,
-            "verify_further_s": times.verify_further_s,
-        },
+        "pacing": asdict(conditions.times),
         "rtt_s": conditions.rtt_s,
         "mbps": conditions.mbps,
         "seed": options["seed"],
         "speedup_over_ar": None,
         "predicted_tpot_s": predicted_tpot_s(preset, conditions, pair.vocabulary_size, answers),
-        **figures,
+        **answers_figures(answers),
     }
 
 

@@ -1,9 +1,4 @@
-"""`tandem train-exits`: early-exit adapters for a target model, from its own laws on some text.
-
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""`tandem train-exits`: early-exit adapters for a target model, distilled on some text."""
 
 import json
 import math
@@ -15,9 +10,9 @@ from typing import Any
 
 import click
 
-from tandem.commands.models import DEMO_TARGET, choose_model
-from tandem.commands.options import json_option
+from tandem.commands.options import ANY_PATH, FOLDER, json_option
 from tandem.core.errors import InvalidArgument
+from tandem.suite.models import DEMO_TARGET, choose_model
 
 OnStep = Callable[[int, float], None]
 
@@ -31,56 +26,46 @@ OnStep = Callable[[int, float], None]
     "texts",
     multiple=True,
     required=True,
-    type=click.Path(path_type=Path),
+    type=ANY_PATH,
     metavar="FILE",
     help="Text to read, like the text to be written; .jsonl: the field 'text' of each line."
     " Repeatable.",
 )
 @click.option(
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="FOLDER",
     help="Default: beside the model, where a verifier finds it (x-target: x-exits).",
 )
-@click.option("--exits", type=int, default=4, show_default=True, help="How many, evenly spread.")
+@click.option("--exits", type=int, default=4, help="How many, evenly spread.")
 @click.option("--layers", metavar="NUMBERS", help='Instead: after these layers, as "1,3"; from 0.')
-@click.option("--rank", type=int, default=64, show_default=True, help="Width of an adapter.")
-@click.option("--steps", type=int, default=1000, show_default=True, help="Training steps.")
-@click.option("--rows", type=int, default=4, show_default=True, help="Texts per step.")
-@click.option("--length", type=int, default=256, show_default=True, help="Tokens per text.")
-@click.option(
-    "--positions", type=int, default=256, show_default=True, help="Tokens per step learnt from."
-)
-@click.option("--learning-rate", type=float, default=2e-3, show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True, help="Same seed, same adapters.")
-@click.option("--threads", type=int, default=1, show_default=True, help="CPU threads.")
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
+@click.option("--rank", type=int, default=64, help="Width of an adapter.")
+@click.option("--steps", type=int, default=1000, help="Training steps.")
+@click.option("--rows", type=int, default=4, help="Texts per step.")
+@click.option("--length", type=int, default=256, help="Tokens per text.")
+@click.option("--positions", type=int, default=256, help="Tokens per step learnt from.")
+@click.option("--learning-rate", type=float, default=2e-3)
+@click.option("--seed", type=int, default=0, help="Same seed, same adapters.")
+@click.option("--threads", type=int, default=1, help="CPU threads.")
+@click.option("--device", default="cpu", help="cpu, cuda or cuda:N.")
 @json_option("Print one JSON object at the end, and nothing else.")
 def train_exits(**options: Any) -> None:
-    """Train early exits for a target model, so that a verifier can send early verdicts.
-
-    Each exit learns to say after some layers what the model says in the end; the model stays as it
-    is. Interrupted, the same command goes on where it was.
-    """
+    """Train early exits for a target model, so that a verifier can send early verdicts. Each exit
+    learns to predict after some layers the model's final distribution; the model itself does not
+    change. After an interruption the same command resumes."""
     training_options = _checked(options)
     source = Path(choose_model(options["target"], DEMO_TARGET).source)
     texts = [text for path in options["texts"] for text in read_texts(path)]
-    from tandem.engine.exit_adapters import place_beside
-    from tandem.engine.exit_training import ExitTraining, encode_texts, train_exits
-    from tandem.engine.load import use_threads
+    from tandem.backends.torch.exit_adapters import place_beside
+    from tandem.backends.torch.exit_training import ExitTraining, encode_texts, train_exits
+    from tandem.backends.torch.loading import use_threads
 
     use_threads(options["threads"])
     out = options["out"] or place_beside(source)
     started_s = time.perf_counter()
+    training, token_ids = ExitTraining(**training_options), encode_texts(source, texts)
     with _progress(options["steps"], shown=not options["as_json"]) as on_step:
-        trained = train_exits(
-            source,
-            encode_texts(source, texts),
-            out,
-            ExitTraining(**training_options),
-            options["device"],
-            on_step,
-        )
+        trained = train_exits(source, token_ids, out, training, options["device"], on_step)
     _show(trained.layers, trained.agreement, out, time.perf_counter() - started_s, options)
 
 
@@ -121,16 +106,10 @@ def _checked(options: dict[str, Any]) -> dict[str, Any]:
 def _progress(steps: int, shown: bool) -> Iterator[OnStep]:
     """A bar on standard error."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    columns = (
-        TextColumn("training exits"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        Remaining(),
-        TextColumn("{task.fields[loss]}"),
-    )
+    counts = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = ("training exits", *counts, "{task.fields[loss]}")
     with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
         task = bar.add_task("", total=steps, loss="")
 

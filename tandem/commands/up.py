@@ -1,9 +1,4 @@
-"""`tandem up`: all services as processes of this machine, until Ctrl-C.
-
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""`tandem up`: all services as processes on this machine, until Ctrl-C."""
 
 import asyncio
 import json
@@ -14,12 +9,9 @@ from typing import Any
 
 import click
 
-from services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
-from tandem.commands.asking import Silent, answer_object, ask, figures
+from tandem.commands.ask_suite import answer_object, ask, figures
 from tandem.commands.generate import show
 from tandem.commands.group import INTERRUPTED
-from tandem.commands.local_suite import LocalSuite, LocalSuiteSettings, cancelled_after
-from tandem.commands.models import choose_pair
 from tandem.commands.options import (
     address_text,
     json_option,
@@ -28,11 +20,14 @@ from tandem.commands.options import (
     model_options,
 )
 from tandem.commands.rag_options import document_options, documents_of
-from tandem.commands.suite_documents import SuiteDocuments
 from tandem.core.errors import TandemError
-from tandem.core.laws import Sampling
-from tandem.rpc.generation import RAG_PRESET, GenerationRequest
-from tandem.rpc.process import run_loop
+from tandem.core.probs import SamplingParams
+from tandem.generation.request import RAG_PRESET, GenerationRequest
+from tandem.net.process import run_loop
+from tandem.services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
+from tandem.suite.local_processes import LocalSuite, LocalSuiteSettings, cancelled_after
+from tandem.suite.models import choose_pair
+from tandem.suite.suite_documents import SuiteDocuments
 from tandem.telemetry.logging import configure_logging
 
 DEMO_TIMEOUT_S = 120.0
@@ -40,7 +35,9 @@ DEMO_PROMPT = (
     "Question: Tom picks 12 apples in the morning and 8 apples in the afternoon. He gives half of"
     " them to his sister. How many apples does Tom have left?\nAnswer:"
 )
-DEMO_REQUEST = GenerationRequest(DEMO_PROMPT, sampling=Sampling(temperature=0.0), max_tokens=160)
+DEMO_REQUEST = GenerationRequest(
+    DEMO_PROMPT, sampling=SamplingParams(temperature=0.0), max_tokens=160
+)
 TWO_SIDED_PROMPT = (
     "Question: How long is a Python release maintained, and which ones does Heron support?\nAnswer:"
 )
@@ -65,17 +62,15 @@ TWO_SIDED_REQUEST = GenerationRequest(TWO_SIDED_PROMPT, RAG_PRESET, max_tokens=4
     "--metrics-port",
     type=click.IntRange(0, 65530),
     default=0,
-    show_default=True,
     help="Metrics of the aggregator; the other services take the next ones. 0: none.",
 )
 @link_options
-@click.option("--link-seed", type=int, default=0, show_default=True, help="Of the link's jitter.")
+@click.option("--link-seed", type=int, default=0, help="Of the link's jitter.")
 @click.option("--pin", is_flag=True, help="Keep the two sides on different cores (Linux).")
 @click.option(
     "--drain-s",
     type=click.FloatRange(0, 3600),
     default=10.0,
-    show_default=True,
     help="Seconds that open requests may take at the end.",
 )
 @click.option(
@@ -104,13 +99,13 @@ def up(**options: Any) -> int:
     default_port = 0 if options["demo"] else DEFAULT_PORT
     draft, target = choose_pair(options)
     port = default_port if options["port"] is None else options["port"]
-    default_http_port = DEFAULT_HTTP_PORT if port else 0
-    http_port = options["http_port"]
+    if (http_port := options["http_port"]) is None:
+        http_port = DEFAULT_HTTP_PORT if port else 0
     settings = LocalSuiteSettings(
         draft=draft,
         target=target,
         port=port,
-        http_port=default_http_port if http_port is None else http_port,
+        http_port=http_port,
         metrics_port=options["metrics_port"],
         link=link if shaped else None,
         link_seed=options["link_seed"],
@@ -125,15 +120,14 @@ def up(**options: Any) -> int:
 
 
 def _documents(options: dict[str, Any]) -> SuiteDocuments | None:
-    """The demo asks of documents; it does not wait for an embedding model to load."""
+    """The demo has documents, and does not wait for an embedding model to load."""
     if not options["demo"]:
         return documents_of(options)
-    embedding = options["embedding"] or "lexical"
-    return documents_of(options | {"rag": True, "embedding": embedding})
+    return documents_of(options | {"rag": True, "embedding": options["embedding"] or "lexical"})
 
 
 async def _run(settings: LocalSuiteSettings, demo: bool, as_json: bool) -> int:
-    """The exit code. Interrupting a suite that serves is how to end it, and no failure."""
+    """The exit code. Interrupting a suite that serves is no failure."""
     suite = LocalSuite(settings)
     serving = False
     _cancel_on_signal(suite.kill)
@@ -152,7 +146,7 @@ async def _run(settings: LocalSuiteSettings, demo: bool, as_json: bool) -> int:
 
 
 def _cancel_on_signal(kill: Callable[[], None]) -> None:
-    """The first signal cancels the running task; the second ends everything at once."""
+    """The first signal cancels the running task; the second calls `kill` and exits."""
     task = asyncio.current_task()
     assert task is not None
     signalled = False
@@ -170,7 +164,7 @@ def _cancel_on_signal(kill: Callable[[], None]) -> None:
 
 
 async def _demonstrate(suite: LocalSuite, as_json: bool) -> None:
-    """Ask the demo question; the death of a service ends it."""
+    """Ask the demo questions; fails when a service dies."""
     asking = asyncio.create_task(_ask_demo(suite.endpoint, as_json))
     watching = asyncio.create_task(suite.died())
     async with cancelled_after((asking, watching)):
@@ -183,19 +177,18 @@ async def _demonstrate(suite: LocalSuite, as_json: bool) -> None:
 
 async def _ask_demo(endpoint: str, as_json: bool) -> None:
     if as_json:
-        result = await ask(endpoint, DEMO_REQUEST, DEMO_TIMEOUT_S, Silent())
-        rag = await ask(endpoint, TWO_SIDED_REQUEST, DEMO_TIMEOUT_S, Silent())
+        result = await ask(endpoint, DEMO_REQUEST, DEMO_TIMEOUT_S)
+        rag = await ask(endpoint, TWO_SIDED_REQUEST, DEMO_TIMEOUT_S)
         answer = answer_object(DEMO_REQUEST, result)
         click.echo(json.dumps(answer | {"rag": answer_object(TWO_SIDED_REQUEST, rag)}))
         return
     click.echo(figures(await show(endpoint, DEMO_REQUEST, DEMO_TIMEOUT_S, DEMO_PROMPT)))
     click.echo("\nFrom documents in the cloud and private notes on the device:\n")
-    shown = await show(endpoint, TWO_SIDED_REQUEST, DEMO_TIMEOUT_S, TWO_SIDED_PROMPT)
-    click.echo(figures(shown))
+    click.echo(figures(await show(endpoint, TWO_SIDED_REQUEST, DEMO_TIMEOUT_S, TWO_SIDED_PROMPT)))
 
 
 def _announce(suite: LocalSuite, as_json: bool) -> None:
-    """Where everything is, and how to ask."""
+    """Addresses, and how to ask."""
     places = {name: child.address for name, child in suite.children.items()}
     if suite.control is not None:
         places["link"] = address_text(suite.emulators[0].address)

@@ -1,9 +1,8 @@
-"""Laws as little-endian bytes.
+"""Distributions as little-endian bytes.
 
-Invariant: `wire_law(law)` is what the other end reconstructs, bit for bit, and sending it again
-changes nothing. A draft is drawn from the wire law, never from the law before encoding, so both
-ends judge it by the same numbers. Must not import asyncio, grpc, torch or time.
-"""
+Invariant: `wire_probs(probs)` is what the other end reconstructs, bit for bit, and sending it again
+changes nothing. A draft is drawn from the wire distribution, never from the distribution before
+encoding, so both ends judge it by the same numbers."""
 
 from typing import Literal
 
@@ -11,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.core.errors import InvalidArgument
-from tandem.core.laws import Array, check_law
+from tandem.core.probs import Array, check_probs
 
 Precision = Literal["float32", "float16"]
 
@@ -20,48 +19,101 @@ _FLOAT16 = np.dtype("<f2")
 # The smallest normal float16. Smaller numbers are dropped: converting subnormals is slow, and they
 # are too coarse to survive a second encoding.
 _SMALLEST_FLOAT16 = np.float32(2.0**-14)
+_WIDEST_GAP = 32
+_VALUE_BYTES: dict[Precision, int] = {"float32": 4, "float16": 2}
 
 
-def law_to_bytes(law: Array, precision: Precision) -> bytes:
-    """Encode a law [V] in 4·V or 2·V bytes.
-
-    float32 carries the law itself. float16 carries it relative to its largest entry, which keeps
-    the whole range of float16 for flat laws over large vocabularies; entries below 2^-14 of the
-    largest become zero (a truncation before sampling, hence lossless for the output).
-    """
+def probs_to_bytes(probs: Array, precision: Precision) -> bytes:
+    """Encode a distribution [V] in 4·V or 2·V bytes. float32 carries the distribution itself.
+    float16 carries it relative to its largest entry, which keeps the whole range of float16 for
+    flat distributions over large vocabularies; entries below 2^-14 of the largest become zero (a
+    truncation before sampling, hence lossless for the output)."""
     if precision == "float32":
-        return law.astype(_FLOAT32).tobytes()
-    weights = law.astype(np.float32)
+        return probs.astype(_FLOAT32).tobytes()
+    weights = probs.astype(np.float32)
     weights /= weights.max()
     np.putmask(weights, weights < _SMALLEST_FLOAT16, 0)
     return weights.astype(_FLOAT16).tobytes()
 
 
-def survives_float16(law: Array) -> NDArray[np.bool_]:
-    """Which entries of a law [V], or of all its positive entries, are not dropped by float16."""
-    weights = law.astype(np.float32)
+def survives_float16(probs: Array) -> NDArray[np.bool_]:
+    """Which entries of a distribution [V], or of its positive entries, float16 does not drop."""
+    weights = probs.astype(np.float32)
     kept: NDArray[np.bool_] = weights / weights.max() >= _SMALLEST_FLOAT16
     return kept
 
 
-def law_from_bytes(
+def probs_from_bytes(
     raw: bytes, vocabulary_size: int, precision: Precision, field: str
 ) -> NDArray[np.float32]:
-    """Decode a law [V]; raises InvalidArgument(field) if it is not one."""
+    """Decode a distribution [V]; raises InvalidArgument(field) if it is not one."""
     dtype = _FLOAT32 if precision == "float32" else _FLOAT16
     if len(raw) != vocabulary_size * dtype.itemsize:
-        raise InvalidArgument(
-            field, f"{len(raw)} bytes for {vocabulary_size} values of {precision}"
-        )
-    law = np.frombuffer(raw, dtype=dtype).astype(np.float32)
+        why = f"{len(raw)} bytes for {vocabulary_size} values of {precision}"
+        raise InvalidArgument(field, why)
+    probs = np.frombuffer(raw, dtype=dtype).astype(np.float32)
     if precision == "float16":
-        if not (law.min() >= 0 and law.max() == 1):  # False for NaN as well
+        if not (probs.min() >= 0 and probs.max() == 1):  # False for NaN as well
             raise InvalidArgument(field, "weights are not in [0, 1] with maximum 1")
-        law /= law.sum()
-    check_law(law, vocabulary_size, field)
-    return law
+        probs /= probs.sum()
+    check_probs(probs, vocabulary_size, field)
+    return probs
 
 
-def wire_law(law: Array, precision: Precision) -> NDArray[np.float32]:
-    """The law [V] the other end reconstructs from law_to_bytes(law, precision)."""
-    return law_from_bytes(law_to_bytes(law, precision), len(law), precision, "law")
+def wire_probs(probs: Array, precision: Precision) -> NDArray[np.float32]:
+    """The distribution [V] that the other end reconstructs from `probs_to_bytes`."""
+    return probs_from_bytes(probs_to_bytes(probs, precision), len(probs), precision, "probs")
+
+
+def sparse_probs_to_bytes(distribution: Array, precision: Precision) -> bytes:
+    """Encode the positive entries of a distribution [V]; float16 drops those it cannot hold."""
+    ids = np.flatnonzero(distribution)
+    if precision == "float16":
+        ids = ids[survives_float16(distribution[ids])]
+    gaps = np.diff(ids, prepend=-1) - 1
+    width = int(gaps.max()).bit_length()
+    bits = (gaps[:, None] >> np.arange(width)) & 1
+    packed = np.packbits(bits.astype(np.uint8), bitorder="little")
+    return bytes([width]) + packed.tobytes() + probs_to_bytes(distribution[ids], precision)
+
+
+def sparse_probs_from_bytes(
+    raw: bytes, vocabulary_size: int, precision: Precision, field: str
+) -> NDArray[np.float32]:
+    """Decode a distribution [V]; raises InvalidArgument(field) if it is not one."""
+    size = _VALUE_BYTES[precision]
+    width = raw[0] if raw else 0
+    count = (len(raw) - 1) * 8 // (width + 8 * size)
+    packed_end = 1 + (count * width + 7) // 8
+    if width > _WIDEST_GAP or count < 1 or packed_end + count * size != len(raw):
+        raise InvalidArgument(field, f"{len(raw)} bytes are no sparse distribution")
+    if count > vocabulary_size:
+        raise InvalidArgument(field, f"{count} entries in a vocabulary of {vocabulary_size}")
+    ids = _ids(raw[1:packed_end], count, width)
+    if ids[-1] >= vocabulary_size:
+        raise InvalidArgument(field, f"id {ids[-1]} is not in [0, {vocabulary_size})")
+    probs = probs_from_bytes(raw[packed_end:], count, precision, field)
+    if not probs.min() > 0:
+        raise InvalidArgument(field, "has an entry of probability zero")
+    distribution = np.zeros(vocabulary_size, dtype=np.float32)
+    distribution[ids] = probs
+    return distribution
+
+
+def sparse_wire_probs(distribution: Array, precision: Precision) -> NDArray[np.float32]:
+    """The distribution [V] that the other end reconstructs from `sparse_probs_to_bytes`: its
+    positive entries travel as a distribution of their own."""
+    ids = np.flatnonzero(distribution)
+    if precision == "float16":
+        ids = ids[survives_float16(distribution[ids])]
+    received = np.zeros(len(distribution), dtype=np.float32)
+    received[ids] = wire_probs(distribution[ids], precision)
+    return received
+
+
+def _ids(packed: bytes, count: int, width: int) -> NDArray[np.int64]:
+    bits = np.unpackbits(np.frombuffer(packed, dtype=np.uint8), bitorder="little")
+    columns = bits[: count * width].reshape(count, width).astype(np.int64)
+    gaps = columns @ (np.int64(1) << np.arange(width, dtype=np.int64))
+    ids: NDArray[np.int64] = np.cumsum(gaps + 1) - 1
+    return ids

@@ -1,8 +1,5 @@
-"""The two ways a caller can be wrong: a bad value, or a good message at the wrong moment.
-
-Servers map these to status codes, so neither may ever be raised for a fault of our own. Must not
-import asyncio, grpc, torch or time.
-"""
+"""The two ways a caller can be wrong: a bad value, or a good message at the wrong moment. Servers
+map these to status codes, so neither may ever be raised for a fault of our own."""
 
 
 class TandemError(Exception):
@@ -27,6 +24,21 @@ class InvalidArgument(TandemError):
         super().__init__(f"{field}: {why}")
         self.field = field
         self.why = why
+
+
+def check_count(count: int, most: int, field: str) -> None:
+    """InvalidArgument(field) for more than `most` of something. Decoders ask it of the number of
+    entries, before anything is made of them."""
+    if count > most:
+        raise InvalidArgument(field, f"has {count} entries; at most {most} are taken")
+
+
+class FailedPrecondition(TandemError):
+    """The two ends do not fit each other: another model, another vocabulary, another version."""
+
+
+class DataLoss(TandemError):
+    """The two ends differ in text that both hold to be final."""
 
 
 class ResourceExhausted(TandemError):

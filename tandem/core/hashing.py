@@ -2,10 +2,9 @@
 
 Invariant: integer arithmetic modulo 2^64 only, so every machine computes the same bits. The mixer
 is the finaliser of SplitMix64 (Steele, Lea & Flood, "Fast splittable pseudorandom number
-generators", OOPSLA 2014). Not cryptographic: it must never guard a secret. Must not import asyncio,
-grpc, torch or time.
-"""
+generators", OOPSLA 2014). Not cryptographic: it must never guard a secret."""
 
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,24 @@ MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
+
+
+class Purpose(IntEnum):
+    """What a random number is for. The values enter the hash: never renumber them."""
+
+    DRAFT = 1
+    ACCEPT = 2
+    RECOVER = 3
+    TARGET = 4
+    """A token drawn from the target distribution: bonus tokens and those the cloud decodes
+    alone."""
+    TAIL = 5
+    """Tail tokens that go with a sparse payload."""
+    GUMBEL = 6
+    COIN = 7
+    LINK = 8
+    PLACE = 9
+    """Which side aggregates, where that is left to chance."""
 
 
 def mix(word: int) -> int:
@@ -47,3 +64,8 @@ def hash_ids(key: int, ids: NDArray[Any]) -> NDArray[np.uint64]:
     np.right_shift(words, np.uint64(31), out=shifted)
     words ^= shifted
     return words
+
+
+def unit(word: int) -> float:
+    """Map a 64-bit word to (0, 1), never 0 nor 1: 52 bits, the midpoints of 2^52 equal cells."""
+    return ((word >> 12) + 0.5) * 2.0**-52

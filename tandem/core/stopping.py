@@ -1,11 +1,20 @@
-"""Why a generation ends, and finding stop strings in text that arrives piece by piece.
+"""Why a generation ends, and finding stop strings in text that arrives piece by piece."""
 
-Must not import asyncio, grpc, torch or time.
-"""
-
+from collections.abc import Sequence
 from enum import StrEnum
 
 from tandem.core.errors import InvalidArgument
+
+MAX_STOPS = 16
+MAX_STOP_CHARACTERS = 256
+
+
+def check_stops(stops: Sequence[str]) -> None:
+    """Raise InvalidArgument("stop") for too many, an empty one, or one too long."""
+    if len(stops) > MAX_STOPS:
+        raise InvalidArgument("stop", f"at most {MAX_STOPS} strings")
+    if any(not 0 < len(stop) <= MAX_STOP_CHARACTERS for stop in stops):
+        raise InvalidArgument("stop", f"each must have 1…{MAX_STOP_CHARACTERS} characters")
 
 
 class FinishReason(StrEnum):
@@ -20,12 +29,9 @@ class FinishReason(StrEnum):
 
 
 class StopStrings:
-    """Incremental matcher that lets no part of a stop string out.
-
-    Invariant: the text emitted and the match depend on the whole text only, not on how it was cut
-    into pieces. The stop string that is complete first wins; of several complete at the same
-    character, the longest. The text ends before it.
-    """
+    """Incremental matcher that lets no part of a stop string out. Invariant: the text emitted and
+    the match depend on the whole text only, not on how it was cut into pieces. The text ends before
+    the stop string that is complete first; of several at once, the longest."""
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         if not all(stops):
@@ -35,10 +41,7 @@ class StopStrings:
         self._matched = False
 
     def push(self, text_delta: str) -> tuple[str, bool]:
-        """Take more text; return (text now safe to emit, whether a stop string is complete).
-
-        After a match nothing more is emitted.
-        """
+        """Take more text; return (text now safe to emit, whether a stop string is complete)."""
         if self._matched:
             return "", True
         text = self._held + text_delta

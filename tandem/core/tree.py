@@ -1,9 +1,6 @@
-"""Token trees as tuples of parent indices: `parents[i] < i`, -1 for the last committed token.
-
-A node with children is *expanded*; so is the last committed token, as node -1. The children of a
-node, in the order of their indices, are the candidates for the position after it (TSLT §4.1). Must
-not import asyncio, grpc, torch or time.
-"""
+"""Token trees as tuples of parent indices: `parents[i] < i`, -1 for the last committed token. A
+node with children is *expanded*; so is the last committed token, as node -1. The children of a
+node, in the order of their indices, are the candidates for the position after it (TSLT §4.1)."""
 
 from collections.abc import Sequence
 
@@ -15,7 +12,6 @@ from tandem.core.errors import InvalidArgument
 
 def check_parents(parents: Sequence[int], nodes: int, first: int = 0) -> None:
     """Raise InvalidArgument("parents") unless each of `nodes` nodes has an earlier parent or -1.
-
     `first`: the index of the first of them, where others come before."""
     if len(parents) != nodes:
         raise InvalidArgument("parents", f"{len(parents)} parents for {nodes} tokens")

@@ -1,23 +1,19 @@
-"""Truncation of the draft's law before sampling (TSLT §3.1: sparsify, then sample).
+"""Truncation of the draft's distribution before sampling (TSLT §3.1: sparsify, then sample).
 
-Invariant: the truncated law is renormalised and is the law that is drawn from, so the output law
-stays the target's; the acceptance rate changes by at most the mass cut off (TSLT theorem 3.2).
-Truncating after the draw would be lossy and is not offered. Must not import asyncio, grpc, torch or
-time.
-"""
+Invariant: the truncated distribution is renormalised and is the distribution that is drawn from, so
+the output distribution stays the target's; the acceptance rate changes by at most the mass cut off
+(TSLT theorem 3.2). Truncating after the draw would be lossy and is not offered."""
 
 from dataclasses import dataclass
 
 from tandem.core.errors import InvalidArgument
-from tandem.core.laws import Array, keep_largest, keep_nucleus
+from tandem.core.probs import Array, keep_largest, keep_nucleus
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
     """Keep the `top_k` most likely tokens, then the fewest that hold `top_p` of what is left.
-
-    top_k = 0 and top_p = 1 switch the cuts off.
-    """
+    `top_k` 0 and `top_p` 1 do not cut."""
 
     top_k: int = 0
     top_p: float = 1.0
@@ -37,12 +33,12 @@ class Truncation:
 NO_TRUNCATION = Truncation()
 
 
-def truncate(law: Array, truncation: Truncation) -> Array:
-    """`law` [V] cut and renormalised; ties at either border stay by lower id."""
+def truncate(probs: Array, truncation: Truncation) -> Array:
+    """`probs` [V] cut and renormalised; ties at either border stay by lower id."""
     if not truncation.cuts:
-        return law
-    kept = law.copy()
-    if 0 < truncation.top_k < len(law):
+        return probs
+    kept = probs.copy()
+    if 0 < truncation.top_k < len(probs):
         keep_largest(kept, truncation.top_k, 0)
     if truncation.top_p < 1:
         keep_nucleus(kept, truncation.top_p)
@@ -50,6 +46,6 @@ def truncate(law: Array, truncation: Truncation) -> Array:
     return kept
 
 
-def cut_mass(law: Array, truncated: Array) -> float:
-    """σ of TSLT theorem 3.2: the mass of `law` [V] outside the support of `truncated` [V]."""
-    return float(law[truncated == 0].sum())
+def cut_mass(probs: Array, truncated: Array) -> float:
+    """σ of TSLT theorem 3.2: the mass of `probs` [V] outside the support of `truncated` [V]."""
+    return float(probs[truncated == 0].sum())

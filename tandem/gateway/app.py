@@ -1,63 +1,87 @@
 """The HTTP API as an ASGI application: /v1/chat/completions, /v1/completions, /v1/models, probes.
-
 Invariant: a request is checked before the suite hears of it, and admitted by the suite before its
-status is sent, so that a refusal is a status and no broken stream. Must not import grpc or torch.
-"""
+status is sent, so that a refusal is a status and no broken stream."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from tandem import __version__
-from tandem.core.access_keys import KeyRing
 from tandem.core.errors import TandemError
-from tandem.gateway.asking import AskingLimits, chat_requests, completion_requests
+from tandem.core.version import __version__
 from tandem.gateway.bodies import CHAT, COMPLETION, Form, Writer
-from tandem.gateway.caller import Body, CallerLeft, read_body, unless_gone
-from tandem.gateway.catalog import Catalog
-from tandem.gateway.choices import Piece, pieces
+from tandem.gateway.body_parsing import parse_body
+from tandem.gateway.catalog import Catalog, ServingSuite
+from tandem.gateway.connection_body import CallerLeft, read_body, unless_ending, unless_gone
 from tandem.gateway.errors import ApiError, api_error, json_response
 from tandem.gateway.event_stream import EventStream
 from tandem.gateway.guard import CALLER_LEFT, Guard
+from tandem.gateway.known_names import ANY, KnownNames
+from tandem.gateway.parallel_choices import ChoiceDelta, deltas
+from tandem.gateway.request_reading import AskingLimits, chat_requests, completion_requests
 from tandem.gateway.schema import Asking, ChatAsking, CompletionAsking, TandemOptions
-from tandem.gateway.suite import Suite
-from tandem.rpc.generation import GenerationRequest
+from tandem.generation.request import GenerationRequest
+from tandem.net.access_keys import KeyRing
 from tandem.telemetry.metrics import Metrics
 
+AskingKind = TypeVar("AskingKind", bound=Asking)
 CHAT_PATH = "/v1/chat/completions"
 _TANDEM_FIELDS = frozenset(TandemOptions.model_fields)
 
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """`keys` gives the keys known now; None lets everybody in. `max_requests` are handled at once;
-    how many of them are answered at once, and how many wait, is for the suite to say."""
+    """`keys` gives the keys known now; None lets everybody in who calls by one of `names`.
+    `max_requests` are handled at once; how many of them are answered at once, and how many wait, is
+    for the suite to say."""
 
     keys: Callable[[], KeyRing] | None = None
+    names: KnownNames = field(default_factory=KnownNames)
     limits: AskingLimits = field(default_factory=AskingLimits)
     max_body_bytes: int = 2 * 2**20
     max_requests: int = 256
     timeout_s: float = 600.0
 
 
-def make_app(suite: Suite, metrics: Metrics, settings: GatewaySettings) -> ASGIApp:
-    """The application, for an ASGI server that runs on the suite's event loop."""
-    app = make_routes(suite, metrics, settings)
-    return Guard(app, settings.keys, settings.max_requests, metrics.http())
+def make_app(
+    suite: ServingSuite,
+    metrics: Metrics,
+    settings: GatewaySettings,
+    ending: asyncio.Event | None = None,
+) -> ASGIApp:
+    """The application, for an ASGI server that runs on the suite's event loop. Answers that are
+    not complete when `ending` is set are told that this process stops."""
+    app = make_routes(suite, metrics, settings, ending)
+    series = metrics.http()
+    guarded = Guard(app, settings.keys, settings.names, settings.max_requests, series)
+    if not settings.names.origins:
+        return guarded
+    # A browser asks whether it may ask before it asks, and without the key.
+    return CORSMiddleware(
+        guarded,
+        allow_origins=[ANY] if ANY in settings.names.origins else sorted(settings.names.origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],
+        expose_headers=["X-Request-Id", "Retry-After"],
+    )
 
 
-def make_routes(suite: Suite, metrics: Metrics, settings: GatewaySettings) -> FastAPI:
+def make_routes(
+    suite: ServingSuite,
+    metrics: Metrics,
+    settings: GatewaySettings,
+    ending: asyncio.Event | None = None,
+) -> FastAPI:
     """All that can be asked, before anyone is asked for a key."""
-    gateway = _Gateway(suite, metrics, settings)
+    gateway = _Gateway(suite, metrics, settings, ending or asyncio.Event())
     app = FastAPI(title="Tandem", version=__version__, docs_url=None, redoc_url=None)
     _route(app, "POST", CHAT_PATH, gateway.chat, ChatAsking)
     _route(app, "POST", "/v1/completions", gateway.complete, CompletionAsking)
@@ -66,40 +90,34 @@ def make_routes(suite: Suite, metrics: Metrics, settings: GatewaySettings) -> Fa
     _route(app, "GET", "/metrics", gateway.metrics)
     _route(app, "GET", "/healthz", gateway.healthy)
     _route(app, "GET", "/readyz", gateway.ready)
-    for kind, handler in (
-        (ApiError, _refused),
-        (TandemError, _refused),
-        (Exception, _refused),
-        (CallerLeft, _nobody),
-        (HTTPException, _no_such_route),
-    ):
-        app.add_exception_handler(kind, handler)
+    for kind in (ApiError, TandemError, Exception):
+        app.add_exception_handler(kind, _refused)
+    app.add_exception_handler(CallerLeft, _nobody)
+    app.add_exception_handler(HTTPException, _no_such_route)
     return app
 
 
 class _Gateway:
-    """The handlers of the routes."""
-
-    def __init__(self, suite: Suite, metrics: Metrics, settings: GatewaySettings) -> None:
+    def __init__(
+        self,
+        suite: ServingSuite,
+        metrics: Metrics,
+        settings: GatewaySettings,
+        ending: asyncio.Event,
+    ) -> None:
         self._suite = suite
+        self._ending = ending
         self._registry = metrics.registry
         self._settings = settings
         self._catalog = Catalog(suite)
 
     async def chat(self, request: Request) -> Response:
         """Answer a conversation, in the model's own chat template."""
-        asking = await self._read(request, ChatAsking)
-        fingerprint = await self._catalog.fingerprint(asking.model)
-        asked = chat_requests(asking, self._settings.limits)
-        return await self._answer(request, asking, asked, CHAT, fingerprint, 1)
+        return await self._answer(request, ChatAsking, chat_requests, CHAT)
 
     async def complete(self, request: Request) -> Response:
         """Continue one prompt or several, texts or token ids."""
-        asking = await self._read(request, CompletionAsking)
-        fingerprint = await self._catalog.fingerprint(asking.model)
-        asked = completion_requests(asking, self._settings.limits)
-        prompts = len(asked) // (asking.n or 1)
-        return await self._answer(request, asking, asked, COMPLETION, fingerprint, prompts)
+        return await self._answer(request, CompletionAsking, completion_requests, COMPLETION)
 
     async def models(self) -> Response:
         """The model that answers here."""
@@ -126,51 +144,44 @@ class _Gateway:
             return json_response({"status": "not ready", "reason": str(error)}, 503)
         return json_response({"status": "ready"})
 
-    async def _read(self, request: Request, kind: type[Body]) -> Body:
-        return await read_body(request, kind, self._settings.max_body_bytes)
-
     async def _answer(
         self,
         request: Request,
-        asking: Asking,
-        asked: Sequence[GenerationRequest],
+        kind: type[AskingKind],
+        requests_of: Callable[[AskingKind, AskingLimits], list[GenerationRequest]],
         form: Form,
-        fingerprint: str,
-        prompts: int,
     ) -> Response:
+        reading = read_body(request, self._settings.max_body_bytes)
+        raw = await unless_ending(self._ending, reading)
+        asking = parse_body(raw, kind, self._catalog.context_length)
+        fingerprint = await self._catalog.fingerprint(asking.model)
+        asked = requests_of(asking, self._settings.limits)
         writer = Writer(
-            form,
-            asking.model,
-            fingerprint,
-            asked,
-            prompts,
+            *(form, asking.model, fingerprint, asked),
+            prompts=len(asked) // (asking.n or 1),
             provenance=asking.tandem.provenance,
             include_usage=bool(asking.stream_options and asking.stream_options.include_usage),
         )
-        answering = pieces(self._suite, asked, self._settings.timeout_s)
+        answering = deltas(self._suite, asked, self._settings.timeout_s)
         if asking.stream:
-            first = await unless_gone(request.receive, _next(answering))
-            return EventStream(writer, first, answering)
-        ended = await unless_gone(request.receive, _last_pieces(answering))
+            first = await unless_gone(request.receive, self._ending, _next(answering))
+            return EventStream(writer, first, answering, self._ending)
+        ended = await unless_gone(request.receive, self._ending, _last_deltas(answering))
         return json_response(writer.whole(ended))
 
 
-async def _next(answering: Any) -> Piece:
-    piece: Piece = await anext(answering)
-    return piece
+async def _next(answering: Any) -> ChoiceDelta:
+    delta: ChoiceDelta = await anext(answering)
+    return delta
 
 
-async def _last_pieces(answering: Any) -> list[Piece]:
+async def _last_deltas(answering: Any) -> list[ChoiceDelta]:
     async with aclosing(answering):
-        return [piece async for piece in answering if piece.ended]
+        return [delta async for delta in answering if delta.ended]
 
 
 def _route(
-    app: FastAPI,
-    method: str,
-    path: str,
-    handler: Callable[..., Any],
-    body: type[Asking] | None = None,
+    app: FastAPI, method: str, path: str, handler: Any, body: type[Asking] | None = None
 ) -> None:
     """Bodies are read by the handler, within bounds; OpenAPI is told of them here."""
     extra: dict[str, Any] = {}
@@ -193,7 +204,5 @@ async def _nobody(request: Request, error: Exception) -> Response:
 
 async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    message = f"{request.method} {request.url.path}: {error.detail}"
-    return ApiError(
-        error.status_code, message, code="unknown_url", headers=error.headers
-    ).response()
+    words, code = f"{request.method} {request.url.path}: {error.detail}", error.status_code
+    return ApiError(code, words, code="unknown_url", headers=error.headers).response()

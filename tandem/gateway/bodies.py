@@ -1,11 +1,6 @@
-"""Answers as OpenAI's objects: whole, or as the chunks of a stream.
-
-Invariant: the chunks of a choice, joined, are the choice that would have been sent whole; what is
-Tandem's own stands in the field `tandem` of a choice and nowhere else. Must not import grpc or
-torch.
-"""
-
-from __future__ import annotations
+"""Answers as OpenAI's objects: whole, or as the chunks of a stream. Invariant: the chunks of a
+choice, joined, are the choice that would have been sent whole; what is Tandem's own stands in the
+field `tandem` of a choice and nowhere else."""
 
 import math
 import time
@@ -14,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tandem.gateway.choices import Piece
-from tandem.rpc.aggregator_client import Generated, TopLogprobs
-from tandem.rpc.figures import answer_figures
-from tandem.rpc.generation import GenerationRequest
+from tandem.gateway.parallel_choices import ChoiceDelta
+from tandem.generation.client import Generated, TopLogprobs
+from tandem.generation.figures import answer_figures
+from tandem.generation.request import GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +36,8 @@ class Form:
         return {"delta": {"content": text} if text else {}}
 
     def logprobs(self, answer: Generated, begin: int, end: int) -> dict[str, Any] | None:
-        """Of the tokens from `begin` to `end`, where the answer has them. They are of the law that
-        was sampled from; null for a token that nobody verified."""
+        """Of the tokens from `begin` to `end`, where the answer has them. They are of the
+        distribution that was sampled from; null for a token that nobody verified."""
         if not answer.logprobs:
             return None
         texts = answer.token_texts[begin:end]
@@ -55,12 +50,11 @@ class Form:
             ]
             return {"content": content, "refusal": None}
         before = sum(map(len, answer.token_texts[:begin]))
-        offsets = [before + sum(map(len, texts[:index])) for index in range(len(texts))]
         return {
             "tokens": texts,
             "token_logprobs": told,
             "top_logprobs": [_by_text(top) for top in tops] if any(tops) else None,
-            "text_offset": offsets,
+            "text_offset": [before + sum(map(len, texts[:index])) for index in range(len(texts))],
         }
 
 
@@ -93,10 +87,10 @@ class Writer:
     _id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, pieces: Sequence[Piece]) -> dict[str, Any]:
+    def whole(self, deltas: Sequence[ChoiceDelta]) -> dict[str, Any]:
         """The answer at once, from all of its pieces."""
         choices = []
-        for last in sorted((piece for piece in pieces if piece.ended), key=lambda p: p.index):
+        for last in sorted((delta for delta in deltas if delta.ended), key=lambda p: p.index):
             self._ended.append(last.answer)
             choices.append(
                 {
@@ -109,24 +103,24 @@ class Writer:
             )
         return {**self._frame(self.form.whole), "choices": choices, "usage": self._usage()}
 
-    def chunk(self, piece: Piece) -> dict[str, Any] | None:
+    def chunk(self, delta: ChoiceDelta) -> dict[str, Any] | None:
         """The piece as a chunk; None where it says nothing."""
-        first = piece.index not in self._begun
-        self._begun.add(piece.index)
-        if not ((first and self.form.chat) or piece.token_ids or piece.text or piece.ended):
+        first = delta.index not in self._begun
+        self._begun.add(delta.index)
+        if not ((first and self.form.chat) or delta.token_ids or delta.text or delta.ended):
             return None
-        span = (piece.begins_at, piece.begins_at + len(piece.token_ids))
+        span = (delta.begins_at, delta.begins_at + len(delta.token_ids))
         choice: dict[str, Any] = {
-            "index": piece.index,
-            **self.form.delta(piece.text, first),
-            "logprobs": self.form.logprobs(piece.answer, *span) if piece.token_ids else None,
+            "index": delta.index,
+            **self.form.delta(delta.text, first),
+            "logprobs": self.form.logprobs(delta.answer, *span) if delta.token_ids else None,
             "finish_reason": None,
         }
-        tandem = self._tokens(piece.answer, *span) if piece.token_ids else {}
-        if piece.ended:
-            self._ended.append(piece.answer)
-            choice["finish_reason"] = _finish_reason(piece.answer)
-            tandem = tandem | self._figures(piece)
+        tandem = self._tokens(delta.answer, *span) if delta.token_ids else {}
+        if delta.ended:
+            self._ended.append(delta.answer)
+            choice["finish_reason"] = _finish_reason(delta.answer)
+            tandem |= self._figures(delta)
         if tandem:
             choice["tandem"] = tandem
         frame = self._frame(self.form.chunk)
@@ -145,20 +139,15 @@ class Writer:
             "system_fingerprint": self.fingerprint,
         }
 
-    def _figures(self, piece: Piece) -> dict[str, Any]:
-        seed = self.requests[piece.index].seed
-        return {"seed": seed, "session": piece.answer.session, **answer_figures(piece.answer)}
+    def _figures(self, delta: ChoiceDelta) -> dict[str, Any]:
+        seed = self.requests[delta.index].seed
+        return {"seed": seed, "session": delta.answer.session, **answer_figures(delta.answer)}
 
     def _tokens(self, answer: Generated, begin: int, end: int) -> dict[str, Any]:
         if not self.provenance:
             return {}
-        token_ids, makers = answer.token_ids[begin:end], answer.makers[begin:end]
-        return {
-            "provenance": [
-                {"id": token, "maker": maker or None}
-                for token, maker in zip(token_ids, makers, strict=True)
-            ]
-        }
+        made = zip(answer.token_ids[begin:end], answer.token_sources[begin:end], strict=True)
+        return {"provenance": [{"id": token, "source": source or None} for token, source in made]}
 
     def _usage(self) -> dict[str, Any]:
         """Each prompt counts once, however many choices it has."""

@@ -1,64 +1,96 @@
-"""Which model is on offer, and whether it can be reached now.
-
+"""The suite behind the gateway: which model it offers, and whether it can be reached now.
 Invariant: however many ask at once, the suite is asked once, and not more often than every
-`MAX_AGE_S`. Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+`MAX_AGE_S`, or every `FAILED_AGE_S` while it cannot be reached."""
 
 import asyncio
 import hashlib
 import time
-from typing import Any
+from collections.abc import AsyncGenerator
+from typing import Any, Protocol
 
-from tandem import __version__
-from tandem.core.errors import Unavailable
+from tandem.core.errors import TandemError, Unavailable
+from tandem.core.version import __version__
 from tandem.gateway.errors import ApiError
-from tandem.gateway.suite import Description, Suite
-from tandem.rpc.generation import DEFAULT_PRESET
+from tandem.generation.client import Generated
+from tandem.generation.request import DEFAULT_PRESET, GenerationRequest
+from tandem_api.common.v1.generation_pb2 import DescribeResponse
 
 MAX_AGE_S = 2.0
+FAILED_AGE_S = 1.0
+"""A failure is told to all who ask within this time: probes of a broken cloud come in storms, and
+each question may take seconds. Shorter than a success, since callers wait for it to pass."""
+UNKNOWN_CONTEXT = 2**17
+"""Taken for a model's context while its suite was not heard of."""
+
+
+class ServingSuite(Protocol):
+    """What answers the gateway's requests; its errors are those that `tandem.net.status` knows."""
+
+    @property
+    def leaving(self) -> bool:
+        """Whether new requests are refused because the process is stopping."""
+
+    async def describe(self) -> DescribeResponse:
+        """What is served; without a cloud, `cloud_error` says why and `target` is empty."""
+
+    def stream(self, request: GenerationRequest, timeout_s: float) -> AsyncGenerator[Generated]:
+        """The growing answer, after each message; the last one has its summary. Closing it early
+        cancels the request on every service."""
 
 
 class Catalog:
     """What the suite says of itself, remembered."""
 
-    def __init__(self, suite: Suite) -> None:
+    def __init__(self, suite: ServingSuite) -> None:
         self._suite = suite
         self._asking = asyncio.Lock()
-        self._known: Description | None = None
+        self._known: DescribeResponse | None = None
         self._known_at_s = 0.0
+        self._failure: Exception | None = None
+        self._failed_at_s = 0.0
         self._created = int(time.time())
 
-    async def reach(self) -> Description:
+    async def reach(self) -> DescribeResponse:
         """The suite with its cloud, as it was at most `MAX_AGE_S` ago. Raises Unavailable, or what
         `describe` raises, when one of them cannot be reached."""
         if self._suite.leaving:
             raise Unavailable("the aggregator is stopping")
         async with self._asking:
+            if self._failure is not None and time.monotonic() - self._failed_at_s < FAILED_AGE_S:
+                raise self._failure.with_traceback(None)
             if self._known is None or time.monotonic() - self._known_at_s > MAX_AGE_S:
-                described = await self._suite.describe()
-                if not described.target.model_name:
-                    raise Unavailable(described.cloud_error or "the cloud cannot be reached")
-                self._known, self._known_at_s = described, time.monotonic()
+                try:
+                    self._known, self._known_at_s = await self._described(), time.monotonic()
+                except TandemError as error:
+                    self._failure, self._failed_at_s = error, time.monotonic()
+                    raise
+                self._failure = None
             return self._known
 
-    async def fingerprint(self, model: str) -> str:
-        """Of the pair that serves `model`; ApiError 404 for a model that is not here.
+    async def _described(self) -> DescribeResponse:
+        described = await self._suite.describe()
+        if not described.target.model_name:
+            raise Unavailable(described.cloud_error or "the cloud cannot be reached")
+        return described
 
-        A model that was here is taken to be: a caller's first token does not wait for a question.
-        """
+    @property
+    def context_length(self) -> int:
+        """Tokens that a prompt has at most; `UNKNOWN_CONTEXT` until the suite has said."""
+        known = self._known
+        if known is None:
+            return UNKNOWN_CONTEXT
+        told = max(known.draft.context_length, known.target.context_length)
+        return told or UNKNOWN_CONTEXT
+
+    async def fingerprint(self, model: str) -> str:
+        """Of the pair that serves `model`; ApiError 404 for a model that is not here. A model that
+        was here is taken to be: a caller's first token does not wait for a question."""
         known = self._known
         if known is None or known.target.model_name != model:
             known = await self.reach()
         if known.target.model_name != model:
-            served = known.target.model_name
-            raise ApiError(
-                404,
-                f"The model '{model}' does not exist here; '{served}' does.",
-                param="model",
-                code="model_not_found",
-            )
+            why = f"The model '{model}' does not exist here; '{known.target.model_name}' does."
+            raise ApiError(404, why, param="model", code="model_not_found")
         pair = (__version__, known.draft.model_name, model, known.target.vocabulary_hash)
         return "fp_" + hashlib.sha256("\n".join(pair).encode()).hexdigest()[:12]
 

@@ -1,13 +1,9 @@
 """Errors in OpenAI's format; the one place where the suite's errors become HTTP statuses.
-
 Invariant: what the caller did wrong is a 4xx that names the parameter where one is at fault; what
-the suite lacks is a 5xx, or a 429 that says when to come again; no inner words leave with a 500.
-Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+the suite lacks is a 5xx, or a 429 that says when to come again; no inner words leave with a 500."""
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +12,8 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from tandem.core.errors import InvalidArgument
-from tandem.rpc.status import status_of
+from tandem.net.quotas import HolderRefused
+from tandem.net.status import status_of
 
 RETRY_AFTER_S = 1
 """What a refused caller is told to wait: a slot comes free when one answer of many ends."""
@@ -35,7 +32,7 @@ _BY_STATUS: Mapping[str, tuple[int, str, str]] = {
     "DATA_LOSS": (502, "server_error", "cloud_broke_the_conversation"),
     "DEADLINE_EXCEEDED": (504, "server_error", "timeout"),
 }
-_PARAMS = {"request": None, "prompt": "prompt", "set": "tandem.set", "images": "messages"}
+_PARAMS = {"request": None, "images": "messages"}
 """Fields of the suite that callers know by another name."""
 _TAGS = frozenset({"str", "int", "float", "bool"})
 """What pydantic calls members of a union, where it says which of them refused a value."""
@@ -68,6 +65,13 @@ def invalid(param: str | None, message: str, code: str = "invalid_value") -> Api
     return ApiError(400, message, param=param, code=code)
 
 
+def too_many(why: str, retry_after_s: float = RETRY_AFTER_S) -> ApiError:
+    """More than the caller may have now."""
+    headers = {"Retry-After": str(max(1, math.ceil(retry_after_s)))}
+    code, kind = "rate_limit_exceeded", "rate_limit_error"
+    return ApiError(429, why, code=code, kind=kind, headers=headers)
+
+
 def unsupported(param: str, why: str) -> ApiError:
     """A parameter of OpenAI's API that would have to be ignored."""
     return invalid(param, f"'{param}' is not supported here: {why}", "unsupported_parameter")
@@ -79,6 +83,8 @@ def api_error(error: BaseException, tandem_fields: frozenset[str] = frozenset())
         return error
     if isinstance(error, InvalidArgument):
         return _invalid_field(error.field, error.why, tandem_fields)
+    if isinstance(error, HolderRefused):
+        return too_many(str(error), error.retry_after_s)
     code, details = status_of(error)
     known = _BY_STATUS.get(code.name)
     if known is None:

@@ -1,10 +1,6 @@
-"""Server-sent events: a streamed answer, ended by `data: [DONE]`.
-
-Invariant: an answer that fails after it began ends with an event that has OpenAI's `error`; when
-the caller leaves, the answer is cancelled. Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""Server-sent events: a streamed answer, ended by `data: [DONE]`. Invariant: an answer that fails
+after it began ends with an event that has OpenAI's `error`; when the caller leaves, the answer is
+cancelled."""
 
 import asyncio
 import json
@@ -17,16 +13,17 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tandem.gateway.bodies import Writer
-from tandem.gateway.caller import CallerLeft, unless_gone
-from tandem.gateway.choices import Piece
+from tandem.gateway.connection_body import CallerLeft, unless_gone
 from tandem.gateway.errors import api_error
+from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
 
+DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE_S = 15.0
-"""After so long without an event a comment is sent, which clients skip: proxies take a silent
-connection for dead, and a caller who vanished is noticed by writing to it."""
+"""A comment is sent after so long a silence: proxies take a silent connection for dead, and a
+caller who vanished is noticed by writing to it."""
 
 
 class EventStream(Response):
@@ -34,39 +31,51 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, writer: Writer, first: Piece, rest: AsyncGenerator[Piece]) -> None:
+    def __init__(
+        self,
+        writer: Writer,
+        first: ChoiceDelta,
+        rest: AsyncGenerator[ChoiceDelta],
+        ending: asyncio.Event,
+    ) -> None:
+        """An answer that is not complete when `ending` is set is broken off."""
         # No proxy may hold events back.
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._writer = writer
         self._first = first
         self._rest = rest
+        self._ending = ending
         self._sent_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with aclosing(self._rest):
             with suppress(CallerLeft):
-                await unless_gone(receive, self._answer(send))
+                await send(
+                    {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+                )
+                try:
+                    await unless_gone(receive, self._ending, self._answer(send))
+                except CallerLeft:
+                    raise
+                except Exception as error:
+                    refused = api_error(error)
+                    log.warning("answer broken off", status=refused.status, reason=str(refused))
+                    await self._event(send, {"error": refused.body})
+                await send({"type": "http.response.body", "body": DONE, "more_body": False})
 
     async def _answer(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         keeping = asyncio.create_task(self._keep_alive(send))
         try:
             await self._events(send)
-        except Exception as error:
-            refused = api_error(error)
-            log.warning("answer broken off", status=refused.status, reason=str(refused))
-            await self._event(send, {"error": refused.body})
         finally:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
-        body = b"data: [DONE]\n\n"
-        await send({"type": "http.response.body", "body": body, "more_body": False})
 
     async def _events(self, send: Send) -> None:
         await self._event(send, self._writer.chunk(self._first))
-        async for piece in self._rest:
-            await self._event(send, self._writer.chunk(piece))
+        async for delta in self._rest:
+            await self._event(send, self._writer.chunk(delta))
         if self._writer.include_usage:
             await self._event(send, self._writer.usage_chunk())
 

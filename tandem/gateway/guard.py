@@ -1,21 +1,28 @@
-"""What every HTTP request passes before and after its handler: keys, a bound, a number, a count.
-
-Invariant: without a known key only `OPEN_PATHS` are answered, whatever routes there are; every
-request that arrives is answered and counted once. Must not import grpc or torch.
-"""
+"""What every HTTP request passes before and after its handler: names, keys, a bound, a number, a
+count. Invariant: a web page of another site is answered nothing, and a caller without a known key
+only `OPEN_PATHS`, whatever routes there are; every request that arrives is answered and counted
+once."""
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tandem.core.access_keys import KeyRing
-from tandem.gateway.errors import RETRY_AFTER_S, ApiError, api_error
-from tandem.telemetry.logging import get_logger, log_context, name_in_log
+from tandem.core.errors import Unavailable
+from tandem.gateway.errors import ApiError, api_error, too_many
+from tandem.gateway.known_names import KnownNames
+from tandem.net.access_keys import KeyRing
+from tandem.net.auth import RECHECK_S, Recheck
+from tandem.net.scopes import Caller, current_caller, note_caller
+from tandem.net.scopes import Scope as KeyScope
+from tandem.telemetry.logging import add_log_context, get_logger, log_context
 from tandem.telemetry.metrics import HttpSeries
 from tandem.telemetry.tracing import called_with
 
@@ -27,30 +34,42 @@ CALLER_LEFT = 499
 
 
 class Guard:
-    """`keys` gives those known now, None lets everybody in; `max_requests` are handled at once, the
-    open paths apart."""
+    """`keys` gives those known now; None admits all who call by one of `names`. `max_requests` run
+    at once off open paths, of a key's holder half of that."""
 
     def __init__(
         self,
         app: ASGIApp,
         keys: Callable[[], KeyRing] | None,
+        names: KnownNames,
         max_requests: int,
         series: HttpSeries,
+        recheck_s: float = RECHECK_S,
     ) -> None:
         self._app = app
         self._keys = keys
+        self._names = names
         self._max_requests = max_requests
         self._series = series
-        self._handled = 0
+        self._recheck_s = recheck_s
+        self._handled: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         began_s, number = time.monotonic(), secrets.token_hex(8)
+        trace = [("traceparent", value) for value in Headers(scope=scope).getlist("traceparent")]
         answer = _Answer(send, number)
-        with log_context(request=number), called_with(_trace_headers(scope)):
+        with log_context(request=number), called_with(trace):
             try:
                 await self._handle(scope, receive, answer)
+            except asyncio.CancelledError:
+                if (task := asyncio.current_task()) is None or task.cancelling():
+                    raise
+                # A call that it made was cancelled, by whoever ends the suite.
+                if answer.status is None:
+                    stopping = api_error(Unavailable("the aggregator is stopping"))
+                    await stopping.response()(scope, receive, answer.send)
             except Exception as error:
                 log.exception("http request failed")
                 if answer.status is None:
@@ -58,45 +77,58 @@ class Guard:
             status = CALLER_LEFT if answer.status is None else answer.status
             self._series.answered(_route(scope), status)
             tell = log.debug if scope["path"] in OPEN_PATHS else log.info  # probes come for ever
-            tell(
-                "http request",
-                route=_route(scope),
-                status=status,
-                duration_s=time.monotonic() - began_s,
-            )
+            duration_s = time.monotonic() - began_s
+            tell("http request", route=_route(scope), status=status, duration_s=duration_s)
 
     async def _handle(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
-        if scope["path"] in OPEN_PATHS:
-            return await self._app(scope, receive, answer.send)
+        is_open = scope["path"] in OPEN_PATHS
         try:
-            self._admit(scope)
+            self._names.check(Headers(scope=scope))
+            if not is_open:
+                self._admit(scope)
         except ApiError as error:
             return await error.response()(scope, receive, answer.send)
-        self._handled += 1
+        if is_open:
+            return await self._app(scope, receive, answer.send)
+        holder = current_caller().holder
+        self._handled[holder] += 1
         try:
-            await self._app(scope, receive, answer.send)
+            with Recheck(lambda: self._refusal(scope)[1], self._recheck_s) as recheck:
+                await self._app(scope, receive, answer.send)
         finally:
-            self._handled -= 1
+            self._handled[holder] -= 1
+        if recheck.found is not None:  # an answer that had begun is cut off
+            log.warning("http request ended", reason=str(recheck.found))
+            if answer.status is None:
+                await recheck.found.response()(scope, receive, answer.send)
+
+    def _refusal(self, scope: Scope) -> tuple[Caller | None, ApiError | None]:
+        """Who asks, and why their key does not let them; no caller where no keys are needed."""
+        if self._keys is None:
+            return None, None
+        caller = self._keys().caller(_bearer(scope))
+        if caller is None:
+            why = "Incorrect API key provided: send one as 'Authorization: Bearer KEY'."
+            headers = {"WWW-Authenticate": "Bearer"}
+            return None, ApiError(401, why, code="invalid_api_key", headers=headers)
+        if KeyScope.GENERATE not in caller.scopes:
+            why = f"The key of '{caller.holder}' does not have the scope '{KeyScope.GENERATE}'."
+            return caller, ApiError(403, why, kind="permission_error", code="missing_scope")
+        return caller, None
 
     def _admit(self, scope: Scope) -> None:
-        if self._keys is not None:
-            holder = self._keys().holder(_bearer(scope))
-            if holder is None:
-                raise ApiError(
-                    401,
-                    "Incorrect API key provided: send one as 'Authorization: Bearer KEY'.",
-                    code="invalid_api_key",
-                    headers={"WWW-Authenticate": "Bearer"},
-                )
-            name_in_log(caller=holder)
-        if self._handled >= self._max_requests:
-            raise ApiError(
-                429,
-                f"{self._handled} requests are being handled; try again",
-                kind="rate_limit_error",
-                code="rate_limit_exceeded",
-                headers={"Retry-After": str(RETRY_AFTER_S)},
-            )
+        caller, refusal = self._refusal(scope)
+        if caller is not None:
+            add_log_context(caller=caller.holder)
+            note_caller(caller)
+        if refusal is not None:
+            raise refusal
+        holder = current_caller().holder
+        theirs, all_handled = self._handled[holder], self._handled.total()
+        if holder and theirs >= max(1, self._max_requests // 2):
+            raise too_many(f"{theirs} requests of '{holder}' are being handled; try again")
+        if all_handled >= self._max_requests:
+            raise too_many(f"{all_handled} requests are being handled; try again")
 
 
 class _Answer:
@@ -116,24 +148,10 @@ class _Answer:
 
 
 def _bearer(scope: MutableMapping[str, Any]) -> str:
-    """The key that the caller shows, or nothing."""
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            scheme, _, key = value.decode("latin-1").partition(" ")
-            return key.strip() if scheme.lower() == "bearer" else ""
-    return ""
-
-
-def _trace_headers(scope: MutableMapping[str, Any]) -> list[tuple[str, str]]:
-    """Which trace the caller says that its request is part of."""
-    return [
-        (name.decode("latin-1"), value.decode("latin-1"))
-        for name, value in scope["headers"]
-        if name == b"traceparent"
-    ]
+    scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" else ""
 
 
 def _route(scope: MutableMapping[str, Any]) -> str:
     """The path as the routes have it: no caller makes names of metrics."""
-    route = scope.get("route")
-    return str(getattr(route, "path", "other"))
+    return str(getattr(scope.get("route"), "path", "other"))

@@ -1,24 +1,20 @@
 """The bodies that the gateway takes, as OpenAI's API has them, and `tandem`, its one extension.
-
 Invariant: a type is what it says (no "1" for 1), no number is NaN or infinite, and nothing is
-ignored silently but what cannot change an answer. Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+ignored silently but what cannot change an answer."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator
 
 from tandem.gateway.errors import invalid, unsupported
-from tandem.rpc.generation import MAX_DOCUMENTS
+from tandem.generation.request import MAX_DOCUMENTS
 
 MAX_STOPS = 16
 UINT32 = 2**32 - 1
 
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
-Stops = Annotated[list[str], Field(max_length=MAX_STOPS)]
+Stops = Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=UINT32)]
 
 _HARMLESS = frozenset(
@@ -40,9 +36,9 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "prediction": ((None,), "the draft model predicts"),
     "reasoning_effort": ((None,), "it is the model's own"),
     "web_search_options": ((None,), "nothing is looked up"),
-    "logit_bias": ((None, {}), "answers follow the target's own law"),
-    "frequency_penalty": ((None, 0), "answers follow the target's own law"),
-    "presence_penalty": ((None, 0), "answers follow the target's own law"),
+    "logit_bias": ((None, {}), "answers follow the target's own distribution"),
+    "frequency_penalty": ((None, 0), "answers follow the target's own distribution"),
+    "presence_penalty": ((None, 0), "answers follow the target's own distribution"),
     "best_of": ((None, 1), "no answers are compared"),
     "echo": ((None, False), "an answer does not repeat its prompt"),
     "suffix": ((None, ""), "text is only added at the end"),
@@ -59,7 +55,7 @@ class StreamOptions(Strict):
 
 
 class TandemOptions(Strict):
-    """How the answer is made; none of it changes whose law it follows, unless a preset is lossy."""
+    """How the answer is made; only a lossy preset changes whose distribution it follows."""
 
     preset: str | None = Field(default=None, description="Method; /v1/models lists them.")
     objective: Literal["latency", "cost"] | Annotated[float, Field(ge=0, le=1)] | None = Field(
@@ -84,7 +80,7 @@ class TandemOptions(Strict):
     draft_length: Annotated[int, Field(ge=1, le=UINT32)] | None = Field(
         default=None, description="Tokens drafted per round, in place of the preset's."
     )
-    set: Annotated[list[str], Field(max_length=32)] = Field(
+    overrides: Annotated[list[str], Field(max_length=32, fail_fast=True)] = Field(
         default_factory=list, description="FIELD=VALUE: any single choice of the preset."
     )
     lost_cloud: Literal["fail", "wait", "edge"] = Field(
@@ -107,12 +103,31 @@ class ImagePart(Strict):
     image_url: ImageAddress
 
 
+def _read_prompt(prompt: object) -> object:
+    """One or several texts or lists of token ids. pydantic would try each kind on each value in
+    turn, and note why it is none of them."""
+    kinds = _kinds(prompt)
+    if isinstance(prompt, str) or kinds in ({str}, {int}):
+        return prompt
+    if kinds == {list} and all(_kinds(each) <= {int} for each in cast("list[object]", prompt)):
+        return prompt
+    raise ValueError("must be a text, a list of token ids, or a list of either")
+
+
+def _kinds(values: object) -> set[type]:
+    return set(map(type, values)) if isinstance(values, list) else set()
+
+
+_PromptForms = str | list[str] | list[int] | list[list[int]]
+PromptBody = Annotated[
+    _PromptForms, PlainValidator(_read_prompt, json_schema_input_type=_PromptForms)
+]
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 
 
 class Message(Strict):
     role: Literal["system", "developer", "user", "assistant", "document"]
-    content: str | list[Part]
+    content: str | Annotated[list[Part], Field(fail_fast=True)]
 
 
 class Asking(BaseModel):
@@ -137,9 +152,8 @@ class Asking(BaseModel):
             if name in _HARMLESS:
                 continue
             if name not in _NEUTRAL:
-                raise invalid(
-                    name, f"Unrecognized request argument supplied: {name}", "unknown_parameter"
-                )
+                words = f"Unrecognized request argument supplied: {name}"
+                raise invalid(name, words, "unknown_parameter")
             neutral, why = _NEUTRAL[name]
             if value not in neutral:
                 raise unsupported(name, why)
@@ -152,12 +166,9 @@ class Asking(BaseModel):
         return (given,) if isinstance(given, str) else tuple(given)
 
     @property
-    def wants_logprobs(self) -> bool:
-        return False
-
-    @property
-    def wants_top_logprobs(self) -> int:
-        return 0
+    def likeliest(self) -> int | None:
+        """Tokens told beside each one's log-probability; None: no log-probabilities."""
+        return None
 
     @property
     def limit(self) -> int | None:
@@ -168,7 +179,7 @@ class Asking(BaseModel):
 class ChatAsking(Asking):
     """Body of POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -181,12 +192,8 @@ class ChatAsking(Asking):
             raise invalid("top_logprobs", "top_logprobs: only with logprobs set to true")
 
     @property
-    def wants_logprobs(self) -> bool:
-        return bool(self.logprobs)
-
-    @property
-    def wants_top_logprobs(self) -> int:
-        return self.top_logprobs or 0
+    def likeliest(self) -> int | None:
+        return self.top_logprobs or 0 if self.logprobs else None
 
     @property
     def limit(self) -> int | None:
@@ -196,13 +203,9 @@ class ChatAsking(Asking):
 class CompletionAsking(Asking):
     """Body of POST /v1/completions."""
 
-    prompt: str | list[str] | list[int] | list[list[int]]
+    prompt: PromptBody
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
 
     @property
-    def wants_logprobs(self) -> bool:
-        return self.logprobs is not None
-
-    @property
-    def wants_top_logprobs(self) -> int:
-        return self.logprobs or 0
+    def likeliest(self) -> int | None:
+        return self.logprobs

@@ -1,36 +1,60 @@
-"""The HTTP API on a port, served by uvicorn on the running event loop.
-
-Invariant: nothing listens and no handler runs once `close` has returned; the process's signals are
-left alone. Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""The HTTP API on a port, served by uvicorn on the running event loop. Invariant: nothing listens
+and no handler runs once the server was left; the process's signals are left alone."""
 
 import asyncio
 import contextlib
 import socket
-import time
+import ssl
 from collections.abc import Iterator
-from typing import Any, Self
-from weakref import WeakKeyDictionary
+from pathlib import Path
+from typing import Self
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tandem.gateway.https import HttpsCertificate
-from tandem.rpc.lifecycle import PortInUse
+from tandem.gateway.caller_connection import CallerConnection, ConnectionLimits
+from tandem.net.certificates import load_pair
+from tandem.net.lifecycle import PortInUse
+from tandem.net.reloaded import Reloaded, read_file
 
-IDLE_S = 30.0
-"""What a caller gets from connecting, or from its last answer, to the end of its next headers."""
+BACKLOG = 1024
 CLOSE_S = 2
 """What the last answers get to reach their callers."""
+HANDSHAKE_S = 10.0
+"""What a caller gets for TLS's handshake."""
+
+
+class HttpsCertificate:
+    """What HTTP callers are shown; who calls is told by the key, so they need none themselves. Each
+    handshake takes the files as they are then, and files that cannot be used change nothing."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        """PEM: certificate with what leads to its authority, private key. Raises BadFile."""
+        self._context = Reloaded((certificate, key), lambda: _context(certificate, key))
+
+    def listening(self) -> ssl.SSLContext:
+        """For a port that listens."""
+        context = self._context.current()
+        context.sni_callback = self._take_current
+        return context
+
+    def _take_current(
+        self, connection: ssl.SSLObject, name: str | None, listening: ssl.SSLContext
+    ) -> None:
+        """At each handshake, whether or not the caller names a host."""
+        connection.context = self._context.current()
 
 
 class HttpServer:
     """Use as an asynchronous context manager; port 0 takes a free one."""
 
     def __init__(
-        self, app: ASGIApp, host: str, port: int, certificate: HttpsCertificate | None = None
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        certificate: HttpsCertificate | None = None,
+        limits: ConnectionLimits | None = None,
     ) -> None:
         """Listens from now on, over TLS with a certificate. Raises PortInUse."""
         self._socket = _listen(host, port)
@@ -38,9 +62,9 @@ class HttpServer:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'http' if certificate is None else 'https'}://{shown}:{self.port}"
         self._server = _Server(
-            uvicorn.Config(
-                app,
-                http="h11",
+            _Config(
+                _ended_quietly(app),
+                http=CallerConnection,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -49,44 +73,75 @@ class HttpServer:
                 server_header=False,
                 # Nothing here asks who the caller is, or by which name it came.
                 proxy_headers=False,
-                timeout_graceful_shutdown=CLOSE_S,
+                timeout_graceful_shutdown=CLOSE_S + 1,
                 ssl_context_factory=(
                     None if certificate is None else lambda *_: certificate.listening()
                 ),
             )
         )
+        self._server.config.limits = limits or ConnectionLimits()
         self._serving: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         self._serving = asyncio.create_task(self._server.serve(sockets=[self._socket]))
         return self
 
+    def stop_listening(self) -> None:
+        """Refuse new connections; those there are go on."""
+        for server in self._server.servers:
+            server.close()
+
     async def __aexit__(self, *reason: object) -> None:
         """Answers under way get `CLOSE_S`; then their callers are cut off."""
         self._server.should_exit = True
         assert self._serving is not None
+        cutting = asyncio.get_running_loop().call_later(CLOSE_S, self._server.cut_off)
         await self._serving
+        cutting.cancel()
         self._socket.close()
+
+
+class _Config(uvicorn.Config):
+    limits = ConnectionLimits()
 
 
 class _Server(uvicorn.Server):
     """Closes connections that only take up room: opened, and no whole request begun in time."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self._idle_since_s: WeakKeyDictionary[Any, float] = WeakKeyDictionary()
+    config: _Config
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's own, with a limit for handshakes."""
+        loop = asyncio.get_running_loop()
+        certificate = self.config.ssl
+        handshake_s = None if certificate is None else HANDSHAKE_S
+        self.servers = [
+            await loop.create_server(
+                self._connection,
+                sock=each,
+                ssl=certificate,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=handshake_s,
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
+
+    def _connection(self) -> CallerConnection:
+        return CallerConnection(self.config, self.server_state, app_state={})
 
     async def on_tick(self, counter: int) -> bool:
-        self._close_idle(time.monotonic())
+        for connection in self._connections():
+            connection.close_if_idle()
         return await super().on_tick(counter)
 
-    def _close_idle(self, now: float) -> None:
-        for connection in list(self.server_state.connections):
-            cycle = getattr(connection, "cycle", None)
-            if cycle is not None and not cycle.response_complete:
-                self._idle_since_s.pop(connection, None)
-            elif now - self._idle_since_s.setdefault(connection, now) > IDLE_S:
-                connection.transport.close()
+    def cut_off(self) -> None:
+        for connection in self._connections():
+            connection.transport.abort()
+
+    def _connections(self) -> list[CallerConnection]:
+        found = self.server_state.connections
+        return [each for each in found if isinstance(each, CallerConnection)]
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -94,10 +149,29 @@ class _Server(uvicorn.Server):
         yield
 
 
+def _ended_quietly(app: ASGIApp) -> ASGIApp:
+    """At its end uvicorn cancels what still runs, and would log each as a failure of ours."""
+
+    async def ended_quietly(scope: Scope, receive: Receive, send: Send) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            await app(scope, receive, send)
+
+    return ended_quietly
+
+
 def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=1024)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        why = error.strerror or error
-        raise PortInUse(f"http: {host}:{port} cannot be listened on: {why}") from error
+        why = f"{host}:{port} cannot be listened on: {error.strerror or error}"
+        raise PortInUse(f"http: {why}") from error
+
+
+def _context(certificate: Path, key: Path) -> ssl.SSLContext:
+    for path in (certificate, key):
+        read_file(path)  # which says of the two what is not there
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    load_pair(context, certificate, key)
+    return context

@@ -1,11 +1,8 @@
 """Where a text is cut into chunks: bounded in tokens, overlapping, at the best place near the end.
 
 Invariants: the chunks cover every token of the text, each holds at most `max_tokens`, and two
-neighbours share at most `overlap_tokens`. Pure: text and token counts in, offsets out. Must not
-import grpc.
+neighbours share at most `overlap_tokens`. Pure: text and token counts in, offsets out.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
@@ -65,7 +62,6 @@ def count_pieces(pieces: Sequence[str]) -> Sequence[int]:
 
 
 def _costs(text: str, pieces: list[Span], count_tokens: CountTokens) -> list[int]:
-    """Tokens of each piece; every distinct one is counted once."""
     words = [text[start:end] for start, end in pieces]
     distinct = list(dict.fromkeys(words))
     cost_of = dict(zip(distinct, count_tokens(distinct), strict=True))

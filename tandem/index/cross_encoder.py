@@ -1,9 +1,5 @@
-"""A transformers sequence-classification model with one label, as a re-ranker.
-
-Safetensors only, no remote code. Must not import grpc.
-"""
-
-from __future__ import annotations
+"""A transformers sequence-classification model with one label, as a re-ranker. Safetensors only, no
+remote code."""
 
 import threading
 from collections.abc import Sequence
@@ -40,8 +36,7 @@ class CrossEncoder:
         if report["missing_keys"]:
             missing = ", ".join(sorted(report["missing_keys"])[:3])
             raise InvalidArgument("reranker", f"{folder} lacks weights: {missing}")
-        if model.config.num_labels != 1:
-            labels = model.config.num_labels
+        if (labels := model.config.num_labels) != 1:
             raise InvalidArgument("reranker", f"{folder} has {labels} labels; one is needed")
         self.name = Path(folder).name
         self._model: Any = model.float().eval().to(device)
@@ -51,16 +46,12 @@ class CrossEncoder:
     @torch.inference_mode()
     def score(self, query: str, texts: Sequence[str]) -> list[float]:
         scores: list[float] = []
+        options = {"padding": True, "truncation": True, "max_length": self._longest}
         for start in range(0, len(texts), _BATCH):
             batch = list(texts[start : start + _BATCH])
+            queries = [query] * len(batch)
             with self._lock:
-                inputs = self._tokenizer(
-                    [query] * len(batch),
-                    batch,
-                    padding=True,
-                    truncation=True,
-                    max_length=self._longest,
-                    return_tensors="pt",
-                ).to(self._model.device)
+                tokens = self._tokenizer(queries, batch, return_tensors="pt", **options)
+                inputs = tokens.to(self._model.device)
                 scores += self._model(**inputs).logits[:, 0].float().tolist()
         return scores

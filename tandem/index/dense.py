@@ -3,13 +3,12 @@
 Up to `flat_limit` vectors FAISS compares all of them. Above, an inverted file (IVF) is trained in
 the background and takes over when it is ready; until then search stays exact. IVF, not a graph
 (HNSW): it is built in seconds, takes additions and real removals, and the cells it looks into can
-be chosen by measured recall, which is done whenever it is built. Thread-safe. Must not import grpc.
+be chosen by measured recall, which is done whenever it is built. Thread-safe.
 """
-
-from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import faiss
@@ -34,14 +33,9 @@ class DenseIndex:
     """Unit vectors by number. `close` waits for a build under way."""
 
     def __init__(
-        self,
-        dimension: int,
-        flat_limit: int = FLAT_LIMIT,
-        target_recall: float = TARGET_RECALL,
+        self, dimension: int, flat_limit: int = FLAT_LIMIT, target_recall: float = TARGET_RECALL
     ) -> None:
-        self.dimension = dimension
-        self._flat_limit = flat_limit
-        self._target_recall = target_recall
+        self.dimension, self._flat_limit, self._target_recall = dimension, flat_limit, target_recall
         self._lock = threading.Lock()
         self._rows: dict[int, Vectors] = {}
         self._index: Any = _flat(dimension)
@@ -54,7 +48,6 @@ class DenseIndex:
 
     @property
     def kind(self) -> Literal["flat", "ivf"]:
-        """How it searches now."""
         return "ivf" if self._built_for else "flat"
 
     def add(self, numbers: Numbers, vectors: Vectors) -> None:
@@ -85,10 +78,14 @@ class DenseIndex:
         found = zip(numbers[0].tolist(), scores[0].tolist(), strict=True)
         return [(number, score) for number, score in found if number >= 0]
 
+    def similarities(self, numbers: Iterable[int], query: Vectors) -> dict[int, float]:
+        """Inner products of `query` (dimension,) with those of these vectors that there are."""
+        with self._lock:
+            rows = {number: self._rows.get(number) for number in numbers}
+        return {number: float(row @ query) for number, row in rows.items() if row is not None}
+
     def wait_until_built(self) -> None:
-        """Until no build is under way."""
-        builder = self._builder
-        if builder is not None:
+        if (builder := self._builder) is not None:
             builder.join()
 
     def close(self) -> None:
@@ -97,14 +94,11 @@ class DenseIndex:
         self.wait_until_built()
 
     def _start_build_if_due(self) -> None:
-        if self._closed or len(self._rows) <= self._flat_limit:
-            return
-        if self._builder is not None and self._builder.is_alive():
-            return
-        if len(self._rows) < _REBUILD_GROWTH * self._built_for:
-            return
-        self._builder = threading.Thread(target=self._build, name="dense-build", daemon=True)
-        self._builder.start()
+        count, building = len(self._rows), self._builder is not None and self._builder.is_alive()
+        grown = count > self._flat_limit and count >= _REBUILD_GROWTH * self._built_for
+        if grown and not building and not self._closed:
+            self._builder = threading.Thread(target=self._build, name="dense-build", daemon=True)
+            self._builder.start()
 
     def _build(self) -> None:
         """Train on what is there, then catch up with what changed meanwhile, and take over."""
@@ -141,10 +135,8 @@ def _inverted_file(numbers: Numbers, vectors: Vectors, target_recall: float) -> 
 
 def _cells_to_probe(index: Any, numbers: Numbers, vectors: Vectors, target_recall: float) -> int:
     """The fewest cells, in steps of a half, that find the share `target_recall` of the true ten.
-
     Asked with the middle of two stored vectors: like a real query, it is no stored vector, and it
-    lies where cells meet, which is the hard case.
-    """
+    lies where cells meet, which is the hard case."""
     source = np.random.default_rng(_SEED)
     pairs = source.integers(len(vectors), size=(2, CALIBRATION_QUERIES))
     queries = vectors[pairs[0]] + vectors[pairs[1]]
@@ -164,8 +156,7 @@ def _cells_to_probe(index: Any, numbers: Numbers, vectors: Vectors, target_recal
 
 def recall(found: Numbers, truth: Numbers) -> float:
     """Share of the true neighbours that were found, over all rows."""
-    hits = sum(len(np.intersect1d(a, b)) for a, b in zip(found, truth, strict=True))
-    return hits / truth.size
+    return sum(len(np.intersect1d(a, b)) for a, b in zip(found, truth, strict=True)) / truth.size
 
 
 def _catch_up(index: Any, built: dict[int, Vectors], now: dict[int, Vectors]) -> None:

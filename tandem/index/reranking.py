@@ -1,9 +1,4 @@
-"""Scores of (query, text) pairs by a cross-encoder: slower and better than comparing vectors.
-
-Must not import grpc.
-"""
-
-from __future__ import annotations
+"""Scores of (query, text) pairs by a cross-encoder: slower and better than comparing vectors."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol

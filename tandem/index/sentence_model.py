@@ -1,10 +1,5 @@
-"""A sentence-transformers model on torch: tokens, hidden states, pooling, unit length.
-
-Texts longer than the model reads are cut at its limit, as its own library does. Must not import
-grpc.
-"""
-
-from __future__ import annotations
+"""A sentence-transformers model on torch: tokens, hidden states, pooling, unit length. Texts longer
+than the model reads are cut at its limit, as its own library does."""
 
 import threading
 from collections.abc import Sequence
@@ -13,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers import AutoModel, AutoTokenizer
 from transformers.utils import logging
 
 from tandem.core.errors import InvalidArgument
 from tandem.index.embedding import fingerprint, read_json
-
-Vectors = NDArray[np.float32]
+from tandem.index.records import Vectors
 
 _BATCH = 32
 _LOADING_ERRORS = (ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
@@ -79,8 +72,7 @@ class SentenceModel:
         else:
             weights = inputs["attention_mask"].unsqueeze(-1).to(states.dtype)
             pooled = (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
-        unit = torch.nn.functional.normalize(pooled, dim=-1)
-        vectors: Vectors = unit.float().cpu().numpy()
+        vectors: Vectors = torch.nn.functional.normalize(pooled, dim=-1).float().cpu().numpy()
         return vectors
 
 

@@ -6,8 +6,7 @@ into pieces of a millisecond of bandwidth, so that a long one arrives as gradual
 real link.
 
 Invariant: a line delivers in the order it was given, each byte once. What it holds is bounded: an
-endpoint does not read while its line is full or the other socket takes no more. Must not import
-grpc or torch.
+endpoint does not read while its line is full or the other socket takes no more.
 """
 
 from __future__ import annotations
@@ -53,14 +52,12 @@ class DelayLine:
     """One direction, shared by all connections: what is under way, in order of arrival."""
 
     def __init__(self, link: Link) -> None:
-        self.delivered_bytes = 0
-        self.in_flight_bytes = 0
+        self.delivered_bytes = self.in_flight_bytes = 0
         self._link = link
         self._queue: deque[tuple[float, Endpoint, bytes | memoryview | Mark]] = deque()
         self._timer = PreciseTimer(self._deliver_due)
         self._sources: set[Endpoint] = set()
-        self._held = False
-        self._full = False
+        self._held = self._full = False
         self.change(link.settings)
 
     def join(self, source: Endpoint) -> None:
@@ -94,8 +91,7 @@ class DelayLine:
         """Use other settings for what comes from now on."""
         self._link.change(settings)
         self._instant = settings.instant
-        self._limit_bytes = MAX_IN_FLIGHT_BYTES
-        self._piece_bytes = _READ_BYTES
+        self._limit_bytes, self._piece_bytes = MAX_IN_FLIGHT_BYTES, _READ_BYTES
         rate = settings.bytes_per_s
         if rate is not None:
             useful_bytes = int(rate * (settings.longest_propagation_s + _QUEUE_S))
@@ -176,21 +172,15 @@ class Endpoint(asyncio.BufferedProtocol):
     transport: asyncio.Transport
 
     def __init__(
-        self,
-        line: DelayLine,
-        made: Callable[[Endpoint], None],
-        lost: Callable[[Endpoint], None],
+        self, line: DelayLine, made: Callable[[Endpoint], None], lost: Callable[[Endpoint], None]
     ) -> None:
-        """`line` takes what is read; `made` and `lost` are told of the socket's begin and end."""
+        """`line` takes what is read; `made` and `lost` are called as the socket comes and goes."""
         self.line = line
-        self._made = made
-        self._lost = lost
+        self._made, self._lost = made, lost
         self._peer: Endpoint | None = None
         self._pauses = {Pause.OPENING}
         self._early: list[bytes | Mark] = []
-        self._heard_end = False
-        self._told_end = False
-        self._given_up = False
+        self._received_eof = self._sent_eof = self._given_up = False
         self._buffer = memoryview(bytearray(_READ_BYTES))
 
     def connect_to(self, peer: Endpoint) -> None:
@@ -223,7 +213,7 @@ class Endpoint(asyncio.BufferedProtocol):
         if mark is Mark.RESET:
             self.reset()
         elif not self.transport.is_closing():
-            self._told_end = True
+            self._sent_eof = True
             try:
                 self.transport.write_eof()
             except OSError:  # reset by its owner, unseen because nothing is read any more
@@ -255,7 +245,7 @@ class Endpoint(asyncio.BufferedProtocol):
             self.transport.pause_reading()
 
     def eof_received(self) -> bool:
-        self._heard_end = True
+        self._received_eof = True
         self._send_on(Mark.END)
         self._close_when_done()
         return True  # the other direction stays open
@@ -285,9 +275,9 @@ class Endpoint(asyncio.BufferedProtocol):
 
     def _readable(self) -> bool:
         # After the end of stream asyncio would report the end again at every resume.
-        return not self._heard_end and not self.transport.is_closing()
+        return not self._received_eof and not self.transport.is_closing()
 
     def _close_when_done(self) -> None:
-        if self._heard_end and self._told_end and not self.transport.is_closing():
+        if self._received_eof and self._sent_eof and not self.transport.is_closing():
             self._given_up = True
             self.transport.close()

@@ -1,50 +1,42 @@
-"""Runs a TCP link emulator as a process of its own, and lets others steer it.
+"""Runs a TCP link emulator as a process of its own, with a control socket.
 
-Steering is one JSON object per line on a localhost socket, each answered by one line:
+Control is one JSON object per line on a localhost socket, each answered by one line:
 `{"op": "cut"}`, `{"op": "restore"}`, `{"op": "drop"}`, `{"op": "stats"}`, and
 `{"op": "set", "rtt_s": 0.02, "mbps": 20, "jitter_s": 0, "up": {…}, "down": {…}}`, where what is
 left out keeps its value, `rtt_s` and the like hold for both directions, and `up` and `down` take
 the fields of `LinkSettings`. Answers are `{"ok": true, …}` with the stats and settings in force,
-or `{"ok": false, "error": "field: why"}`.
+or `{"ok": false, "error": "field: why"}`. A line that is no JSON object ends its connection without
+an answer: whoever sends one speaks another protocol, as a web page does that asks this port over
+HTTP, and none of its further lines may count.
 
-Invariant: a request either takes effect as a whole or changes nothing. Must not import grpc or
-torch.
+Invariant: a request either takes effect as a whole or changes nothing; a connection costs at most
+one line of memory, and there are at most `MAX_CLIENTS`.
 """
-
-from __future__ import annotations
 
 import asyncio
 import contextlib
 import importlib.util
 import json
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any, Self
 
 from tandem.core.errors import InvalidArgument
-from tandem.netem.link_group import Steered
+from tandem.netem.link_group import ControllableLink
 from tandem.netem.link_model import LinkSettings, settings_from
 from tandem.netem.tcp_emulator import Address, TcpLinkEmulator
 
 _CONTROL_HOST = "127.0.0.1"
 _LINE_BYTES = 64 << 10
+MAX_CLIENTS = 16
+FIRST_LINE_S = 5.0
+"""What a client gets for its first line. One that has sent a request may then stay silent."""
 _SETTING_FIELDS = frozenset(field.name for field in fields(LinkSettings))
 
 
-def serve_link(
-    listen: Address,
-    target: Address,
-    *,
-    rtt_s: float = 0.0,
-    jitter_s: float = 0.0,
-    mbps: float | None = None,
-    control_port: int | None = None,
-    seed: int = 0,
-    further: Sequence[tuple[Address, Address]] = (),
-    on_ready: Callable[[Address, Address | None], None] | None = None,
-) -> None:
-    """`run_link` on a fresh event loop (uvloop where installed) until SIGINT or SIGTERM."""
+def serve_link(link: Coroutine[Any, Any, None]) -> None:
+    """Run a `run_link(…)` on a new event loop (uvloop where installed) until SIGINT or SIGTERM."""
     uvloop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     if importlib.util.find_spec("uvloop") is not None:
         import uvloop
@@ -52,23 +44,11 @@ def serve_link(
         uvloop_factory = uvloop.new_event_loop
 
     async def run_until_signalled() -> None:
-        link = asyncio.ensure_future(
-            run_link(
-                listen,
-                target,
-                rtt_s=rtt_s,
-                jitter_s=jitter_s,
-                mbps=mbps,
-                control_port=control_port,
-                seed=seed,
-                further=further,
-                on_ready=on_ready,
-            )
-        )
+        task = asyncio.ensure_future(link)
         for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, link.cancel)
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         with contextlib.suppress(asyncio.CancelledError):
-            await link
+            await task
 
     with asyncio.Runner(loop_factory=uvloop_factory) as runner:
         runner.run(run_until_signalled())
@@ -110,10 +90,9 @@ async def run_link(
 class LinkControl:
     """The control socket of a link; an asynchronous context manager."""
 
-    def __init__(self, emulator: Steered, port: int = 0) -> None:
+    def __init__(self, emulator: ControllableLink, port: int = 0) -> None:
         """Listens on localhost only; port 0 takes a free port."""
-        self._emulator = emulator
-        self._port = port
+        self._emulator, self._port = emulator, port
         self._clients: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -142,40 +121,54 @@ class LinkControl:
         return host, port
 
     def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._clients) >= MAX_CLIENTS:
+            writer.transport.abort()
+            return
         client = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._clients.add(client)
         client.add_done_callback(self._clients.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # A client that goes away, or sends a line without end, costs only its own connection.
-        with contextlib.suppress(ConnectionError, ValueError), contextlib.closing(writer):
-            while line := await reader.readline():
-                answer = answer_request(self._emulator, line)
+        ended = (ConnectionError, ValueError, TimeoutError)
+        with contextlib.suppress(*ended), contextlib.closing(writer):
+            async with asyncio.timeout(FIRST_LINE_S):
+                line = await reader.readline()
+            while (request := _object_of(line)) is not None:
+                answer = _answer(self._emulator, request)
                 writer.write(json.dumps(answer).encode() + b"\n")
-                await writer.drain()
+                async with asyncio.timeout(FIRST_LINE_S):
+                    await writer.drain()
+                line = await reader.readline()
 
 
-def answer_request(emulator: Steered, line: bytes) -> dict[str, Any]:
+def answer_request(emulator: ControllableLink, line: bytes) -> dict[str, Any]:
     """Carry out one line of the control socket and return its answer."""
+    request = _object_of(line)
+    if request is None:
+        return {"ok": False, "error": "request: must be a line of JSON, and an object"}
+    return _answer(emulator, request)
+
+
+def _object_of(line: bytes) -> dict[str, Any] | None:
+    """The JSON object on `line`; None for anything else."""
     try:
-        _carry_out(emulator, _parse(line))
+        request = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return request if isinstance(request, dict) else None
+
+
+def _answer(emulator: ControllableLink, request: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        _carry_out(emulator, request)
     except InvalidArgument as error:
         return {"ok": False, "error": str(error)}
     up, down = emulator.settings
     return {"ok": True, **asdict(emulator.stats()), "up": asdict(up), "down": asdict(down)}
 
 
-def _parse(line: bytes) -> dict[str, Any]:
-    try:
-        request = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InvalidArgument("request", f"not a line of JSON: {error}") from error
-    if not isinstance(request, dict):
-        raise InvalidArgument("request", "must be a JSON object")
-    return request
-
-
-def _carry_out(emulator: Steered, request: Mapping[str, Any]) -> None:
+def _carry_out(emulator: ControllableLink, request: Mapping[str, Any]) -> None:
     operation = request.get("op")
     if operation == "set":
         emulator.configure(*_changed(emulator.settings, request))
@@ -188,7 +181,7 @@ def _carry_out(emulator: Steered, request: Mapping[str, Any]) -> None:
     }
     if not isinstance(operation, str) or operation not in plain:
         raise InvalidArgument("op", f"must be cut, restore, drop, set or stats, is {operation!r}")
-    _refuse_unknown(request, frozenset({"op"}))
+    _reject_unknown(request, frozenset({"op"}))
     plain[operation]()
 
 
@@ -196,14 +189,13 @@ def _changed(
     settings: tuple[LinkSettings, LinkSettings], request: Mapping[str, Any]
 ) -> tuple[LinkSettings, LinkSettings]:
     """Settings up and down after a `set` request."""
-    _refuse_unknown(request, frozenset({"op", "rtt_s", "mbps", "jitter_s", "up", "down"}))
+    _reject_unknown(request, frozenset({"op", "rtt_s", "mbps", "jitter_s", "up", "down"}))
     common: dict[str, Any] = {}
     if "rtt_s" in request:
         common["delay_s"] = settings_from(_number("rtt_s", request["rtt_s"])).delay_s
     if "mbps" in request:
-        mbps = request["mbps"]
-        limited = None if mbps is None else _number("mbps", mbps)
-        common["bytes_per_s"] = settings_from(0.0, limited).bytes_per_s
+        mbps = None if request["mbps"] is None else _number("mbps", request["mbps"])
+        common["bytes_per_s"] = settings_from(0.0, mbps).bytes_per_s
     if "jitter_s" in request:
         common |= {"jitter_s": _number("jitter_s", request["jitter_s"]), "jitter_trace": None}
     up, down = (
@@ -217,11 +209,10 @@ def _direction(side: str, wanted: Any) -> dict[str, Any]:
     """The fields of one direction's settings that a `set` request names."""
     if not isinstance(wanted, dict):
         raise InvalidArgument(side, "must be a JSON object")
-    _refuse_unknown(wanted, _SETTING_FIELDS)
+    _reject_unknown(wanted, _SETTING_FIELDS)
     chosen: dict[str, Any] = {}
     for field, value in wanted.items():
-        nullable = field in ("jitter_trace", "bytes_per_s")
-        if value is None and nullable:
+        if value is None and field in ("jitter_trace", "bytes_per_s"):
             chosen[field] = None
         elif field == "jitter_trace":
             if not isinstance(value, list):
@@ -229,7 +220,7 @@ def _direction(side: str, wanted: Any) -> dict[str, Any]:
             chosen[field] = tuple(_number(field, extra) for extra in value)
         else:
             chosen[field] = _number(field, value)
-    # One kind of jitter takes the place of the other unless both are asked for.
+    # One kind of jitter replaces the other unless both are given.
     if chosen.get("jitter_trace"):
         chosen.setdefault("jitter_s", 0.0)
     if chosen.get("jitter_s"):
@@ -237,7 +228,7 @@ def _direction(side: str, wanted: Any) -> dict[str, Any]:
     return chosen
 
 
-def _refuse_unknown(request: Mapping[str, Any], known: frozenset[str]) -> None:
+def _reject_unknown(request: Mapping[str, Any], known: frozenset[str]) -> None:
     for field in request:
         if field not in known:
             raise InvalidArgument(field, f"unknown; there are {', '.join(sorted(known))}")

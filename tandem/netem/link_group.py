@@ -1,34 +1,11 @@
-"""Several emulated links steered as one, as one radio carries every connection of a device.
-
-Invariant: all members have the same settings and are cut together. Must not import grpc or torch.
-"""
-
-from __future__ import annotations
+"""Several emulated links controlled as one, as one radio carries every connection of a device.
+Invariant: all members have the same settings and are cut together."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import asdict
 
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import LinkStats, TcpLinkEmulator
-
-
-class Steered(Protocol):
-    """What can be done to a link, or to several at once."""
-
-    @property
-    def settings(self) -> tuple[LinkSettings, LinkSettings]: ...
-
-    def cut(self) -> None: ...
-
-    def restore(self) -> None: ...
-
-    def drop(self) -> None: ...
-
-    def configure(
-        self, up: LinkSettings | None = None, down: LinkSettings | None = None
-    ) -> None: ...
-
-    def stats(self) -> LinkStats: ...
 
 
 class LinkGroup:
@@ -58,13 +35,10 @@ class LinkGroup:
             member.configure(up, down)
 
     def stats(self) -> LinkStats:
-        found = [member.stats() for member in self._members]
-        return LinkStats(
-            up_bytes=sum(one.up_bytes for one in found),
-            down_bytes=sum(one.down_bytes for one in found),
-            up_in_flight_bytes=sum(one.up_in_flight_bytes for one in found),
-            down_in_flight_bytes=sum(one.down_in_flight_bytes for one in found),
-            connections=sum(one.connections for one in found),
-            open_connections=sum(one.open_connections for one in found),
-            cut=found[0].cut,
-        )
+        found = [asdict(member.stats()) for member in self._members]
+        counts = {name: sum(one[name] for one in found) for name in found[0] if name != "cut"}
+        return LinkStats(**counts, cut=found[0]["cut"])
+
+
+ControllableLink = TcpLinkEmulator | LinkGroup
+"""What can be cut, restored, dropped, configured and counted."""

@@ -4,8 +4,7 @@ One direction is a FIFO pipe: a message waits until the sender has serialised ev
 at the set bandwidth, then propagates for delay plus jitter, and never overtakes.
 
 Invariant: pure and seeded. The same calls give the same arrivals; `now` comes in as an argument,
-and times are seconds on whatever clock the caller keeps. Must not import asyncio, grpc, torch or
-time.
+and times are seconds on whatever clock the caller keeps.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, isfinite, pi, sin
 
-from tandem.core.chance import Purpose, SeededChance
 from tandem.core.errors import InvalidArgument
+from tandem.core.randomness import Purpose, SeededRandom
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +23,7 @@ class LinkSettings:
     `delay_s`: propagation. `jitter_s`: each message's propagation differs from it by a number
     drawn uniformly from ±jitter_s. `jitter_trace`: recorded differences in seconds, used one per
     message and then again from the first, in place of `jitter_s`. Propagation is never below 0.
-    `bytes_per_s`: bandwidth; None leaves serialisation out.
-    """
+    `bytes_per_s`: bandwidth; None leaves serialisation out."""
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
@@ -42,10 +40,9 @@ class LinkSettings:
                 raise InvalidArgument("jitter_trace", "must be finite numbers, at least one")
             if self.jitter_s:
                 raise InvalidArgument("jitter_s", "must be 0 beside a jitter_trace")
-        if self.bytes_per_s is not None and not (
-            isfinite(self.bytes_per_s) and self.bytes_per_s > 0
-        ):
-            raise InvalidArgument("bytes_per_s", f"must be above 0, is {self.bytes_per_s}")
+        rate = self.bytes_per_s
+        if rate is not None and not (isfinite(rate) and rate > 0):
+            raise InvalidArgument("bytes_per_s", f"must be above 0, is {rate}")
 
     @property
     def instant(self) -> bool:
@@ -62,18 +59,15 @@ class Link:
     """One direction, with its queue and its cuts.
 
     `cut` and `restore` describe the far end: what would arrive while the link is cut arrives, in
-    order, at the moment of restoration. Nothing is lost, as under TCP. They may be announced ahead
-    of time; then `send` alone tells the truth. A simulator that cuts a link while messages are in
-    flight keeps `transit`'s arrivals and, when one comes up, asks `delivery` whether it may pass.
-    """
+    order, at the moment of restoration. They may be announced ahead of time; then only `send` is
+    right. A simulator that cuts a link while messages are in flight keeps `transit`'s arrivals and,
+    when one comes up, asks `delivery` whether it may pass."""
 
     def __init__(self, settings: LinkSettings, seed: int) -> None:
         self.settings = settings
-        self._chance = SeededChance(seed)
+        self._rng = SeededRandom(seed)
         self._messages = 0
-        self._now = -inf
-        self._sender_free = -inf
-        self._last_arrival = -inf
+        self._now = self._sender_free = self._last_arrival = -inf
         self._cuts: list[tuple[float, float]] = []
 
     @property
@@ -83,10 +77,8 @@ class Link:
 
     def send(self, size_bytes: int, now: float) -> float:
         """Arrival of the last byte of a message sent at `now`, given the cuts known so far.
-
         `math.inf` if a cut that has no end yet covers it. Raises InvalidArgument for a negative
-        size or a `now` before the previous one.
-        """
+        size or a `now` before the previous one."""
         return self.delivery(self.transit(size_bytes, now))
 
     def transit(self, size_bytes: int, now: float) -> float:
@@ -106,9 +98,7 @@ class Link:
 
     def delivery(self, arrival: float) -> float:
         """When what is due at `arrival` gets through: then, or at the end of the cut it falls in.
-
-        `math.inf` while that end is not known. Never earlier for a later `arrival`.
-        """
+        `math.inf` while that end is not known. Never earlier for a later `arrival`."""
         for start, end in reversed(self._cuts):
             if start <= arrival < end:
                 return end
@@ -137,8 +127,7 @@ class Link:
 
     def empty(self) -> None:
         """Forget what is queued and in flight, as when the connections that sent it are gone."""
-        self._sender_free = -inf
-        self._last_arrival = -inf
+        self._sender_free = self._last_arrival = -inf
 
     def _jitter(self) -> float:
         trace = self.settings.jitter_trace
@@ -146,19 +135,17 @@ class Link:
             return trace[self._messages % len(trace)]
         if not self.settings.jitter_s:
             return 0.0
-        unit = self._chance.uniform(self._messages, Purpose.LINK)
-        return self.settings.jitter_s * (2 * unit - 1)
+        return self.settings.jitter_s * (2 * self._rng.uniform(self._messages, Purpose.LINK) - 1)
 
 
-class SwayingLink(Link):
-    """One direction whose delay sways about its own like a sine over time: DRAGON §7.4."""
+class SinusoidalLink(Link):
+    """One direction whose delay varies as a sine over time: DRAGON §7.4."""
 
     def __init__(self, settings: LinkSettings, amplitude_s: float, period_s: float) -> None:
         super().__init__(settings, seed=0)
         if not period_s > 0:
             raise InvalidArgument("period_s", f"must be above 0, is {period_s}")
-        self._amplitude_s = amplitude_s
-        self._period_s = period_s
+        self._amplitude_s, self._period_s = amplitude_s, period_s
 
     def _jitter(self) -> float:
         return self._amplitude_s * sin(2 * pi * self._now / self._period_s)
@@ -189,9 +176,7 @@ class LinkPair:
 
 def settings_from(rtt_s: float, mbps: float | None = None, jitter_s: float = 0.0) -> LinkSettings:
     """One direction of a symmetric link: half the round trip, `mbps` (10^6 bits/s; None: no limit).
-
-    Raises InvalidArgument naming `rtt_s`, `mbps` or `jitter_s`.
-    """
+    Raises InvalidArgument naming `rtt_s`, `mbps` or `jitter_s`."""
     if not (isfinite(rtt_s) and rtt_s >= 0):
         raise InvalidArgument("rtt_s", f"must be finite and not negative, is {rtt_s}")
     if mbps is not None and not (isfinite(mbps) and mbps > 0):

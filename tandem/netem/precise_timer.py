@@ -1,9 +1,6 @@
-"""A timer on the event loop that is late by tens of microseconds instead of a millisecond.
-
-asyncio and uvloop round `call_at` up to whole milliseconds, which would add up to two of them to
-every emulated round trip. A Linux timerfd has no such rounding and costs no busy waiting. Elsewhere
-the loop's own timer is used. Must not import grpc or torch.
-"""
+"""A timer on the event loop that is late by tens of microseconds. asyncio and uvloop round
+`call_at` up to whole milliseconds, which would add up to two of them to every emulated round trip.
+A Linux timerfd does not, and needs no busy waiting. Elsewhere the loop's own timer is used."""
 
 import asyncio
 import ctypes
@@ -28,9 +25,7 @@ class _TimerSetting(ctypes.Structure):
 
 class PreciseTimer:
     """Calls `callback` on the running loop once `time.monotonic()` has reached the armed time.
-
-    Holds a file descriptor from the first `arm` to `close`.
-    """
+    Holds a file descriptor from the first `arm` to `close`."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self._callback = callback
@@ -69,8 +64,7 @@ class PreciseTimer:
         if not _HAS_TIMERFD:
             return
         self._libc = ctypes.CDLL(None, use_errno=True)
-        flags = os.O_NONBLOCK | os.O_CLOEXEC
-        self._descriptor = self._libc.timerfd_create(_CLOCK_MONOTONIC, flags)
+        self._descriptor = self._libc.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         if self._descriptor < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create failed")
         loop.add_reader(self._descriptor, self._fired)

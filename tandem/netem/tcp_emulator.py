@@ -8,10 +8,8 @@ went in, none twice, none missing, unless the connection is reset.
 
 Limits: connecting takes no emulated round trip; the kernel's socket buffers lie in front of the
 emulated sender; and since at most `MAX_IN_FLIGHT_BYTES` are under way in a direction, its
-throughput is at most that many bytes per propagation delay. Must not import grpc or torch.
+throughput is at most that many bytes per propagation delay.
 """
-
-from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
@@ -39,11 +37,9 @@ class LinkStats:
 
 
 class TcpLinkEmulator:
-    """Forwards every connection to `listen` on to `target` over an emulated link.
-
-    `up` is what travels from the connecting side to the target, `down` what comes back. Use as an
-    asynchronous context manager, or `start` and `close`. All methods belong to the loop's thread.
-    """
+    """Forwards every connection to `listen` on to `target` over an emulated link. `up` is what
+    travels from the connecting side to the target, `down` what comes back. Use as an asynchronous
+    context manager, or `start` and `close`. All methods belong to the loop's thread."""
 
     def __init__(
         self,
@@ -59,8 +55,7 @@ class TcpLinkEmulator:
         to listen and where to forward to, over the same link."""
         self._ways = ((listen, target), *further)
         self._links = LinkPair.of(up, down, seed)
-        self._up = DelayLine(self._links.up)
-        self._down = DelayLine(self._links.down)
+        self._up, self._down = DelayLine(self._links.up), DelayLine(self._links.down)
         self._servers: list[asyncio.Server] = []
         self._passable = asyncio.Event()
         self._passable.set()
@@ -119,10 +114,8 @@ class TcpLinkEmulator:
         return self._links.up.settings, self._links.down.settings
 
     def cut(self) -> None:
-        """Let nothing through, as a dead radio does: bytes are held and connections stay open.
-
-        New connections are accepted but reach the target only after `restore`.
-        """
+        """Let nothing through, as a dead radio does: bytes are held and connections stay open. New
+        connections are accepted but reach the target only after `restore`."""
         self._passable.clear()
         self._up.hold()
         self._down.hold()
@@ -142,9 +135,7 @@ class TcpLinkEmulator:
 
     def configure(self, up: LinkSettings | None = None, down: LinkSettings | None = None) -> None:
         """Use other settings for bytes that come from now on; None keeps a direction's settings.
-
-        Bytes under way keep their arrival times and are never overtaken.
-        """
+        Bytes under way keep their arrival times and are never overtaken."""
         if up is not None:
             self._up.change(up)
         if down is not None:

@@ -1,58 +1,53 @@
-"""What each message of a session weighs: its serialized protobuf, as the services would send it.
-
-gRPC's five bytes per message and HTTP/2's framing are not included. Must not import torch.
-"""
+"""The size of every message of a session: its serialized protobuf, as the services would send it.
+gRPC's five bytes per message and HTTP/2's framing are not included."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from tandem.core.errors import InvalidArgument
-from tandem.policy.choices import Uplink
-from tandem.policy.presets import Preset
-from tandem.protocol.cloud import CloudModel
-from tandem.protocol.messages import (
+from tandem.core.sparse_payload import FullPayload
+from tandem.specdec.choices import Uplink
+from tandem.specdec.cloud import CloudModel
+from tandem.specdec.messages import (
     CloudMessage,
     Draft,
     EarlyVerdict,
     EdgeMessage,
-    FullAnswer,
-    FullLaw,
+    FullDistribution,
     GoingAway,
     Opened,
     Pong,
     Tokens,
     Verdict,
 )
-from tandem.rpc.convert_verifier import CloudCodec, EdgeCodec
+from tandem.specdec.presets import Preset
+from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
 
-_DOWN = (Opened, Verdict, EarlyVerdict, Tokens, FullLaw, GoingAway, Pong)
+_DOWN = (Opened, Verdict, EarlyVerdict, Tokens, FullDistribution, GoingAway, Pong)
 _BYTES = {"float32": 4, "float16": 2}
 
 
 @dataclass(slots=True)
 class WireSizes:
     """Weighs every message of one session, and keeps the sums and the number of refusals.
-
-    `padded_vocabulary`: whole laws weigh as much as if the vocabulary were that large. A declared
-    padding of the payload: the laws themselves stay those of the pair.
-    """
+    `padded_vocabulary`: whole distributions count as if the vocabulary were that large; the
+    distributions themselves stay those of the pair."""
 
     preset: Preset
     vocabulary_size: int
     padded_vocabulary: int | None = None
     uplink_bytes: int = 0
     downlink_bytes: int = 0
-    refused: int = 0
+    rejections: int = 0
     _edge: EdgeCodec = field(init=False)
     _cloud: CloudCodec = field(init=False)
 
     def __post_init__(self) -> None:
         padded = self.padded_vocabulary
         if padded is not None and padded < self.vocabulary_size:
-            raise InvalidArgument(
-                "vocabulary", f"{padded} is below the pair's own {self.vocabulary_size}"
-            )
+            why = f"{padded} is below the pair's own {self.vocabulary_size}"
+            raise InvalidArgument("vocabulary", why)
         self._edge = EdgeCodec(self.vocabulary_size, self.preset)
         model = CloudModel("simulated", "simulated", self.vocabulary_size, 1 << 20, frozenset())
         self._cloud = CloudCodec(model)
@@ -62,7 +57,7 @@ class WireSizes:
         if isinstance(message, _DOWN):
             size = self._cloud.encode(message).ByteSize() + self._padding(message)
             self.downlink_bytes += size
-            self.refused += isinstance(message, Verdict) and message.rejected
+            self.rejections += isinstance(message, Verdict) and message.rejected
             return size
         size = self._edge.encode(message).ByteSize() + self._padding(message)
         self.uplink_bytes += size
@@ -72,11 +67,11 @@ class WireSizes:
         if self.padded_vocabulary is None:
             return 0
         added = self.padded_vocabulary - self.vocabulary_size
-        if isinstance(message, Draft) and self.preset.uplink is Uplink.FULL_LAWS:
-            laws = 0 if message.laws is None else len(message.laws)
-            return laws * added * _BYTES[self.preset.uplink_precision]
-        if isinstance(message, FullLaw):
+        if isinstance(message, Draft) and self.preset.uplink is Uplink.FULL_DISTRIBUTIONS:
+            distributions = 0 if message.distributions is None else len(message.distributions)
+            return distributions * added * _BYTES[self.preset.uplink_precision]
+        if isinstance(message, FullDistribution):
             return added * _BYTES["float32"]
-        if isinstance(message, Verdict) and isinstance(message.outcome, FullAnswer):
+        if isinstance(message, Verdict) and isinstance(message.outcome, FullPayload):
             return added * _BYTES["float32"]
         return 0

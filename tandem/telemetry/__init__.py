@@ -1,4 +1,1 @@
-"""Metric names and the metrics endpoint (`metrics`), structured logs (`logging`).
-
-Imports prometheus-client and the standard library; nothing else of Tandem.
-"""
+"""Metric names (`metrics`), their endpoint, structured logs (`logging`), traces (`tracing`)."""

@@ -2,8 +2,7 @@
 
 JSON lines for machines, `key=value` on a terminal. Invariant: at INFO and above no prompt, text or
 token is written: a field whose name says it holds one is replaced by its size, whoever logs it.
-Text and tokens belong in fields, never in the event's name. Standard library only. Must not import
-grpc or torch.
+Text and tokens belong in fields, never in the event's name. Standard library only.
 
     log = get_logger(__name__)
     with log_context(session="7f3a", preset="dsd"):
@@ -58,7 +57,7 @@ def log_context(**fields: object) -> Iterator[None]:
         _context.set(outer)
 
 
-def name_in_log(**fields: object) -> None:
+def add_log_context(**fields: object) -> None:
     """As `log_context`, for what is left of this task."""
     _context.set(MappingProxyType({**_context.get(), **fields}))
 
@@ -66,10 +65,8 @@ def name_in_log(**fields: object) -> None:
 def configure_logging(
     level: str = "info", stream: TextIO | None = None, form: Form = "auto"
 ) -> None:
-    """Send everything, libraries' records too, to `stream` (stderr) from `level` up.
-
-    A process calls this once, in its `main`; calling it again replaces what it set before.
-    """
+    """Send everything, libraries' records too, to `stream` (stderr) from `level` up. A process
+    calls this once, in its `main`; calling it again replaces what it set before."""
     stream = sys.stderr if stream is None else stream
     text = form == "text" or (form == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
@@ -123,13 +120,10 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         entry = _entry(self, record)
         trace = entry.pop("trace", None)
-        time, level, logger, event = (
-            str(entry.pop(name)) for name in ("time", "level", "logger", "event")
-        )
-        words = [time, f"{level.upper():7}", _word(event)]
-        words += [f"{name}={_word(value)}" for name, value in entry.items()]
-        words.append(f"logger={logger}")
-        line = " ".join(words)
+        named = ("time", "level", "logger", "event")
+        time, level, logger, event = (str(entry.pop(name)) for name in named)
+        fields = (f"{name}={_word(value)}" for name, value in entry.items())
+        line = " ".join([time, f"{level.upper():7}", _word(event), *fields, f"logger={logger}"])
         return line if trace is None else f"{line}\n{trace}"
 
 
@@ -155,9 +149,8 @@ def _entry(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str,
 
 
 def _shown(name: str, value: object) -> object:
-    if name not in PRIVATE_FIELDS or value is None:
-        return value
-    if isinstance(value, int | float) and name not in _TOKEN_FIELDS:
+    is_count = isinstance(value, int | float) and name not in _TOKEN_FIELDS
+    if name not in PRIVATE_FIELDS or value is None or is_count:
         return value
     if isinstance(value, str):
         return f"<{len(value)} characters>"

@@ -1,9 +1,6 @@
 """What a metric is: declared once as an attribute of a series, exported under its labels.
-
 Invariant: label values are bounded; beyond the limit a name is counted as "other", so no caller can
-make the number of series grow without end. Names of metrics are `metrics`'. Must not import grpc or
-torch.
-"""
+make the number of series grow without end."""
 
 from __future__ import annotations
 
@@ -23,9 +20,7 @@ Family = TypeVar("Family", Histogram, Counter, Gauge)
 
 class Metric(Generic[Family]):
     """One declared metric. As an attribute of a series it is that series' child, made on first use.
-
-    `more` names labels beyond the series' own; such a metric is reached with `child`.
-    """
+    `more` names labels beyond the series' own; such a metric is reached with `child`."""
 
     labels: tuple[str, ...]
     """Every label it is exported with."""
@@ -63,8 +58,7 @@ class Metric(Generic[Family]):
 
     def child(self, series: Series, **more: str) -> Family:
         """The child for the series' labels and `more`, which replaces a label of the same name."""
-        family = cast(Family, series.exported.families[self.name])
-        return family.labels(**{**series.labels, **more})
+        return cast(Family, series.exported.families[self.name]).labels(**series.labels | more)
 
     def make_family(self, registry: CollectorRegistry) -> Family:
         return self.kind(self.name, self._meaning, self.labels, registry=registry, **self._options)
@@ -105,3 +99,7 @@ class Series:
     def __init__(self, exported: Exported, labels: dict[str, str]) -> None:
         self.exported = exported
         self.labels = labels
+
+    def count(self, metric: Metric[Counter], label: str, name: str) -> None:
+        """Count one under `name`: a fixed word, never free text."""
+        metric.child(self, **{label: self.exported.admit(label, name)}).inc()

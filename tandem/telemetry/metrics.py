@@ -1,23 +1,32 @@
 """Every metric name of the suite, on an explicit registry.
 
 Invariants: a metric is declared here or not at all; every duration was measured on one machine's
-monotonic clock, never as a difference of two machines'. Must not import grpc or torch.
+monotonic clock, never as a difference of two machines'.
 
     metrics = Metrics(new_registry(), side="device")
     series = metrics.method(preset="dsd", model_name="demo-target")
     series.time_to_first_token.observe(0.12)
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
+from tandem.core.version import __version__
 from tandem.telemetry.metric import Exported, Metric, Series
 
 Side = Literal["device", "cloud"]
 """Which end of the pair a process runs at."""
+
+ANYONE = "anyone"
+"""The holder where a port asks for no key."""
 
 UNKNOWN_MODEL = "unknown"
 """The target's name where the cloud has not been heard yet."""
@@ -124,8 +133,7 @@ class MethodSeries(Series):
 
     def request_ended(self, status: str) -> None:
         """Count one request that ended with `status`, a gRPC status name such as "OK"."""
-        admitted = self.exported.admit("status", status)
-        MethodSeries.requests.child(self, status=admitted).inc()
+        self.count(MethodSeries.requests, "status", status)
 
     def aggregating_at(self, side: Side) -> Gauge:
         """The gauge of requests aggregated at `side`, whichever side reports it."""
@@ -161,10 +169,13 @@ class EngineSeries(Series):
         buckets=TOKEN_BUCKETS_S,
     )
 
+    engine_working = Metric(
+        Gauge, "engine_working", "1, or 0 while a pass is stuck or every pass fails."
+    )
+
     def document_found(self, source: str) -> None:
         """Count one document whose keys and values came from `source`: a fixed word."""
-        admitted = self.exported.admit("source", source)
-        EngineSeries.document_kv.child(self, source=admitted).inc()
+        self.count(EngineSeries.document_kv, "source", source)
 
     def passed(self, pass_s: float, jobs: int) -> None:
         """Count one forward pass that `jobs` jobs shared; may be called from any thread."""
@@ -182,20 +193,17 @@ class SchedulerSeries(Series):
         "scheduler_gain_seconds",
         "The last decision's delta Z: seconds a token that moving to the other side saves.",
     )
-
     decisions = Metric(
         Counter, "scheduler_decisions_total", "Decisions taken, by reason.", more=("reason",)
     )
 
     def decided(self, reason: str) -> None:
         """Count one decision taken for `reason`: a fixed word, never free text."""
-        admitted = self.exported.admit("reason", reason)
-        SchedulerSeries.decisions.child(self, reason=admitted).inc()
+        self.count(SchedulerSeries.decisions, "reason", reason)
 
 
 class MeasuredSideSeries(Series):
-    """What a scheduler takes a side to be like: the inputs of its ΔZ. `side` is the measured one,
-    whichever side measures."""
+    """The inputs of a scheduler's ΔZ; `side` is the measured one, whichever side measures."""
 
     LABELS = ("side",)
 
@@ -234,8 +242,7 @@ class RetrieverSeries(Series):
 
     def ingested(self, outcome: str) -> None:
         """Count one document with this outcome: a fixed word, never free text."""
-        admitted = self.exported.admit("outcome", outcome)
-        RetrieverSeries.ingests.child(self, outcome=admitted).inc()
+        self.count(RetrieverSeries.ingests, "outcome", outcome)
 
 
 class HttpSeries(Series):
@@ -265,48 +272,89 @@ class AccessSeries(Series):
     )
 
 
+HOLDER_LIMITS = ("sessions", "kv", "requests", "tokens")
+"""What a holder of a key may have enough of."""
+
+
+class HolderSeries(Series):
+    """What the holders of keys take of one process; keys files name them."""
+
+    LABELS = ("side",)
+
+    sessions = Metric(
+        Gauge, "holder_sessions", "Sessions and requests open, by holder.", more=("holder",)
+    )
+    refusals = Metric(
+        Counter,
+        "holder_refusals_total",
+        "Refused because a holder had its share or its quota, by what it had enough of: sessions,"
+        " kv, requests, tokens.",
+        more=("holder", "limit"),
+    )
+
+    def holds(self, holder: str, sessions: int) -> None:
+        """It has so many open; "" stands for callers without keys."""
+        HolderSeries.sessions.child(self, holder=holder or ANYONE).set(sessions)
+        for limit in HOLDER_LIMITS:  # at 0 from the start, so that the first refusal is a change
+            HolderSeries.refusals.child(self, holder=holder or ANYONE, limit=limit)
+
+    def refused(self, holder: str, limit: str) -> None:
+        HolderSeries.refusals.child(self, holder=holder or ANYONE, limit=limit).inc()
+
+
+class LoopSeries(Series):
+    """The event loop of one process."""
+
+    LABELS = ("side",)
+
+    lag = Metric(
+        Histogram,
+        "event_loop_lag_seconds",
+        "How much later than asked for the event loop ran a timer, ten times a second: as long"
+        " every message waits.",
+        buckets=TOKEN_BUCKETS_S,
+    )
+
+
+class BuildSeries(Series):
+    """Which program a process runs."""
+
+    LABELS = ("side",)
+
+    build = Metric(Gauge, "build_info", "1, labelled with the version.", more=("version",))
+
+
 ALL_SERIES: tuple[type[Series], ...] = (
-    MethodSeries,
-    EngineSeries,
-    SchedulerSeries,
-    MeasuredSideSeries,
-    RetrieverSeries,
-    HttpSeries,
-    AccessSeries,
+    *(MethodSeries, EngineSeries, SchedulerSeries, MeasuredSideSeries),
+    *(RetrieverSeries, HttpSeries, AccessSeries, HolderSeries, LoopSeries, BuildSeries),
 )
 """Every kind of series there is; a metric of another class would not be exported."""
 
 ALL_METRICS: tuple[Metric[Any], ...] = tuple(
-    metric
-    for series in ALL_SERIES
-    for metric in vars(series).values()
-    if isinstance(metric, Metric)
+    each for series in ALL_SERIES for each in vars(series).values() if isinstance(each, Metric)
 )
 
 
 class Metrics:
-    """All metrics of one process, registered once. `side` labels everything it writes.
-
-    The series it hands out are cheap; keep them rather than asking again per token.
-    """
+    """All metrics of one process, registered once. `side` labels everything it writes. The series
+    it hands out are cheap; keep them rather than asking again per token."""
 
     def __init__(self, registry: CollectorRegistry, side: Side) -> None:
         if side not in get_args(Side):
             raise ValueError(f"side: must be one of {', '.join(get_args(Side))}, got {side!r}")
         self.registry = registry
         self.side: Side = side
+        # One more series for each counter and histogram, read by nobody.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._exported = Exported(registry, ALL_METRICS)
+        build = BuildSeries(self._exported, {"side": side})
+        BuildSeries.build.child(build, version=__version__).set(1)
 
     def method(self, preset: str, model_name: str) -> MethodSeries:
         """The series of requests that `preset` serves with the target model `model_name`."""
-        return MethodSeries(
-            self._exported,
-            {
-                "preset": self.admit("preset", preset),
-                "model_name": self.admit("model_name", model_name),
-                "side": self.side,
-            },
-        )
+        bounded = {"preset": preset, "model_name": model_name}
+        labels = {label: self.admit(label, name) for label, name in bounded.items()}
+        return MethodSeries(self._exported, {**labels, "side": self.side})
 
     def engine(self, model_name: str) -> EngineSeries:
         """The series of the engine that runs `model_name` in this process."""
@@ -314,7 +362,6 @@ class Metrics:
         return EngineSeries(self._exported, {"model_name": model_name, "side": self.side})
 
     def scheduler(self) -> SchedulerSeries:
-        """The series of this process's scheduler."""
         return SchedulerSeries(self._exported, {"side": self.side})
 
     def measured_side(self, side: Side) -> MeasuredSideSeries:
@@ -322,12 +369,18 @@ class Metrics:
         return MeasuredSideSeries(self._exported, {"side": side})
 
     def retriever(self) -> RetrieverSeries:
-        """The series of this process's documents."""
         return RetrieverSeries(self._exported, {"side": self.side})
 
     def http(self) -> HttpSeries:
-        """The series of this process's HTTP API."""
         return HttpSeries(self._exported, {"side": self.side})
+
+    def loop(self) -> LoopSeries:
+        """The series of this process's event loop."""
+        return LoopSeries(self._exported, {"side": self.side})
+
+    def holders(self) -> HolderSeries:
+        """The series of this process's callers."""
+        return HolderSeries(self._exported, {"side": self.side})
 
     def access(self) -> AccessSeries:
         """The series of this process's certificate; used by those that have one."""

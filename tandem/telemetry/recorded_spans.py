@@ -1,9 +1,5 @@
-"""Spans by OpenTelemetry; imported only where tracing was asked for.
-
-Invariant: no global provider: each service has its own, so that several fit into one process.
-"""
-
-from __future__ import annotations
+"""Spans by OpenTelemetry; imported only where tracing was asked for. Invariant: no global provider:
+each service has its own, so that several fit into one process."""
 
 import time
 from collections.abc import Iterator
@@ -36,8 +32,7 @@ def exported_tracing(endpoint: str, sample: float, service: str) -> Tracing:
 
 
 def new_provider(service: str, sample: float = 1.0) -> TracerProvider:
-    """Decides about traces that begin here; what a caller decided stands. `shutdown_on_exit` is
-    off: a service says itself when it ends."""
+    """Samples traces that begin here; what a caller decided stands. Shut down by the service."""
     return TracerProvider(
         sampler=ParentBased(TraceIdRatioBased(sample)),
         resource=Resource.create({SERVICE_NAME: f"tandem-{service}"}),
@@ -90,10 +85,8 @@ class RecordedSpan(Span):
 
     def record(self, name: str, duration_s: float, **attributes: Attribute) -> None:
         now_ns = time.time_ns()
-        began_ns = now_ns - round(duration_s * 1e9)
-        child = self._tracer.start_span(
-            name, self._context, attributes=_named(attributes), start_time=began_ns
-        )
+        began_ns, named = now_ns - round(duration_s * 1e9), _named(attributes)
+        child = self._tracer.start_span(name, self._context, attributes=named, start_time=began_ns)
         child.end(now_ns)
 
 

@@ -1,16 +1,13 @@
 """Traces: what one request did, on every service it passed through, as spans of one tree.
 
-Off by default, and then nothing is recorded or sent: `Tracing` and `Span` do nothing; those of
-`recorded_spans`, which needs the extra `tracing`, derive from them. A span's context travels as W3C
-`traceparent` in metadata. Invariant: attributes are numbers and names of ours, never
-a caller's text. Imports nothing outside the standard library.
+Off by default: `Tracing` and `Span` record and send nothing; those of `recorded_spans`, which needs
+the extra `tracing`, derive from them. A span's context is sent as W3C `traceparent` in metadata.
+Invariant: attributes are numbers and names of ours, never a caller's text.
 
     with tracing.span("generate", context.invocation_metadata(), preset="dsd") as span:
         call = stub.Verify(metadata=span.headers())
         span.record("draft round", duration_s=0.031, accepted=4)
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -37,7 +34,7 @@ class Span:
         return None
 
     def note(self, **attributes: Attribute) -> None:
-        """Add what became known meanwhile."""
+        """Add attributes."""
 
     def record(self, name: str, duration_s: float, **attributes: Attribute) -> None:
         """A child that took so long and ended now."""
@@ -62,8 +59,7 @@ _callers: ContextVar[Headers] = ContextVar("tandem_caller_headers", default=())
 
 @contextmanager
 def called_with(headers: Headers) -> Iterator[None]:
-    """In here, and in tasks begun in here, a span that is given no headers takes these: for doors
-    whose requests reach the span through code that knows nothing of traces."""
+    """In here, and in tasks begun in here, a span that is given no headers takes these."""
     outer = _callers.get()
     _callers.set(tuple(headers))
     try:
@@ -83,10 +79,8 @@ NOT_RECORDED = nullcontext(Span())
 
 def open_tracing(endpoint: str | None, sample: float, service: str) -> Tracing:
     """Spans of `service` to the OTLP collector at `endpoint`, as http://127.0.0.1:4317, for the
-    share `sample` of the traces that begin here; none at all without an endpoint.
-
-    Raises TracingUnavailable when the extra is not installed or the endpoint is no such address.
-    """
+    share `sample` of the traces that begin here; none at all without an endpoint. Raises
+    TracingUnavailable when the extra is not installed or the endpoint is no such address."""
     if endpoint is None:
         return NO_TRACING
     if not endpoint.startswith(("http://", "https://")):

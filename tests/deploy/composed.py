@@ -59,10 +59,11 @@ class Composed:
     def __init__(self) -> None:
         self.docker = docker.from_env(timeout=60)
 
-    def compose(self, *arguments: str) -> str:
+    def compose(self, *arguments: str, **variables: str) -> str:
         """What it wrote. AssertionError, with the end of what it wrote, where it fails."""
         files = ("deploy/docker-compose.yml", "tests/deploy/compose.yml")
-        return _docker("compose", "-p", PROJECT, *(f"--file={file}" for file in files), *arguments)
+        flags = (f"--file={file}" for file in files)
+        return _docker("compose", "-p", PROJECT, *flags, *arguments, **variables)
 
     def build_image(self, service: str, image: str, **arguments: str) -> None:
         """From the service's Dockerfile alone, with further build arguments."""
@@ -74,10 +75,11 @@ class Composed:
     def build(self) -> None:
         self.compose("build")
 
-    def up(self) -> None:
-        """Return when every service is healthy."""
+    def up(self, **variables: str) -> None:
+        """Return when every service is healthy. `variables` are set for Compose."""
+        waiting = ("--wait", f"--wait-timeout={UP_TIMEOUT_S}")
         try:
-            self.compose("up", "--no-build", "--wait", f"--wait-timeout={UP_TIMEOUT_S}")
+            self.compose("up", "--no-build", *waiting, **variables)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.logs()}") from None
 
@@ -98,6 +100,11 @@ class Composed:
             },
         )
         return found
+
+    def addresses(self, service: str) -> list[str]:
+        """On each of its networks."""
+        networks = self.container(service).attrs["NetworkSettings"]["Networks"]
+        return [network["IPAddress"] for network in networks.values()]
 
     def health(self, service: str) -> str:
         return str(self.container(service).attrs["State"]["Health"]["Status"])
@@ -191,11 +198,11 @@ class Composed:
         assert json.loads(self.run("link", "python", "-c", code))["ok"]
 
 
-def _docker(*arguments: str) -> str:
+def _docker(*arguments: str, **variables: str) -> str:
     finished = subprocess.run(
         ["docker", *arguments],
         cwd=ROOT,
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -8,10 +8,11 @@ import time
 import pytest
 import requests
 
-from tandem.commands.embedded import EmbeddedSuite
-from tandem.commands.models import ModelChoice, load_pair
-from tandem.rpc.aggregator_client import AggregatorClient, Generated
-from tandem.rpc.generation import GenerationRequest
+from tandem.backends.model_source import ModelChoice
+from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.request import GenerationRequest
+from tandem.suite.embedded import EmbeddedSuite
+from tandem.suite.models import load_pair
 from tests.deploy.composed import ROOT, SERVICES, Composed
 from tests.deploy.traffic import ask, completion, from_documents
 
@@ -87,11 +88,31 @@ def test_the_link_is_the_only_way(suite: Composed) -> None:
         for service in near:
             places = []
             for other in far:
-                (network,) = suite.container(other).attrs["NetworkSettings"]["Networks"].values()
-                places += [f"{other}:50060", f"{network['IPAddress']}:50060"]
+                places += [f"{place}:50060" for place in (other, *suite.addresses(other))]
             wrote = suite.run(service, "python", "-c", REACH, *places)
             assert wrote.split() == ["not"] * len(places), (service, places)
     assert suite.run("drafter", "python", "-c", REACH, "cloud:50051").split() == ["reached"]
+
+
+def test_a_sealed_container_has_no_way_out(suite: Composed) -> None:
+    """Docker forwards nothing from an internal network to elsewhere."""
+    for service in set(SERVICES) - {"edge-aggregator"}:
+        networks = suite.container(service).attrs["NetworkSettings"]["Networks"].values()
+        for network in networks:
+            assert suite.docker.networks.get(network["NetworkID"]).attrs["Internal"], service
+
+
+def test_another_link_starts_the_link_anew_and_nothing_else(suite: Composed) -> None:
+    def running() -> dict[str, str]:
+        return {service: str(suite.container(service).id) for service in SERVICES}
+
+    before = running()
+    try:
+        suite.up(LINK_RTT_MS="61")
+        after = running()
+    finally:
+        suite.up()
+    assert {service for service in SERVICES if after[service] != before[service]} == {"link"}
 
 
 def test_what_is_published_is_on_loopback(suite: Composed) -> None:
@@ -115,6 +136,7 @@ def test_the_containers_can_change_nothing(suite: Composed) -> None:
         assert host["SecurityOpt"] == ["no-new-privileges:true"]
         assert host["Memory"] > 0
         assert host["NanoCpus"] > 0
+        assert host["PidsLimit"] > 0
 
 
 def test_a_side_holds_its_own_private_key_only(suite: Composed) -> None:
@@ -134,8 +156,8 @@ def test_a_side_holds_its_own_private_key_only(suite: Composed) -> None:
 def test_a_caller_without_certificate_is_refused(suite: Composed) -> None:
     code = (
         "import asyncio, grpc\n"
-        "from tandem.rpc.aggregator_client import AggregatorClient\n"
-        "from tandem.rpc.status import Rejected\n"
+        "from tandem.generation.client import AggregatorClient\n"
+        "from tandem.net.status import Rejected\n"
         "async def main():\n"
         "    async with AggregatorClient('127.0.0.1:50050') as client:\n"
         "        try:\n"

@@ -11,8 +11,7 @@ import requests
 
 from tests.deploy.composed import Composed
 from tests.deploy.traffic import ask, completion
-from tools.observability.dashboards import DASHBOARDS
-from tools.observability.queries import substituted
+from tools.observability.dashboards import DASHBOARDS, substituted
 
 PRESETS = ("dssd", "fsd", "stream", "dragon")
 """A split answer, early exits and pre-drafts, a window, documents of both sides."""

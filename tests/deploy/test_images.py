@@ -62,9 +62,12 @@ def test_an_image_runs_without_root_shell_or_models(composed: Composed, image: s
     assert settings["User"] == "10001:10001"
     assert settings["StopSignal"] == "SIGTERM"
     assert settings["Entrypoint"][:2] == ["python", "-m"]
-    assert settings["Healthcheck"]["Test"] == ["CMD", "python", "-m", "tandem.rpc.probe"]
-    code = "import os, glob; print(os.getuid(), glob.glob('/models/**/*.safetensors'))"
-    assert python(composed, image, code) == "10001 []"
+    assert settings["Healthcheck"]["Test"] == ["CMD", "python", "-m", "tandem.net.probe"]
+    code = (
+        "import os, glob; print(os.getuid(), glob.glob('/models/**/*.safetensors'),"
+        " glob.glob('/opt/tandem/app/tandem/demo/demo-*'))"
+    )
+    assert python(composed, image, code) == "10001 [] []"
 
 
 @pytest.mark.parametrize("service", ["drafter", "verifier"])

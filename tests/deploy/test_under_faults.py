@@ -23,7 +23,7 @@ from tests.deploy.traffic import BROKEN, Answer, Traffic, ask, completion, from_
 pytestmark = pytest.mark.timeout(1800)  # the first test waits for images and suite
 
 PRESETS = ("coupled", "dssd", "tslt")
-"""Shared noise; rejection with the draw at the edge; rejection with the draw in the cloud."""
+"""Gumbel coupling; rejection with the draw at the edge; rejection with the draw in the cloud."""
 RECOVERED_WITHIN_S = 5.0
 TOLD_WITHIN_S = 3.0
 
@@ -145,8 +145,8 @@ def test_the_link_is_cut_for_30_s(chaos: Chaos) -> None:
     assert failing.token_ids == whole[: len(failing.token_ids)]
     assert failing.ended_s - began_s <= TOLD_WITHIN_S
     assert edge.status == "ok"
-    verified = edge.makers.index("edge")  # the draft model's own end of text may come sooner
-    assert set(edge.makers[verified:]) == {"edge"}
+    verified = edge.token_sources.index("edge")  # the draft model's own end of text may come sooner
+    assert set(edge.token_sources[verified:]) == {"edge"}
     assert edge.token_ids[:verified] == whole[:verified]
     assert edge.figures["unverified"] == list(range(verified, len(edge.token_ids)))
 

@@ -23,7 +23,7 @@ class Answer:
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
-    makers: list[str] = field(default_factory=list)
+    token_sources: list[str] = field(default_factory=list)
     arrivals_s: list[float] = field(default_factory=list)
     status: str = "ok"
     http_status: int = 200
@@ -110,7 +110,7 @@ def _take(choice: Mapping[str, Any], answer: Answer) -> None:
     tokens = tandem.get("provenance", [])
     if tokens:
         answer.token_ids += [token["id"] for token in tokens]
-        answer.makers += [token["maker"] for token in tokens]
+        answer.token_sources += [token["source"] for token in tokens]
         answer.arrivals_s.append(time.time())
         answer.began.set()
     if choice["finish_reason"] is not None:

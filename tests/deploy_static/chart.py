@@ -71,10 +71,11 @@ def container(workload: Manifest) -> Mapping[str, Any]:
 
 
 def environment(workload: Manifest) -> dict[str, str]:
+    """What is not a secret of it."""
     entries = container(workload)["env"]
     names = [entry["name"] for entry in entries]
     assert len(set(names)) == len(names), "a variable is set twice"
-    return {entry["name"]: entry["value"] for entry in entries}
+    return {entry["name"]: entry["value"] for entry in entries if "value" in entry}
 
 
 def ports(workload: Manifest) -> dict[str, int]:

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.telemetry.metrics import ALL_METRICS, new_registry
 
-TARGET = frozenset({"job", "instance", "service"})
+TARGET = frozenset({"job", "instance", "service", "suite"})
 """Labels that are added to everything that is scraped."""
 
 

@@ -34,7 +34,8 @@ every_values = pytest.mark.parametrize("values", VALUES)
 
 
 def test_there_is_a_rendering_for_each_way_to_use_it() -> None:
-    assert set(VALUES) == {"cloud", "edge", "insecure", "gpu", "tls", "keda", "hpa"}
+    ways = {"cloud", "edge", "gpu", "gpus", "insecure", "tls", "keda", "hpa", "extras"}
+    assert set(VALUES) == ways
 
 
 def test_the_chart_is_of_this_version_of_the_suite() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import yaml
 
-from services.aggregator.config import AggregatorSettings
-from services.drafter.config import DrafterSettings
-from services.retriever.config import RetrieverSettings
-from services.verifier.config import VerifierSettings
-from tandem.rpc.channels import stands_for_replicas
+from tandem.net.channels import is_replicated
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.drafter.config import DrafterSettings
+from tandem.services.retriever.config import RetrieverSettings
+from tandem.services.verifier.config import VerifierSettings
 from tandem.settings import SECURITY_FIELDS, ServiceSettings, load_settings
 from tests.deploy_static.chart import (
     CHART,
@@ -73,7 +73,7 @@ def test_every_service_starts_with_its_environment(
 
 @every_values
 def test_tls_and_keys_are_mounted_or_insecurity_is_said(values: str) -> None:
-    for workload in workloads(values).values():
+    for component, workload in workloads(values).items():
         given = environment(workload)
         mounts = {mount["mountPath"] for mount in container(workload)["volumeMounts"]}
         files = {
@@ -81,14 +81,14 @@ def test_tls_and_keys_are_mounted_or_insecurity_is_said(values: str) -> None:
             for field in SECURITY_FIELDS
             if (name := f"TANDEM_{field.upper()}") in given and field != "insecure"
         }
-        insecure = values == "insecure"
+        insecure = values in ("insecure", "extras")
         assert (given.get("TANDEM_INSECURE") == "true") == insecure
-        assert len(files) == (0 if insecure else 5)
+        assert len(files) == (0 if insecure else 5 if component in CLOUD else 6)
         assert {path.rpartition("/")[0] for path in files.values()} <= mounts
 
 
 def test_each_place_has_secrets_of_its_own_and_certificates_its_services_names() -> None:
-    for values in ("gpu", "tls"):
+    for values in ("gpus", "tls"):
         secrets: dict[str, set[str]] = {"cloud": set(), "edge": set()}
         for component, workload in workloads(values).items():
             volumes = workload["spec"]["template"]["spec"]["volumes"]
@@ -170,25 +170,30 @@ def test_addresses_within_the_release_are_services_with_that_port(values: str) -
 def test_sessions_are_spread_over_replicas_by_a_name_that_stands_for_all() -> None:
     headless = {
         component_of(m)
-        for m in of_kind(rendered("gpu"), "Service")
+        for m in of_kind(rendered("gpus"), "Service")
         if m["spec"].get("clusterIP") == "None"
     }
     assert headless == {"verifier", "cloud-aggregator", "drafter"}
     drafter, aggregator, cloud = (
-        environment(workloads("gpu")[component])
+        environment(workloads("gpus")[component])
         for component in ("drafter", "edge-aggregator", "cloud-aggregator")
     )
     for address in (
         *(drafter["TANDEM_VERIFIER"], cloud["TANDEM_DECODER"]),
         *(aggregator["TANDEM_DRAFTER"], aggregator["TANDEM_CLOUD"]),
     ):
-        assert stands_for_replicas(address)
+        assert is_replicated(address)
 
 
-def test_the_device_s_retriever_is_told_of_the_one_drafter() -> None:
-    edge = workloads("gpu")
-    told = environment(edge["edge-retriever"])["TANDEM_DECODER"]
-    assert told == environment(edge["edge-aggregator"])["TANDEM_DRAFTER"]
+def test_each_side_s_retriever_has_its_decoders_forget_what_it_deletes() -> None:
+    """By the name that stands for every replica, all of which are called."""
+    both = workloads("gpus")
+    device = environment(both["edge-retriever"])["TANDEM_DECODER"]
+    assert device == environment(both["edge-aggregator"])["TANDEM_DRAFTER"]
+    cloud = environment(both["cloud-retriever"])["TANDEM_DECODER"]
+    assert cloud == environment(both["cloud-aggregator"])["TANDEM_DECODER"]
+    assert is_replicated(device)
+    assert is_replicated(cloud)
 
 
 def test_an_edge_calls_the_cloud_that_it_is_told_of() -> None:
@@ -258,7 +263,7 @@ def test_nothing_may_call_or_be_called_but_what_is_listed(values: str) -> None:
 
 
 def test_only_the_edge_aggregator_reaches_the_devices_documents() -> None:
-    for values in ("edge", "insecure", "gpu"):
+    for values in ("edge", "insecure", "gpus"):
         (policy,) = (
             m
             for m in of_kind(rendered(values), "NetworkPolicy")
@@ -298,8 +303,8 @@ def test_the_verifier_scales_on_series_that_it_exports(values: str) -> None:
     assert "replicas" not in verifier["spec"]
     target = scaler["spec"]["scaleTargetRef"]
     assert (target["kind"], target["name"]) == (verifier["kind"], verifier["metadata"]["name"])
-    # The Prometheus operator adds the namespace.
-    series = {name: labels | {"namespace"} for name, labels in exported().items()}
+    # The Prometheus operator adds namespace and pod.
+    series = {name: labels | {"namespace", "pod"} for name, labels in exported().items()}
     queries = [
         query
         for query in _strings(scaler["spec"])
@@ -311,8 +316,8 @@ def test_the_verifier_scales_on_series_that_it_exports(values: str) -> None:
 
 
 def test_gpus_are_asked_for_and_used() -> None:
-    verifier, drafter = workloads("gpu")["verifier"], workloads("gpu")["drafter"]
-    assert container(verifier)["resources"]["limits"]["nvidia.com/gpu"] == 2
+    verifier, drafter = workloads("gpus")["verifier"], workloads("gpus")["drafter"]
+    assert container(verifier)["resources"]["limits"]["nvidia.com/gpu"] == 1
     assert container(drafter)["resources"]["limits"]["amd.com/gpu"] == 1
     assert environment(verifier)["TANDEM_DEVICE"] == "cuda"
     assert environment(verifier)["TANDEM_DTYPE"] == "bfloat16"
@@ -355,7 +360,7 @@ def test_helm_test_asks_every_component_for_its_health(values: str) -> None:
         assert f"http://{name}.{NAMESPACE}.svc:{port}/readyz" in ready[-1]
         compile(ready[-1], "ready", "exec")
     assert asked.keys() == workloads(values).keys()
-    assert bool(ready) == ("edge-aggregator" in asked)
+    assert bool(ready) == any("http" in ports(each) for each in workloads(values).values())
     for component, (python, _, module, address) in asked.items():
         workload = workloads(values)[component]
         assert python == "python"

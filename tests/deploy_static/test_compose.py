@@ -10,11 +10,11 @@ import click
 import pytest
 import yaml
 
-from services.aggregator.config import AggregatorSettings
-from services.drafter.config import DrafterSettings
-from services.retriever.config import RetrieverSettings
-from services.verifier.config import VerifierSettings
 from tandem.commands.link import link
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.drafter.config import DrafterSettings
+from tandem.services.retriever.config import RetrieverSettings
+from tandem.services.verifier.config import VerifierSettings
 from tandem.settings import ServiceSettings, SettingsError, load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,9 +39,9 @@ def composed() -> dict[str, Any]:
 SUITE = composed()
 SERVICES: dict[str, dict[str, Any]] = SUITE["services"]
 OURS = {
-    name: service["build"]["dockerfile"].split("/")[1]
+    name: service["image"].removeprefix("tandem/").split(":")[0]
     for name, service in SERVICES.items()
-    if "build" in service and "entrypoint" not in service
+    if service["image"].startswith("tandem/") and "entrypoint" not in service
 }
 """Services that run a program of services/, and which."""
 
@@ -171,7 +171,31 @@ def test_every_container_is_confined_and_limited() -> None:
         assert name == "access" or service["deploy"]["resources"]["limits"].keys() == {
             "cpus",
             "memory",
+            "pids",
         }, name
+
+
+def test_one_service_builds_an_image_and_the_others_take_it() -> None:
+    """With two builders of an image each `up --build` after an `up` recreated every container."""
+    builders: dict[str, list[str]] = {}
+    for name, service in SERVICES.items():
+        if service["image"].startswith("tandem/"):
+            found = builders.setdefault(service["image"], [])
+            if "build" in service:
+                found.append(name)
+                program = service["image"].removeprefix("tandem/").split(":")[0]
+                assert service["build"]["dockerfile"] == f"services/{program}/Dockerfile"
+                assert service.get("pull_policy") in (None, "missing")
+            else:
+                assert service["pull_policy"] == "never", name
+    assert all(len(names) == 1 for names in builders.values()), builders
+
+
+def test_both_sides_are_sealed_but_for_what_publishes_a_port() -> None:
+    networks = SUITE["networks"]
+    assert networks["edge"]["internal"] is networks["cloud"]["internal"] is True
+    outside = {name for name, one in SERVICES.items() if "outside" in one.get("networks", [])}
+    assert outside == {name for name, one in SERVICES.items() if "ports" in one}
 
 
 def test_prometheus_scrapes_every_service_once() -> None:

@@ -13,10 +13,10 @@ import pytest
 from tandem.telemetry.metrics import EngineSeries, MethodSeries
 from tests.deploy_static.series import complaints, exported
 from tests.programs import REPOSITORY, output
-from tools.observability.dashboards import DASHBOARDS
-from tools.observability.grafana import COLUMNS, Dashboard, to_json
+from tools.observability.dashboards import DASHBOARDS, substituted
+from tools.observability.grafana import ANNOTATIONS, COLUMNS, Dashboard, to_json
+from tools.observability.overview import NO_FAILURES
 from tools.observability.promql import rate, total
-from tools.observability.queries import substituted
 
 FOLDER = REPOSITORY / "deploy" / "dashboards"
 
@@ -81,6 +81,18 @@ def test_only_what_is_exported_is_asked_for(dashboard: Dashboard) -> None:
     for variable in dashboard.variables:
         assert variable.label in series[variable.metric], variable.name
         assert re.compile(variable.among).groups == 0, "Grafana takes a group for the value"
+
+
+def test_annotations_ask_for_what_is_exported() -> None:
+    series = exported()
+    for name, expression, _ in ANNOTATIONS:
+        assert list(complaints(expression, series)) == [], name
+
+
+def test_failed_is_the_same_share_as_in_the_alerts() -> None:
+    rules = (REPOSITORY / "deploy" / "prometheus" / "rules" / "tandem.recording.yml").read_text()
+    left_out = set(re.findall(r"tandem_requests_total\{\s*status!~\"([^\"]+)\"", rules))
+    assert left_out == {NO_FAILURES}
 
 
 @every_dashboard

@@ -9,18 +9,17 @@ import grpc
 import pytest
 import yaml
 
-from services.aggregator.config import AggregatorSettings
-from services.drafter.config import DrafterSettings
-from services.retriever.config import RetrieverSettings
-from services.verifier.config import VerifierSettings
-from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
-from tandem.policy.presets import PRESETS
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.drafter.config import DrafterSettings
+from tandem.services.retriever.config import RetrieverSettings
+from tandem.services.verifier.config import VerifierSettings
+from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Side
-from tandem.telemetry.side_decisions import MOVE, STAY, UNMEASURED
+from tandem.two_sided.profiling.side_metrics import MOVE, STAY, UNMEASURED
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tests.deploy_static.series import complaints, exported
 from tests.programs import REPOSITORY, output
-from tools.observability.dashboards import DASHBOARDS
-from tools.observability.queries import substituted
+from tools.observability.dashboards import DASHBOARDS, substituted
 
 FOLDER = REPOSITORY / "deploy" / "prometheus" / "rules"
 FILES = sorted(FOLDER.glob("*.yml"))
@@ -61,6 +60,8 @@ def test_every_alert_says_what_happened_and_what_to_do(rule: dict[str, Any]) -> 
     assert rule["labels"]["severity"] in {"critical", "warning"}
     assert rule["annotations"]["summary"]
     assert len(rule["annotations"]["runbook"].split()) > 25
+    page = f"https://tandem.example/docs/reference/alerts/#{rule['alert'].lower()}"
+    assert rule["annotations"]["runbook_url"] == page
 
 
 def test_only_what_is_exported_or_recorded_is_asked_for() -> None:
@@ -87,6 +88,7 @@ def test_labels_are_matched_with_values_that_the_code_gives_them() -> None:
         "status": {code.name for code in grpc.StatusCode},
         "reason": {MOVE, STAY, UNMEASURED},
         "side": set(get_args(Side)),
+        "suite": {"tandem"},
     }
     boards = [query for board in DASHBOARDS for query in substituted(board)]
     for expression in (*boards, *(rule["expr"] for rule in rules())):

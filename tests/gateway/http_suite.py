@@ -10,10 +10,10 @@ from typing import Any
 import httpx2
 from openai import AsyncOpenAI
 
-from services.aggregator.config import AggregatorSettings
-from services.aggregator.http import http_door
-from tandem.engine.base import Engine
-from tests.rpc.scripted_suite import Suite, scripted_suite
+from tandem.backends.interface import Engine
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.http import http_door
+from tests.services.scripted_suite import Suite, scripted_suite
 
 MODEL = "scripted"
 TIMEOUT_S = 60.0

@@ -10,18 +10,19 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from services.aggregator.config import AggregatorSettings
-from services.aggregator.http import gateway_settings
-from tandem.core.access_keys import key_line
-from tandem.engine.paced import PacedEngine
-from tandem.engine.scripted import ScriptedEngine, scripted_law
+from tandem.backends.paced import PacedEngine
+from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.gateway.app import make_routes
 from tandem.gateway.guard import OPEN_PATHS
-from tandem.rpc.generation import GenerationRequest
-from tandem.rpc.status import Rejected
+from tandem.generation.request import GenerationRequest
+from tandem.net.access_keys import key_line
+from tandem.net.scopes import Scope
+from tandem.net.status import Rejected
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.http import gateway_settings
 from tandem.settings import SettingsError
 from tests.gateway.http_suite import TIMEOUT_S, HttpSuite, asking, chat_body, http_suite
-from tests.rpc.scripted_suite import CONTEXT, VOCABULARY
+from tests.services.scripted_suite import CONTEXT, VOCABULARY
 
 KEY, OTHER_KEY = "tandem-" + "k" * 43, "tandem-" + "o" * 43
 SLOW = {"preset": "ar"}
@@ -30,8 +31,8 @@ SLOW = {"preset": "ar"}
 def slow_target() -> PacedEngine:
     """A pass takes 20 ms and no token ends the text: an answer of 400 tokens holds its slot until
     it is left."""
-    law = scripted_law(1, VOCABULARY, sharpness=9.0)
-    return PacedEngine(ScriptedEngine(VOCABULARY, law, context_length=CONTEXT), 0.02, 0.0)
+    probs = scripted_probs(1, VOCABULARY, sharpness=9.0)
+    return PacedEngine(ScriptedEngine(VOCABULARY, probs, context_length=CONTEXT), 0.02, 0.0)
 
 
 async def test_overload_is_429_at_both_doors_and_passes() -> None:
@@ -90,7 +91,7 @@ async def test_http_requests_are_bounded_before_their_bodies_are_read() -> None:
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
     path = tmp_path / "keys"
-    path.write_text(f"# who may ask\n{key_line('app', KEY)}\n")
+    path.write_text(f"# who may ask\n{key_line('app', KEY, {Scope.GENERATE})}\n")
     return path
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tandem.core.prompt import Turn
-from tandem.gateway.asking import SEED_BITS, AskingLimits, chat_requests, choice_seed
 from tandem.gateway.errors import ApiError
+from tandem.gateway.request_reading import SEED_BITS, AskingLimits, chat_requests, choice_seed
 from tandem.gateway.schema import ChatAsking
-from tandem.rpc.generation import GenerationRequest
+from tandem.generation.request import GenerationRequest
 from tests.gateway.http_suite import chat_body
 
 IMAGE = b"\x89PNG and so on"
@@ -37,9 +37,11 @@ def test_the_objective_is_the_preset_s_weight(objective: Any, weight: float | No
 
 
 def test_single_choices_of_the_preset_can_be_set() -> None:
-    (request,) = requests_of(tandem={"preset": "dssd", "draft_length": 7, "set": ["answer_top=9"]})
+    (request,) = requests_of(
+        tandem={"preset": "dssd", "draft_length": 7, "overrides": ["payload_top=9"]}
+    )
     preset = request.composed_preset()
-    assert (preset.schedule.chunk, preset.answer_top) == (7, 9)
+    assert (preset.schedule.chunk, preset.payload_top) == (7, 9)
 
 
 def test_choices_have_seeds_of_their_own_and_the_first_has_the_caller_s() -> None:

@@ -11,10 +11,10 @@ import httpx2
 
 from tandem.core.prompt import Turn
 from tandem.gateway.app import GatewaySettings, make_app
-from tandem.rpc.generation import RAG_PRESET, GenerationRequest
+from tandem.generation.request import RAG_PRESET, GenerationRequest
 from tandem.telemetry.metrics import Metrics, new_registry
 from tests.gateway.http_suite import chat_body
-from tests.rpc.two_sided_suite import TwoSides, two_sides
+from tests.services.two_sided_suite import TwoSides, two_sides
 
 
 @asynccontextmanager
@@ -22,7 +22,7 @@ async def served(folder: Path) -> AsyncIterator[tuple[TwoSides, httpx2.AsyncClie
     async with two_sides(folder) as suite:
         app = make_app(suite.front.requests, Metrics(new_registry(), "device"), GatewaySettings())
         transport = httpx2.ASGITransport(app=app)
-        async with httpx2.AsyncClient(base_url="http://gateway", transport=transport) as http:
+        async with httpx2.AsyncClient(base_url="http://localhost", transport=transport) as http:
             yield suite, http
 
 
@@ -43,8 +43,8 @@ async def test_rag_is_one_word_and_equals_the_suite_s_answer(tmp_path: Path) -> 
     assert choice["tandem"]["preset"] == RAG_PRESET
     provenance = choice["tandem"]["provenance"]
     assert [token["id"] for token in provenance] == expected.token_ids
-    assert [token["maker"] for token in provenance] == expected.makers
-    assert all(expected.makers)
+    assert [token["source"] for token in provenance] == expected.token_sources
+    assert all(expected.token_sources)
     assert plain["choices"][0]["tandem"]["preset"] == "coupled"
 
 

@@ -15,14 +15,14 @@ from openai import AsyncOpenAI
 
 from tandem.core.errors import ResourceExhausted
 from tandem.gateway.app import GatewaySettings, make_app
+from tandem.gateway.caller_connection import ConnectionLimits
 from tandem.gateway.server import HttpServer
-from tandem.gateway.suite import Description
-from tandem.rpc.aggregator_client import Generated
-from tandem.rpc.generation import GenerationRequest
-from tandem.rpc.lifecycle import PortInUse
-from tandem.rpc.status import Rejected
+from tandem.generation.client import Generated
+from tandem.generation.request import GenerationRequest
+from tandem.net.lifecycle import PortInUse
+from tandem.net.status import Rejected
 from tandem.telemetry.metrics import Metrics, new_registry
-from tandem_api.aggregator.v1 import aggregator_pb2 as pb
+from tandem_api.common.v1 import generation_pb2 as pb
 from tests.gateway.http_suite import MODEL, TIMEOUT_S, asking, chat_body
 
 
@@ -36,7 +36,7 @@ class Breaking:
     asked: int = 0
     leaving: bool = False
 
-    async def describe(self) -> Description:
+    async def describe(self) -> pb.DescribeResponse:
         self.asked += 1
         described = pb.DescribeResponse(cloud_error="" if self.target else "cut off")
         described.target.model_name = self.target
@@ -54,8 +54,8 @@ class Breaking:
 async def served(suite: Breaking) -> AsyncIterator[tuple[AsyncOpenAI, httpx2.AsyncClient]]:
     app = make_app(suite, Metrics(new_registry(), "device"), GatewaySettings())
     transport = httpx2.ASGITransport(app=app)
-    async with httpx2.AsyncClient(base_url="http://gateway", transport=transport) as http:
-        yield AsyncOpenAI(base_url="http://gateway/v1", api_key="none", http_client=http), http
+    async with httpx2.AsyncClient(base_url="http://localhost", transport=transport) as http:
+        yield AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=http), http
 
 
 @pytest.mark.parametrize(
@@ -151,14 +151,26 @@ async def test_probes_ask_the_suite_no_more_than_needed() -> None:
     assert suite.asked == 1
 
 
-async def test_callers_who_send_no_request_are_cut_off_and_others_are_not(
+async def test_a_storm_of_probes_of_a_broken_cloud_asks_it_once_in_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tandem.gateway.server.IDLE_S", 0.05)
+    suite = Breaking(RuntimeError(), target="")
+    async with served(suite) as (_, http):
+        storm = [http.get(path) for path in ("/readyz", "/v1/models") * 20]
+        answers = await asyncio.gather(*storm, http.post("/v1/completions", json=chat_body()))
+        assert {answer.status_code for answer in answers[:-1]} == {503}
+        assert all("cut off" in answer.text for answer in answers[:-1])
+        assert suite.asked == 1
+        suite.target = MODEL
+        monkeypatch.setattr("tandem.gateway.catalog.FAILED_AGE_S", 0.0)
+        assert (await http.get("/readyz")).status_code == 200
+
+
+async def test_callers_who_send_no_request_are_cut_off_and_others_are_not() -> None:
     suite = Pausing(Rejected(grpc.StatusCode.UNAVAILABLE, "the cloud is lost"))
     app = make_app(suite, Metrics(new_registry(), "device"), GatewaySettings())
     async with (
-        HttpServer(app, "127.0.0.1", 0) as server,
+        HttpServer(app, "127.0.0.1", 0, limits=ConnectionLimits(idle_s=0.05)) as server,
         AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
     ):
         stream = await client.chat.completions.create(**asking(), stream=True)

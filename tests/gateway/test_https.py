@@ -14,17 +14,18 @@ import httpx2
 import pytest
 from click.testing import CliRunner, Result
 
-from services.aggregator.config import AggregatorSettings
-from services.aggregator.http import http_certificate, http_door
 from tandem.cli import main
 from tandem.commands.authority import new_authority
-from tandem.core.access_keys import key_line
-from tandem.rpc.tls import TlsFiles
+from tandem.net.access_keys import key_line
+from tandem.net.scopes import Scope
+from tandem.net.tls import TlsFiles
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.http import http_certificate, http_door
 from tandem.settings import SettingsError
 from tandem.telemetry.logging import configure_logging
 from tests.gateway.http_suite import TIMEOUT_S, chat_body
-from tests.rpc.credentials import OTHER_KEY, VALID, Credentials
-from tests.rpc.scripted_suite import scripted_suite
+from tests.services.credentials import OTHER_KEY, VALID, Credentials
+from tests.services.scripted_suite import scripted_suite
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def caller(url: str, authorities: Path, key: str = "none") -> httpx2.AsyncClient
 async def test_answers_come_over_tls_to_those_who_know_the_authority(
     credentials: Credentials,
 ) -> None:
-    keys = credentials.write("http-keys", key_line("app", OTHER_KEY).encode())
+    keys = credentials.write("http-keys", key_line("app", OTHER_KEY, {Scope.GENERATE}).encode())
     settings = settings_of(credentials.issue("web"), http_keys_file=keys)
     stranger = credentials.write("other.crt", new_authority("other", VALID).certificate)
     async with served(settings) as url:
@@ -133,7 +134,7 @@ async def test_keys_in_plain_text_beyond_this_machine_are_warned_of(
     warned: bool,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    keys = credentials.write("http-keys", key_line("app", OTHER_KEY).encode())
+    keys = credentials.write("http-keys", key_line("app", OTHER_KEY, {Scope.GENERATE}).encode())
     given = {"http_host": "0.0.0.0", "http_keys_file": keys, "insecure": False, **changes}
     files = credentials.issue("web")
     settings = settings_of(files, **{k: v for k, v in given.items() if k != "tls"})

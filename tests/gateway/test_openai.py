@@ -11,10 +11,10 @@ import openai
 import pytest
 import pytest_asyncio
 
-from tandem.core.laws import Sampling
+from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Turn
-from tandem.policy.presets import PRESETS
-from tandem.rpc.generation import GenerationRequest
+from tandem.generation.request import GenerationRequest
+from tandem.specdec.presets import PRESETS
 from tests.gateway.http_suite import MODEL, TIMEOUT_S, HttpSuite, asking, chat_body, http_suite
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -38,7 +38,7 @@ async def streamed(served: HttpSuite, **arguments: Any) -> tuple[str, Any, list[
 async def test_a_chat_is_what_the_suite_answers_for_that_seed(served: HttpSuite) -> None:
     request = GenerationRequest(
         (Turn("system", "be brief"), Turn("user", "hello")),
-        sampling=Sampling(0.7, 0, 0.9),
+        sampling=SamplingParams(0.7, 0, 0.9),
         max_tokens=24,
         seed=5,
     )
@@ -155,14 +155,14 @@ async def test_every_preset_answers_and_says_who_made_each_token(
     )
     answer = await served.openai.chat.completions.create(**arguments)
     figures = answer.choices[0].tandem
-    makers = [token["maker"] for token in figures["provenance"]]
+    token_sources = [token["source"] for token in figures["provenance"]]
     assert figures["preset"] == preset
-    assert len(makers) == figures["tokens"]
-    assert set(makers) <= {"draft", "target"}
+    assert len(token_sources) == figures["tokens"]
+    assert set(token_sources) <= {"draft", "target"}
     if not PRESETS[preset].drafts:
-        assert set(makers) == {"target"}
+        assert set(token_sources) == {"target"}
     elif not PRESETS[preset].schedule.decode_when_idle:
-        assert makers.count("draft") == figures["accepted"]
+        assert token_sources.count("draft") == figures["accepted"]
 
 
 async def test_the_likeliest_tokens_are_those_that_the_suite_tells(served: HttpSuite) -> None:
@@ -236,7 +236,7 @@ async def test_thirty_two_streams_at_once_keep_their_text(served: HttpSuite) -> 
 
 
 async def test_a_stream_that_is_left_frees_both_sides(served: HttpSuite) -> None:
-    arguments = asking(max_tokens=400, tandem={"set": [], "preset": "ar"})
+    arguments = asking(max_tokens=400, tandem={"overrides": [], "preset": "ar"})
     async with await served.openai.chat.completions.create(**arguments, stream=True) as stream:
         async for _ in stream:
             break

@@ -12,14 +12,15 @@ import pytest_asyncio
 from pydantic import ValidationError
 
 from tandem.core.errors import InvalidArgument
-from tandem.gateway.asking import AskingLimits, chat_requests
 from tandem.gateway.errors import ApiError, api_error, validation_error
+from tandem.gateway.request_reading import AskingLimits, chat_requests
 from tandem.gateway.schema import ChatAsking, TandemOptions
 from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CHAT = "/v1/chat/completions"
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -77,7 +78,7 @@ def error_of(answer: httpx2.Response) -> dict[str, Any]:
         ("tandem", {"preset": "fastest"}, "tandem.preset"),
         ("tandem", {"draft_length": 10**6}, "tandem.draft_length"),
         ("tandem", {"top_k": -1}, "tandem.top_k"),
-        ("tandem", {"set": ["window=many"]}, "tandem.set"),
+        ("tandem", {"overrides": ["window=many"]}, "tandem.overrides"),
         ("tandem", {"objective": 1.5}, "tandem.objective"),
         ("tandem", {"lost_cloud": "hope"}, "tandem.lost_cloud"),
         ("tandem", {"speed": 9}, "tandem.speed"),
@@ -146,7 +147,7 @@ async def test_what_asks_for_nothing_is_taken(served: HttpSuite) -> None:
     ],
 )
 async def test_what_is_no_json_object_is_said_to_be_none(served: HttpSuite, raw: bytes) -> None:
-    answer = await served.http.post(CHAT, content=raw)
+    answer = await served.http.post(CHAT, content=raw, headers=JSON)
     assert answer.status_code == 400
     error_of(answer)
 
@@ -157,7 +158,7 @@ async def test_numbers_that_are_none_are_refused(
     served: HttpSuite, field: str, number: str
 ) -> None:
     raw = json.dumps({**chat_body(), field: 0}).replace(f'"{field}": 0', f'"{field}": {number}')
-    answer = await served.http.post(CHAT, content=raw)
+    answer = await served.http.post(CHAT, content=raw, headers=JSON)
     assert answer.status_code == 400
     error_of(answer)
 
@@ -176,7 +177,7 @@ def junk_bodies() -> Iterator[dict[str, Any]]:
         *([], {}, [[]], [None], ["x"], [3], {"x": None}, [{"role": "user", "content": "x"}]),
     ]
     for value in junk:
-        for field in (*ChatAsking.model_fields, "tools", "user", "unheard"):
+        for field in (*ChatAsking.model_fields, "tools", "user", "ignore_exit"):
             yield {**chat_body(max_tokens=1), field: value}
         for field in TandemOptions.model_fields:
             yield chat_body(max_tokens=1, tandem={field: value})

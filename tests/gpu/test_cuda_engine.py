@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from tandem.engine.base import Segment
-from tandem.engine.document_store import DocumentStore
-from tandem.engine.load import load_engine
-from tests.unit.engine.document_checks import DOCUMENTS, engine_thread, files_in, logits_after
-from tests.unit.engine.engine_checks import CHECKS
-from tests.unit.engine.reference_models import CONFIGS, LEAN, Pair, pair, tokens
-from tests.unit.engine.tiny_folders import write_model
+from tandem.backends.interface import ForwardRequest
+from tandem.backends.torch.loading import load_engine
+from tandem.two_sided.decoding.document_store import DocumentStore
+from tests.unit.backends.engine_checks import CHECKS
+from tests.unit.backends.reference_models import CONFIGS, FAST_PATH, Pair, pair, tokens
+from tests.unit.backends.tiny_folders import write_model
+from tests.unit.two_sided.document_checks import DOCUMENTS, engine_thread, files_in, logits_after
 
 pytestmark = [
     pytest.mark.gpu,
@@ -25,15 +25,15 @@ Check = Callable[[Pair, float], None]
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", CONFIGS)
-def test_general_path_equals_reference(name: str, check: Check) -> None:
-    check(pair(name, lean=False, device="cuda"), WITHIN)
+def test_generic_path_equals_reference(name: str, check: Check) -> None:
+    check(pair(name, fast_path=False, device="cuda"), WITHIN)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", LEAN)
-def test_lean_path_equals_reference(name: str, check: Check) -> None:
+@pytest.mark.parametrize("name", FAST_PATH)
+def test_llama_path_equals_reference(name: str, check: Check) -> None:
     found = pair(name, device="cuda")
-    assert found.engine.lean
+    assert found.engine.fast_path
     check(found, WITHIN)
 
 
@@ -45,7 +45,7 @@ def test_bfloat16_on_cuda_is_close_to_float32_on_the_cpu(tmp_path: Path, name: s
     for device, dtype in (("cpu", "float32"), ("cuda", "bfloat16")):
         engine = load_engine(tmp_path, device=device, dtype=dtype)
         session = engine.open(30)
-        answers += engine.forward([Segment(session, sequence, 30)])
+        answers += engine.forward([ForwardRequest(session, sequence, 30)])
         session.close()
         assert engine.kv_bytes_in_use == 0
     error = np.linalg.norm(answers[1] - answers[0]) / np.linalg.norm(answers[0])

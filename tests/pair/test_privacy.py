@@ -5,7 +5,7 @@ Taps lie before the cloud's aggregator and the verifier, which are all that the 
 Ingest, searches and fifty answers, by every preset that uses the device's documents. What is sought
 is any 16 bytes in a row of a private document that are neither in a question nor in an answer: in
 the bytes as they travelled, in every string and bytes field, and in the text of every token id:
-prompts, drafts in a row, and laws.
+prompts, drafts in a row, and distributions.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from pathlib import Path
 
 import numpy as np
 
-from services.aggregator.config import AggregatorSettings
-from services.aggregator.servicer import AggregatorServicer
-from services.drafter.servicer import DrafterLimits, DrafterServicer
-from services.verifier.servicer import VerifierLimits, VerifierServicer
-from tandem.commands.models import ModelPair, choose_model, load_pair
-from tandem.commands.suite_documents import demo_documents, fill
-from tandem.core.laws import Array, Sampling
-from tandem.core.top_list import TopList
-from tandem.engine.base import Tokenizer
-from tandem.engine.document_decoder import Documents
-from tandem.protocol.aggregation_messages import SideDraftFrame
-from tandem.rpc.aggregator_client import AggregatorClient, Generated
-from tandem.rpc.convert_aggregation import CloudSideEnd
-from tandem.rpc.generation import GenerationRequest
-from tandem.rpc.lifecycle import RunningService, Service
-from tandem.rpc.retriever_client import RetrieverClient
+from tandem.core.probs import Array, SamplingParams
+from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.request import GenerationRequest
+from tandem.net.lifecycle import RunningService, Service
+from tandem.net.retriever_client import RetrieverClient
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.servicer import AggregatorServicer
+from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.suite.models import ModelPair, choose_model, load_pair
+from tandem.suite.suite_documents import demo_documents, fill
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.text import Tokenizer
+from tandem.two_sided.decoding.document_decoder import Documents
+from tandem.two_sided.protocol.messages import SideDraftFrame
+from tandem.two_sided.protocol.top_list import TopList
+from tandem.two_sided.serving.peer_codec import CloudSideCodec
 from tandem_api.aggregator.v1 import aggregator_pb2
 from tandem_api.verifier.v1 import verifier_pb2
-from tests.rpc.retriever_peer import retriever
-from tests.rpc.scripted_suite import started
-from tests.rpc.wire_tap import WireTap, id_lists_in, leaked, texts_in, wire_tap
+from tests.services.retriever_peer import retriever
+from tests.services.scripted_suite import started
+from tests.services.wire_tap import WireTap, id_lists_in, leaked, texts_in, wire_tap
 
 ANSWERS, AT_ONCE, TOKENS, PIECE = 50, 10, 6, 16
 PRESETS = (
@@ -94,7 +94,7 @@ async def answered(client: AggregatorClient) -> list[Generated]:
         GenerationRequest(
             question,
             preset,
-            Sampling(temperature=0.0 if number % 5 == 4 else 1.0),
+            sampling=SamplingParams(temperature=0.0 if number % 5 == 4 else 1.0),
             max_tokens=TOKENS,
             seed=number,
             documents=2,
@@ -161,35 +161,40 @@ def seen_by_the_cloud(suite: Tapped, tokenizer: Tokenizer) -> bytes:
     for message in (*frames, *asked):
         seen += texts_in(message)
         seen += [spelled(tokenizer, ids) for _, ids in id_lists_in(message)]
-    drafted = drafts_and_laws(frames)
+    drafted = drafts_and_distributions(frames)
     assert len(drafted) > ANSWERS
     return b"\0".join([*seen, *(spelled(tokenizer, ids) for ids in drafted)])
 
 
-def drafts_and_laws(frames: Sequence[aggregator_pb2.CollaborateRequest]) -> list[list[int]]:
-    """Of each stream the drafts in a row, and the likeliest tokens of their laws in a row; and each
-    token that a law or top list has, alone, since they are alternatives and no text."""
+def drafts_and_distributions(
+    frames: Sequence[aggregator_pb2.CollaborateRequest],
+) -> list[list[int]]:
+    """Of each stream the drafts in a row, and the likeliest tokens of their distributions in a row;
+    and each token that a distribution or top list has, alone, since they are alternatives and no
+    text."""
     rows: list[list[int]] = []
     alone: set[int] = set()
-    end = CloudSideEnd()
+    end = CloudSideCodec()
     for frame in frames:
         if frame.HasField("open"):
-            end = CloudSideEnd()
+            end = CloudSideCodec()
             rows += [], []
         message = end.decode(frame)
+        if frame.HasField("open"):
+            end.opened(frame.open.vocabulary_size)
         if isinstance(message, SideDraftFrame):
             rows[-2].append(message.token_id)
-            alternatives = likeliest_first(message.law)
+            alternatives = likeliest_first(message.probs)
             rows[-1] += alternatives[:1]
             alone.update(alternatives)
     return [*rows, *([token] for token in alone)]
 
 
-def likeliest_first(law: Array | TopList | None) -> list[int]:
-    if law is None:
+def likeliest_first(distribution: Array | TopList | None) -> list[int]:
+    if distribution is None:
         return []
-    ids = law.ids if isinstance(law, TopList) else np.flatnonzero(law)
-    probs = law.probs if isinstance(law, TopList) else law[ids]
+    ids = distribution.ids if isinstance(distribution, TopList) else np.flatnonzero(distribution)
+    probs = distribution.probs if isinstance(distribution, TopList) else distribution[ids]
     found: list[int] = ids[np.argsort(-probs, kind="stable")].tolist()
     return found
 

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from tandem.commands.embedded import EmbeddedSuite
-from tandem.commands.models import ModelPair, choose_model, load_pair
-from tandem.core.laws import Sampling
-from tandem.policy.choices import Acceptance
-from tandem.policy.presets import PRESETS
-from tandem.rpc.aggregator_client import AggregatorClient
-from tandem.rpc.generation import GenerationRequest
+from tandem.core.probs import SamplingParams
+from tandem.generation.client import AggregatorClient
+from tandem.generation.request import GenerationRequest
+from tandem.specdec.choices import Acceptance
+from tandem.specdec.presets import PRESETS
+from tandem.suite.embedded import EmbeddedSuite
+from tandem.suite.models import ModelPair, choose_model, load_pair
 
 DRAFT_LENGTHS = range(1, 9)
 TOKENS = 10
@@ -63,9 +63,16 @@ async def token_ids(
     return await asyncio.gather(*(ask(request) for request in requests))
 
 
-def request(prompt: str, preset: str, length: int | None, sampling: Sampling) -> GenerationRequest:
+def request(
+    prompt: str, preset: str, length: int | None, sampling: SamplingParams
+) -> GenerationRequest:
     return GenerationRequest(
-        prompt, preset, sampling, TOKENS, seed=len(prompt), draft_length=length
+        prompt,
+        preset,
+        sampling=sampling,
+        max_tokens=TOKENS,
+        seed=len(prompt),
+        overrides=() if length is None else (f"draft_length={length}",),
     )
 
 
@@ -77,7 +84,7 @@ def request(prompt: str, preset: str, length: int | None, sampling: Sampling) ->
         *(
             (name, 1.0)
             for name, preset in PRESETS.items()
-            if preset.drafts and preset.acceptance is Acceptance.SHARED_NOISE
+            if preset.drafts and preset.acceptance is Acceptance.GUMBEL
         ),
     ],
 )
@@ -88,7 +95,7 @@ async def test_texts_equal_the_cloud_s_own(
     temperature: float,
     pytestconfig: pytest.Config,
 ) -> None:
-    sampling = Sampling(temperature=temperature)
+    sampling = SamplingParams(temperature=temperature)
     texts = list(prompts(pytestconfig.getoption("--prompts")))
     async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
         if temperature not in cloud_alone:
@@ -112,7 +119,7 @@ async def test_sessions_of_different_presets_share_a_verifier(pair: ModelPair) -
     """Every text that timing does not decide is the one of a session on its own."""
     (text,) = prompts(1)
     requests = [
-        replace(request(text, name, None, Sampling()), max_tokens=40)
+        replace(request(text, name, None, SamplingParams()), max_tokens=40)
         for name, preset in PRESETS.items()
         if not preset.judges_by_timing
     ]

@@ -1,8 +1,9 @@
 """At temperature 0 every exact preset says what one machine with all documents would: real models.
 
-The demo pair, the small model at the device, over the demo documents: the laws of both sides are
-mixed by brute force and their argmax is compared with what both sides' machines agree on in virtual
-time. `--prompts 300` makes the 300 prompts that the published code gets a third of right.
+The demo pair, the small model at the device, over the demo documents: the distributions of both
+sides are mixed by brute force and their argmax is compared with what both sides' machines agree on
+in virtual time. `--prompts 300` makes the 300 prompts that the published code gets a third of
+right.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from bench.dragon_corpus import Found
-from bench.dragon_laws import SideLaws
-from tandem.commands.models import ModelPair, choose_model, load_pair
-from tandem.core.aggregation import mixture, side_weights
-from tandem.core.chance import SeededChance
-from tandem.core.laws import Sampling
-from tandem.engine.base import Engine
+from bench.two_sided.dragon_corpus import RankedDocument
+from bench.two_sided.dragon_probs import SideDistributions
+from tandem.backends.interface import Engine
+from tandem.core.probs import SamplingParams
+from tandem.core.randomness import SeededRandom
 from tandem.netem.link_model import link_from
-from tandem.netem.two_sided import SimulatedSide, simulate_two_sided
-from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
-from tandem.policy.placement import placing_for
-from tandem.protocol.aggregation_outputs import AggregationRequest
+from tandem.simulation.two_sided_answer import SimulatedSide, simulate_two_sided
+from tandem.suite.models import ModelPair, choose_model, load_pair
+from tandem.two_sided.protocol.messages import AggregationRequest
+from tandem.two_sided.protocol.mixture import mixture, side_weights
+from tandem.two_sided.protocol.placement import placement_policy_for
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tests.pair.test_text_equality import prompts
 
 PRESETS = ("drdg-tw", "dragon-device", "dragon-cloud", "dragon-random", "dragon-coupled")
@@ -37,14 +38,16 @@ def pair() -> ModelPair:
     return load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
 
 
-def side_laws(pair: ModelPair, engine: Engine, folder: str) -> SideLaws:
+def side_distributions(pair: ModelPair, engine: Engine, folder: str) -> SideDistributions:
     """The beginnings of two of a side's documents, before every text."""
     files = sorted((DOCUMENTS / folder).iterdir())[:2]
     ids = [tuple(pair.tokenizer.encode(file.read_text()))[:DOCUMENT_TOKENS] for file in files]
-    return SideLaws(engine, [Found(each, 0.0) for each in ids], Sampling())
+    return SideDistributions(engine, [RankedDocument(each, 0.0) for each in ids], SamplingParams())
 
 
-def argmax_text(device: SideLaws, cloud: SideLaws, prompt_ids: tuple[int, ...]) -> tuple[int, ...]:
+def argmax_text(
+    device: SideDistributions, cloud: SideDistributions, prompt_ids: tuple[int, ...]
+) -> tuple[int, ...]:
     weights = side_weights(device.log_mass, cloud.log_mass)
     context = prompt_ids
     for _ in range(TOKENS):
@@ -56,8 +59,8 @@ def argmax_text(device: SideLaws, cloud: SideLaws, prompt_ids: tuple[int, ...]) 
 def test_the_text_is_the_argmax_of_all_documents(
     pair: ModelPair, pytestconfig: pytest.Config
 ) -> None:
-    device = side_laws(pair, pair.draft, "private")
-    cloud = side_laws(pair, pair.target, "public")
+    device = side_distributions(pair, pair.draft, "private")
+    cloud = side_distributions(pair, pair.target, "public")
     different = []
     for seed, text in enumerate(prompts(pytestconfig.getoption("--prompts"))):
         prompt_ids = tuple(pair.tokenizer.encode(text))
@@ -71,7 +74,7 @@ def test_the_text_is_the_argmax_of_all_documents(
                         prompt_ids=prompt_ids,
                         vocabulary_hash="demo",
                         vocabulary_size=len(device(prompt_ids)),
-                        sampling=Sampling(0.0),
+                        sampling=SamplingParams(0.0),
                         seed=seed,
                         max_tokens=TOKENS,
                         preset=preset,
@@ -79,8 +82,8 @@ def test_the_text_is_the_argmax_of_all_documents(
                     SimulatedSide(device, device.log_mass, 0.06),
                     SimulatedSide(cloud, cloud.log_mass, 0.06),
                     link_from(rtt_s),
-                    placing_for=lambda side: (
-                        placing_for(preset.placement, SeededChance(seed)),  # noqa: B023
+                    placement_policy_for=lambda side: (
+                        placement_policy_for(preset.placement, SeededRandom(seed)),  # noqa: B023
                         None,
                     ),
                 )

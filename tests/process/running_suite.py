@@ -1,4 +1,4 @@
-"""`tandem` as real processes: running it, watching it, asking its verifier what it holds."""
+"""`tandem` as real processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,11 @@ TANDEM = str(Path(sys.executable).with_name("tandem"))
 TIMEOUT_S = 300.0
 """For anything; on a quiet machine a suite starts in seconds."""
 
+HEED_CTRL_C = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 Process = subprocess.Popen[str]
 
 
@@ -37,14 +41,13 @@ def tandem(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProc
 
 @contextmanager
 def started(*arguments: str) -> Iterator[Process]:
-    """A process that is killed at the end, should it still run. It heeds Ctrl-C, which what a shell
-    runs in the background ignores, tests and their children included."""
+    """A process that is killed at the end. It heeds Ctrl-C, which a shell has background jobs and
+    their children ignore; not by a preexec_fn, since gRPC's threads do not survive a fork."""
     with subprocess.Popen(
-        [TANDEM, *arguments],
+        [sys.executable, "-c", HEED_CTRL_C, TANDEM, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     ) as process:
         try:
             yield process

@@ -1,4 +1,4 @@
-"""A service as an operator runs it: a process with flags, an environment, signals and logs."""
+"""A service as operators run it: a process with flags, an environment, signals and logs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,8 @@ DEADLINE_S = 110.0
 
 
 class ServiceProcess:
-    """`python -m MODULE FLAGS`; use as a context manager, which leaves no process behind.
-
-    `secured`: it is told TLS and keys by the flags, or is to be refused without; else it serves
-    without.
-    """
+    """`python -m MODULE FLAGS` in a context, which leaves no process behind. Unless `secured`, it
+    serves without TLS and keys."""
 
     def __init__(
         self,
@@ -79,6 +76,14 @@ class ServiceProcess:
     def ended(self) -> int:
         """Wait for its exit code; minus the signal's number for one that was killed."""
         return self._process.wait(DEADLINE_S)
+
+    def refusal(self, exit_code: int) -> str:
+        """The one line with which it ends instead of serving."""
+        assert self.ended() == exit_code, self.log()
+        line = self.log()
+        assert line.startswith("error: ")
+        assert line.count("\n") == 1
+        return line
 
     @property
     def running(self) -> bool:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import grpc
 import pytest
 
-from bench.cuts import PACING, CutPlan, cut_answers, goals
-from bench.suite import LinkSteering
+from bench.harness.suite import LinkController
+from bench.speculation.cuts import PACING, CutPlan, cut_answers, goals
 from tandem_api.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from tests.process.service_process import DEADLINE_S, ROOT, ServiceProcess
 
@@ -27,7 +27,7 @@ class CutSuite:
 
     aggregator: str
     verifier: str
-    link: LinkSteering
+    link: LinkController
 
 
 @pytest.fixture(scope="module")
@@ -41,19 +41,19 @@ def suite() -> Iterator[CutSuite]:
             *("--pace-first-s", str(PACING.verify_first_s)),
             *("--pace-further-s", str(PACING.verify_further_s)),
         )
-        cloud = start("services.verifier", "--port", "0", "--model", TARGET, *paces)
+        cloud = start("tandem.services.verifier", "--port", "0", "--model", TARGET, *paces)
         verifier = cloud.address()
-        emulator = start("bench.link_process", verifier)
+        emulator = start("bench.harness.link_process", verifier)
         drafter = start(
-            "services.drafter",
+            "tandem.services.drafter",
             *("--port", "0", "--model", DRAFT, "--verifier", emulator.address()),
             *("--pace-first-s", str(PACING.draft_s), "--give-up-after-s", str(GIVE_UP_S)),
         )
         aggregator = start(
-            "services.aggregator",
+            "tandem.services.aggregator",
             *("--port", "0", "--http-port", "0", "--drafter", drafter.address()),
         )
-        yield CutSuite(aggregator.address(), verifier, LinkSteering(emulator.words[2]))
+        yield CutSuite(aggregator.address(), verifier, LinkController(emulator.words[2]))
 
 
 @pytest.mark.timeout(300)

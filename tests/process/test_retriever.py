@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from tandem.index.document_index import open_index
-from tandem.rpc.retriever_client import RetrieverClient, Upload
-from tandem.rpc.status import Rejected
+from tandem.net.retriever_client import RetrieverClient, Upload
+from tandem.net.status import Rejected
 from tests.process.service_process import ServiceProcess
+from tests.unit.index.postgres_server import running_server, server_binaries
 
 
 def service(folder: Path, *flags: str) -> ServiceProcess:
     fixed = ("--port", "0", "--folder", str(folder), "--embedding", "lexical")
-    return ServiceProcess("services.retriever", *fixed, *flags)
+    return ServiceProcess("tandem.services.retriever", *fixed, *flags)
 
 
 def uploads() -> Iterator[Upload]:
@@ -61,3 +63,40 @@ def test_a_stopped_retriever_exits_with_0_and_a_wrong_start_says_why(tmp_path: P
             assert "own-side" in exposed.log().lower().replace("_", "-")
         process.signal(signal.SIGTERM)
         assert process.ended() == 0
+
+
+async def test_retrievers_share_the_documents_on_a_server() -> None:
+    pytest.importorskip("psycopg", reason="the extra 'postgres' is not installed")
+    if (binaries := server_binaries()) is None:
+        pytest.skip("no PostgreSQL server is installed (apt-get install postgresql)")
+    with running_server(binaries) as dsn:
+
+        def replica() -> ServiceProcess:
+            flags = ("--port", "0", "--role", "cloud", "--embedding", "lexical")
+            module = "tandem.services.retriever"
+            return ServiceProcess(module, *flags, environment={"TANDEM_DSN": dsn})
+
+        with replica() as first, replica() as second:
+            async with (
+                RetrieverClient(first.address()) as writer,
+                RetrieverClient(second.address()) as reader,
+            ):
+                document = Upload("fox", b"The quick brown fox")
+                answers = [answer async for answer in writer.ingest([document])]
+                assert [answer.document_id for answer in answers] == ["fox"]
+                (hit,) = (await reader.search("quick fox")).hits
+                assert hit.document_id == "fox"
+                async with asyncio.timeout(30):
+                    while (await reader.stats()).documents == 0:
+                        await asyncio.sleep(0.05)
+                assert await reader.delete(["fox"]) == [True]
+                assert not (await writer.search("quick fox")).hits
+            for process in (first, second):
+                process.signal(signal.SIGTERM)
+                assert process.ended() == 0
+
+
+def test_a_device_keeps_no_documents_on_a_server() -> None:
+    with ServiceProcess("tandem.services.retriever", "--dsn", "postgresql://host/x") as process:
+        assert process.ended() == 2
+        assert "--dsn: must be left out with role device" in process.log()

@@ -13,9 +13,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tandem.cli import main
-from tandem.rpc.process import run_service
+from tandem.net.process import run_service
 from tests.process.service_process import ROOT, ServiceProcess, free_port
-from tests.rpc.health import health_of
+from tests.services.health import health_of
 
 SERVICES = sorted(path.parent.name for path in ROOT.glob("services/*/__main__.py"))
 
@@ -41,12 +41,14 @@ def test_a_secured_retriever_serves_callers_that_are_known(tmp_path: Path) -> No
     health_port = free_port()
     (tmp_path / "notes.md").write_text("Quokkas smile.\n")
     fixed = ("--port", "0", "--embedding", "lexical", "--folder", str(tmp_path / "index"))
-    more = (*flags_of(certs, "edge"), "--keys-file", str(certs / "keys"))
+    more = (*flags_of(certs, "edge"), "--keys-file", str(certs / "edge.keys"))
     metrics_port = free_port()
     probed = ("--health-port", str(health_port), "--metrics-port", str(metrics_port))
-    with ServiceProcess("services.retriever", *fixed, *more, *probed, secured=True) as process:
+    with ServiceProcess(
+        "tandem.services.retriever", *fixed, *more, *probed, secured=True
+    ) as process:
         address = process.address()
-        known = ("--endpoint", address, *flags_of(certs, "cloud"))
+        known = ("--endpoint", address, *flags_of(certs, "edge"))
         assert run("ingest", tmp_path / "notes.md", *known).exit_code == 0
         found = run("search", "quokkas", "--json", *known)
         assert found.exit_code == 0, found.stderr
@@ -66,14 +68,14 @@ def test_a_secured_retriever_serves_callers_that_are_known(tmp_path: Path) -> No
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics") as answer:
             assert b'tandem_tls_certificate_valid_seconds{side="device"} 7.7' in answer.read()
         # A key that is taken back is refused by the next call, without a restart.
-        assert run("keys", "cloud", "--revoke", "--file", certs / "keys").exit_code == 0
+        assert run("keys", "edge", "--revoke", "--file", certs / "edge.keys").exit_code == 0
         assert "not one of those known here" in run("search", "quokkas", *known).stderr
         process.signal(signal.SIGTERM)
         assert process.ended() == 0
-        assert (certs / "cloud.call-key").read_text().strip() not in process.log()
+        assert (certs / "edge.call-key").read_text().strip() not in process.log()
         entries = [json.loads(line) for line in process.log().splitlines()]
         (refused_search,) = [entry for entry in entries if entry["event"] == "rpc refused"]
-        assert refused_search["caller"] == "cloud"
+        assert refused_search["caller"] == "edge"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
@@ -82,9 +84,9 @@ def test_a_service_that_is_told_nothing_does_not_start(
     name: str, host: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each as its process begins: with its own settings and nothing built yet."""
-    settings = import_module(f"services.{name}.config")
+    settings = import_module(f"tandem.services.{name}.config")
     model = getattr(settings, f"{name.capitalize()}Settings")
-    build = import_module(f"services.{name}.__main__").build
+    build = import_module(f"tandem.services.{name}.__main__").build
     with pytest.raises(SystemExit) as ended:
         run_service(model, build, "cloud", ["--port", "0", "--host", host])
     message = capsys.readouterr().err
@@ -100,7 +102,7 @@ def test_a_command_calls_beyond_this_machine_over_tls_or_is_told_not_to(tmp_path
     beyond = ("search", "quokkas", "--endpoint", "192.0.2.1:50053")
     refused = run(*beyond)
     assert refused.exit_code == 2
-    assert "--tls-ca: is needed to call beyond this machine; --insecure" in refused.stderr
+    assert "--tls-ca: is needed to call beyond this machine; insecure" in refused.stderr
     half = run(*beyond, "--tls-ca", tmp_path / "nowhere")
     assert "--tls-certificate: is needed" in half.stderr
     files = flags_of(tmp_path / "nowhere", "edge")

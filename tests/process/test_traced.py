@@ -13,9 +13,9 @@ import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as pb
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as pb_grpc
 
-from tandem.rpc.aggregator_client import AggregatorClient
-from tandem.rpc.generation import GenerationRequest
-from tandem.rpc.status import Rejected
+from tandem.generation.client import AggregatorClient
+from tandem.generation.request import GenerationRequest
+from tandem.net.status import Rejected
 from tests.process.service_process import ServiceProcess, free_port
 
 
@@ -48,7 +48,9 @@ async def test_a_stopping_service_exports_its_last_spans() -> None:
     flags = ("--port", "0", "--http", "false", "--drafter", f"127.0.0.1:{free_port()}")
     with (
         collector() as (kept, endpoint),
-        ServiceProcess("services.aggregator", *flags, "--trace-endpoint", endpoint) as process,
+        ServiceProcess(
+            "tandem.services.aggregator", *flags, "--trace-endpoint", endpoint
+        ) as process,
     ):
         async with AggregatorClient(process.address()) as client:
             with pytest.raises(Rejected):

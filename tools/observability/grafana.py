@@ -1,7 +1,7 @@
 """Dashboards as values, and their JSON.
 
 Invariant: panels flow left to right over 24 columns and never overlap; the JSON is a function of
-the value alone, so that what is checked in can be compared. Imports the standard library.
+the value alone, so that what is checked in can be compared.
 """
 
 from __future__ import annotations
@@ -17,6 +17,20 @@ SCHEMA_VERSION = 39
 
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 TAG = "tandem"
+
+ANNOTATIONS = (
+    (
+        "Restarts",
+        'changes(process_start_time_seconds{suite="tandem"}[2m]) > 0',
+        "{{service}} restarted",
+    ),
+    (
+        "Versions",
+        "tandem_build_info unless tandem_build_info offset 5m",
+        "{{service}} runs {{version}}",
+    ),
+)
+"""Marks on every graph: name, PromQL that holds when it happened, text."""
 
 Kind = Literal["timeseries", "stat"]
 
@@ -93,7 +107,7 @@ def _model(dashboard: Dashboard) -> dict[str, Any]:
         "time": {"from": "now-30m", "to": "now"},
         "timezone": "browser",
         "links": [_links_to_others()],
-        "annotations": {"list": []},
+        "annotations": {"list": [_annotation(*one) for one in ANNOTATIONS]},
         "templating": {"list": [_datasource(), *map(_variable, dashboard.variables)]},
         "panels": list(_panels(dashboard)),
     }
@@ -199,6 +213,18 @@ def _variable(variable: Variable) -> dict[str, Any]:
         # What "All" stands for; a list of the values would leave out series that come later.
         "allValue": variable.among,
         "current": {"text": ["All"], "value": ["$__all"]},
+    }
+
+
+def _annotation(name: str, expression: str, text: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "datasource": DATASOURCE,
+        "enable": True,
+        "iconColor": "orange",
+        "expr": expression,
+        "step": "30s",
+        "titleFormat": text,
     }
 
 

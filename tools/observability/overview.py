@@ -13,7 +13,9 @@ from tools.observability.promql import PRESET_AND_MODEL, quantile, rate, ratio, 
 # What the owner of a request counts: whoever helps with it from the cloud counts its part too, and
 # a request must be shown once.
 OWN = {**PRESET_AND_MODEL, "side": "device"}
-FAILED = {**OWN, "status": "!OK|CANCELLED"}
+NO_FAILURES = "OK|CANCELLED|INVALID_ARGUMENT|RESOURCE_EXHAUSTED"
+"""A caller's own faults, cancellation and refusals for lack of room; the alerts have the same."""
+FAILED = {**OWN, "status": f"!{NO_FAILURES}"}
 
 
 def _quantiles(title: str, description: str, metric: Metric[Histogram]) -> Panel:
@@ -44,7 +46,8 @@ OVERVIEW = Dashboard(
                 _stat("Tokens", "Committed tokens.", "suffix: tok/s", rate(Method.tokens, "", OWN)),
                 _stat(
                     "Failed",
-                    "Share of the requests that ended with an error; cancelled ones are none.",
+                    "Share of the requests that failed. Cancelled or refused ones, and a "
+                    "caller's own faults, did not.",
                     "percentunit",
                     ratio(
                         f"({rate(Method.requests, '', FAILED)} or vector(0))",

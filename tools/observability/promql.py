@@ -1,7 +1,7 @@
 """PromQL over declared metrics.
 
 Invariant: a label that a metric does not have, or a rate of something that is no counter, is
-refused here (ValueError) and not found out in front of an empty panel. Imports `tandem.telemetry`.
+a ValueError here, and not an empty panel later.
 """
 
 from __future__ import annotations

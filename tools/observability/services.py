@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from tandem.telemetry.metrics import EngineSeries as Engine
+from tandem.telemetry.metrics import HolderSeries as Holder
+from tandem.telemetry.metrics import LoopSeries as Loop
 from tandem.telemetry.metrics import MethodSeries as Method
 from tandem.telemetry.metrics import RetrieverSeries as Retriever
 from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
@@ -24,6 +26,7 @@ SERVICE = '{service=~"$service"}'
 BY_ENGINE = "model_name, side"
 ENGINE = "{{model_name}} ({{side}})"
 PROCESS = "{{service}} {{instance}}"
+HOLDER = "{{holder}} ({{side}})"
 
 SERVICES = Dashboard(
     uid="tandem-services",
@@ -186,6 +189,29 @@ SERVICES = Dashboard(
                     "File descriptors, connections included.",
                     "short",
                     (Query(f"sum by (service, instance) (process_open_fds{SERVICE})", PROCESS),),
+                ),
+            ),
+        ),
+        Row(
+            "Callers",
+            (
+                Panel(
+                    "Event loop lag, 99th percentile",
+                    "How late the event loop runs its timers: as long every message waits.",
+                    "s",
+                    (Query(quantile(0.99, Loop.lag, "side", {}), "{{side}}"),),
+                ),
+                Panel(
+                    "Open by holder",
+                    "Sessions and requests of each holder of a key.",
+                    "short",
+                    (Query(total(Holder.sessions, "holder, side", {}), HOLDER),),
+                ),
+                Panel(
+                    "Refused by holder",
+                    "Calls of holders that had their share or their quota.",
+                    "reqps",
+                    (Query(rate(Holder.refusals, "holder, side", {}), HOLDER),),
                 ),
             ),
         ),

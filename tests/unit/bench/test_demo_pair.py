@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.demo_pair import Sums, card_figures
+from bench.speculation.demo_pair import Sums, card_figures
 
 CARD = """
 | | parameters |
@@ -46,4 +46,4 @@ def test_sums_over_positions() -> None:
     assert row["acceptance_rate"] == pytest.approx((0.75 + 0.8) / 2)
     assert row["target_cross_entropy"] == pytest.approx(-(np.log(0.5) + np.log(0.6)) / 2)
     assert row["draft_cross_entropy"] == pytest.approx(-(np.log(0.25) + np.log(0.8)) / 2)
-    assert row["same_most_likely"] == 0.5
+    assert row["top1_agreement"] == 0.5

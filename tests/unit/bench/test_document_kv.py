@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench.document_kv import documents_of
+from bench.two_sided.document_kv import documents_of
+from tandem.backends.scripted import ScriptedTokenizer
 from tandem.core.errors import InvalidArgument
-from tandem.engine.document_decoder import SEPARATOR
-from tandem.engine.scripted_tokenizer import ScriptedTokenizer
+from tandem.two_sided.decoding.document_decoder import SEPARATOR
 
 TOKENIZER = ScriptedTokenizer(300)
 

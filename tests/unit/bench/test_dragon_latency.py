@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench.dragon_corpus import Found
-from bench.dragon_latency import PACINGS, PRESETS, answer, goals
-from bench.dragon_laws import Question, SideLaws
-from bench.dragon_prediction import (
+from bench.harness.report import make_row
+from bench.two_sided.dragon_corpus import RankedDocument
+from bench.two_sided.dragon_latency import PACINGS, PRESETS, answer, goals
+from bench.two_sided.dragon_prediction import (
     Acceptance,
     Times,
     aggregated_s,
@@ -18,13 +18,13 @@ from bench.dragon_prediction import (
     owners_of,
     synchronous_s,
 )
-from bench.dragon_ttft import Hardware, first_token_s, waits_below
-from bench.report import make_row
-from tandem.core.aggregation import Side
-from tandem.core.laws import Sampling
+from bench.two_sided.dragon_probs import Question, SideDistributions
+from bench.two_sided.dragon_ttft import Hardware, first_token_s, waits_below
+from tandem.backends.scripted import ScriptedEngine, scripted_probs
+from tandem.core.probs import SamplingParams
 from tandem.core.truncation import NO_TRUNCATION
-from tandem.engine.scripted import ScriptedEngine, scripted_law
-from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 
 SIZE = 96
 TIMES = Times(0.06, 0.05, 0.2)
@@ -34,13 +34,13 @@ OWNERS = [[Side.DEVICE, Side.CLOUD, Side.CLOUD, Side.DEVICE] * 6]
 
 @pytest.fixture(scope="module")
 def question() -> Iterator[Question]:
-    """Two documents a side, over one model whose law follows its last two tokens."""
-    engine = ScriptedEngine(SIZE, scripted_law(1, SIZE, order=40), context_length=256)
-    documents = [Found(tuple(range(start, start + 20)), 1.0) for start in range(4)]
+    """Two documents a side, over one model whose distribution follows its last two tokens."""
+    engine = ScriptedEngine(SIZE, scripted_probs(1, SIZE, order=40), context_length=256)
+    documents = [RankedDocument(tuple(range(start, start + 20)), 1.0) for start in range(4)]
     found = Question(
         (1, 2, 3),
-        SideLaws(engine, documents[:2], Sampling()),
-        SideLaws(engine, documents[2:], Sampling()),
+        SideDistributions(engine, documents[:2], SamplingParams()),
+        SideDistributions(engine, documents[2:], SamplingParams()),
     )
     yield found
     found.close()
@@ -119,8 +119,8 @@ def test_goals_compare_the_longest_link_and_every_cell() -> None:
         for added_s in (0.0, 0.3)
     ]
     found = {goal.name.split(",")[0]: goal for goal in goals(rows)}
-    assert found["dragon's TPOT below drdg-tw's"].figure == pytest.approx(0.5)
-    assert found["dragon-coupled's below dragon's"].figure == pytest.approx(0.5)
+    assert found["TPOT saved by dragon over drdg-tw"].figure == pytest.approx(0.5)
+    assert found["TPOT saved by dragon-coupled over dragon"].figure == pytest.approx(0.5)
     assert all(goal.met for goal in found.values())
     slower = [row | {"tpot_s": 0.04} if row["preset"] == "drdg-tw" else row for row in rows]
     assert not all(goal.met for goal in goals(slower))

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.dragon_corpus import QUERY_TOKENS, WINDOW_TOKENS, read_windows
-from bench.dragon_quality import Predictor, _methods, sequence_mixture, sum_of
+from bench.two_sided.dragon_corpus import QUERY_TOKENS, WINDOW_TOKENS, read_windows
+from bench.two_sided.dragon_quality import Predictor, _methods, sequence_mixture, sum_of
 from models.training.corpus import is_held_out
-from tandem.core.aggregation import Side
+from tandem.backends.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
 from tandem.core.errors import TandemError
-from tandem.engine.scripted import ScriptedEngine, scripted_law
-from tandem.engine.scripted_tokenizer import ScriptedTokenizer
+from tandem.two_sided.protocol.mixture import Side
 
 VOCABULARY = 256
 
@@ -61,7 +60,7 @@ def test_a_corpus_without_held_out_text_is_refused(tmp_path: Path) -> None:
 
 def test_with_one_model_and_one_weight_two_sides_are_one_pile_of_documents(peps: Path) -> None:
     window = read_windows(peps, ScriptedTokenizer(VOCABULARY), 2, seed=1)[0]
-    engine = ScriptedEngine(VOCABULARY, scripted_law(1, VOCABULARY, order=400))
+    engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY, order=400))
     predictor = Predictor(engine, window)
     found = {
         (method, relevance, count): predicted

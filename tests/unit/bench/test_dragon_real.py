@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench.dragon_prediction import Times
-from bench.dragon_real import PRESETS, _agreement, _row, efficiency_goals
-from tandem.policy.aggregation_presets import AGGREGATION_PRESETS
-from tandem.rpc.aggregator_client import Generated
+from bench.two_sided.dragon_prediction import Times
+from bench.two_sided.dragon_real import PRESETS, _agreement, _row, efficiency_goals
+from tandem.generation.client import Generated
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem_api.common.v1.generation_pb2 import SideSummary, Summary
 
 TIMES = Times(0.06, 0.06, 0.3)

@@ -1,27 +1,29 @@
-"""The experiment on early exits, small: scripted laws in virtual time, and a few real passes."""
+"""The experiment on early exits, small: scripted distributions in virtual time, and a few real
+passes."""
 
-from bench.exit_cost import measure_exits
-from bench.exits import _by_exits, _by_order, _goals
-from bench.methods_grid import Question
-from tandem.core.laws import Sampling
-from tandem.engine.scripted import ScriptedEngine, noisy_law, scripted_law
-from tandem.simulation.answer import simulated_pair
+from bench.speculation.exit_cost import measure_exits
+from bench.speculation.exits import _by_exits, _by_order, _goals
+from bench.speculation.methods_grid import Question
+from tandem.backends.scripted import ScriptedEngine, noisy_probs, scripted_probs
+from tandem.core.probs import SamplingParams
+from tandem.simulation.model_pair import simulated_pair
 
 VOCABULARY = 40
-LAW = scripted_law(1, VOCABULARY, sharpness=20.0)
-OTHERS = [scripted_law(seed, VOCABULARY, sharpness=20.0) for seed in (2, 3, 4)]
+PROBS = scripted_probs(1, VOCABULARY, sharpness=20.0)
+OTHERS = [scripted_probs(seed, VOCABULARY, sharpness=20.0) for seed in (2, 3, 4)]
 
 
 def target() -> ScriptedEngine:
     exits = [
-        noisy_law(LAW, other, noise) for other, noise in zip(OTHERS, (0.5, 0.4, 0.3), strict=True)
+        noisy_probs(PROBS, other, noise)
+        for other, noise in zip(OTHERS, (0.5, 0.4, 0.3), strict=True)
     ]
-    return ScriptedEngine(VOCABULARY, LAW, exit_laws=exits)
+    return ScriptedEngine(VOCABULARY, PROBS, exit_distributions=exits)
 
 
 def test_the_miss_rate_falls_with_the_number_of_exits() -> None:
-    draft = ScriptedEngine(VOCABULARY, noisy_law(LAW, OTHERS[0], 0.3))
-    pair = simulated_pair(draft, target(), Sampling())
+    draft = ScriptedEngine(VOCABULARY, noisy_probs(PROBS, OTHERS[0], 0.3))
+    pair = simulated_pair(draft, target(), SamplingParams())
     asked = [Question((1, 2, 3), seed, 0) for seed in range(4)]
     rows = _by_exits(pair, asked, 48, seed=0)
     assert [row["exits"] for row in rows] == [0, 1, 2, 3] * 2
@@ -32,7 +34,7 @@ def test_the_miss_rate_falls_with_the_number_of_exits() -> None:
     orders = _by_order(pair, asked[:1], 24, seed=0)
     assert len({(r["edge_order"], r["cloud_order"], r["workers"]) for r in orders}) == 18
     costs = [
-        {"target": "random", "exits": 4, "laws": False, "added": 0.07},
+        {"target": "random", "exits": 4, "distributions": False, "added": 0.07},
     ]
     goals = _goals(costs, rows)
     assert [goal.met for goal in goals if "miss rate" in goal.name] == [True, True]
@@ -40,7 +42,7 @@ def test_the_miss_rate_falls_with_the_number_of_exits() -> None:
 
 def test_costs_have_a_row_per_number_of_exits() -> None:
     rows = measure_exits("scripted", target(), 0.5, passes=2, seed=0)
-    assert [(row["exits"], row["laws"]) for row in rows] == [
+    assert [(row["exits"], row["distributions"]) for row in rows] == [
         *((count, False) for count in range(3)),
         (3, False),
         (3, True),

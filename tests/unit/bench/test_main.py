@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from bench import wire_bytes
+from bench.harness.plots import bars, grouped_lines
+from bench.harness.report import Goal, Report, make_row
+from bench.harness.suite import Models
+from bench.harness.texts import HELD_OUT, PEPS
 from bench.main import EXPERIMENTS, bench
-from bench.plots import bars, grouped_lines
-from bench.report import Goal, Report, make_row
-from bench.suite import Models
+from bench.wire import wire_bytes
+from tests.programs import tracked_files
 
 
 def stub_run(report: Report, models: Models) -> None:
@@ -30,12 +32,26 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         "dragon-latency",
         "dragon-ttft",
         "document-kv",
+        *("faults", "overload", "soak"),
     }
     for name in EXPERIMENTS:
         result = CliRunner().invoke(bench, [name, "--help"])
         assert result.exit_code == 0
         for option in ("--out", "--json", "--seed", "--quick"):
             assert option in result.output
+
+
+def test_default_inputs_are_in_the_repository() -> None:
+    """Whoever has a plain clone can run every experiment."""
+    tracked = set(tracked_files())
+    folders = {folder for path in tracked for folder in path.parents}
+    found = {HELD_OUT, PEPS}
+    for name in EXPERIMENTS:
+        for option in bench.commands[name].params:
+            if isinstance(option.default, str | Path):
+                found.add(Path(option.default))
+    assert len(found) == 4
+    assert found <= tracked | folders
 
 
 def test_json_and_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -49,6 +65,8 @@ def test_json_and_check(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     assert written["rows"][0]["seed"] == 7
     assert written["quick"] is True
     assert CliRunner().invoke(bench, [*arguments, "--check"]).exit_code == 1
+    alone = CliRunner().invoke(bench, ["bytes", "--json", "--quick"])
+    assert json.loads(alone.stdout)["goals"][0]["met"] is False
 
 
 def test_plots_without_matplotlib_are_refused_in_one_line_before_measuring(
@@ -57,7 +75,7 @@ def test_plots_without_matplotlib_are_refused_in_one_line_before_measuring(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = CliRunner().invoke(bench, ["bytes", "--out", str(tmp_path)])
     assert result.exit_code == 1
-    assert "pip install 'tandem[bench]'" in result.output
+    assert "pip install 'tandem-edge[bench]'" in result.output
     assert "Table" not in result.output
 
 

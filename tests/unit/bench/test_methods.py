@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from bench.machine import this_machine
-from bench.methods import cost_table, draw, speedup_table
-from bench.methods_ablations import (
+from bench.harness.machine import this_machine
+from bench.harness.report import FIELDS, Report
+from bench.speculation.methods import cost_table, draw, speedup_table
+from bench.speculation.methods_ablations import (
     exit_goals,
     exit_rows,
     picospec_variants,
     sweep_goal,
     truncation_sweep,
 )
-from bench.methods_goals import grid_goals, share_won, speedups
-from bench.methods_grid import (
+from bench.speculation.methods_goals import grid_goals, share_won, speedups
+from bench.speculation.methods_grid import (
     CELLS,
     Cell,
     Grid,
@@ -26,13 +27,12 @@ from bench.methods_grid import (
     lengths_of,
     measure_grid,
 )
-from bench.methods_real import efficiency_goals
-from bench.report import FIELDS, Report
-from tandem.core.laws import Sampling
-from tandem.policy.choices import Schedule
-from tandem.policy.presets import PRESETS
-from tandem.simulation.answer import SimulatedPair, simulated_pair
-from tandem.simulation.scripted_pair import scripted_pair
+from bench.speculation.methods_real import efficiency_goals
+from tandem.backends.scripted import scripted_pair
+from tandem.core.probs import SamplingParams
+from tandem.simulation.model_pair import SimulatedPair, simulated_pair
+from tandem.specdec.choices import Schedule
+from tandem.specdec.presets import PRESETS
 
 NEAR, FAR = Cell("server", 0.0, 100.0), Cell("server", 0.3, 10.0)
 NAMES = ("ar", "dsd", "dssd", "coupled")
@@ -40,7 +40,7 @@ NAMES = ("ar", "dsd", "dssd", "coupled")
 
 @pytest.fixture(scope="module")
 def pair() -> SimulatedPair:
-    return simulated_pair(*scripted_pair(0.1), Sampling())
+    return simulated_pair(*scripted_pair(0.1), SamplingParams())
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,9 @@ def test_the_grid_is_that_of_the_promise() -> None:
 
 def test_more_exits_miss_less_and_save_time(pair: SimulatedPair) -> None:
     """The deeper exit says what the target will say, so what it foresees is drafted ahead."""
-    hearing = replace(pair, exit_laws=(pair.draft_law, pair.target_law), exit_depths=(1 / 3, 2 / 3))
+    hearing = replace(
+        pair, exit_distributions=(pair.draft_probs, pair.target_probs), exit_depths=(1 / 3, 2 / 3)
+    )
     asked = [Question((1, 2, 3), seed, 0) for seed in range(4)]
     none, one, two = exit_rows(hearing, asked, 48)
     assert [row["variant"] for row in (none, one, two)] == ["no exits", "1 exits", "2 exits"]
@@ -144,7 +146,7 @@ def test_a_part_left_out_is_one_field_changed() -> None:
     assert parts["picospec"] is whole
     assert parts["w/o Para-draft"].schedule == replace(schedule, window=4)
     assert not parts["w/o Fast-verify"].schedule.verify_on_arrival
-    assert parts["w/o Split-rej"].carries_laws
+    assert parts["w/o Split-rej"].carries_probs
     assert len(set(parts.values())) == 4
 
 

@@ -3,18 +3,17 @@
 import numpy as np
 import pytest
 
-from bench.efficiency import predicted_tpot_s
-from bench.prediction import RoundSums, SetLink, stop_and_wait_tpot_s, streamed_tpot_s
-from bench.workload import measured_tpot_s
+from bench.harness.workload import measured_tpot_s
+from bench.speculation.efficiency import predicted_tpot_s
+from bench.speculation.prediction import RoundSums, SetLink, stop_and_wait_tpot_s, streamed_tpot_s
+from tandem.backends.scripted import noisy_probs, scripted_probs
 from tandem.core.errors import InvalidArgument
-from tandem.core.laws import Sampling
-from tandem.engine.scripted import noisy_law, scripted_law
+from tandem.generation.client import Generated
 from tandem.netem.link_model import link_from
-from tandem.netem.simulator import ModelTimes, Simulated, simulate
-from tandem.policy.presets import find_preset
-from tandem.protocol.messages import CloudMessage, EdgeMessage
-from tandem.protocol.outputs import EdgeRequest
-from tandem.rpc.aggregator_client import Generated
+from tandem.simulation.simulator import ModelTimes, SimulationResult, simulate
+from tandem.specdec.events import EdgeRequest
+from tandem.specdec.messages import CloudMessage, EdgeMessage, GenerationParams
+from tandem.specdec.presets import find_preset
 from tandem_api.common.v1 import generation_pb2
 
 MBPS = 20.0
@@ -27,13 +26,17 @@ class Run:
 
     def __init__(self, preset: str, rtt_s: float, max_tokens: int = 120) -> None:
         self.uplink_bytes = self.downlink_bytes = 0
-        target = scripted_law(1, 64, sharpness=8.0)
-        draft = noisy_law(target, scripted_law(2, 64, sharpness=8.0), 0.3)
+        target = scripted_probs(1, 64, sharpness=8.0)
+        draft = noisy_probs(target, scripted_probs(2, 64, sharpness=8.0), 0.3)
         times = ModelTimes()
-        self.done: Simulated = simulate(
-            EdgeRequest(7, (1, 2, 3), "hash", 64, Sampling(), 5, max_tokens, find_preset(preset)),
-            draft_law=lambda context: np.asarray(draft(context)),
-            target_law=lambda context: np.asarray(target(context)),
+        self.done: SimulationResult = simulate(
+            EdgeRequest(
+                *(7, (1, 2, 3), "hash", 64),
+                params=GenerationParams(seed=5, max_tokens=max_tokens),
+                preset=find_preset(preset),
+            ),
+            draft_probs=lambda context: np.asarray(draft(context)),
+            target_probs=lambda context: np.asarray(target(context)),
             link=link_from(rtt_s, MBPS),
             times=times,
             size_of=self.size_of,
@@ -62,7 +65,7 @@ class Run:
             verify_s=stats.verify_s,
             uplink_bytes=self.uplink_bytes,
             downlink_bytes=self.downlink_bytes,
-            full_law_requests=stats.full_law_requests,
+            full_distribution_requests=stats.full_distribution_requests,
         )
 
 
@@ -105,10 +108,10 @@ def test_each_part_of_a_round_counts_once() -> None:
     assert predicted_s == pytest.approx(round_s * 10 / 30)
 
 
-def test_a_request_for_the_full_law_costs_a_round_trip() -> None:
+def test_a_request_for_the_full_distribution_costs_a_round_trip() -> None:
     parts = (31, 11, 44, 0.88, 0.88, 0, 0)
     link = SetLink(rtt_s=0.1)
-    more_s = stop_and_wait_tpot_s(RoundSums(*parts, full_law_requests=11), link)
+    more_s = stop_and_wait_tpot_s(RoundSums(*parts, full_distribution_requests=11), link)
     less_s = stop_and_wait_tpot_s(RoundSums(*parts), link)
     assert more_s - less_s == pytest.approx(0.1 * 10 / 30)
 

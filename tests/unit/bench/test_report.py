@@ -3,12 +3,12 @@
 import json
 from pathlib import Path
 
-from bench.machine import Machine
-from bench.report import FIELDS, Goal, Report, make_row
+from bench.harness.machine import Machine
+from bench.harness.report import FIELDS, Goal, Report, make_row
 
 QUIET = Machine("a processor", 2, "a system", "3.11", "2", "5", "1", load=0.1, commit="abc")
 
-DESIGN_NAMES = [
+REPORT_NAMES = [
     "preset",
     "draft_length",
     "pacing",
@@ -30,14 +30,14 @@ DESIGN_NAMES = [
 def a_report() -> Report:
     report = Report("overhead", seed=1, quick=True, machine=QUIET, command="tandem bench overhead")
     report.add("Title", ("preset", "tpot_s"), [make_row(preset="ar", tpot_s=0.01234567, extra=1)])
-    report.goals.append(Goal("hop", 300e-6, 350e-6, "at most"))
+    report.goals.append(Goal("round overhead", 300e-6, 350e-6, "at most"))
     return report
 
 
 def test_rows_have_every_name_of_the_design_first() -> None:
     row = make_row(preset="ar", further=3)
-    assert list(row) == [*DESIGN_NAMES, "further"]
-    assert list(FIELDS) == DESIGN_NAMES
+    assert list(row) == [*REPORT_NAMES, "further"]
+    assert list(FIELDS) == REPORT_NAMES
     assert row["rtt_s"] is None
 
 
@@ -59,7 +59,7 @@ def test_text_shows_table_goals_and_machine() -> None:
     text = a_report().text()
     assert "a processor, 2 cores" in text
     assert "    ar  0.01235" in text
-    assert "met: hop: 0.0003 (at most 0.00035)" in text
+    assert "met: round overhead: 0.0003 (at most 0.00035)" in text
     assert "WARNING" not in text
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bench.retriever import blended, brute_force, read_peps
-from bench.retriever_kill import change, expected
+from bench.documents.retriever import blended, brute_force
+from bench.documents.retriever_kill import change, expected
+from bench.harness.texts import read_peps
 from tandem.core.errors import TandemError
 
 
@@ -37,5 +38,5 @@ def test_the_writer_s_changes_can_be_computed_without_it() -> None:
 
 
 def test_a_missing_corpus_is_named(tmp_path: Path) -> None:
-    with pytest.raises(TandemError, match="--peps"):
+    with pytest.raises(TandemError, match=r"none\.jsonl: cannot be read"):
         read_peps(tmp_path / "none.jsonl")

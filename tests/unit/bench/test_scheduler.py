@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from bench.dragon_latency import PACINGS
-from bench.pipeline import Decision, timed, trace_events
-from bench.scheduler import STRATEGIES, Cell, compared, one_answer
-from bench.scheduler_replay import Record
-from tandem.core.aggregation import Side
+from bench.two_sided.dragon_latency import PACINGS
+from bench.two_sided.pipeline import Decision, timed, trace_events
+from bench.two_sided.scheduler import STRATEGIES, Cell, compared, one_answer
+from bench.two_sided.scheduler_replay import Record
+from tandem.two_sided.protocol.mixture import Side
 
 TOKENS = 30
 

@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from bench.bare_hop import measure_bare_hop, weight_bytes
-from bench.machine import OthersMeter, pinned, usable_cores
-from bench.suite import LinkSteering, PinnedProcess, SuiteFailed, clean_environment
+from bench.harness.machine import OthersMeter, pinned, usable_cores
+from bench.harness.suite import LinkController, PinnedProcess, SuiteFailed, clean_environment
+from bench.speculation.bare_round_trip import measure_bare_round_trip, weight_bytes
 
 
 def test_a_link_process_is_steered_and_ends() -> None:
-    with PinnedProcess("bench.link_process", ("127.0.0.1:9",), usable_cores()[0]) as process:
+    with PinnedProcess(
+        "bench.harness.link_process", ("127.0.0.1:9",), usable_cores()[0]
+    ) as process:
         host, port = process.address.rsplit(":", 1)
         assert host == "127.0.0.1"
         assert int(port) > 0
         assert process.cpu_s() > 0
-        link = LinkSteering(process.words[2])
+        link = LinkController(process.words[2])
         link.set(0.03, 20.0)
         link.set(0.0, None)
         with pytest.raises(SuiteFailed, match="rtt_s"):
@@ -30,7 +32,7 @@ def test_a_link_process_is_steered_and_ends() -> None:
 def test_a_process_that_does_not_start_says_why() -> None:
     with (
         pytest.raises(SuiteFailed, match=r"services\.aggregator did not start: .*port"),
-        PinnedProcess("services.aggregator", ("--port", "70000"), usable_cores()[0]),
+        PinnedProcess("tandem.services.aggregator", ("--port", "70000"), usable_cores()[0]),
     ):
         pass
 
@@ -50,9 +52,11 @@ def test_pinning_ends_with_its_context() -> None:
     assert os.sched_getaffinity(0) == before
 
 
-def test_a_bare_hop_takes_time_of_its_own() -> None:
-    hop_s = measure_bare_hop(draft_bytes=4_000, target_bytes=400_000, drafts=2, rounds=10)
-    assert 10e-6 < hop_s < 1.0
+def test_a_bare_round_trip_takes_time() -> None:
+    round_overhead_s = measure_bare_round_trip(
+        draft_bytes=4_000, target_bytes=400_000, drafts=2, rounds=10
+    )
+    assert 10e-6 < round_overhead_s < 1.0
 
 
 def test_weight_bytes_are_those_of_float32(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bench.top_k_bias import Sums
+from bench.speculation.top_k_bias import Sums
 
 TARGET = np.array([0.5, 0.3, 0.1, 0.1], dtype=np.float32)
 DRAFT = np.array([0.7, 0.1, 0.0, 0.2], dtype=np.float32)
@@ -20,4 +20,4 @@ def test_the_bias_is_the_residual_outside_the_head() -> None:
     assert [row["bias_largest"] for row in rows] == pytest.approx([0.3, 0.1, 0.0, 0.0], abs=1e-6)
     assert [row["bias_mean"] for row in rows] == pytest.approx([0.15, 0.05, 0.0, 0.0], abs=1e-6)
     assert rows[1]["head_mass"] == pytest.approx(0.8)
-    assert rows[3]["answer_entries_bytes"] == 32
+    assert rows[3]["payload_entries_bytes"] == 32

@@ -4,26 +4,26 @@ from functools import partial
 
 import numpy as np
 
-from bench.trees import tree_parents, two_candidates
-from bench.truncation import Sums
+from bench.speculation.trees import tree_parents, two_candidates
+from bench.speculation.truncation import Sums
+from tandem.core.acceptance import accepted_candidate, draw_candidates
 from tandem.core.tree import depths
-from tandem.core.tree_acceptance import choose_candidate, draw_candidates
 from tandem.core.truncation import Truncation
-from tests.exact import ExactChance, fractions, law_pairs, outcome_law
+from tests.exact import ExactRandom, fractions, outcome_probs, probs_pairs
 
 
-def stands(chance: ExactChance, target: np.ndarray, draft: np.ndarray, replacement: bool) -> bool:
-    candidates = draw_candidates(draft, 2, chance, 0, 0, replacement)
-    return choose_candidate(target, candidates, draft, chance, 0, replacement)[0] is not None
+def stands(rng: ExactRandom, target: np.ndarray, draft: np.ndarray, replacement: bool) -> bool:
+    candidates = draw_candidates(draft, 2, rng, 0, 0, replacement)
+    return accepted_candidate(target, candidates, draft, rng, 0, replacement) is not None
 
 
 def test_two_candidates_are_accepted_as_often_as_the_rule_accepts_them() -> None:
-    for target, draft in law_pairs(seed=8, count=40):
+    for target, draft in probs_pairs(seed=8, count=40):
         first, with_, without = two_candidates(target.astype(float), draft.astype(float))
         assert np.isclose(first, float(sum(map(min, target, draft))))
         for replacement, figure in ((True, with_), (False, without)):
             rule = partial(stands, target=target, draft=draft, replacement=replacement)
-            assert np.isclose(figure, float(outcome_law(rule).get(True, 0)))
+            assert np.isclose(figure, float(outcome_probs(rule).get(True, 0)))
 
 
 def test_a_cut_s_figures() -> None:

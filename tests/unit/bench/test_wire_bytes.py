@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bench.wire_bytes import EXPONENT, VOCABULARY_SIZE, count, goals
-from bench.zipf_laws import ZipfLaws
+from bench.wire.wire_bytes import EXPONENT, VOCABULARY_SIZE, count, goals
+from bench.wire.zipf_distributions import ZipfDistributions
 from tandem.core.codecs import Precision
-from tandem.policy.presets import find_preset
+from tandem.specdec.presets import find_preset
 
 TOKENS = 24
 
@@ -28,21 +28,21 @@ def test_rounds_keep_to_the_promised_sizes() -> None:
 
 
 @pytest.mark.parametrize(("precision", "size"), [("float32", 4), ("float16", 2)])
-def test_dsd_sends_a_law_with_every_draft(precision: Precision, size: int) -> None:
+def test_dsd_sends_a_distribution_with_every_draft(precision: Precision, size: int) -> None:
     preset = replace(find_preset("dsd").with_draft_length(8), uplink_precision=precision)
     row = count(preset, "", EXPONENT, 8, seed=3)
-    laws = 8 * VOCABULARY_SIZE * size
-    assert laws < row["uplink_bytes_per_round_max"] < laws + 100
+    distributions = 8 * VOCABULARY_SIZE * size
+    assert distributions < row["uplink_bytes_per_round_max"] < distributions + 100
 
 
-def test_laws_are_laws_and_depend_on_the_context_alone() -> None:
-    laws = ZipfLaws(5000, 1.5, 0.5, seed=1)
-    target, draft = laws.target((1, 2, 3)), laws.draft((1, 2, 3))
+def test_distributions_are_distributions_and_depend_on_the_context_alone() -> None:
+    distributions = ZipfDistributions(5000, 1.5, 0.5, seed=1)
+    target, draft = distributions.target((1, 2, 3)), distributions.draft((1, 2, 3))
     assert target.sum() == pytest.approx(1, abs=1e-5)
     assert draft.sum() == pytest.approx(1, abs=1e-5)
-    assert np.array_equal(target, laws.target((1, 2, 3)))
-    assert np.array_equal(draft, laws.draft((1, 2, 3)))
-    assert target.argmax() != laws.target((1, 2, 4)).argmax()
+    assert np.array_equal(target, distributions.target((1, 2, 3)))
+    assert np.array_equal(draft, distributions.draft((1, 2, 3)))
+    assert target.argmax() != distributions.target((1, 2, 4)).argmax()
     assert 0.5 < np.minimum(target, draft).sum() < 0.95
     ranks = np.sort(target)[::-1]
     assert ranks[0] / ranks[3] == pytest.approx(4**1.5, rel=1e-3)

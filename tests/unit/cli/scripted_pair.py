@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tandem.commands.models import ModelPair
-from tandem.engine.scripted import ScriptedEngine, noisy_law, scripted_law
-from tandem.engine.scripted_tokenizer import ScriptedTokenizer
+from tandem.backends.scripted import ScriptedEngine, ScriptedTokenizer, noisy_probs, scripted_probs
+from tandem.suite.models import ModelPair
 
 VOCABULARY = 64
 CONTEXT = 512
@@ -12,10 +11,10 @@ CONTEXT = 512
 
 def scripted_pair(draft_vocabulary: int = VOCABULARY) -> ModelPair:
     """Accepts most drafts. Nothing ends an answer but its length."""
-    target = scripted_law(1, VOCABULARY, sharpness=9.0)
-    draft = noisy_law(
-        scripted_law(1, draft_vocabulary, sharpness=9.0),
-        scripted_law(2, draft_vocabulary, sharpness=9.0),
+    target = scripted_probs(1, VOCABULARY, sharpness=9.0)
+    draft = noisy_probs(
+        scripted_probs(1, draft_vocabulary, sharpness=9.0),
+        scripted_probs(2, draft_vocabulary, sharpness=9.0),
         0.3,
     )
     return ModelPair(

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from tandem.commands.answer_view import AnswerView
-from tandem.rpc.aggregator_client import Generated
+from tandem.generation.client import Generated
 from tests.unit.cli.screen import Screen, Terminal
 
 COLUMNS, ROWS = 40, 6

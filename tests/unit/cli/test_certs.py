@@ -14,13 +14,21 @@ from click.testing import CliRunner, Result
 from cryptography import x509
 
 from tandem.cli import main
-from tandem.core.access_keys import parse_keys
-from tandem.rpc.access import client_access, server_access
+from tandem.core.errors import InvalidArgument
+from tandem.net.access import client_access, server_access
+from tandem.net.access_keys import hash_key, parse_keys
+from tandem.net.scopes import Caller, Scope
 from tandem.settings import ServiceSettings
 
+SIDES = ("edge", "cloud")
+EDGE_AT_CLOUD = Caller("edge", frozenset({Scope.GENERATE, Scope.VERIFY}))
 FILES = {
-    *("ca.crt", "ca.key", "keys"),
-    *(f"{side}.{kind}" for side in ("edge", "cloud") for kind in ("crt", "key", "call-key")),
+    *("ca.crt", "ca.key", "edge.cloud-key"),
+    *(
+        f"{side}.{kind}"
+        for side in ("edge", "cloud")
+        for kind in ("crt", "key", "call-key", "keys")
+    ),
 }
 
 
@@ -58,19 +66,61 @@ def test_the_files_are_all_that_both_sides_need(tmp_path: Path) -> None:
             tls_certificate=folder / f"{side}.crt",
             tls_key=folder / f"{side}.key",
             tls_ca=folder / "ca.crt",
-            keys_file=folder / "keys",
+            keys_file=folder / f"{side}.keys",
             call_key_file=folder / f"{side}.call-key",
+            cloud_key_file=folder / "edge.cloud-key",
         )
         server, client = server_access(settings), client_access(settings)
         assert server.keys is not None
         assert client.key is not None
-        assert server.keys.current().holder(client.key.current()) == side
+        known = server.keys.current()
+        assert known.holder(client.key.current()) == side
+        shown_to_cloud = client.to_cloud().key
+        assert shown_to_cloud is not None
+        opened = known.caller(shown_to_cloud.current())
+        assert opened == (EDGE_AT_CLOUD if side == "cloud" else None)
+
+
+def test_each_side_lets_in_its_own_callers_with_the_least_scopes(tmp_path: Path) -> None:
+    """Before, one file let every key in everywhere, for everything."""
+    made(tmp_path)
+    known = {side: parse_keys((tmp_path / f"{side}.keys").read_text()) for side in SIDES}
+    own = {Scope.DECODE, Scope.DOCUMENTS_READ, Scope.DOCUMENTS_WRITE}
+    assert [key.caller for key in known["edge"].keys] == [
+        Caller("edge", frozenset({Scope.GENERATE, *own}))
+    ]
+    cloud = Caller("cloud", frozenset(own))
+    assert [key.caller for key in known["cloud"].keys] == [EDGE_AT_CLOUD, cloud]
+    shown = {path.name: path.read_text().strip() for path in tmp_path.glob("*-key")}
+    opened = {name: [side for side in SIDES if known[side].holder(shown[name])] for name in shown}
+    assert opened == {
+        "edge.call-key": ["edge"],
+        "edge.cloud-key": ["cloud"],
+        "cloud.call-key": ["cloud"],
+    }
+
+
+def test_keys_of_an_older_folder_are_let_in_once_and_those_revoked_stay_out(tmp_path: Path) -> None:
+    made(tmp_path)
+    keys = {name: (tmp_path / name).read_text() for name in ("edge.call-key", "cloud.call-key")}
+    for name in ("edge.keys", "cloud.keys", "edge.cloud-key"):
+        (tmp_path / name).unlink()
+    (tmp_path / "keys").write_text("edge of an older release\n")
+    assert "keys is of an older release" in run("certs", "--out", tmp_path).stdout
+    known = {side: parse_keys((tmp_path / f"{side}.keys").read_text()) for side in SIDES}
+    assert known["cloud"].holder(keys["cloud.call-key"].strip()) == "cloud"
+    for side in SIDES:  # the cloud has seen it
+        assert known[side].caller(keys["edge.call-key"].strip()) is None
+    assert known["edge"].holder((tmp_path / "edge.call-key").read_text().strip()) == "edge"
+    assert run("keys", "cloud", "--revoke", "--file", tmp_path / "cloud.keys").exit_code == 0
+    made(tmp_path)
+    assert "cloud sha256" not in (tmp_path / "cloud.keys").read_text()
 
 
 def test_what_is_private_is_readable_to_its_owner_alone(tmp_path: Path) -> None:
     made(tmp_path)
     for path in tmp_path.iterdir():
-        private = path.suffix in (".key", ".call-key")
+        private = path.suffix in (".key", ".call-key", ".cloud-key")
         assert stat.S_IMODE(path.stat().st_mode) == (0o600 if private else 0o644), path
 
 
@@ -149,10 +199,12 @@ def test_what_cannot_be_done_to_keys_is_said(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("nonsense\n")
     cases = [
-        (("laptop", "--file", path), f"--file: {path}: line 1 must be HOLDER sha256:HEX"),
+        (("laptop", "--file", path), f"--file: {path}: line 1 must be HOLDER sha256:HEX scopes="),
         (("a b", "--file", tmp_path / "new"), "holder: must be 1 to 64"),
         (("a", "--revoke", "--file", tmp_path / "new"), "has no key in"),
         (("a", "--revoke", "--out", path, "--file", path), "--out: no key is made"),
+        (("a", "--same-key", "--file", tmp_path / "new"), "has no key in"),
+        (("a", "--scope", "all", "--file", tmp_path / "new"), "'--scope': 'all' is not one of"),
     ]
     for arguments, words in cases:
         outcome = run("keys", *arguments)
@@ -160,3 +212,31 @@ def test_what_cannot_be_done_to_keys_is_said(tmp_path: Path) -> None:
         assert words in outcome.stderr
     assert path.read_text() == "nonsense\n"
     assert not (tmp_path / "new").exists()
+
+
+def test_a_key_gets_the_scopes_that_are_asked_for_then_and_later(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    old = f"tandem-{'k' * 43}"
+    path.write_text(f"app {hash_key(old)}\n")  # of an older release
+    scopes = ("--scope", "documents:write", "--scope", "documents:read")
+    new = run("keys", "app", "--file", path, *scopes).stdout.strip()
+    plain = run("keys", "other", "--file", path).stdout.strip()
+    with pytest.raises(InvalidArgument, match="line 1 has no scopes"):
+        parse_keys(path.read_text())
+    outcome = run("keys", "app", "--file", path, "--same-key", "--scope", "verify")
+    assert outcome.stdout == "2 keys of app have these scopes now\n"
+    ring = parse_keys(path.read_text())
+    verify = Caller("app", frozenset({Scope.VERIFY}))
+    assert [ring.caller(key) for key in (old, new)] == [verify, verify]
+    assert ring.caller(plain) == Caller("other", frozenset({Scope.GENERATE}))
+
+
+def test_a_new_key_goes_to_the_edge_s_services_unless_a_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that no service reads would let nobody in."""
+    monkeypatch.chdir(tmp_path)
+    made(tmp_path / "certs")
+    key = run("keys", "laptop").stdout.strip()
+    ring = parse_keys((tmp_path / "certs" / "edge.keys").read_text())
+    assert ring.caller(key) == Caller("laptop", frozenset({Scope.GENERATE}))

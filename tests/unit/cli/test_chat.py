@@ -17,10 +17,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tandem.cli import main
-from tandem.commands.background_suite import BackgroundSuite
 from tandem.commands.chat_client import ChatClient, base_url
-from tandem.commands.models import ModelPair
 from tandem.core.errors import InvalidArgument, TandemError
+from tandem.suite.background import BackgroundSuite
+from tandem.suite.models import ModelPair
 from tests.unit.cli.screen import obey_terminal
 from tests.unit.cli.scripted_pair import scripted_pair
 

@@ -11,22 +11,23 @@ import pytest
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
-from services.drafter.__main__ import build
-from services.drafter.config import DrafterSettings
+from tandem.backends.cross_vocabulary.engine import TranslatedEngine
+from tandem.backends.model_source import ModelChoice
 from tandem.cli import main
-from tandem.commands.embedded import EmbeddedSuite
-from tandem.commands.local_suite import tokenizer_flag
-from tandem.commands.models import CannotLoad, ModelChoice, ModelPair, choose_model, load_pair
 from tandem.core.errors import InvalidArgument
-from tandem.core.laws import Sampling
-from tandem.engine.translated import TranslatedEngine
+from tandem.core.probs import SamplingParams
+from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.request import GenerationRequest
 from tandem.netem.link_model import LinkSettings
-from tandem.policy.choices import Acceptance
-from tandem.policy.presets import PRESETS
-from tandem.rpc.aggregator_client import AggregatorClient, Generated
-from tandem.rpc.generation import GenerationRequest
+from tandem.services.drafter.__main__ import build
+from tandem.services.drafter.config import DrafterSettings
+from tandem.specdec.choices import Acceptance
+from tandem.specdec.presets import PRESETS
+from tandem.suite.embedded import EmbeddedSuite
+from tandem.suite.local_processes import tokenizer_flag
+from tandem.suite.models import CannotLoad, ModelPair, choose_model, load_pair
 from tandem.telemetry.metrics import Metrics, new_registry
-from tests.unit.engine.tiny_folders import (
+from tests.unit.backends.tiny_folders import (
     write_model,
     write_sentencepiece_tokenizer,
     write_tokenizer,
@@ -60,7 +61,13 @@ def pair(request: pytest.FixtureRequest, byte_level: Path, sentencepiece: Path) 
 def request(prompt: str, preset: str, temperature: float, length: int = 3) -> GenerationRequest:
     drafted = None if preset == "ar" else length
     return GenerationRequest(
-        prompt, preset, Sampling(temperature), TOKENS, 5, draft_length=drafted, ignore_eos=True
+        prompt,
+        preset,
+        sampling=SamplingParams(temperature),
+        max_tokens=TOKENS,
+        seed=5,
+        ignore_eos=True,
+        overrides=() if drafted is None else (f"draft_length={drafted}",),
     )
 
 
@@ -69,7 +76,7 @@ EXACT_TEXT = [
     *(
         (name, 1.0)
         for name, preset in PRESETS.items()
-        if preset.drafts and preset.acceptance is Acceptance.SHARED_NOISE
+        if preset.drafts and preset.acceptance is Acceptance.GUMBEL
     ),
 ]
 
@@ -116,7 +123,8 @@ def write_renumbered(source: Path, folder: Path) -> Path:
 async def test_renumbered_tokens_change_nothing_at_all(
     byte_level: Path, tmp_path: Path, preset: str
 ) -> None:
-    """Neither text nor acceptance, also where both depend on every number of the draft's laws."""
+    """Neither text nor acceptance, also where both depend on every number of the draft's
+    distributions."""
     draft = write_tokenizer(write_model(tmp_path / "draft", "llama", size=320, seed=8), size=320)
     answers = []
     for folder in (draft, write_renumbered(draft, tmp_path / "renumbered")):

@@ -15,11 +15,12 @@ from tandem.commands.check_installation import installation_checks
 from tandem.commands.check_models import misfits
 from tandem.commands.check_suite import describe_suite, judge_suite
 from tandem.commands.checks import Check, check
-from tandem.commands.embedded import EmbeddedSuite
 from tandem.commands.profile_models import profile_checks
-from tandem.core.aggregation import Side
-from tandem.telemetry.stored_fits import read_fits
-from tandem_api.aggregator.v1 import aggregator_pb2 as pb
+from tandem.specdec.presets import PRESETS
+from tandem.suite.embedded import EmbeddedSuite
+from tandem.two_sided.profiling.stored_fits import read_fits
+from tandem.two_sided.protocol.mixture import Side
+from tandem_api.common.v1 import generation_pb2 as pb
 from tests.unit.cli.scripted_pair import scripted_pair
 
 REPOSITORY = Path(__file__).parents[3]
@@ -35,16 +36,11 @@ def test_this_installation_and_the_demo_pair_are_good(monkeypatch: pytest.Monkey
     outcome = json.loads(ended.stdout)
     assert ended.exit_code == 0, ended.stdout
     assert outcome["ok"]
-    names = {found["name"] for found in outcome["checks"]}
-    assert {
-        "python",
-        "torch",
-        "grpc",
-        "protobuf freshness",
-        "port",
-        "early exits",
-        "one vocabulary",
-    } <= names
+    checks = {found["name"]: found["found"] for found in outcome["checks"]}
+    wanted = {"python", "torch", "grpc", "protobuf freshness", "port", "early exits"}
+    assert wanted | {"one vocabulary", "draft back end", "target back end"} <= checks.keys()
+    assert checks["target back end"].startswith("trees yes, forks yes, cancellation yes, exits ")
+    assert checks["presets"] == f"{len(PRESETS)} of {len(PRESETS)} can run"
 
 
 def test_a_bad_check_says_what_to_do_and_does_not_end_the_others(tmp_path: Path) -> None:
@@ -96,7 +92,7 @@ def test_models_with_another_end_of_text_still_fit() -> None:
 def changed_protos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the .proto files, in the place of the repository's."""
     shutil.copytree(REPOSITORY / "protos", tmp_path / "protos")
-    monkeypatch.setattr(check_installation, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(check_installation, "checkout", lambda: tmp_path)
     return tmp_path / "protos" / "tandem_api"
 
 
@@ -125,7 +121,7 @@ def test_a_proto_without_code_is_noticed(changed_protos: Path) -> None:
 def test_without_protos_there_is_nothing_to_compare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_installation, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(check_installation, "checkout", lambda: None)
     assert freshness().ok
 
 
@@ -157,8 +153,19 @@ def test_early_exits_that_do_not_fit_are_bad(tmp_path: Path) -> None:
 def test_profile_measures_both_sides_and_stores_the_lines(tmp_path: Path) -> None:
     draft, stored = str(REPOSITORY / "models" / "demo-draft"), tmp_path / "fits.json"
     options = {
-        **{"draft": draft, "device_draft": "cpu", "dtype_draft": "float32", "exits": "none"},
-        **{"target": draft, "device_target": "cpu", "dtype_target": "float32"},
+        **{
+            "draft": draft,
+            "device_draft": "cpu",
+            "dtype_draft": "float32",
+            "engine_draft": "torch",
+            "exits": "none",
+        },
+        **{
+            "target": draft,
+            "device_target": "cpu",
+            "dtype_target": "float32",
+            "engine_target": "torch",
+        },
         **{"profile_file": stored, "profile_documents": 2},
     }
     device, cloud = profile_checks(options)

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tandem.cli import main
-from tandem.policy.presets import PRESETS
+from tandem.specdec.presets import PRESETS
 from tests.unit.cli.scripted_pair import scripted_pair
 
 FIELDS = {
@@ -87,7 +87,7 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
     longer, shorter = (answer("--draft-length", length) for length in ("8", "1"))
     assert longer["text"] == shorter["text"] == free["text"]
     assert longer["rounds"] < shorter["rounds"]
-    sparse = answer("--preset", "dssd", "--answer-top", "0", "--answer-tail-draws", "0")
+    sparse = answer("--preset", "dssd", "--payload-top", "0", "--payload-tail-draws", "0")
     assert sparse["downlink_bytes"] != answer("--preset", "dssd")["downlink_bytes"]
 
 
@@ -95,8 +95,8 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
     ("arguments", "words"),
     [
         (["--preset", "fast"], f"--preset: unknown: 'fast'; there are {', '.join(PRESETS)}"),
-        (["--max-tokens", "0"], "--max-tokens: must be at least 1, is 0"),
-        (["--max-tokens", "-1"], "--max-tokens: must be 0…2^32-1, is -1"),
+        (["--max-tokens", "0"], "--max-tokens: must be 1…2^32-1, is 0"),
+        (["--max-tokens", "-1"], "--max-tokens: must be 1…2^32-1, is -1"),
         (["--seed", str(2**64)], "--seed: must be 0…2^64-1"),
         (["--temperature", "nan"], "--temperature: nan is not in [0, inf)"),
         (["--temperature", "-1"], "--temperature: -1.0 is not in [0, inf)"),
@@ -104,9 +104,9 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
         (["--top-k", "65"], "--top-k: 65 is not in [0, 64]"),
         (["--top-p", "0"], "--top-p: 0.0 is not in (0, 1]"),
         (["--draft-length", "0"], "--draft-length: must be 1…64, is 0"),
-        (["--draft-length", "-2"], "--draft-length: must not be negative, is -2"),
+        (["--draft-length", "-2"], "--draft-length: must be 1…64, is -2"),
         (["--draft-length", "99"], "--draft-length: must be 1…64, is 99"),
-        (["--answer-top", "99999"], "--answer-top: must be 0…4096"),
+        (["--payload-top", "99999"], "--payload-top: must be 0…4096"),
         (["--stop", ""], "--stop: each must have 1…256 characters"),
         (["--timeout", "0"], "--timeout: must be above 0, is 0"),
         (["--lost-cloud", "hope"], "'fail', 'wait', 'edge'"),

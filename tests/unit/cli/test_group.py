@@ -138,7 +138,7 @@ def test_a_reader_that_left_ends_it_quietly() -> None:
 def test_commands_can_be_added_in_both_ways() -> None:
     @click.group(
         cls=CommandGroup,
-        commands_on_demand={"plan": LazyCommand("tandem.commands.plan:plan", "Predicts.")},
+        commands_on_demand={"plan": LazyCommand("tandem.commands.plan", "plan", "Predicts.")},
     )
     def group() -> None:
         pass

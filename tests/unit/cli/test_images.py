@@ -12,24 +12,21 @@ from click.testing import CliRunner
 from transformers import AutoTokenizer
 
 from tandem.cli import main
-from tandem.commands.asking import Silent, ask
-from tandem.commands.embedded import EmbeddedSuite
-from tandem.commands.models import ModelPair, choose_model, load_pair
+from tandem.commands.ask_suite import ask
 from tandem.core.errors import InvalidArgument
-from tandem.core.images import MAX_IMAGES, MAX_IMAGES_BYTES
-from tandem.core.laws import Sampling
-from tandem.core.prompt import Prompt, Turn
+from tandem.core.probs import SamplingParams
+from tandem.core.prompt import MAX_IMAGES, MAX_IMAGES_BYTES, Prompt, Turn
+from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.request import GenerationRequest
 from tandem.netem.link_model import LinkSettings
-from tandem.policy.choices import Acceptance
-from tandem.policy.presets import PRESETS
-from tandem.protocol.messages import Open
-from tandem.rpc.aggregator_client import AggregatorClient, Generated
-from tandem.rpc.convert_verifier import EdgeCodec
-from tandem.rpc.generation import GenerationRequest
-from tests.rpc.verifier_peer import edge_peer, prefix_of
-from tests.unit.cli.scripted_pair import scripted_pair
-from tests.unit.engine.test_images import BOMB
-from tests.unit.engine.tiny_vision import (
+from tandem.specdec.choices import Acceptance
+from tandem.specdec.messages import GenerationParams, Open
+from tandem.specdec.presets import PRESETS
+from tandem.suite.embedded import EmbeddedSuite
+from tandem.suite.models import ModelPair, choose_model, load_pair
+from tandem.wire.verifier_codec import EdgeCodec
+from tests.services.verifier_peer import edge_peer, prefix_of
+from tests.unit.backends.tiny_vision import (
     END,
     KINDS,
     PAD,
@@ -37,8 +34,10 @@ from tests.unit.engine.tiny_vision import (
     image_processor,
     model_of,
     picture,
-    write_seeing_model,
+    write_vision_model,
 )
+from tests.unit.cli.scripted_pair import scripted_pair
+from tests.unit.vision.test_image_files import BOMB
 
 IMAGES = (picture(), picture(24, 48, seed=1, kind="JPEG"))
 TOKENS = 16
@@ -48,11 +47,11 @@ TIMEOUT_S = 60.0
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {
-        kind: write_seeing_model(tmp_path_factory.mktemp(kind), kind, seed)
+        kind: write_vision_model(tmp_path_factory.mktemp(kind), kind, seed)
         for seed, kind in enumerate(KINDS, start=1)
     }
     finer = tmp_path_factory.mktemp("finer")
-    return made | {"finer": write_seeing_model(finer, "qwen2-vl", 3, longest=2048)}
+    return made | {"finer": write_vision_model(finer, "qwen2-vl", 3, longest=2048)}
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +74,18 @@ def request(
     return GenerationRequest(
         prompt,
         preset,
-        Sampling(temperature),
-        TOKENS,
-        3,
-        draft_length=length,
+        sampling=SamplingParams(temperature),
+        max_tokens=TOKENS,
+        seed=3,
         ignore_eos=True,
         images=images,
+        overrides=() if length is None else (f"draft_length={length}",),
     )
 
 
 def generated_by_transformers(folder: Path, text: str, images: tuple[bytes, ...]) -> list[int]:
     """Greedy continuation by transformers' own `generate`, with its own prompt and positions."""
-    from tandem.engine.images import decode_image
+    from tandem.vision.image_files import decode_image
 
     model = model_of("qwen2-vl", seed=1)
     decoded = [decode_image(image, index) for index, image in enumerate(images)]
@@ -123,7 +122,7 @@ async def test_the_text_is_the_target_s_own(pair: ModelPair) -> None:
     exact += [
         (name, 1.0)
         for name, preset in PRESETS.items()
-        if preset.drafts and preset.acceptance is Acceptance.SHARED_NOISE
+        if preset.drafts and preset.acceptance is Acceptance.GUMBEL
     ]
     accepted = 0
     async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
@@ -178,11 +177,9 @@ async def test_bad_images_are_refused_by_name(
 ) -> None:
     async with EmbeddedSuite(pair) as suite:
         with pytest.raises(InvalidArgument, match=why) as refused:
-            await ask(
-                suite.target, request("coupled", prompt=prompt, images=images), TIMEOUT_S, Silent()
-            )
+            await ask(suite.target, request("coupled", prompt=prompt, images=images), TIMEOUT_S)
         assert refused.value.field == "images"
-        good = await ask(suite.target, request("coupled"), TIMEOUT_S, Silent())
+        good = await ask(suite.target, request("coupled"), TIMEOUT_S)
     assert len(good.token_ids) == TOKENS
     assert (pair.draft.sessions_open, pair.target.sessions_open) == (0, 0)
 
@@ -190,7 +187,7 @@ async def test_bad_images_are_refused_by_name(
 async def test_models_of_text_alone_refuse_images(pair: ModelPair) -> None:
     async with EmbeddedSuite(scripted_pair()) as suite:
         with pytest.raises(InvalidArgument, match="images: the model scripted reads text only"):
-            await ask(suite.target, request("coupled"), TIMEOUT_S, Silent())
+            await ask(suite.target, request("coupled"), TIMEOUT_S)
 
 
 async def test_the_cloud_refuses_what_its_model_would_see_otherwise(
@@ -199,7 +196,7 @@ async def test_the_cloud_refuses_what_its_model_would_see_otherwise(
     """The draft's preprocessing makes another number of tokens of an image than the target's."""
     async with EmbeddedSuite(pair_of(folders["finer"], folders["qwen2-vl"])) as suite:
         with pytest.raises(InvalidArgument, match=r"images: this model reads \[12, 10\] tokens"):
-            await ask(suite.target, request("coupled"), TIMEOUT_S, Silent())
+            await ask(suite.target, request("coupled"), TIMEOUT_S)
 
 
 @pytest.mark.parametrize(
@@ -225,12 +222,8 @@ async def test_the_cloud_checks_for_itself(
         vocabulary_size=target.vocabulary_size,
         prompt_ids=ids,
         committed_ids=(),
-        sampling=Sampling(),
-        seed=3,
-        max_tokens=4,
-        ignore_eos=True,
+        params=GenerationParams(seed=3, max_tokens=4, ignore_eos=True, images=images),
         preset=preset,
-        images=images,
     )
     async with EmbeddedSuite(pair) as suite, edge_peer(suite.verifier_target) as peer:
         await peer.send(EdgeCodec(target.vocabulary_size, preset).encode(message))
@@ -256,4 +249,4 @@ def test_the_command_line_takes_image_files(folders: dict[str, Path], tmp_path: 
     paths[0].write_bytes(b"junk")
     refused = CliRunner().invoke(main, asked + flags)
     assert refused.exit_code != 0
-    assert "images" in refused.stderr
+    assert "--image: [0] is none of PNG" in refused.stderr

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import resource
+import shutil
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from tandem.cli import main
-from tandem.commands.documents import files_below
 from tandem.core.errors import InvalidArgument
+from tandem.index.document_index import open_index
 from tandem.index.extraction import MAX_DOCUMENT_BYTES
+from tandem.suite.source_files import files_below
 from tests.process.service_process import ServiceProcess
+
+OLD_FOLDERS = Path(__file__).parents[1] / "index" / "old_folders"
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -103,6 +109,24 @@ def test_what_is_wrong_is_said_in_one_line(notes: Path, arguments: list[str], wo
     assert err.count("\n") == 1
 
 
+def test_a_full_disk_is_said_plainly_with_what_is_stored(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": f"number {n} " * 200}) for n in range(300)]
+    (tmp_path / "many.jsonl").write_text("\n".join(lines))
+    arguments = [str(tmp_path / "many.jsonl"), "--folder", str(tmp_path / "index")]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, hard))
+    try:
+        failed = CliRunner().invoke(main, ["ingest", *arguments, "--embedding", "lexical"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert failed.exit_code == 1
+    assert "no room" in failed.output
+    with closing(open_index(tmp_path / "index")) as index:
+        stored = index.stats().documents
+    assert 0 < stored < 300
+    assert failed.output.rstrip().endswith(f"; {stored} documents are stored")
+
+
 def test_a_missing_path_is_refused_before_anything_is_made(notes: Path) -> None:
     with pytest.raises(InvalidArgument):
         files_below([notes, notes / "none"])
@@ -112,7 +136,7 @@ def test_a_missing_path_is_refused_before_anything_is_made(notes: Path) -> None:
 
 def test_a_running_retriever_is_filled_and_asked(notes: Path) -> None:
     flags = ("--port", "0", "--folder", str(notes.parent / "index"), "--embedding", "lexical")
-    with ServiceProcess("services.retriever", *flags) as process:
+    with ServiceProcess("tandem.services.retriever", *flags) as process:
         endpoint = process.address()
         assert answer("ingest", "notes", "--endpoint", endpoint)["added"] == 3
         assert answer("ingest", "notes", "--endpoint", endpoint)["unchanged"] == 3
@@ -124,3 +148,23 @@ def test_a_running_retriever_is_filled_and_asked(notes: Path) -> None:
         code, _, err = run("ingest", "notes", "--folder", "index", "--embedding", "lexical")
         assert code == 1
         assert "is open in process" in err
+
+
+def test_a_folder_of_an_earlier_version_is_imported_and_checked(tmp_path: Path) -> None:
+    old = Path(shutil.copytree(OLD_FOLDERS / "brace", tmp_path / "old"))
+    new = tmp_path / "new"
+    code, _, err = run("search", "x", "--folder", str(old))
+    assert (code, err.count("\n")) == (1, 1)
+    assert f"tandem ingest --import-folder {old} --folder NEW" in err
+    assert run("ingest", "--import-folder", str(old))[0] == 2
+    assert run("ingest")[0] == 2
+    assert answer("ingest", "--import-folder", str(old), "--folder", str(new)) == {
+        "documents": 1,
+        "texts": 1,
+    }
+    hits = answer("search", "x" * 253, "--folder", str(new))["hits"]
+    assert [hit["document_id"] for hit in hits] == ["a"]
+    code, out, _ = run("doctor", "--index", str(new), "--index", str(old))
+    assert f"ok   index {new}: 1 documents, 1 texts, " in out
+    assert f"bad  index {old}: {old}: has the format of an earlier version" in out
+    assert code == 1

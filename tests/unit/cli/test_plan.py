@@ -7,9 +7,10 @@ import json
 import pytest
 from click.testing import CliRunner, Result
 
+from tandem.analysis.cost_models import LinkTimes, dssd
 from tandem.cli import main
 from tandem.commands.plan_methods import METHODS
-from tandem.policy.cost_models import LinkTimes, PairTimes, dssd
+from tandem.specdec.scheduling import PairTimes
 
 PAIR = ["--draft-ms", "24", "--verify-ms", "72", "--verify-further-ms", "3", "--acceptance", "0.8"]
 
@@ -52,7 +53,7 @@ def test_predictions_are_the_cost_models_own() -> None:
     assert rows["ar"]["predicted_tpot_s"] == 0.072
 
 
-def test_shared_noise_is_planned_with_its_lower_bound_unless_told() -> None:
+def test_gumbel_coupling_is_planned_with_its_lower_bound_unless_told() -> None:
     def coupled_rate(*more: str) -> float:
         rows = json.loads(plan(*PAIR, *more, "--json").stdout)["rows"]
         return next(float(row["acceptance_rate"]) for row in rows if row["preset"] == "coupled")

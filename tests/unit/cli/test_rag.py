@@ -9,16 +9,16 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tandem.cli import main
-from tandem.commands.asking import Silent, answer_object, ask, figures
-from tandem.commands.embedded import EmbeddedSuite
+from tandem.commands.ask_suite import answer_object, ask, figures
 from tandem.commands.rag_options import documents_of
-from tandem.commands.suite_documents import SuiteDocuments
 from tandem.core.errors import InvalidArgument
-from tandem.core.laws import Sampling
+from tandem.core.probs import SamplingParams
+from tandem.generation.request import GenerationRequest
 from tandem.netem.link_group import LinkGroup
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
-from tandem.rpc.generation import GenerationRequest
+from tandem.suite.embedded import EmbeddedSuite
+from tandem.suite.suite_documents import SuiteDocuments
 from tests.unit.cli.scripted_pair import scripted_pair
 
 NOTHING = {
@@ -42,10 +42,10 @@ def documents(tmp_path: Path) -> SuiteDocuments:
 @pytest.mark.parametrize("preset", ["dragon", "dragon-coupled", "crcg-device", "drdg-tw"])
 async def test_an_answer_from_both_sides(preset: str, documents: SuiteDocuments) -> None:
     request = GenerationRequest(
-        "a heron", preset, Sampling(temperature=1.0), max_tokens=6, ignore_eos=True
+        "a heron", preset, sampling=SamplingParams(temperature=1.0), max_tokens=6, ignore_eos=True
     )
     async with EmbeddedSuite(scripted_pair(), documents=documents) as suite:
-        result = await ask(suite.target, request, 60.0, Silent())
+        result = await ask(suite.target, request, 60.0)
     answer = answer_object(request, result)
     assert (answer["tokens"], answer["preset"]) == (6, preset)
     assert answer["device"]["documents"] == 1
@@ -60,7 +60,7 @@ async def test_the_link_lies_between_the_two_sides(documents: SuiteDocuments) ->
     answers = []
     for link in (None, LinkSettings(delay_s=0.05)):
         async with EmbeddedSuite(scripted_pair(), link=link, documents=documents) as suite:
-            answers.append(await ask(suite.target, request, 60.0, Silent()))
+            answers.append(await ask(suite.target, request, 60.0))
     near, far = answers
     assert far.text == near.text
     assert far.ttft_s is not None
@@ -70,7 +70,7 @@ async def test_the_link_lies_between_the_two_sides(documents: SuiteDocuments) ->
 async def test_other_presets_have_no_figures_of_sides() -> None:
     async with EmbeddedSuite(scripted_pair()) as suite:
         request = GenerationRequest("a heron", max_tokens=4, ignore_eos=True)
-        answer = answer_object(request, await ask(suite.target, request, 60.0, Silent()))
+        answer = answer_object(request, await ask(suite.target, request, 60.0))
     assert "device" not in answer
     json.dumps(answer)
 
@@ -81,8 +81,8 @@ async def test_other_presets_have_no_figures_of_sides() -> None:
         (("--rag", "--preset", "coupled"), "rag: coupled has no documents"),
         (("--query", "x"), "query: coupled has no documents"),
         (("--cloud-documents", "."), "rag: give --rag too"),
-        (("--rag", "--documents", "-1"), "documents: must not be negative"),
-        (("--rag", "--documents", "33"), "documents: at most 32"),
+        (("--rag", "--documents", "-1"), "documents: must be 0…32, is -1"),
+        (("--rag", "--documents", "33"), "documents: must be 0…32, is 33"),
         (("--rag", "--device-documents", "/nowhere"), "/nowhere does not exist"),
         (
             ("--rag", "--endpoint", "127.0.0.1:1", "--index-folder", "x"),

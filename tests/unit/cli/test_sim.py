@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from bench.report import FIELDS
+from bench.harness.report import FIELDS
 from tandem.cli import main
-from tandem.policy.presets import PRESETS
+from tandem.specdec.presets import PRESETS
 
 
 def sim(*arguments: str) -> Result:

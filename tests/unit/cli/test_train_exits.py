@@ -9,8 +9,8 @@ from click.testing import CliRunner, Result
 from transformers import AutoModelForCausalLM
 
 from tandem.cli import main
-from tests.unit.engine.reference_models import CONFIGS
-from tests.unit.engine.tiny_folders import CORPUS, write_tokenizer
+from tests.unit.backends.reference_models import CONFIGS
+from tests.unit.backends.tiny_folders import CORPUS, write_tokenizer
 
 SHORT = ("--exits=2", "--rank=4", "--steps=3", "--rows=2", "--length=16", "--positions=8")
 

@@ -76,7 +76,7 @@ def test_without_stop_strings_text_passes_at_once() -> None:
     assert matcher.flush() == ""
 
 
-def test_an_empty_stop_string_is_refused() -> None:
+def test_an_empty_stop_string_is_rejected() -> None:
     with pytest.raises(InvalidArgument) as caught:
         StopStrings(("a", ""))
     assert caught.value.field == "stop"

@@ -1,12 +1,20 @@
-"""Token ids from elsewhere are checked one by one."""
+"""Token ids from elsewhere are checked one by one; equal sequences have equal prefix hashes,
+however they were cut, and others do not."""
 
+import random
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from tandem.core.errors import InvalidArgument
-from tandem.core.tokens import check_token_ids
+from tandem.core.tokens import (
+    EMPTY_PREFIX,
+    PrefixedTokens,
+    PrefixMismatch,
+    check_token_ids,
+    extend_prefix,
+)
 
 
 @pytest.mark.parametrize("ids", [[], [0], (0, 150_000, 151_935), np.array([0, 151_935])])
@@ -15,7 +23,68 @@ def test_the_whole_vocabulary_is_allowed(ids: Sequence[int]) -> None:
 
 
 @pytest.mark.parametrize("ids", [[-1], [0, 10], [3, 2**40], np.array([1, -1])])
-def test_others_are_refused_by_name_and_index(ids: Sequence[int]) -> None:
+def test_others_are_rejected_by_name_and_index(ids: Sequence[int]) -> None:
     with pytest.raises(InvalidArgument, match=rf"draft\.token_ids: \[{len(ids) - 1}\]") as caught:
         check_token_ids(ids, 10, "draft.token_ids")
     assert caught.value.field == "draft.token_ids"
+
+
+def test_cutting_does_not_matter() -> None:
+    source = random.Random(0)
+    for _ in range(100):
+        tokens = [source.randrange(200_000) for _ in range(source.randrange(1, 50))]
+        cut = source.randrange(len(tokens) + 1)
+        parts = extend_prefix(extend_prefix(EMPTY_PREFIX, tokens[:cut]), tokens[cut:])
+        assert parts == extend_prefix(EMPTY_PREFIX, tokens)
+
+
+def test_near_misses_differ() -> None:
+    prefixes: list[list[int]] = [
+        [], [0], [0, 0], [1], [0, 1], [1, 0], [65_536], [256], [131_072], [2**31], [1, 0, 0]
+    ]  # fmt: skip
+    hashes = {extend_prefix(EMPTY_PREFIX, prefix) for prefix in prefixes}
+    assert len(hashes) == len(prefixes)
+
+
+def test_hashes_fit_an_unsigned_64_bit_field_and_use_it_all() -> None:
+    hashes = [extend_prefix(EMPTY_PREFIX, [token]) for token in range(1000)]
+    assert len(set(hashes)) == 1000
+    assert all(0 <= value < 2**64 for value in hashes)
+    assert max(hashes) > 2**63
+
+
+def test_the_hash_is_pinned_and_takes_any_integer_type() -> None:
+    # Both ends of a link must agree on it, so it is part of the protocol.
+    assert extend_prefix(EMPTY_PREFIX, [1, 2, 3]) == 0x422B7C52DE20EA55
+    for kind in (np.int64, np.int32, np.uint32):
+        assert extend_prefix(EMPTY_PREFIX, np.array([1, 2, 3], dtype=kind)) == 0x422B7C52DE20EA55
+
+
+def test_hashes_follow_the_tokens() -> None:
+    tokens = PrefixedTokens((5, 6))
+    assert tokens.start == len(tokens) == 2
+    tokens.append(7)
+    tokens.extend((8, 9))
+    assert tokens.since(0) == (5, 6, 7, 8, 9)
+    assert tokens.since(3) == (8, 9)
+    assert (tokens[2], tokens.last, tokens.start) == (7, 9, 2)
+    assert tokens.prefix == extend_prefix(EMPTY_PREFIX, (5, 6, 7, 8, 9))
+    assert tokens.prefix_with((1, 2)) == extend_prefix(tokens.prefix, (1, 2))
+    assert PrefixedTokens(()).prefix == EMPTY_PREFIX
+
+
+def test_every_position_can_be_compared() -> None:
+    tokens = PrefixedTokens((5, 6, 7))
+    for position in range(4):
+        right = extend_prefix(EMPTY_PREFIX, (5, 6, 7)[:position])
+        tokens.check(position, right)
+        with pytest.raises(PrefixMismatch, match=f"before position {position}") as caught:
+            tokens.check(position, right ^ 1)
+        assert caught.value.position == position
+
+
+def test_positions_beyond_are_compared_with_what_follows() -> None:
+    tokens = PrefixedTokens((5, 6))
+    tokens.check(4, extend_prefix(EMPTY_PREFIX, (5, 6, 7, 8)), beyond=(7, 8, 9))
+    with pytest.raises(PrefixMismatch):
+        tokens.check(4, extend_prefix(EMPTY_PREFIX, (5, 6, 7, 9)), beyond=(7, 8, 9))

@@ -10,14 +10,14 @@ import pytest
 
 from tandem.core.acceptance import accepts, recover, sample_draft
 from tandem.core.errors import InvalidArgument
-from tandem.core.laws import Array
+from tandem.core.probs import Array
 from tandem.core.truncation import Truncation, cut_mass, truncate
-from tests.exact import ExactChance, fractions, law_pairs, output_law, random_law
+from tests.exact import ExactRandom, fractions, output_probs, probs_pairs, random_probs
 
 
-def test_no_cut_gives_the_very_law() -> None:
-    law = np.array([0.25, 0.75], dtype=np.float32)
-    assert truncate(law, Truncation()) is law
+def test_no_cut_gives_the_very_distribution() -> None:
+    probs = np.array([0.25, 0.75], dtype=np.float32)
+    assert truncate(probs, Truncation()) is probs
 
 
 @pytest.mark.parametrize(
@@ -34,12 +34,12 @@ def test_no_cut_gives_the_very_law() -> None:
     ],
 )
 def test_what_stays(truncation: Truncation, kept: list[int]) -> None:
-    law = fractions([3, 2, 4, 2])
-    got = truncate(law, truncation)
+    probs = fractions([3, 2, 4, 2])
+    got = truncate(probs, truncation)
     assert got.tolist() == fractions(kept).tolist()
-    assert law.tolist() == fractions([3, 2, 4, 2]).tolist(), "the law itself was changed"
-    outside = [mass for mass, left in zip(law, got, strict=True) if not left]
-    assert cut_mass(law, got) == float(sum(outside))
+    assert probs.tolist() == fractions([3, 2, 4, 2]).tolist(), "the distribution itself was changed"
+    outside = [mass for mass, left in zip(probs, got, strict=True) if not left]
+    assert cut_mass(probs, got) == float(sum(outside))
 
 
 @pytest.mark.parametrize(
@@ -67,25 +67,25 @@ def acceptance(target: Array, draft: Array) -> Fraction:
 def test_the_acceptance_rate_moves_by_at_most_the_mass_cut_off(top_k: int) -> None:
     source = random.Random(top_k)
     for _ in range(300):
-        target, draft = random_law(source, 5), random_law(source, 5)
+        target, draft = random_probs(source, 5), random_probs(source, 5)
         cut = truncate(draft, Truncation(top_k=top_k))
         sigma = sum(mass for mass, left in zip(draft, cut, strict=True) if not left)
         assert abs(acceptance(target, cut) - acceptance(target, draft)) <= sigma
 
 
-def one_token(chance: ExactChance, target: Array, draft: Array, drawn_from: Array) -> int:
-    token = sample_draft(drawn_from, chance, 0)
-    if accepts(target, token, draft[token], chance, 0):
+def one_token(rng: ExactRandom, target: Array, draft: Array, drawn_from: Array) -> int:
+    token = sample_draft(drawn_from, rng, 0)
+    if accepts(target, token, draft[token], rng, 0):
         return token
-    return recover(target, draft, chance, 0)
+    return recover(target, (token,), draft, rng, 0)
 
 
 def test_truncating_before_the_draw_is_exact_and_after_it_is_not() -> None:
     biased = 0
-    for target, draft in law_pairs(seed=3, count=40):
+    for target, draft in probs_pairs(seed=3, count=40):
         cut = truncate(draft, Truncation(top_k=2))
-        exact = output_law(partial(one_token, target=target, draft=cut, drawn_from=cut), 4)
+        exact = output_probs(partial(one_token, target=target, draft=cut, drawn_from=cut), 4)
         assert exact == target.tolist()
-        late = output_law(partial(one_token, target=target, draft=cut, drawn_from=draft), 4)
+        late = output_probs(partial(one_token, target=target, draft=cut, drawn_from=draft), 4)
         biased += late != target.tolist()
     assert biased > 10

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.index.chunking import Chunking
 from tandem.index.document_index import MAX_HITS, DocumentIndex, open_index
-from tandem.index.documents import Document, Outcome
+from tandem.index.records import Document, Outcome
 from tandem.index.searcher import SearchMode
 from tests.unit.index.word_vectors import WordVectors
 
@@ -47,6 +49,25 @@ def test_equal_texts_are_stored_once_and_live_as_long_as_any_name(index: Documen
     assert index.remove(["b"]) == [True]
     assert index.search("cats", 5) == []
     assert index.stats().chunks == 0
+
+
+def test_a_search_between_a_commit_and_its_ranking_finds_the_new_text(
+    index: DocumentIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It found neither the old text nor the new one."""
+    index.add([Document("a", "cats purr")])
+    commit, found = index._store.commit, list[list[str]]()
+
+    def searched_at_once(*change: object) -> bool:
+        done = commit(*change)  # type: ignore[arg-type]
+        for mode in (SearchMode.LEXICAL, SearchMode.HYBRID):
+            found.append([hit.text for hit in index.search("cats", mode=mode)])
+        return done
+
+    monkeypatch.setattr(index._store, "commit", searched_at_once)
+    index.add([Document("a", "cats sleep")])
+    index.remove(["a"])
+    assert found == [["cats sleep"], ["cats sleep"], [], []]
 
 
 def test_two_documents_may_swap_their_texts_in_one_step(tmp_path: Path) -> None:
@@ -133,7 +154,7 @@ def test_a_re_ranker_has_the_last_word(tmp_path: Path) -> None:
 
 def test_any_order_of_changes_ends_like_the_documents_that_are_left(tmp_path: Path) -> None:
     source = random.Random(11)
-    index = DocumentIndex(tmp_path / "a", WordVectors(), Chunking(16, 4), snapshot_after_bytes=4000)
+    index = DocumentIndex(tmp_path / "a", WordVectors(), Chunking(16, 4))
     texts: dict[str, str] = {}
     for step in range(60):
         batch = [
@@ -148,9 +169,7 @@ def test_any_order_of_changes_ends_like_the_documents_that_are_left(tmp_path: Pa
             texts.pop(gone, None)
         if step % 10 == 9:
             index.close()
-            index = DocumentIndex(
-                tmp_path / "a", WordVectors(), Chunking(16, 4), snapshot_after_bytes=4000
-            )
+            index = DocumentIndex(tmp_path / "a", WordVectors(), Chunking(16, 4))
             assert index.texts() == texts
     fresh = DocumentIndex(tmp_path / "b", WordVectors(), Chunking(16, 4))
     fresh.add([Document(name, text) for name, text in texts.items()])
@@ -161,6 +180,34 @@ def test_any_order_of_changes_ends_like_the_documents_that_are_left(tmp_path: Pa
                 for i in (index, fresh)
             ]
             assert scores[0] == scores[1]
-    assert index.stats().generation > 1
+    assert index.stats().generation > 60
     index.close()
     fresh.close()
+
+
+def test_searches_go_on_while_documents_come_and_go(index: DocumentIndex) -> None:
+    texts = {f"d{n}": f"word{n} " + "filler " * n for n in range(20)}
+    index.add([Document("always", "always there")])
+    ended = threading.Event()
+
+    def search() -> int:
+        searches = 0
+        while not ended.is_set() or not searches:
+            hits = index.search("always word7 filler", 10)
+            assert "always" in {hit.document_id for hit in hits}
+            for hit in hits:
+                assert hit.text in texts.get(hit.document_id, "always there")
+            searches += 1
+        return searches
+
+    with ThreadPoolExecutor(3) as threads:
+        searching = [threads.submit(search) for _ in range(3)]
+        try:
+            for _ in range(3):
+                index.add([Document(name, text.strip()) for name, text in texts.items()])
+                index.remove(list(texts))
+        finally:
+            ended.set()
+        assert all(each.result() > 0 for each in searching)
+    assert index.stats().chunks == 1
+    assert index.stats().log_bytes == 0

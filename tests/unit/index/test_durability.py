@@ -1,24 +1,29 @@
-"""What was acknowledged is there after a crash, a torn write, a damaged file or a full disk; and
-what cannot be read in full is refused, not served in part."""
+"""What was acknowledged is there after a crash, a torn write or a full disk; what cannot be read in
+full is refused, not served in part; and nobody else can read it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import shutil
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from bench.retriever_kill import kill_trial
-from tandem.core.errors import ResourceExhausted
+from bench.documents.retriever_kill import kill_trial
+from tandem.core.errors import ResourceExhausted, Unavailable
+from tandem.index import sqlite_database
 from tandem.index.chunking import Chunking
 from tandem.index.document_index import DocumentIndex, open_index
-from tandem.index.documents import Document
-from tandem.index.errors import FolderDamaged, FolderInUse, FolderMismatch
+from tandem.index.records import Document, FolderDamaged, FolderInUse, FolderMismatch, Outcome
+from tandem.index.searcher import SearchMode
+from tandem.index.sqlite_store import DATABASE, verify_folder
 from tests.unit.index.word_vectors import WordVectors
 
 TEXTS = {"a": "one two three", "b": "four five", "c": "six seven eight nine"}
@@ -29,97 +34,144 @@ def opened(folder: Path, dimension: int = 8) -> DocumentIndex:
 
 
 def texts_of(folder: Path) -> dict[str, str]:
-    index = opened(folder)
-    try:
+    with closing(opened(folder)) as index:
         return index.texts()
-    finally:
-        index.close()
 
 
-def filled(folder: Path, snapshots: tuple[str, ...] = ()) -> Path:
-    """A folder with all TEXTS, each durable by itself; a snapshot after those named."""
-    index = opened(folder)
-    for name, text in TEXTS.items():
-        index.add([Document(name, text)])
-        if name in snapshots:
-            index.snapshot()
-    index.close()
+def filled(folder: Path) -> Path:
+    """A folder with all TEXTS, each durable by itself."""
+    with closing(opened(folder)) as index:
+        for name, text in TEXTS.items():
+            index.add([Document(name, text)])
     return folder
 
 
-def test_a_log_torn_at_any_byte_of_its_last_record_loses_that_record_only(tmp_path: Path) -> None:
-    log = filled(tmp_path) / "log-00000000"
-    whole = log.read_bytes()
-    last = whole.rindex(whole[:8])
-    before = {name: TEXTS[name] for name in "ab"}
-    for end in range(last, len(whole)):  # about 200 of them
-        log.write_bytes(whole[:end])
-        assert texts_of(tmp_path) == before, end
-        assert log.stat().st_size == last
-    for junk in (bytes(40), whole[last : last + 30] + bytes(30), b"\xff" * 9):
-        log.write_bytes(whole + junk)
-        assert texts_of(tmp_path) == TEXTS
-    # After the torn tail was cut, what is added next is found again.
-    log.write_bytes(whole[:-1])
-    index = opened(tmp_path)
-    index.add([Document("d", "new")])
+def crashed(index: DocumentIndex, folder: Path, copy: Path) -> Path:
+    """What a process that has `index` open in `folder` would leave if it ended now."""
+    shutil.copytree(folder, copy)
+    return copy
+
+
+def flip(file: Path, at: int, bit: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[at] ^= 1 << bit
+    file.write_bytes(content)
+
+
+def test_a_flipped_bit_in_the_last_acknowledged_record_is_reported(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    with closing(opened(folder)) as index:
+        index.add([Document("a", "one two three")])
+        index.add([Document("b", "the last words")])
+        copy = crashed(index, folder, tmp_path / "copy")
+    (holder,) = [file for file in copy.iterdir() if b"the last words" in file.read_bytes()]
+    flip(holder, holder.read_bytes().index(b"the last words") + 4, 3)
+    with pytest.raises(FolderDamaged, match="is damaged; restore it from a copy"):
+        texts_of(copy)
+
+
+def test_a_flipped_bit_anywhere_is_reported_or_was_in_no_use(tmp_path: Path) -> None:
+    database = filled(tmp_path) / DATABASE
+    whole = database.read_bytes()
+    refused = 0
+    for at in range(0, len(whole), 97):
+        database.write_bytes(whole)
+        flip(database, at, at % 8)
+        try:
+            assert texts_of(tmp_path) == TEXTS, at
+        except (FolderDamaged, FolderMismatch):
+            refused += 1
+        for rest in ("-wal", "-shm"):
+            database.with_name(database.name + rest).unlink(missing_ok=True)
+    assert refused > 20
+
+
+def test_text_and_vectors_are_compared_whenever_they_are_read(tmp_path: Path) -> None:
+    reads: list[tuple[str, Callable[[DocumentIndex], object]]] = [
+        ("text", lambda index: index.search("four", 1)),
+        ("title", lambda index: index.search("four", 1)),
+        ("spans", lambda index: index.chunks_of(["b"])),
+        ("vectors", lambda index: index.contents()),
+    ]
+    for column, read in reads:
+        folder = tmp_path / column
+        filled(folder)
+        with closing(opened(folder)) as index:
+            assert read(index)
+            change = f"UPDATE content SET {column} = {column} || x'00' WHERE first = 1"
+            with closing(sqlite3.connect(folder / DATABASE, isolation_level=None)) as database:
+                database.execute(change)
+            with pytest.raises(FolderDamaged, match="damaged"):
+                read(index)
+
+
+def test_a_log_torn_at_any_byte_loses_only_what_was_not_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = filled(tmp_path / "index")
+    index = opened(folder)
+    monkeypatch.setattr("tandem.index.sqlite_store.fold_log", lambda database: True)
+    index.add([Document("d", "new")])  # killed before it was folded in
+    copy = crashed(index, folder, tmp_path / "copy")
+    monkeypatch.undo()
     index.close()
-    assert texts_of(tmp_path) == before | {"d": "new"}
+    log = (copy / f"{DATABASE}-wal").read_bytes()
+    assert b"new" in log
+    for end in [*range(0, len(log), 499), len(log)]:
+        shutil.rmtree(tmp_path / "torn", ignore_errors=True)
+        torn = Path(shutil.copytree(copy, tmp_path / "torn"))
+        (torn / f"{DATABASE}-wal").write_bytes(log[:end])
+        expected = TEXTS | {"d": "new"} if end == len(log) else TEXTS
+        assert texts_of(torn) == expected, end
 
 
-def test_damage_in_the_middle_of_a_log_is_refused_and_nothing_is_touched(tmp_path: Path) -> None:
-    log = filled(tmp_path) / "log-00000000"
-    whole = log.read_bytes()
-    last = whole.rindex(whole[:8])
-    for at in range(0, last, 7):
-        damaged = bytearray(whole)
-        damaged[at] ^= 0x10
-        log.write_bytes(damaged)
-        with pytest.raises(FolderDamaged, match=r"log-00000000: the record at byte \d+ is damaged"):
-            opened(tmp_path)
-        assert log.read_bytes() == damaged
-    log.write_bytes(whole)
-    assert texts_of(tmp_path) == TEXTS
+def test_a_text_of_253_letters_can_be_opened_again(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as index:
+        index.add([Document("a", "x" * 253)])  # made a header of 123 bytes modulo 256
+        index.compact()
+    assert texts_of(tmp_path) == {"a": "x" * 253}
 
 
-@pytest.mark.parametrize("snapshots", [("b",), ("a", "b"), ("a", "b", "c")])
-def test_a_damaged_snapshot_costs_nothing(tmp_path: Path, snapshots: tuple[str, ...]) -> None:
-    filled(tmp_path, snapshots)
-    newest = max(tmp_path.glob("snapshot-*"))
-    whole = newest.read_bytes()
-    for content in (b"", whole[:-1], whole[: len(whole) // 2], whole[:50] + b"x" + whole[51:]):
-        newest.write_bytes(content)
-        assert texts_of(tmp_path) == TEXTS
-        assert newest.with_suffix(".damaged").read_bytes() == content
-    index = opened(tmp_path)  # and life goes on
-    index.snapshot()
-    index.add([Document("d", "new")])
-    index.close()
+def test_what_is_acknowledged_after_a_failed_compaction_is_kept(tmp_path: Path) -> None:
+    obstacle = filled(tmp_path) / "log-00000001"
+    with closing(opened(tmp_path)) as index:
+        obstacle.mkdir()  # where the old format began a new log once the snapshot was there
+        with suppress(OSError):
+            index.compact()
+        index.add([Document("d", "new")])
+    obstacle.rmdir()
     assert texts_of(tmp_path) == TEXTS | {"d": "new"}
 
 
-def test_without_any_good_snapshot_the_folder_is_refused(tmp_path: Path) -> None:
-    filled(tmp_path, ("a", "b", "c"))
-    for snapshot in tmp_path.glob("snapshot-*"):
-        snapshot.write_bytes(snapshot.read_bytes()[:-1])
-    for _ in range(2):
-        with pytest.raises(FolderDamaged, match="snapshot-00000003: is damaged"):
-            opened(tmp_path)
+def test_nobody_else_can_read_the_files(tmp_path: Path) -> None:
+    folder = tmp_path / "index"
+    before = os.umask(0)
+    try:
+        with closing(opened(folder)) as index:
+            index.add([Document("a", "private")])
+            index.compact()
+            modes = {file.name: file.stat().st_mode & 0o777 for file in folder.iterdir()}
+    finally:
+        os.umask(before)
+    assert set(modes) == {"lock", DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm"}
+    assert set(modes.values()) == {0o600}
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o755)
+    (folder / DATABASE).chmod(0o644)
+    opened(folder).close()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert (folder / DATABASE).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_missing_log_or_manifest_is_refused(tmp_path: Path) -> None:
-    filled(tmp_path, ("a", "b"))
-    (tmp_path / "snapshot-00000002").write_bytes(b"")
-    log = tmp_path / "log-00000001"
-    content = log.read_bytes()
-    log.unlink()
-    with pytest.raises(FolderDamaged, match="log-00000001: is missing"):
-        opened(tmp_path)
-    log.write_bytes(content)
-    assert texts_of(tmp_path) == TEXTS
-    (tmp_path / "manifest.json").unlink()
-    with pytest.raises(FolderMismatch, match=r"has no manifest\.json, so it is no index"):
-        opened(tmp_path)
+def test_a_deleted_text_is_in_no_file_once_that_is_acknowledged(tmp_path: Path) -> None:
+    with closing(opened(tmp_path)) as index:
+        index.add([Document("a", "a secret word. " * 900), Document("b", "other")])
+        assert any(b"secret" in file.read_bytes() for file in tmp_path.iterdir())
+        index.remove(["a"])
+        assert not any(b"secret" in file.read_bytes() for file in tmp_path.iterdir())
+        size = index.stats().snapshot_bytes
+        index.compact()
+        assert index.stats().snapshot_bytes < size
 
 
 @contextmanager
@@ -133,21 +185,89 @@ def full_disk(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-@pytest.mark.parametrize("room", [0, 1, 100])
+@pytest.mark.parametrize("room", [0, 1, 5000])
+def test_a_full_disk_has_no_room_for_a_new_folder(tmp_path: Path, room: int) -> None:
+    with full_disk(room), pytest.raises(ResourceExhausted, match="no room"):
+        opened(tmp_path / "new")
+    assert texts_of(tmp_path / "new") == {}, "it is made once there is room"
+
+
+def test_a_disk_without_room_for_a_folder_is_said_plainly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object, **named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "mkdir", full)
+    with pytest.raises(ResourceExhausted, match="new: no room: No space left on device"):
+        opened(tmp_path / "new")
+
+
+@pytest.mark.parametrize("room", [0, 1, 5000])
 def test_a_full_disk_refuses_the_change_and_keeps_what_there_was(tmp_path: Path, room: int) -> None:
-    filled(tmp_path, ("a",))
-    index = opened(tmp_path)
-    size = index.stats().log_bytes
-    with full_disk(size + room), pytest.raises(ResourceExhausted, match="no room"):
-        index.add([Document("d", "much " * 400)])
-    with full_disk(50), pytest.raises(ResourceExhausted, match="no room"):
-        index.snapshot()
-    assert index.texts() == TEXTS
-    assert index.stats().log_bytes == size
-    assert not list(tmp_path.glob("*.tmp"))
-    index.add([Document("d", "small")])  # there is room again
-    index.close()
+    filled(tmp_path)
+    with closing(opened(tmp_path)) as index:
+        with full_disk(room), pytest.raises(ResourceExhausted, match="no room"):
+            index.add([Document("d", "much " * 4000)])
+        assert index.texts() == TEXTS
+        assert index.search("much", mode=SearchMode.LEXICAL) == []
+        index.add([Document("d", "small")])  # there is room again
     assert texts_of(tmp_path) == TEXTS | {"d": "small"}
+
+
+@pytest.mark.parametrize(
+    "code", [sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_CANTOPEN]
+)
+def test_a_call_that_the_system_refuses_does_not_make_the_folder_a_damaged_one(
+    tmp_path: Path, code: int
+) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = code
+    with (
+        pytest.raises(Unavailable, match="the system refused"),
+        sqlite_database.errors_of(tmp_path),
+    ):
+        raise error
+
+
+def test_a_disk_that_fills_up_after_the_commit_loses_nothing(tmp_path: Path) -> None:
+    index = opened(tmp_path / "index")
+    texts = {"large": "large " * 20_000, "d": "much " * 4000}
+    index.add([Document("large", texts["large"])])
+    with full_disk(index.stats().snapshot_bytes):  # room for the log, none in the database
+        assert index.add([Document("d", texts["d"])]) == [Outcome.ADDED]
+        assert index.stats().log_bytes > 0
+    copy = crashed(index, tmp_path / "index", tmp_path / "copy")
+    index.add([Document("e", "small")])
+    assert index.stats().log_bytes == 0
+    index.close()
+    assert texts_of(copy) == texts
+    assert texts_of(tmp_path / "index") == texts | {"e": "small"}
+
+
+def test_a_new_schema_is_reached_by_migrations_and_a_newer_one_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path)
+    with monkeypatch.context() as patched:
+        more = [*sqlite_database.MIGRATIONS, ("ALTER TABLE content ADD COLUMN language TEXT",)]
+        patched.setattr(sqlite_database, "MIGRATIONS", more)
+        for _ in range(2):
+            assert texts_of(tmp_path) == TEXTS
+    with pytest.raises(FolderMismatch, match="is of version 2, this program knows 1"):
+        opened(tmp_path)
+
+
+def test_a_folder_is_verified_in_one_call(tmp_path: Path) -> None:
+    size = verify_folder(filled(tmp_path))
+    assert (size.documents, size.texts, size.pending_bytes) == (3, 3, 0)
+    with closing(opened(tmp_path)), pytest.raises(FolderInUse):
+        verify_folder(tmp_path)
+    (tmp_path / DATABASE).write_bytes(b"")
+    with pytest.raises(FolderDamaged, match="has no tables"):
+        verify_folder(tmp_path)
+    with pytest.raises(FolderMismatch, match="is no index"):
+        verify_folder(tmp_path / "none")
 
 
 def test_a_second_opener_is_refused_and_learns_who_has_it(tmp_path: Path) -> None:
@@ -179,7 +299,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FolderMismatch, match=r"is not empty \(notes\.txt\)"):
         opened(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["lock", "notes.txt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 @pytest.mark.parametrize(("seed", "after"), [(1, 1), (2, 9), (3, 60)])

@@ -9,8 +9,8 @@ import pytest
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
 
-from tandem.index.documents import Document
 from tandem.index.extraction import MAX_DOCUMENT_BYTES, Format, Refusal, extract, format_of
+from tandem.index.records import Document
 
 HTML = b"""<html><head><title>The title</title><style>p {}</style><script>var secret</script></head>
 <body><h1>Head</h1><p>One <b>bold</b> word &amp; more.</p><ul><li>first<li>second</ul></body>"""

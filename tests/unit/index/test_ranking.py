@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tandem.index.dense import DenseIndex, Vectors, recall
-from tandem.index.fusion import reciprocal_rank_fusion
-from tandem.index.lexical import LexicalIndex, terms_of
+from tandem.index.lexical import LexicalIndex
+from tandem.index.searcher import reciprocal_rank_fusion
 
 
 def test_fusion_adds_reciprocal_ranks_and_keeps_the_order_of_ties() -> None:
@@ -23,22 +23,36 @@ def test_fusion_adds_reciprocal_ranks_and_keeps_the_order_of_ties() -> None:
     assert reciprocal_rank_fusion([[], []]) == []
 
 
-def test_terms_are_folded_and_identifiers_also_split() -> None:
-    assert terms_of("Ärger über __init__ und getHTTP_x2!") == [
-        *("arger", "uber", "__init__", "init", "und", "gethttp_x2", "gethttp", "x2")
-    ]
+def test_words_are_folded_and_identifiers_also_split() -> None:
+    index = LexicalIndex()
+    texts = ["Ärger ﬁndet STRASSE", "def __init__(self)", "getHTTP_x2 and more", "x2 getHTTP\0end"]
+    index.change(enumerate(texts), ())
+    for query, found in [
+        ("arger", [0]),
+        ("ÄRGER findet", [0]),
+        ("straße", [0]),
+        ("init", [1]),
+        ("__INIT__", [1]),
+        ("gethttp_x2", [2, 3]),  # as a phrase in the first, in parts in both
+        ('"OR" NOT - end', [3]),
+        ("nowhere *", []),
+        (" ".join(f"w{n}" for n in range(2000)), []),
+    ]:
+        assert [number for number, _ in index.search(query, 5)] == found, query
+    index.close()
 
 
 def bm25_by_definition(texts: dict[int, str], query: str) -> dict[int, float]:
-    counts = {number: Counter(terms_of(text)) for number, text in texts.items()}
+    """Robertson and Zaragoza (2009), eq. 3.15, with FTS5's floor under the rarity of a word."""
+    counts = {number: Counter(text.split()) for number, text in texts.items()}
     average = sum(c.total() for c in counts.values()) / len(counts)
     scores = {}
     for number, own in counts.items():
         score = 0.0
-        for term in terms_of(query):
+        for term in query.split():
             holding = sum(1 for c in counts.values() if c[term])
             if own[term]:
-                rarity = math.log(1 + (len(counts) - holding + 0.5) / (holding + 0.5))
+                rarity = max(math.log((len(counts) - holding + 0.5) / (holding + 0.5)), 1e-6)
                 damping = 1.2 * (0.25 + 0.75 * own.total() / average)
                 score += rarity * own[term] * 2.2 / (own[term] + damping)
         if score > 0:
@@ -46,24 +60,36 @@ def bm25_by_definition(texts: dict[int, str], query: str) -> dict[int, float]:
     return scores
 
 
-def test_bm25_follows_every_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.index.lexical._COMPACT_ABOVE", 10)
+def test_bm25_follows_every_change() -> None:
     source = random.Random(3)
     index, texts = LexicalIndex(), dict[int, str]()
+    query = "t1 t2 t5 t9 unknown"
     for number in range(200):
         texts[number] = " ".join(f"t{int(source.paretovariate(0.7))}" for _ in range(20))
-        index.add(number, texts[number])
+        index.change([(number, texts[number])], ())
         if source.random() < 0.7:
             gone = source.choice(list(texts))
-            index.remove(gone, texts.pop(gone))
+            index.change((), [(gone, texts.pop(gone))])
         if number % 20 == 7 and texts:
-            truth = bm25_by_definition(texts, "t1 t2 t5 t9 t2 unknown")
-            found = index.search("t1 t2 t5 t9 t2 unknown", 1000)
-            assert dict(found) == pytest.approx(truth)
-            assert [s for _, s in found] == sorted((s for _, s in found), reverse=True)
-            assert index.search("t1 t2 t5 t9 t2 unknown", 3) == found[:3]
+            found = index.search(query, 1000)
+            assert dict(found) == pytest.approx(bm25_by_definition(texts, query))
+            assert found == sorted(found, key=lambda one: (-one[1], one[0]))
+            assert index.search(query, 3) == found[:3]
     assert index.search("nowhere", 5) == []
-    assert LexicalIndex().search("t1", 5) == []
+    index.close()
+
+
+def test_common_words_are_left_out_once_rarer_ones_match_enough() -> None:
+    index = LexicalIndex()
+    index.change([(n, f"the tenth{n % 10} word{n}") for n in range(1500)], ())
+    assert len(index.search("the", 2000)) == 1500  # all there is to go by
+    assert [n for n, _ in index.search("the word7", 2000)] == [7]
+    assert len(index.search("the tenth3", 2000)) == 150
+    few = LexicalIndex()
+    few.change([(0, "a"), (1, "a b"), (2, "b")], ())
+    assert len(few.search("a b", 5)) == 3
+    for each in (index, few):
+        each.close()
 
 
 def clustered(count: int, dimension: int, seed: int) -> Vectors:
@@ -74,6 +100,32 @@ def clustered(count: int, dimension: int, seed: int) -> Vectors:
     )
     unit: Vectors = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
     return unit
+
+
+def test_words_are_scored_once_until_chunks_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FTS5 takes a microsecond for each chunk that has a word, and the next query the same."""
+    index, asked = LexicalIndex(), list[str]()
+    index.change([(n, f"word{n % 7} both{n % 2} all") for n in range(100)], [])
+    index._connection.set_trace_callback(asked.append)
+
+    def scored(query: str) -> int:
+        del asked[:]
+        assert index.search(query, 3)
+        return sum("rank" in statement for statement in asked)
+
+    assert scored("word1 both1") == 2
+    first = index.search("word1 both1", 100)
+    assert scored("word1 both1") == 0
+    assert scored("word2 both1") == 1
+    assert index.search("word1 both1", 100) == first
+    index.change([(100, "word1 both1")], [])
+    assert scored("word1 both1") == 2
+    assert index.search("word1 both1", 1)[0][0] == 100, "the shortest"
+    monkeypatch.setattr("tandem.index.lexical.MOST_KEPT", 20)
+    for n in range(7):
+        index.search(f"word{n}", 3)
+        assert index._kept == sum(len(numbers) for numbers, _ in index._scores.values()) <= 20
+    index.close()
 
 
 def test_flat_search_equals_brute_force_through_additions_and_removals() -> None:

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-from tandem.netem.link_control import LinkControl, answer_request, run_link
+from tandem.netem.link_control import MAX_CLIENTS, LinkControl, answer_request, run_link
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import Address, TcpLinkEmulator
 from tests.unit.netem.conftest import Run
@@ -22,9 +22,10 @@ START = LinkSettings(delay_s=0.01, jitter_s=0.001, bytes_per_s=1e6)
 
 LINK_PROCESS = """
 import sys
-from tandem.netem.link_control import serve_link
-serve_link(("127.0.0.1", 0), ("127.0.0.1", int(sys.argv[1])), rtt_s=0.02, control_port=0,
-           on_ready=lambda listening, control: print(listening[1], control[1], flush=True))
+from tandem.netem.link_control import run_link, serve_link
+serve_link(run_link(
+    ("127.0.0.1", 0), ("127.0.0.1", int(sys.argv[1])), rtt_s=0.02, control_port=0,
+    on_ready=lambda listening, control: print(listening[1], control[1], flush=True)))
 """
 
 
@@ -116,7 +117,7 @@ def test_the_control_socket_answers_line_by_line(run: Run) -> None:
         emulator = new_emulator()
         async with LinkControl(emulator) as control:
             reader, writer = await asyncio.open_connection(*control.address)
-            writer.write(b'{"op": "cut"}\nnonsense\n{"op": "stats"}\n')
+            writer.write(b'{"op": "cut"}\n{"op": "nonsense"}\n{"op": "stats"}\n')
             answers = [json.loads(await reader.readline()) for _ in range(3)]
             assert [answer["ok"] for answer in answers] == [True, False, True]
             assert answers[2]["cut"] is True
@@ -128,6 +129,69 @@ def test_the_control_socket_answers_line_by_line(run: Run) -> None:
             writer.write(b'{"op": "restore"}\n')
             assert json.loads(await reader.readline())["cut"] is False
             writer.close()
+
+    run(test())
+
+
+FROM_A_WEB_PAGE = (
+    b"POST / HTTP/1.1\r\nHost: 127.0.0.1:50059\r\nOrigin: http://evil.example\r\n"
+    b'Content-Type: text/plain\r\nContent-Length: 14\r\n\r\n{"op": "cut"}\n'
+)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [FROM_A_WEB_PAGE, b'nonsense\n{"op": "cut"}\n', b'\n{"op": "cut"}\n', b'[]\n{"op":"cut"}\n'],
+)
+def test_a_line_of_another_protocol_ends_its_connection(run: Run, words: bytes) -> None:
+    """A web page can make a browser send this, and put a request of ours into the body."""
+
+    async def test() -> None:
+        emulator = new_emulator()
+        async with LinkControl(emulator) as control:
+            reader, writer = await asyncio.open_connection(*control.address)
+            writer.write(words)
+            with contextlib.suppress(ConnectionResetError):  # the rest was never read
+                assert await asyncio.wait_for(reader.read(), 10) == b""
+            assert not emulator.stats().cut
+            writer.close()
+
+    run(test())
+
+
+def test_silent_clients_do_not_shut_others_out(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.netem.link_control.FIRST_LINE_S", 0.1)
+
+    async def test() -> None:
+        async with LinkControl(new_emulator()) as control:
+            silent = [await asyncio.open_connection(*control.address) for _ in range(60)]
+            for reader, writer in silent:
+                with contextlib.suppress(ConnectionResetError):
+                    assert await asyncio.wait_for(reader.read(), 10) == b""
+                writer.close()
+            reader, writer = await asyncio.open_connection(*control.address)
+            writer.write(b'{"op": "stats"}\n')
+            assert json.loads(await reader.readline())["ok"] is True
+            writer.close()
+
+    run(test())
+
+
+def test_clients_are_bounded_and_those_that_are_served_stay(run: Run) -> None:
+    async def test() -> None:
+        async with LinkControl(new_emulator()) as control:
+            standing = [await asyncio.open_connection(*control.address) for _ in range(MAX_CLIENTS)]
+            for reader, writer in standing:
+                writer.write(b'{"op": "stats"}\n')
+                assert json.loads(await reader.readline())["ok"] is True
+            reader, writer = await asyncio.open_connection(*control.address)
+            with contextlib.suppress(ConnectionResetError):
+                assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+            for reader, writer in standing:
+                writer.write(b'{"op": "stats"}\n')
+                assert json.loads(await reader.readline())["ok"] is True
+                writer.close()
 
     run(test())
 

@@ -10,7 +10,7 @@ from tandem.netem.link_model import (
     Link,
     LinkPair,
     LinkSettings,
-    SwayingLink,
+    SinusoidalLink,
     link_from,
     settings_from,
 )
@@ -21,8 +21,8 @@ def arrivals(link: Link, times: list[float], size_bytes: int = 100) -> list[floa
 
 
 def random_times(seed: int, count: int = 500) -> list[float]:
-    chance = random.Random(seed)
-    return sorted(chance.uniform(0, 2) for _ in range(count))
+    rng = random.Random(seed)
+    return sorted(rng.uniform(0, 2) for _ in range(count))
 
 
 def test_delay_alone_shifts_time() -> None:
@@ -210,8 +210,8 @@ def test_bad_calls_are_named() -> None:
 
 
 def test_a_swaying_delay_is_a_sine_of_time() -> None:
-    link = SwayingLink(LinkSettings(delay_s=0.1), amplitude_s=0.02, period_s=8.0)
+    link = SinusoidalLink(LinkSettings(delay_s=0.1), amplitude_s=0.02, period_s=8.0)
     delays = [link.send(100, now) - now for now in (0.0, 2.0, 4.0, 6.0, 8.0)]
     assert delays == pytest.approx([0.1, 0.12, 0.1, 0.08, 0.1])
     with pytest.raises(InvalidArgument, match="period_s"):
-        SwayingLink(LinkSettings(), 0.1, 0.0)
+        SinusoidalLink(LinkSettings(), 0.1, 0.0)

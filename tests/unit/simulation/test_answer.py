@@ -4,21 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from tandem.backends.scripted import ScriptedEngine, scripted_pair, scripted_probs
 from tandem.core.errors import InvalidArgument
-from tandem.core.laws import Sampling
-from tandem.engine.scripted import ScriptedEngine, scripted_law
-from tandem.netem.simulator import ModelTimes
-from tandem.policy.choices import Acceptance
-from tandem.policy.presets import PRESETS
-from tandem.simulation.answer import (
-    Answered,
-    Conditions,
-    SimulatedPair,
-    simulate_answer,
-    simulated_pair,
-)
-from tandem.simulation.rows import answers_figures, predicted_tpot_s
-from tandem.simulation.scripted_pair import scripted_pair
+from tandem.core.probs import SamplingParams
+from tandem.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
+from tandem.simulation.answer_figures import answers_figures, predicted_tpot_s
+from tandem.simulation.model_pair import SimulatedPair, simulated_pair
+from tandem.simulation.simulator import ModelTimes
+from tandem.specdec.choices import Acceptance
+from tandem.specdec.presets import PRESETS
 
 TIMES = ModelTimes(draft_s=0.020, verify_first_s=0.050, verify_further_s=0.002)
 NEAR = Conditions(TIMES)
@@ -28,12 +22,12 @@ TOKENS = 40
 
 @pytest.fixture(scope="module")
 def pair() -> SimulatedPair:
-    return simulated_pair(*scripted_pair(0.2), Sampling())
+    return simulated_pair(*scripted_pair(0.2), SamplingParams())
 
 
 def answer(
     pair: SimulatedPair, name: str, conditions: Conditions = NEAR, length: int = 4, seed: int = 3
-) -> Answered:
+) -> SimulatedAnswer:
     preset = PRESETS[name].with_draft_length(length)
     return simulate_answer(preset, pair, conditions, PROMPT, TOKENS, seed)
 
@@ -46,7 +40,7 @@ def test_every_preset_is_simulated_and_repeats_itself(pair: SimulatedPair, name:
     assert len(one.token_ids) == TOKENS
     assert one.tpot_s is not None
     assert 0.1 < one.ttft_s < one.last_commit_s
-    if PRESETS[name].acceptance is Acceptance.SHARED_NOISE:
+    if PRESETS[name].acceptance is Acceptance.GUMBEL:
         assert one.token_ids == answer(pair, "ar").token_ids
 
 
@@ -93,7 +87,7 @@ def test_bandwidth_is_paid_for_the_bytes_that_travel(pair: SimulatedPair) -> Non
 def test_a_full_answer_is_padded_where_it_is_sent(pair: SimulatedPair) -> None:
     padded = replace(NEAR, padded_vocabulary=1256)
     plain, fat = (answer(pair, "dssd-full", where) for where in (NEAR, padded))
-    assert fat.downlink_bytes - plain.downlink_bytes == plain.refused * 4 * 1000
+    assert fat.downlink_bytes - plain.downlink_bytes == plain.rejections * 4 * 1000
     assert fat.uplink_bytes == plain.uplink_bytes
 
 
@@ -104,6 +98,6 @@ def test_bad_settings_are_named(pair: SimulatedPair) -> None:
         simulate_answer(PRESETS["ar"], pair, NEAR, (), 5, 1)
     with pytest.raises(InvalidArgument, match="vocabulary"):
         answer(pair, "ar", replace(NEAR, padded_vocabulary=5))
-    other = ScriptedEngine(8, scripted_law(1, 8))
+    other = ScriptedEngine(8, scripted_probs(1, 8))
     with pytest.raises(InvalidArgument, match="draft"):
-        simulated_pair(other, scripted_pair(0.2)[1], Sampling())
+        simulated_pair(other, scripted_pair(0.2)[1], SamplingParams())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 import urllib.request
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tandem.telemetry.endpoint import serve_metrics
+from tandem.telemetry.endpoint import MAX_CALLERS, serve_metrics
 from tandem.telemetry.metrics import Metrics
 
 
@@ -45,3 +48,35 @@ def test_a_taken_port_is_an_error() -> None:
         holder.listen()
         with pytest.raises(OSError, match="in use"):
             serve_metrics(CollectorRegistry(), "127.0.0.1", holder.getsockname()[1])
+
+
+def test_silent_callers_take_few_threads_and_shut_no_scraper_out() -> None:
+    before = threading.active_count()
+    with serve_metrics(CollectorRegistry(), "127.0.0.1", 0) as server:
+        silent = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]
+        assert scrape(server.port) is not None
+        assert wait_for(lambda: threading.active_count() <= before + MAX_CALLERS + 1)
+        for caller in silent[:-MAX_CALLERS]:
+            with suppress(ConnectionError):
+                assert caller.recv(1) == b""
+        for caller in silent:
+            caller.close()
+
+
+def test_a_caller_who_is_too_slow_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.telemetry.endpoint.CALLER_S", 0.1)
+    with serve_metrics(CollectorRegistry(), "127.0.0.1", 0) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as slow:
+            slow.sendall(b"GET /metrics HTTP/1.1\r\nHost: ")
+            slow.settimeout(10)
+            with suppress(ConnectionError):
+                while slow.recv(2**12):
+                    pass
+        assert scrape(server.port) is not None
+
+
+def wait_for(condition: Callable[[], bool]) -> bool:
+    ends_s = time.monotonic() + 10
+    while not condition() and time.monotonic() < ends_s:
+        time.sleep(0.01)
+    return condition()

@@ -31,7 +31,7 @@ PROGRAM = """
 import sys
 sys.modules["opentelemetry"] = None
 from tandem.telemetry.tracing import TracingUnavailable, open_tracing
-import tandem.rpc.verifier_stream
+import tandem.services.drafter.session
 try:
     open_tracing("http://127.0.0.1:1", 1.0, "drafter")
 except TracingUnavailable as error:

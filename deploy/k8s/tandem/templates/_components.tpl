@@ -41,7 +41,21 @@ app.kubernetes.io/component: {{ .component.name }}
 {{- define "tandem.component.image" -}}
 {{- $image := (index .root.Values .component.key).image }}
 {{- $tag := coalesce $image.tag .root.Values.image.tag .root.Chart.AppVersion }}
-{{- printf "%s%s:%s" .root.Values.image.registry $image.repository $tag }}
+{{- $gpu := (index .root.Values .component.key).gpu | default dict }}
+{{- $onGpu := get $gpu "enabled" | default false }}
+{{- $repository := ternary $gpu.repository $image.repository $onGpu }}
+{{- $digest := ternary (get $gpu "digest") (get $image "digest") $onGpu }}
+{{- if $digest }}
+{{- printf "%s%s@%s" .root.Values.image.registry $repository $digest }}
+{{- else }}
+{{- printf "%s%s:%s" .root.Values.image.registry $repository $tag }}
+{{- end }}
+{{- end }}
+
+{{/* "true" for the component that serves HTTP, where callers can be told apart by keys or need none. */}}
+{{- define "tandem.servesHttp" -}}
+{{- $security := .root.Values.security }}
+{{- if and (hasKey .component "http") (or $security.insecure $security.edge.httpKeys) }}true{{ end }}
 {{- end }}
 
 {{/*

@@ -20,11 +20,23 @@ service's settings model; a test starts every model with what is rendered here.
 - {name: TANDEM_TLS_CA, value: /etc/tandem/tls/ca.crt}
 - {name: TANDEM_KEYS_FILE, value: /etc/tandem/keys/keys}
 - {name: TANDEM_CALL_KEY_FILE, value: /etc/tandem/keys/call-key}
+{{- if eq .component.place "edge" }}
+- {name: TANDEM_CLOUD_KEY_FILE, value: /etc/tandem/keys/cloud-key}
+{{- end }}
 {{- end }}
 {{- include (printf "tandem.environment.%s" .component.program) . }}
 {{- if .component.computes }}
 - {name: HF_HOME, value: {{ .component.folders.hub }}}
 - {name: TANDEM_DOCUMENT_KV_FOLDER, value: {{ .component.folders.kv }}}
+{{- $hub := .root.Values.modelHub }}
+{{- with $hub.tokenSecret }}
+- {name: HF_TOKEN, valueFrom: {secretKeyRef: {name: {{ . }}, key: {{ $hub.tokenKey }}}}}
+{{- end }}
+{{- with $hub.proxy }}
+# gRPC reads these too: what is in the cluster must not go through the proxy.
+- {name: HTTPS_PROXY, value: {{ . | quote }}}
+- {name: NO_PROXY, value: {{ $hub.noProxy | quote }}}
+{{- end }}
 {{- if $values.gpu.enabled }}
 - {name: TANDEM_DEVICE, value: cuda}
 {{- if $values.gpu.dtype }}
@@ -52,12 +64,12 @@ service's settings model; a test starts every model with what is rendered here.
 {{- if eq .component.place "edge" }}
 - {name: TANDEM_ROLE, value: device}
 - {name: TANDEM_OWN_SIDE, value: {{ .root.Values.edgeRetriever.ownSide | quote }}}
-{{- $drafter := include "tandem.address" (dict "root" .root "key" "drafter") }}
-{{- if and $drafter (eq (int .root.Values.drafter.replicas) 1) (not (hasKey .root.Values.edgeRetriever.settings "decoder")) }}
-- {name: TANDEM_DECODER, value: {{ $drafter | quote }}}
-{{- end }}
 {{- else }}
 - {name: TANDEM_ROLE, value: cloud}
+{{- end }}
+{{- $decoder := include "tandem.address" (dict "root" .root "key" (ternary "drafter" "verifier" (eq .component.place "edge"))) }}
+{{- if and $decoder (not (hasKey (index .root.Values .component.key).settings "decoder")) }}
+- {name: TANDEM_DECODER, value: {{ $decoder | quote }}}
 {{- end }}
 {{- end }}
 
@@ -71,10 +83,17 @@ service's settings model; a test starts every model with what is rendered here.
 {{- with .root.Values.edge.cloudAggregator | default (include "tandem.address" (dict "root" .root "key" "cloudAggregator")) }}
 - {name: TANDEM_CLOUD, value: {{ . | quote }}}
 {{- end }}
+{{- if include "tandem.servesHttp" . }}
 - {name: TANDEM_HTTP_HOST, value: "0.0.0.0"}
 - {name: TANDEM_HTTP_PORT, value: {{ .root.Values.edgeAggregator.httpPort | quote }}}
-{{- if .root.Values.security.edge.httpKeys }}
+{{- with include "tandem.httpHosts" . }}
+- {name: TANDEM_HTTP_HOSTS, value: {{ . | quote }}}
+{{- end }}
+{{- if not .root.Values.security.insecure }}
 - {name: TANDEM_HTTP_KEYS_FILE, value: /etc/tandem/keys/http-keys}
+{{- end }}
+{{- else }}
+- {name: TANDEM_HTTP, value: "false"}
 {{- end }}
 {{- else }}
 - {name: TANDEM_SIDE, value: cloud}
@@ -83,5 +102,26 @@ service's settings model; a test starts every model with what is rendered here.
 - {name: TANDEM_RETRIEVER, value: {{ . | quote }}}
 {{- end }}
 - {name: TANDEM_HTTP, value: "false"}
+{{- end }}
+{{- end }}
+
+{{/*
+The names by which HTTP callers know the edge aggregator. With keys any name will do, unless some are
+given: a web page that calls by a name of its own has no key.
+*/}}
+{{- define "tandem.httpHosts" -}}
+{{- $edge := .root.Values.edgeAggregator }}
+{{- if or .root.Values.security.insecure $edge.hosts }}
+{{- $place := printf "%s.%s" .component.fullname .root.Release.Namespace }}
+{{- $names := list .component.fullname $place (printf "%s.svc" $place) (printf "%s.svc.cluster.local" $place) }}
+{{- if $edge.external.enabled }}
+{{- range list "" (printf ".%s" .root.Release.Namespace) (printf ".%s.svc" .root.Release.Namespace) }}
+{{- $names = append $names (printf "%s-external%s" $.component.fullname .) }}
+{{- end }}
+{{- end }}
+{{- if $edge.ingress.enabled }}
+{{- $names = append $names $edge.ingress.host }}
+{{- end }}
+{{- join "," (concat $names $edge.hosts) }}
 {{- end }}
 {{- end }}

@@ -6,6 +6,9 @@
 metadata:
   labels:
     {{- include "tandem.component.labels" . | nindent 4 }}
+    {{- with $values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
   annotations:
     kubectl.kubernetes.io/default-container: {{ .component.program }}
     {{- with $values.podAnnotations }}
@@ -16,10 +19,13 @@ spec:
   automountServiceAccountToken: false
   enableServiceLinks: false
   # Longer than the drain, which is longer than a round: a session's last frames leave first.
-  terminationGracePeriodSeconds: {{ add .root.Values.drainSeconds 20 }}
+  terminationGracePeriodSeconds: {{ add .root.Values.drainSeconds 25 }}
   {{- include "tandem.imagePullSecrets" .root | nindent 2 }}
   securityContext:
     {{- toYaml .root.Values.podSecurityContext | nindent 4 }}
+  {{- with $values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
   {{- with $values.runtimeClassName }}
   runtimeClassName: {{ . }}
   {{- end }}
@@ -35,7 +41,8 @@ spec:
   affinity:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-  {{- if gt (int ($values.replicas | default 1)) 1 }}
+  {{- $scaling := get ($values.autoscaling | default dict) "kind" | default "none" }}
+  {{- if or (gt (int ($values.replicas | default 1)) 1) (ne $scaling "none") }}
   topologySpreadConstraints:
     - maxSkew: 1
       topologyKey: kubernetes.io/hostname
@@ -52,13 +59,20 @@ spec:
         {{- toYaml .root.Values.securityContext | nindent 8 }}
       env:
         {{- include "tandem.component.environment" . | nindent 8 }}
+        {{- with $values.extraEnv }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
       ports:
         - {name: grpc, containerPort: {{ .component.port }}}
         - {name: health, containerPort: {{ .root.Values.ports.health }}}
         - {name: metrics, containerPort: {{ .root.Values.ports.metrics }}}
-        {{- if .component.http }}
+        {{- if include "tandem.servesHttp" . }}
         - {name: http, containerPort: {{ .root.Values.edgeAggregator.httpPort }}}
         {{- end }}
+      # Callers hear that the pod leaves before it refuses them.
+      lifecycle:
+        preStop:
+          exec: {command: [python, -c, "import time; time.sleep(5)"]}
       # A model may take minutes to arrive and load. Kubelet does not probe liveness of a pod that is
       # being ended, so a drain, which answers NOT_SERVING, is not cut short.
       startupProbe:
@@ -90,6 +104,9 @@ spec:
         {{- if and .component.computes $values.models }}
         - {name: models, mountPath: /models, readOnly: true}
         {{- end }}
+        {{- with $values.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
   volumes:
     - {name: tmp, emptyDir: {sizeLimit: 1Gi}}
     {{- if not $security.insecure }}
@@ -106,6 +123,9 @@ spec:
     - name: models
       {{- toYaml $values.models | nindent 6 }}
     {{- end }}
+    {{- with $values.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end }}
 
 {{/* Requests and limits, with the GPU where one is asked for. */}}
@@ -113,7 +133,7 @@ spec:
 {{- $values := index .root.Values .component.key }}
 {{- $resources := deepCopy ($values.resources | default dict) }}
 {{- if and .component.computes $values.gpu.enabled }}
-{{- $gpu := dict $values.gpu.resource $values.gpu.count }}
+{{- $gpu := dict $values.gpu.resource 1 }}
 {{- $resources = merge $resources (dict "limits" $gpu) }}
 {{- end }}
 {{- toYaml $resources }}

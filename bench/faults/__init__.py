@@ -1,0 +1,1 @@
+"""What the suite promises while things break, callers press or hours pass."""

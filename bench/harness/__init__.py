@@ -1,0 +1,1 @@
+"""What experiments share: reports, plots, texts, the machine's facts, suites of processes."""

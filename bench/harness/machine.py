@@ -1,0 +1,163 @@
+"""On what a measurement was made: processor, versions, load, commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+QUIET_LOAD = 0.5
+"""Load average per machine above which figures of time say little."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Facts at the start of a run; `load` is the one-minute average, of all cores together."""
+
+    processor: str
+    cores: int
+    system: str
+    python: str
+    torch: str | None
+    transformers: str | None
+    grpcio: str | None
+    load: float
+    commit: str
+
+    @property
+    def busy(self) -> bool:
+        return self.load > QUIET_LOAD
+
+    def line(self) -> str:
+        line = (
+            f"{self.processor}, {self.cores} cores, Python {self.python}, torch {self.torch}, "
+            f"load {self.load:.2f}, commit {self.commit[:12]}"
+        )
+        if self.busy:
+            line += "\nWARNING: the machine is busy; times count only on a quiet one"
+        return line
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: fact for name, fact in asdict(self).items() if name != "commit"}
+
+
+def this_machine() -> Machine:
+    """The facts now."""
+    return Machine(
+        processor=_processor(),
+        cores=len(usable_cores()),
+        system=platform.platform(),
+        python=platform.python_version(),
+        torch=_version("torch"),
+        transformers=_version("transformers"),
+        grpcio=_version("grpcio"),
+        load=os.getloadavg()[0],
+        commit=_commit(),
+    )
+
+
+@cache
+def usable_cores() -> tuple[int, ...]:
+    """Numbers of the cores this process might run on when it started to measure; at least one."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def pin(process_id: int, cores: Iterable[int]) -> None:
+    """Keep a process (0: this one) on these cores, where the system can."""
+    usable_cores()  # before it changes
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(process_id, cores)
+
+
+@contextmanager
+def pinned(core: int) -> Iterator[None]:
+    """This process stays on one core while the context lasts."""
+    pin(0, [core])
+    try:
+        yield
+    finally:
+        pin(0, usable_cores())
+
+
+class OthersMeter:
+    """How much of the usable cores other processes take from now on."""
+
+    def __init__(self) -> None:
+        self._started_s = time.perf_counter()
+        self._busy_s, self._own_s = _busy_s(), _own_s()
+
+    def share(self) -> float | None:
+        """From 0 to 1; None where the system does not tell. Own children count as own only once
+        they have been waited for."""
+        if self._busy_s is None or (busy_s := _busy_s()) is None:
+            return None
+        others_s = busy_s - self._busy_s - (_own_s() - self._own_s)
+        wall_s = time.perf_counter() - self._started_s
+        return max(0.0, others_s / (wall_s * len(usable_cores())))
+
+
+def _busy_s() -> float | None:
+    """Seconds the usable cores were busy since boot, stolen time included."""
+    try:
+        lines = Path("/proc/stat").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    names = {f"cpu{core}" for core in usable_cores()}
+    ticks = 0
+    for name, *counts in (line.split() for line in lines):
+        if name in names:
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, counts[:8])
+            ticks += user + nice + system + irq + softirq + steal
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _own_s() -> float:
+    own, children = (
+        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str:
+    """The commit of the source tree, marked when files differ from it."""
+    folder = Path(__file__).resolve().parent
+    try:
+        commit = _git(folder, "rev-parse", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{commit}-changed" if changed else commit
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()

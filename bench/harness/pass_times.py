@@ -1,0 +1,42 @@
+"""How long an engine's passes took during a run, as its service's own metrics tell.
+
+Invariant: passes that were cut short do not count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.request import urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tandem.telemetry.metrics import EngineSeries
+
+TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class PassSums:
+    """Passes so far, and their seconds."""
+
+    passes: float
+    seconds: float
+
+    def mean_since(self, before: PassSums) -> float | None:
+        """Mean seconds of the passes after `before`; None without any."""
+        passes = self.passes - before.passes
+        return (self.seconds - before.seconds) / passes if passes else None
+
+
+def pass_sums(metrics_address: str) -> PassSums:
+    """Of the engine whose service has its metrics at `metrics_address`, HOST:PORT."""
+    with urlopen(f"http://{metrics_address}/metrics", timeout=TIMEOUT_S) as answer:
+        exposition = answer.read().decode()
+    found = {"_count": 0.0, "_sum": 0.0}
+    name = EngineSeries.engine_pass.name
+    for family in text_string_to_metric_families(exposition):
+        for sample in family.samples:
+            for ending in found:
+                if sample.name == name + ending:
+                    found[ending] += sample.value
+    return PassSums(found["_count"], found["_sum"])

@@ -1,0 +1,1 @@
+"""Draft and target model: acceptance, speed, and overhead of every preset."""

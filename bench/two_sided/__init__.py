@@ -1,0 +1,1 @@
+"""Documents on two sides (DRAGON): latency, time to first token, perplexity, placement."""

@@ -1,0 +1,244 @@
+"""How long a token takes and how many bytes it costs, per method, from measured step times.
+
+The models are those of "DSSD: Efficient Edge-Device LLM Deployment and Collaborative Inference via
+Distributed Split Speculative Decoding" (equation numbers below are that paper's), and one more for
+Gumbel coupling. Two of its statements are taken with their misprints corrected: section 2.1 and
+algorithms 1-2 print the acceptance ratio upside down (a draft is accepted with probability
+min(1, target_probs/draft_probs)), and the sentence after eq. 6 swaps the two models' run times.
+
+Common to all: draft tokens are accepted independently with probability `acceptance_rate`, as in
+the paper. The paper neglects the size of a token index and of a single probability (section 2.2);
+so do the defaults `token_bytes = 0` and `probability_bytes = 0`. Give their sizes to count them.
+"""
+
+from dataclasses import dataclass
+from math import inf, isfinite, isnan
+from typing import Literal
+
+from tandem.core.errors import InvalidArgument
+from tandem.specdec.scheduling import PairTimes, check_duration
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTimes:
+    """A link: `rtt_s` is the paper's T_NTT (both propagations, queues, processing). The two rates
+    (R_up, R_down) are in bytes per second; `math.inf` leaves serialisation out."""
+
+    rtt_s: float
+    uplink_bytes_per_s: float = inf
+    downlink_bytes_per_s: float = inf
+
+    def __post_init__(self) -> None:
+        check_duration("rtt_s", self.rtt_s)
+        for field in ("uplink_bytes_per_s", "downlink_bytes_per_s"):
+            rate = getattr(self, field)
+            if isnan(rate) or rate <= 0:
+                raise InvalidArgument(field, f"must be above 0, is {rate}")
+
+    def communication_s(self, uplink_bytes: float, downlink_bytes: float) -> float:
+        """T_comm = D_up/R_up + D_down/R_down + T_NTT (eqs. 1-3)."""
+        return (
+            uplink_bytes / self.uplink_bytes_per_s
+            + downlink_bytes / self.downlink_bytes_per_s
+            + self.rtt_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a model predicts: of a round, the expected tokens, seconds and bytes. `verify_first_s`:
+    one step of the target alone; `communication_s`: T_comm."""
+
+    verify_first_s: float
+    tokens_per_round: float
+    round_s: float
+    communication_s: float
+    uplink_bytes: float
+    downlink_bytes: float
+
+    @property
+    def tpot_s(self) -> float:
+        return self.round_s / self.tokens_per_round
+
+    @property
+    def speedup_over_ar(self) -> float:
+        """Ratio of throughputs (eqs. 14-15) to the target decoding alone, which no link limits."""
+        return self.verify_first_s / self.tpot_s if self.tpot_s > 0 else inf
+
+
+def ar(pair: PairTimes, *, token_bytes: float = 0.0) -> Prediction:
+    """The target model alone, in the cloud: one token a pass, streamed to the edge. The link delays
+    every token alike, so it adds to TTFT and not to TPOT, as in the paper's TP_LLM (eq. 14)."""
+    check_duration("token_bytes", token_bytes)
+    return Prediction(
+        pair.verify_first_s,
+        tokens_per_round=1.0,
+        round_s=pair.verify_first_s,
+        communication_s=0.0,
+        uplink_bytes=0.0,
+        downlink_bytes=token_bytes,
+    )
+
+
+def dsd(
+    pair: PairTimes,
+    link: LinkTimes,
+    *,
+    acceptance_rate: float,
+    draft_length: int,
+    vocabulary_size: int,
+    precision_bytes: float,
+    token_bytes: float = 0.0,
+) -> Prediction:
+    """Distributed speculative decoding: a whole draft distribution goes up with every draft token.
+    D_up = draft_length·|V|·b (eq. 4), T_comm by eq. 5, the round by eqs. 6-7. Down comes the last
+    token and its position (section 2.1). `precision_bytes` is b_prob, in bytes per probability."""
+    probs_bytes = _probs_bytes(vocabulary_size, precision_bytes)
+    check_duration("token_bytes", token_bytes)
+    return stop_and_wait(
+        pair,
+        link,
+        acceptance_rate=acceptance_rate,
+        draft_length=draft_length,
+        uplink_bytes=draft_length * (probs_bytes + token_bytes),
+        downlink_bytes=2 * token_bytes,
+    )
+
+
+def dssd(
+    pair: PairTimes,
+    link: LinkTimes,
+    *,
+    acceptance_rate: float,
+    draft_length: int,
+    vocabulary_size: int,
+    precision_bytes: float,
+    token_bytes: float = 0.0,
+    probability_bytes: float = 0.0,
+) -> Prediction:
+    """Split verification: one target distribution comes down, and only when a draft was rejected.
+
+    E[D_down] = (1 - a^n)·|V|·b (eqs. 8-9), the round by eq. 13. With the small fields counted, up
+    go n indices and probabilities and, after a rejection, the token the edge drew (algorithm 2,
+    last note: with the next round); down comes a position beside the distribution or the bonus
+    token.
+    """
+    probs_bytes = _probs_bytes(vocabulary_size, precision_bytes)
+    check_duration("token_bytes", token_bytes)
+    check_duration("probability_bytes", probability_bytes)
+    rejected = rejection_probability(acceptance_rate, draft_length)
+    return stop_and_wait(
+        pair,
+        link,
+        acceptance_rate=acceptance_rate,
+        draft_length=draft_length,
+        uplink_bytes=draft_length * (token_bytes + probability_bytes) + rejected * token_bytes,
+        downlink_bytes=rejected * probs_bytes + (1 - rejected) * token_bytes + token_bytes,
+    )
+
+
+def coupled(
+    pair: PairTimes,
+    link: LinkTimes,
+    *,
+    acceptance_rate: float,
+    draft_length: int,
+    token_bytes: float = 0.0,
+) -> Prediction:
+    """Gumbel coupling: token ids are all that travels, so T_comm = T_NTT but for their few bytes.
+    `acceptance_rate` is the Gumbel coupling one: at least (1 - TV)/(1 + TV), where the rejection
+    rule of `dsd` and `dssd` accepts 1 - TV (total variation between the models' distributions)."""
+    check_duration("token_bytes", token_bytes)
+    return stop_and_wait(
+        pair,
+        link,
+        acceptance_rate=acceptance_rate,
+        draft_length=draft_length,
+        uplink_bytes=draft_length * token_bytes,
+        downlink_bytes=2 * token_bytes,
+    )
+
+
+def expected_tokens_per_round(acceptance_rate: float, draft_length: int) -> float:
+    """(1 - a^(n+1))/(1 - a): the accepted drafts and the one token that always follows them.
+    Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", eq. 1."""
+    _check_round(acceptance_rate, draft_length)
+    # Summed, not divided: exact at a = 1 and free of cancellation near it.
+    return float(sum(acceptance_rate**position for position in range(draft_length + 1)))
+
+
+def rejection_probability(acceptance_rate: float, draft_length: int) -> float:
+    """1 - a^n: that at least one of n drafts is rejected (before eq. 9)."""
+    _check_round(acceptance_rate, draft_length)
+    return float(1 - acceptance_rate**draft_length)
+
+
+def predict_tpot(
+    schedule: Literal["stop-and-wait"],
+    *,
+    tokens_per_round: float,
+    draft_s: float,
+    draft_length: float,
+    verify_s: float,
+    up_s: float,
+    down_s: float,
+    overhead_s: float = 0.0,
+) -> float:
+    """TPOT in seconds from components measured in a run; measured TPOT ÷ this is 1/efficiency.
+
+    Under stop-and-wait nothing overlaps (eq. 6), so a round is draft_length·draft_s + up_s +
+    verify_s + down_s + overhead_s. `up_s` and `down_s` are one-way durations of a round's message,
+    propagation and serialisation together; `draft_length` and `tokens_per_round` may be means.
+    Raises InvalidArgument for another schedule, a negative duration, or no tokens per round.
+    """
+    if schedule != "stop-and-wait":
+        raise InvalidArgument("schedule", f"only 'stop-and-wait' has a model, not {schedule!r}")
+    if not (isfinite(tokens_per_round) and tokens_per_round > 0):
+        raise InvalidArgument("tokens_per_round", f"must be above 0, is {tokens_per_round}")
+    durations = {"draft_s": draft_s, "draft_length": draft_length, "verify_s": verify_s}
+    durations |= {"up_s": up_s, "down_s": down_s, "overhead_s": overhead_s}
+    for field, duration in durations.items():
+        check_duration(field, duration)
+    round_s = draft_length * draft_s + up_s + verify_s + down_s + overhead_s
+    return round_s / tokens_per_round
+
+
+def stop_and_wait(
+    pair: PairTimes,
+    link: LinkTimes,
+    *,
+    acceptance_rate: float,
+    draft_length: int,
+    uplink_bytes: float,
+    downlink_bytes: float,
+) -> Prediction:
+    """T_inf = draft_length·T_SLM + T_comm + T_LLM (eq. 6) and what follows from it."""
+    communication_s = link.communication_s(uplink_bytes, downlink_bytes)
+    return Prediction(
+        pair.verify_first_s,
+        tokens_per_round=expected_tokens_per_round(acceptance_rate, draft_length),
+        round_s=draft_length * pair.draft_s + communication_s + pair.verify_s(draft_length),
+        communication_s=communication_s,
+        uplink_bytes=uplink_bytes,
+        downlink_bytes=downlink_bytes,
+    )
+
+
+def _probs_bytes(vocabulary_size: int, precision_bytes: float) -> float:
+    if vocabulary_size < 1:
+        raise InvalidArgument("vocabulary_size", f"must be at least 1, is {vocabulary_size}")
+    if not (isfinite(precision_bytes) and precision_bytes > 0):
+        raise InvalidArgument("precision_bytes", f"must be above 0, is {precision_bytes}")
+    return vocabulary_size * precision_bytes
+
+
+def check_acceptance(acceptance_rate: float) -> None:
+    """Raise InvalidArgument unless it is a probability."""
+    if not 0 <= acceptance_rate <= 1:
+        raise InvalidArgument("acceptance_rate", f"must be within [0, 1], is {acceptance_rate}")
+
+
+def _check_round(acceptance_rate: float, draft_length: int) -> None:
+    check_acceptance(acceptance_rate)
+    if draft_length < 1:
+        raise InvalidArgument("draft_length", f"must be at least 1, is {draft_length}")

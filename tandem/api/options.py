@@ -1,0 +1,154 @@
+"""What a caller asks for: prompt, sampling and method, as a request that was checked. Invariant:
+what no model is needed to refuse is refused here, as InvalidArgument naming the option."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from operator import attrgetter, index
+from typing import Any, Literal, TypedDict
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import SamplingParams
+from tandem.core.prompt import Prompt, Turn
+from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.specdec.liveness import LostCloud
+from tandem.specdec.overrides import field_names, with_overrides
+from tandem.specdec.presets import PRESETS, Preset
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset
+
+Choice = bool | int | float | str
+SEED_BELOW = 2**53
+"""So that every JSON reader holds a seed exactly."""
+
+
+Message = Mapping[str, str]
+"""One turn of a conversation, as in OpenAI's API: `role` and `content`."""
+
+
+class GenerationOptions(TypedDict, total=False):
+    """Keyword arguments of `generate`, `stream` and `chat`; all may be left out."""
+
+    preset: str | Preset | AggregationPreset
+    """A method by name, or made by `tandem.preset`. Default: coupled, with `rag` dragon-coupled."""
+    overrides: Mapping[str, Choice]
+    """Single choices of the preset, as {"window": 8}."""
+    max_tokens: int
+    """Default: 128."""
+    temperature: float
+    """Default: 1.0. 0 takes the likeliest token."""
+    top_k: int
+    """Sample from so many likeliest tokens; 0, the default: from all."""
+    top_p: float
+    """Sample from the likeliest tokens of this mass; default: 1.0."""
+    seed: int
+    """The same seed and options give the same text. Drawn if left out."""
+    stop: str | Sequence[str]
+    """End before any of these strings."""
+    ignore_eos: bool
+    """Go on after the end-of-text token."""
+    rag: bool
+    """Answer from documents of both sides."""
+    query: str
+    """What to look for in the documents; default: the prompt's text."""
+    documents: int
+    """How many documents of each side; default: the service's own number."""
+    images: Sequence[bytes]
+    """PNG, JPEG or WebP files, for models that see."""
+    lost_cloud: Literal["fail", "wait", "edge"]
+    """When the cloud stays lost: fail (default), wait, or finish with the draft model."""
+    logprobs: bool
+    """The log-probability of each token."""
+    top_logprobs: int
+    """Of so many likeliest tokens at each position too, at most 5; needs `logprobs`."""
+    timeout_s: float
+    """For the whole answer; default: 600."""
+
+
+_SAME = frozenset({"max_tokens", "ignore_eos", "query", "documents", "logprobs", "top_logprobs"})
+"""Options that a request has in the same form."""
+
+
+def preset(base: str, /, **choices: Choice) -> Preset | AggregationPreset:
+    """A new method: the preset `base` with other choices, as `preset("coupled", window=8)`. Raises
+    InvalidArgument for an unknown preset or field, and for choices that do not fit together."""
+    known: Mapping[str, Preset | AggregationPreset] = {**PRESETS, **AGGREGATION_PRESETS}
+    if base not in known:
+        raise InvalidArgument("preset", f"unknown: {base!r}; there are {', '.join(known)}")
+    composed = with_overrides(known[base], _as_text(choices))
+    composed.validate()
+    return composed
+
+
+def request_of(
+    prompt: str | Sequence[int] | Sequence[Message], options: GenerationOptions
+) -> GenerationRequest:
+    """The request; one without a seed gets one. Raises InvalidArgument naming the option."""
+    name, choices = _method(options)
+    stop, seed = options.get("stop", ()), options.get("seed")
+    request = GenerationRequest(
+        prompt=_prompt(prompt),
+        preset=name,
+        overrides=(*choices, *_as_text(options.get("overrides", {}))),
+        sampling=SamplingParams(
+            options.get("temperature", 1.0), options.get("top_k", 0), options.get("top_p", 1.0)
+        ),
+        seed=secrets.randbelow(SEED_BELOW) if seed is None else seed,
+        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        lost_cloud=_lost_cloud(options.get("lost_cloud", "fail")),
+        images=tuple(options.get("images", ())),
+        **{name: value for name, value in options.items() if name in _SAME},  # type: ignore[arg-type]
+    )
+    request.validate(rag=options.get("rag", False))
+    return request
+
+
+def _prompt(prompt: str | Sequence[int] | Sequence[Message]) -> Prompt:
+    if isinstance(prompt, str):
+        return prompt
+    if not isinstance(prompt, Sequence) or not prompt:
+        raise InvalidArgument("prompt", "must be a text, token ids or messages, and not empty")
+    try:
+        if isinstance(prompt[0], Mapping):
+            return tuple(Turn(turn["role"], turn["content"]) for turn in prompt)  # type: ignore[index]
+        return tuple(index(token) for token in prompt)  # type: ignore[arg-type]
+    except (KeyError, TypeError):
+        why = "must be whole numbers, or messages with a role and a content each"
+        raise InvalidArgument("prompt", why) from None
+
+
+def _lost_cloud(word: str) -> LostCloud:
+    try:
+        return LostCloud(word)
+    except ValueError:
+        known = ", ".join(LostCloud)
+        raise InvalidArgument("lost_cloud", f"must be one of {known}, is {word!r}") from None
+
+
+def _method(options: GenerationOptions) -> tuple[str, tuple[str, ...]]:
+    """A preset as a request has it: the name of a listed one, and what differs from that."""
+    chosen = options.get("preset")
+    if chosen is None:
+        return (RAG_PRESET if options.get("rag") else DEFAULT_PRESET), ()
+    if isinstance(chosen, str):
+        return chosen, ()
+    if isinstance(chosen, AggregationPreset):
+        base = AGGREGATION_PRESETS.get(chosen.name, AGGREGATION_PRESETS[RAG_PRESET])
+        return base.name, _differences(chosen, base)
+    like = PRESETS.get(chosen.name, PRESETS[DEFAULT_PRESET])
+    if like.expansion != chosen.expansion:
+        like = PRESETS[DEFAULT_PRESET]  # of a chain, which any expansion can be given
+    if like.expansion or not chosen.expansion:
+        return like.name, _differences(chosen, like)
+    expansion = f"expansion={','.join(map(str, chosen.expansion))}"
+    return like.name, (expansion, *_differences(chosen, like.with_expansion(chosen.expansion)))
+
+
+def _differences(chosen: Any, base: Any) -> tuple[str, ...]:
+    fields = {name: attrgetter(name) for name in field_names(chosen)}
+    return _as_text({name: of(chosen) for name, of in fields.items() if of(chosen) != of(base)})
+
+
+def _as_text(choices: Mapping[str, Choice]) -> tuple[str, ...]:
+    return tuple(
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in choices.items()
+    )

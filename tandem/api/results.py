@@ -1,0 +1,134 @@
+"""What a caller gets: a finished answer, or its pieces as they are committed."""
+
+from dataclasses import dataclass
+
+from tandem.core.errors import TandemError
+from tandem.generation.client import Generated, TopLogprobs
+from tandem.generation.figures import answer_figures
+
+
+@dataclass(frozen=True, slots=True)
+class SideFigures:
+    """One side of an answer from two sides' documents."""
+
+    documents: int
+    document_tokens: int
+    drafted: int
+    accepted: int
+    acceptance_rate: float | None
+    decode_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What an answer took. Times in seconds by the caller's clock, sizes in bytes on the link
+    between edge and cloud; None where there is nothing to measure.
+
+    `ttft_s`: time to first token; `tpot_s`: mean time per token after the first; `acceptance_rate`:
+    accepted of drafted tokens; `unverified`: positions of tokens that the draft model alone chose
+    while the cloud was lost; `lossy`: whether the preset may change the target's distribution.
+    """
+
+    preset: str
+    ttft_s: float | None
+    tpot_s: float | None
+    duration_s: float
+    tokens: int
+    rounds: int
+    drafted: int
+    accepted: int
+    acceptance_rate: float | None
+    target_passes: int
+    uplink_bytes: int
+    downlink_bytes: int
+    prompt_tokens: int
+    resumes: int
+    unverified: tuple[int, ...]
+    links_lost: int
+    predrafted: int
+    predraft_hits: int
+    predraft_misses: int
+    predraft_miss_rate: float | None
+    early_verdicts: int
+    lossy: bool
+    side_moves: int | None = None
+    fetches: int | None = None
+    device: SideFigures | None = None
+    cloud: SideFigures | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens that were committed together, and their text. A token that ends within a character has
+    its text in a later piece."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    token_sources: tuple[str, ...]
+    logprobs: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A finished answer.
+
+    `finish_reason`: `stop`, `length`, … as the service names it. `seed` gives the same text again.
+    `token_sources`: who made each token: `draft`, `target` or `edge` (the cloud was lost), and from
+    two sides' documents `device`, `cloud`, `both` or `recovered`. `logprobs` and `top_logprobs`
+    (id, text and log-probability of the likeliest tokens) where they were asked for.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    token_sources: tuple[str, ...]
+    finish_reason: str
+    seed: int
+    figures: Figures
+    logprobs: tuple[float, ...] = ()
+    top_logprobs: tuple[TopLogprobs, ...] = ()
+
+
+def answer_of(result: Generated, seed: int) -> Answer:
+    """Raises TandemError for an answer that ended without its figures."""
+    if result.summary is None:
+        raise TandemError("the service ended the answer without a summary")
+    return Answer(
+        result.text,
+        tuple(result.token_ids),
+        tuple(map(str, result.token_sources)),
+        result.summary.finish_reason,
+        seed,
+        _figures(result),
+        tuple(result.logprobs),
+        tuple(result.top_logprobs),
+    )
+
+
+def _figures(result: Generated) -> Figures:
+    named = answer_figures(result)
+    named["unverified"] = tuple(named["unverified"])
+    for side in ("device", "cloud"):
+        if side in named:
+            named[side] = SideFigures(**named[side])
+    return Figures(**named)
+
+
+class Progress:
+    """Cuts a growing result into pieces."""
+
+    def __init__(self) -> None:
+        self._characters = self._tokens = self._logprobs = 0
+
+    def piece(self, result: Generated) -> Piece | None:
+        """What `result` has more than the last time; None for nothing."""
+        characters, tokens, logprobs = self._characters, self._tokens, self._logprobs
+        self._characters, self._tokens = len(result.text), len(result.token_ids)
+        self._logprobs = len(result.logprobs)
+        if (characters, tokens) == (self._characters, self._tokens):
+            return None
+        return Piece(
+            result.text[characters:],
+            tuple(result.token_ids[tokens:]),
+            tuple(map(str, result.token_sources[tokens:])),
+            tuple(result.logprobs[logprobs:]),
+        )

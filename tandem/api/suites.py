@@ -1,0 +1,285 @@
+"""Suites for Python programs, in this process or elsewhere. Invariant: leaving a stream early ends
+the request on every service; when a suite is closed, nothing of it listens and no thread runs."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import ParamSpec, Self, Unpack
+
+from tandem.api.access import Place, client_access
+from tandem.api.errors import typed
+from tandem.api.options import GenerationOptions, Message, request_of
+from tandem.api.results import Answer, Piece, Progress, answer_of
+from tandem.backends.model_source import DEFAULT_ENGINE
+from tandem.core.errors import InvalidArgument
+from tandem.generation.client import AggregatorClient, Generated
+from tandem.net.status import Rejected
+from tandem.netem.link_model import settings_from
+from tandem.suite.background import LoopThread
+from tandem.suite.embedded import EmbeddedSuite
+from tandem.suite.models import DEMO_DRAFT, DEMO_TARGET, choose_model, load_pair
+from tandem.suite.suite_documents import SuiteDocuments
+
+Arguments = ParamSpec("Arguments")
+
+TIMEOUT_S = 600.0
+Prompt = str | Sequence[int] | Sequence[Message]
+"""A text to continue, its token ids, or a conversation."""
+
+
+class AsyncStream:
+    """The pieces of one answer as they are committed; `answer` is whole after the last. Iterate
+    over all of them, or use it as a context manager, which cancels what is left."""
+
+    def __init__(self, growing: AsyncIterator[Generated], seed: int, endpoint: str) -> None:
+        self._growing, self._seed, self._endpoint = growing, seed, endpoint
+        self._result, self._progress = Generated(), Progress()
+
+    @property
+    def answer(self) -> Answer:
+        """Raises TandemError before the stream has ended."""
+        return answer_of(self._result, self._seed)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Piece:
+        try:
+            while True:
+                self._result = await anext(self._growing)
+                if (piece := self._progress.piece(self._result)) is not None:
+                    return piece
+        except Rejected as error:
+            raise typed(error, self._endpoint) from error
+
+    async def aclose(self) -> None:
+        """Cancel the request, if it still runs."""
+        await self._growing.aclose()  # type: ignore[attr-defined]  # a generator
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+
+class AsyncSuite:
+    """Made by `embedded_async` and `connect_async`: an asynchronous context manager. Every method
+    takes the options of GenerationOptions and raises a TandemError: InvalidArgument naming a bad
+    option, DeadlineExceeded, Unavailable, ResourceExhausted, AccessDenied or FailedPrecondition."""
+
+    def __init__(
+        self, open_client: Callable[[AsyncExitStack], Awaitable[AggregatorClient]]
+    ) -> None:
+        self._open_client = open_client
+        self._client: AggregatorClient | None = None
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            self._client = await self._open_client(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """End what runs, and what was started in this process."""
+        self._client = None
+        await self._stack.aclose()
+
+    async def generate(
+        self, prompt: str | Sequence[int], **options: Unpack[GenerationOptions]
+    ) -> Answer:
+        """The whole answer to a text or token ids."""
+        async with self.stream(prompt, **options) as stream:
+            async for _ in stream:
+                pass
+            return stream.answer
+
+    async def chat(
+        self, messages: Sequence[Message], **options: Unpack[GenerationOptions]
+    ) -> Answer:
+        """The whole answer to a conversation, in the model's own chat template."""
+        async with self.stream(messages, **options) as stream:
+            async for _ in stream:
+                pass
+            return stream.answer
+
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> AsyncStream:
+        """The answer to a text, token ids or a conversation, as it is committed."""
+        timeout_s = options.get("timeout_s", TIMEOUT_S)
+        if not timeout_s > 0:
+            raise InvalidArgument("timeout_s", f"must be above 0, is {timeout_s:g}")
+        request = request_of(prompt, options)
+        if self._client is None:
+            raise RuntimeError("the suite is not open; use it as a context manager")
+        growing = self._client.stream(request, timeout_s)
+        return AsyncStream(growing, request.seed, self._client.target)
+
+
+class Stream:
+    """AsyncStream without asyncio: iterate over it, or use it as a context manager."""
+
+    def __init__(self, stream: AsyncStream, thread: LoopThread) -> None:
+        self._stream, self._thread = stream, thread
+
+    @property
+    def answer(self) -> Answer:
+        """Raises TandemError before the stream has ended."""
+        return self._stream.answer
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Piece:
+        piece = self._thread.run(_next(self._stream))
+        if piece is None:
+            raise StopIteration
+        return piece
+
+    def close(self) -> None:
+        """Cancel the request, if it still runs."""
+        self._thread.run(self._stream.aclose())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Suite:
+    """AsyncSuite without asyncio, made by `embedded` and `connect`: a context manager. Threads may
+    share it. It runs an event loop on a thread of its own."""
+
+    def __init__(self, suite: AsyncSuite) -> None:
+        self._suite = suite
+        self._thread = LoopThread("tandem")
+
+    def __enter__(self) -> Self:
+        self._thread.enter(self._suite)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what runs, and what was started in this process."""
+        self._thread.leave(self._suite)
+
+    def generate(self, prompt: str | Sequence[int], **options: Unpack[GenerationOptions]) -> Answer:
+        """The whole answer to a text or token ids."""
+        return self._thread.run(self._suite.generate(prompt, **options))
+
+    def chat(self, messages: Sequence[Message], **options: Unpack[GenerationOptions]) -> Answer:
+        """The whole answer to a conversation, in the model's own chat template."""
+        return self._thread.run(self._suite.chat(messages, **options))
+
+    def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Stream:
+        """The answer to a text, token ids or a conversation, as it is committed."""
+        return Stream(self._suite.stream(prompt, **options), self._thread)
+
+
+def connect_async(
+    endpoint: str,
+    *,
+    tls_ca: Place | None = None,
+    tls_certificate: Place | None = None,
+    tls_key: Place | None = None,
+    call_key_file: Place | None = None,
+    insecure: bool = False,
+) -> AsyncSuite:
+    """A running suite, by HOST:PORT of its aggregator's gRPC port. Beyond this machine it needs
+    TLS: three PEM files, as `tandem certs` makes them, and the key that the service asks for;
+    `insecure` calls without. Raises InvalidArgument naming what is wrong."""
+    host, _, port = endpoint.rpartition(":")
+    if not host or "/" in endpoint or not port.isdecimal():
+        raise InvalidArgument("endpoint", f"{endpoint!r} is not HOST:PORT")
+    access = client_access(
+        host,
+        tls_ca=tls_ca,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        call_key_file=call_key_file,
+        insecure=insecure,
+    )
+
+    async def opened(stack: AsyncExitStack) -> AggregatorClient:
+        return await stack.enter_async_context(AggregatorClient(endpoint, access=access))
+
+    return AsyncSuite(opened)
+
+
+def embedded_async(
+    draft: Place | None = None,
+    target: Place | None = None,
+    *,
+    engine_draft: str = DEFAULT_ENGINE,
+    engine_target: str = DEFAULT_ENGINE,
+    device_draft: str = "cpu",
+    device_target: str = "cpu",
+    dtype_draft: str = "float32",
+    dtype_target: str = "float32",
+    exits: str = "auto",
+    device_documents: Iterable[Place] = (),
+    cloud_documents: Iterable[Place] = (),
+    index_folder: Place | None = None,
+    embedding: str = "auto",
+    rtt_s: float = 0.0,
+    mbps: float | None = None,
+    jitter_s: float = 0.0,
+) -> AsyncSuite:
+    """A pair of models in this process, which talk over loopback gRPC; the demo pair by default.
+
+    `draft` and `target`: folders, or hub models as NAME@COMMIT; `engine_…`: the back ends that
+    compute them. `exits`: the target's early exits, a folder, "none" or "auto". With
+    `device_documents` or `cloud_documents` (files and folders), answers can be asked for with
+    `rag=True`; `index_folder` keeps both indexes. `rtt_s`, `mbps` (10^6 bit/s) and `jitter_s`
+    emulate a link between edge and cloud. The models are loaded when the suite is entered. Raises
+    CannotLoad for a model that cannot be read, InvalidArgument naming any other argument.
+    """
+    chosen = (
+        choose_model(_text(draft), DEMO_DRAFT, device_draft, dtype_draft, engine=engine_draft),
+        choose_model(_text(target), DEMO_TARGET, device_target, dtype_target, exits, engine_target),
+    )
+    link = settings_from(rtt_s, mbps, jitter_s) if rtt_s or mbps or jitter_s else None
+    folder = None if index_folder is None else Path(index_folder)
+    device, cloud = tuple(map(Path, device_documents)), tuple(map(Path, cloud_documents))
+    documents = SuiteDocuments(device, cloud, folder, embedding)
+    documents.check()
+    held = documents if device or cloud else None
+
+    async def opened(stack: AsyncExitStack) -> AggregatorClient:
+        pair = await asyncio.to_thread(load_pair, *chosen)
+        suite = await stack.enter_async_context(EmbeddedSuite(pair, link=link, documents=held))
+        return await stack.enter_async_context(AggregatorClient(suite.target))
+
+    return AsyncSuite(opened)
+
+
+def _blocking(make: Callable[Arguments, AsyncSuite], name: str) -> Callable[Arguments, Suite]:
+    def made(*arguments: Arguments.args, **options: Arguments.kwargs) -> Suite:
+        return Suite(make(*arguments, **options))
+
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = make.__doc__
+    own = inspect.signature(make).replace(return_annotation="Suite")
+    made.__signature__ = own  # type: ignore[attr-defined]  # which `help` shows
+    return made
+
+
+connect = _blocking(connect_async, "connect")
+embedded = _blocking(embedded_async, "embedded")
+
+
+async def _next(stream: AsyncStream) -> Piece | None:
+    """StopAsyncIteration cannot leave a task."""
+    return await anext(stream, None)
+
+
+def _text(place: Place | None) -> str | None:
+    return None if place is None else str(place)

@@ -1,0 +1,1 @@
+"""Language models behind one interface (`interface`), one module or package each."""

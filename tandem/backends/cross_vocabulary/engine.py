@@ -1,0 +1,310 @@
+"""A draft model in its target's vocabulary: an engine of the target's token ids.
+
+Sessions count target tokens, each of which is one or several tokens of the draft model's own
+session. Invariant: the logits after a text depend on the text alone as long as it fits the draft's
+session; of a text that does not, the beginning is forgotten, which costs acceptance and no
+exactness.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from tandem.backends.interface import Capabilities, Engine, ForwardRequest, Logits, Session, never
+from tandem.backends.request_checks import check_batch, check_capacity, check_length, grown
+from tandem.core.errors import InvalidArgument
+from tandem.core.tree import check_path
+from tandem.text.translation import Translation
+
+SPARE = 2
+"""Room in the draft's session, in draft tokens per target token."""
+_LEAST_ROOM = 64
+
+
+class TranslatedEngine:
+    """Implements `Engine` for the target's vocabulary over a draft `engine` with another one."""
+
+    vision = None
+    kv_files = None
+    exit_depths: tuple[float, ...] = ()
+
+    def __init__(
+        self,
+        engine: Engine,
+        translation: Translation,
+        *,
+        vocabulary_hash: str,
+        eos_token_ids: frozenset[int],
+    ) -> None:
+        """`vocabulary_hash` and `eos_token_ids` are the target's."""
+        self.translation, self.model_name = translation, engine.model_name
+        self.vocabulary_size = translation.intersection.target_size
+        self.vocabulary_hash, self.eos_token_ids = vocabulary_hash, eos_token_ids
+        self.context_length = engine.context_length
+        own = engine.capabilities
+        self.capabilities = Capabilities(own.trees, own.forks, own.cancellation)
+        self.kv_bytes_per_token = SPARE * engine.kv_bytes_per_token
+        self._engine = engine
+        self._open: set[TranslatedSession] = set()
+
+    @property
+    def kv_bytes_in_use(self) -> int:
+        return self._engine.kv_bytes_in_use
+
+    @property
+    def sessions_open(self) -> int:
+        return len(self._open)
+
+    def open(self, capacity: int, spare: int = 0) -> "TranslatedSession":
+        check_capacity(capacity, self.context_length)
+        inner = self._engine.open(self._room(capacity + spare))
+        return TranslatedSession(self._open, self.translation, inner, capacity, spare)
+
+    def fork(self, parent: Session, length: int, capacity: int) -> "TranslatedSession":
+        source = self._own(parent)
+        check_length(length, source.length)
+        check_capacity(capacity, self.context_length, length)
+        shared = source.draft_length(length)
+        inner = self._engine.fork(source.inner, shared, max(shared, self._room(capacity)))
+        return source.copy(inner, length, capacity)
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        sessions = [self._own(request.session) for request in batch]
+        check_batch(batch, self)
+        batch = [session.whole(request) for session, request in zip(sessions, batch, strict=True)]
+        for session, request in zip(sessions, batch, strict=True):
+            session.prepare(request)
+        self._feed_what_trees_stand_on(sessions, batch, cancelled)
+        plans = [session.plan(request) for session, request in zip(sessions, batch, strict=True)]
+        answers = self._engine.forward([plan.request for plan in plans], cancelled)
+        for session, plan in zip(sessions, plans, strict=True):
+            session.finish(plan)
+        restricted = self.translation.intersection.restricted
+        return [
+            restricted(logits[list(plan.rows)]) for logits, plan in zip(answers, plans, strict=True)
+        ]
+
+    def _feed_what_trees_stand_on(
+        self,
+        sessions: "Sequence[TranslatedSession]",
+        batch: Sequence[ForwardRequest],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        """Committed tokens that the draft's session lost cannot be fed beside a tree's nodes."""
+        due = [
+            session
+            for session, request in zip(sessions, batch, strict=True)
+            if request.parents is not None and session.owed
+        ]
+        if due:
+            plans = [session.plan_owed() for session in due]
+            self._engine.forward([plan.request for plan in plans], cancelled)
+            for session, plan in zip(due, plans, strict=True):
+                session.finish(plan)
+
+    def _room(self, capacity: int) -> int:
+        room = max(_LEAST_ROOM, SPARE * capacity + len(self.translation.lead))
+        return min(self._engine.context_length, room)
+
+    def _own(self, session: Session) -> "TranslatedSession":
+        if not isinstance(session, TranslatedSession) or session not in self._open:
+            raise InvalidArgument("session", "closed, or of another engine")
+        return session
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One pass in the draft's tokens. `rows` of its logits are kept; `nodes[i]` are the
+    indices of target token i's draft tokens in the pass; `token_ids` are committed by it."""
+
+    request: ForwardRequest
+    rows: tuple[int, ...]
+    nodes: tuple[tuple[int, ...], ...]
+    token_ids: tuple[int, ...] = ()
+    tree: ForwardRequest | None = None
+
+
+class TranslatedSession:
+    """A sequence of target tokens; the draft's session holds those from `_start` on. `_ends[i]` is
+    the length of the draft's session after target token `_start + i`. Tokens after those are owed:
+    committed, but not fed since the draft's session was emptied."""
+
+    def __init__(
+        self,
+        open_sessions: "set[TranslatedSession]",
+        translation: Translation,
+        inner: Session,
+        capacity: int,
+        spare: int = 0,
+    ) -> None:
+        self.capacity = capacity
+        self.slots = capacity + spare
+        self.inner, self._translation = inner, translation
+        self._token_ids: list[int] = []
+        self._start = 0
+        self._ends: list[int] = []
+        self._tree: Plan | None = None
+        self._open_sessions = open_sessions
+        open_sessions.add(self)
+
+    @property
+    def length(self) -> int:
+        return len(self._token_ids)
+
+    @property
+    def tree(self) -> tuple[int, ...] | None:
+        plan = self._tree
+        return None if plan is None or plan.tree is None else plan.tree.parents
+
+    def whole(self, request: ForwardRequest) -> ForwardRequest:
+        """The request, or the whole tree that it grows: making room may change all of its logits,
+        so it is fed again from its roots on."""
+        if not request.extends_tree or self._tree is None or self._tree.tree is None:
+            return request
+        return grown(self._tree.tree, request)
+
+    @property
+    def owed(self) -> tuple[int, ...]:
+        """Committed tokens that the draft's session does not hold."""
+        return tuple(self._token_ids[self._start + len(self._ends) :])
+
+    def draft_length(self, length: int) -> int:
+        """Length of the draft's session for the first `length` tokens; 0 if it holds none."""
+        held = min(length - self._start, len(self._ends))
+        return self._ends[held - 1] if held > 0 else 0
+
+    def copy(self, inner: Session, length: int, capacity: int) -> "TranslatedSession":
+        """A session of the first `length` tokens, around a fork of this one's inner session."""
+        made = TranslatedSession(self._open_sessions, self._translation, inner, capacity)
+        made._token_ids = self._token_ids[:length]
+        if length > self._start:
+            made._start, made._ends = self._start, self._ends[: length - self._start]
+        return made
+
+    def rollback(self, length: int) -> None:
+        self._check_open()
+        check_length(length, self.length)
+        self.inner.rollback(self.draft_length(length))
+        del self._token_ids[length:]
+        if length > self._start:
+            del self._ends[length - self._start :]
+        else:
+            self._start, self._ends = 0, []
+        self._tree = None
+
+    def keep_path(self, indices: Sequence[int]) -> None:
+        self._check_open()
+        check_path(self.tree, indices)
+        tree = self._tree
+        assert tree is not None
+        assert tree.tree is not None
+        self.inner.keep_path([node for index in indices for node in tree.nodes[index]])
+        for index in indices:
+            self._token_ids.append(tree.tree.token_ids[index])
+            held = self._ends[-1] if self._ends else 0
+            self._ends.append(held + len(tree.nodes[index]))
+        self._tree = None
+
+    def close(self) -> None:
+        self._open_sessions.discard(self)
+        self.inner.close()
+
+    def prepare(self, request: ForwardRequest) -> None:
+        """Before a pass: drop a pending tree and make room. Raises InvalidArgument("token_ids")."""
+        self._tree = None
+        if self._start > self.length:  # a cancelled pass had forgotten more than there is now
+            self._start = 0
+        sizes = [len(ids) for ids in self._spelt(self._due(request))]
+        if self.inner.length + sum(sizes) <= self.inner.capacity:
+            return
+        needed = request.logits_to_keep if request.parents is None else len(request.token_ids)
+        self._forget(request, max(1, needed))
+
+    def plan(self, request: ForwardRequest) -> Plan:
+        """The pass that does what the request asks for, committed tokens that are owed included."""
+        if request.parents is not None:
+            return self._tree_plan(request)
+        spelt, keep = self._spelt(self._due(request)), request.logits_to_keep
+        return _plan(self.inner, spelt, _consecutive(spelt), keep, None, tuple(request.token_ids))
+
+    def plan_owed(self) -> Plan:
+        spelt = self._spelt(self.owed)
+        return _plan(self.inner, spelt, _consecutive(spelt), 0, None)
+
+    def finish(self, plan: Plan) -> None:
+        """After the pass: its tokens are held."""
+        if plan.tree is not None:
+            self._tree = plan
+            return
+        held = self._ends[-1] if self._ends else 0
+        self._ends += [held + nodes[-1] + 1 for nodes in plan.nodes]
+        self._token_ids += plan.token_ids
+
+    def _tree_plan(self, request: ForwardRequest) -> Plan:
+        """A node of several draft tokens is a chain; what hangs on it hangs on its end."""
+        assert request.parents is not None
+        spelt = [self._translation.draft_ids(token) for token in request.token_ids]
+        if not self._token_ids:
+            for node, parent in enumerate(request.parents):
+                if parent < 0:
+                    spelt[node] = self._translation.first(request.token_ids[node])
+        nodes = _consecutive(spelt)
+        parents = tuple(
+            inner - 1 if inner > chain[0] else (nodes[parent][-1] if parent >= 0 else -1)
+            for chain, parent in zip(nodes, request.parents, strict=True)
+            for inner in chain
+        )
+        return _plan(self.inner, spelt, nodes, request.logits_to_keep, parents, tree=request)
+
+    def _spelt(self, token_ids: Sequence[int]) -> list[tuple[int, ...]]:
+        spelt = [self._translation.draft_ids(token) for token in token_ids]
+        if spelt and not self._ends:
+            spelt[0] = self._translation.first(token_ids[0])
+        return spelt
+
+    def _due(self, request: ForwardRequest) -> tuple[int, ...]:
+        held = self._start + len(self._ends)
+        return (*self._token_ids[held:], *request.token_ids[max(0, held - self.length) :])
+
+    def _forget(self, request: ForwardRequest, needed: int) -> None:
+        """Empty the draft's session and keep the latest tokens: those that fill half of it, or the
+        last `needed` ones."""
+        tokens = (*self._token_ids, *request.token_ids)
+        lead, room = len(self._translation.lead), self.inner.capacity
+        sizes = [len(self._translation.draft_ids(token)) for token in reversed(tokens)]
+        totals = list(accumulate(sizes, initial=lead))[1:]
+        if totals[needed - 1] > room:
+            why = f"{totals[needed - 1]} draft tokens exceed the room for {room}"
+            raise InvalidArgument("token_ids", why)
+        kept = max(needed, sum(total <= room // 2 for total in totals))
+        self._start, self._ends = len(tokens) - kept, []
+        self.inner.rollback(0)
+
+    def _check_open(self) -> None:
+        if self not in self._open_sessions:
+            raise InvalidArgument("session", "the session is closed")
+
+
+def _plan(
+    inner: Session,
+    spelt: Sequence[tuple[int, ...]],
+    nodes: tuple[tuple[int, ...], ...],
+    logits_to_keep: int,
+    parents: tuple[int, ...] | None,
+    token_ids: tuple[int, ...] = (),
+    tree: ForwardRequest | None = None,
+) -> Plan:
+    """A target token's logits are those after its last draft token."""
+    draft_ids = tuple(token for ids in spelt for token in ids)
+    ends = [chain[-1] for chain in nodes[len(nodes) - logits_to_keep :]]
+    first = ends[0] if ends else len(draft_ids)
+    request = ForwardRequest(inner, draft_ids, len(draft_ids) - first, parents)
+    return Plan(request, tuple(end - first for end in ends), nodes, token_ids, tree)
+
+
+def _consecutive(spelt: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
+    """The indices of each token's draft tokens when they are fed side by side."""
+    ends = list(accumulate(len(ids) for ids in spelt))
+    return tuple(tuple(range(end - len(ids), end)) for ids, end in zip(spelt, ends, strict=True))

@@ -1,0 +1,82 @@
+"""Which back end computes a model is a setting: each has a name here, and a loader.
+
+Loaders import their back end when they are called, so that only the one that is used needs its
+libraries. `tandem.backends.interface` says how to add one.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from importlib import import_module
+from types import MappingProxyType
+
+from tandem.backends.interface import Engine, ForwardRequest
+from tandem.backends.model_source import LoadedModel, ModelChoice
+from tandem.backends.paced import PacedEngine
+from tandem.core.errors import InvalidArgument
+from tandem.settings import ModelSettings
+
+Loader = Callable[[ModelChoice], LoadedModel]
+
+
+def _from(module: str) -> Loader:
+    """The function `load` of a back end's module."""
+
+    def load(choice: ModelChoice) -> LoadedModel:
+        loaded: LoadedModel = import_module(module).load(choice)
+        return loaded
+
+    return load
+
+
+LOADERS: Mapping[str, Loader] = MappingProxyType(
+    {
+        "torch": _from("tandem.backends.torch"),
+        "lookup": _from("tandem.backends.lookup"),
+        "scripted": _from("tandem.backends.scripted"),
+    }
+)
+
+
+def load_model(choice: ModelChoice) -> LoadedModel:
+    """The model, by the back end that the choice names. Raises InvalidArgument naming the field of
+    the choice ("model" for its source)."""
+    if choice.engine not in LOADERS:
+        why = f"unknown: {choice.engine!r}; there are {', '.join(LOADERS)}"
+        raise InvalidArgument("engine", why)
+    return LOADERS[choice.engine](choice)
+
+
+def load_served(
+    settings: ModelSettings,
+    model: str,
+    *,
+    exits: str = "none",
+    drafts: bool = False,
+    target_tokenizer: str | None = None,
+) -> LoadedModel:
+    """The model of a service; `model` and what follows are settings of some services only. A draft
+    model is translated to the vocabulary of `target_tokenizer`, and passes are paced, where the
+    settings say so. The model has made a pass."""
+    place = (settings.revision, settings.device, settings.dtype, settings.threads)
+    loaded = load_model(ModelChoice(model, *place, exits, settings.engine, drafts))
+    if target_tokenizer is not None:
+        from tandem.backends.cross_vocabulary.pairing import fit_draft, load_target_tokenizer
+
+        target = load_target_tokenizer(target_tokenizer)
+        fitted = fit_draft(loaded.engine, loaded.tokenizer, target)
+        loaded = replace(loaded, engine=fitted, tokenizer=target)
+    if settings.pace_first_s or settings.pace_further_s:
+        paced = PacedEngine(loaded.engine, settings.pace_first_s, settings.pace_further_s)
+        loaded = replace(loaded, engine=paced)
+    _warm(loaded.engine)
+    return loaded
+
+
+def _warm(engine: Engine) -> None:
+    """One pass, which reads weights from disk and builds kernels: the first of a caller's would
+    look stuck."""
+    session = engine.open(1)
+    try:
+        engine.forward([ForwardRequest(session, (0,), 1)])
+    finally:
+        session.close()

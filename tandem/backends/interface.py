@@ -1,0 +1,247 @@
+"""What an engine is: sessions of committed tokens, and forward passes over packed requests.
+
+Invariant: a session's `length` counts the tokens whose keys and values are kept; only a completed
+`forward`, `rollback` and `keep_path` change it. An engine and its sessions belong to one thread.
+
+To add a back end of your own, change three files:
+
+1. tandem/backends/NAME.py, new: an `Engine` with its `Session`, and `load(choice)`, which returns a
+   `LoadedModel`. `capabilities` says what it can do; trees, forks and the rest are optional.
+   `request_checks` makes the checks that every engine owes its callers.
+2. tandem/backends/factory.py: a line in LOADERS.
+3. tests/unit/backends/test_contract.py: a line in SOURCES, which runs the whole contract.
+
+Services then take --engine NAME, commands --engine-draft NAME and --engine-target NAME.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.errors import TandemError
+
+Logits = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a back end can do beyond feeding tokens to sessions and rolling them back. Callers
+    refuse a request that needs a missing one (`tandem.backends.requirements`), or do without."""
+
+    trees: bool = False
+    """Requests with `parents`, and `Session.keep_path`."""
+    forks: bool = False
+    """`Engine.fork`."""
+    cancellation: bool = False
+    """A pass may end early with ForwardCancelled; otherwise its results are dropped at its end."""
+    exits: bool = False
+    """Early exits: `Engine.exit_depths` names some."""
+    vision: bool = False
+    """Images in prompts: there is an `Engine.vision`."""
+    embeddings: bool = False
+    """A session may be fed embeddings in the place of token ids, as images are."""
+    kv_files: bool = False
+    """Keys and values as files: there are `Engine.kv_files`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of those it has."""
+        return tuple(name for name, has in asdict(self).items() if has)
+
+
+class ForwardCancelled(TandemError):
+    """A forward pass was stopped between two layers; no session's length has changed."""
+
+
+def never() -> bool:
+    """The `cancelled` callback of a forward pass that runs to its end."""
+    return False
+
+
+def ignore_exit(exit_index: int, logits: Logits) -> None:
+    """The `on_exit` callback of a request that reads no early exit."""
+
+
+class Session(Protocol):
+    """The keys and values of one sequence, inside one engine."""
+
+    @property
+    def length(self) -> int:
+        """Number of committed tokens."""
+
+    @property
+    def capacity(self) -> int:
+        """Most tokens this session may commit."""
+
+    @property
+    def slots(self) -> int:
+        """Most tokens it may hold, pending tree nodes included: at least `capacity`."""
+
+    @property
+    def tree(self) -> tuple[int, ...] | None:
+        """Parents of the pending tree's nodes; None when no tree is pending."""
+
+    def rollback(self, length: int) -> None:
+        """Forget every token after the first `length`, and the nodes of an unfinished tree. Raises
+        InvalidArgument("length") unless 0 <= length <= self.length."""
+
+    def keep_path(self, indices: Sequence[int]) -> None:
+        """After a tree forward: commit these nodes, given from the root down, and drop the others.
+        `indices` point into the tree request's `token_ids`; an empty path drops the whole tree.
+        Raises InvalidArgument without a pending tree, or if they are no path from a root."""
+
+    def close(self) -> None:
+        """Free the keys and values. Closing twice is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardRequest:
+    """What one forward pass does for one session.
+
+    Feeds `token_ids` after the session's committed tokens and returns the logits after each of the
+    last `logits_to_keep` of them. With `parents` the tokens are the nodes of a tree: `parents[i] <
+    i` is the index of node i's parent, -1 stands for the last committed token, and a node sees the
+    committed tokens, its ancestors and itself. Tree nodes are pending until `Session.keep_path`;
+    the session's next forward (also a cancelled one) or rollback discards them. With `extends_tree`
+    they join the pending tree instead: its nodes are counted first, so that `parents` may name
+    them.
+
+    `exits` are the early exits to read, by index: `on_exit(index, logits [logits_to_keep, V])` is
+    called for each on the engine's thread, in ascending order, while the pass is still under way; a
+    pass that is repeated calls it again. An exit's logits are a guess and change nothing.
+    """
+
+    session: Session
+    token_ids: tuple[int, ...]
+    logits_to_keep: int
+    parents: tuple[int, ...] | None = None
+    extends_tree: bool = False
+    exits: tuple[int, ...] = ()
+    on_exit: Callable[[int, Logits], None] = ignore_exit
+
+
+class Vision(Protocol):
+    """What turns images into tokens of a prompt."""
+
+    @property
+    def image_token_id(self) -> int:
+        """The placeholder of one image token."""
+
+    @property
+    def around(self) -> tuple[int, int]:
+        """The tokens before and after an image."""
+
+    def tokens_per_image(self, images: Sequence[bytes]) -> list[int]:
+        """By their headers. Raises InvalidArgument("images")."""
+
+    def prepare(self, images: Sequence[bytes]) -> object:
+        """Decoded and scaled, for `attach`; on any thread. Raises InvalidArgument("images")."""
+
+    def attach(self, session: Session, prompt_ids: Sequence[int], pixels: object) -> None:
+        """Embed the images at their placeholders; on the engine's thread, before any pass."""
+
+
+class KvFileRefused(TandemError):
+    """A file of keys and values that is incomplete, damaged, or of another model or text."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvOrigin:
+    """What keys and values were computed from: content hashes, and the number of token ids."""
+
+    model: str
+    vocabulary: str
+    document: str
+    tokens: int
+
+
+class KvFiles(Protocol):
+    """What makes files of a session's keys and values."""
+
+    def export(self, session: Session) -> Any:
+        """What `write` takes; on the engine's thread. The session must not change before that."""
+
+    def adopt(self, tensors: Any) -> Session:
+        """A full session of what `read` returned; on the engine's thread."""
+
+    def pack(self, tensors: Any, origin: KvOrigin) -> bytes:
+        """What `write` would write; on any thread."""
+
+    def unpack(self, packed: bytes, origin: KvOrigin) -> Any:
+        """The inverse of `pack`, checked like a file; on any thread. Raises KvFileRefused."""
+
+    def write(self, path: Path, tensors: Any, origin: KvOrigin) -> None:
+        """On any thread; durable when it returns. Raises OSError, with the old file kept."""
+
+    def read(self, path: Path, origin: KvOrigin) -> Any:
+        """On any thread. Raises FileNotFoundError, and KvFileRefused for any other origin."""
+
+
+class Engine(Protocol):
+    """A causal language model with sessions."""
+
+    @property
+    def model_name(self) -> str: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def vision(self) -> Vision | None:
+        """None for a model of text alone."""
+
+    @property
+    def kv_files(self) -> KvFiles | None:
+        """None where keys and values live in memory only."""
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Number of logits per position; token ids are 0 <= id < vocabulary_size."""
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens a session can have."""
+
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+
+    @property
+    def vocabulary_hash(self) -> str:
+        """Content hash of the vocabulary: equal hashes mean equal ids for equal strings."""
+
+    @property
+    def kv_bytes_per_token(self) -> int: ...
+
+    @property
+    def kv_bytes_in_use(self) -> int:
+        """Bytes of keys and values now allocated; prefixes shared by forks count once."""
+
+    @property
+    def sessions_open(self) -> int: ...
+
+    @property
+    def exit_depths(self) -> tuple[float, ...]:
+        """Of each early exit, the share of a pass that lies before it: ascending, in (0, 1)."""
+
+    def open(self, capacity: int, spare: int = 0) -> Session:
+        """An empty session for up to `capacity` tokens, and `spare` more nodes of a pending tree.
+        Raises InvalidArgument("capacity") unless 1 <= capacity <= context_length."""
+
+    def fork(self, parent: Session, length: int, capacity: int) -> Session:
+        """A session that starts with the parent's first `length` tokens, without copying them; both
+        are independent afterwards. Raises InvalidArgument unless 0 <= length <= parent.length and
+        max(1, length) <= capacity <= context_length; FailedPrecondition without the capability."""
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        """Feed every request in one pass; one array [logits_to_keep, vocabulary_size] per request.
+
+        Each session may appear once. A request without `parents` advances its session's length.
+        The batch is checked before anything changes: InvalidArgument names the field. `cancelled`
+        is asked before each layer; on True ForwardCancelled is raised and lengths are as before.
+        """

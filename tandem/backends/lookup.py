@@ -1,0 +1,104 @@
+"""A draft model without weights: what followed the longest repeated end of the text follows again
+(prompt lookup). Invariant: its distribution after a context is a function of that context alone, so
+it is judged like any other draft model's, and every rule stays exact."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.backends.model_source import LoadedModel, ModelChoice, find_source
+from tandem.backends.scripted import ScriptedEngine
+from tandem.core.errors import InvalidArgument
+
+MAX_MATCH = 16
+"""Longest repeated end looked for, in tokens; a longer one is no surer."""
+SURE_MATCH = 2
+"""A shorter repeated end is a guess."""
+GUESS_WEIGHT = 0.4
+"""Of the follower of one repeated token; three others share the rest."""
+_GUESSES = 4
+_CONTEXT_LENGTH = 2**17
+
+
+def load(choice: ModelChoice) -> LoadedModel:
+    """For the factory: drafts by looking up, in the vocabulary of the model that `source` names; of
+    that only the tokenizer and the configuration are read. Raises InvalidArgument ("engine") for
+    anything but drafts."""
+    from tandem.backends.torch.loading import load_tokenizer
+
+    if not choice.drafts:
+        raise InvalidArgument("engine", "'lookup' drafts; it is no target model")
+    find_source(choice.source, choice.revision)
+    tokenizer = load_tokenizer(choice.source, choice.revision)
+    engine = LookupEngine(
+        tokenizer.vocabulary_size,
+        vocabulary_hash=tokenizer.vocabulary_hash,
+        eos_token_ids=tokenizer.eos_token_ids,
+    )
+    return LoadedModel(engine, tokenizer, lambda: f"lookup:{tokenizer.vocabulary_hash}")
+
+
+class LookupEngine(ScriptedEngine):
+    """Sessions keep the token ids; logits after a context are the logarithm of `lookup_probs`."""
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        *,
+        vocabulary_hash: str,
+        eos_token_ids: frozenset[int] = frozenset(),
+        context_length: int = _CONTEXT_LENGTH,
+    ) -> None:
+        super().__init__(
+            vocabulary_size,
+            lambda context: lookup_probs(context, vocabulary_size),
+            context_length=context_length,
+            eos_token_ids=eos_token_ids,
+            model_name="lookup",
+            kv_bytes_per_token=np.dtype(np.int64).itemsize,
+        )
+        self.vocabulary_hash = vocabulary_hash
+
+
+def lookup_probs(context: Sequence[int], vocabulary_size: int) -> NDArray[np.float32]:
+    """The distribution [vocabulary_size] after `context`: one-hot where at least `SURE_MATCH`
+    tokens at its end stood in it before; else spread over a few guesses, so that a preset's
+    `confidence_threshold` can tell the difference."""
+    probs = np.zeros(vocabulary_size, dtype=np.float32)
+    follower, matched = find_follower(context)
+    if follower is not None and matched >= SURE_MATCH:
+        probs[follower] = 1.0
+        return probs
+    guesses = _guesses(follower, context, vocabulary_size)
+    probs[guesses] = (1.0 - GUESS_WEIGHT) / max(1, len(guesses) - 1)
+    probs[guesses[0]] = GUESS_WEIGHT if len(guesses) > 1 else 1.0
+    return probs
+
+
+def find_follower(context: Sequence[int]) -> tuple[int | None, int]:
+    """What followed the longest repeated end of `context`, the latest of several, and how long
+    that end is (0…`MAX_MATCH`)."""
+    tokens = np.asarray(context, dtype=np.int64)
+    if len(tokens) < 2:
+        return None, 0
+    ends = np.flatnonzero(tokens[:-1] == tokens[-1])  # where an earlier occurrence may end
+    if not len(ends):
+        return None, 0
+    matched = 1
+    while matched < MAX_MATCH:
+        longer = ends[ends >= matched]
+        longer = longer[tokens[longer - matched] == tokens[-1 - matched]]
+        if not len(longer):
+            break
+        ends, matched = longer, matched + 1
+    return int(tokens[ends[-1] + 1]), matched
+
+
+def _guesses(follower: int | None, context: Sequence[int], vocabulary_size: int) -> list[int]:
+    """A few different ids, the likeliest first: the follower, what came last, then any."""
+    likely = [] if follower is None else [follower]
+    any_ids = range(min(_GUESSES, vocabulary_size))
+    return list(dict.fromkeys([*likely, *reversed(context[-_GUESSES:]), *any_ids]))[:_GUESSES]

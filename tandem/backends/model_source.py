@@ -1,0 +1,81 @@
+"""Which model is meant, and what a back end makes of it."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tandem.backends.interface import Engine
+from tandem.core.errors import InvalidArgument
+from tandem.text import Tokenizer
+
+DEFAULT_ENGINE = "torch"
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelChoice:
+    """One model and how to compute it.
+
+    `source` is a folder, or the name of a hub model with its `revision`, unless the back end says
+    otherwise. `exits`, of a target: a folder of early exits, "none", or "auto" for those that lie
+    beside it. `engine` names the back end. `drafts`: mostly one token will be fed at a time.
+    """
+
+    source: str
+    revision: str | None = None
+    device: str = "cpu"
+    dtype: str = "float32"
+    threads: int = 1
+    exits: str = "none"
+    engine: str = DEFAULT_ENGINE
+    drafts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """What a back end makes of a choice. Without a tokenizer prompts are token ids. `content_hash`
+    covers all that decides the model's keys and values; it may be slow."""
+
+    engine: Engine
+    tokenizer: Tokenizer | None
+    content_hash: Callable[[], str]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """What every `from_pretrained` of transformers is given."""
+
+    name: str
+    local: bool
+    options: dict[str, Any]
+
+
+def find_source(folder_or_name: str | Path, revision: str | None = None) -> ModelSource:
+    """The model in a folder, or of that name and commit. Raises InvalidArgument for what is
+    neither, and for a folder without a model's configuration."""
+    folder = Path(folder_or_name)
+    local = folder.exists()
+    if local:
+        _check_config(folder)
+    elif revision is None:
+        why = f"{folder_or_name} is not a folder; to load it by name, give its revision"
+        raise InvalidArgument("model", why)
+    elif not _COMMIT.fullmatch(revision):
+        raise InvalidArgument("revision", f"{revision!r} is not a commit hash of 40 hex digits")
+    options = {"revision": revision, "local_files_only": local, "trust_remote_code": False}
+    return ModelSource(str(folder_or_name), local, options)
+
+
+def _check_config(folder: Path) -> None:
+    if not folder.is_dir():
+        raise InvalidArgument("model", f"{folder} is a file; give the folder of a model")
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidArgument("model", f"{path} cannot be read: {error}") from error
+    if not isinstance(config, dict) or "model_type" not in config:
+        raise InvalidArgument("model", f"{path} does not name a model_type")

@@ -1,0 +1,71 @@
+"""Checks that every back end makes before it changes anything, and the growth of token trees."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tandem.backends.interface import Engine, ForwardRequest
+from tandem.core.errors import InvalidArgument
+from tandem.core.tokens import check_token_ids
+from tandem.core.tree import check_parents, depths
+
+
+def check_capacity(capacity: int, context_length: int, length: int = 0) -> None:
+    """Raise InvalidArgument("capacity") unless max(1, length) <= capacity <= context_length."""
+    if not max(1, length) <= capacity <= context_length:
+        why = f"{capacity} is outside {max(1, length)}..{context_length}"
+        raise InvalidArgument("capacity", why)
+
+
+def check_length(length: int, most: int) -> None:
+    """Raise InvalidArgument("length") unless 0 <= length <= most."""
+    if not 0 <= length <= most:
+        raise InvalidArgument("length", f"{length} is outside 0..{most}")
+
+
+def check_batch(batch: Sequence[ForwardRequest], engine: Engine) -> None:
+    """Raise InvalidArgument for the first request that the engine could not serve."""
+    seen: set[int] = set()
+    for request in batch:
+        if id(request.session) in seen:
+            raise InvalidArgument("batch", "a session appears twice")
+        seen.add(id(request.session))
+        _check_request(request, engine)
+
+
+def _check_request(request: ForwardRequest, engine: Engine) -> None:
+    count, session = len(request.token_ids), request.session
+    if count == 0:
+        raise InvalidArgument("token_ids", "no tokens to feed")
+    check_token_ids(request.token_ids, engine.vocabulary_size, "token_ids")
+    if request.parents is not None and not engine.capabilities.trees:
+        raise InvalidArgument("parents", "this back end has no trees")
+    if request.extends_tree and (request.parents is None or session.tree is None):
+        raise InvalidArgument("extends_tree", "no tree is pending in this session")
+    pending = session.tree or () if request.extends_tree else ()
+    if request.parents is not None:
+        check_parents(request.parents, count, len(pending))
+    _check_room(request, pending)
+    if not 0 <= request.logits_to_keep <= count:
+        raise InvalidArgument("logits_to_keep", f"{request.logits_to_keep} is outside 0..{count}")
+    exits = len(engine.exit_depths)
+    if any(not 0 <= index < exits for index in request.exits):
+        raise InvalidArgument("exits", f"{request.exits}; the model has {exits}")
+
+
+def _check_room(request: ForwardRequest, pending: tuple[int, ...]) -> None:
+    """Committed tokens and the longest branch fit the capacity; all nodes fit the slots."""
+    count, session = len(request.token_ids), request.session
+    deepest, nodes = count, count
+    if request.parents is not None:
+        deepest = max(depths((*pending, *request.parents))) + 1
+        nodes += len(pending)
+    if session.length + deepest > session.capacity or session.length + nodes > session.slots:
+        why = f"{count} tokens after {session.length} exceed the capacity of {session.capacity}"
+        raise InvalidArgument("token_ids", why)
+
+
+def grown(tree: ForwardRequest, more: ForwardRequest) -> ForwardRequest:
+    """The pending tree and the nodes that join it as one tree."""
+    token_ids = (*tree.token_ids, *more.token_ids)
+    parents = (*(tree.parents or ()), *(more.parents or ()))
+    return replace(more, token_ids=token_ids, parents=parents, extends_tree=False)

@@ -1,0 +1,47 @@
+"""What presets need of the two models' back ends. Invariant: a need follows from a preset's
+choices, never from its name. Chains of drafts need nothing that a back end declares."""
+
+from tandem.backends.interface import Capabilities, Engine
+from tandem.core.errors import FailedPrecondition
+from tandem.specdec.choices import Predraft
+from tandem.specdec.presets import Preset
+
+
+def draft_requirements(preset: Preset) -> Capabilities:
+    """What the draft model's back end must have."""
+    return Capabilities(trees=bool(preset.expansion), forks=preset.predraft is not Predraft.OFF)
+
+
+def target_requirements(preset: Preset) -> Capabilities:
+    """What the target model's back end must have. Early exits are optional: they change no text."""
+    return Capabilities(trees=bool(preset.expansion))
+
+
+def missing_capabilities(
+    preset: Preset, *, draft: Capabilities | None = None, target: Capabilities | None = None
+) -> tuple[str, ...]:
+    """What the preset needs and a given side lacks, like "trees of the draft model"."""
+    needed = {"draft": draft_requirements(preset), "target": target_requirements(preset)}
+    return tuple(
+        f"{name} of the {side} model"
+        for side, found in (("draft", draft), ("target", target))
+        if found is not None
+        for name in needed[side].names
+        if name not in found.names
+    )
+
+
+def check_preset(
+    preset: Preset, *, draft: Engine | None = None, target: Engine | None = None
+) -> None:
+    """Raise FailedPrecondition naming the preset and what is missing."""
+    missing = missing_capabilities(
+        preset,
+        draft=draft.capabilities if draft else None,
+        target=target.capabilities if target else None,
+    )
+    if missing:
+        raise FailedPrecondition(
+            f"preset {preset.name!r} needs {' and '.join(missing)}, which the back end does not"
+            " have; 'tandem doctor' lists the presets that two models can run"
+        )

@@ -1,0 +1,294 @@
+"""A deterministic model without weights: a context decides the distribution after it. For tests,
+demonstrations and simulation; `ScriptedEngine` keeps the whole Engine contract."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.backends.interface import (
+    Capabilities,
+    ForwardCancelled,
+    ForwardRequest,
+    Logits,
+    Session,
+    never,
+)
+from tandem.backends.model_source import LoadedModel, ModelChoice
+from tandem.backends.request_checks import check_batch, check_capacity, check_length, grown
+from tandem.core.errors import InvalidArgument
+from tandem.core.tree import check_path
+
+Distribution = Callable[[tuple[int, ...]], Sequence[float] | NDArray[np.floating]]
+_DISTRIBUTIONS_KEPT = 1024
+
+VOCABULARY_SIZE = 256
+SHARPNESS = 40.0
+"""Nats over which log-probabilities spread: leaves a handful of likely tokens."""
+
+
+def load(choice: ModelChoice) -> LoadedModel:
+    """For the factory: one of a `scripted_pair`; `source` is SEED or SEED:NOISE (default 0.3)."""
+    seed, _, noise = choice.source.partition(":")
+    try:
+        pair = scripted_pair(float(noise or 0.3), int(seed))
+    except ValueError:
+        why = f"{choice.source!r} is not SEED or SEED:NOISE, as 1:0.3"
+        raise InvalidArgument("model", why) from None
+    tokenizer = ScriptedTokenizer(VOCABULARY_SIZE)
+    return LoadedModel(pair[not choice.drafts], tokenizer, lambda: f"scripted:{choice.source}")
+
+
+def scripted_pair(noise: float, seed: int = 1) -> tuple["ScriptedEngine", "ScriptedEngine"]:
+    """Draft and target over bytes. The draft's distribution is the target's with `noise` (0…1) of
+    an unrelated one mixed in, so that the rejection rule accepts about 1 - noise. InvalidArgument
+    names `noise`."""
+    target = scripted_probs(2 * seed, VOCABULARY_SIZE, sharpness=SHARPNESS)
+    other = scripted_probs(2 * seed + 1, VOCABULARY_SIZE, sharpness=SHARPNESS)
+    draft = noisy_probs(target, other, noise)
+    return ScriptedEngine(VOCABULARY_SIZE, draft), ScriptedEngine(VOCABULARY_SIZE, target)
+
+
+class ScriptedEngine:
+    """An engine whose logits after a context are the logarithm of `probs(context)`
+    [vocabulary_size]. Temperature 1 without truncation therefore samples `probs` itself."""
+
+    vision = None
+    kv_files = None
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        probs: Distribution,
+        *,
+        context_length: int = 4096,
+        eos_token_ids: frozenset[int] = frozenset(),
+        model_name: str = "scripted",
+        kv_bytes_per_token: int = 1,
+        exit_distributions: Sequence[Distribution] = (),
+    ) -> None:
+        """`exit_distributions[i](context)`: what early exit i predicts; exits are evenly spaced."""
+        self.model_name, self.vocabulary_size = model_name, vocabulary_size
+        self.context_length, self.eos_token_ids = context_length, eos_token_ids
+        self.vocabulary_hash = hashlib.sha256(f"scripted:{vocabulary_size}".encode()).hexdigest()
+        self.kv_bytes_per_token, self._probs = kv_bytes_per_token, probs
+        self._exit_distributions = tuple(exit_distributions)
+        count = len(self._exit_distributions) + 1
+        self.exit_depths = tuple((index + 1) / count for index in range(count - 1))
+        exits = bool(self.exit_depths)
+        self.capabilities = Capabilities(trees=True, forks=True, cancellation=True, exits=exits)
+        self._open: set[ScriptedSession] = set()
+
+    @property
+    def kv_bytes_in_use(self) -> int:
+        return sum(session.own_capacity for session in self._open) * self.kv_bytes_per_token
+
+    @property
+    def sessions_open(self) -> int:
+        return len(self._open)
+
+    def open(self, capacity: int, spare: int = 0) -> "ScriptedSession":
+        check_capacity(capacity, self.context_length)
+        return ScriptedSession(self._open, (), capacity, spare)
+
+    def fork(self, parent: Session, length: int, capacity: int) -> "ScriptedSession":
+        source = self._own(parent)
+        check_length(length, source.length)
+        check_capacity(capacity, self.context_length, length)
+        return ScriptedSession(self._open, source.token_ids[:length], capacity)
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        sessions = [self._own(request.session) for request in batch]
+        check_batch(batch, self)
+        wholes = [session.begin(seg) for session, seg in zip(sessions, batch, strict=True)]
+        self._call_exits(sessions, wholes, cancelled)
+        answers = []
+        for session, whole in zip(sessions, wholes, strict=True):
+            if cancelled():
+                raise ForwardCancelled("cancelled while the scripted model was computing")
+            answers.append(self._logits(session.token_ids, whole, self._probs))
+        for session, whole in zip(sessions, wholes, strict=True):
+            session.feed(whole)
+        return answers
+
+    def _call_exits(
+        self,
+        sessions: "Sequence[ScriptedSession]",
+        batch: Sequence[ForwardRequest],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        for index, probs in enumerate(self._exit_distributions):
+            for session, request in zip(sessions, batch, strict=True):
+                if index in request.exits and request.logits_to_keep:
+                    if cancelled():
+                        raise ForwardCancelled("cancelled between two early exits")
+                    request.on_exit(index, self._logits(session.token_ids, request, probs))
+
+    def _logits(
+        self, committed: tuple[int, ...], request: ForwardRequest, probs_of: Distribution
+    ) -> Logits:
+        rows = np.empty((request.logits_to_keep, self.vocabulary_size), dtype=np.float32)
+        first = len(request.token_ids) - request.logits_to_keep
+        for row in range(request.logits_to_keep):
+            probs = np.asarray(probs_of(committed + _fed_path(request, first + row)))
+            if probs.shape != (self.vocabulary_size,):
+                why = f"shape {probs.shape}, not ({self.vocabulary_size},)"
+                raise InvalidArgument("probs", why)
+            with np.errstate(divide="ignore"):
+                rows[row] = np.log(probs)
+        return rows
+
+    def _own(self, session: Session) -> "ScriptedSession":
+        if not isinstance(session, ScriptedSession) or session not in self._open:
+            raise InvalidArgument("session", "closed, or of another engine")
+        return session
+
+
+class ScriptedSession:
+    """A session that keeps the token ids themselves in place of keys and values."""
+
+    def __init__(
+        self,
+        open_sessions: "set[ScriptedSession]",
+        shared: tuple[int, ...],
+        capacity: int,
+        spare: int = 0,
+    ) -> None:
+        self.capacity = capacity
+        self.slots = capacity + spare
+        self.own_capacity = self.slots - len(shared)
+        self.token_ids = shared
+        self._tree: ForwardRequest | None = None
+        self._open_sessions = open_sessions
+        open_sessions.add(self)
+
+    @property
+    def length(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def tree(self) -> tuple[int, ...] | None:
+        return None if self._tree is None else self._tree.parents
+
+    def begin(self, request: ForwardRequest) -> ForwardRequest:
+        """What a pass works on: the request after the pending tree if it grows that, else alone."""
+        if request.extends_tree and self._tree is not None:
+            return grown(self._tree, request)
+        self._tree = None
+        return request
+
+    def feed(self, request: ForwardRequest) -> None:
+        """Commit a chain, or hold a tree until `keep_path`."""
+        if request.parents is None:
+            self.token_ids += tuple(request.token_ids)
+        else:
+            self._tree = request
+
+    def rollback(self, length: int) -> None:
+        self._check_open()
+        check_length(length, self.length)
+        self.token_ids = self.token_ids[:length]
+        self._tree = None
+
+    def keep_path(self, indices: Sequence[int]) -> None:
+        self._check_open()
+        check_path(self.tree, indices)
+        assert self._tree is not None
+        self.token_ids += tuple(self._tree.token_ids[node] for node in indices)
+        self._tree = None
+
+    def close(self) -> None:
+        self._open_sessions.discard(self)
+
+    def _check_open(self) -> None:
+        if self not in self._open_sessions:
+            raise InvalidArgument("session", "the session is closed")
+
+
+def scripted_probs(
+    seed: int, vocabulary_size: int, order: int = 2, sharpness: float = 8.0
+) -> Distribution:
+    """A fixed pseudo-random distribution for every context, decided by its last `order` tokens. The
+    log-probabilities spread evenly over `sharpness` nats: 0 gives the uniform distribution, large
+    values almost one-hot distributions."""
+
+    @lru_cache(maxsize=_DISTRIBUTIONS_KEPT)
+    def probs_after(recent: tuple[int, ...]) -> NDArray[np.float64]:
+        weights = np.exp(sharpness * (_uniforms(seed, recent, vocabulary_size) - 1.0))
+        probs: NDArray[np.float64] = weights / weights.sum()
+        probs.setflags(write=False)
+        return probs
+
+    return lambda context: probs_after(tuple(context[max(0, len(context) - order) :]))
+
+
+def noisy_probs(
+    target_probs: Distribution, noise_probs: Distribution, noise: float
+) -> Distribution:
+    """A draft model's distribution: (1 - noise) · target + noise · unrelated distribution. The
+    expected acceptance rate of the rejection rule is at least 1 - noise."""
+    if not 0.0 <= noise <= 1.0:
+        raise InvalidArgument("noise", f"{noise} is outside 0..1")
+
+    def probs(context: tuple[int, ...]) -> NDArray[np.float64]:
+        target, other = np.asarray(target_probs(context)), np.asarray(noise_probs(context))
+        mixed: NDArray[np.float64] = (1.0 - noise) * target + noise * other
+        return mixed
+
+    return probs
+
+
+def _fed_path(request: ForwardRequest, node: int) -> tuple[int, ...]:
+    """The fed tokens that position `node` of the request attends to, itself last."""
+    if request.parents is None:
+        return tuple(request.token_ids[: node + 1])
+    path: list[int] = []
+    while node >= 0:
+        path.append(request.token_ids[node])
+        node = request.parents[node]
+    return tuple(reversed(path))
+
+
+def _uniforms(seed: int, recent: tuple[int, ...], count: int) -> NDArray[np.float64]:
+    """`count` numbers in [0, 1) from a hash of the seed and the tokens."""
+    key = hashlib.blake2b(repr((seed, recent)).encode(), digest_size=8).digest()
+    with np.errstate(over="ignore"):
+        state = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        state = state + np.uint64(int.from_bytes(key, "little"))
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    state = state ^ (state >> np.uint64(31))
+    return (state >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+
+
+class ScriptedTokenizer:
+    """Ids are code points modulo the vocabulary; the text of id 7 is "<7>"."""
+
+    def __init__(self, vocabulary_size: int) -> None:
+        self._vocabulary_size = vocabulary_size
+
+    def encode(self, text: str) -> list[int]:
+        return [ord(character) % self._vocabulary_size for character in text]
+
+    def chat(self, messages: Sequence[Mapping[str, str]], images: int = 0) -> list[int]:
+        return self.encode("".join(message["content"] for message in messages))
+
+    def detokenizer(self) -> "ScriptedText":
+        return ScriptedText()
+
+
+class ScriptedText:
+    """Every id is a whole word at once."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        return "".join(f"<{token_id}>" for token_id in token_ids)
+
+    def preview(self, token_id: int) -> str:
+        return self.push((token_id,))
+
+    def finish(self) -> str:
+        return ""

@@ -1,0 +1,26 @@
+"""Hugging Face decoder models on PyTorch: packed passes over preallocated KV buffers."""
+
+import os
+
+from tandem.backends.model_source import LoadedModel, ModelChoice, find_source
+
+KEPT_KERNELS = 128
+"""Compiled kernels that oneDNN keeps, one for each shape of a product. Packed passes have ever new
+shapes, and the 1,024 that it keeps of its own accord take most of a gigabyte."""
+_CAPACITIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Of oneDNN, and of the layer between torch and it, which holds on to kernels too."""
+
+
+def bound_kernels() -> None:
+    """Before the first product; a variable that is set stays."""
+    for variable in _CAPACITIES:
+        os.environ.setdefault(variable, str(KEPT_KERNELS))
+
+
+def load(choice: ModelChoice) -> LoadedModel:
+    """For the factory. A wrong folder is refused without waiting for torch."""
+    find_source(choice.source, choice.revision)
+    bound_kernels()
+    from tandem.backends.torch.loading import load_chosen
+
+    return load_chosen(choice)

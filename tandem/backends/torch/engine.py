@@ -1,0 +1,166 @@
+"""The engine for Hugging Face decoders: sessions, packed passes, and the choice of forward pass.
+
+Nothing here knows an architecture; `generic` runs any of them, `fast_path` the Llama family faster.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from itertools import accumulate
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from tandem.backends.interface import Capabilities, ForwardRequest, Logits, Session, Vision, never
+from tandem.backends.request_checks import check_batch, check_capacity, check_length
+from tandem.backends.torch.exit_adapters import ExitAdapters
+from tandem.backends.torch.exit_pass import EarlyExits
+from tandem.backends.torch.generic_forward import GenericForward
+from tandem.backends.torch.kv_cache import KvPool, KvSession
+from tandem.backends.torch.kv_files import TorchKvFiles
+from tandem.backends.torch.linear import FEW_ROWS
+from tandem.backends.torch.llama_forward import LlamaForward, llama_forward_serves
+from tandem.backends.torch.packed_batch import PackedBatch
+from tandem.core.errors import InvalidArgument
+
+
+class HuggingFaceEngine:
+    """Implements `tandem.backends.interface.Engine` over a loaded model, which it takes over.
+
+    `vocabulary_size` drops the logits beyond it: models of one family pad their vocabulary to
+    different sizes, with rows that no token has. `fast_path=False` keeps the generic path for a
+    model that the Llama path would serve. `exits` are early exits that requests may read.
+    `single_rows` is for an engine that mostly feeds one token at a time, as a drafter's does.
+    Raises InvalidArgument("model") for a model whose attention cannot be packed.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        model_name: str,
+        vocabulary_hash: str,
+        eos_token_ids: frozenset[int] = frozenset(),
+        vocabulary_size: int | None = None,
+        fast_path: bool = True,
+        exits: ExitAdapters | None = None,
+        single_rows: bool = False,
+        vision: Vision | None = None,
+    ) -> None:
+        model.train(False)
+        model.requires_grad_(False)
+        generic = GenericForward(model)
+        layers, logits = generic.survey()
+        self.vocabulary_size = logits if vocabulary_size is None else min(logits, vocabulary_size)
+        self.model_name, self.vision = model_name, vision
+        every = Capabilities(*[True] * len(fields(Capabilities)))
+        sees = vision is not None
+        self.capabilities = replace(every, exits=exits is not None, vision=sees, embeddings=sees)
+        self.vocabulary_hash = vocabulary_hash
+        self.eos_token_ids = frozenset(t for t in eos_token_ids if t < self.vocabulary_size)
+        self.context_length = _context_length(model)
+        self.fast_path = fast_path and llama_forward_serves(model)
+        self._single_rows = single_rows
+        self._like = torch.empty(0, dtype=model.dtype, device=model.device)
+        early = EarlyExits(exits, self._like, self.vocabulary_size) if exits else None
+        self.exit_depths: tuple[float, ...] = early.depths if early else ()
+        self._run: LlamaForward | GenericForward = generic
+        if self.fast_path:
+            self._run = LlamaForward(model, layers, early, single_rows=single_rows)
+        elif early:
+            generic.read(early)
+        self._pool = KvPool(layers, model.dtype, model.device)
+        self.kv_bytes_per_token = self._pool.bytes_per_token
+        self.kv_files = TorchKvFiles(self._pool)
+        check_sessions(self, 1e-3 if model.dtype == torch.float32 else 0.1)
+
+    @property
+    def kv_bytes_in_use(self) -> int:
+        return self._pool.bytes_in_use
+
+    @property
+    def sessions_open(self) -> int:
+        return len(self._pool.sessions)
+
+    def open(self, capacity: int, spare: int = 0) -> KvSession:
+        check_capacity(capacity, self.context_length)
+        return self._pool.open(capacity, spare)
+
+    def fork(self, parent: Session, length: int, capacity: int) -> KvSession:
+        source = self._own(parent)
+        check_length(length, source.length)
+        check_capacity(capacity, self.context_length, length)
+        return self._pool.fork(source, length, capacity)
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        sessions = [self._own(request.session) for request in batch]
+        check_batch(batch, self)
+        found: dict[int, Logits] = {}
+        for numbers in self._passes(batch):
+            some = [batch[number] for number in numbers]
+            logits = self._pass(some, [sessions[number] for number in numbers], cancelled)
+            found |= zip(numbers, logits, strict=True)
+            cancelled = never  # what has run stands, so the rest must run as well
+        return [found[number] for number in range(len(batch))]
+
+    def _passes(self, batch: Sequence[ForwardRequest]) -> list[list[int]]:
+        """Which requests share a pass. Where weights are laid out for single rows, few and many
+        rows are multiplied differently, so that a prompt must not share one with single tokens."""
+        if not self._single_rows:
+            return [list(range(len(batch)))] if batch else []
+        passes: tuple[list[int], list[int]] = ([], [])
+        for number, request in enumerate(batch):
+            passes[len(request.token_ids) <= FEW_ROWS].append(number)
+        return [numbers for numbers in passes if numbers]
+
+    def _pass(
+        self, batch: list[ForwardRequest], sessions: list[KvSession], cancelled: Callable[[], bool]
+    ) -> list[Logits]:
+        for session, request in zip(sessions, batch, strict=True):
+            session.prepare(request.extends_tree)
+        packed = PackedBatch(batch, sessions, cancelled, self._like)
+        logits: Logits = self._run(packed)[:, : self.vocabulary_size].float().cpu().numpy()
+        for session, request in zip(sessions, batch, strict=True):
+            session.finish(len(request.token_ids), request.parents)
+        ends = list(accumulate(request.logits_to_keep for request in batch))
+        return [logits[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def _own(self, session: Session) -> KvSession:
+        if not isinstance(session, KvSession) or session not in self._pool.sessions:
+            raise InvalidArgument("session", "closed, or of another engine")
+        return session
+
+
+def check_sessions(engine: HuggingFaceEngine, within: float) -> None:
+    """Raise InvalidArgument("model") unless a sequence fed in steps, beside another, gives the
+    logits it gives when fed at once: what a layer that keeps a state of its own would break.
+    `within` bounds the relative difference."""
+    tokens = tuple(step * 7 % engine.vocabulary_size for step in range(1, 5))
+    capacity = min(engine.context_length, len(tokens))
+    whole, steps, other = (engine.open(capacity) for _ in range(3))
+    try:
+        (want,) = engine.forward([ForwardRequest(whole, tokens, 2)])
+        engine.forward([ForwardRequest(steps, tokens[:2], 0)])
+        _, got = engine.forward(
+            [ForwardRequest(other, tokens[1:3], 0), ForwardRequest(steps, tokens[2:], 2)]
+        )
+    finally:
+        for session in (whole, steps, other):
+            session.close()
+    if not np.linalg.norm(want - got) <= within * np.linalg.norm(want - want.mean()):
+        why = f"{engine.model_name}: logits depend on how a sequence is split over passes"
+        raise InvalidArgument("model", why)
+
+
+def _context_length(model: PreTrainedModel) -> int:
+    """Positions the model has; where rotary frequencies depend on the length, the first regime."""
+    config = model.config.get_text_config()
+    length = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", 0)
+    if not length:
+        raise InvalidArgument("model", f"{type(model).__name__} does not say its context length")
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        length = min(length, rope.get("original_max_position_embeddings") or length)
+    return int(length)

@@ -1,0 +1,229 @@
+"""Early-exit adapters of a model, and the folder they are kept in.
+
+An adapter turns the hidden state after one layer into one that the model's own final norm and head
+can read (FSD, Figure 3). A folder holds `exits.safetensors` and `exits.json`, which names the model
+the adapters were trained for by the content of its weights. Invariant: adapters of another model
+are refused, never tried.
+"""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional
+
+from tandem.core.errors import InvalidArgument
+
+FORMAT = 1
+DESCRIPTION, TENSORS = "exits.json", "exits.safetensors"
+AUTO, NONE = "auto", "none"
+_HASHED_AT_ONCE = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class ExitsDescription:
+    """What `exits.json` says. Exit i reads what layer `layers[i]` (from 0) puts out. `base_hash`:
+    `weights_hash` of the model. `agreement`: measured on held-out text, how often each exit's
+    likeliest token is the model's own."""
+
+    base_hash: str
+    layer_count: int
+    hidden_size: int
+    layers: tuple[int, ...]
+    rank: int
+    agreement: tuple[float, ...] = ()
+    format: int = FORMAT
+
+
+class ExitAdapter(torch.nn.Module):
+    """hidden + size · up · silu(down · hidden / size), size = rms(hidden); at first, hidden itself.
+    Dividing by the size makes one learning rate serve every layer of every model."""
+
+    def __init__(self, hidden_size: int, rank: int, seed: int) -> None:
+        super().__init__()
+        self.down = torch.nn.Parameter(torch.empty(rank, hidden_size))
+        self.up = torch.nn.Parameter(torch.zeros(hidden_size, rank))
+        generator = torch.Generator().manual_seed(seed)
+        torch.nn.init.normal_(self.down, std=hidden_size**-0.5, generator=generator)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden_size] -> the same shape and dtype."""
+        size = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
+        size = (size * hidden.shape[-1] ** -0.5).clamp_min(1e-6).to(hidden.dtype)
+        inner = functional.silu(functional.linear(hidden / size, self.down))
+        return torch.addcmul(hidden, functional.linear(inner, self.up), size)
+
+
+@dataclass(frozen=True, slots=True)
+class ExitAdapters:
+    """All adapters of one model, in the order of their layers."""
+
+    description: ExitsDescription
+    adapters: tuple[ExitAdapter, ...]
+
+    @property
+    def depths(self) -> tuple[float, ...]:
+        """Of each exit, the share of the layers that it waits for."""
+        about = self.description
+        return tuple((layer + 1) / about.layer_count for layer in about.layers)
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """By the names that they have in a file."""
+        return dict(torch.nn.ModuleList(self.adapters).named_parameters())
+
+    def placed(self, like: Tensor) -> "tuple[PlacedAdapter, ...]":
+        return tuple(PlacedAdapter(adapter, like) for adapter in self.adapters)
+
+
+class PlacedAdapter:
+    """An `ExitAdapter` in fewer operations; the mean in its size is moved into the weights."""
+
+    def __init__(self, adapter: ExitAdapter, like: Tensor) -> None:
+        with torch.no_grad():
+            root = adapter.down.shape[1] ** 0.5
+            self._smallest = 1e-6 * root
+            self._down = (adapter.down.detach() * root).to(like).t().contiguous()
+            self._up = (adapter.up.detach() / root).to(like).t().contiguous()
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """[rows, hidden_size] -> the same shape and dtype."""
+        size = torch.linalg.vector_norm(hidden, dim=-1, keepdim=True, dtype=torch.float32)
+        size = size.clamp_min_(self._smallest).to(hidden.dtype)
+        inner = functional.silu(torch.mm(hidden / size, self._down), inplace=True)
+        return torch.addcmul(hidden, torch.mm(inner, self._up), size)
+
+
+def new_adapters(description: ExitsDescription, seed: int) -> ExitAdapters:
+    """Untrained adapters. Raises InvalidArgument naming the first field that cannot be."""
+    _check(description, "exits")
+    size, rank = description.hidden_size, description.rank
+    adapters = [ExitAdapter(size, rank, seed * 1000 + i) for i in range(len(description.layers))]
+    return ExitAdapters(description, tuple(adapters))
+
+
+def save_adapters(exits: ExitAdapters, folder: Path) -> None:
+    """Write the folder; weights as bfloat16. The description comes last and makes it complete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        name: parameter.detach().to("cpu", torch.bfloat16).contiguous()
+        for name, parameter in exits.parameters().items()
+    }
+    partial = folder / (TENSORS + ".partial")
+    save_file(tensors, partial)
+    partial.chmod(0o644)  # safetensors writes 0600, which another user's container cannot read
+    os.replace(partial, folder / TENSORS)
+    text = json.dumps(asdict(exits.description), indent=1) + "\n"
+    (folder / DESCRIPTION).write_text(text, "utf-8")
+
+
+def load_adapters(folder: Path, base_hash: str, layer_count: int, hidden_size: int) -> ExitAdapters:
+    """The adapters of a folder. Raises InvalidArgument("exits") for bad ones or another model's."""
+    description = read_description(folder)
+    if description.base_hash != base_hash:
+        why = f"base_hash is {description.base_hash[:16]}, this model's is {base_hash[:16]}"
+        train = "train them with 'tandem train-exits'"
+        raise InvalidArgument("exits", f"{folder} was trained for another model: {why}; {train}")
+    for field, wanted in (("layer_count", layer_count), ("hidden_size", hidden_size)):
+        if (found := getattr(description, field)) != wanted:
+            why = f"{folder / DESCRIPTION}: {field} is {found}, the model's is {wanted}"
+            raise InvalidArgument("exits", why)
+    exits = new_adapters(description, seed=0)
+    _fill(exits, folder / TENSORS)
+    return exits
+
+
+def read_description(folder: Path) -> ExitsDescription:
+    """What a folder says of itself. Raises InvalidArgument("exits")."""
+    path = folder / DESCRIPTION
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidArgument("exits", f"{path} cannot be read: {error}") from error
+    return _described(found, path)
+
+
+def _described(found: Any, path: Path) -> ExitsDescription:
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise InvalidArgument("exits", f"{path}: format is not {FORMAT}")
+    kinds: dict[str, type] = {"base_hash": str, "layers": list}
+    kinds |= dict.fromkeys(("layer_count", "hidden_size", "rank"), int)
+    for field, kind in kinds.items():
+        if type(found.get(field)) is not kind:
+            raise InvalidArgument("exits", f"{path}: {field} is missing or not {kind.__name__}")
+    known = {field: found[field] for field in kinds} | {"layers": tuple(found["layers"])}
+    description = ExitsDescription(**known, agreement=tuple(found.get("agreement") or ()))
+    _check(description, str(path))
+    return description
+
+
+def _check(description: ExitsDescription, where: str) -> None:
+    layers, last = description.layers, description.layer_count - 2
+    if not layers or any(type(layer) is not int for layer in layers):
+        raise InvalidArgument("exits", f"{where}: layers must be numbers, at least one")
+    if list(layers) != sorted(set(layers)) or not 0 <= layers[0] <= layers[-1] <= last:
+        raise InvalidArgument("exits", f"{where}: layers must ascend within 0..{last}")
+    for field in ("hidden_size", "rank"):
+        if not 1 <= getattr(description, field) <= 1 << 16:
+            raise InvalidArgument("exits", f"{where}: {field} is {getattr(description, field)}")
+
+
+def _fill(exits: ExitAdapters, path: Path) -> None:
+    try:
+        tensors = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise InvalidArgument("exits", f"{path} cannot be read: {error}") from error
+    wanted = exits.parameters()
+    if tensors.keys() != wanted.keys():
+        odd = sorted(tensors.keys() ^ wanted.keys())[0]
+        raise InvalidArgument("exits", f"{path}: tensor {odd} is missing or unknown")
+    for name, parameter in wanted.items():
+        tensor = tensors[name]
+        if tensor.shape != parameter.shape:
+            shapes = f"{list(tensor.shape)}, not {list(parameter.shape)}"
+            raise InvalidArgument("exits", f"{path}: {name} has shape {shapes}")
+        if not tensor.is_floating_point() or not bool(torch.isfinite(tensor).all()):
+            raise InvalidArgument("exits", f"{path}: {name} holds what is no finite number")
+        with torch.no_grad():
+            parameter.copy_(tensor)
+
+
+def place_beside(model_folder: Path) -> Path:
+    """Where a model's exits lie by default: `x-exits` beside `x-target`, or beside `x`."""
+    folder = model_folder.resolve()
+    return folder.with_name(folder.name.removesuffix("-target") + "-exits")
+
+
+def weights_hash(files: Sequence[Path]) -> str:
+    """Content hash of the tensors in some safetensors files, however they are spread over them.
+    Reads the files as bytes: the same for whatever precision a model is loaded with. Raises
+    InvalidArgument("model") for a file that is no safetensors file."""
+    tensors = sorted(found for path in files for found in _tensor_hashes(path))
+    return hashlib.sha256(json.dumps(tensors).encode()).hexdigest()
+
+
+def _tensor_hashes(path: Path) -> Iterable[tuple[str, str]]:
+    """(name, hash of type, shape and bytes) of each tensor; the layout is safetensors' own."""
+    try:
+        with path.open("rb") as file:
+            (size,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(min(size, path.stat().st_size)))
+            header.pop("__metadata__", None)
+            for name, entry in header.items():
+                begin, end = entry["data_offsets"]
+                content = hashlib.sha256(f"{entry['dtype']}{entry['shape']}".encode())
+                file.seek(8 + size + begin)
+                while begin < end and (block := file.read(min(_HASHED_AT_ONCE, end - begin))):
+                    content.update(block)
+                    begin += len(block)
+                yield name, content.hexdigest()
+    except (OSError, ValueError, KeyError, TypeError, struct.error) as error:
+        raise InvalidArgument("model", f"{path} cannot be read: {error}") from error

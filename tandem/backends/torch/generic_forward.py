@@ -1,0 +1,177 @@
+"""The forward pass of any Hugging Face decoder, with its attention replaced by the packed batch's.
+
+transformers calls one registered attention function with the calling module first. Some models
+(StableLM, Nemotron) do not hand extra keyword arguments down to it, so the packed batch under way
+is found through a slot that every module of the model carries: one slot per model, no globals.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from tandem.backends.torch.attention import AttentionLayer, attend_packed
+from tandem.backends.torch.exit_pass import EarlyExits
+from tandem.backends.torch.image_embeddings import embed_inputs
+from tandem.backends.torch.kv_cache import LayerShape
+from tandem.backends.torch.layer_tap import LayerTap
+from tandem.backends.torch.packed_batch import PackedBatch, PackedSequence
+from tandem.backends.torch.qwen_vision import VISION_MODELS
+from tandem.core.errors import InvalidArgument
+
+_ATTENTION = "tandem_packed"
+_SLOT = "tandem_attention_slot"
+
+
+class _Call(NamedTuple):
+    """One layer's call of the attention function, without the batch dimension."""
+
+    layer: AttentionLayer
+    query: Tensor
+    key: Tensor
+    value: Tensor
+
+
+class GenericForward:
+    """Runs packed batches through `model`; one at a time, on one thread."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        # transformers' registry is process-wide.
+        ALL_ATTENTION_FUNCTIONS.register(_ATTENTION, _packed_attention)
+        ALL_MASK_ATTENTION_FUNCTIONS.register(_ATTENTION, _no_mask)
+        text = model.config.get_text_config()
+        # A vision tower keeps its own attention: it looks both ways and has no cache.
+        alone = text is model.config
+        model.set_attn_implementation(_ATTENTION if alone else {"text_config": _ATTENTION})
+        if text._attn_implementation != _ATTENTION:
+            raise InvalidArgument("model", f"{type(model).__name__} has its own attention code")
+        self._model = model
+        self._slot = _Slot()
+        for module in model.modules():
+            setattr(module, _SLOT, self._slot)
+        accepted = inspect.signature(model.forward).parameters
+        if "position_ids" not in accepted:
+            raise InvalidArgument("model", f"{type(model).__name__} takes no position ids")
+        self._has_vision = isinstance(model, VISION_MODELS)
+        self._keeps_rows = "logits_to_keep" in accepted
+        self._exits: EarlyExits | None = None
+        self._tap: LayerTap | None = None
+
+    def read(self, exits: EarlyExits) -> None:
+        """Let requests read these early exits from now on."""
+        self._tap, self._exits = LayerTap(self._model), exits
+
+    def survey(self) -> tuple[list[LayerShape], int]:
+        """What each attention layer stores, and the number of logits. Raises
+        InvalidArgument("model") when attention does not pass through the registered function
+        exactly once per layer, as in recurrent models and in those with older code."""
+        found: dict[int, LayerShape] = {}
+
+        def record(call: _Call) -> Tensor:
+            index, key, value = call.layer.number, call.key, call.value
+            if index in found:
+                raise InvalidArgument("model", f"layer {index} attends more than once")
+            sizes = key.shape[0], key.shape[-1], value.shape[-1]
+            found[index] = LayerShape(*sizes, call.layer.window)
+            heads, tokens = call.query.shape[:2]
+            return value.new_zeros(tokens, heads, value.shape[-1])
+
+        token, position = torch.zeros(2, 1, dtype=torch.long, device=self._model.device)
+        try:
+            logits = self._run(record, token, position, torch.zeros_like(token))
+        except (KeyError, AttributeError, RuntimeError, TypeError, ValueError) as error:
+            raise InvalidArgument("model", f"{self._name} cannot be run packed: {error}") from error
+        if sorted(found) != list(range(len(found))) or not found:
+            raise InvalidArgument("model", f"{self._name} does not use attention in every layer")
+        self._check_masks(found)
+        return [found[layer] for layer in range(len(found))], logits.shape[-1]
+
+    def _check_masks(self, found: dict[int, LayerShape]) -> None:
+        """Refuse layers that need more than a causal mask where the attention call does not say."""
+        kinds = getattr(self._model.config.get_text_config(), "layer_types", None) or []
+        for layer, kind in enumerate(kinds):
+            unsaid = kind == "sliding_attention" and found[layer].window is None
+            if unsaid or kind == "chunked_attention":
+                raise InvalidArgument("model", f"layer {layer} of {self._name} has {kind}")
+
+    def __call__(self, packed: PackedBatch) -> Tensor:
+        """Logits [packed.logits_to_keep, vocabulary_size]."""
+
+        def attend(call: _Call) -> Tensor:
+            packed.check_cancelled()
+            return attend_packed(packed, call.layer, call.query, call.key, call.value)
+
+        rows = packed.logit_rows()
+        if self._exits is None or self._tap is None or not packed.reads_exits:
+            return self._run(attend, packed.token_ids, packed.positions(), rows, packed.sequences)
+        exits, tap = self._exits, self._tap
+
+        def read(layer: int, hidden: Tensor) -> None:
+            exits.after(layer, hidden[0], packed, tap.head)
+
+        with tap.reading(read):
+            return self._run(attend, packed.token_ids, packed.positions(), rows, packed.sequences)
+
+    @property
+    def _name(self) -> str:
+        return type(self._model).__name__
+
+    @torch.inference_mode()
+    def _run(
+        self,
+        attend: Callable[[_Call], Tensor],
+        ids: Tensor,
+        positions: Tensor,
+        rows: Tensor,
+        sequences: Sequence[PackedSequence] = (),
+    ) -> Tensor:
+        inputs = {"input_ids": ids[None], "position_ids": positions[None]}
+        if self._has_vision and sequences:
+            inputs = embed_inputs(self._model, ids, sequences)
+        keep = {"logits_to_keep": rows} if self._keeps_rows else {}
+        self._slot.attend = attend
+        try:
+            outputs = self._model(**inputs, use_cache=False, **keep)
+        finally:
+            self._slot.attend = None
+        logits: Tensor = outputs.logits[0]
+        return logits if self._keeps_rows else logits[rows]
+
+
+class _Slot:
+    """Where the attention function finds what to do in the forward pass under way."""
+
+    attend: Callable[[_Call], Tensor] | None = None
+
+
+def _packed_attention(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention interface: [1, heads, tokens, size] -> [1, tokens, heads, size]."""
+    attend = getattr(module, _SLOT).attend
+    index = getattr(module, "layer_idx", None)
+    if not isinstance(index, int):
+        raise InvalidArgument("model", f"{type(module).__name__} does not know its layer")
+    if not getattr(module, "is_causal", True):
+        raise InvalidArgument("model", f"{type(module).__name__} looks at later tokens")
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    layer = AttentionLayer(index, scaling, sliding_window or None, softcap, s_aux)
+    return attend(_Call(layer, query[0], key[0], value[0]))[None], None
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """transformers' mask interface: the packed batch knows what each token sees."""

@@ -1,0 +1,85 @@
+"""A tap on the layers of any Hugging Face decoder: reads what a layer puts out, and takes a hidden
+state of one's own through the rest of the model.
+
+What lies behind the last layer differs between architectures (norm, projection, head, soft caps,
+scales), so it is not rebuilt: the model's own code runs once more, with its layers passing the
+given state through. Invariant: outside `reading` and `head` a tapped model computes what it did.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from tandem.core.errors import InvalidArgument
+
+Reader = Callable[[int, Tensor], None]
+
+
+class LayerTap:
+    """Takes over the `forward` of each decoder layer of `model`. Raises InvalidArgument("model")
+    when the layers cannot be found."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self._layers = decoder_layers(model)
+        config = model.config.get_text_config()
+        self.layer_count = len(self._layers)
+        self.hidden_size = int(config.hidden_size)
+        self.vocabulary_size = int(config.vocab_size)
+        self.device: torch.device = model.device
+        self._read: Reader | None = None
+        self._given: Tensor | None = None
+        self._outputs = 0  # how many values a layer puts out; 0: a bare tensor
+        for index, layer in enumerate(self._layers):
+            layer.forward = partial(self._pass, index, layer.forward)
+
+    @contextmanager
+    def reading(self, read: Reader) -> Iterator[None]:
+        """Inside, `read(layer, hidden)` is called after each layer of a forward pass."""
+        self._read = read
+        try:
+            yield
+        finally:
+            self._read = None
+
+    def hidden_states(self, token_ids: Tensor, layers: Sequence[int]) -> list[Tensor]:
+        """What each of `layers` puts out for whole texts [rows, length]: [rows, length, size]."""
+        found: dict[int, Tensor] = {}
+        with self.reading(found.__setitem__):
+            self.model.get_decoder()(input_ids=token_ids.to(self.device), use_cache=False)
+        return [found[layer] for layer in layers]
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits [rows, vocabulary] of hidden states [rows, size], as if of the last layer; after
+        or in a pass. Differentiable where gradients are on."""
+        rows = torch.zeros(1, hidden.shape[0], dtype=torch.long, device=hidden.device)
+        read, self._read, self._given = self._read, None, hidden[None]
+        try:
+            outputs = self.model(input_ids=rows, position_ids=rows, use_cache=False)
+        finally:
+            self._read, self._given = read, None
+        logits: Tensor = outputs.logits[0]
+        return logits
+
+    def _pass(self, index: int, forward: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if self._given is not None:
+            return (self._given, *[None] * (self._outputs - 1)) if self._outputs else self._given
+        output = forward(*args, **options)
+        self._outputs = len(output) if isinstance(output, tuple) else 0
+        if self._read is not None:
+            self._read(index, output[0] if isinstance(output, tuple) else output)
+        return output
+
+
+def decoder_layers(model: PreTrainedModel) -> list[torch.nn.Module]:
+    count = getattr(model.config.get_text_config(), "num_hidden_layers", None)
+    decoder = model.get_decoder()
+    for module in decoder.modules():  # the outermost comes first: experts lie inside layers
+        if isinstance(module, torch.nn.ModuleList) and len(module) == count:
+            return list(module)
+    raise InvalidArgument("model", f"{type(model).__name__} does not show its decoder layers")

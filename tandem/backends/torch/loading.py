@@ -1,0 +1,250 @@
+"""Loading models and tokenizers, from a folder or by a pinned name.
+
+Only safetensors and transformers' own code are accepted: no pickle, no code from the model. Every
+failure is an InvalidArgument that says what is wrong with which part of the model.
+"""
+
+import hashlib
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+from transformers.utils import logging
+from transformers.utils.hub import cached_file
+
+from tandem.backends.interface import Vision
+from tandem.backends.model_source import LoadedModel, ModelChoice, ModelSource, find_source
+from tandem.backends.torch.engine import HuggingFaceEngine
+from tandem.backends.torch.exit_adapters import (
+    AUTO,
+    DESCRIPTION,
+    NONE,
+    ExitAdapters,
+    load_adapters,
+    place_beside,
+    weights_hash,
+)
+from tandem.backends.torch.qwen_vision import VISION_MODELS, QwenVision
+from tandem.core.errors import InvalidArgument
+from tandem.telemetry.logging import get_logger
+from tandem.text.tokenizer import TextTokenizer
+
+log = get_logger(__name__)
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_PYTHON_ERRORS = (ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
+_LOADING_ERRORS = (*_PYTHON_ERRORS, SafetensorError)
+
+
+def load_chosen(choice: ModelChoice) -> LoadedModel:
+    """The causal language model that is chosen, with its tokenizer if it has one. `dtype` is
+    float32, bfloat16 or float16, whatever the file holds. `threads` is how many CPU threads torch
+    uses in this process. Raises InvalidArgument naming the field."""
+    folder_or_name, revision, dtype = choice.source, choice.revision, choice.dtype
+    use_threads(choice.threads)
+    source = find_source(folder_or_name, revision)
+    model = load_model(folder_or_name, choice.device, dtype, revision)
+    tokenizer = find_tokenizer(folder_or_name, revision)
+    config = model.config.get_text_config()
+    ids_only_hash = hashlib.sha256(f"ids only:{config.vocab_size}".encode()).hexdigest()
+    engine = HuggingFaceEngine(
+        model,
+        model_name=_name(folder_or_name),
+        vocabulary_hash=tokenizer.vocabulary_hash if tokenizer else ids_only_hash,
+        eos_token_ids=tokenizer.eos_token_ids if tokenizer else _eos_token_ids(source),
+        vocabulary_size=tokenizer.vocabulary_size if tokenizer else None,
+        exits=_exits(choice.exits, source, config),
+        single_rows=choice.drafts,
+        vision=_vision(source, model),
+    )
+    return LoadedModel(engine, tokenizer, partial(model_hash, folder_or_name, dtype, revision))
+
+
+def load_engine(folder_or_name: str | Path, **choice: Any) -> HuggingFaceEngine:
+    """The engine alone; `choice` has fields of ModelChoice."""
+    engine = load_chosen(ModelChoice(str(folder_or_name), **choice)).engine
+    assert isinstance(engine, HuggingFaceEngine)
+    return engine
+
+
+def use_threads(threads: int) -> None:
+    if threads < 1:
+        raise InvalidArgument("threads", f"{threads} is less than 1")
+    torch.set_num_threads(threads)
+
+
+def load_model(
+    folder_or_name: str | Path, device: str, dtype: str, revision: str | None = None
+) -> Any:
+    """transformers' own model, complete and on its device; errors as of `load_chosen`."""
+    if dtype not in _DTYPES:
+        raise InvalidArgument("dtype", f"{dtype!r} is not one of {', '.join(_DTYPES)}")
+    place = _device(device)
+    source = find_source(folder_or_name, revision)
+    if source.local:
+        _check_weights(Path(folder_or_name))
+    logging.disable_progress_bar()
+    try:
+        loaded: Any = _model_class(source).from_pretrained(
+            source.name,
+            **source.options,
+            dtype=_DTYPES[dtype],
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    except _LOADING_ERRORS as error:
+        _refuse(folder_or_name, error)
+    model, report = loaded
+    _check_complete(folder_or_name, report)
+    return model.to(place)
+
+
+def base_hash(folder_or_name: str | Path, revision: str | None = None) -> str:
+    """Content hash of a model's weights, which its early-exit adapters name. Reads all of them."""
+    return _base_hash(find_source(folder_or_name, revision))
+
+
+def model_hash(folder_or_name: str | Path, dtype: str, revision: str | None = None) -> str:
+    """Content hash of what decides keys and values: weights (all read), configuration, dtype."""
+    source = find_source(folder_or_name, revision)
+    config = AutoConfig.from_pretrained(source.name, **source.options).to_json_string()
+    return hashlib.sha256(f"{_base_hash(source)}\n{dtype}\n{config}".encode()).hexdigest()
+
+
+def _base_hash(source: ModelSource) -> str:
+    folder = Path(source.name)
+    if not source.local:  # loaded before, so all of it lies in the cache
+        options = {**source.options, "local_files_only": True}
+        folder = Path(cached_file(source.name, "config.json", **options) or "").parent
+    return weights_hash(sorted(folder.glob("*.safetensors")))
+
+
+def find_exits(folder_or_name: str | Path, exits: str) -> Path | None:
+    """The folder of early exits that `exits` names, as of `ModelChoice`; None for none."""
+    if exits == NONE:
+        return None
+    if exits != AUTO:
+        return Path(exits)
+    beside = place_beside(Path(folder_or_name))
+    return beside if Path(folder_or_name).is_dir() and (beside / DESCRIPTION).exists() else None
+
+
+def _exits(exits: str, source: ModelSource, config: Any) -> ExitAdapters | None:
+    folder = find_exits(source.name, exits)
+    if folder is None:
+        return None
+    sizes = config.num_hidden_layers, config.hidden_size
+    try:
+        return load_adapters(folder, _base_hash(source), *sizes)
+    except InvalidArgument as error:
+        if exits != AUTO:
+            raise
+        log.warning("early exits beside the model are left out", reason=error.why)
+        return None
+
+
+def load_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer:
+    """The tokenizer of the model in a folder, or of that name and commit."""
+    source = find_source(folder_or_name, revision)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options)
+    except _LOADING_ERRORS as error:
+        _refuse(folder_or_name, error)
+    config = AutoConfig.from_pretrained(source.name, **source.options).get_text_config()
+    return TextTokenizer(tokenizer, _eos_token_ids(source), getattr(config, "vocab_size", None))
+
+
+def find_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer | None:
+    """As `load_tokenizer`; None for a folder that holds a bare model."""
+    found = _has_tokenizer(find_source(folder_or_name, revision))
+    return load_tokenizer(folder_or_name, revision) if found else None
+
+
+def _model_class(source: ModelSource) -> Any:
+    """Vision models have a class of their own."""
+    config = AutoConfig.from_pretrained(source.name, **source.options)
+    kinds = (kind for kind in VISION_MODELS if type(config) is kind.config_class)
+    return next(kinds, AutoModelForCausalLM)
+
+
+def _vision(source: ModelSource, model: Any) -> Vision | None:
+    """The model's vision tower, with the image preprocessing of its folder."""
+    if not isinstance(model, VISION_MODELS):
+        return None
+    try:
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
+            Qwen2VLImageProcessorPil,
+        )
+    except ImportError as error:
+        raise InvalidArgument("model", "reads images, which needs the extra 'vision'") from error
+    try:
+        processor = Qwen2VLImageProcessorPil.from_pretrained(source.name, **source.options)
+    except _LOADING_ERRORS as error:
+        _refuse(source.name, error)
+    return QwenVision(model, processor)
+
+
+def _check_weights(folder: Path) -> None:
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise InvalidArgument("model", f"{folder} holds no .safetensors file; nothing else is read")
+    for path in weights:
+        with path.open("rb") as file:
+            if file.read(12) == b"version http":
+                raise InvalidArgument("model", f"{path} is a Git LFS pointer, not the weights")
+
+
+def _check_complete(folder_or_name: str | Path, report: dict[str, Any]) -> None:
+    """transformers fills what a file lacks with random numbers."""
+    for fault in ("missing_keys", "mismatched_keys"):
+        if names := sorted(key if isinstance(key, str) else key[0] for key in report[fault]):
+            kind = fault.removesuffix("_keys")
+            why = f"{folder_or_name}: {len(names)} {kind} tensors in the weights, e.g. {names[0]}"
+            raise InvalidArgument("model", why)
+
+
+def _refuse(folder_or_name: str | Path, error: Exception) -> NoReturn:
+    reason = next((line for line in str(error).splitlines() if line), type(error).__name__)
+    raise InvalidArgument("model", f"{folder_or_name} cannot be loaded: {reason}") from error
+
+
+def _has_tokenizer(source: ModelSource) -> bool:
+    """Without one, prompts are token ids."""
+    folder = Path(source.name)
+    names = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
+    return not source.local or any((folder / name).exists() for name in names)
+
+
+def _eos_token_ids(source: ModelSource) -> frozenset[int]:
+    """Every id that the model's configuration or its generation settings call end of text."""
+    config = AutoConfig.from_pretrained(source.name, **source.options)
+    settings: list[Any] = [config.get_text_config()]
+    with suppress(OSError):  # the file is optional
+        settings.append(GenerationConfig.from_pretrained(source.name, **source.options))
+    found: set[int] = set()
+    for setting in settings:
+        ids = getattr(setting, "eos_token_id", None)
+        found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
+    return frozenset(found)
+
+
+def _name(folder_or_name: str | Path) -> str:
+    folder = Path(folder_or_name)
+    return folder.resolve().name if folder.exists() else str(folder_or_name)
+
+
+def _device(device: str) -> torch.device:
+    if device.split(":")[0] not in ("cpu", "cuda"):
+        raise InvalidArgument("device", f"{device!r} is neither cpu nor cuda")
+    try:
+        place = torch.device(device)
+        torch.empty(0, device=place)
+    except (AssertionError, NotImplementedError, RuntimeError) as error:
+        why = f"{device!r} cannot be used: {str(error).splitlines()[0]}"
+        raise InvalidArgument("device", why) from error
+    return place

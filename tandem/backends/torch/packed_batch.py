@@ -1,0 +1,146 @@
+"""One forward pass, laid out: the requests of all sessions side by side, and their masks.
+
+Linear layers run over all tokens of the packed batch at once; attention runs per sequence against
+the sequence's own session. Masks depend only on the layer's window, so they are made once per pass,
+not per layer.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tandem.backends.interface import ForwardCancelled, ForwardRequest
+from tandem.backends.torch.kv_cache import KvSession
+from tandem.backends.torch.linear import FEW_ROWS
+from tandem.core.tree import ancestors, depths
+
+_ROWS_PER_BLOCK = 256  # bounds the size of a mask and skips most of what lies above the diagonal
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBlock:
+    """Rows first..last-1 of a sequence attend to positions start..end-1. `mask` [(last - first) ·
+    group, end - start] is added to the scores; None: everything is seen. Its rows repeat for each
+    query head of a key head's group, as queries are folded."""
+
+    first: int
+    last: int
+    start: int
+    end: int
+    mask: Tensor | None
+
+
+class PackedSequence:
+    """One request of the packed batch: `count` tokens after its session's `length` committed."""
+
+    def __init__(
+        self, request: ForwardRequest, session: KvSession, offset: int, like: Tensor
+    ) -> None:
+        self.session, self.offset = session, offset
+        self.count = len(request.token_ids)
+        self.rows = slice(offset, offset + self.count)
+        self.logits_to_keep, self.exits = request.logits_to_keep, request.exits
+        self.on_exit, self.length = request.on_exit, session.length
+        self.pending = session.pending
+        tree = None if request.parents is None else (*(session.tree or ()), *request.parents)
+        self.parents = tree  # of the pending nodes and of those this request feeds
+        self.tree_positions = [self.length + step for step in depths(tree or ())]
+        chain = list(range(self.length, self.length + self.count))
+        self.positions = chain if tree is None else self.tree_positions[self.pending :]
+        self._like = like
+        self._blocks: dict[tuple[int | None, int], list[AttentionBlock]] = {}
+
+    def blocks(self, window: int | None, group: int) -> list[AttentionBlock]:
+        """How this sequence attends in a layer with that window and `group` heads per key head."""
+        if (window, group) not in self._blocks:
+            size = _ROWS_PER_BLOCK if self.parents is None else self.count
+            firsts = range(0, self.count, size)
+            found = [self._block(row, min(row + size, self.count), window, group) for row in firsts]
+            self._blocks[window, group] = found
+        return self._blocks[window, group]
+
+    def _block(self, first: int, last: int, window: int | None, group: int) -> AttentionBlock:
+        end = self.length + self.pending + last
+        start = 0 if window is None else max(0, min(self.positions[first:last]) - window + 1)
+        if self.parents is not None:
+            start = min(start, self.length)
+        if last - first == 1 and not self.pending:
+            return AttentionBlock(first, last, start, end, None)
+        if self.parents is None and (window is None or end <= window):
+            mask = self._triangle(last - first, end)
+        else:
+            mask = torch.zeros((last - first, end - start), dtype=self._like.dtype)
+            seen = torch.from_numpy(self._seen(first, last, start, end, window))
+            mask = mask.masked_fill_(~seen, float("-inf")).to(self._like.device)
+        return AttentionBlock(first, last, start, end, mask.repeat(group, 1) if group > 1 else mask)
+
+    def _triangle(self, rows: int, end: int) -> Tensor:
+        mask = self._like.new_zeros(rows, end)
+        mask[:, end - rows :].fill_(float("-inf")).triu_(1)
+        return mask
+
+    def _seen(
+        self, first: int, last: int, start: int, end: int, window: int | None
+    ) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+        """[rows, positions]: which slots each fed token may look at."""
+        at = np.array(self.positions[first:last])[:, None]
+        slots = np.arange(start, end)[None]
+        if self.parents is None:
+            seen = slots <= at
+        else:
+            nodes = ancestors(self.parents)[self.pending + first : self.pending + last]
+            committed = np.ones((last - first, self.length - start), dtype=np.bool_)
+            seen = np.concatenate([committed, nodes], axis=1)
+            slots = np.array([*range(start, self.length), *self.tree_positions])[None]
+        if window is not None:
+            seen &= slots > at - window
+        return seen
+
+
+class PackedBatch:
+    """The sequences of one forward pass, and the callback that may cancel it."""
+
+    def __init__(
+        self,
+        batch: Sequence[ForwardRequest],
+        sessions: Sequence[KvSession],
+        cancelled: Callable[[], bool],
+        like: Tensor,
+    ) -> None:
+        """`like` has the dtype and the device of the model's activations."""
+        self.sequences: list[PackedSequence] = []
+        self._cancelled = cancelled
+        offset = 0
+        for request, session in zip(batch, sessions, strict=True):
+            self.sequences.append(PackedSequence(request, session, offset, like))
+            offset += len(request.token_ids)
+        ids = [token for request in batch for token in request.token_ids]
+        self.token_ids = torch.tensor(ids, device=like.device)
+        self.logits_to_keep = sum(sequence.logits_to_keep for sequence in self.sequences)
+        self.few = all(sequence.count <= FEW_ROWS for sequence in self.sequences)
+        self.few_logits = all(sequence.logits_to_keep <= FEW_ROWS for sequence in self.sequences)
+        self.last_position = max(max(sequence.positions) for sequence in self.sequences)
+        self.reads_exits = any(one.exits and one.logits_to_keep for one in self.sequences)
+
+    def positions(self) -> Tensor:
+        """Position of each token of the packed batch in its own sequence."""
+        found = [position for sequence in self.sequences for position in sequence.positions]
+        return torch.tensor(found, device=self.token_ids.device)
+
+    def logit_rows(self) -> Tensor:
+        """Rows of the packed batch whose logits are asked for, in order."""
+        return self.rows_of(self.sequences)
+
+    def rows_of(self, sequences: Sequence[PackedSequence]) -> Tensor:
+        """Rows of some of its sequences whose logits are asked for, in order."""
+        ends = [(sequence.rows.stop, sequence.logits_to_keep) for sequence in sequences]
+        rows = [row for end, kept in ends for row in range(end - kept, end)]
+        return torch.tensor(rows, dtype=torch.long, device=self.token_ids.device)
+
+    def check_cancelled(self) -> None:
+        """Called before each layer. Raises ForwardCancelled."""
+        if self._cancelled():
+            raise ForwardCancelled("cancelled between two layers")

@@ -1,0 +1,72 @@
+"""Putting one request to a suite: the stream shown as it grows, refusals as one line. Invariant:
+leaving early (Ctrl-C, or nobody reads the output) cancels the request on every service."""
+
+from collections.abc import Callable
+from typing import Any
+
+from tandem.api.errors import typed
+from tandem.core.errors import TandemError
+from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.figures import answer_figures, figures_line
+from tandem.generation.request import GenerationRequest
+from tandem.net.access import ClientAccess
+from tandem.net.status import Rejected
+
+
+async def ask(
+    endpoint: str,
+    request: GenerationRequest,
+    timeout_s: float,
+    on_growth: Callable[[Generated], None] = lambda result: None,
+    access: ClientAccess | None = None,
+) -> Generated:
+    """The finished answer, after `on_growth` saw each stage of it; without `access` over a plain
+    connection. Raises InvalidArgument for a bad request, else TandemError."""
+    result = Generated()
+    try:
+        async with AggregatorClient(endpoint, access=access) as client:
+            async for result in client.stream(request, timeout_s):
+                on_growth(result)
+    except Rejected as error:
+        raise explain(error, endpoint, timeout_s) from error
+    if result.summary is None:
+        raise TandemError(f"{endpoint} ended the answer without a summary; {_advice(endpoint)}")
+    return result
+
+
+def explain(error: Rejected, endpoint: str, timeout_s: float) -> TandemError:
+    """What a status means for whoever typed the command."""
+    match error.code.name:
+        case "DEADLINE_EXCEEDED":
+            return TandemError(
+                f"no complete answer within {timeout_s:g} s; raise --timeout or ask for less"
+            )
+        case "UNAVAILABLE":
+            return TandemError(f"{endpoint}: {error}; {_advice(endpoint)}")
+        case "UNAUTHENTICATED":
+            return TandemError(f"{endpoint}: {error}; give one that it knows: --call-key-file")
+    return typed(error, endpoint)
+
+
+def answer_object(request: GenerationRequest, result: Generated) -> dict[str, Any]:
+    """A finished answer as the object that `tandem generate --json` prints."""
+    summary = result.summary
+    assert summary is not None
+    return {
+        "text": result.text,
+        "token_ids": result.token_ids,
+        "finish_reason": summary.finish_reason,
+        "preset": summary.preset,
+        "seed": request.seed,
+        **answer_figures(result),
+    }
+
+
+def figures(result: Generated) -> str:
+    """TTFT, TPOT, acceptance and bytes of a finished answer, in one line."""
+    assert result.summary is not None
+    return figures_line(answer_figures(result), result.summary.finish_reason)
+
+
+def _advice(endpoint: str) -> str:
+    return f"check it with 'tandem doctor --endpoint {endpoint}'"

@@ -1,0 +1,157 @@
+"""Distributions: the next-token distribution that is sampled, after temperature, top-k and top-p.
+
+Invariant: a distribution is a float array [V] with entries in [0, 1] that sums to 1; greedy
+decoding is the one-hot distribution. Distributions are float32, the wire precision, from the start,
+so that both ends of a link compute with the same numbers. Truncation always comes before sampling
+(TSLT: then it costs at most the truncated mass of acceptance and no exactness)."""
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.errors import InvalidArgument
+
+Array = NDArray[Any]
+
+MAX_VOCABULARY_SIZE = 2**22
+"""Bounds what depends on a vocabulary where none is known yet; 15 times the largest in use."""
+
+_COLDEST = float(np.finfo(np.float32).tiny)
+_HOTTEST = float(np.finfo(np.float32).max)
+_SUM_TOLERANCE = 1e-3
+_HEAD_BAR = 2.0**-10
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How a distribution is made from logits. top_k = 0 and top_p = 1 do not truncate."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+
+    @property
+    def greedy(self) -> bool:
+        """Temperature 0: the distribution is one-hot on the most likely token."""
+        return self.temperature == 0
+
+    def validate(self, vocabulary_size: int) -> None:
+        """Raise InvalidArgument naming the first field that is out of range (NaN included)."""
+        if not 0 <= self.temperature < np.inf:
+            raise InvalidArgument("temperature", f"{self.temperature} is not in [0, inf)")
+        if not 0 <= self.top_k <= vocabulary_size:
+            raise InvalidArgument("top_k", f"{self.top_k} is not in [0, {vocabulary_size}]")
+        if not 0 < self.top_p <= 1:
+            raise InvalidArgument("top_p", f"{self.top_p} is not in (0, 1]")
+
+
+def probs_from_logits(logits: Array, sampling: SamplingParams) -> NDArray[np.float32]:
+    """The distribution [V] float32 of `logits` [V]: temperature, then top-k, then top-p,
+    normalised. Top-p keeps the smallest set of most likely tokens whose mass reaches top_p. Ties at
+    either border, and the greedy choice, go to the lower token id. Raises InvalidArgument("logits")
+    for NaN, +inf or nothing but -inf, and names the field of `sampling` that is out of range."""
+    if logits.ndim != 1 or not len(logits):
+        raise InvalidArgument("logits", f"shape {logits.shape} is not [V]")
+    sampling.validate(len(logits))
+    with np.errstate(over="ignore"):
+        scores = logits.astype(np.float32)  # a copy: it becomes the distribution in place
+        highest = float(scores.max())
+        if not isfinite(highest):  # max passes NaN on
+            raise InvalidArgument("logits", f"maximum is {highest}")
+        if sampling.greedy:
+            return _one_hot(len(scores), int(scores.argmax()))
+        if 0 < sampling.top_k < len(scores):
+            keep_largest(scores, sampling.top_k, -np.inf)
+        scores -= np.float32(highest)
+        scores /= np.float32(min(max(sampling.temperature, _COLDEST), _HOTTEST))
+    probs: NDArray[np.float32] = np.exp(scores, out=scores)
+    if sampling.top_p < 1:
+        keep_nucleus(probs, sampling.top_p)
+    probs /= probs.sum()
+    return probs
+
+
+def batch_probs_from_logits(logits: Array, sampling: SamplingParams) -> NDArray[np.float32]:
+    """The distributions [n, V] of `logits` [n, V], each row as by `probs_from_logits`."""
+    if logits.ndim != 2:
+        raise InvalidArgument("logits", f"shape {logits.shape} is not [n, V]")
+    distributions = np.empty(logits.shape, dtype=np.float32)
+    for row, probs in zip(logits, distributions, strict=True):
+        probs[:] = probs_from_logits(row, sampling)
+    return distributions
+
+
+def confidence(logits: Array) -> float:
+    """The largest probability that `logits` [V] give any token before sampling settings (FSD,
+    equation 4). NaN where they give none."""
+    with np.errstate(all="ignore"):
+        scores = logits.astype(np.float32)
+        scores -= scores.max()
+        return 1.0 / float(np.exp(scores, out=scores).sum())
+
+
+def check_probs(probs: Array, vocabulary_size: int, field: str) -> None:
+    """Raise InvalidArgument(field) unless `probs` [V] is finite, in [0, 1] and sums to 1 ± 1e-3."""
+    if probs.shape != (vocabulary_size,):
+        raise InvalidArgument(field, f"shape {probs.shape} for a vocabulary of {vocabulary_size}")
+    if not (probs.min() >= 0 and probs.max() <= 1):  # False for NaN as well
+        raise InvalidArgument(field, "has entries outside [0, 1]")
+    total = float(probs.sum(dtype=np.float64))
+    if abs(total - 1) > _SUM_TOLERANCE:
+        raise InvalidArgument(field, f"sums to {total}, not 1")
+
+
+def most_likely(probs: Array, count: int) -> NDArray[np.intp]:
+    """The ids, ascending, of the `count` largest entries of `probs` [V]; ties go to the lower id.
+    Entries of zero never count, so the answer may be shorter."""
+    if count <= 0:
+        return np.empty(0, dtype=np.intp)
+    # No more than 1/_HEAD_BAR entries reach the bar, mostly a few dozen: a partition of the whole
+    # distribution would take ten times as long as finding those.
+    head = (probs >= _HEAD_BAR).nonzero()[0]
+    if len(probs) > count and len(head) >= count:
+        return head[_largest(probs[head], count)]
+    return _largest(probs, count)
+
+
+def _largest(probs: Array, count: int) -> NDArray[np.intp]:
+    kept = probs.copy()
+    if count < len(probs):
+        keep_largest(kept, count, 0)
+    return (kept > 0).nonzero()[0]
+
+
+def _one_hot(vocabulary_size: int, token: int) -> NDArray[np.float32]:
+    probs = np.zeros(vocabulary_size, dtype=np.float32)
+    probs[token] = 1
+    return probs
+
+
+def keep_nucleus(weights: Array, top_p: float) -> None:
+    """Zero, in place, all of `weights` outside the smallest set that holds `top_p` of the sum."""
+    total = float(weights.sum(dtype=np.float64))
+    # What lies below this bar weighs less than 1 - top_p altogether, so the nucleus lies above it
+    # and only that part needs sorting.
+    bar = (1 - top_p) * total / len(weights)
+    ordered = np.sort(weights.compress(weights >= bar))[::-1]
+    reached = np.cumsum(ordered, dtype=np.float64)
+    count = int(reached.searchsorted(top_p * total, side="left")) + 1
+    if count < len(ordered):
+        keep_largest(weights, count, 0, border=ordered[count - 1])
+    else:
+        np.putmask(weights, weights < bar, 0)
+
+
+def keep_largest(values: Array, count: int, fill: float, border: Any = None) -> None:
+    """Set, in place, all but the `count` largest values to `fill`; ties stay by lower index.
+    `border` is the smallest value that stays, if the caller knows it."""
+    if border is None:
+        border = np.partition(values, len(values) - count)[len(values) - count]
+    outside = values < border
+    surplus = len(values) - int(np.count_nonzero(outside)) - count
+    if surplus:
+        outside[np.flatnonzero(values == border)[-surplus:]] = True
+    np.putmask(values, outside, fill)

@@ -1,0 +1,21 @@
+"""The demo pair and its documents: in `models/` of a checkout, in this package of a wheel.
+
+The wheel's build puts them here (`tools/hatch_build.py`); a checkout has nothing else here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def checkout() -> Path | None:
+    """The repository's root, if this package lies in a checkout."""
+    root = Path(__file__).resolve().parents[2]
+    return root if (root / "models").is_dir() and (root / "protos").is_dir() else None
+
+
+def demo_folder(name: str) -> Path:
+    """`demo-draft`, `demo-target`, `demo-exits` or `demo-documents`. It may be missing: container
+    images leave the demo out."""
+    root = checkout()
+    return (Path(__file__).parent if root is None else root / "models") / name

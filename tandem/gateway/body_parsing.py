@@ -1,0 +1,68 @@
+"""JSON bodies as what they should be, at a cost that is bounded before it is spent: parsing,
+checking and refusing all hold the event loop. Invariant: no body of `max_body_bytes` holds it for
+much longer than reading its JSON takes, whatever it says."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import from_json
+
+from tandem.gateway.errors import ApiError, invalid, validation_error
+
+MAX_VALUES = 20_000
+"""Values in a body beside the token ids of its prompts; a message has two, and is one."""
+MAX_BRACKETS = 100_000
+"""In the raw body, those inside of texts included: each may be an object to make."""
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+def parse_body(raw: bytes, kind: type[Body], max_ids: int) -> Body:
+    """`raw` as a `kind`; a prompt has at most `max_ids` token ids. Raises ApiError 400 or 413."""
+    if raw.count(b"[") + raw.count(b"{") > MAX_BRACKETS:
+        raise _too_many(f"{MAX_BRACKETS} brackets")
+    try:
+        content = from_json(raw, allow_inf_nan=False, cache_strings="none")
+    except ValueError as error:
+        raise invalid(None, f"the body is not JSON: {error}", "invalid_json") from None
+    if not isinstance(content, dict):
+        raise invalid(None, "the body must be a JSON object", "invalid_json")
+    _check_values(content, max_ids)
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise validation_error(error) from None
+
+
+def _check_values(content: dict[str, Any], max_ids: int) -> None:
+    """pydantic notes a fault for each value that it refuses, so their number is bounded before."""
+    containers: list[list[Any] | dict[str, Any]] = [content]
+    found, skipped = 0, set()
+    for prompt in _prompts_of_ids(content.get("prompt")):
+        if len(prompt) > max_ids:
+            raise invalid("prompt", f"prompt: {len(prompt)} tokens; the context holds {max_ids}")
+        skipped.add(id(prompt))
+    while containers:
+        container = containers.pop()
+        found += len(container)
+        if found > MAX_VALUES:
+            raise _too_many(f"{MAX_VALUES} values")
+        values = container.values() if isinstance(container, dict) else container
+        containers += [
+            each for each in values if isinstance(each, (list, dict)) and id(each) not in skipped
+        ]
+
+
+def _prompts_of_ids(prompt: Any) -> list[list[Any]]:
+    """What seem to be token ids, at a glance."""
+    if not isinstance(prompt, list) or len(prompt) == 0:
+        return []
+    if isinstance(prompt[0], list):
+        return [each for each in prompt if isinstance(each, list)]
+    return [prompt] if isinstance(prompt[0], int) else []
+
+
+def _too_many(what: str) -> ApiError:
+    return ApiError(413, f"the body has more than {what}", code="request_too_large")

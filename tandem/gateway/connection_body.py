@@ -1,0 +1,95 @@
+"""The caller's end of a connection: its body, read within bounds, and its leaving. Invariant: no
+more than the limit is ever held of a body; work is cancelled when its caller leaves, or when this
+process stops before it is done."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
+
+from tandem.core.errors import Unavailable
+from tandem.gateway.errors import ApiError
+
+BODY_TIMEOUT_S = 30.0
+"""What a caller gets to send its body."""
+
+Work = TypeVar("Work")
+
+
+class CallerLeft(Exception):
+    """Nobody is there any more to be answered."""
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """The body, which claims to be JSON. Raises ApiError 408, 413 or 415, or CallerLeft."""
+    _check_media_type(request.headers.get("content-type", ""))
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT_S):
+            return await _read(request, max_bytes)
+    except TimeoutError:
+        why = f"the body did not arrive within {BODY_TIMEOUT_S:g} s"
+        raise ApiError(408, why, code="request_timeout") from None
+    except ClientDisconnect:
+        raise CallerLeft from None
+
+
+def _check_media_type(content_type: str) -> None:
+    """A browser sends other types, and none, for any page without asking this server first."""
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        why = "the body must be JSON, sent with 'Content-Type: application/json'"
+        raise ApiError(415, why, code="unsupported_media_type")
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    raw = bytearray()
+    async for part in request.stream():
+        raw += part
+        if len(raw) > max_bytes:
+            # The server goes on reading and drops the rest, so that the caller gets to its answer.
+            why = f"the body is larger than {max_bytes} bytes"
+            raise ApiError(413, why, code="request_too_large")
+    return bytes(raw)
+
+
+async def unless_gone(
+    receive: Receive, ending: asyncio.Event, work: Coroutine[Any, Any, Work]
+) -> Work:
+    """As `unless_ending`; also CallerLeft if the caller leaves before. The body must have been
+    read."""
+    return await _unless(work, ending, _gone(receive))
+
+
+async def unless_ending(ending: asyncio.Event, work: Coroutine[Any, Any, Work]) -> Work:
+    """What `work` returns or raises; Unavailable, with the work cancelled, if `ending` is set
+    before."""
+    return await _unless(work, ending)
+
+
+async def _unless(
+    work: Coroutine[Any, Any, Work], ending: asyncio.Event, *ends: Coroutine[Any, Any, None]
+) -> Work:
+    working, stopping = asyncio.create_task(work), asyncio.create_task(_stopping(ending))
+    watching = [stopping, *map(asyncio.create_task, ends)]
+    try:
+        await asyncio.wait((working, *watching), return_when=asyncio.FIRST_COMPLETED)
+        for ended in (task for task in watching if task.done() and not working.done()):
+            ended.result()  # raises
+        return working.result()
+    finally:
+        tasks = (working, *watching)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    raise CallerLeft
+
+
+async def _stopping(ending: asyncio.Event) -> None:
+    await ending.wait()
+    raise Unavailable("the aggregator is stopping")

@@ -1,0 +1,81 @@
+"""By which names this server may be called, and which web pages may ask it. Invariant: a page of
+another site reaches nothing. A browser sends the page's own host name as Host when that name is
+made to point here (DNS rebinding), and the page's origin as Origin with all that it asks of others.
+
+Programs send any Host they are told and no Origin, so neither check stands in for a key.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tandem.gateway.errors import ApiError
+
+ANY = "*"
+_LOOPBACK = ("localhost", "*.localhost")
+
+
+def names_in(text: str) -> frozenset[str]:
+    """Names or origins as a setting has them: separated by commas, in any case."""
+    parts = (part.strip().lower() for part in text.split(","))
+    return frozenset(part.rstrip("/") for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNames:
+    """`hosts` are names without port, `*.example.com` or `*`; loopback names and IP addresses, to
+    which no stranger's name can be made equal, are known always. `origins` are scheme://host[:port],
+    or `*`; a page of this very server is known always. All in lower case."""
+
+    hosts: frozenset[str] = frozenset()
+    origins: frozenset[str] = frozenset()
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Raises ApiError 421 for an unknown name, 403 for a page of another site. A caller that
+        sends no Host at all is no browser."""
+        host = headers.get("host")
+        if host is not None and not self._is_known(host):
+            why = f"This server is not known as '{_shown(host)}'; the setting http_hosts names it."
+            raise ApiError(421, why, code="unknown_host")
+        origin = headers.get("origin")
+        if origin is not None and not self._may_ask(origin.lower(), host):
+            why = f"Pages of '{_shown(origin)}' may not ask; the setting http_origins names those."
+            raise ApiError(403, why, code="origin_not_allowed")
+
+    def _is_known(self, host: str) -> bool:
+        name = _without_port(host.strip().lower())
+        if ANY in self.hosts or _is_address(name):
+            return True
+        return any(_matches(name, known) for known in (*_LOOPBACK, *self.hosts))
+
+    def _may_ask(self, origin: str, host: str | None) -> bool:
+        if ANY in self.origins or origin in self.origins:
+            return True
+        scheme, _, place = origin.partition("://")
+        return scheme in ("http", "https") and host is not None and place == host.strip().lower()
+
+
+def _matches(name: str, known: str) -> bool:
+    return name.endswith(known[1:]) if known.startswith("*.") else name == known
+
+
+def _without_port(host: str) -> str:
+    """The name in `name:port`; an IPv6 address is in brackets. Empty for what is none."""
+    if host.startswith("["):
+        address, closed, _ = host[1:].partition("]")
+        return address if closed else ""
+    return host.partition(":")[0].rstrip(".")
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _shown(text: str) -> str:
+    return text[:80].encode("ascii", "backslashreplace").decode()

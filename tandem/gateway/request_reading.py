@@ -1,0 +1,191 @@
+"""A checked body as the requests that the suite is asked: one for each choice. Invariant: equal
+bodies with a seed make equal requests; choice 0 is the one that n = 1 would give."""
+
+import base64
+import binascii
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.hashing import hash_words
+from tandem.core.probs import SamplingParams
+from tandem.core.prompt import MAX_IMAGES, Prompt, Turn
+from tandem.core.tokens import check_token_ids
+from tandem.gateway.errors import invalid, unsupported
+from tandem.gateway.schema import (
+    UINT32,
+    Asking,
+    ChatAsking,
+    CompletionAsking,
+    ImagePart,
+    Message,
+    TandemOptions,
+    TextPart,
+)
+from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.specdec.liveness import LostCloud
+from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+
+_SAME = tuple(
+    own.name
+    for own in fields(GenerationRequest)
+    if own.name in TandemOptions.model_fields.keys() - {"preset", "overrides", "lost_cloud"}
+)
+"""Options that a request has in the same form."""
+SEED_BITS = 53
+"""Seeds that are made up stay below 2^53, which every reader of JSON keeps exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskingLimits:
+    """Of one HTTP request: tokens of each answer, and answers."""
+
+    max_tokens: int = 4096
+    max_choices: int = 8
+
+
+def chat_requests(asking: ChatAsking, limits: AskingLimits) -> list[GenerationRequest]:
+    """Raises ApiError or InvalidArgument for what no suite could answer."""
+    asking.check()
+    if (asking.likeliest or 0) > MAX_TOP_LOGPROBS:
+        raise unsupported("top_logprobs", f"at most {MAX_TOP_LOGPROBS} are told")
+    turns = tuple(_turn(index, message) for index, message in enumerate(asking.messages))
+    return _requests(asking, [turns], limits, _images(asking.messages))
+
+
+def completion_requests(asking: CompletionAsking, limits: AskingLimits) -> list[GenerationRequest]:
+    """The choices of each prompt in turn. Raises as `chat_requests`."""
+    asking.check()
+    prompt = asking.prompt
+    several = isinstance(prompt, list) and not all(isinstance(item, int) for item in prompt[:1])
+    _check_choices(asking, len(prompt) if several else 1, limits)
+    return _requests(asking, _prompts(prompt), limits)
+
+
+def _requests(
+    asking: Asking, prompts: Sequence[Prompt], limits: AskingLimits, images: tuple[bytes, ...] = ()
+) -> list[GenerationRequest]:
+    n = asking.n or 1
+    _check_choices(asking, len(prompts), limits)
+    if (asking.limit or 0) > limits.max_tokens:
+        named = "max_tokens" if asking.max_tokens is not None else "max_completion_tokens"
+        raise invalid(named, f"{named}: at most {limits.max_tokens}, is {asking.limit}")
+    options = asking.tandem
+    seed = secrets.randbits(SEED_BITS) if asking.seed is None else asking.seed
+    common = GenerationRequest(
+        prompt=prompts[0],
+        preset=_preset(options),
+        sampling=SamplingParams(
+            1.0 if asking.temperature is None else asking.temperature,
+            options.top_k,
+            1.0 if asking.top_p is None else asking.top_p,
+        ),
+        max_tokens=asking.limit or limits.max_tokens,
+        stop=asking.stops,
+        overrides=(*_overrides(options), *options.overrides),
+        lost_cloud=LostCloud(options.lost_cloud),
+        images=images,
+        **{name: getattr(options, name) for name in _SAME},
+        logprobs=asking.likeliest is not None,
+        top_logprobs=asking.likeliest or 0,
+    )
+    requests = [
+        replace(common, prompt=prompt, seed=choice_seed(seed, index))
+        for prompt in prompts
+        for index in range(n)
+    ]
+    common.validate()  # what needs no model is refused before anything is reserved
+    return requests
+
+
+def _check_choices(asking: Asking, prompts: int, limits: AskingLimits) -> None:
+    """Before anything is done for each of them."""
+    choices = (asking.n or 1) * prompts
+    if choices > limits.max_choices:
+        raise invalid("n", f"n: {choices} choices in all; at most {limits.max_choices}")
+
+
+def choice_seed(seed: int, index: int) -> int:
+    """The seed of choice `index` of a request with `seed`."""
+    return seed if index == 0 else hash_words(seed, index) >> (64 - SEED_BITS)
+
+
+def _preset(options: TandemOptions) -> str:
+    """The preset by name; whether it answers from documents must be what `rag` says."""
+    name = options.preset or (RAG_PRESET if options.rag else DEFAULT_PRESET)
+    from_documents = name in AGGREGATION_PRESETS
+    if options.rag is True and not from_documents:
+        others = ", ".join(AGGREGATION_PRESETS)
+        raise invalid("tandem.preset", f"preset: '{name}' uses no documents; these do: {others}")
+    if options.rag is False and from_documents:
+        raise invalid("tandem.rag", f"rag: the preset '{name}' answers from documents")
+    if options.objective is not None and from_documents:
+        raise unsupported("tandem.objective", "an answer from two sides has no such choice")
+    return name
+
+
+def _overrides(options: TandemOptions) -> Iterator[str]:
+    """Options that stand for single choices of the preset."""
+    if options.draft_length is not None:
+        yield f"draft_length={options.draft_length}"
+    if options.objective is not None:
+        weights = {"latency": 1.0, "cost": 0.0}
+        yield f"idle_weight={weights.get(str(options.objective), options.objective)}"
+
+
+def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[Prompt]:
+    """One or several prompts, each text or token ids."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise invalid("prompt", "prompt: is empty")
+    if all(isinstance(item, int) for item in prompt):
+        return [_ids(prompt)]
+    return [item if isinstance(item, str) else _ids(item) for item in prompt]
+
+
+def _ids(items: object) -> tuple[int, ...]:
+    assert isinstance(items, list)
+    check_token_ids(items, UINT32 + 1, "prompt")
+    return tuple(items)
+
+
+def _turn(index: int, message: Message) -> Turn:
+    # Templates know the role by its older name.
+    role = "system" if message.role == "developer" else message.role
+    if isinstance(message.content, str):
+        return Turn(role, message.content)
+    texts = [part.text for part in message.content if isinstance(part, TextPart)]
+    if len(texts) < len(message.content) and role != "user":
+        raise invalid(f"messages.{index}.content", "images: only a user's message may hold them")
+    return Turn(role, "".join(texts))
+
+
+def _images(messages: Sequence[Message]) -> tuple[bytes, ...]:
+    """Of the user's last turn, before whose text the template puts them."""
+    users = [index for index, message in enumerate(messages) if message.role == "user"]
+    found: list[bytes] = []
+    for index, message in enumerate(messages):
+        for place, part in enumerate(message.content):
+            if not isinstance(part, ImagePart):
+                continue
+            name = f"messages.{index}.content.{place}"
+            if index != users[-1]:
+                raise invalid(name, "images: only the last message of the user may hold them")
+            found.append(_image(part.image_url.url, name))
+    if len(found) > MAX_IMAGES:
+        raise InvalidArgument("images", f"{len(found)} images; at most {MAX_IMAGES}")
+    return tuple(found)
+
+
+def _image(url: str, name: str) -> bytes:
+    """The bytes of a data URL; nothing is fetched for a caller."""
+    head, comma, encoded = url.partition(",")
+    if not (head.startswith("data:image/") and head.endswith(";base64") and comma):
+        raise invalid(name, "image_url: must be data:image/…;base64,…; nothing is fetched")
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid(name, "image_url: is not base64") from None

@@ -1,0 +1,1 @@
+"""One request for text: its value, its protobuf form, its result and its client."""

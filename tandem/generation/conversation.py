@@ -1,0 +1,49 @@
+"""The conversation of one request, at both of its ends: a service and its caller. The aggregator
+has it with its callers, and in the same messages with the drafter."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from tandem.core.errors import InvalidArgument
+from tandem.net.status import Rejected, refusal, with_tls_advice
+from tandem.net.stream_limits import ServedStream
+from tandem_api.common.v1 import generation_pb2 as pb
+
+Stream = ServedStream[pb.GenerateRequest, pb.GenerateResponse]
+
+
+async def read_start(stream: Stream) -> pb.GenerateRequest:
+    """The caller's first message, which has `start`. Raises InvalidArgument."""
+    first = await stream.first(pb.GenerateRequest, "start")
+    if not first.HasField("start"):
+        raise InvalidArgument("start", "must be the first message of a stream")
+    return first
+
+
+async def cancelled(stream: Stream) -> None:
+    """Until the caller says cancel; a half-closed caller may still be listening."""
+    message = await stream.read_in_its_time()
+    if not isinstance(message, pb.GenerateRequest):
+        await asyncio.Event().wait()
+    elif not message.HasField("cancel"):
+        raise InvalidArgument("cancel", "is all that may follow the start")
+
+
+async def answers_to(
+    call: Any, start: pb.GenerateRequest, describe: Callable[[], Awaitable[object]]
+) -> AsyncGenerator[pb.GenerateResponse]:
+    """What the service answers on a fresh `call`. Raises Rejected; where the status was lost,
+    `describe`, another call to the same service, may meet it."""
+    try:
+        await call.write(start)
+        while isinstance(answer := await call.read(), pb.GenerateResponse):
+            yield answer
+        code = await call.code()
+        details = with_tls_advice(code, await call.details() or "")
+    except grpc.aio.AioRpcError as error:
+        raise await refusal(error, describe) from None
+    if code is not grpc.StatusCode.OK:
+        raise Rejected(code, details or "the service ended the call")

@@ -1,0 +1,152 @@
+"""A request for text as a plain value, what can be checked of it without a model, and its protobuf
+form.
+
+A new field touches at most five files beside what makes use of it: generation.proto and this one,
+where it stands under the same name and is encoded by it, and those in which callers say it:
+`tandem/commands/generate.py`, `tandem/gateway/schema.py` and `tandem/api/options.py`. A field that
+the cloud must know too stands in `GenerationParams` instead (sampling.proto and
+`tandem/specdec/messages.py`), and reaches the verifier with `open`. A choice of a preset needs
+nothing: it is an override.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+from tandem.core.errors import InvalidArgument, check_count
+from tandem.core.probs import MAX_VOCABULARY_SIZE
+from tandem.core.prompt import MAX_IMAGES, Prompt, check_image_bytes
+from tandem.core.stopping import MAX_STOPS, check_stops
+from tandem.specdec.liveness import LostCloud
+from tandem.specdec.logprobs import check_logprobs_available, check_top_logprobs
+from tandem.specdec.messages import GenerationParams
+from tandem.specdec.overrides import MAX_OVERRIDE_CHARACTERS, MAX_OVERRIDES, with_overrides
+from tandem.specdec.presets import Preset, find_preset
+from tandem.two_sided.protocol.presets import (
+    AGGREGATION_PRESETS,
+    MAX_QUERY_CHARACTERS,
+    AggregationPreset,
+    find_aggregation_preset,
+)
+from tandem.wire.common_codec import (
+    PARAMS,
+    numbers_of,
+    params_from_proto,
+    params_to_proto,
+    prompt_from_proto,
+    prompt_to_proto,
+    same_fields,
+)
+from tandem_api.common.v1 import generation_pb2 as pb
+
+MAX_DOCUMENTS = 32
+DEFAULT_PRESET = "coupled"
+RAG_PRESET = "dragon-coupled"
+"""Where documents of both sides are asked for and no preset is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest(GenerationParams):
+    """What a caller asks for. `overrides` ("field=value") change single choices of the preset."""
+
+    prompt: Prompt
+    preset: str = DEFAULT_PRESET
+    overrides: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+    lost_cloud: LostCloud = LostCloud.FAIL
+    query: str = ""
+    documents: int = 0
+
+    @property
+    def params(self) -> GenerationParams:
+        return GenerationParams(**{name: getattr(self, name) for name in PARAMS})
+
+    @property
+    def from_two_sides(self) -> bool:
+        """Whether the preset is one of aggregation: `query` (empty: the prompt's text) is looked
+        for on both sides, for so many `documents` each (0: the service's own number)."""
+        return self.preset in AGGREGATION_PRESETS
+
+    def validate(self, rag: bool = False) -> None:
+        """Raise InvalidArgument naming the first field that no service would take; "rag" where the
+        caller wants documents of a preset that has none."""
+        if not self.from_two_sides:
+            for name, asked in (("rag", rag), ("query", self.query), ("documents", self.documents)):
+                if asked:
+                    known = ", ".join(AGGREGATION_PRESETS)
+                    raise InvalidArgument(name, f"{self.preset} has no documents; one of {known}")
+        for name, least, bits in (("max_tokens", 1, 32), ("seed", 0, 64)):
+            if not least <= (number := getattr(self, name)) < 2**bits:
+                raise InvalidArgument(name, f"must be {least}…2^{bits}-1, is {number}")
+        self.sampling.validate(MAX_VOCABULARY_SIZE)
+        check_image_bytes(self.images)
+        check_top_logprobs(self.logprobs, self.top_logprobs)
+        check_stops(self.stop)
+        if len(self.overrides) > MAX_OVERRIDES:
+            raise InvalidArgument("overrides", f"at most {MAX_OVERRIDES}")
+        if any(len(override) > MAX_OVERRIDE_CHARACTERS for override in self.overrides):
+            raise InvalidArgument("overrides", f"at most {MAX_OVERRIDE_CHARACTERS} characters each")
+        if len(self.query) > MAX_QUERY_CHARACTERS:
+            raise InvalidArgument("query", f"at most {MAX_QUERY_CHARACTERS} characters")
+        if not 0 <= self.documents <= MAX_DOCUMENTS:
+            raise InvalidArgument("documents", f"must be 0…{MAX_DOCUMENTS}, is {self.documents}")
+        if self.from_two_sides:
+            self.composed_aggregation()
+        else:
+            self.composed_preset()
+
+    def composed_preset(self, vocabulary_size: int = MAX_VOCABULARY_SIZE) -> Preset:
+        """The preset, fitted to the vocabulary, with the request's overrides, validated."""
+        preset = with_overrides(find_preset(self.preset).fitted(vocabulary_size), self.overrides)
+        preset.validate()
+        preset.truncation.validate(vocabulary_size)
+        if self.logprobs:
+            check_logprobs_available(preset)
+        return preset
+
+    def composed_aggregation(self) -> AggregationPreset:
+        """As `composed_preset`, for aggregation; `draft_length` is how far ahead a side decodes."""
+        preset = with_overrides(find_aggregation_preset(self.preset), self.overrides)
+        if self.images:
+            raise InvalidArgument("images", "an answer from two sides has none")
+        if self.logprobs:
+            raise InvalidArgument("logprobs", "an answer from two sides has no one distribution")
+        preset.validate()
+        return preset
+
+
+_POLICIES = numbers_of(LostCloud, pb.LostCloudPolicy, "LOST_CLOUD_POLICY")
+_OTHER_FORM = (*PARAMS, "prompt", "lost_cloud")
+_SAME = tuple(own.name for own in fields(GenerationRequest) if own.name not in _OTHER_FORM)
+"""Fields that have one form here and in protobuf."""
+
+
+def request_to_proto(request: GenerationRequest) -> pb.Generation:
+    """InvalidArgument for numbers that protobuf cannot carry."""
+    try:
+        message = pb.Generation(
+            params=params_to_proto(request),
+            lost_cloud=_POLICIES[request.lost_cloud],
+            **{name: getattr(request, name) for name in _SAME},
+        )
+        prompt_to_proto(message, request.prompt)
+    except (ValueError, TypeError) as error:  # out of the field's range
+        raise InvalidArgument("request", str(error)) from None
+    return message
+
+
+def request_from_proto(message: pb.Generation) -> GenerationRequest:
+    """The request, validated. Raises InvalidArgument naming the field."""
+    check_count(len(message.stop), MAX_STOPS, "stop")
+    check_count(len(message.overrides), MAX_OVERRIDES, "overrides")
+    check_count(len(message.params.images), MAX_IMAGES, "images")
+    policies = {number: policy for policy, number in _POLICIES.items()}
+    params = params_from_proto(message.params)
+    if not message.params.HasField("sampling"):
+        params = replace(params, sampling=GenerationParams().sampling)
+    request = GenerationRequest(
+        **{name: getattr(params, name) for name in PARAMS},
+        **same_fields(message, _SAME) | {"preset": message.preset or DEFAULT_PRESET},
+        prompt=prompt_from_proto(message),
+        lost_cloud=policies.get(message.lost_cloud, LostCloud.FAIL),
+    )
+    request.validate()
+    return request

@@ -1,0 +1,110 @@
+"""The process that reads files nobody has checked: `python -m tandem.index.extraction_worker`.
+
+Invariants: it can be killed at any time, and nothing is lost; it limits itself before it reads the
+first byte; it writes no file, and no core file that would hold a document. It reads requests from
+its input and writes answers to its output until the input ends; see `Request` and `read_frame`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import struct
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import IO
+
+from tandem.index.extraction import Format, Refusal, extract, json_line
+from tandem.index.records import Document
+
+LENGTH = struct.Struct("<Q")
+OUT_OF_MEMORY = 97
+"""The exit status of a process that may not have what it needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What comes before a file's bytes."""
+
+    form: str
+    id: str
+    title: str
+    number: int
+    """Of a line of JSON lines."""
+    cpu_s: int
+
+    @property
+    def place(self) -> str:
+        """What a refusal names."""
+        return f"{self.id}#{self.number}" if self.form == Format.JSONL else self.id
+
+
+def write_frame(stream: IO[bytes], content: bytes) -> None:
+    stream.write(LENGTH.pack(len(content)))
+    stream.write(content)
+
+
+def read_frame(stream: IO[bytes], most: int) -> bytes | None:
+    """None at the end of the stream. Raises ValueError above `most` bytes."""
+    head = stream.read(LENGTH.size)
+    if len(head) < LENGTH.size:
+        return None
+    (length,) = LENGTH.unpack(head)
+    if length > most:
+        raise ValueError(f"a frame of {length} bytes")
+    content = stream.read(length)
+    return content if len(content) == length else None
+
+
+def read_request(request: Request, content: bytes) -> Document | Refusal:
+    """What the file, or the line, holds."""
+    if request.form == Format.JSONL:
+        return json_line(content, request.id, request.number)
+    (found,) = extract(content, Format(request.form), request.id, request.title)
+    return found
+
+
+def main(memory_bytes: int) -> None:
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whatever prints writes no answer
+    with suppress(ImportError):  # where an extra is not installed, its files are refused
+        import bs4  # noqa: F401
+        import pypdf  # noqa: F401
+    _limit(resource.RLIMIT_CORE, 0)
+    _limit(resource.RLIMIT_FSIZE, 0)
+    _limit(resource.RLIMIT_AS, memory_bytes)
+    while (head := read_frame(requests, sys.maxsize)) is not None:
+        request = Request(**json.loads(head))
+        content = read_frame(requests, sys.maxsize)
+        if content is None:
+            return
+        _limit_cpu(request.cpu_s)
+        try:
+            answer = json.dumps(asdict(read_request(request, content))).encode()
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)
+        write_frame(answers, answer)
+        answers.flush()
+
+
+def _limit(kind: int, most: int) -> None:
+    """As far as the system knows this limit."""
+    _, hard = resource.getrlimit(kind)
+    try:
+        resource.setrlimit(kind, (most, hard if hard != resource.RLIM_INFINITY else most))
+    except (OSError, ValueError) as error:
+        print(f"limit {kind}: {error}", file=sys.stderr)
+
+
+def _limit_cpu(seconds: int) -> None:
+    """From now on; the process ends above it."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    most = int(used.ru_utime + used.ru_stime) + 1 + seconds
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, hard))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,340 @@
+"""Documents on a PostgreSQL server, which several processes share.
+
+Writers take turns behind an advisory lock, so chunk numbers and generations rise in the order of
+commits; readers ask for what came after the last they have seen. Words are ranked by the server.
+Invariant: no number is used twice, by any process.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+from psycopg_pool import ConnectionPool
+
+from tandem.core.errors import InvalidArgument, TandemError
+from tandem.index.lexical import COMMON_SHARE, FEW_SCORED, MOST_SCORED, words_of
+from tandem.index.postgres_database import (
+    TIMEOUT_S,
+    Connection,
+    State,
+    errors_of,
+    place_of,
+    read_state,
+    settle,
+    take_turn,
+    write_state,
+)
+from tandem.index.records import Content, FolderDamaged
+from tandem.index.store import (
+    Change,
+    Manifest,
+    Numbered,
+    StoredChunk,
+    StoredText,
+    StoreSize,
+    change_of,
+    checked_content,
+    checked_text,
+    room_of,
+    row_checksum,
+    text_row,
+    vector_row,
+)
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+_CHANNEL = "tandem_documents"
+_CONNECTIONS = 8
+_POLL_S, _LOOK_S, _RETRY_S = 30.0, 0.5, 2.0
+"""How often a watcher looks without being told, notices that it is to end, and connects again."""
+_LOADED_TOGETHER = 256
+_LONGEST_WORD, _LAST_PLACE, _MOST_PLACES = 256, 16_383, 255
+"""The latter two are limits of a tsvector."""
+
+_TEXT_COLUMNS = "hash, title, text, spans, text_checksum"
+_CONTENT_COLUMNS = f"first, {_TEXT_COLUMNS}, vectors, vectors_checksum"
+_TABLES = "'tandem_content', 'tandem_document', 'tandem_chunk', 'tandem_gone'"
+
+_RANK = """
+WITH counted AS MATERIALIZED (
+    SELECT word, (SELECT count(*) FROM tandem_chunk WHERE words @@ word::tsquery) AS frequency
+    FROM unnest(%(words)s::text[]) AS word
+), summed AS (
+    SELECT word, frequency, sum(frequency) OVER rarest_first AS scored,
+        row_number() OVER rarest_first AS place
+    FROM counted WHERE frequency > 0
+    WINDOW rarest_first AS (ORDER BY frequency, word)
+), telling AS MATERIALIZED (
+    SELECT word::tsquery AS word,
+        ln(1 + greatest(%(chunks)s - frequency + 0.5, 0) / (frequency + 0.5)) AS rarity
+    FROM summed
+    WHERE place = 1 OR scored <= %(few_scored)s
+        OR (scored <= %(most_scored)s AND frequency <= %(common_share)s * %(chunks)s)
+)
+SELECT number
+FROM telling CROSS JOIN LATERAL (
+    SELECT number, ts_rank(words, word, 1) AS weight FROM tandem_chunk WHERE words @@ word
+) AS matching
+GROUP BY number ORDER BY sum(weight * rarity) DESC, number LIMIT %(count)s
+"""
+"""A chunk's sum over the words of ts_rank, which grows with how often the word is there, times the
+word's inverse document frequency, which PostgreSQL's own ranking leaves out. Common words are left
+out as in a folder (`lexical`)."""
+_LIMITS = {"few_scored": FEW_SCORED, "most_scored": MOST_SCORED, "common_share": COMMON_SHARE}
+
+
+class PostgresStore:
+    """See `IndexStore`."""
+
+    def __init__(self, dsn: str, manifest: Manifest) -> None:
+        """Raises FolderMismatch, FolderDamaged, Unavailable, or InvalidArgument("dsn")."""
+        self.manifest = manifest
+        self._dsn, self._place = dsn, place_of(dsn)
+        self._pool = ConnectionPool(
+            dsn,
+            min_size=1,
+            max_size=_CONNECTIONS,
+            timeout=TIMEOUT_S,
+            configure=_configure,
+            check=ConnectionPool.check_connection,
+            kwargs={"autocommit": True, "connect_timeout": int(TIMEOUT_S)},
+            open=True,
+        )
+        self._known: dict[int, int] = {}  # chunks of each content that `changes` told of
+        self._chunks = self._bytes = 0
+        self._seen = State()
+        self._watcher: threading.Thread | None = None
+        self._closing = threading.Event()
+        try:
+            with self._transaction() as database:
+                settle(database, manifest, self._place)
+        except BaseException:
+            self._pool.close()
+            raise
+
+    def hashes(self, document_ids: Iterable[str]) -> dict[str, str]:
+        statement = (
+            "SELECT id, hash FROM tandem_document JOIN tandem_content ON content = first"
+            " WHERE id = ANY(%s)"
+        )
+        return dict(self._select(statement, [_storable(document_ids)]))
+
+    def holds(self, content_hashes: Iterable[str]) -> set[str]:
+        statement = "SELECT hash FROM tandem_content WHERE hash = ANY(%s)"
+        return {row[0] for row in self._select(statement, [list(content_hashes)])}
+
+    def commit(
+        self, puts: Mapping[str, str], contents: Sequence[Content], removed: Iterable[str]
+    ) -> bool:
+        for document_id in puts:
+            if "\0" in document_id:
+                raise InvalidArgument("id", "holds a zero byte")
+        leaving = list(dict.fromkeys([*_storable(removed), *puts]))
+        with self._transaction() as database:
+            take_turn(database)
+            state = read_state(database, self._place)
+            statement = "DELETE FROM tandem_document WHERE id = ANY(%s) RETURNING content"
+            left = database.execute(statement, [leaving]).fetchall()
+            state = self._insert(database, state, contents)
+            wanted = list(set(puts.values()))
+            statement = "SELECT hash, first FROM tandem_content WHERE hash = ANY(%s)"
+            first_of = dict(database.execute(statement, [wanted]).fetchall())
+            if len(first_of) < len(wanted):
+                raise psycopg.Rollback
+            _put_all(database, {name: first_of[key] for name, key in puts.items()})
+            gone = _delete_unmeant(database, {row[0] for row in left}, state.generation + 1)
+            sizes = state.documents + len(puts) - len(left), state.texts - gone
+            write_state(database, State(state.next, state.generation + 1, *sizes))
+            database.execute("SELECT pg_notify(%s, '')", [_CHANNEL])
+            return True
+        return False
+
+    def changes(self) -> Iterator[Change]:
+        with self._transaction() as database:
+            # One snapshot, however long it takes to read it.
+            database.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            state = read_state(database, self._place)
+            if state == self._seen:
+                return
+            rows = database.execute(
+                "SELECT first FROM tandem_gone WHERE generation > %s", [self._seen.generation]
+            )
+            gone = {first: self._known.pop(first) for (first,) in rows if first in self._known}
+            self._chunks -= sum(gone.values())
+            yield change_of([], gone, self.manifest.dimension)
+            while group := self._contents_from(database, self._seen.next):
+                new = {first: len(content.spans) for first, content in group}
+                self._known |= new
+                self._chunks += sum(new.values())
+                self._seen = replace(self._seen, next=max(new) + 1)
+                yield change_of(group, {}, self.manifest.dimension)
+            sizes = f"SELECT sum(pg_total_relation_size(t)) FROM unnest(ARRAY[{_TABLES}]) AS t"
+            self._bytes = int(database.execute(sizes).fetchall()[0][0])
+            self._seen = state
+
+    def rank(self, query: str, count: int) -> list[int]:
+        words = [f"'{word[:_LONGEST_WORD]}'" for word in dict.fromkeys(words_of(query))]
+        if not words or count < 1:
+            return []
+        values = {"words": words, "chunks": self._chunks, "count": count, **_LIMITS}
+        return [row[0] for row in self._select(_RANK, values)]
+
+    def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
+        statement = "SELECT number, content FROM tandem_chunk WHERE number = ANY(%s)"
+        content_of = dict(self._select(statement, [list(numbers)]))
+        rows = self._select(
+            f"SELECT DISTINCT ON (first) first, id, checksum, {_TEXT_COLUMNS} FROM tandem_content"
+            " JOIN tandem_document ON content = first WHERE first = ANY(%s) ORDER BY first, seq",
+            [list(set(content_of.values()))],
+        )
+        texts: dict[int, StoredText] = {}
+        for first, document_id, checksum, *row in rows:
+            self._check_document(document_id, first, checksum)
+            texts[first] = StoredText(document_id, *checked_text(row, self._place))
+        return {
+            number: texts[first].chunk(number - first)
+            for number, first in content_of.items()
+            if first in texts
+        }
+
+    def documents(self, document_ids: Iterable[str] | None = None) -> Iterator[tuple[str, Content]]:
+        condition, values = "", []
+        if document_ids is not None:
+            condition, values = "WHERE id = ANY(%s)", [_storable(document_ids)]
+        statement = f"SELECT id, content, checksum FROM tandem_document {condition} ORDER BY seq"
+        contents = f"SELECT {_CONTENT_COLUMNS} FROM tandem_content WHERE first = %s"
+        for document_id, first, checksum in self._select(statement, values):
+            self._check_document(document_id, first, checksum)
+            for _, *row in self._select(contents, [first]):
+                yield document_id, checked_content(row, self.manifest.dimension, self._place)
+
+    def size(self) -> StoreSize:
+        seen = self._seen
+        return StoreSize(seen.documents, seen.texts, self._bytes, 0, seen.generation)
+
+    def compact(self) -> None:
+        with errors_of(self._place), self._pool.connection() as database:
+            for table in ("tandem_content", "tandem_document", "tandem_chunk", "tandem_gone"):
+                database.execute(f"VACUUM {table}")
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        self._watcher = threading.Thread(
+            target=self._watch, args=(changed,), name="documents-watch", daemon=True
+        )
+        self._watcher.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        self._pool.close()
+
+    def _watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed` on each announced commit, after a while without, and once reconnected."""
+        while not self._closing.is_set():
+            try:
+                with psycopg.connect(self._dsn, autocommit=True) as database:
+                    database.execute(f"LISTEN {_CHANNEL}")
+                    self._watch_one(database, changed)
+            except (psycopg.Error, TandemError) as error:
+                log.warning("other writers are not followed", reason=str(error).strip())
+                self._closing.wait(_RETRY_S)
+
+    def _watch_one(self, database: Connection, changed: Callable[[], None]) -> None:
+        changed()
+        waited_s = 0.0
+        while not self._closing.is_set():
+            announced = list(database.notifies(timeout=_LOOK_S, stop_after=1))
+            waited_s += _LOOK_S
+            if announced or waited_s >= _POLL_S:
+                changed()
+                waited_s = 0.0
+
+    def _insert(self, database: Connection, state: State, contents: Sequence[Content]) -> State:
+        """The contents that are not there yet, with their words."""
+        for content in contents:
+            first = state.next
+            row = (first, *text_row(content), *vector_row(content, self.manifest.dimension))
+            places = ", ".join(["%s"] * len(row))
+            inserted = database.execute(
+                f"INSERT INTO tandem_content ({_CONTENT_COLUMNS}) VALUES ({places})"
+                " ON CONFLICT (hash) DO NOTHING",
+                row,
+            ).rowcount
+            if inserted:
+                state = replace(state, next=first + room_of(content), texts=state.texts + 1)
+                chunks = [
+                    (first + chunk, first, _tsvector(content.indexed_chunk(chunk)))
+                    for chunk in range(len(content.spans))
+                ]
+                database.cursor().executemany(
+                    "INSERT INTO tandem_chunk (number, content, words) VALUES (%s, %s, %s)", chunks
+                )
+        return state
+
+    def _contents_from(self, database: Connection, first: int) -> list[Numbered]:
+        rows = database.execute(
+            f"SELECT {_CONTENT_COLUMNS} FROM tandem_content WHERE first >= %s"
+            f" ORDER BY first LIMIT {_LOADED_TOGETHER}",
+            [first],
+        ).fetchall()
+        place, dimension = self._place, self.manifest.dimension
+        return [(first, checked_content(row, dimension, place)) for first, *row in rows]
+
+    def _check_document(self, document_id: str, first: int, checksum: int) -> None:
+        if row_checksum(document_id, first) != checksum:
+            raise FolderDamaged(f"{self._place}: the document {document_id!r} is damaged")
+
+    def _select(self, statement: str, values: Sequence[object] | Mapping[str, object]) -> list[Any]:
+        with errors_of(self._place), self._pool.connection() as database:
+            return database.execute(statement, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with errors_of(self._place), self._pool.connection() as database, database.transaction():
+            yield database
+
+
+def _configure(database: Connection) -> None:
+    """Searches take less time than compiling them does."""
+    database.execute("SET jit = off")
+
+
+def _put_all(database: Connection, first_of: Mapping[str, int]) -> None:
+    database.cursor().executemany(
+        "INSERT INTO tandem_document (id, content, checksum) VALUES (%s, %s, %s)",
+        [(name, first, row_checksum(name, first)) for name, first in first_of.items()],
+    )
+
+
+def _delete_unmeant(database: Connection, firsts: Iterable[int], generation: int) -> int:
+    """Delete those of these contents that no id means any more; how many."""
+    gone = database.execute(
+        "DELETE FROM tandem_content WHERE first = ANY(%s)"
+        " AND NOT EXISTS (SELECT 1 FROM tandem_document WHERE content = first) RETURNING first",
+        [list(firsts)],
+    ).fetchall()
+    database.cursor().executemany(
+        "INSERT INTO tandem_gone (first, generation) VALUES (%s, %s)",
+        [(first, generation) for (first,) in gone],
+    )
+    return len(gone)
+
+
+def _storable(document_ids: Iterable[str]) -> list[str]:
+    """Those that can be there: PostgreSQL's text holds no zero byte."""
+    return [name for name in document_ids if "\0" not in name]
+
+
+def _tsvector(text: str) -> str:
+    """The words of a text with their places, made here so that both sides of a search are."""
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, word in enumerate(words_of(text), 1):
+        places[word[:_LONGEST_WORD]].append(min(place, _LAST_PLACE))
+    kept = {word: ",".join(map(str, found[:_MOST_PLACES])) for word, found in places.items()}
+    return " ".join(f"'{word}':{found}" for word, found in kept.items())

@@ -1,0 +1,117 @@
+"""What is stored, what is found, and the faults of a store: documents, chunks, outcomes, hits."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.errors import InvalidArgument, TandemError
+from tandem.index.chunking import Span
+
+Vectors = NDArray[np.float32]
+
+MAX_ID_LENGTH, MAX_TITLE_LENGTH = 1024, 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A text under an id of its source's choosing: a path, a URL, a number in a file."""
+
+    id: str
+    text: str
+    title: str = ""
+
+    def validate(self) -> None:
+        """Raises InvalidArgument naming the field."""
+        if not self.id or len(self.id) > MAX_ID_LENGTH:
+            raise InvalidArgument("id", f"must have 1…{MAX_ID_LENGTH} letters, has {len(self.id)}")
+        if len(self.title) > MAX_TITLE_LENGTH:
+            why = f"must have at most {MAX_TITLE_LENGTH} letters, has {len(self.title)}"
+            raise InvalidArgument("title", why)
+        for field in ("id", "title", "text"):
+            try:
+                getattr(self, field).encode()
+            except UnicodeEncodeError as error:
+                raise InvalidArgument(field, "holds half a surrogate pair") from error
+
+    @property
+    def content_hash(self) -> str:
+        """Of title and text: what is equal in both is stored and embedded once."""
+        return hashlib.sha256(self.title.encode() + b"\0" + self.text.encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Content:
+    """A text as it is indexed: `spans` are its chunks, `vectors` (chunks, dimension) theirs; the
+    dimension is 0 without an embedding model."""
+
+    content_hash: str
+    title: str
+    text: str
+    spans: Sequence[Span]
+    vectors: Vectors
+
+    def chunk(self, number: int) -> str:
+        """The text of one chunk."""
+        start, end = self.spans[number]
+        return self.text[start:end]
+
+    def indexed_chunk(self, number: int) -> str:
+        """What is embedded and whose words are counted: a chunk seldom says what it is about."""
+        return f"{self.title}\n{self.chunk(number)}" if self.title else self.chunk(number)
+
+
+class Outcome(StrEnum):
+    """What became of a document that was handed in. All but REFUSED are durable."""
+
+    ADDED = "added"
+    UPDATED = "updated"  # the id had another text, which it lost
+    UNCHANGED = "unchanged"  # the id has this very text already
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A chunk that was found. `score` orders hits of one search only; `similarity` is the inner
+    product with the query, None where it was not embedded; ranks start at 1, None if unranked."""
+
+    document_id: str
+    title: str
+    chunk: int
+    start: int
+    text: str
+    score: float
+    similarity: float | None
+    dense_rank: int | None
+    lexical_rank: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexStats:
+    """How much there is. `generation` is the number of changes so far."""
+
+    documents: int
+    texts: int
+    chunks: int
+    log_bytes: int
+    """Durable, but not yet in the database's main file."""
+    snapshot_bytes: int
+    """Of the database's main file."""
+    generation: int
+    dense: str
+    """`flat`, `ivf`, or `none` without an embedding model."""
+
+
+class FolderInUse(TandemError):
+    """Another process has the folder open."""
+
+
+class FolderMismatch(TandemError):
+    """The folder was made with other settings than it is opened with."""
+
+
+class FolderDamaged(TandemError):
+    """What is stored cannot be read back in full, so nothing of it is served."""

@@ -1,0 +1,202 @@
+"""The SQLite database of a folder: made, brought to the newest schema, checked, its errors named.
+Invariant: a database file exists only with its tables in it, so an empty one is a damaged one."""
+
+import errno
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+from tandem.core.errors import ResourceExhausted, Unavailable
+from tandem.index.folder import new_private_file, sync_folder
+from tandem.index.records import FolderDamaged, FolderInUse, FolderMismatch
+from tandem.index.store import Manifest, row_checksum
+
+MIGRATIONS: list[tuple[str, ...]] = [
+    (
+        "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER NOT NULL)",
+        # The chunks of a content are numbered from `first` on.
+        """CREATE TABLE content (
+            first INTEGER PRIMARY KEY,
+            hash TEXT NOT NULL UNIQUE,
+            title BLOB NOT NULL,
+            text BLOB NOT NULL,
+            spans BLOB NOT NULL,
+            text_checksum INTEGER NOT NULL,
+            vectors BLOB NOT NULL,
+            vectors_checksum INTEGER NOT NULL
+        )""",
+        """CREATE TABLE document (
+            seq INTEGER PRIMARY KEY,
+            id TEXT NOT NULL UNIQUE,
+            content INTEGER NOT NULL REFERENCES content (first),
+            checksum INTEGER NOT NULL
+        )""",
+        "CREATE INDEX document_by_content ON document (content, seq)",
+    )
+]
+"""What leads from each version of the schema to the next; `user_version` counts those applied. Add
+to the end only."""
+
+_NO_ROOM = {
+    sqlite3.SQLITE_FULL,
+    # What a quota and a limit on file sizes look like. A failing disk does too.
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+}
+_NO_ROOM_OF_SYSTEM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_REFUSED = {
+    *(sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM),
+    sqlite3.SQLITE_IOERR,  # what is stored may be whole
+}
+
+
+def create_database(path: Path, manifest: Manifest) -> None:
+    """A new database under this name, or none: it gets its name once it is complete."""
+    new = path.with_name(f"{path.name}.new")
+    new.with_name(f"{new.name}-journal").unlink(missing_ok=True)
+    new_private_file(new)
+    with closing(connect(new, journal="DELETE")) as database:
+        database.execute("PRAGMA auto_vacuum = INCREMENTAL")  # heeded before the first table only
+        with transaction(database):
+            _apply_migrations(database, 0)
+            set_meta(database, "manifest", manifest.to_json())
+            set_meta(database, "generation", "0")
+    new.replace(path)
+    sync_folder(path.parent)
+
+
+def open_database(path: Path) -> sqlite3.Connection:
+    """A connection to a database of the newest schema whose structure is whole, with an empty
+    write-ahead log. Raises FolderDamaged, or FolderMismatch for a newer schema."""
+    database = connect(path)
+    try:
+        version = schema_version(database, path)
+        _check_structure(database, path)
+        if version < len(MIGRATIONS):
+            with transaction(database):
+                _apply_migrations(database, version)
+        if _schema(database) != _newest_schema():
+            raise FolderDamaged(f"{path}: its tables are not those of version {len(MIGRATIONS)}")
+        fold_log(database)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def connect(path: Path, journal: str = "WAL") -> sqlite3.Connection:
+    """For one thread at a time, not always the same. Each statement is a transaction by itself."""
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    database = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    for pragma in (
+        f"journal_mode = {journal}",
+        "synchronous = FULL",
+        "wal_autocheckpoint = 0",
+        "secure_delete = ON",  # zeros where a deleted text was
+        "foreign_keys = ON",
+        "temp_store = MEMORY",
+        "cell_size_check = ON",
+    ):
+        database.execute(f"PRAGMA {pragma}")
+    return database
+
+
+def schema_version(database: sqlite3.Connection, path: Path) -> int:
+    """Raises FolderMismatch for one that this program does not know."""
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version > len(MIGRATIONS):
+        why = f"is of version {version}, this program knows {len(MIGRATIONS)}"
+        raise FolderMismatch(f"{path}: {why}")
+    if version < 1:
+        raise FolderDamaged(f"{path}: has no tables; restore it from a copy")
+    return int(version)
+
+
+def fold_log(database: sqlite3.Connection) -> bool:
+    """Bring the write-ahead log into the database file, sync that, and empty the log. False where
+    a reader was in the way."""
+    busy, _, _ = database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
+
+
+def meta(database: sqlite3.Connection, key: str, path: Path) -> str:
+    """Raises FolderDamaged."""
+    row = database.execute("SELECT value, checksum FROM meta WHERE key = ?", (key,)).fetchone()
+    if row is None or row[1] != row_checksum(key, row[0]):
+        raise FolderDamaged(f"{path}: its {key} is damaged; restore it from a copy")
+    return str(row[0])
+
+
+def set_meta(database: sqlite3.Connection, key: str, value: str) -> None:
+    statement = "INSERT OR REPLACE INTO meta (key, value, checksum) VALUES (?, ?, ?)"
+    database.execute(statement, (key, value, row_checksum(key, value)))
+
+
+@contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """All of it, durably, or nothing."""
+    database.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        database.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):
+            if database.in_transaction:
+                database.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def errors_of(path: Path) -> Iterator[None]:
+    """SQLite's errors, and the system's for want of room, as those of a folder."""
+    try:
+        yield
+    except sqlite3.ProgrammingError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_ROOM_OF_SYSTEM:
+            raise
+        raise ResourceExhausted(f"{path}: no room: {error.strerror}") from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a damaged schema's names
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+        if code in _NO_ROOM:
+            raise ResourceExhausted(
+                f"{path}: no room: {error}; this change was not made"
+            ) from error
+        if code & 0xFF in _BUSY:
+            raise FolderInUse(f"{path}: another process uses it: {error}") from error
+        if code & 0xFF in _REFUSED:
+            raise Unavailable(f"{path}: the system refused: {error}") from error
+        raise FolderDamaged(f"{path}: is damaged: {error}; restore it from a copy") from error
+
+
+def _apply_migrations(database: sqlite3.Connection, version: int) -> None:
+    for statements in MIGRATIONS[version:]:
+        for statement in statements:
+            database.execute(statement)
+    database.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+
+def _check_structure(database: sqlite3.Connection, path: Path) -> None:
+    """Pages, indexes and references; not what is in the rows."""
+    found = [row[0] for row in database.execute("PRAGMA integrity_check(1)").fetchall()]
+    if found == ["ok"]:
+        found = [
+            f"{table} {row} refers to nothing"
+            for table, row, *_ in database.execute("PRAGMA foreign_key_check").fetchall()
+        ]
+    if found and found != ["ok"]:
+        raise FolderDamaged(f"{path}: is damaged: {found[0]}; restore it from a copy")
+
+
+def _schema(database: sqlite3.Connection) -> set[tuple[object, ...]]:
+    return set(database.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall())
+
+
+def _newest_schema() -> set[tuple[object, ...]]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
+        _apply_migrations(database, 0)
+        return _schema(database)

@@ -1,0 +1,337 @@
+"""Documents in a folder of this machine, in one SQLite database that one process owns.
+
+Invariants: what `commit` returned from is in the database file, synced; nothing is served whose
+checksum was not compared. Each commit goes through the write-ahead log and is folded into the
+database file before it returns: SQLite takes a damaged frame of a log for the log's end, so a log
+may hold only what nobody was told of. Opening compares the structure, every checksum and every
+reference, and refuses a folder that is not whole.
+"""
+
+import json
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from tandem.core.errors import ResourceExhausted, Unavailable
+from tandem.index.folder import LOCK, FolderLock, make_private
+from tandem.index.lexical import LexicalIndex
+from tandem.index.records import Content, FolderDamaged, FolderMismatch
+from tandem.index.sqlite_database import (
+    connect,
+    create_database,
+    errors_of,
+    fold_log,
+    meta,
+    open_database,
+    schema_version,
+    set_meta,
+    transaction,
+)
+from tandem.index.store import (
+    Change,
+    Manifest,
+    Numbered,
+    StoredChunk,
+    StoredText,
+    StoreSize,
+    change_of,
+    checked_content,
+    checked_text,
+    room_of,
+    row_checksum,
+    text_row,
+    vector_row,
+)
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+DATABASE = "documents.db"
+_OLD_FORMAT = "manifest.json"
+_LOADED_TOGETHER = 256
+_TEXT_COLUMNS = "hash, title, text, spans, text_checksum"
+_CONTENT_COLUMNS = f"first, {_TEXT_COLUMNS}, vectors, vectors_checksum"
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """None for a folder that is empty or not there. Raises FolderMismatch or FolderDamaged."""
+    path = folder / DATABASE
+    if path.exists():
+        with errors_of(path), closing(connect(path)) as database:
+            schema_version(database, path)
+            return Manifest(**json.loads(meta(database, "manifest", path)))
+    names = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
+    if _OLD_FORMAT in names:
+        raise FolderMismatch(
+            f"{folder}: has the format of an earlier version; make a new folder of it with "
+            f"'tandem ingest --import-folder {folder} --folder NEW'"
+        )
+    ours = (LOCK, f"{DATABASE}.new", f"{DATABASE}.new-journal")
+    if strangers := sorted(names.difference(ours)):
+        why = f"is not empty ({strangers[0]}) and has no {DATABASE}, so it is no index"
+        raise FolderMismatch(f"{folder}: {why}; choose another folder")
+    return None
+
+
+def verify_folder(folder: Path) -> StoreSize:
+    """Compare everything that the folder holds; how much it is. Raises what opening it raises."""
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise FolderMismatch(f"{folder}: is no index")
+    with closing(SqliteStore(folder, manifest)) as store:
+        for _ in store.changes():
+            pass
+        return store.size()
+
+
+class SqliteStore:
+    """See `IndexStore`. `commit`, `compact` and `close` are for one caller at a time."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        """Raises FolderInUse, FolderMismatch, FolderDamaged, ResourceExhausted, Unavailable or
+        OSError."""
+        read_manifest(folder)  # a folder of something else is left alone
+        with errors_of(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(folder, 0o700)
+            self._lock = FolderLock(folder)
+        self.manifest = manifest
+        self._path = folder / DATABASE
+        self._lexical = LexicalIndex()
+        self._idle: list[sqlite3.Connection] = []
+        self._documents = self._contents = self._generation = self._next = 0
+        try:
+            if (stored := read_manifest(folder)) is not None:
+                stored.check_wanted(manifest, str(folder))
+            with errors_of(self._path):
+                if stored is None:
+                    create_database(self._path, manifest)
+                for file in folder.glob(f"{DATABASE}*"):
+                    make_private(file, 0o600)
+                self._writer = open_database(self._path)
+                self._count()
+        except BaseException:
+            self._lock.close()
+            raise
+        self._pending: deque[Iterator[Change]] = deque([self._load()])
+
+    def hashes(self, document_ids: Iterable[str]) -> dict[str, str]:
+        statement = "SELECT hash FROM document JOIN content ON content = first WHERE id = ?"
+        return self._select_each(statement, document_ids)
+
+    def holds(self, content_hashes: Iterable[str]) -> set[str]:
+        return set(self._select_each("SELECT hash FROM content WHERE hash = ?", content_hashes))
+
+    def commit(
+        self, puts: Mapping[str, str], contents: Sequence[Content], removed: Iterable[str]
+    ) -> bool:
+        firsts = np.cumsum([self._next, *map(room_of, contents)]).tolist()
+        new = list(zip(firsts[:-1], contents, strict=True))
+        with errors_of(self._path), transaction(self._writer):
+            left = [self._remove(document_id) for document_id in chain(removed, puts)]
+            for first, content in new:
+                self._insert(first, content)
+            for document_id, content_hash in puts.items():
+                self._put(document_id, content_hash)
+            gone = self._delete_unmeant({first for first in left if first is not None})
+            set_meta(self._writer, "generation", str(self._generation + 1))
+        self._generation += 1
+        self._next = firsts[-1]
+        self._documents += len(puts) - sum(first is not None for first in left)
+        self._contents += len(new) - len(gone)
+        self._pending.append(self._apply(new, gone))
+        self._fold_log()
+        return True
+
+    def changes(self) -> Iterator[Change]:
+        while self._pending:  # which another thread may add to meanwhile
+            yield from self._pending.popleft()
+
+    def rank(self, query: str, count: int) -> list[int]:
+        return [number for number, _ in self._lexical.search(query, count)]
+
+    def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
+        found: dict[int, StoredChunk] = {}
+        texts: dict[int, StoredText] = {}
+        with errors_of(self._path), self._reading() as database:
+            for number in numbers:
+                first = max((first for first in texts if first <= number), default=None)
+                if first is None or number - first >= len(texts[first].spans):
+                    first = self._read_text(database, number, texts)
+                if first is not None:
+                    found[number] = texts[first].chunk(number - first)
+        return found
+
+    def documents(self, document_ids: Iterable[str] | None = None) -> Iterator[tuple[str, Content]]:
+        with errors_of(self._path), self._reading() as database:
+            for document_id, first in self._checked_documents(database, document_ids):
+                for _, content in self._contents_where(database, "first = ?", first):
+                    yield document_id, content
+
+    def size(self) -> StoreSize:
+        log_path = self._path.with_name(f"{DATABASE}-wal")
+        pending = log_path.stat().st_size if log_path.exists() else 0
+        sizes = self._path.stat().st_size, pending
+        return StoreSize(self._documents, self._contents, *sizes, self._generation)
+
+    def compact(self) -> None:
+        with errors_of(self._path):
+            self._writer.execute("PRAGMA incremental_vacuum").fetchall()
+        self._fold_log()
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Never calls it: one process owns the folder."""
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+        self._writer.close()
+        self._lexical.close()
+        self._lock.close()
+
+    def _count(self) -> None:
+        database = self._writer
+        self._generation = int(meta(database, "generation", self._path))
+        (self._documents,) = database.execute("SELECT count(*) FROM document").fetchone()
+        (self._contents,) = database.execute("SELECT count(*) FROM content").fetchone()
+        last = database.execute(
+            "SELECT first + max(1, length(spans) / 8) FROM content ORDER BY first DESC LIMIT 1"
+        ).fetchone()
+        self._next = last[0] if last else 0
+
+    def _load(self) -> Iterator[Change]:
+        """Everything that is stored, compared with its checksums."""
+        with errors_of(self._path), self._reading() as database:
+            meant = {first for _, first in self._checked_documents(database, None)}
+            last = -1
+            while group := self._contents_where(
+                database, f"first > ? ORDER BY first LIMIT {_LOADED_TOGETHER}", last
+            ):
+                if unmeant := [first for first, _ in group if first not in meant]:
+                    raise FolderDamaged(f"{self._path}: no document means content {unmeant[0]}")
+                last = group[-1][0]
+                yield from self._apply(group, [])
+
+    def _apply(self, new: Sequence[Numbered], gone: Sequence[Numbered]) -> Iterator[Change]:
+        """Let `rank` know of a change, and tell it."""
+        self._lexical.change(_indexed_chunks(new), _indexed_chunks(gone))
+        left = {first: len(content.spans) for first, content in gone}
+        yield change_of(new, left, self.manifest.dimension)
+
+    def _remove(self, document_id: str) -> int | None:
+        """The content that it meant; None where there was no such id."""
+        statement = "DELETE FROM document WHERE id = ? RETURNING content"
+        row = self._writer.execute(statement, (document_id,)).fetchone()
+        return None if row is None else int(row[0])
+
+    def _insert(self, first: int, content: Content) -> None:
+        row = (first, *text_row(content), *vector_row(content, self.manifest.dimension))
+        places = ", ".join("?" * len(row))
+        statement = f"INSERT INTO content ({_CONTENT_COLUMNS}) VALUES ({places})"
+        self._writer.execute(statement, row)
+
+    def _put(self, document_id: str, content_hash: str) -> None:
+        statement = "SELECT first FROM content WHERE hash = ?"
+        row = self._writer.execute(statement, (content_hash,)).fetchone()
+        if row is None:
+            raise FolderDamaged(f"{self._path}: the text {content_hash} is missing")
+        statement = "INSERT INTO document (id, content, checksum) VALUES (?, ?, ?)"
+        self._writer.execute(statement, (document_id, row[0], row_checksum(document_id, row[0])))
+
+    def _delete_unmeant(self, firsts: Iterable[int]) -> list[Numbered]:
+        """Those of these contents that no id means any more."""
+        unmeant = "first = ? AND NOT EXISTS (SELECT 1 FROM document WHERE content = first)"
+        found = [self._contents_where(self._writer, unmeant, first) for first in firsts]
+        gone = list(chain.from_iterable(found))
+        for first, _ in gone:
+            self._writer.execute("DELETE FROM content WHERE first = ?", (first,))
+        return gone
+
+    def _contents_where(
+        self, database: sqlite3.Connection, condition: str, value: object
+    ) -> list[Numbered]:
+        statement = f"SELECT {_CONTENT_COLUMNS} FROM content WHERE {condition}"
+        place, dimension = str(self._path), self.manifest.dimension
+        return [
+            (first, checked_content(row, dimension, place))
+            for first, *row in database.execute(statement, (value,)).fetchall()
+        ]
+
+    def _read_text(
+        self, database: sqlite3.Connection, number: int, texts: dict[int, StoredText]
+    ) -> int | None:
+        """Add the content with this chunk, under its oldest id, to `texts`; its first number or
+        None."""
+        found = database.execute(
+            f"SELECT first, id, document.checksum, {_TEXT_COLUMNS} FROM content"
+            " JOIN document ON content = first"
+            " WHERE first = (SELECT max(first) FROM content WHERE first <= ?)"
+            " ORDER BY seq LIMIT 1",
+            (number,),
+        ).fetchone()
+        if found is None:
+            return None
+        first, document_id, checksum, *row = found
+        self._check_document(document_id, first, checksum)
+        text = StoredText(document_id, *checked_text(row, str(self._path)))
+        if number - first >= len(text.spans):
+            return None
+        texts[first] = text
+        return int(first)
+
+    def _checked_documents(
+        self, database: sqlite3.Connection, document_ids: Iterable[str] | None
+    ) -> list[tuple[str, int]]:
+        """These ids, or all, and the contents they mean, in the order in which they were put."""
+        select = "SELECT seq, id, content, checksum FROM document"
+        if document_ids is None:
+            rows = database.execute(f"{select} ORDER BY seq").fetchall()
+        else:
+            found = (database.execute(f"{select} WHERE id = ?", (key,)) for key in document_ids)
+            rows = sorted(set(chain.from_iterable(found)))
+        for _, *row in rows:
+            self._check_document(*row)
+        return [(document_id, first) for _, document_id, first, _ in rows]
+
+    def _check_document(self, document_id: str, first: int, checksum: int) -> None:
+        if row_checksum(document_id, first) != checksum:
+            why = f"the document {document_id!r} is damaged; restore it from a copy"
+            raise FolderDamaged(f"{self._path}: {why}")
+
+    def _select_each(self, statement: str, keys: Iterable[str]) -> dict[str, str]:
+        """The one column that `statement` selects for each key, where it finds a row."""
+        with errors_of(self._path), self._reading() as database:
+            rows = [(key, database.execute(statement, (key,)).fetchone()) for key in keys]
+        return {key: row[0] for key, row in rows if row is not None}
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection that no other thread uses meanwhile."""
+        try:
+            database = self._idle.pop()
+        except IndexError:
+            database = connect(self._path)
+        try:
+            yield database
+        finally:
+            self._idle.append(database)
+
+    def _fold_log(self) -> None:
+        """The log is durable, so a failure here takes nothing back; the next change tries again."""
+        try:
+            with errors_of(self._path):
+                if not fold_log(self._writer):
+                    log.warning("a reader kept changes in the write-ahead log")
+        except (FolderDamaged, ResourceExhausted, Unavailable) as error:
+            log.warning("changes stay in the write-ahead log", reason=str(error))
+
+
+def _indexed_chunks(contents: Sequence[Numbered]) -> Iterator[tuple[int, str]]:
+    for first, content in contents:
+        for chunk in range(len(content.spans)):
+            yield first + chunk, content.indexed_chunk(chunk)

@@ -1,0 +1,234 @@
+"""What keeps documents: the interface that a folder (SQLite) and a server (PostgreSQL) implement.
+
+A store holds contents, each text once with its chunks and vectors, and the ids that mean them; a
+content without an id is deleted. Chunks are numbered, and no number is used for another chunk while
+the store is open. Vectors are searched in memory (`dense`): `changes` says what to add and remove.
+Every text and every vector is stored with a checksum, and `checked_text` and `checked_vectors`
+compare it whenever one is read.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.index.chunking import Span
+from tandem.index.records import Content, FolderDamaged, FolderMismatch, Vectors
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a store was made with; two settings never mix in one. `embedding` names the model and
+    its content, or is "lexical" with dimension 0."""
+
+    embedding: str
+    dimension: int
+    max_tokens: int
+    overlap_tokens: int
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    def check_wanted(self, wanted: Manifest, place: str) -> None:
+        """Raises FolderMismatch when this, which is stored at `place`, is not what is wanted."""
+        if (self.embedding, self.dimension) != (wanted.embedding, wanted.dimension):
+            asked = f"not of {wanted.embedding} (dimension {wanted.dimension})"
+            found = f"vectors of {self.embedding} (dimension {self.dimension})"
+            advice = "use the same embedding or another folder"
+            raise FolderMismatch(f"{place}: holds {found}, {asked}; {advice}")
+        if self != wanted:
+            asked = f"not of {wanted.max_tokens} with {wanted.overlap_tokens}"
+            found = f"chunks of {self.max_tokens} tokens with {self.overlap_tokens} shared"
+            raise FolderMismatch(f"{place}: has {found}, {asked}; use the same or another folder")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Change:
+    """Chunks to search from now on, `vectors` (chunks, dimension), and chunks to forget."""
+
+    numbers: Numbers
+    vectors: Vectors
+    gone: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class StoredChunk:
+    """One chunk of a StoredText. `start` is an offset in characters."""
+
+    document_id: str
+    title: str
+    chunk: int
+    start: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredText:
+    """A content under the oldest id that means it."""
+
+    document_id: str
+    title: str
+    text: str
+    spans: Sequence[Span]
+
+    def chunk(self, number: int) -> StoredChunk:
+        start, end = self.spans[number]
+        return StoredChunk(self.document_id, self.title, number, start, self.text[start:end])
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSize:
+    """`pending_bytes` are durable, but not yet in the database's main file; `generation` is the
+    number of changes so far."""
+
+    documents: int
+    texts: int
+    bytes: int
+    pending_bytes: int
+    generation: int
+
+
+class IndexStore(Protocol):
+    """Thread-safe. What cannot be read back in full is FolderDamaged, in every method."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """What it was made with."""
+
+    def hashes(self, document_ids: Iterable[str]) -> dict[str, str]:
+        """Content hashes of those of these ids that exist."""
+
+    def holds(self, content_hashes: Iterable[str]) -> set[str]:
+        """Those of these contents that are stored."""
+
+    def commit(
+        self, puts: Mapping[str, str], contents: Sequence[Content], removed: Iterable[str]
+    ) -> bool:
+        """Durably and together: remove ids, then let each id of `puts` mean a content, which is
+        one of `contents` or stored already. False, with nothing changed, when it is neither, as
+        another writer removed it. ResourceExhausted, with nothing changed, for a full disk."""
+
+    def changes(self) -> Iterator[Change]:
+        """What changed since the last call; everything at the first. One caller at a time."""
+
+    def rank(self, query: str, count: int) -> list[int]:
+        """Numbers of at most `count` chunks that share a word with `query`, best first."""
+
+    def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
+        """The chunks of these numbers; one that was removed meanwhile is left out."""
+
+    def documents(self, document_ids: Iterable[str] | None = None) -> Iterator[tuple[str, Content]]:
+        """Ids, of these or of all, with their contents, in the order in which they were put."""
+
+    def size(self) -> StoreSize:
+        """Never waits for the disk."""
+
+    def compact(self) -> None:
+        """Give room of deleted documents back. Raises ResourceExhausted."""
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Until `close`, call `changed` in a thread of its own when another process may have
+        changed something. A store that one process owns never does."""
+
+    def close(self) -> None:
+        """Calling it again does nothing."""
+
+
+Numbered = tuple[int, Content]
+"""The number of its first chunk, and a content."""
+
+TextRow = tuple[str, bytes, bytes, bytes, int]
+"""Content hash, title, text, spans, and the checksum of these four."""
+VectorRow = tuple[bytes, int]
+"""Vectors, and the checksum of them and the content hash."""
+
+
+def text_row(content: Content) -> TextRow:
+    """How title, text and spans are stored."""
+    title, text = content.title.encode(), content.text.encode()
+    spans = np.array(content.spans, "<u4").tobytes()
+    checksum = _checksum(content.content_hash.encode(), title, text, spans)
+    return content.content_hash, title, text, spans, checksum
+
+
+def vector_row(content: Content, dimension: int) -> VectorRow:
+    """How the vectors are stored: float32, little endian, row by row."""
+    assert content.vectors.shape == (len(content.spans), dimension)
+    vectors = content.vectors.astype("<f4", copy=False).tobytes()
+    return vectors, _checksum(content.content_hash.encode(), vectors)
+
+
+def checked_text(row: Sequence[Any], place: str) -> tuple[str, str, list[Span]]:
+    """(title, text, spans) of a TextRow. Raises FolderDamaged."""
+    content_hash, title, text, spans, checksum = row
+    if _checksum(str(content_hash).encode(), title, text, spans) != checksum:
+        raise FolderDamaged(f"{place}: the text {content_hash} is damaged; restore it from a copy")
+    try:
+        pairs = np.frombuffer(spans, "<u4").reshape(-1, 2).tolist()
+        return title.decode(), text.decode(), [(start, end) for start, end in pairs]
+    except ValueError as error:
+        raise FolderDamaged(f"{place}: the text {content_hash} is none: {error}") from error
+
+
+def checked_vectors(row: Sequence[Any], content_hash: str, dimension: int, place: str) -> Vectors:
+    """(chunks, dimension) of a VectorRow. Raises FolderDamaged."""
+    vectors, checksum = row
+    if _checksum(content_hash.encode(), vectors) != checksum:
+        why = f"the vectors of {content_hash} are damaged; restore them from a copy"
+        raise FolderDamaged(f"{place}: {why}")
+    if len(vectors) % (4 * max(1, dimension)):
+        raise FolderDamaged(f"{place}: the vectors of {content_hash} have another dimension")
+    return np.frombuffer(vectors, "<f4").reshape(-1, max(1, dimension)).astype(np.float32)
+
+
+def checked_content(row: Sequence[Any], dimension: int, place: str) -> Content:
+    """Of a TextRow and a VectorRow behind it. Raises FolderDamaged."""
+    title, text, spans = checked_text(row[:5], place)
+    vectors = checked_vectors(row[5:], row[0], dimension, place)
+    if dimension and len(vectors) != len(spans):
+        raise FolderDamaged(f"{place}: {row[0]} has {len(vectors)} vectors for {len(spans)} chunks")
+    return Content(row[0], title, text, spans, vectors.reshape(len(spans), dimension))
+
+
+def room_of(content: Content) -> int:
+    """Numbers that a content takes up; one at least, as its first number is its key."""
+    return max(1, len(content.spans))
+
+
+def change_of(new: Sequence[Numbered], gone: Mapping[int, int], dimension: int) -> Change:
+    """`gone`: how many chunks there were from which number on."""
+    vectors = [content.vectors for _, content in new]
+    return Change(
+        _ranges((first, len(content.spans)) for first, content in new),
+        np.concatenate([*vectors, np.empty((0, dimension), np.float32)]),
+        _ranges(gone.items()),
+    )
+
+
+def _ranges(ranges: Iterable[tuple[int, int]]) -> Numbers:
+    """From (first, count) each."""
+    numbers = [np.arange(first, first + count) for first, count in ranges]
+    return np.concatenate([*numbers, np.empty(0, np.int64)])
+
+
+def row_checksum(*fields: object) -> int:
+    return _checksum(*(str(field).encode() for field in fields))
+
+
+def _checksum(*parts: object) -> int:
+    """CRC-32, which no flipped bit escapes; the lengths keep neighbours apart. Damage can turn
+    bytes into a value of another type, which no checksum fits."""
+    checksum = 0
+    for part in parts:
+        if not isinstance(part, bytes):
+            return -1
+        checksum = zlib.crc32(part, zlib.crc32(len(part).to_bytes(8, "little"), checksum))
+    return checksum

@@ -1,0 +1,1 @@
+"""gRPC plumbing of every service: TLS, keys, channels, streams, status codes, lifecycle."""

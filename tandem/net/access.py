@@ -1,0 +1,107 @@
+"""Which credentials a process demands of its callers and shows to the services it calls. Invariant:
+a service has TLS and keys, unless it is explicitly `insecure`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import grpc
+
+from tandem.net.access_keys import KeyRing
+from tandem.net.auth import RECHECK_S, BearerKey, KeyGuard, known_keys, own_key
+from tandem.net.reloaded import BadFile, Reloaded
+from tandem.net.tls import TlsFiles, TlsIdentity
+from tandem.settings import ServiceSettings, SettingsError, variable_of
+
+Loaded = TypeVar("Loaded")
+
+_TLS_FIELDS = ("tls_certificate", "tls_key", "tls_ca")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAccess:
+    """What callers must have. Without an identity the port is plain, without keys open."""
+
+    identity: TlsIdentity | None = None
+    keys: Reloaded[KeyRing] | None = None
+    reflection: bool = False
+    recheck_s: float = RECHECK_S
+
+    def interceptors(self) -> list[grpc.aio.ServerInterceptor]:
+        return [] if self.keys is None else [KeyGuard(self.keys, self.recheck_s)]
+
+
+@dataclass(slots=True)
+class ClientAccess:
+    """What this process shows. Without an identity it calls over plain connections. The cloud is
+    shown `cloud_key`, if there is one: a key that it sees must not open this side's services."""
+
+    identity: TlsIdentity | None = None
+    key: Reloaded[str] | None = None
+    cloud_key: Reloaded[str] | None = None
+    _made: tuple[grpc.ChannelCredentials, grpc.ChannelCredentials] | None = field(
+        default=None, repr=False
+    )
+
+    def to_cloud(self) -> "ClientAccess":
+        """What is shown to the other side."""
+        return self if self.cloud_key is None else ClientAccess(self.identity, self.cloud_key)
+
+    def channel_credentials(self) -> grpc.ChannelCredentials | None:
+        """The same object until the certificate, not the key, changes; None: plain connection."""
+        if self.identity is None:
+            return None
+        own = self.identity.channel_credentials()
+        if self.key is None:
+            return own
+        if self._made is None or self._made[0] is not own:
+            showing = grpc.metadata_call_credentials(BearerKey(self.key))
+            self._made = (own, grpc.composite_channel_credentials(own, showing))
+        return self._made[1]
+
+
+def server_access(settings: ServiceSettings) -> ServerAccess:
+    """Raises SettingsError, which names the variable, for files that cannot be used, and for a
+    service that would be open without `insecure`."""
+    identity = _identity(settings, "keys_file")
+    path = settings.keys_file
+    keys = None if path is None else _loaded("keys_file", lambda: known_keys(path))
+    return ServerAccess(identity, keys, settings.reflection)
+
+
+def client_access(settings: ServiceSettings) -> ClientAccess:
+    """Of a service that calls others. Raises SettingsError as `server_access` does."""
+    identity = _identity(settings, "call_key_file")
+    path = settings.call_key_file
+    key = None if path is None else _loaded("call_key_file", lambda: own_key(path))
+    other = settings.cloud_key_file
+    cloud_key = None if other is None else _loaded("cloud_key_file", lambda: own_key(other))
+    return ClientAccess(identity, key, cloud_key)
+
+
+def _identity(settings: ServiceSettings, key_field: str) -> TlsIdentity | None:
+    """TLS with its three files and a file of keys; neither only where `insecure` asks for it."""
+    required = [*_TLS_FIELDS, key_field]
+    missing = [field for field in required if getattr(settings, field) is None]
+    if missing and not (settings.insecure and missing in ([key_field], required)):
+        raise SettingsError(_complaint(missing, settings.insecure))
+    if missing == required:
+        return None
+    certificate, key, ca = (getattr(settings, field) for field in _TLS_FIELDS)
+    return _loaded("tls_certificate", lambda: TlsIdentity(TlsFiles(certificate, key, ca)))
+
+
+def _complaint(missing: list[str], insecure: bool) -> str:
+    first, *others = map(variable_of, missing)
+    also = f", with {', '.join(others)}" if others else ""
+    if insecure:
+        return f"{first}: must be set{also}, or no file of TLS and keys at all"
+    without = f"{variable_of('insecure')}=true goes without, on a network that is trusted"
+    return f"{first}: must be set{also} ('tandem certs' makes them); {without}"
+
+
+def _loaded(field: str, load: Callable[[], Loaded]) -> Loaded:
+    try:
+        return load()
+    except BadFile as error:
+        raise SettingsError(f"{variable_of(field)}: {error}") from error

@@ -1,0 +1,154 @@
+"""Bearer keys: what callers show, and the only form in which a service keeps them.
+
+A key is 32 random bytes, so one round of SHA-256 hides it: slow hashes protect words that people
+chose. Invariants: a `KeyRing` holds hashes, never keys; whether a key is known is decided in a time
+that depends neither on the key nor on which entry it meets.
+
+    key = new_key(secrets.token_bytes(KEY_BYTES))     # handed to the caller, kept nowhere
+    line = key_line("edge-1", key, {Scope.VERIFY})    # "edge-1 sha256:… scopes=verify", kept
+    parse_keys(line).caller(key)                      # edge-1, who may have drafts verified
+
+A line is HOLDER sha256:HEX and fields NAME=VALUE, in any order, of which `scopes` must be there: a
+key whose scopes had to be guessed would either open too much or quietly stop to work.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from tandem.core.errors import InvalidArgument
+from tandem.net.quotas import QUOTA_FIELDS, Quota
+from tandem.net.scopes import Caller, Scope, scopes_from
+
+KEY_BYTES = 32
+KEY_PREFIX = "tandem-"
+"""Lets secret scanners and readers of logs recognise a key."""
+
+MAX_KEY_CHARACTERS = 256
+MIN_KEY_CHARACTERS = 32
+_SCHEME = "sha256:"
+_HOLDER, _HASH = r"(?P<holder>[A-Za-z0-9][A-Za-z0-9._-]{0,63})", r"sha256:(?P<digest>[0-9a-f]{64})"
+_LINE = re.compile(rf"{_HOLDER}\s+{_HASH}(?P<fields>(\s+[a-z_]+=\S*)*)")
+_FORM = "HOLDER sha256:HEX scopes=SCOPE,…"
+_MEND = "'tandem keys HOLDER --scope SCOPE --same-key --file FILE' gives its keys some"
+FIELDS = frozenset({"scopes"}) | QUOTA_FIELDS
+"""What a line may say of a key."""
+
+
+def new_key(entropy: bytes) -> str:
+    """A key of `entropy`, which must be `KEY_BYTES` fresh random bytes."""
+    if len(entropy) != KEY_BYTES:
+        raise InvalidArgument("entropy", f"must be {KEY_BYTES} bytes, got {len(entropy)}")
+    return KEY_PREFIX + urlsafe_b64encode(entropy).rstrip(b"=").decode()
+
+
+def check_key(key: str) -> None:
+    """InvalidArgument, without the key, for one too short to be random or unfit for a header."""
+    if not MIN_KEY_CHARACTERS <= len(key) <= MAX_KEY_CHARACTERS:
+        sizes = f"{MIN_KEY_CHARACTERS} to {MAX_KEY_CHARACTERS}"
+        raise InvalidArgument("key", f"must have {sizes} characters, got {len(key)}")
+    if key.startswith(_SCHEME):
+        raise InvalidArgument("key", "is a hash, not a key")
+    if not (key.isascii() and key.isprintable() and " " not in key):
+        raise InvalidArgument("key", "must be printable ASCII without spaces")
+
+
+def hash_key(key: str) -> str:
+    """`key` as it is kept: "sha256:" and 64 hexadecimal digits. Any text has a hash."""
+    return _SCHEME + _digest(key).hex()
+
+
+def key_line(holder: str, key: str, scopes: Collection[Scope]) -> str:
+    """The line of a file of keys that lets `holder` in with `key`, for `scopes`."""
+    check_key(key)
+    if not scopes:
+        raise InvalidArgument("scopes", "a key needs at least one")
+    line = f"{holder} {hash_key(key)} {scopes_field(scopes)}"
+    if _LINE.fullmatch(line) is None:
+        why = "must be 1 to 64 letters, digits, dots, dashes or underscores, and begin with one of"
+        raise InvalidArgument("holder", f"{why} the first two, got {holder[:80]!r}")
+    return line
+
+
+def scopes_field(scopes: Collection[Scope]) -> str:
+    """What a line says of them, always in the same order."""
+    return f"scopes={','.join(scope for scope in Scope if scope in scopes)}"
+
+
+def parse_keys(text: str, may_lack_scopes: bool = False) -> KeyRing:
+    """Keys as lines of `HOLDER sha256:HEX scopes=…`; empty lines and those that begin with # are
+    skipped. A holder may have several keys, so that a new one can be handed out before the old one
+    goes. With `may_lack_scopes` a key without any is good for nothing; otherwise it is refused.
+    Raises InvalidArgument naming the line, which it does not show: it may hold a key by mistake."""
+    known = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        entry = line.strip()
+        if not entry or entry.startswith("#"):
+            continue
+        found = _LINE.fullmatch(entry)
+        if found is None:
+            raise InvalidArgument("keys", f"line {number} must be {_FORM}")
+        fields = _fields(number, found["fields"])
+        if "scopes" not in fields and not may_lack_scopes:
+            raise InvalidArgument("keys", f"line {number} has no scopes; {_MEND}")
+        try:
+            scopes = scopes_from(fields["scopes"]) if "scopes" in fields else frozenset[Scope]()
+            quota = Quota.parse(fields)
+        except InvalidArgument as error:
+            raise InvalidArgument("keys", f"line {number}: {error}") from error
+        caller = Caller(found["holder"], scopes, quota)
+        known.append(HashedKey(caller, bytes.fromhex(found["digest"])))
+    return KeyRing(tuple(known))
+
+
+def _fields(number: int, words: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for word in words.split():
+        name, _, value = word.partition("=")
+        if name not in FIELDS:
+            known = ", ".join(sorted(FIELDS))
+            why = f"line {number}: {name[:40]!r} is no field of a key; these are: {known}"
+            raise InvalidArgument("keys", why)
+        if name in fields:
+            raise InvalidArgument("keys", f"line {number}: {name} is there twice")
+        fields[name] = value
+    return fields
+
+
+@dataclass(frozen=True, slots=True)
+class HashedKey:
+    """Who may enter and what for, and the SHA-256 of the key that shows it."""
+
+    caller: Caller
+    digest: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRing:
+    """The keys a service knows."""
+
+    keys: tuple[HashedKey, ...] = ()
+
+    def caller(self, key: str) -> Caller | None:
+        """Whose `key` this is; None for an unknown one."""
+        digest = _digest(key)
+        found = None
+        for known in self.keys:  # all of them, always
+            if hmac.compare_digest(known.digest, digest):
+                found = known.caller
+        return found
+
+    def holder(self, key: str) -> str | None:
+        """The name alone."""
+        found = self.caller(key)
+        return None if found is None else found.holder
+
+
+def _digest(key: str) -> bytes:
+    # Callers send anything; lone surrogates have no UTF-8 and must not raise.
+    return hashlib.sha256(key.encode(errors="surrogatepass")).digest()

@@ -1,0 +1,169 @@
+"""A long stream of frames to another service, over a standing connection. Invariant: sending never
+blocks the caller; frames and the stream's end arrive through callbacks on the event loop, and none
+arrives after `close`. A stream that was lost leaves its connection to the streams still on it and
+takes a fresh one."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
+from grpc import StatusCode
+
+from tandem.core.errors import InvalidArgument, ResourceExhausted
+from tandem.net.connection import Connection
+from tandem.net.status import actual_status, details_of, with_tls_advice
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+FRAME_HEADER_BYTES = 5
+"""gRPC's length prefix, counted with every message."""
+
+MAX_QUEUED_FRAMES = 4096
+"""More than any machine's window: a peer that asks for more than it takes is left."""
+
+Sent = TypeVar("Sent", contravariant=True)
+Received = TypeVar("Received", covariant=True)
+Out = TypeVar("Out")
+In = TypeVar("In")
+
+
+class Traffic:
+    """Bytes of messages of one request, over all its streams."""
+
+    def __init__(self) -> None:
+        self.uplink_bytes = 0
+        self.downlink_bytes = 0
+
+
+class Codec(Protocol[Sent, Received]):
+    """One end's way to write and read frames; `decode` raises InvalidArgument."""
+
+    def encode(self, message: Sent) -> Any: ...
+    def decode(self, frame: Any) -> Received: ...
+
+
+class FrameStream(Generic[Out, In]):
+    """An open stream; calls `on_frame(message, bytes)` and `on_end(error or None)` on the loop."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        begin: Callable[[grpc.aio.Channel], Any],
+        codec: Codec[Out, In],
+        traffic: Traffic,
+        on_frame: Callable[[In, int], None],
+        on_end: Callable[[BaseException | None], None],
+    ) -> None:
+        """`begin` makes the call on a channel."""
+        self._codec = codec
+        self._traffic = traffic
+        self._on_frame = on_frame
+        self._on_end = on_end
+        self._outgoing: asyncio.Queue[Any | None] = asyncio.Queue()
+        self._connection = connection
+        self._channel = connection.acquire()
+        self._call = begin(self._channel)
+        self._tasks = (asyncio.create_task(self._write()), asyncio.create_task(self._read()))
+
+    def send(self, message: Out) -> int:
+        """Queue a frame and return its size in bytes; a machine's window bounds how many wait."""
+        frame = self._codec.encode(message)
+        if self._outgoing.qsize() >= MAX_QUEUED_FRAMES:
+            full = ResourceExhausted(f"{MAX_QUEUED_FRAMES} frames wait for the stream")
+            asyncio.get_running_loop().call_soon(self._end, full)
+        size_bytes: int = frame.ByteSize() + FRAME_HEADER_BYTES
+        self._traffic.uplink_bytes += size_bytes
+        self._outgoing.put_nowait(frame)
+        return size_bytes
+
+    async def close(self, flush_s: float = 0.0, lost: bool = False) -> None:
+        """End the stream, after `flush_s` at most for what is queued; `lost` drops its channel."""
+        if lost:
+            self._connection.retire(self._channel)
+        self._on_frame = lambda message, size_bytes: None
+        self._on_end = lambda error: None
+        if flush_s:
+            self._outgoing.put_nowait(None)
+            await asyncio.wait(self._tasks[:1], timeout=flush_s)
+            await asyncio.wait(self._tasks[1:], timeout=flush_s)
+        for task in self._tasks:
+            task.cancel()
+        self._call.cancel()
+        await self._connection.release(self._channel)
+
+    def close_in_background(
+        self, closing_tasks: set[asyncio.Task[None]], flush_s: float = 0.0, lost: bool = False
+    ) -> None:
+        """`close` as a task, which is in `closing_tasks` until it is done."""
+        task = asyncio.create_task(self.close(flush_s, lost))
+        closing_tasks.add(task)
+        task.add_done_callback(closing_tasks.discard)
+
+    async def _write(self) -> None:
+        try:
+            while (frame := await self._outgoing.get()) is not None:
+                await self._call.write(frame)
+            await self._call.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            pass  # the reader sees the status
+
+    async def _read(self) -> None:
+        try:
+            while (frame := await self._call.read()) is not grpc.aio.EOF:
+                if frame is None:  # how grpc.aio says that the bytes were no such message
+                    raise InvalidArgument("message", "the bytes are no protobuf message")
+                size_bytes = frame.ByteSize() + FRAME_HEADER_BYTES
+                self._traffic.downlink_bytes += size_bytes
+                self._on_frame(self._codec.decode(frame), size_bytes)
+        except Exception as error:  # the stream's end too, or a failure of `on_frame`
+            if not isinstance(error, grpc.aio.AioRpcError | InvalidArgument):
+                log.exception("stream abandoned")
+            self._end(error)
+            return
+        code = await self._call.code()
+        details = with_tls_advice(code, await self._call.details() or "")
+        self._end(None if code is StatusCode.OK else StreamEnded(code, details))
+
+    def _end(self, error: BaseException | None) -> None:
+        """Once: `close` or an end has forgotten who listens."""
+        on_end, self._on_end = self._on_end, lambda error: None
+        on_end(error)
+
+
+FATAL = frozenset(
+    {
+        *(StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION, StatusCode.UNIMPLEMENTED),
+        *(StatusCode.RESOURCE_EXHAUSTED, StatusCode.DEADLINE_EXCEEDED),
+        *(StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED),
+    }
+)
+"""Statuses that another stream would meet again."""
+
+BROKEN = frozenset(
+    {
+        StatusCode.OK,  # this end had not said that it is done
+        *(StatusCode.DATA_LOSS, StatusCode.INTERNAL, StatusCode.UNKNOWN),
+    }
+)
+"""Ends of a stream that are a fault of the conversation, not of the link."""
+
+
+class StreamEnded(Exception):
+    """A stream ended with another status than OK."""
+
+    def __init__(self, code: StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+
+
+def end_status(error: BaseException | None) -> tuple[StatusCode, str]:
+    """Code and details of a stream's end; `error` is what its `on_end` was called with."""
+    if error is None:
+        return StatusCode.OK, ""
+    if isinstance(error, StreamEnded):
+        return actual_status(error.code, str(error))
+    if isinstance(error, grpc.aio.AioRpcError):
+        return actual_status(error.code(), details_of(error))
+    return StatusCode.INTERNAL, str(error)

@@ -1,0 +1,168 @@
+"""A service as a process: flags, settings, logs, metrics endpoint, event loop, exit code."""
+
+import argparse
+import asyncio
+import gc
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from functools import partial
+from typing import Any, NoReturn, TypeVar
+
+from tandem.core.errors import TandemError
+from tandem.net.access import ServerAccess, server_access
+from tandem.net.lifecycle import (
+    PortInUse,
+    RunningService,
+    Service,
+    raise_descriptor_limit,
+    stop_signal,
+)
+from tandem.settings import ServiceSettings, SettingsError, load_settings
+from tandem.telemetry.endpoint import MetricsServer, serve_metrics
+from tandem.telemetry.logging import configure_logging
+from tandem.telemetry.metrics import LoopSeries, Metrics, Side, new_registry
+
+Settings = TypeVar("Settings", bound=ServiceSettings)
+Beside = Callable[[Any, Metrics, Any], AbstractAsyncContextManager[str]]
+"""From settings, metrics and the running service to another door to it; its line of output."""
+
+USAGE_EXIT = 2
+LAG_EVERY_S = 0.1
+
+
+def run_service(
+    model: type[Settings],
+    build: Callable[[Settings, Metrics], Service],
+    side: Side | Callable[[Settings], Side],
+    arguments: Sequence[str] | None = None,
+    beside: Beside | None = None,
+) -> None:
+    """Run until a signal, then exit: 0 drained, 1 could not start, 2 bad settings, 130 interrupted.
+    Writes `listening HOST:PORT` to standard output once calls are served, and after it what
+    `beside` says of the door that it opens for as long as the service runs."""
+    try:
+        settings = load_settings(model, _flags(model, arguments))
+        access = server_access(settings)
+    except SettingsError as error:
+        sys.exit(_complain(error, USAGE_EXIT))
+    configure_logging(settings.log_level)
+    raise_descriptor_limit()
+    signal.signal(signal.SIGTERM, _leave)  # until calls are served: a model may take long to load
+    try:
+        _run(settings, build, side(settings) if callable(side) else side, access, beside)
+    except SettingsError as error:
+        sys.exit(_complain(error, USAGE_EXIT))
+    except (TandemError, OSError) as error:
+        sys.exit(_complain(error, 1))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _leave(signal_number: int, frame: object) -> NoReturn:
+    """The kernel ends a process of its own accord, but not the first of a container."""
+    os._exit(128 + signal_number)
+
+
+def _run(
+    settings: Settings,
+    build: Callable[[Settings, Metrics], Service],
+    side: Side,
+    access: ServerAccess,
+    beside: Beside | None,
+) -> None:
+    metrics = Metrics(new_registry(), side)
+    if access.identity is not None:
+        metrics.access().certificate_valid.set_function(access.identity.valid_for_s)
+    with ExitStack() as stack:
+        if settings.metrics_port:
+            stack.enter_context(_metrics_endpoint(settings, metrics))
+        opened = None if beside is None else partial(beside, settings, metrics)
+        run_loop(_serve(settings, lambda: build(settings, metrics), access, opened, metrics.loop()))
+    # Nothing is left to collect but what the kernel frees anyway: torch's modules alone keep the
+    # interpreter busy for a second of computing, which a machine under load makes many.
+    gc.freeze()
+
+
+def _metrics_endpoint(settings: ServiceSettings, metrics: Metrics) -> MetricsServer:
+    host, port = settings.metrics_host, settings.metrics_port
+    try:
+        return serve_metrics(metrics.registry, host, port)
+    except OSError as error:
+        why = error.strerror or error
+        raise PortInUse(f"metrics: {host}:{port} cannot be listened on: {why}") from error
+
+
+async def _serve(
+    settings: ServiceSettings,
+    build: Callable[[], Service],
+    access: ServerAccess,
+    beside: Callable[[Any], AbstractAsyncContextManager[str]] | None,
+    loop_series: LoopSeries,
+) -> None:
+    service = build()  # inside the loop: channels belong to the loop they are made in
+    host, port, limit = settings.host, settings.port, settings.max_message_bytes
+    running = RunningService(service, host, port, limit, access, settings.health_port or None)
+    await running.start()
+    watching = asyncio.create_task(watch_event_loop(loop_series))  # not of loading a model
+    stop = stop_signal()  # before the line that says that this process may be signalled
+    async with AsyncExitStack() as stack:  # a door beside it stays open while it drains
+        lines = [f"listening {running.target}"]
+        try:
+            if beside is not None and (line := await stack.enter_async_context(beside(service))):
+                lines.append(line)
+        except BaseException:
+            await running.drain(0.0)
+            raise
+        print(*lines, sep="\n", flush=True)
+        await stop.wait()
+        await running.drain(settings.drain_s)
+    watching.cancel()
+
+
+async def watch_event_loop(series: LoopSeries, every_s: float = LAG_EVERY_S) -> NoReturn:
+    """Measure how late the event loop is, until this is cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due_s = loop.time() + every_s
+        await asyncio.sleep(every_s)
+        series.lag.observe(max(0.0, loop.time() - due_s))
+
+
+def run_loop(main: Any) -> Any:
+    """`asyncio.run`, on uvloop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+def _flags(model: type[ServiceSettings], arguments: Sequence[str] | None) -> dict[str, object]:
+    """One `--flag` per field; the settings model checks the values."""
+    parser = _OneLineParser(
+        prog=f"python -m {model.__module__.rsplit('.', 1)[0]}",
+        description=model.__doc__,
+        epilog="Each flag can be set as TANDEM_<FLAG> in the environment or in the --config file.",
+    )
+    for name, field in model.model_fields.items():
+        default = "" if field.default is None else f" (default: {field.default})"
+        words = f"{field.description}{default}".replace("%", "%%")
+        flag = "--" + name.replace("_", "-")
+        if field.annotation is bool:
+            parser.add_argument(flag, nargs="?", const="true", metavar="true|false", help=words)
+        else:
+            parser.add_argument(flag, help=words)
+    return vars(parser.parse_args(arguments))
+
+
+class _OneLineParser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE_EXIT, f"error: {message}; --help lists the flags\n")
+
+
+def _complain(error: Exception, exit_code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return exit_code

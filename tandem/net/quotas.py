@@ -1,0 +1,206 @@
+"""What each holder of a key may take of a service, so that nobody can crowd the others out.
+
+    shares = FairShares(Room(places=64, kv_bytes=2**31), Quota(tokens_per_minute=100_000))
+    shares.take("edge-1", kv_bytes=2**20, now=0.0)      # or ResourceExhausted, saying when to retry
+    shares.give_back("edge-1", kv_bytes=2**20, tokens=500, now=4.0)
+
+Invariants: nothing here reads a clock; a refusal takes nothing; who holds less than its share of
+the places is refused only when none is free, and a quarter of them is given to nobody else.
+"""
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal, Self
+
+from tandem.core.errors import InvalidArgument, ResourceExhausted
+
+KEPT_SHARE = 4
+"""One place of so many is kept for holders below their share."""
+
+FRESH_S = 60.0
+"""A holder that asked so long ago still counts as one to share with."""
+
+BUSY_RETRY_S = 1.0
+"""When to try again where that depends on others."""
+
+Refusal = Literal["sessions", "kv", "requests", "tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """Most that one holder may take; 0: no limit but its fair share."""
+
+    sessions: int = 0
+    kv_bytes: int = 0
+    requests_per_minute: int = 0
+    tokens_per_minute: int = 0
+
+    @classmethod
+    def parse(cls, words: dict[str, str]) -> Self:
+        """Of NAME=VALUE fields; those that are not there are 0. InvalidArgument names the field."""
+        known = {each.name for each in fields(cls)}
+        for name, value in words.items():
+            if name in known and not (value.isascii() and value.isdigit() and len(value) <= 18):
+                raise InvalidArgument(name, f"must be a whole number, got {value[:40]!r}")
+        return cls(**{name: int(value) for name, value in words.items() if name in known})
+
+    def over(self, default: "Quota") -> "Quota":
+        """This one, and `default` where it says nothing."""
+        said = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(default, **{name: value for name, value in said.items() if value})
+
+
+NO_QUOTA = Quota()
+QUOTA_FIELDS = frozenset(each.name for each in fields(Quota))
+
+
+class HolderRefused(ResourceExhausted):
+    """A holder took what it may; `kind` says of what."""
+
+    def __init__(self, kind: Refusal, why: str, retry_after_s: float) -> None:
+        super().__init__(f"{why}; try again in {retry_after_s:.3g} s")
+        self.kind: Refusal = kind
+        self.retry_after_s = retry_after_s
+
+
+class Bucket:
+    """So many a minute, and a minute's worth at once. It may be left in debt, since what a request
+    costs is known when it is over."""
+
+    def __init__(self, now: float) -> None:
+        self._per_minute = self._level = 0.0
+        self._seen_s = now
+
+    def set_rate(self, per_minute: float, now: float) -> None:
+        """Another rate from now on; 0: no limit."""
+        self._refill(now)
+        if not self._per_minute:
+            self._level = per_minute
+        self._per_minute, self._level = per_minute, min(self._level, per_minute)
+
+    def wait_s(self, now: float) -> float:
+        """How long until something is there."""
+        self._refill(now)
+        rate = self._per_minute
+        return max(0.0, (1 - self._level) * 60 / rate) if rate else 0.0
+
+    def spend(self, amount: float, now: float) -> None:
+        self._refill(now)
+        self._level -= amount
+
+    def _refill(self, now: float) -> None:
+        self._level += (now - self._seen_s) * self._per_minute / 60
+        self._level, self._seen_s = min(self._level, self._per_minute), now
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a service has for all holders together."""
+
+    places: int
+    kv_bytes: int = 2**62
+    what: str = "sessions"
+    """What a place is called."""
+
+
+@dataclass(slots=True)
+class _Account:
+    requests: Bucket
+    tokens: Bucket
+    sessions: int = 0
+    kv_bytes: int = 0
+    asked_s: float = field(default=0.0)
+
+
+class FairShares:
+    """Who holds how much; one object per service. Holders are few: keys files name them."""
+
+    def __init__(self, room: Room, quota: Quota) -> None:
+        """`quota` is of a holder whose key says nothing else. The holder "" stands for all callers
+        without keys, among whom nothing is shared out."""
+        self._room, self._quota = room, quota
+        self._accounts: dict[str, _Account] = {}
+        self.sessions = 0
+        self.kv_bytes = 0
+
+    def held_by(self, holder: str) -> int:
+        """Its sessions."""
+        account = self._accounts.get(holder)
+        return 0 if account is None else account.sessions
+
+    def take(self, holder: str, kv_bytes: int, now: float, own: Quota | None = None) -> None:
+        """A place and so many bytes of keys and values; `own`: what the holder's key says. Raises
+        ResourceExhausted naming the limit, HolderRefused where it is the holder's own."""
+        quota = self._quota if own is None else own.over(self._quota)
+        account = self._accounts.setdefault(holder, _Account(Bucket(now), Bucket(now)))
+        account.asked_s = now
+        self._check_rates(holder, account, quota, now)
+        self._check_sessions(holder, account, quota, now)
+        self._check_kv(holder, account, quota, kv_bytes, now)
+        account.requests.spend(1, now)
+        account.sessions += 1
+        account.kv_bytes += kv_bytes
+        self.sessions += 1
+        self.kv_bytes += kv_bytes
+
+    def give_back(self, holder: str, kv_bytes: int, tokens: int, now: float) -> None:
+        """What was taken, and what the session has cost."""
+        account = self._accounts[holder]
+        account.sessions -= 1
+        account.kv_bytes -= kv_bytes
+        self.sessions -= 1
+        self.kv_bytes -= kv_bytes
+        account.tokens.spend(tokens, now)
+
+    def _check_rates(self, holder: str, account: _Account, quota: Quota, now: float) -> None:
+        kinds: tuple[tuple[Refusal, Bucket, int], ...] = (
+            ("requests", account.requests, quota.requests_per_minute),
+            ("tokens", account.tokens, quota.tokens_per_minute),
+        )
+        for kind, bucket, most in kinds:
+            bucket.set_rate(most, now)
+            if (wait_s := bucket.wait_s(now)) > 0:
+                why = f"{kind}: {_name(holder)} has had its {most} a minute"
+                raise HolderRefused(kind, why, wait_s)
+
+    def _check_sessions(self, holder: str, account: _Account, quota: Quota, now: float) -> None:
+        places, what = self._room.places, self._room.what
+        if quota.sessions and account.sessions >= quota.sessions:
+            why = f"{what}: {_name(holder)} holds the {quota.sessions} that it may"
+            raise HolderRefused("sessions", why, BUSY_RETRY_S)
+        if self.sessions >= places:
+            raise ResourceExhausted(f"{what}: all {places} are taken; try again")
+        if not self._fair(holder, account.sessions, 1, places, self.sessions, now):
+            why = f"{what}: {_name(holder)} holds {account.sessions} of {places}, and its share"
+            raise HolderRefused("sessions", f"{why} is less", BUSY_RETRY_S)
+
+    def _check_kv(
+        self, holder: str, account: _Account, quota: Quota, wanted: int, now: float
+    ) -> None:
+        total = self._room.kv_bytes
+        if quota.kv_bytes and account.kv_bytes + wanted > quota.kv_bytes:
+            left = quota.kv_bytes - account.kv_bytes
+            why = f"kv budget: {wanted} bytes wanted, {left} of {quota.kv_bytes} left"
+            raise HolderRefused("kv", f"{why} to {_name(holder)}", BUSY_RETRY_S)
+        if self.kv_bytes + wanted > total:
+            free = total - self.kv_bytes
+            raise ResourceExhausted(f"kv budget: {wanted} bytes wanted, {free} of {total} free")
+        if not self._fair(holder, account.kv_bytes, wanted, total, self.kv_bytes, now):
+            why = f"kv budget: {_name(holder)} holds {account.kv_bytes} of {total} bytes"
+            raise HolderRefused("kv", f"{why}, and its share is less", BUSY_RETRY_S)
+
+    def _fair(self, holder: str, held: int, wanted: int, total: int, used: int, now: float) -> bool:
+        """Whether that leaves enough for the others. What is free may be had by who holds nothing
+        yet, whose request may be larger than any share."""
+        if not holder or not held:
+            return True
+        others = sum(
+            1
+            for other, account in self._accounts.items()
+            if other != holder and (account.sessions or now - account.asked_s < FRESH_S)
+        )
+        sharing = 1 + max(1, others)  # somebody may always come
+        return (held + wanted) * sharing <= total or total - used - wanted >= total // KEPT_SHARE
+
+
+def _name(holder: str) -> str:
+    return f"'{holder}'" if holder else "everybody together"

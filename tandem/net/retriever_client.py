@@ -1,0 +1,131 @@
+"""Client of a retriever. Invariants: a document counts as ingested when its answer came, not
+before; leaving an ingest early cancels it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar
+
+import grpc
+
+from tandem.net.access import ClientAccess
+from tandem.net.channels import open_channel
+from tandem.net.status import Rejected, details_of, refusal, with_tls_advice
+from tandem_api.retriever.v1 import retriever_pb2 as pb
+from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
+
+MAX_MESSAGE_BYTES = 16 * 2**20
+PART_BYTES = 2**20
+"""Content of one message; a longer document takes several."""
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A document to send; `format` is a name such as "markdown"."""
+
+    id: str
+    content: bytes
+    format: str = "text"
+    title: str = ""
+
+
+class RetrieverClient:
+    """Use as an async context manager. Everything raises Rejected with the status."""
+
+    def __init__(self, target: str, access: ClientAccess | None = None) -> None:
+        """Without `access` the connection is plain."""
+        self.target = target
+        self._channel = open_channel(target, MAX_MESSAGE_BYTES, access)
+        self._stub = pb_grpc.RetrieverServiceStub(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
+        await self._channel.close()
+
+    async def ingest(
+        self, uploads: Iterable[Upload], timeout_s: float = 3600.0
+    ) -> AsyncIterator[pb.IngestResponse]:
+        """The answers as they come; `number` counts `uploads`, read as they are taken, from 0."""
+        call = self._stub.Ingest(timeout=timeout_s)
+        sending = asyncio.create_task(_send(call, uploads))
+        try:
+            while isinstance(answer := await call.read(), pb.IngestResponse):
+                yield answer
+            code, details = await call.code(), await call.details()
+            if code is not grpc.StatusCode.OK:
+                raise Rejected(code, with_tls_advice(code, details or ""))
+            await sending
+        except grpc.aio.AioRpcError as error:
+            raise await refusal(error, self.describe) from None
+        finally:
+            sending.cancel()
+            call.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await sending
+
+    async def search(
+        self,
+        query: str,
+        count: int = 5,
+        mode: str = "hybrid",
+        *,
+        rerank: bool = False,
+        timeout_s: float = 30.0,
+    ) -> pb.SearchResponse:
+        """The best chunks; `mode` is hybrid, dense or lexical."""
+        number = pb.SearchMode.Value(f"SEARCH_MODE_{mode.upper()}")
+        request = pb.SearchRequest(query=query, count=count, mode=number, rerank=rerank)
+        return await _answered(self._stub.Search(request, timeout=timeout_s))
+
+    async def delete(self, ids: Sequence[str], timeout_s: float = 60.0) -> list[bool]:
+        """Which of them were there."""
+        call = self._stub.Delete(pb.DeleteRequest(ids=ids), timeout=timeout_s)
+        return list((await _answered(call)).deleted)
+
+    async def stats(self, timeout_s: float = 10.0) -> pb.StatsResponse:
+        """How much there is."""
+        return await _answered(self._stub.Stats(pb.StatsRequest(), timeout=timeout_s))
+
+    async def snapshot(self, timeout_s: float = 600.0) -> pb.SnapshotResponse:
+        """Give the room of deleted documents back."""
+        return await _answered(self._stub.Snapshot(pb.SnapshotRequest(), timeout=timeout_s))
+
+    async def describe(self, timeout_s: float = 10.0) -> pb.DescribeResponse:
+        """What this retriever is."""
+        return await _answered(self._stub.Describe(pb.DescribeRequest(), timeout=timeout_s))
+
+
+def messages_of(number: int, upload: Upload) -> Iterator[pb.IngestRequest]:
+    """One document as messages of bounded size."""
+    parts = range(0, max(1, len(upload.content)), PART_BYTES)
+    for start in parts:
+        content = upload.content[start : start + PART_BYTES]
+        message = pb.IngestRequest(number=number, content=content, more=start != parts[-1])
+        if start == 0:
+            message.id, message.title = upload.id, upload.title
+            message.format = pb.Format.Value(f"FORMAT_{upload.format.upper()}")
+        yield message
+
+
+async def _send(call: Any, uploads: Iterable[Upload]) -> None:
+    iterator = enumerate(uploads)
+    # Reading files is left to a thread: answers are shown meanwhile.
+    while (entry := await asyncio.to_thread(next, iterator, None)) is not None:
+        for message in messages_of(*entry):
+            try:
+                await call.write(message)
+            except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+                return  # the call is over; its status says why
+    await call.done_writing()
+
+
+async def _answered(call: Awaitable[Answer]) -> Answer:
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise Rejected(error.code(), details_of(error)) from None

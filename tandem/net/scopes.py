@@ -1,0 +1,95 @@
+"""Who may do what: the scopes of keys, the one table from each RPC to the scope that opens it, and
+who calls. Invariants: a method that the table does not list is open to nobody, whatever a server
+has registered; no scope includes another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tandem.core.errors import InvalidArgument
+from tandem.net.quotas import NO_QUOTA, Quota
+
+
+class Scope(StrEnum):
+    """What a key may be good for."""
+
+    GENERATE = "generate"
+    """Ask an aggregator or a drafter for answers, and the cloud's aggregator to take part."""
+    VERIFY = "verify"
+    """Have drafts verified by the target model."""
+    DECODE = "decode"
+    """Decode documents, and read their keys and values, as an aggregator does with its decoder."""
+    DOCUMENTS_READ = "documents:read"
+    """Search a retriever, and read what it has."""
+    DOCUMENTS_WRITE = "documents:write"
+    """Put documents in and take them out, of a retriever and of a decoder's cache."""
+    ADMIN = "admin"
+    """What operators do: reflection, and snapshots of documents."""
+
+
+OPEN = None
+"""The scope of a method that needs no key."""
+
+SCOPE_OF: Mapping[str, Scope | None] = {
+    "/tandem_api.aggregator.v1.AggregatorService/Generate": Scope.GENERATE,
+    "/tandem_api.aggregator.v1.AggregatorService/Collaborate": Scope.GENERATE,
+    "/tandem_api.aggregator.v1.AggregatorService/Describe": Scope.GENERATE,
+    "/tandem_api.drafter.v1.DrafterService/Generate": Scope.GENERATE,
+    "/tandem_api.drafter.v1.DrafterService/Describe": Scope.GENERATE,
+    "/tandem_api.verifier.v1.VerifierService/Verify": Scope.VERIFY,
+    "/tandem_api.verifier.v1.VerifierService/Describe": Scope.VERIFY,
+    "/tandem_api.decoding.v1.DecodingService/Decode": Scope.DECODE,
+    "/tandem_api.decoding.v1.DecodingService/LookUpDocuments": Scope.DECODE,
+    "/tandem_api.decoding.v1.DecodingService/ExportDocument": Scope.DECODE,
+    "/tandem_api.decoding.v1.DecodingService/ImportDocument": Scope.DOCUMENTS_WRITE,
+    "/tandem_api.decoding.v1.DecodingService/ForgetDocuments": Scope.DOCUMENTS_WRITE,
+    "/tandem_api.retriever.v1.RetrieverService/Search": Scope.DOCUMENTS_READ,
+    "/tandem_api.retriever.v1.RetrieverService/Stats": Scope.DOCUMENTS_READ,
+    "/tandem_api.retriever.v1.RetrieverService/Describe": Scope.DOCUMENTS_READ,
+    "/tandem_api.retriever.v1.RetrieverService/Ingest": Scope.DOCUMENTS_WRITE,
+    "/tandem_api.retriever.v1.RetrieverService/Delete": Scope.DOCUMENTS_WRITE,
+    "/tandem_api.retriever.v1.RetrieverService/Snapshot": Scope.ADMIN,
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Scope.ADMIN,
+    "/grpc.health.v1.Health/Check": OPEN,  # probes have no keys; it says only whether it serves
+    "/grpc.health.v1.Health/Watch": OPEN,
+    "/grpc.health.v1.Health/List": Scope.ADMIN,
+}
+
+
+def scopes_from(text: str) -> frozenset[Scope]:
+    """Of names with commas between them. InvalidArgument names one that is no scope."""
+    try:
+        return frozenset(map(Scope, text.split(",")))
+    except ValueError:
+        unknown = next(name for name in text.split(",") if name not in list(Scope))
+        why = f"{unknown[:40]!r} is none of {', '.join(Scope)}"
+        raise InvalidArgument("scopes", why) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls: the holder of a key, and what the key is good for."""
+
+    holder: str
+    scopes: frozenset[Scope]
+    quota: Quota = NO_QUOTA
+    """What the key says of limits; where it says nothing, the service's own hold."""
+
+
+ANYONE = Caller("", frozenset(Scope))
+"""Who calls a port without keys: nobody can be told from others."""
+
+_CALLER: ContextVar[Caller] = ContextVar("tandem_caller", default=ANYONE)
+
+
+def current_caller() -> Caller:
+    """Who made the call that this code serves; `ANYONE` where the port asks for no key."""
+    return _CALLER.get()
+
+
+def note_caller(caller: Caller) -> None:
+    """From now on this task, and the tasks that it starts, serve `caller`."""
+    _CALLER.set(caller)

@@ -1,0 +1,239 @@
+"""Errors as status codes with a reason; the one place where exceptions meet grpc. Invariant:
+whatever a handler raises reaches the caller as a status that says what to change, and an unforeseen
+error as INTERNAL without its inner words."""
+
+import asyncio
+import gc
+import inspect
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import StatusCode
+
+from tandem.core.errors import (
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    ProtocolError,
+    ResourceExhausted,
+    TandemError,
+    Unavailable,
+)
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+STATUS_S = 5.0
+"""How long a status may wait for the frames before it, which its caller does not read."""
+
+STATUS_LOST = "the stream ended while a message was being sent"
+"""All that is known of an end whose status was lost."""
+
+
+class Rejected(TandemError):
+    """Another service refused; its status is handed on."""
+
+    def __init__(self, code: StatusCode, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+
+
+class Overdue(Rejected):
+    """The caller let a limit in time pass; nothing more will be written to it."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(StatusCode.DEADLINE_EXCEEDED, why)
+
+
+_CODES: tuple[tuple[type[BaseException], StatusCode], ...] = (
+    (InvalidArgument, StatusCode.INVALID_ARGUMENT),
+    (FailedPrecondition, StatusCode.FAILED_PRECONDITION),
+    (DataLoss, StatusCode.DATA_LOSS),
+    (ResourceExhausted, StatusCode.RESOURCE_EXHAUSTED),
+    (Unavailable, StatusCode.UNAVAILABLE),
+    (ProtocolError, StatusCode.INTERNAL),
+)
+
+
+def status_of(error: BaseException) -> tuple[StatusCode, str]:
+    """The status a caller sees for `error`."""
+    if isinstance(error, Rejected):
+        return error.code, str(error)
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.code(), details_of(error)
+    if isinstance(error, grpc.aio.InternalError):
+        return StatusCode.CANCELLED, "the caller left while it was being written to"
+    if isinstance(error, DecodeError):
+        return StatusCode.INVALID_ARGUMENT, "message: the bytes are no protobuf message of this RPC"
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code, str(error)
+    return StatusCode.INTERNAL, "internal error; the service's log has the trace"
+
+
+def upstream_rejection(code: StatusCode, details: str) -> Rejected:
+    """Our caller's status when a service that we call ended our call: the same, unless it rejected
+    our own credentials, which is not the caller's fault."""
+    if code in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
+        why = f"refused by a service behind this one: {details}; see TANDEM_CALL_KEY_FILE here"
+        why += ", or TANDEM_CLOUD_KEY_FILE where that is the cloud"
+        return Rejected(StatusCode.UNAVAILABLE, why)
+    return Rejected(code, details)
+
+
+async def refusal(error: grpc.aio.AioRpcError, ask: Callable[[], Awaitable[object]]) -> Rejected:
+    """What our stream was refused with; `ask`, another call, may meet a status that was lost."""
+    code, details = actual_status(error.code(), details_of(error))
+    if details == STATUS_LOST:
+        try:
+            await ask()
+        except Rejected as refused:
+            return refused
+    return Rejected(code, details)
+
+
+def actual_status(code: StatusCode, details: str) -> tuple[StatusCode, str]:
+    """When a stream ends while a message is being sent, grpc.aio puts INTERNAL in place of the
+    status that the service or the connection's end gave (grpc issue 36066)."""
+    if code is StatusCode.INTERNAL and details == "Internal error from Core":
+        return StatusCode.UNAVAILABLE, STATUS_LOST
+    return code, details
+
+
+def details_of(error: grpc.aio.AioRpcError) -> str:
+    """The details of a failed call, and what to do about them."""
+    return with_tls_advice(error.code(), error.details() or "")
+
+
+def with_tls_advice(code: StatusCode, details: str) -> str:
+    """`details`, and what to change where TLS is why nobody answered."""
+    if code is not StatusCode.UNAVAILABLE:
+        return details
+    advice = next((advice for sign, advice in _TLS_ADVICE if sign in details), None)
+    return details if advice is None else f"{details}; {advice}"
+
+
+_TLS_ADVICE = (
+    ("certificate has expired", "the server's certificate has expired: renew it"),
+    (
+        "Hostname Verification Check failed",
+        "the server's certificate does not name the address it was called by: call it by one of its"
+        " names (SAN), or make it a certificate with this one",
+    ),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "the server's certificate is of an authority that this side's TANDEM_TLS_CA does not hold",
+    ),
+    (
+        "WRONG_VERSION_NUMBER",
+        "the server does not speak TLS: give it certificates, or call it without them",
+    ),
+    (
+        "Socket closed",
+        "if the server demands TLS: it ended the connection, which it does when this side shows no"
+        " certificate, an expired one or one of another authority",
+    ),
+)
+"""What a failed handshake looks like in gRPC's words, the special before the general."""
+
+
+@asynccontextmanager
+async def errors_as_status(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[None]:
+    """Turn what the handler raises into the call's status, and log it."""
+    try:
+        yield
+    except (asyncio.CancelledError, grpc.aio.AbortError):
+        raise
+    except grpc.aio.InternalError as error:  # the caller is gone
+        log.info("caller left")
+        raise asyncio.CancelledError from error
+    except Exception as error:
+        code, details = status_of(error)
+        if code is StatusCode.INTERNAL:
+            log.exception("rpc failed", status=code.name)
+        else:
+            log.warning("rpc refused", status=code.name, reason=details)
+        await end_call(context, code, details, getattr(error, "retry_after_s", None))
+
+
+async def end_call(
+    context: grpc.aio.ServicerContext[Any, Any],
+    code: StatusCode,
+    details: str,
+    retry_after_s: float | None = None,
+) -> NoReturn:
+    """End the call with this status; behind a frame that is not read, without one. Metadata says,
+    as HTTP does, after how many seconds it may be worth another try."""
+    more = () if retry_after_s is None else (("retry-after", str(math.ceil(retry_after_s))),)
+    try:
+        async with asyncio.timeout(STATUS_S):
+            await context.abort(code, details, more)
+    except (TimeoutError, grpc.aio.InternalError):
+        log.warning("caller does not read", status=code.name)
+    await _reset_this_call()
+    raise asyncio.CancelledError
+
+
+async def _reset_this_call() -> None:
+    """Have this call reset on the wire once its handler, which runs in this task, has ended.
+
+    gRPC resets a call that is given back unfinished. grpc.aio does that when its own task has been
+    told that the caller left, which a caller that neither reads nor leaves never brings about: so
+    that task is told here, and then, lest it is told twice, the future it waited for is cancelled.
+    Where another version of grpc.aio has no such task, the call stays open until the caller's
+    deadline, holding nothing of ours."""
+    handler = asyncio.current_task()
+    for task in asyncio.all_tasks():
+        coroutine = task.get_coro()
+        if getattr(coroutine, "__name__", "") != "_schedule_rpc_coro":
+            continue
+        scopes = gc.get_referents(coroutine)
+        if any(each is handler for scope in scopes for each in gc.get_referents(scope)):
+            told = getattr(task, "_fut_waiter", None)
+            if isinstance(told, asyncio.Task):
+                return  # one of the call's own works: it is ending already
+            if isinstance(told, asyncio.Future) and not told.done():
+                told.set_result(None)
+                await asyncio.sleep(0)
+                asyncio.Future.__init__(told, loop=told.get_loop())
+                told.cancel()
+            return
+
+
+class WholeMessages(grpc.aio.ServerInterceptor):
+    """Refuses bytes that are no message of their RPC, whichever servicer has it. Parsed by grpc.aio
+    itself they would be a fault of ours in its log, and UNKNOWN to the caller."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_deserializer is None:
+            return handler
+        ends = handler.request_streaming, handler.response_streaming
+        kind = "_".join("stream" if streaming else "unary" for streaming in ends)
+        serve, parse = getattr(handler, kind), handler.request_deserializer
+        if not (inspect.iscoroutinefunction(serve) or inspect.isasyncgenfunction(serve)):
+            return handler
+
+        async def checked(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            try:
+                message = request if handler.request_streaming else parse(request)
+                if not inspect.isasyncgenfunction(serve):
+                    return await serve(message, context)
+                async for response in serve(message, context):
+                    await context.write(response)
+            except DecodeError as error:
+                code, details = status_of(error)
+                log.warning("rpc refused", status=code.name, reason=details)
+                await end_call(context, code, details)
+
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        parsed = parse if handler.request_streaming else None
+        return make(checked, parsed, handler.response_serializer)

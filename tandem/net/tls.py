@@ -1,0 +1,96 @@
+"""Mutual TLS: this process's certificate, its key, and the authority that everybody is checked by.
+Invariants: both ends of a connection show a certificate of the same authority; files that changed
+are used by the next connection, and connections that stand are left alone."""
+
+import ssl
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from tandem.net.certificates import expiry_s, load_pair
+from tandem.net.reloaded import BadFile, Reloaded, read_file
+
+
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """PEM files: certificate with what leads to its authority, private key, trusted authorities."""
+
+    certificate: Path
+    key: Path
+    authorities: Path
+
+
+@dataclass(frozen=True, slots=True)
+class _Pem:
+    certificate: bytes
+    key: bytes = field(repr=False)
+    authorities: bytes
+
+
+class TlsIdentity:
+    """Who this process is, as server and as caller. Raises BadFile for files that do not fit."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        paths = (files.certificate, files.key, files.authorities)
+        self._pem = Reloaded(paths, lambda: _read(files))
+        self._caller: tuple[_Pem, grpc.ChannelCredentials] | None = None
+        self._expiry: tuple[_Pem, float] | None = None
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Asks for the files' present state at each handshake; callers must show a certificate."""
+        given = self._pem.current()
+
+        def changed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal given
+            pem = self._pem.current()
+            if pem is given:
+                return None
+            given = pem
+            return _configuration(pem)
+
+        # None stands for no change, which the published type does not know.
+        fetch: Any = changed
+        return grpc.dynamic_ssl_server_credentials(
+            _configuration(given), fetch, require_client_authentication=True
+        )
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """The same object until the files change; a channel keeps what it was opened with."""
+        pem = self._pem.current()
+        if self._caller is None or self._caller[0] is not pem:
+            credentials = grpc.ssl_channel_credentials(pem.authorities, pem.key, pem.certificate)
+            self._caller = (pem, credentials)
+        return self._caller[1]
+
+    def valid_for_s(self) -> float:
+        """How long the certificate is still valid; 0 for one that is not."""
+        pem = self._pem.current()
+        if self._expiry is None or self._expiry[0] is not pem or not self._expiry[1]:
+            try:
+                self._expiry = (pem, expiry_s(self._files.certificate, self._files.key))
+            except OSError:  # files being replaced; ssl's errors are among these
+                return 0.0 if self._expiry is None else self._left_s(self._expiry[1])
+        return self._left_s(self._expiry[1])
+
+    def _left_s(self, expiry_s: float) -> float:
+        return max(0.0, expiry_s - time.time())
+
+
+def _configuration(pem: _Pem) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(pem.key, pem.certificate)], pem.authorities)
+
+
+def _read(files: TlsFiles) -> _Pem:
+    """Checked here: gRPC takes anything and then fails at every handshake, without saying why."""
+    pem = _Pem(read_file(files.certificate), read_file(files.key), read_file(files.authorities))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load_pair(context, files.certificate, files.key)
+    try:
+        context.load_verify_locations(cadata=pem.authorities.decode("ascii"))
+    except (ssl.SSLError, ValueError) as error:
+        raise BadFile(files.authorities, "must be PEM certificates of authorities") from error
+    return pem

@@ -1,0 +1,1 @@
+"""The engine thread and the jobs that run on it."""

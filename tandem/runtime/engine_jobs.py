@@ -1,0 +1,143 @@
+"""Jobs of the engine thread: what they are asked, what they cost, and how they are waited for.
+Invariant: a job is used by the engine thread alone, and closed by it however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+
+from tandem.backends.interface import ForwardRequest, Logits
+from tandem.runtime.loop_notifier import LoopNotifier
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+Result = TypeVar("Result")
+ResultOut = TypeVar("ResultOut", covariant=True)
+
+
+class Job(Protocol[ResultOut]):
+    """One or more passes over one session. Every method runs on the engine thread."""
+
+    def request(self) -> ForwardRequest:
+        """What to feed in the next pass."""
+
+    def take(self, logits: Logits) -> bool:
+        """Take the pass's logits [logits_to_keep, vocabulary]; True when the job is done."""
+
+    def result(self) -> ResultOut:
+        """The outcome of a job that is done."""
+
+
+class GroupJob(Protocol[ResultOut]):
+    """As `Job`, over several sessions that are fed in the same pass."""
+
+    def requests(self) -> Sequence[ForwardRequest]:
+        """What to feed in the next pass, at least one."""
+
+    def take_all(self, logits: Sequence[Logits]) -> bool:
+        """Take the logits of each request; True when the job is done."""
+
+    def result(self) -> ResultOut:
+        """The outcome of a job that is done."""
+
+
+@runtime_checkable
+class Closing(Protocol):
+    """A job that opens sessions of its own."""
+
+    def close(self) -> None:
+        """Free what the job opened and did not give away as its result. Called once, on the engine
+        thread, when the job ends in any way: done, failed, cancelled, or with the engine."""
+
+
+class SingleJob(Generic[Result]):
+    """A job as a group of one."""
+
+    def __init__(self, job: Job[Result]) -> None:
+        self._job = job
+        self.result = job.result
+        self.close = job.close if isinstance(job, Closing) else _no_close
+
+    def requests(self) -> tuple[ForwardRequest]:
+        return (self._job.request(),)
+
+    def take_all(self, logits: Sequence[Logits]) -> bool:
+        return self._job.take(logits[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds a job waited, then took from its first pass's start to its last one's end, and the
+    largest number of jobs it shared a pass with."""
+
+    queue_s: float
+    model_s: float
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[Result]):
+    """A finished job's result and what it cost."""
+
+    value: Result
+    cost: Cost
+
+
+class JobHandle(Generic[Result]):
+    """A job handed over: await its `future`, or `cancel` it (between layers at the latest)."""
+
+    def __init__(
+        self, job: GroupJob[Result], loop: asyncio.AbstractEventLoop, low_priority: bool = False
+    ) -> None:
+        self.future: asyncio.Future[Done[Result]] = loop.create_future()
+        self.loop = loop
+        self.low_priority = low_priority
+        self.job = job
+        self.submitted_s = time.perf_counter()
+        self.started_s = 0.0
+        self.batch_size = 0
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the job, which has not ended, any more."""
+        return self.future.done()
+
+    def cancel(self) -> None:
+        """Give the job up; the future is cancelled at once, the pass ends soon after."""
+        self.future.cancel()
+
+    def done(self) -> Done[Result]:
+        ended_s = time.perf_counter()
+        queue_s = self.started_s - self.submitted_s
+        cost = Cost(queue_s, ended_s - self.started_s, self.batch_size)
+        return Done(self.job.result(), cost)
+
+    def close(self) -> None:
+        """On the engine thread: free what is the job's own."""
+        if isinstance(self.job, Closing):
+            try:
+                self.job.close()
+            except Exception as error:  # the job's own; the thread goes on
+                log.error("a job could not be closed", error=repr(error))
+
+    def post(self, outcome: Done[Result] | Exception, notifier: LoopNotifier) -> None:
+        """Wake the waiting coroutine with this."""
+        notifier.add(self.loop, lambda: settle(self.future, outcome))
+
+
+def settle(future: asyncio.Future[Any], outcome: object) -> None:
+    """On the event loop: resolve the future, unless it is cancelled."""
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)
+
+
+def _no_close() -> None:
+    """The `close` of a job that has nothing to close."""

@@ -1,0 +1,334 @@
+"""The engine thread: every model pass of one engine, packed over all jobs that are ready.
+
+A job asks for one forward pass or several in a row (a draft of n tokens); jobs join and leave
+between passes, which is continuous batching. Invariants: the engine and its sessions are touched by
+this thread alone; the event loop only hands jobs over and gets results back. Nobody waits for an
+engine that is stuck: a second thread watches it, and fails what waits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from tandem.backends.interface import Engine, ForwardCancelled, ForwardRequest, Logits, Session
+from tandem.core.errors import TandemError, Unavailable
+from tandem.runtime.engine_jobs import Closing, Done, GroupJob, Job, JobHandle, SingleJob, settle
+from tandem.runtime.loop_notifier import LoopNotifier
+from tandem.runtime.watchdog import CALL_ROWS, STUCK_AFTER_S, TICK_S, EngineState, Watchdog
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+PATIENCE, LEAST_PATIENCE_S = 0.02, 100e-6
+"""Of a pass's time, how much the next one may wait for what the event loop makes of its results: a
+job that comes too late for a pass loses a whole one. Shorter waits than the least bring nobody."""
+
+Result = TypeVar("Result")
+Opened = TypeVar("Opened", bound=Closing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reacted:
+    """The event loop has handled the results of this pass."""
+
+    pass_number: int
+
+
+class EngineThread:
+    """Runs one engine. `on_pass(seconds, jobs)` is called on the thread after every pass; for
+    `stuck_after_s` see `Watchdog`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        on_pass: Callable[[float, int], None] = lambda s, n: None,
+        stuck_after_s: float = STUCK_AFTER_S,
+    ) -> None:
+        self.engine = engine
+        self._on_pass = on_pass
+        self._inbox: SimpleQueue[JobHandle[object] | Callable[[], None] | _Reacted | None] = (
+            SimpleQueue()
+        )
+        self._active: list[JobHandle[object]] = []
+        self._notifier = LoopNotifier()
+        self._pass_number = 0
+        self._patience_s = 0.0
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._stopped = False
+        self._handover = threading.Lock()
+        self._watchdog = Watchdog(stuck_after_s)
+        self._state = EngineState()
+        self._waiting_for: set[asyncio.Future[Any]] = set()
+        self._thread.start()
+        threading.Thread(target=self._watch, name=f"{name}-watchdog", daemon=True).start()
+
+    @property
+    def fault(self) -> str:
+        """What keeps the engine from working; empty while it works."""
+        return self._state.fault
+
+    def check(self) -> None:
+        """Raises Unavailable while the engine does not work."""
+        if self._state.fault:
+            raise Unavailable(self._state.fault)
+
+    @property
+    def waiting(self) -> int:
+        """What was handed over and not looked at yet."""
+        return self._inbox.qsize()
+
+    def submit(self, job: Job[Result], low_priority: bool = False) -> JobHandle[Result]:
+        """Hand a job over; its handle's future brings the result, or the job's own error. Jobs of
+        `low_priority` take their logits once the others' results are delivered."""
+        return self.submit_group(SingleJob(job), low_priority)
+
+    def submit_group(self, job: GroupJob[Result], low_priority: bool = False) -> JobHandle[Result]:
+        """As `submit`; all requests of the job are in the same pass."""
+        handle = JobHandle(job, asyncio.get_running_loop(), low_priority)
+        self._put(handle)  # type: ignore[arg-type]  # the thread never looks at the result's type
+        self._watch_for(handle.future)
+        return handle
+
+    def call(self, function: Callable[[], Result]) -> asyncio.Future[Result]:
+        """Run a short function on the engine thread, between passes. Once handed over it runs, even
+        if nobody waits for the future any more; functions run in the order of the calls. While the
+        engine is stuck the future fails, and the function runs when the engine goes on."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+
+        def run() -> None:
+            outcome: Result | Exception
+            self._watchdog.began(CALL_ROWS)
+            try:
+                outcome = function()
+            except Exception as error:
+                outcome = error
+            self._watchdog.ended()
+            loop.call_soon_threadsafe(settle, future, outcome)
+
+        self._put(run)
+        self._watch_for(future)
+        return future
+
+    def report(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+        """For jobs, on the engine thread: have `call` run on `loop` once the pass is over."""
+        self._notifier.add(loop, call)
+
+    async def opened(self, opening: Callable[[], Opened]) -> Opened:
+        """What `opening` opens on the engine thread; closed there if this is not waited for to the
+        end. Raises Unavailable at once while the engine does not work."""
+        self.check()
+        opened: list[Opened] = []
+        try:
+            await self.call(lambda: opened.append(opening()))
+        except BaseException:
+            # Runs after the opening; shielded, because a cancelled call must free its keys and
+            # values all the same.
+            await self.close(lambda: [each.close() for each in opened])
+            raise
+        return opened[0]
+
+    @asynccontextmanager
+    async def session(self, capacity: int, spare: int = 0) -> AsyncIterator[Session]:
+        """A KV session of the engine; freed on every way out, cancellation included."""
+        session = await self.opened(lambda: self.engine.open(capacity, spare))
+        try:
+            yield session
+        finally:
+            await self.close(session.close)
+
+    async def close(self, close: Callable[[], object]) -> None:
+        """Run `close`, a function that frees something, on the engine thread."""
+        with suppress(Unavailable):  # stopped, or stuck: freed with it, or when it goes on
+            await asyncio.shield(self.call(close))
+
+    def stop(self) -> None:
+        """End the thread after what was handed over before; jobs under way fail. Blocks, but not
+        for an engine that is stuck: its thread ends with the process."""
+        with self._handover:
+            if self._stopped:
+                return
+            self._stopped = True
+            self._inbox.put(None)
+        while self._thread.is_alive() and not self._state.stuck:
+            self._thread.join(TICK_S)
+
+    def _put(self, item: JobHandle[object] | Callable[[], None]) -> None:
+        with self._handover:
+            if self._stopped:
+                raise Unavailable("the engine has stopped")
+            self._inbox.put(item)
+
+    def _watch_for(self, future: asyncio.Future[Any]) -> None:
+        """Have the watchdog fail it if the engine is stuck."""
+        self._waiting_for.add(future)
+        future.add_done_callback(self._waiting_for.discard)
+        if self._state.stuck:
+            _fail(future, self._state.fault)
+
+    def _watch(self) -> None:
+        """On a thread of its own, until the engine's ends."""
+        while self._thread.is_alive():
+            self._state = state = self._watchdog.tick(time.monotonic())
+            if state.stuck:
+                self._fail_waiting(state.fault)
+            if state.probe:
+                self._inbox.put(self._probe)
+            self._thread.join(TICK_S)
+        if not self._stopped:
+            self._state = EngineState("the engine's thread has ended", stuck=True)
+        self._fail_waiting("the engine has stopped")
+
+    def _fail_waiting(self, why: str) -> None:
+        for future in self._waiting_for.copy():
+            with suppress(RuntimeError):  # its loop is closed
+                future.get_loop().call_soon_threadsafe(_fail, future, why)
+
+    def _probe(self) -> None:
+        """A pass of the engine's own, over one token."""
+        watchdog = self._watchdog
+        watchdog.began(1)
+        try:
+            session = self.engine.open(1)
+            try:
+                self.engine.forward([ForwardRequest(session, (0,), 1)], self._goes_on)
+            finally:
+                session.close()
+            watchdog.passed()
+        except Exception as error:
+            log.warning("the engine fails without a job", error=repr(error))
+            watchdog.failed(type(error).__name__, probe=True)
+        watchdog.ended()
+
+    def _goes_on(self) -> bool:
+        """The `cancelled` of a probe."""
+        self._watchdog.progressed()
+        return False
+
+    def _run(self) -> None:
+        while self._receive():
+            self._drop_cancelled()
+            if self._active:
+                self._pass(list(self._active))
+        for handle in list(self._active):
+            self._end(handle, Unavailable("the engine stopped under the job"))
+        self._notifier.send()
+
+    def _drop_cancelled(self) -> None:
+        for handle in [handle for handle in self._active if handle.cancelled]:
+            handle.close()
+            self._active.remove(handle)
+
+    def _receive(self) -> bool:
+        """Take what was handed over. With nothing to do, wait for it; with jobs under way, at most
+        until the event loop has handled what the last pass brought."""
+        until_s = time.perf_counter() + self._patience_s
+        wait = not self._active or self._patience_s > 0
+        while True:
+            left_s = until_s - time.perf_counter() if self._active else None
+            try:
+                item = self._inbox.get(wait and (left_s is None or left_s > 0), left_s)
+            except Empty:
+                return True
+            if item is None:
+                return False
+            if isinstance(item, _Reacted):
+                wait = wait and item.pass_number != self._pass_number
+            elif isinstance(item, JobHandle):
+                self._active.append(item)
+            else:
+                item()
+
+    def _pass(self, handles: list[JobHandle[object]]) -> None:
+        """One packed forward; if it fails, each job gets its own, and only its own error."""
+        started_s = time.perf_counter()
+        self._patience_s = 0.0
+        try:
+            passed = self._forward(handles)
+        except ForwardCancelled:
+            self._watchdog.ended()
+            return
+        except Exception as error:
+            self._watchdog.ended()
+            if not isinstance(error, TandemError):  # those are the jobs' own faults
+                self._watchdog.failed(type(error).__name__)
+            if len(handles) > 1:
+                for handle in handles:
+                    self._pass([handle])
+                return
+            self._end(handles[0], error)
+            self._notifier.send()
+            return
+        self._watchdog.passed()
+        for handle in handles:
+            handle.started_s = handle.started_s or started_s
+            handle.batch_size = max(handle.batch_size, len(handles))
+        self._take([taken for taken in passed if not taken[0].low_priority])
+        low_priority = [taken for taken in passed if taken[0].low_priority]
+        if low_priority:
+            self._notifier.send()
+            self._take(low_priority)
+        pass_s = time.perf_counter() - started_s
+        self._on_pass(pass_s, len(handles))
+        self._watchdog.ended()
+        self._await_reactions(handles[0].loop, PATIENCE * pass_s)
+        # Last: a loop that is awake waits for the interpreter as long as this thread has it.
+        self._notifier.send()
+
+    def _forward(
+        self, handles: list[JobHandle[object]]
+    ) -> list[tuple[JobHandle[object], list[Logits]]]:
+        """Each job with the logits of its requests."""
+        watchdog = self._watchdog
+        requests = [tuple(handle.job.requests()) for handle in handles]
+        batch = [request for some in requests for request in some]
+
+        def cancelled() -> bool:
+            watchdog.progressed()
+            return all(handle.cancelled for handle in handles)
+
+        watchdog.began(sum(len(request.token_ids) for request in batch))
+        logits = iter(self.engine.forward(batch, cancelled))
+        watchdog.progressed()
+        return [
+            (handle, list(islice(logits, len(some))))
+            for handle, some in zip(handles, requests, strict=True)
+        ]
+
+    def _take(self, passed: list[tuple[JobHandle[object], list[Logits]]]) -> None:
+        """Have the jobs take their logits, and end those that are done."""
+        for handle, logits in passed:
+            try:
+                if handle.job.take_all(logits):
+                    self._end(handle, handle.done())
+            except Exception as error:  # the job's own; its neighbours' passes stand
+                self._end(handle, error)
+
+    def _end(self, handle: JobHandle[object], outcome: Done[object] | Exception) -> None:
+        self._active.remove(handle)
+        handle.close()
+        handle.post(outcome, self._notifier)
+
+    def _await_reactions(self, loop: asyncio.AbstractEventLoop, patience_s: float) -> None:
+        """Have the next pass wait for what follows from this one, if that is worth a wait."""
+        if not self._active or patience_s < LEAST_PATIENCE_S:
+            return
+        self._patience_s = patience_s
+        self._pass_number += 1
+        reacted = _Reacted(self._pass_number)
+        self._notifier.add_after(loop, lambda: self._inbox.put(reacted))
+
+
+def _fail(future: asyncio.Future[Any], why: str) -> None:
+    """On the event loop; who does not wait for the future is not told."""
+    if not future.done():
+        future.set_exception(Unavailable(why))
+        future.exception()

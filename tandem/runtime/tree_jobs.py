@@ -1,0 +1,65 @@
+"""Drafting a token tree: one pass a layer, over a pending tree that grows in the draft's KV.
+
+Invariant: as for chains, every candidate is drawn from the distribution the other end will
+reconstruct. At temperature 0, where a distribution has but one token, the candidates of a node are
+its likeliest ones: any draft distribution gives greedy text, and these are followed most often."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tandem.backends.interface import ForwardRequest, Logits, Session
+from tandem.core.probs import Array, SamplingParams, probs_from_logits
+from tandem.core.truncation import Truncation, truncate
+from tandem.runtime.session_jobs import DraftJob
+from tandem.specdec.events import Drafted, DraftWork
+from tandem.specdec.in_flight import probs_to_draft_from
+from tandem.specdec.presets import Preset
+from tandem.specdec.rules import AcceptanceRule
+from tandem.specdec.tree_growth import TreeGrowth
+
+
+class TreeDraftJob(DraftJob):
+    """Drafts the tree of a work; its last layer is not fed."""
+
+    def __init__(
+        self,
+        session: Session,
+        work: DraftWork,
+        sampling: SamplingParams,
+        rule: AcceptanceRule,
+        preset: Preset,
+        *rest: Any,
+    ) -> None:
+        super().__init__(session, work, sampling, rule, preset, *rest)
+        self._growth = TreeGrowth(work, rule)
+
+    def request(self) -> ForwardRequest:
+        growth = self._growth
+        if not growth.nodes:
+            return super().request()
+        newest = growth.newest
+        return ForwardRequest(
+            self._session,
+            growth.newest_token_ids,
+            logits_to_keep=len(newest),
+            parents=growth.newest_parents,
+            extends_tree=newest.start > 0,
+        )
+
+    def take(self, logits: Logits) -> bool:
+        return self._growth.grow([self._probs(row) for row in logits])
+
+    def result(self) -> tuple[list[Drafted], int]:
+        """The tree, and the length of the draft KV without it."""
+        return self._growth.nodes, self._session.length
+
+    def _probs(self, logits: Array) -> Array:
+        width = self._growth.width
+        if not self._sampling.greedy or self._preset.with_replacement:
+            probs = probs_from_logits(logits, self._sampling)
+        else:
+            unlikelier = probs_from_logits(logits, replace(self._sampling, temperature=1.0))
+            probs = truncate(unlikelier, Truncation(top_k=width))
+        return probs_to_draft_from(probs, self._preset)

@@ -1,0 +1,106 @@
+"""Settings of the aggregator."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from tandem.settings import Port, ServiceSettings
+
+DEFAULT_PORT = 50050
+DEFAULT_HTTP_PORT = 8000
+
+
+class AggregatorSettings(ServiceSettings):
+    """What the aggregator can be told; see `tandem.settings` for where from."""
+
+    port: Port = Field(default=DEFAULT_PORT, description="gRPC port; 0 takes a free one.")
+    max_message_bytes: int = Field(
+        default=12 * 2**20, ge=2**16, le=2**31 - 1, description="Largest gRPC message, in bytes."
+    )
+    drafter: str = Field(
+        default="127.0.0.1:50052", min_length=1, description="Address of the drafter."
+    )
+    side: Literal["device", "cloud"] = Field(
+        default="device", description="Where this aggregator runs; the device's serves callers."
+    )
+    decoder: str = Field(
+        default="",
+        description="Address of this side's decoder, for answers from documents on two sides: the"
+        " drafter at the device (the default), the verifier in the cloud.",
+    )
+    retriever: str = Field(
+        default="", description="Address of this side's retriever; none: it has no documents."
+    )
+    cloud: str = Field(
+        default="", description="Device: address of the cloud's aggregator, for the same answers."
+    )
+    documents: int = Field(
+        default=2, ge=1, le=32, description="Documents of each side, where a request says nothing."
+    )
+    profile_file: Path | None = Field(
+        default=None,
+        description="What 'tandem doctor --profile' measured of this side's decoder; without it the"
+        " chooser of the aggregating side starts from what it sees.",
+    )
+    prometheus: str = Field(
+        default="",
+        description="Address of a Prometheus server, as http://prometheus:9090, that knows what"
+        " earlier answers and other replicas measured; none: this process alone.",
+    )
+    give_up_after_s: float = Field(
+        default=2.6, gt=0, description="A cloud lost for so long is given up, by policy."
+    )
+    max_running: int = Field(default=16, ge=1, description="Requests served at once.")
+    max_waiting: int = Field(default=64, ge=0, description="Requests that may wait for a slot.")
+    request_timeout_s: float = Field(
+        default=600.0, gt=0, description="Longest time a request may take, waiting included."
+    )
+    http: bool = Field(default=True, description="Whether to serve the OpenAI-compatible HTTP API.")
+    http_host: str = Field(
+        default="127.0.0.1", min_length=1, description="Address that HTTP listens on."
+    )
+    http_port: Port = Field(default=DEFAULT_HTTP_PORT, description="HTTP port; 0 takes a free one.")
+    http_keys_file: Path | None = Field(
+        default=None,
+        description="File of the keys that HTTP callers must show, as HOLDER sha256:HEX lines;"
+        " without it everybody who reaches the port is let in.",
+    )
+    http_hosts: str = Field(
+        default="",
+        description="Names that HTTP callers may call this server by beside localhost, its own and"
+        " IP addresses, as api.example.com,*.example.org; *: any. Unset: any where keys are needed,"
+        " and no other where none are.",
+    )
+    http_origins: str = Field(
+        default="",
+        description="Origins of web pages that may ask over HTTP, as https://chat.example.com; *:"
+        " any. Pages of this server itself may.",
+    )
+    http_tls_certificate: Path | None = Field(
+        default=None,
+        description="PEM certificate that HTTP callers are shown; without it HTTP is plain.",
+    )
+    http_tls_key: Path | None = Field(default=None, description="Its private key, PEM.")
+    http_max_body_bytes: int = Field(
+        default=2 * 2**20, ge=2**10, le=64 * 2**20, description="Largest body of an HTTP request."
+    )
+    http_max_requests: int = Field(
+        default=256, ge=1, description="HTTP requests handled at once, waiting ones included."
+    )
+    http_max_connections: int = Field(
+        default=512,
+        ge=1,
+        description="Open HTTP connections; beyond them the longest idle is closed.",
+    )
+    http_write_timeout_s: float = Field(
+        default=30.0,
+        gt=0,
+        description="How long an HTTP caller may leave its answer unread before it is cut off.",
+    )
+    http_max_tokens: int = Field(
+        default=4096, ge=1, description="Most tokens of an answer over HTTP, and the default."
+    )
+    http_max_choices: int = Field(
+        default=8, ge=1, le=128, description="Most choices (n times prompts) of an HTTP request."
+    )

@@ -1,0 +1,264 @@
+"""Answers from documents on two sides, at the device: from a request to its machine and back.
+Invariant: the device's documents go to the device's decoder and nowhere else; what leaves are the
+query, the prompt's ids, drafts with what the preset says of their distributions, and h."""
+
+import asyncio
+import math
+import secrets
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.tokens import PrefixedTokens
+from tandem.generation.request import GenerationRequest
+from tandem.net.access import ClientAccess
+from tandem.net.frame_stream import FrameStream, Traffic
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.side_resources import SideResources
+from tandem.settings import variable_of
+from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
+from tandem.telemetry.logging import get_logger, log_context
+from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import Sent
+from tandem.two_sided.profiling.side_metrics import AggregationGauge
+from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen, DecodingOpened
+from tandem.two_sided.protocol.local_drafting import local_drafting
+from tandem.two_sided.protocol.messages import AggregationRequest, CloudSideMessage, DeviceMessage
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.presets import AggregationPreset, DocumentTransfer, Sources
+from tandem.two_sided.protocol.side_machine import SideMachine
+from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
+from tandem.two_sided.serving.device_session import DeviceSession, OpenCloudStream
+from tandem.two_sided.serving.imported_documents import ImportedDocuments
+from tandem.two_sided.serving.peer_codec import DeviceCodec
+from tandem.two_sided.serving.side_summary import committed_of, started_of, summary_of
+from tandem_api.aggregator.v1 import aggregator_pb2_grpc
+from tandem_api.common.v1 import generation_pb2 as pb
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _PreparedRequest:
+    """A request with the documents for it. `aggregation` lacks what only the decoder knows: the
+    prompt's ids, the vocabulary and the room for the answer."""
+
+    generation: GenerationRequest
+    aggregation: AggregationRequest
+    documents: tuple[ContextDocument, ...]
+    deadline_s: float
+    traffic: Traffic
+    headers: Sent
+
+    @property
+    def preset(self) -> AggregationPreset:
+        return self.aggregation.preset
+
+    @property
+    def needs_cloud(self) -> bool:
+        """Whether the cloud takes part once the documents are here."""
+        transfer = self.preset.transfer
+        return self.preset.sources is not Sources.DEVICE and transfer is DocumentTransfer.NONE
+
+
+class DeviceSide:
+    """The device's part in all its answers; used on the event loop only."""
+
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        metrics: Metrics,
+        access: ClientAccess,
+        target_name: Callable[[], str],
+    ) -> None:
+        """`target_name`: what the target model is called, as far as it is known."""
+        self._target_name = target_name
+        self._settings = settings
+        self._resources = SideResources(settings, metrics, access)
+        self._gauge = AggregationGauge(metrics)
+        self._cloud = self._resources.cloud_connection(settings.cloud) if settings.cloud else None
+
+    async def close(self) -> None:
+        await self._resources.close()
+        if self._cloud is not None:
+            await self._cloud.close()
+
+    async def answers(
+        self,
+        request: GenerationRequest,
+        timeout_s: float,
+        cancel: Callable[[], Awaitable[None]] | None = None,
+        headers: Sent = None,
+    ) -> AsyncGenerator[pb.GenerateResponse]:
+        """The messages for the caller; closing the generator cancels the request on both sides."""
+        prepared = await self._prepare(request, timeout_s, headers)
+        preset, session_id = prepared.preset, prepared.aggregation.session
+        session = DeviceSession(
+            lambda opened: self._machine(prepared, opened),
+            lambda events: self._open_decoder(prepared, events),
+            self._stream_opener(prepared, lambda: session.opened),
+            self._resources.closing_tasks,
+            self._why_silent,
+            session_id,
+        )
+        with log_context(session=f"{session_id:08x}", preset=preset.name):
+            cancelling = None if cancel is None else asyncio.create_task(_cancel(cancel, session))
+            try:
+                opened = await session.begun()
+                log.info("two-sided request", documents=len(prepared.documents))
+                yield started_of(session_id, preset, opened)
+                position = 0
+                with self._gauge.counted(preset.name, self._target_name(), session.machine):
+                    async with aclosing(session.pieces()) as pieces:
+                        async for piece in pieces:
+                            yield committed_of(position, piece)
+                            position += len(piece.token_ids)
+                _raise_fault(cancelling)
+                yield summary_of(session, preset, position, prepared.traffic)
+            finally:
+                if cancelling is not None:
+                    cancelling.cancel()
+                session.close()
+
+    async def _prepare(
+        self, request: GenerationRequest, timeout_s: float, headers: Sent
+    ) -> _PreparedRequest:
+        """The request with this side's documents, and with the cloud's where they are sent here."""
+        preset = request.composed_aggregation()
+        if self._cloud is None and preset.sources is not Sources.DEVICE:
+            why = f"{preset.name} needs the cloud's aggregator; set {variable_of('cloud')}"
+            raise InvalidArgument("preset", why)
+        aggregation = AggregationRequest(
+            session=secrets.randbits(32),
+            prompt_ids=(),
+            vocabulary_hash="",
+            vocabulary_size=0,
+            sampling=request.sampling,
+            seed=request.seed,
+            max_tokens=request.max_tokens,
+            preset=preset,
+            ignore_eos=request.ignore_eos,
+            query=request.query or _text_of(request),
+            documents=request.documents or self._settings.documents,
+        )
+        found: tuple[ContextDocument, ...] = ()
+        if preset.sources is not Sources.CLOUD:
+            retrieval = self._resources.retrieval
+            found = await retrieval.search(aggregation.query, aggregation.documents, headers)
+        prepared = _PreparedRequest(request, aggregation, found, timeout_s, Traffic(), headers)
+        if preset.transfer is DocumentTransfer.NONE:
+            return prepared
+        return replace(prepared, documents=(*found, *await self._imported(prepared)))
+
+    async def _imported(self, prepared: _PreparedRequest) -> tuple[ContextDocument, ...]:
+        assert self._cloud is not None, "checked as the request came"
+        waits = prepared.generation.lost_cloud is LostCloud.WAIT
+        imported = ImportedDocuments(
+            *(self._cloud, self._resources.decoder, prepared.traffic, prepared.deadline_s),
+            prepared.deadline_s if waits else self._settings.give_up_after_s,
+            prepared.headers,
+        )
+        opening = prepared.aggregation.opening(0, PrefixedTokens(()), -math.inf)
+        if prepared.preset.transfer is DocumentTransfer.KV:
+            opening = replace(opening, document_kv=await imported.device_model())
+        return await imported.fetch(opening)
+
+    def _open_decoder(self, prepared: _PreparedRequest, events: DecoderEvents) -> DecoderLink:
+        request, preset = prepared.generation, prepared.preset
+        drafting = local_drafting(preset, request.sampling)
+        opening = DecodingOpen(
+            *(prepared.aggregation.session, 0, 0, 0),
+            prompt=request.prompt,
+            committed_ids=(),
+            documents=prepared.documents,
+            sampling=drafting.sampling,
+            seed=request.seed,
+            side=Side.DEVICE,
+            probs=drafting.probs,
+            ahead=0 if preset.sources is Sources.CLOUD else preset.ahead,
+            max_tokens=request.max_tokens,
+            wants_text=True,
+            stop=request.stop,
+            preset=preset.name,
+            reweigh_every=preset.reweigh_every,
+        )
+        return self._resources.decoder_link(opening, events, prepared.deadline_s, prepared.headers)
+
+    def _machine(self, prepared: _PreparedRequest, opened: DecodingOpened) -> SideMachine:
+        request = replace(
+            prepared.aggregation,
+            prompt_ids=opened.prompt_ids,
+            vocabulary_hash=opened.vocabulary_hash,
+            vocabulary_size=opened.vocabulary_size,
+            max_tokens=opened.max_tokens,
+            eos_token_ids=opened.eos_token_ids,
+        )
+        request.sampling.validate(request.vocabulary_size)
+        liveness = None
+        if prepared.needs_cloud:
+            times = LivenessTimes(give_up_after_s=self._settings.give_up_after_s)
+            liveness = Liveness(prepared.generation.lost_cloud, times, time.monotonic())
+        profiler = self._resources.profiling.profiler(opened.model_name, len(opened.documents))
+        return SideMachine(
+            Side.DEVICE,
+            request,
+            log_mass=opened.log_mass,
+            liveness=liveness,
+            placement_policy=self._resources.placement_policy(request, profiler),
+            measurements=profiler,
+        )
+
+    def _stream_opener(
+        self, prepared: _PreparedRequest, opened: Callable[[], DecodingOpened | None]
+    ) -> OpenCloudStream | None:
+        """What opens streams to the cloud, if the preset needs it; `opened`: the decoder's."""
+        cloud = self._cloud
+        if cloud is None or not prepared.needs_cloud:
+            return None
+
+        def open_stream(
+            on_frame: Callable[[CloudSideMessage, int], None],
+            on_end: Callable[[BaseException | None], None],
+        ) -> FrameStream[DeviceMessage, CloudSideMessage]:
+            here = opened()
+            assert here is not None, "the machine exists"
+            return FrameStream(
+                cloud,
+                lambda channel: aggregator_pb2_grpc.AggregatorServiceStub(channel).Collaborate(
+                    timeout=prepared.deadline_s, wait_for_ready=True, metadata=prepared.headers
+                ),
+                DeviceCodec(here.vocabulary_size, prepared.preset.probs),
+                prepared.traffic,
+                on_frame,
+                on_end,
+            )
+
+        return open_stream
+
+    async def _why_silent(self) -> str:
+        return "" if self._cloud is None else await self._cloud.why_silent()
+
+
+def _text_of(request: GenerationRequest) -> str:
+    """What is looked for where the caller does not say: the prompt, or the last turn."""
+    if isinstance(request.prompt, str):
+        return request.prompt
+    last = request.prompt[-1] if request.prompt else ""
+    if isinstance(last, int | str):
+        raise InvalidArgument("query", "is needed where the prompt is token ids")
+    return last.content
+
+
+async def _cancel(cancel: Callable[[], Awaitable[None]], session: DeviceSession) -> None:
+    try:
+        await cancel()
+    finally:
+        session.cancel()
+
+
+def _raise_fault(cancelling: asyncio.Task[None] | None) -> None:
+    """The caller's own fault, if that ended the request."""
+    if cancelling is not None and cancelling.done() and not cancelling.cancelled():
+        cancelling.result()

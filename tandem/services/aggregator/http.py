@@ -1,0 +1,106 @@
+"""The HTTP door to an aggregator's requests, beside its gRPC one. Invariant: it opens after the
+gRPC door and closes after it has drained."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from tandem.gateway.app import GatewaySettings, make_app
+from tandem.gateway.caller_connection import ConnectionLimits
+from tandem.gateway.known_names import ANY, KnownNames, names_in
+from tandem.gateway.request_reading import AskingLimits
+from tandem.gateway.server import HttpsCertificate, HttpServer
+from tandem.net.access_keys import KeyRing
+from tandem.net.auth import known_keys
+from tandem.net.own_side import is_loopback
+from tandem.net.reloaded import BadFile
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.requests import Requests
+from tandem.services.aggregator.servicer import AggregatorServicer
+from tandem.settings import SettingsError, variable_of
+from tandem.telemetry.logging import get_logger
+from tandem.telemetry.metrics import Metrics
+
+log = get_logger(__name__)
+
+
+@asynccontextmanager
+async def http_door(
+    settings: AggregatorSettings, metrics: Metrics, aggregator: AggregatorServicer
+) -> AsyncIterator[str]:
+    """Serves HTTP inside, if it is set; gives its address line. SettingsError or PortInUse."""
+    if not settings.http or settings.side != "device":
+        yield ""
+        return
+    requests = aggregator.requests
+    app = make_app(requests, metrics, gateway_settings(settings), requests.ending)
+    certificate = http_certificate(settings)
+    keys = settings.http_keys_file is not None and not settings.insecure
+    if certificate is None and keys and not is_loopback(settings.http_host):
+        # Something before it may end TLS; this process cannot know.
+        log.warning("http callers' keys come here in plain text", host=settings.http_host)
+    limits = ConnectionLimits(settings.http_max_connections, write_s=settings.http_write_timeout_s)
+    place = (settings.http_host, settings.http_port)
+    async with HttpServer(app, *place, certificate, limits) as server:
+        log.info("serving http", address=server.url)
+        leaving = asyncio.create_task(_stop_listening(requests, server))
+        yield f"http {server.url}"
+        leaving.cancel()
+
+
+async def _stop_listening(requests: Requests, server: HttpServer) -> None:
+    """Once the aggregator leaves: who connects then would get no answer."""
+    await requests.left.wait()
+    server.stop_listening()
+
+
+def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:
+    """Raises SettingsError for unreadable keys, and for an open door that was not asked for."""
+    return GatewaySettings(
+        keys=_keys(settings),
+        names=known_names(settings),
+        limits=AskingLimits(settings.http_max_tokens, settings.http_max_choices),
+        max_body_bytes=settings.http_max_body_bytes,
+        max_requests=settings.http_max_requests,
+        timeout_s=settings.request_timeout_s,
+    )
+
+
+def known_names(settings: AggregatorSettings) -> KnownNames:
+    """Who may ask, as far as names can say. Where a key is needed, a page that calls this server by
+    a name of its own lacks it, so any name will do while none are set."""
+    hosts = names_in(settings.http_hosts)
+    if not hosts and settings.http_keys_file is not None:
+        hosts = frozenset({ANY})
+    own = names_in(f"{settings.http_host},{socket.gethostname()}")
+    return KnownNames(hosts | own, names_in(settings.http_origins))
+
+
+def http_certificate(settings: AggregatorSettings) -> HttpsCertificate | None:
+    """None where HTTP is plain. Raises SettingsError naming the file that cannot be used."""
+    certificate, key = settings.http_tls_certificate, settings.http_tls_key
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        names = ("http_tls_certificate", "http_tls_key")
+        missing, there = names if certificate is None else reversed(names)
+        raise SettingsError(f"{variable_of(missing)}: must be set beside {variable_of(there)}")
+    try:
+        return HttpsCertificate(certificate, key)
+    except BadFile as error:
+        field = "http_tls_key" if error.path == key else "http_tls_certificate"
+        raise SettingsError(f"{variable_of(field)}: {error}") from None
+
+
+def _keys(settings: AggregatorSettings) -> Callable[[], KeyRing] | None:
+    variable = variable_of("http_keys_file")
+    if settings.http_keys_file is not None:
+        try:
+            return known_keys(settings.http_keys_file).current
+        except BadFile as error:
+            raise SettingsError(f"{variable}: {error}") from None
+    if not settings.insecure:
+        without = f"{variable_of('insecure')}=true lets every HTTP caller in"
+        raise SettingsError(f"{variable}: must be set ('tandem keys' makes it); {without}")
+    return None

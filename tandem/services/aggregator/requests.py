@@ -1,0 +1,224 @@
+"""Requests on their way through one drafter, whichever door they came in by. Invariant: every
+request ends in exactly one status, counted once; all doors share the slots; times are of this
+process's own clock."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import ExitStack, aclosing, suppress
+from typing import Any
+
+import grpc
+
+from tandem.core.errors import Unavailable
+from tandem.generation.client import Generated
+from tandem.generation.conversation import answers_to
+from tandem.generation.request import (
+    DEFAULT_PRESET,
+    GenerationRequest,
+    request_from_proto,
+    request_to_proto,
+)
+from tandem.net.access import ClientAccess
+from tandem.net.connection import Connection
+from tandem.net.served_sessions import quota_of
+from tandem.net.status import Rejected, details_of, status_of, upstream_rejection
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.device_side import DeviceSide
+from tandem.services.aggregator.request_series import RequestSeries, RequestTiming
+from tandem.services.aggregator.slots import Slots
+from tandem.specdec.presets import PRESETS
+from tandem.telemetry.logging import get_logger, log_context
+from tandem.telemetry.metric import OTHER
+from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import NO_TRACING, Headers, Span, Tracing
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tandem_api.common.v1 import generation_pb2 as pb
+from tandem_api.drafter.v1.drafter_pb2_grpc import DrafterServiceStub
+
+log = get_logger(__name__)
+
+DESCRIBE_TIMEOUT_S = 5.0
+CLOSE_S = 1.0
+POLL_S = 0.005
+
+
+class Requests:
+    """Serves requests through one drafter; used on the event loop only."""
+
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        metrics: Metrics,
+        access: ClientAccess,
+        tracing: Tracing = NO_TRACING,
+    ) -> None:
+        self._settings = settings
+        self._series = RequestSeries(metrics, self.describe)
+        self._tracing = tracing
+        self._slots = Slots(
+            *(settings.max_running, settings.max_waiting, quota_of(settings), metrics.holders())
+        )
+        self._connection = Connection(settings.drafter, settings.max_message_bytes, access)
+        self._two_sides = DeviceSide(settings, metrics, access, lambda: self._series.target_name)
+        self.leaving = False
+        self.left = asyncio.Event()
+        self.ending = asyncio.Event()
+
+    @property
+    def open_requests(self) -> int:
+        return self._slots.running + self._slots.waiting
+
+    def going_away(self) -> None:
+        """Requests under way run to their end; new ones are refused, and `left` is set."""
+        self.leaving = True
+        self.left.set()
+
+    async def close(self) -> None:
+        """Doors of this process that still wait for answers are told by `ending`, and get
+        `CLOSE_S` to tell their callers."""
+        self.ending.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                while self.open_requests:
+                    await asyncio.sleep(POLL_S)
+        await self._series.close()
+        await self._two_sides.close()
+        await self._connection.close()
+        await asyncio.to_thread(self._tracing.close)
+
+    async def describe(self, timeout_s: float = DESCRIBE_TIMEOUT_S) -> pb.DescribeResponse:
+        """What the suite can do. Raises Rejected with the status."""
+        try:
+            async with self._connection.channel() as channel:
+                described: pb.DescribeResponse = await DrafterServiceStub(channel).Describe(
+                    pb.DescribeRequest(), timeout=timeout_s
+                )
+        except grpc.aio.AioRpcError as error:
+            raise upstream_rejection(error.code(), details_of(error)) from None
+        described.presets.extend(AGGREGATION_PRESETS)
+        self._series.learned(described.target.model_name)
+        return described
+
+    async def stream(
+        self, request: GenerationRequest, timeout_s: float
+    ) -> AsyncGenerator[Generated]:
+        """As `AggregatorClient.stream`, within this process: the growing result, after each
+        message. Raises ResourceExhausted, Unavailable or Rejected."""
+        began_s = time.perf_counter()
+        result = Generated()
+        async with aclosing(self.answers(request, timeout_s)) as answers:
+            async for answer in answers:
+                result.observe(answer, time.perf_counter() - began_s)
+                yield result
+
+    async def answers(
+        self,
+        asked: GenerationRequest | pb.GenerateRequest,
+        timeout_s: float | None = None,
+        cancel: Callable[[], Awaitable[None]] | None = None,
+        headers: Headers | None = None,
+    ) -> AsyncGenerator[pb.GenerateResponse]:
+        """What the caller is told, once there is a slot; closing the generator cancels the request.
+        A request was validated where it was made; a message is here, and goes to the drafter as it
+        is. A `cancel` that returns ends the answer with a summary; what it raises ends the request.
+        `headers`, the caller's, may name the trace that the request is part of."""
+        arrived_s, limit_s = time.monotonic(), self._settings.request_timeout_s
+        ends_s = arrived_s + min(timeout_s or limit_s, limit_s)
+        if self.leaving:
+            raise Unavailable("the aggregator is stopping")
+        self._series.learn()
+        label = _label(asked if isinstance(asked, GenerationRequest) else asked.start)
+        series = self._series.now(label)
+        status = "CANCELLED"
+        try:
+            if isinstance(asked, GenerationRequest):
+                request, start = asked, None
+            else:
+                request, start = request_from_proto(asked.start), asked
+            timing = RequestTiming(lambda: self._series.now(label), arrived_s)
+            waits = series.requests_waiting.track_inprogress()
+            with self._tracing.span("request", headers, preset=label) as span:
+                async with self._slots.slot(waits, ends_s - arrived_s) as reservation:
+                    span.record("wait for a slot", timing.elapsed_s())
+                    with series.requests_running.track_inprogress():
+                        left_s = max(0.0, ends_s - time.monotonic())
+                        if request.from_two_sides:
+                            relay = self._two_sides.answers(request, left_s, cancel, span.headers())
+                        else:
+                            start = start or pb.GenerateRequest(start=request_to_proto(request))
+                            relay = self._relay(start, left_s, cancel, timing, span)
+                        async with aclosing(relay) as answers:
+                            async for answer in answers:
+                                timing.observe(answer)
+                                reservation.tokens = timing.tokens
+                                yield answer
+                        span.note(tokens=timing.tokens)
+            status = "OK"
+        except TimeoutError:
+            status = grpc.StatusCode.DEADLINE_EXCEEDED.name
+            why = "no slot came free in the time that the request had"
+            raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None
+        except Exception as error:
+            code = status_of(error)[0]
+            if code is grpc.StatusCode.UNAVAILABLE and time.monotonic() >= ends_s:
+                # Whichever end of a call first noticed that its time was over.
+                code = grpc.StatusCode.DEADLINE_EXCEEDED
+                error = Rejected(code, "no complete answer in the time that the request had")
+            status = code.name
+            raise error
+        finally:
+            self._series.now(label).request_ended(status)
+
+    async def _relay(
+        self,
+        start: pb.GenerateRequest,
+        timeout_s: float,
+        cancel: Callable[[], Awaitable[None]] | None,
+        timing: RequestTiming,
+        span: Span,
+    ) -> AsyncGenerator[pb.GenerateResponse]:
+        """Pass the request to the drafter and its answer back; leaving cancels both."""
+        async with self._connection.channel() as channel:
+            call = DrafterServiceStub(channel).Generate(timeout=timeout_s, metadata=span.headers())
+            cancelling = None if cancel is None else asyncio.create_task(_pass_cancel(cancel, call))
+            with ExitStack() as naming:
+                try:
+                    async for answer in answers_to(call, start, self.describe):
+                        if answer.HasField("started"):
+                            session, preset = answer.started.session, answer.started.preset
+                            naming.enter_context(log_context(session=session, preset=preset))
+                            log.info("request started")
+                        yield answer
+                except Rejected as error:
+                    raise upstream_rejection(error.code, str(error)) from None
+                finally:
+                    call.cancel()
+                    if cancelling is not None:
+                        cancelling.cancel()
+                        await _raise_fault(cancelling)
+                    span.note(tokens=timing.tokens)
+                    log.info("request ended", tokens=timing.tokens, duration_s=timing.elapsed_s())
+
+
+def _label(asked: GenerationRequest | pb.Generation) -> str:
+    """The preset that a request names, where it is one of ours."""
+    preset = asked.preset or DEFAULT_PRESET
+    return preset if preset in PRESETS or preset in AGGREGATION_PRESETS else OTHER
+
+
+async def _pass_cancel(cancel: Callable[[], Awaitable[None]], call: Any) -> None:
+    try:
+        await cancel()
+    except Exception:
+        call.cancel()
+        raise
+    with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):  # it ended meanwhile
+        await call.write(pb.GenerateRequest(cancel=pb.Cancel()))
+
+
+async def _raise_fault(cancelling: asyncio.Task[None]) -> None:
+    """The caller's own fault, if that ended the request."""
+    (error,) = await asyncio.gather(cancelling, return_exceptions=True)
+    if isinstance(error, Exception):
+        raise error

@@ -1,0 +1,52 @@
+"""This side's documents for a request, from this side's retriever. Invariant: what is found goes to
+this side's decoder and nowhere else, unless the preset has the cloud's documents transferred."""
+
+import hashlib
+import math
+
+import grpc
+
+from tandem.net.connection import Connection
+from tandem.net.status import details_of, upstream_rejection
+from tandem.telemetry.tracing import Sent
+from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem_api.retriever.v1 import retriever_pb2 as pb
+from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
+
+SEARCH_TIMEOUT_S = 10.0
+RELEVANCE_SCALE = 10.0
+"""What a whole unit of cosine similarity counts in the exponent of a document's weight."""
+
+
+class Retrieval:
+    """Searches one retriever; without one there are no documents."""
+
+    def __init__(self, connection: Connection | None) -> None:
+        self._connection = connection
+
+    async def search(
+        self, query: str, count: int, headers: Sent = None
+    ) -> tuple[ContextDocument, ...]:
+        """The best `count` documents at most; `headers`: the asking span's. Raises Rejected."""
+        if self._connection is None or not query.strip() or count < 1:
+            return ()
+        asked = pb.SearchRequest(query=query, count=count)
+        try:
+            async with self._connection.channel() as channel:
+                call = pb_grpc.RetrieverServiceStub(channel).Search
+                found = await call(asked, timeout=SEARCH_TIMEOUT_S, metadata=headers)
+        except grpc.aio.AioRpcError as error:
+            raise upstream_rejection(error.code(), f"retriever: {details_of(error)}") from None
+        return tuple(_document(hit, rank) for rank, hit in enumerate(found.hits, 1) if hit.text)
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+
+
+def _document(hit: pb.Hit, rank: int) -> ContextDocument:
+    """R(d, query) must mean the same on both sides: similarity where there is an embedding, else
+    the rank alone, by which the two sides' best documents weigh the same."""
+    similar = hit.HasField("similarity") and math.isfinite(hit.similarity)
+    relevance = RELEVANCE_SCALE * hit.similarity if similar else -math.log(rank)
+    return ContextDocument(hit.text, relevance, hashlib.sha256(hit.text.encode()).hexdigest())

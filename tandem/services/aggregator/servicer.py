@@ -1,0 +1,89 @@
+"""gRPC handlers of the aggregator: the door by which other programs of ours come in. Invariant: a
+request is `Requests`' from its first message to its status."""
+
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from tandem.generation.conversation import cancelled, read_start
+from tandem.net.access import ClientAccess
+from tandem.net.status import errors_as_status
+from tandem.net.stream_limits import served, stream_limits
+from tandem.services.aggregator.cloud_side import CloudSide
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.requests import Requests
+from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import NO_TRACING, Tracing
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tandem.two_sided.serving.cloud_session import wrong_side
+from tandem_api.aggregator.v1 import aggregator_pb2
+from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
+from tandem_api.common.v1 import generation_pb2 as pb
+
+
+class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
+    """Serves `requests`, which other doors of this process may use too."""
+
+    full_name = aggregator_pb2.DESCRIPTOR.services_by_name["AggregatorService"].full_name
+
+    def __init__(
+        self,
+        settings: AggregatorSettings,
+        metrics: Metrics,
+        access: ClientAccess | None = None,
+        tracing: Tracing = NO_TRACING,
+    ) -> None:
+        """`access` is what the drafter is shown; without it the connection to it is plain."""
+        access = access or ClientAccess()
+        self._side = settings.side
+        self._streams = stream_limits(settings)
+        self.requests = Requests(settings, metrics, access, tracing)
+        self._collaborations = CloudSide(settings, metrics, access, tracing)
+
+    def register(self, server: grpc.aio.Server) -> None:
+        pb_grpc.add_AggregatorServiceServicer_to_server(self, server)
+
+    @property
+    def open_requests(self) -> int:
+        return self.requests.open_requests + self._collaborations.open_requests
+
+    def going_away(self, grace_s: float) -> None:
+        """Requests under way run to their end within the grace; new ones are refused."""
+        self.requests.going_away()
+        self._collaborations.going_away(grace_s)
+
+    async def close(self) -> None:
+        await self.requests.close()
+        await self._collaborations.close()
+
+    async def Describe(  # noqa: N802  # the RPC's name
+        self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DescribeResponse:
+        async with errors_as_status(context):
+            if self._side == "cloud":  # it has no drafter, and serves no callers
+                return pb.DescribeResponse(presets=AGGREGATION_PRESETS)
+            return await self.requests.describe()
+        raise AssertionError("abort ends the call")
+
+    # The generated stubs know generators only; grpc.aio serves read/write handlers as well.
+    async def Generate(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        async with served(context, self._streams) as stream:
+            if self._side != "device":
+                raise wrong_side(self._side, "device")
+            start, left_s = await read_start(stream), stream.time_remaining()
+            headers = stream.invocation_metadata()
+            answers = self.requests.answers(start, left_s, lambda: cancelled(stream), headers)
+            async with aclosing(answers):
+                async for answer in answers:
+                    await stream.write(answer)
+
+    async def Collaborate(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        async with served(context, self._streams) as stream:
+            if self._side != "cloud":
+                raise wrong_side(self._side, "cloud")
+            await self._collaborations.collaborate(stream)

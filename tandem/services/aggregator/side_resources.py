@@ -1,0 +1,77 @@
+"""What the aggregator of either side uses: decoder, retriever, profiling, placement policy."""
+
+import asyncio
+
+from tandem.core.randomness import SeededRandom
+from tandem.net.access import ClientAccess
+from tandem.net.connection import Connection
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.profiling import Profiling
+from tandem.services.aggregator.retrieval import Retrieval
+from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import Sent
+from tandem.two_sided.profiling.side_metrics import SideDecisions
+from tandem.two_sided.protocol.decoder_messages import DecodingOpen
+from tandem.two_sided.protocol.messages import AggregationRequest
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.placement import BothSides, PlacementPolicy, placement_policy_for
+from tandem.two_sided.protocol.profiler import SideProfiler
+from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
+
+CLOSING_S = 1.0
+_SIDES = {"device": Side.DEVICE, "cloud": Side.CLOUD}
+
+
+class SideResources:
+    """Used on the event loop only; `closing_tasks`: streams that are being closed."""
+
+    def __init__(
+        self, settings: AggregatorSettings, metrics: Metrics, access: ClientAccess
+    ) -> None:
+        self._max_message_bytes = settings.max_message_bytes
+        self._access = access
+        self.decoder = self.connection(settings.decoder or settings.drafter)
+        retriever, side = settings.retriever, _SIDES[settings.side]
+        self.retrieval = Retrieval(self.connection(retriever) if retriever else None)
+        self.closing_tasks: set[asyncio.Task[None]] = set()
+        self.profiling = Profiling(side, metrics, settings.prometheus, settings.profile_file)
+        self._decisions = SideDecisions(metrics)
+
+    def connection(self, target: str) -> Connection:
+        return Connection(target, self._max_message_bytes, self._access)
+
+    def cloud_connection(self, target: str) -> Connection:
+        """To the other side, which is shown another key."""
+        return Connection(target, self._max_message_bytes, self._access.to_cloud())
+
+    def decoder_link(
+        self, opening: DecodingOpen, events: DecoderEvents, deadline_s: float, headers: Sent
+    ) -> DecoderLink:
+        """An open stream to this side's decoder."""
+        return DecoderLink(self.decoder, opening, events, deadline_s, self.closing_tasks, headers)
+
+    def placement_policy(
+        self, request: AggregationRequest, profiler: SideProfiler
+    ) -> PlacementPolicy:
+        earlier = self.profiling.earlier()
+
+        def measured() -> BothSides | None:
+            transfer = profiler.transfer
+            if transfer.known:
+                self._decisions.bandwidth(transfer.up_bytes_per_s, transfer.down_bytes_per_s)
+            return self.profiling.sides(profiler, earlier)
+
+        return placement_policy_for(
+            request.preset.placement,
+            SeededRandom(request.seed),
+            measured,
+            self._decisions.decided,
+            self._decisions.unmeasured,
+        )
+
+    async def close(self) -> None:
+        if self.closing_tasks:
+            await asyncio.wait(self.closing_tasks, timeout=CLOSING_S)
+        await self.profiling.close()
+        await self.retrieval.close()
+        await self.decoder.close()

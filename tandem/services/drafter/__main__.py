@@ -1,0 +1,43 @@
+"""`python -m tandem.services.drafter`: the drafter as a process."""
+
+from tandem.backends.factory import load_served
+from tandem.core.errors import InvalidArgument
+from tandem.index.reranking import find_rescoring
+from tandem.net.access import client_access
+from tandem.net.process import run_service
+from tandem.net.served_sessions import quota_of
+from tandem.net.stream_limits import stream_limits
+from tandem.services.drafter.config import DrafterSettings
+from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.specdec.liveness import LivenessTimes
+from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import open_tracing
+from tandem.two_sided.decoding.document_decoder import documents_of
+
+
+def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
+    """The servicer with its engine and tokenizer loaded."""
+    access = client_access(settings).to_cloud()  # refused without waiting for torch
+    tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "drafter")
+    tokenizer = settings.target_tokenizer
+    model = load_served(settings, settings.model, drafts=True, target_tokenizer=tokenizer)
+    if model.tokenizer is None:
+        raise InvalidArgument("model", f"{settings.model} has no tokenizer")
+    limits = DrafterLimits(
+        settings.max_sessions,
+        settings.kv_budget_bytes,
+        settings.max_message_bytes,
+        LivenessTimes(settings.ping_after_s, settings.dead_after_s, settings.give_up_after_s),
+        settings.stuck_after_s,
+        stream_limits(settings),
+        quota_of(settings),
+    )
+    rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
+    return DrafterServicer(
+        *(model.engine, model.tokenizer, settings.verifier, limits, metrics, access),
+        *(documents_of(settings, model, rescore), tracing),
+    )
+
+
+if __name__ == "__main__":
+    run_service(DrafterSettings, build, side="device")

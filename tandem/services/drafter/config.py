@@ -1,0 +1,39 @@
+"""Settings of the drafter."""
+
+from pydantic import Field
+
+from tandem.demo import demo_folder
+from tandem.settings import ModelSettings, Port
+
+
+class DrafterSettings(ModelSettings):
+    """What the drafter can be told; see `tandem.settings` for where from."""
+
+    port: Port = Field(default=50052, description="gRPC port; 0 takes a free one.")
+    verifier: str = Field(
+        default="127.0.0.1:50051", min_length=1, description="Address of the verifier."
+    )
+    model: str = Field(
+        default=str(demo_folder("demo-draft")),
+        min_length=1,
+        description="Draft model: folder or hub name.",
+    )
+    target_tokenizer: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Tokenizer of the target, where it is not the draft model's: a folder with its"
+        " files and config.json, or NAME@COMMIT of a hub model.",
+    )
+    max_sessions: int = Field(default=32, ge=1, description="Requests served at once.")
+    kv_budget_bytes: int = Field(
+        default=2**30, ge=2**20, description="Keys and values of all requests together."
+    )
+    ping_after_s: float = Field(
+        default=0.8, gt=0, description="A cloud silent for so long is pinged."
+    )
+    dead_after_s: float = Field(
+        default=2.4, gt=0, description="A cloud silent for so long is taken for lost."
+    )
+    give_up_after_s: float = Field(
+        default=2.6, gt=0, description="A cloud lost for so long is given up, by policy."
+    )

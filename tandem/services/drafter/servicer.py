@@ -1,0 +1,369 @@
+"""gRPC handlers of the drafter: text in, committed text out. Invariant: a request costs nothing
+before it was checked and admitted."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import grpc
+
+from tandem.backends.interface import Engine
+from tandem.backends.requirements import check_preset
+from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.core.tokens import check_token_ids
+from tandem.generation.conversation import Stream, cancelled, read_start
+from tandem.generation.figures import summary_of
+from tandem.generation.request import GenerationRequest, request_from_proto
+from tandem.net.access import ClientAccess
+from tandem.net.channels import open_channel
+from tandem.net.connection import Connection
+from tandem.net.frame_stream import FrameStream, Traffic
+from tandem.net.quotas import Quota
+from tandem.net.served_sessions import Admission, Reservation
+from tandem.net.status import Rejected, details_of, upstream_rejection
+from tandem.net.stream_limits import StreamLimits, served
+from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.image_prompt import ImagePrompt
+from tandem.runtime.watchdog import STUCK_AFTER_S
+from tandem.services.drafter.session import DrafterSession
+from tandem.services.drafter.tokenising import PromptTokens
+from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.events import Commit, EdgeRequest
+from tandem.specdec.liveness import Liveness, LivenessTimes
+from tandem.specdec.messages import CloudMessage, EdgeMessage
+from tandem.specdec.presets import PRESETS
+from tandem.telemetry.logging import get_logger, log_context
+from tandem.telemetry.metrics import UNKNOWN_MODEL, Metrics
+from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
+from tandem.text import Tokenizer
+from tandem.text.answer_text import AnswerText
+from tandem.two_sided.decoding.document_decoder import DocumentDecoder, Documents
+from tandem.two_sided.serving.decoding_service import DecodingServicer
+from tandem.wire.common_codec import token_sources_to_proto
+from tandem.wire.verifier_codec import EdgeCodec, describe_model
+from tandem_api.common.v1 import generation_pb2 as pb
+from tandem_api.common.v1 import sampling_pb2
+from tandem_api.drafter.v1 import drafter_pb2
+from tandem_api.drafter.v1 import drafter_pb2_grpc as pb_grpc
+from tandem_api.verifier.v1 import verifier_pb2, verifier_pb2_grpc
+
+log = get_logger(__name__)
+
+MAX_REQUEST_S = 600.0
+DESCRIBE_TIMEOUT_S = 3.0
+DIAGNOSIS_TIMEOUT_S = 1.0
+UINT32_MAX = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterLimits:
+    """What one drafter takes on, and how it watches its cloud."""
+
+    max_sessions: int = 32
+    kv_budget_bytes: int = 2**30
+    max_message_bytes: int = 16 * 2**20
+    liveness: LivenessTimes = field(default_factory=LivenessTimes)
+    stuck_after_s: float = STUCK_AFTER_S
+    streams: StreamLimits = field(default_factory=StreamLimits)
+    quota: Quota = field(default_factory=Quota)
+
+
+class DrafterServicer(pb_grpc.DrafterServiceServicer):
+    """Serves one draft engine against one verifier."""
+
+    full_name = drafter_pb2.DESCRIPTOR.services_by_name["DrafterService"].full_name
+    also_serves = (DecodingServicer.full_name,)
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        verifier: str,
+        limits: DrafterLimits,
+        metrics: Metrics,
+        access: ClientAccess | None = None,
+        documents: Documents | None = None,
+        tracing: Tracing = NO_TRACING,
+    ) -> None:
+        """`access` is what the verifier is shown; without it the connection to it is plain."""
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._prompts = PromptTokens(tokenizer, engine.context_length)
+        self._verifier = verifier
+        self._limits = limits
+        self._metrics = metrics
+        self._tracing = tracing
+        self._admission = Admission(
+            *(limits.max_sessions, limits.kv_budget_bytes, limits.quota, metrics.holders())
+        )
+        series = metrics.engine(engine.model_name)
+        self._thread = EngineThread(
+            *(engine, "drafter-engine", series.passed), limits.stuck_after_s
+        )
+        series.engine_working.set_function(lambda: not self._thread.fault)
+        series.kv_budget_bytes.set(limits.kv_budget_bytes)
+        series.sessions_open.set_function(lambda: self._admission.sessions)
+        series.kv_bytes.set_function(lambda: self._admission.kv_bytes)
+        series.queue_depth.set_function(lambda: self._thread.waiting)
+        self._access = access or ClientAccess()
+        self._connection = Connection(verifier, limits.max_message_bytes, self._access)
+        decoder = DocumentDecoder(self._thread, documents or Documents(tokenizer), series)
+        self._decoding = DecodingServicer(
+            *(decoder, self._admission, metrics),
+            tracing=tracing,
+            imports=True,
+            streams=limits.streams,
+        )
+        self._closing_tasks: set[asyncio.Task[None]] = set()
+        self._leaving = False
+
+    def register(self, server: grpc.aio.Server) -> None:
+        pb_grpc.add_DrafterServiceServicer_to_server(self, server)
+        self._decoding.register(server)
+
+    @property
+    def open_requests(self) -> int:
+        return self._admission.sessions
+
+    @property
+    def fault(self) -> str:
+        return self._thread.fault
+
+    def going_away(self, grace_s: float) -> None:
+        """Requests under way run to their end within the grace; new ones are refused."""
+        self._leaving = True
+        self._decoding.going_away(grace_s)
+
+    async def close(self) -> None:
+        if self._closing_tasks:
+            await asyncio.wait(self._closing_tasks)
+        await self._connection.close()
+        await self._decoding.close()
+        await asyncio.to_thread(self._thread.stop)
+        await asyncio.to_thread(self._tracing.close)
+
+    async def Describe(  # noqa: N802  # the RPC's name
+        self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DescribeResponse:
+        answer = pb.DescribeResponse(draft=describe_model(self._engine), presets=list(PRESETS))
+        try:
+            answer.target.CopyFrom(await self._describe_target(DESCRIBE_TIMEOUT_S))
+        except Rejected as error:
+            answer.cloud_error = f"{self._verifier}: {error.code.name} {error}"
+        return answer
+
+    async def _describe_target(self, timeout_s: float) -> sampling_pb2.ModelDescription:
+        """Over a connection of its own: what a standing one is like says little about now."""
+        limit = self._limits.max_message_bytes
+        async with open_channel(self._verifier, limit, self._access) as channel:
+            stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+            try:
+                answer = await stub.Describe(verifier_pb2.DescribeRequest(), timeout=timeout_s)
+            except grpc.aio.AioRpcError as error:
+                raise Rejected(error.code(), details_of(error)) from None
+        return answer.model
+
+    async def _why_silent(self) -> str:
+        """Why the cloud does not answer: waiting streams never hear what stands in their way."""
+        try:
+            await self._describe_target(DIAGNOSIS_TIMEOUT_S)
+        except Rejected as error:
+            return str(upstream_rejection(error.code, str(error)))
+        return ""
+
+    # The generated stubs know generators only; grpc.aio serves read/write handlers as well.
+    async def Generate(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        async with served(context, self._limits.streams) as stream:
+            await self._generate(stream)
+
+    async def _generate(self, stream: Stream) -> None:
+        start = (await read_start(stream)).start
+        if self._leaving:
+            raise Unavailable("the drafter is stopping")
+        request = request_from_proto(start)
+        images = ImagePrompt(self._engine, request.images)
+        edge_request = await self._edge_request(request, images)
+        capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
+        held = capacity + edge_request.preset.spare_tokens
+        named = {"session": f"{edge_request.session:08x}", "preset": request.preset}
+        headers, prompt_tokens = stream.invocation_metadata(), len(edge_request.prompt_ids)
+        with (
+            self._admission.reserve(held * self._engine.kv_bytes_per_token) as reservation,
+            log_context(**named),
+            self._tracing.span("generate", headers, **named, prompt_tokens=prompt_tokens) as span,
+        ):
+            await self._serve(stream, request, edge_request, images, capacity, span, reservation)
+
+    async def _serve(
+        self,
+        stream: Stream,
+        request: GenerationRequest,
+        edge_request: EdgeRequest,
+        images: ImagePrompt,
+        capacity: int,
+        span: Span,
+        reservation: Reservation,
+    ) -> None:
+        started = pb.Started(
+            session=f"{edge_request.session:08x}",
+            preset=request.preset,
+            prompt_tokens=len(edge_request.prompt_ids),
+            max_tokens=edge_request.max_tokens,
+        )
+        await stream.write(pb.GenerateResponse(started=started))
+        text = AnswerText(self._tokenizer, request.stop)
+        traffic = Traffic()
+        log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
+        async with self._thread.session(capacity, edge_request.preset.tree_nodes) as kv:
+            await images.show(self._thread, kv, edge_request.prompt_ids)
+            liveness = Liveness(request.lost_cloud, self._limits.liveness, time.monotonic())
+            machine = EdgeMachine(edge_request, liveness, text.completes_stop)
+            open_stream = self._stream_opener(stream, edge_request, traffic, span)
+            session = DrafterSession(
+                *(machine, self._thread, kv, open_stream, traffic),
+                *(self._closing_tasks, self._why_silent, span),
+            )
+            try:
+                await self._relay(stream, session, text)
+            finally:
+                reservation.tokens = len(edge_request.prompt_ids) + machine.stats.tokens
+        self._count(request, machine, traffic)
+
+    async def _relay(self, stream: Stream, session: DrafterSession, text: AnswerText) -> None:
+        """Commits to the caller, until the end or the caller's cancel."""
+        relaying = asyncio.create_task(_write_commits(stream, session.commits(), text))
+        cancelling = asyncio.create_task(cancelled(stream))
+        try:
+            await asyncio.wait((relaying, cancelling), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            cancelling.cancel()
+            relaying.cancel()
+            await asyncio.gather(relaying, return_exceptions=True)
+        if cancelling.done() and not cancelling.cancelled():
+            cancelling.result()  # raises if what came was no cancel
+        if not relaying.cancelled():
+            relaying.result()
+        machine, stats = session.machine, session.machine.stats
+        summary = summary_of(
+            stats,
+            finish_reason=str(machine.finish_reason),
+            preset=machine.request.preset.name,
+            prompt_tokens=len(machine.request.prompt_ids),
+            target_passes=min(stats.target_passes, UINT32_MAX),  # the cloud's word, any number
+            uplink_bytes=session.traffic.uplink_bytes,
+            downlink_bytes=session.traffic.downlink_bytes,
+            lossy=machine.request.preset.lossy,
+        )
+        await stream.write(pb.GenerateResponse(summary=summary))
+
+    async def _edge_request(self, request: GenerationRequest, images: ImagePrompt) -> EdgeRequest:
+        """Tokenised and checked against the draft model."""
+        engine = self._engine
+        preset = request.composed_preset(engine.vocabulary_size)
+        check_preset(preset, draft=engine)
+        request.sampling.validate(engine.vocabulary_size)
+        prompt_ids = images.placed(await self._prompts.ids(request.prompt, len(request.images)))
+        if not prompt_ids:
+            raise InvalidArgument("prompt", "is empty")
+        check_token_ids(prompt_ids, engine.vocabulary_size, "prompt")
+        room = engine.context_length - len(prompt_ids)
+        if room < 1:
+            why = f"{len(prompt_ids)} tokens; the context holds {engine.context_length}"
+            raise InvalidArgument("prompt", why)
+        return EdgeRequest(
+            session=secrets.randbits(32),
+            prompt_ids=prompt_ids,
+            vocabulary_hash=engine.vocabulary_hash,
+            vocabulary_size=engine.vocabulary_size,
+            params=replace(request.params, max_tokens=min(request.max_tokens, room)),
+            preset=preset,
+            eos_token_ids=engine.eos_token_ids,
+        )
+
+    def _stream_opener(
+        self, stream: Stream, request: EdgeRequest, traffic: Traffic, span: Span
+    ) -> Any:
+        def open_stream(on_frame: Any, on_end: Any) -> FrameStream[EdgeMessage, CloudMessage]:
+            deadline_s = stream.time_remaining() or MAX_REQUEST_S
+            return FrameStream(
+                self._connection,
+                lambda channel: verifier_pb2_grpc.VerifierServiceStub(channel).Verify(
+                    timeout=deadline_s, wait_for_ready=True, metadata=span.headers()
+                ),
+                EdgeCodec(request.vocabulary_size, request.preset),
+                traffic,
+                on_frame,
+                on_end,
+            )
+
+        return open_stream
+
+    def _count(self, request: GenerationRequest, machine: EdgeMachine, traffic: Traffic) -> None:
+        stats = machine.stats
+        series = self._metrics.method(request.preset, machine.target_name or UNKNOWN_MODEL)
+        series.drafts.inc(stats.rounds)
+        series.draft_tokens.inc(stats.drafted)
+        series.accepted_tokens.inc(stats.accepted)
+        series.target_passes.inc(stats.target_passes)
+        series.draft_window.observe(machine.drafting.schedule.window)
+        series.uplink_bytes.inc(traffic.uplink_bytes)
+        series.downlink_bytes.inc(traffic.downlink_bytes)
+        series.link_lost.inc(stats.links_lost)
+        series.resumes.inc(stats.resumes)
+        series.early_verdicts.inc(stats.early_verdicts)
+        series.predraft_hits.inc(stats.predraft_hits)
+        series.predraft_misses.inc(stats.predraft_misses)
+        if stats.drafted:
+            series.draft_step.observe(stats.draft_s / stats.drafted)
+        for round_overhead_s in stats.round_overheads_s:
+            series.round_trip.observe(max(0.0, round_overhead_s))
+        log.info(
+            "request finished",
+            tokens=stats.tokens,
+            rounds=stats.rounds,
+            resumes=stats.resumes,
+            uplink_bytes=traffic.uplink_bytes,
+            downlink_bytes=traffic.downlink_bytes,
+        )
+
+
+def _fill_logprobs(committed: pb.Committed, commit: Commit, text: AnswerText) -> None:
+    """How likely the tokens were, where that was asked for, with what they spell."""
+    if not commit.logprobs:
+        return
+    tops = [each.top for each in commit.logprobs]
+    likeliest = [[token_id for token_id, _ in top] for top in tops]
+    spelt, others = text.spelt(commit.token_ids, likeliest)
+    committed.token_texts.extend(spelt)
+    committed.logprobs.extend(each.logprob for each in commit.logprobs)
+    if any(tops):
+        for top, token_ids, texts in zip(tops, likeliest, others, strict=True):
+            logprobs = [logprob for _, logprob in top]
+            committed.top_logprobs.add(token_ids=token_ids, logprobs=logprobs, texts=texts)
+
+
+async def _write_commits(
+    stream: Stream, commits: AsyncGenerator[Commit, None], text: AnswerText
+) -> None:
+    position = 0
+    async with aclosing(commits):  # a caller that left must not leave the generator running
+        async for commit in commits:
+            committed = pb.Committed(
+                position=position,
+                token_ids=commit.token_ids,
+                text=text.take(len(commit.token_ids)),
+                unverified=commit.unverified,
+                token_sources=token_sources_to_proto(commit.token_sources),
+            )
+            _fill_logprobs(committed, commit, text)
+            position += len(commit.token_ids)
+            await stream.write(pb.GenerateResponse(committed=committed))
+    if rest := text.rest():
+        committed = pb.Committed(position=position, text=rest)
+        await stream.write(pb.GenerateResponse(committed=committed))

@@ -1,0 +1,157 @@
+"""One request at the drafter: an `EdgeMachine` between the draft engine and the verifier's stream.
+Invariant: each event is handled as it arrives, since a round waits for it."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+from tandem.backends.interface import Session
+from tandem.core.stopping import FinishReason
+from tandem.net.frame_stream import Traffic
+from tandem.net.session_runner import OpenStream, SessionRunner
+from tandem.runtime.draft_works import DraftsReady, DraftWorks
+from tandem.runtime.engine_thread import EngineThread
+from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.events import Commit, EdgeOutput, Finish, Interrupt, Send
+from tandem.specdec.messages import CloudMessage, EdgeMessage, Opened, Verdict
+from tandem.telemetry.tracing import Span
+
+RELAY_HOLD_S = 0.003
+"""How long committed text may wait for the drafts that follow it: relaying it takes processor time
+that the next round waits for, and there is time for it while the cloud verifies."""
+
+
+class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
+    """Runs one machine to its end; iterate `commits`, then read the machine's stats."""
+
+    def __init__(
+        self,
+        machine: EdgeMachine,
+        thread: EngineThread,
+        kv: Session,
+        open_stream: OpenStream[CloudMessage, EdgeMessage],
+        traffic: Traffic,
+        closing_tasks: set[asyncio.Task[None]],
+        why_silent: Callable[[], Awaitable[str]],
+        span: Span,
+    ) -> None:
+        """For `open_stream`, `closing_tasks` and `why_silent` see `SessionRunner`."""
+        super().__init__(
+            open_stream, Opened, closing_tasks, why_silent, spread=machine.request.session
+        )
+        self.traffic = traffic
+        self._machine = machine
+        self._works = DraftWorks(machine, thread, kv, self._drafts_ready)
+        self._rounds = RoundSpans(span)
+        self._relayable = asyncio.Event()
+        self._holding: asyncio.TimerHandle | None = None
+        self._commits: list[Commit] = []
+        self._finish_reason: FinishReason | None = None
+
+    @property
+    def machine(self) -> EdgeMachine:
+        return self._machine
+
+    @property
+    def ended(self) -> bool:
+        return self._finish_reason is not None or super().ended
+
+    async def commits(self) -> AsyncGenerator[Commit, None]:
+        """Committed tokens as they become final. Raises Rejected or Unavailable when the cloud
+        refuses or stays lost; closing the iterator cancels the request at the cloud."""
+        with self.running():
+            self.connect()
+            ended = False
+            while not ended:
+                await self._relayable.wait()
+                self._relayable.clear()
+                ended = self.ended  # as of the commits taken now: more may come while they leave
+                for commit in self._take_commits():
+                    yield commit
+            await self.raise_failure(self._finish_reason)
+
+    def close(self) -> None:
+        super().close()
+        self._works.close()
+
+    def receive(self, message: CloudMessage, size_bytes: int, now: float) -> list[EdgeOutput]:
+        self._rounds.heard(message)
+        return self.machine.receive(message, now)
+
+    def perform(self, output: EdgeOutput) -> None:
+        match output:
+            case Send(message):
+                self.send(message)
+            case Commit():
+                self._commits.append(output)
+            case Interrupt(work):
+                self._works.interrupt(work)
+            case Finish(reason):
+                self._finish_reason = reason
+
+    def cancel_machine(self) -> list[EdgeOutput]:
+        return self.machine.cancel()
+
+    def start_work(self) -> None:
+        while (work := self.machine.work(time.monotonic())) is not None:
+            self._rounds.drafting()
+            self._works.start(work)
+
+    def notify(self) -> None:
+        """Let `commits` go on: at once when the edge has nothing to draft, else a little later."""
+        if self.ended or (self._commits and self._works.idle):
+            self._relay_now()
+        elif self._commits and self._holding is None:
+            loop = asyncio.get_running_loop()
+            self._holding = loop.call_later(RELAY_HOLD_S, self._relay_now)
+
+    def _relay_now(self) -> None:
+        if self._holding is not None:
+            self._holding.cancel()
+            self._holding = None
+        self._relayable.set()
+
+    def _drafts_ready(self, ready: DraftsReady) -> None:
+        self.dispatch(lambda: self.machine.drafted(ready.work, *ready.outcome(), time.monotonic()))
+
+    def _take_commits(self) -> list[Commit]:
+        """What became final since the last time, in as few pieces as its marks allow."""
+        merged: list[Commit] = []
+        for commit in self._commits:
+            if merged and merged[-1].unverified == commit.unverified:
+                before = merged.pop()
+                commit = Commit(
+                    (*before.token_ids, *commit.token_ids),
+                    commit.unverified,
+                    (*before.token_sources, *commit.token_sources),
+                    (*before.logprobs, *commit.logprobs),
+                )
+            merged.append(commit)
+        self._commits.clear()
+        return merged
+
+
+class RoundSpans:
+    """Rounds of one request as spans: from the first draft after a verdict to the next verdict.
+    Costs nothing where the request is not traced."""
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+        self._began_s: float | None = None
+
+    def drafting(self) -> None:
+        if self._began_s is None:
+            self._began_s = time.monotonic()
+
+    def heard(self, message: CloudMessage) -> None:
+        if not isinstance(message, Verdict) or self._began_s is None:
+            return
+        self._span.record(
+            "draft round",
+            time.monotonic() - self._began_s,
+            epoch=message.epoch,
+            accepted=message.accepted,
+            verify_s=message.work.verify_s,
+            queue_s=message.work.queue_s,
+        )
+        self._began_s = None

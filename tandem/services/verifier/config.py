@@ -1,0 +1,33 @@
+"""Settings of the verifier."""
+
+from pydantic import Field
+
+from tandem.demo import demo_folder
+from tandem.settings import ModelSettings, Port
+
+
+class VerifierSettings(ModelSettings):
+    """What the verifier can be told; see `tandem.settings` for where from."""
+
+    port: Port = Field(default=50051, description="gRPC port; 0 takes a free one.")
+    model: str = Field(
+        default=str(demo_folder("demo-target")),
+        min_length=1,
+        description="Target model: folder or hub name.",
+    )
+    exits: str = Field(
+        default="auto",
+        min_length=1,
+        description="Early exits of the target: a folder made by 'tandem train-exits', none, or "
+        "auto: those beside the target (x-exits beside x-target), if they fit it.",
+    )
+    max_sessions: int = Field(default=64, ge=1, description="Sessions open at once.")
+    kv_budget_bytes: int = Field(
+        default=2 * 2**30, ge=2**20, description="Keys and values of all sessions together."
+    )
+    max_draft_length: int = Field(default=64, ge=1, le=64, description="Longest draft judged.")
+    document_kv_export: bool = Field(
+        default=True,
+        description="Whether the cloud's aggregator is given documents' keys and values for devices"
+        " that run the same model (drcg-kv).",
+    )

@@ -1,0 +1,193 @@
+"""gRPC handlers of the verifier. Invariant: a session costs nothing before its opening frame was
+checked and admitted."""
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import grpc
+
+from tandem.backends.interface import Engine, Session
+from tandem.backends.requirements import check_preset
+from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.net.quotas import Quota
+from tandem.net.served_sessions import Admission
+from tandem.net.stream_limits import StreamLimits, served
+from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.image_prompt import ImagePrompt
+from tandem.runtime.watchdog import STUCK_AFTER_S
+from tandem.services.verifier.session import Stream, VerifierSession
+from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.messages import Open
+from tandem.specdec.presets import PRESETS
+from tandem.telemetry.logging import get_logger, log_context
+from tandem.telemetry.metric import OTHER
+from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
+from tandem.two_sided.decoding.document_decoder import DocumentDecoder, Documents
+from tandem.two_sided.serving.decoding_service import DecodingServicer
+from tandem.wire.verifier_codec import CloudCodec, describe_model
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifierLimits:
+    """What one verifier takes on."""
+
+    max_sessions: int = 64
+    kv_budget_bytes: int = 2 * 2**30
+    max_draft_length: int = 64
+    document_kv_export: bool = True
+    stuck_after_s: float = STUCK_AFTER_S
+    streams: StreamLimits = field(default_factory=StreamLimits)
+    quota: Quota = field(default_factory=Quota)
+
+
+class VerifierServicer(pb_grpc.VerifierServiceServicer):
+    """Serves one engine."""
+
+    full_name = pb.DESCRIPTOR.services_by_name["VerifierService"].full_name
+    also_serves = (DecodingServicer.full_name,)
+
+    def __init__(
+        self,
+        engine: Engine,
+        limits: VerifierLimits,
+        metrics: Metrics,
+        device: str = "cpu",
+        dtype: str = "float32",
+        documents: Documents | None = None,
+        tracing: Tracing = NO_TRACING,
+    ) -> None:
+        self._engine = engine
+        self._streams = limits.streams
+        self._admission = Admission(
+            *(limits.max_sessions, limits.kv_budget_bytes, limits.quota, metrics.holders())
+        )
+        self._metrics = metrics
+        self._tracing = tracing
+        series = metrics.engine(engine.model_name)
+        self._thread = EngineThread(
+            *(engine, "verifier-engine", series.passed), limits.stuck_after_s
+        )
+        series.engine_working.set_function(lambda: not self._thread.fault)
+        series.kv_budget_bytes.set(limits.kv_budget_bytes)
+        series.sessions_open.set_function(lambda: self._admission.sessions)
+        series.kv_bytes.set_function(lambda: self._admission.kv_bytes)
+        series.queue_depth.set_function(lambda: self._thread.waiting)
+        self._device, self._dtype = device, dtype
+        decoder = DocumentDecoder(self._thread, documents or Documents(), series)
+        self._decoding = DecodingServicer(
+            *(decoder, self._admission, metrics, device, dtype, tracing),
+            exports=limits.document_kv_export,
+            streams=limits.streams,
+        )
+        self._sessions: set[VerifierSession] = set()
+        self._closing_tasks: set[asyncio.Task[None]] = set()
+        self._leaving = False
+        self._model = CloudModel(
+            *(engine.model_name, engine.vocabulary_hash, engine.vocabulary_size),
+            *(engine.context_length, engine.eos_token_ids),
+            *(limits.max_draft_length, len(engine.exit_depths)),
+        )
+
+    def register(self, server: grpc.aio.Server) -> None:
+        pb_grpc.add_VerifierServiceServicer_to_server(self, server)
+        self._decoding.register(server)
+
+    @property
+    def open_requests(self) -> int:
+        return self._admission.sessions
+
+    @property
+    def fault(self) -> str:
+        return self._thread.fault
+
+    def going_away(self, grace_s: float) -> None:
+        self._leaving = True
+        self._closing_tasks = {session.going_away(grace_s) for session in self._sessions}
+        self._decoding.going_away(grace_s)
+
+    async def close(self) -> None:
+        await self._decoding.close()
+        await asyncio.to_thread(self._thread.stop)
+        await asyncio.to_thread(self._tracing.close)
+
+    async def Describe(  # noqa: N802  # the RPC's name
+        self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.DescribeResponse:
+        return pb.DescribeResponse(
+            model=describe_model(self._model, self._device, self._dtype),
+            max_draft_length=self._model.max_draft_length,
+            sessions_open=self._admission.sessions,
+            kv_bytes_in_use=self._engine.kv_bytes_in_use,
+            kv_bytes_budget=self._admission.kv_budget_bytes,
+        )
+
+    # The generated stubs know generators only; grpc.aio serves read/write handlers as well.
+    async def Verify(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        async with served(context, self._streams) as stream:
+            await self._converse(stream)
+
+    async def _converse(self, stream: Stream) -> None:
+        codec = CloudCodec(self._model, self._device, self._dtype)
+        opening = codec.decode(await stream.first(pb.VerifyRequest))
+        if not isinstance(opening, Open):
+            raise InvalidArgument("open", "must be the first message of a stream")
+        if self._leaving:
+            raise Unavailable("the verifier is stopping")
+        self._thread.check()
+        machine = CloudMachine(opening, self._model)
+        check_preset(opening.preset, target=self._engine)
+        images = ImagePrompt(self._engine, opening.params.images)
+        images.check(opening.prompt_ids)
+        # A session lasts longer than the images are needed.
+        opening = replace(opening, params=replace(opening.params, images=()))
+        length, headers = len(opening.prompt_ids), stream.invocation_metadata()
+        capacity = length + opening.params.max_tokens
+        held = capacity + opening.preset.tree_nodes
+        named = {"session": f"{opening.session:08x}", "preset": _label(opening)}
+        with (
+            self._admission.reserve(held * self._engine.kv_bytes_per_token) as reservation,
+            log_context(**named),
+            self._tracing.span("verify session", headers, **named, prompt_tokens=length) as span,
+        ):
+            try:
+                await self._serve(opening, machine, images, codec, stream, capacity, span)
+            finally:
+                reservation.tokens = len(machine.committed)
+
+    async def _serve(
+        self,
+        opening: Open,
+        machine: CloudMachine,
+        images: ImagePrompt,
+        codec: CloudCodec,
+        stream: Stream,
+        capacity: int,
+        span: Span,
+    ) -> None:
+        series = self._metrics.method(_label(opening), self._engine.model_name)
+
+        async def begin(kv: Session) -> None:
+            await images.show(self._thread, kv, opening.prompt_ids)
+
+        session = VerifierSession(machine, codec, self._thread, stream, series, begin, span)
+        self._sessions.add(session)
+        log.info("session opened", prompt_tokens=len(opening.prompt_ids), capacity=capacity)
+        try:
+            await session.run(capacity)
+        finally:
+            self._sessions.discard(session)
+            span.note(target_passes=machine.target_passes)
+            log.info("session closed", target_passes=machine.target_passes)
+
+
+def _label(opening: Open) -> str:
+    """The preset's name if it is one of ours: an edge must not choose what is logged here."""
+    return opening.preset.name if opening.preset.name in PRESETS else OTHER

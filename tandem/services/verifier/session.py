@@ -1,0 +1,151 @@
+"""One session at the verifier: frames in, engine jobs, frames out, around a `CloudMachine`.
+Invariant: the machine and the stream are used on the event loop only, the KV session on the engine
+thread only; however the session ends, its job is cancelled and its KV freed."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn
+
+import grpc
+
+from tandem.backends.interface import Session
+from tandem.net.served_sessions import LAST_WRITE_S, converse
+from tandem.net.stream_limits import ServedStream
+from tandem.runtime.engine_jobs import JobHandle
+from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.session_jobs import VerifyJob
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.messages import CloudMessage, EarlyVerdict, Work
+from tandem.specdec.verify_work import VerifyWork
+from tandem.telemetry.metrics import MethodSeries
+from tandem.telemetry.tracing import Span
+from tandem.wire.verifier_codec import CloudCodec
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+
+Stream = ServedStream[pb.VerifyRequest, pb.VerifyResponse]
+
+
+class VerifierSession:
+    """The conversation after `open`."""
+
+    def __init__(
+        self,
+        machine: CloudMachine,
+        codec: CloudCodec,
+        thread: EngineThread,
+        stream: Stream,
+        series: MethodSeries,
+        begin: Callable[[Session], Awaitable[None]],
+        span: Span,
+    ) -> None:
+        """`begin` is awaited with the fresh KV session, before its first pass."""
+        self._machine = machine
+        self._codec = codec
+        self._thread = thread
+        self._stream = stream
+        self._series = series
+        self._begin = begin
+        self._span = span
+        self._wake = asyncio.Event()
+        self._early = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._kv: Session | None = None
+        self._handle: JobHandle[Any] | None = None
+
+    async def run(self, capacity: int) -> None:
+        """Serve until the edge cancels or half-closes; frees everything on every way out. Pings are
+        answered even while the engine is busy and cannot open a session yet."""
+        await self._send([self._machine.opened()])
+        work = (self._listen(), self._work(capacity), self._send_early())
+        await converse(work, self._end_writing)
+
+    async def _end_writing(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._writing.acquire(), LAST_WRITE_S)
+
+    def going_away(self, grace_s: float) -> asyncio.Task[None]:
+        """Ask the edge to leave after its round."""
+        return asyncio.create_task(self._say_goodbye(grace_s))
+
+    async def _say_goodbye(self, grace_s: float) -> None:
+        with suppress(grpc.aio.BaseError, asyncio.InvalidStateError):  # it left by itself
+            await self._send([self._machine.going_away(grace_s)])
+
+    async def _listen(self) -> None:
+        while not self._machine.ended:
+            frame = await self._stream.read()
+            if not isinstance(frame, pb.VerifyRequest):  # EOF
+                return
+            answers = self._machine.receive(self._codec.decode(frame))
+            self._submit_due()
+            self._wake.set()
+            if answers:
+                await self._send(answers)
+
+    async def _work(self, capacity: int) -> None:
+        async with self._thread.session(capacity, self._machine.preset.tree_nodes) as kv:
+            await self._begin(kv)
+            self._kv = kv
+            try:
+                await self._pass_after_pass()
+            finally:
+                self._kv = None
+                if self._handle:
+                    self._handle.cancel()
+
+    def _submit_due(self) -> None:
+        """Hand the pass that is due to the engine; one at a time."""
+        if self._kv is None or self._handle is not None:
+            return
+        work = self._machine.work()
+        if work is not None:
+            on_early = self._early_listener(work)
+            job = VerifyJob(self._kv, work, self._machine.sampling, on_early)
+            self._handle = self._thread.submit(job)
+
+    async def _pass_after_pass(self) -> NoReturn:
+        while True:
+            self._submit_due()
+            if self._handle is None:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            done = await self._handle.future
+            self._handle = None
+            cost = done.cost
+            work = Work(cost.model_s, cost.queue_s, cost.batch_size)
+            await self._send(self._machine.complete(done.value, work))
+            self._series.verify_step.observe(cost.model_s)
+            told = {"queue_s": work.queue_s, "verify_s": work.verify_s}
+            took_s = cost.queue_s + cost.model_s
+            self._span.record("verify pass", took_s, **told, batch_size=cost.batch_size)
+
+    def _early_listener(self, work: VerifyWork) -> Callable[[EarlyVerdict], None]:
+        """What the engine thread calls with each early verdict of `work`, as the pass runs."""
+        loop = asyncio.get_running_loop()
+
+        def on_early(verdict: EarlyVerdict) -> None:
+            loop.call_soon_threadsafe(self._hear_early, work, verdict)
+
+        return on_early
+
+    def _hear_early(self, work: VerifyWork, verdict: EarlyVerdict) -> None:
+        self._machine.push_early_verdict(work, verdict)
+        self._early.set()
+
+    async def _send_early(self) -> NoReturn:
+        """Early verdicts leave one by one, each chosen when the stream is free: it may be void."""
+        waiting = self._machine.early_verdicts
+        while True:
+            await self._early.wait()
+            self._early.clear()
+            while waiting:
+                async with self._writing:
+                    if waiting:
+                        await self._stream.write(self._codec.encode(waiting.pop()))
+
+    async def _send(self, messages: Sequence[CloudMessage]) -> None:
+        async with self._writing:
+            for message in messages:
+                await self._stream.write(self._codec.encode(message))

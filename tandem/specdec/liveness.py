@@ -1,0 +1,116 @@
+"""When to ping a silent cloud, when to call it dead, when to give it up. Invariant: all times are
+the caller's `now`; nothing here reads a clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """CONNECTING: no stream. RUNNING: stream open. ALONE: cloud given up. DONE: finished."""
+
+    CONNECTING = "connecting"
+    RUNNING = "running"
+    ALONE = "alone"
+    DONE = "done"
+
+
+class LostCloud(StrEnum):
+    """What to do when the cloud stays unreachable."""
+
+    FAIL = "fail"
+    WAIT = "wait"
+    EDGE = "edge"
+
+
+@dataclass(frozen=True, slots=True)
+class LivenessTimes:
+    """A cloud silent for `ping_after_s` is pinged, and after `dead_after_s` counts as dead; one
+    unreachable for `give_up_after_s` is given up, by policy. By default that takes 3 s."""
+
+    ping_after_s: float = 0.8
+    dead_after_s: float = 2.4
+    give_up_after_s: float = 2.6
+
+
+TICK_S = 0.22
+"""Ticks come more often than that, unless this process did not get to run."""
+
+UNHURRIED_BYTES = 256 * 1024
+SLOW_UPLINK_BYTES_PER_S = 250_000
+MAX_UPLOAD_S = 5.0
+"""A frame larger than UNHURRIED_BYTES may take its time to upload, at that rate and for at most
+that long. Pings wait behind it: until then silence means nothing, also to HTTP/2."""
+
+
+class Liveness:
+    """Signs of life of one request's cloud, over all its streams."""
+
+    def __init__(self, policy: LostCloud, times: LivenessTimes, now: float) -> None:
+        self.policy = policy
+        self._times = times
+        self._received_s = now
+        self._quiet_since_s = now
+        self._uploaded_s = now
+        self._ticked_s = now
+        self._pinged_s: float | None = None
+        self._nonce = 0
+
+    def connected(self, now: float) -> None:
+        """A fresh stream gets its own time to show life; the outage goes on until it does."""
+        self._quiet_since_s = now
+        self._uploaded_s = self._received_s
+        self._pinged_s = None
+
+    def uploading(self, size_bytes: int, now: float) -> None:
+        """A large frame was handed to the stream."""
+        upload_s = (size_bytes - UNHURRIED_BYTES) / SLOW_UPLINK_BYTES_PER_S
+        if upload_s > 0:
+            busy_s = max(self._uploaded_s - now, 0) + upload_s
+            self._uploaded_s = now + min(busy_s, MAX_UPLOAD_S)
+
+    def received(self, now: float) -> None:
+        """The cloud sent a frame."""
+        self._received_s = self._quiet_since_s = now
+        self._pinged_s = None
+
+    def lost(self, now: float) -> float:
+        """The stream is gone; returns how long the cloud had been silent."""
+        self._uploaded_s = self._received_s
+        self._pinged_s = None
+        return now - self._quiet_since_s
+
+    def tick(self, now: float) -> None:
+        """Called regularly. Time in which this process did not get to run does not count as
+        silence: frames of the cloud may be waiting to be read."""
+        missed_s = now - self._ticked_s - TICK_S
+        self._ticked_s = now
+        if missed_s > 0:
+            self._received_s = _later(self._received_s, missed_s, now)
+            self._quiet_since_s = _later(self._quiet_since_s, missed_s, now)
+            self._uploaded_s = _later(self._uploaded_s, missed_s, now)
+
+    def ping_due(self, now: float) -> int | None:
+        """The nonce of a ping that is due, once per silence."""
+        if self._pinged_s is not None or self._silent_s(now) < self._times.ping_after_s:
+            return None
+        self._pinged_s = now
+        self._nonce += 1
+        return self._nonce
+
+    def is_dead(self, now: float) -> bool:
+        return self._silent_s(now) >= self._times.dead_after_s
+
+    def _silent_s(self, now: float) -> float:
+        return now - max(self._quiet_since_s, self._uploaded_s)
+
+    def is_given_up(self, now: float) -> bool:
+        if self.policy is LostCloud.WAIT:
+            return False
+        return now - max(self._received_s, self._uploaded_s) >= self._times.give_up_after_s
+
+
+def _later(at_s: float, by_s: float, now: float) -> float:
+    """`at_s` moved by `by_s`, but not into the future."""
+    return max(at_s, min(at_s + by_s, now))

@@ -1,0 +1,166 @@
+"""The frames of the edge–cloud conversation as plain values (documented in verifier.proto).
+Invariant: arrays inside messages are never written to. Distributions are float32 [vocabulary]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tandem.core.probs import Array, SamplingParams
+from tandem.core.sparse_payload import SparsePayload
+from tandem.specdec.presets import Preset
+from tandem.specdec.rules import Replacement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationParams:
+    """What of a request the edge and the cloud must both know. `max_tokens` limits the answer."""
+
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    max_tokens: int = 128
+    seed: int = 0
+    ignore_eos: bool = False
+    images: tuple[bytes, ...] = ()
+    logprobs: bool = False
+    top_logprobs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What every message carries: session, epoch, first position, hash of the ids before it."""
+
+    session: int
+    epoch: int
+    base: int
+    prefix: int
+
+
+@dataclass(frozen=True, slots=True)
+class Open(Frame):
+    vocabulary_hash: str
+    vocabulary_size: int
+    prompt_ids: tuple[int, ...]
+    committed_ids: tuple[int, ...]
+    params: GenerationParams
+    preset: Preset
+
+
+@dataclass(frozen=True, slots=True)
+class Draft(Frame):
+    token_ids: tuple[int, ...]
+    end_of_chunk: bool
+    probabilities: tuple[float, ...] | None = None
+    distributions: Array | None = None
+    parents: tuple[int, ...] | None = None
+    """A tree's nodes follow these nodes, -1 for the committed text (`tandem.core.tree`);
+    `distributions` are then one per expanded node, in ascending order."""
+    hold: bool = False
+    """More drafts follow so soon that the cloud does better not to go on alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered(Frame):
+    token_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NeedFullDistribution(Frame):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(Frame):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Ping(Frame):
+    nonce: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Cost of an answer by the cloud's clock; passes are the session's total so far, `drafts` those
+    that the pass judged."""
+
+    verify_s: float = 0.0
+    queue_s: float = 0.0
+    batch_size: int = 1
+    target_passes: int = 0
+    drafts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Opened(Frame):
+    max_draft_length: int
+    context_length: int
+    eos_token_ids: frozenset[int]
+    model_name: str
+    exits: int = 0
+
+
+Outcome = Replacement | None
+"""What a verdict brings after its accepted drafts, if anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """How likely a token was by the distribution it was sampled from, NaN where nobody knows.
+    `top`: the likeliest tokens of that distribution (id, log-probability), best first."""
+
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict(Frame):
+    """`accepted` drafts from `base` on; `outcome`: nothing, the next token, or a distribution for
+    it. `path`: the accepted nodes of a tree, from its root down. `logprobs`: of the tokens that it
+    commits, where `open` asked for them."""
+
+    accepted: int
+    rejected: bool
+    outcome: Outcome
+    work: Work = field(default_factory=Work)
+    path: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyVerdict(Frame):
+    """What the verdict on the drafts from `base` on will probably be, by early exit `exit_index`.
+    `outcome` as in a verdict, a sparse payload made small; nothing is committed. `confidence`: the
+    exit's largest probability where its token lies (FSD, equation 4), in [0, 1]."""
+
+    exit_index: int
+    accepted: int
+    rejected: bool
+    outcome: int | SparsePayload
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens(Frame):
+    """Tokens the cloud decoded alone, from `base` on; `logprobs` as in a verdict."""
+
+    token_ids: tuple[int, ...]
+    work: Work = field(default_factory=Work)
+    logprobs: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FullDistribution(Frame):
+    target_probs: Array
+
+
+@dataclass(frozen=True, slots=True)
+class GoingAway(Frame):
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pong(Frame):
+    nonce: int
+
+
+EdgeMessage = Open | Draft | Recovered | NeedFullDistribution | Cancel | Ping
+CloudMessage = Opened | Verdict | EarlyVerdict | Tokens | FullDistribution | GoingAway | Pong

@@ -1,0 +1,311 @@
+"""Presets: one frozen composition of choices per method. Invariant: a preset is data. Nothing
+anywhere branches on its name; a paper's ablation is `dataclasses.replace` of one field. To add a
+preset, add one `Preset(...)` to `_LISTED`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from tandem.core.codecs import Precision
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import MAX_VOCABULARY_SIZE
+from tandem.core.tree import expansion_nodes
+from tandem.core.truncation import NO_TRUNCATION, Truncation
+from tandem.specdec.choices import (
+    Acceptance,
+    Control,
+    Predraft,
+    PredraftOrder,
+    RejectionPayload,
+    Schedule,
+    Uplink,
+)
+from tandem.specdec.rules import acceptance_type, payload_type
+
+MAX_DRAFT_LENGTH = 64
+MAX_PAYLOAD_TOP = 4096
+MAX_PAYLOAD_TAIL_DRAWS = 256
+MAX_PREDRAFT_WORKERS = 32
+MAX_PREDRAFT_OUTCOMES = 256
+MAX_EXITS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One method. `validate` rejects combinations that cannot work, or whose output distribution
+    would not be the target's though both rules are exact."""
+
+    name: str
+    schedule: Schedule
+    acceptance: Acceptance
+    uplink: Uplink
+    rejection_payload: RejectionPayload
+    uplink_precision: Precision = "float32"
+    payload_top: int = 64
+    payload_tail_draws: int = 4
+    truncation: Truncation = NO_TRUNCATION
+    control: Control = Control.FIXED
+    confidence_threshold: float = 0.0
+    """A chunk ends with the first token that the draft model gives less probability than this,
+    before sampling settings."""
+    idle_weight: float = 1.0
+    """What the idle cloud's own passes may cost: 1 is for latency, 0 for the fewest passes."""
+    expansion: tuple[int, ...] = ()
+    """Of a token tree: how many candidates follow each node, layer by layer; empty for a chain."""
+    with_replacement: bool = False
+    """Whether candidates may repeat, as in the paper; without, more are accepted."""
+    predraft: Predraft = Predraft.OFF
+    predraft_order: PredraftOrder = PredraftOrder.CONFIDENCE
+    predraft_workers: int = 4
+    """Outcomes drafted for at the same time, in one packed pass a step."""
+    predraft_outcomes: int = 16
+    """Most outcomes kept at a time, drafted for or waiting."""
+    exits: int = 0
+    """Early exits of the target that judge too, at most: the deepest it has."""
+    exit_order: PredraftOrder = PredraftOrder.CONFIDENCE
+    """Which early verdict leaves the cloud first, when several wait for the link."""
+
+    @property
+    def tree_nodes(self) -> int:
+        """Most nodes of a tree; 0 for a chain."""
+        return expansion_nodes(self.expansion)
+
+    @property
+    def carries_probs(self) -> bool:
+        """Whether the cloud learns the distributions the drafts were drawn from."""
+        return self.uplink in (Uplink.FULL_DISTRIBUTIONS, Uplink.SPARSE_DISTRIBUTIONS)
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the output distribution may differ from the target's."""
+        return self.drafts and not (acceptance_type(self).exact and payload_type(self).exact)
+
+    @property
+    def drafter_invariant(self) -> bool:
+        """Whether the text is the same whatever is drafted, and whenever drafts arrive."""
+        return acceptance_type(self).drafter_invariant
+
+    @property
+    def cloud_draws(self) -> bool:
+        """Whether the cloud draws every token but the drafts, and so knows their distributions."""
+        return payload_type(self).kind is int
+
+    @property
+    def drafts(self) -> bool:
+        return self.schedule.window > 0
+
+    @property
+    def branch_tokens(self) -> int:
+        """Most tokens that pre-drafting keeps in the draft KV beside the text itself."""
+        longest = self.schedule.window + self.schedule.chunk + 1
+        return 0 if self.predraft is Predraft.OFF else self.predraft_workers * longest
+
+    @property
+    def spare_tokens(self) -> int:
+        """Most tokens that the draft KV holds beside the text: of branches, or of a tree."""
+        return self.branch_tokens + self.tree_nodes
+
+    @property
+    def judges_by_timing(self) -> bool:
+        """Whether a draft that comes late finds its position taken by a token of the cloud's own.
+        Where the text depends on the drafts, that is exact only if lateness does not: drafts that
+        end a text, sent earlier than others, would be judged more often and come out too often."""
+        schedule = self.schedule
+        parts = schedule.token_by_token and schedule.verify_on_arrival
+        by_clock = self.control is not Control.FIXED
+        bonus = schedule.bonus and (parts or by_clock or schedule.window > schedule.chunk)
+        by_timing = self.drafts and (bonus or schedule.decode_when_idle)
+        return by_timing and not self.drafter_invariant
+
+    def with_draft_length(self, length: int) -> Preset:
+        """The same method with another draft length; one that drafts nothing stays as it is."""
+        _check_range("draft_length", length, 1, MAX_DRAFT_LENGTH)
+        if not self.drafts:
+            return self
+        if self.expansion:
+            return self.with_expansion(_of_length(self.expansion, length))
+        windows = self.schedule.window // self.schedule.chunk
+        return replace(self, schedule=replace(self.schedule, window=windows * length, chunk=length))
+
+    def fitted(self, vocabulary_size: int) -> Preset:
+        """The same method where its draft distribution may keep no more tokens than there are."""
+        if self.truncation.top_k <= vocabulary_size:
+            return self
+        return replace(self, truncation=replace(self.truncation, top_k=vocabulary_size))
+
+    def with_expansion(self, expansion: tuple[int, ...]) -> Preset:
+        """The same rules over trees of that expansion, in stop and wait."""
+        _check_expansion(expansion)
+        layers = len(expansion)
+        schedule = replace(self.schedule, window=layers, chunk=layers)
+        return replace(self, expansion=expansion, schedule=schedule)
+
+    def validate(self) -> None:
+        """Raise InvalidArgument naming the first choice that does not fit the others."""
+        schedule = self.schedule
+        _check_range("window", schedule.window, 0, 4 * MAX_DRAFT_LENGTH)
+        goes_on = self.drafts or schedule.decode_when_idle
+        _require(goes_on, "decode_when_idle", "must be on when nothing is drafted")
+        if self.drafts:
+            _require(1 <= schedule.chunk <= schedule.window, "chunk", "must be 1…window")
+        _check_range("payload_top", self.payload_top, 0, MAX_PAYLOAD_TOP)
+        _check_range("payload_tail_draws", self.payload_tail_draws, 0, MAX_PAYLOAD_TAIL_DRAWS)
+        sent = self.payload_top > 0 or self.rejection_payload is not RejectionPayload.TOP_K
+        _require(sent, "payload_top", "must be at least 1 where it is all that is sent")
+        _check_range("idle_weight", self.idle_weight, 0, 1)
+        _check_range("confidence_threshold", self.confidence_threshold, 0, 1)
+        self.truncation.validate(MAX_VOCABULARY_SIZE)
+        _check_range("predraft_workers", self.predraft_workers, 1, MAX_PREDRAFT_WORKERS)
+        _check_range("predraft_outcomes", self.predraft_outcomes, 1, MAX_PREDRAFT_OUTCOMES)
+        _check_range("exits", self.exits, 0, MAX_EXITS)
+        hears_exits = self.predraft is Predraft.EARLY_EXITS
+        _require(not hears_exits or self.exits > 0, "exits", "must be at least 1 to predraft from")
+        self._validate_payloads()
+        if self.expansion:
+            self._validate_tree()
+
+    def _validate_tree(self) -> None:
+        """A tree is sent whole and judged whole, by a cloud that knows its distributions."""
+        schedule = self.schedule
+        _check_expansion(self.expansion)
+        layered = schedule.chunk == len(self.expansion) and schedule.stop_and_wait
+        _require(layered, "expansion", "needs stop and wait, one layer per token of it")
+        whole = schedule.bonus and not schedule.token_by_token
+        _require(whole, "expansion", "a tree goes up whole, and a bonus token follows it")
+        _require(self.predraft is Predraft.OFF, "predraft", "outcomes of a tree are not predrafted")
+        _require(not self.exits, "exits", "early exits do not judge trees")
+        whole = self.confidence_threshold == 0
+        _require(whole, "confidence_threshold", "a tree is drafted whole; it must be 0")
+        fixed = self.control is Control.FIXED
+        _require(fixed, "control", "a tree is always as deep as its expansion is long")
+        if self.drafter_invariant:
+            why = f"{self.acceptance} would repeat one candidate"
+            _require(not self.with_replacement, "with_replacement", why)
+            return
+        _require(self.carries_probs, "uplink", "several candidates need the draft distributions")
+        why = "the cloud knows a tree's distributions; it must be 'token'"
+        _require(self.cloud_draws, "rejection_payload", why)
+
+    def _validate_payloads(self) -> None:
+        if self.drafter_invariant:
+            why = f"{self.acceptance} knows the token; it must be 'token'"
+            _require(self.cloud_draws, "rejection_payload", why)
+        elif self.drafts:
+            why = f"{self.acceptance} needs draft probabilities"
+            _require(self.uplink is not Uplink.IDS, "uplink", why)
+            split = self.uplink is Uplink.PROBABILITIES
+            why = "the cloud cannot draw from a residual it cannot form"
+            _require(not (split and self.cloud_draws), "rejection_payload", why)
+            why = "the cloud waits for the token the edge draws"
+            waits = split and self.schedule.decode_when_idle
+            _require(not waits, "decode_when_idle", why)
+
+
+def _require(holds: bool, field: str, why: str) -> None:
+    if not holds:
+        raise InvalidArgument(field, why)
+
+
+def _check_range(field: str, value: float, least: int, most: int) -> None:
+    _require(least <= value <= most, field, f"must be {least}…{most}, is {value}")  # NaN is not
+
+
+def _check_expansion(expansion: tuple[int, ...]) -> None:
+    """Its length first: the number of nodes grows as a product, and its digits with it."""
+    fits = 1 <= len(expansion) <= MAX_DRAFT_LENGTH and min(expansion) >= 1
+    why = f"numbers from 1 on, at most {MAX_DRAFT_LENGTH} nodes in all"
+    _require(fits and expansion_nodes(expansion) <= MAX_DRAFT_LENGTH, "expansion", why)
+
+
+def _of_length(expansion: tuple[int, ...], length: int) -> tuple[int, ...]:
+    """So many layers, single candidates at the end; too many nodes give up the deepest branches."""
+    wanted = [*expansion[:length], *(1 for _ in range(length - len(expansion)))]
+    while expansion_nodes(wanted) > MAX_DRAFT_LENGTH:
+        deepest = max(layer for layer, width in enumerate(wanted) if width > 1)
+        wanted[deepest] -= 1
+    return tuple(wanted)
+
+
+def _stop_and_wait(draft_length: int) -> Schedule:
+    return Schedule(window=draft_length, chunk=draft_length)
+
+
+_DSD = Preset(
+    "dsd",
+    _stop_and_wait(4),
+    Acceptance.REJECTION,
+    Uplink.FULL_DISTRIBUTIONS,
+    RejectionPayload.TOKEN,
+)
+_DSSD = replace(
+    _DSD,
+    name="dssd",
+    uplink=Uplink.PROBABILITIES,
+    rejection_payload=RejectionPayload.LOSSLESS_SPARSE,
+)
+_TSLT = replace(
+    _DSD,
+    name="tslt",
+    uplink=Uplink.SPARSE_DISTRIBUTIONS,
+    uplink_precision="float16",
+    truncation=Truncation(top_k=320),
+)
+_PICOSPEC = replace(
+    _DSSD,
+    name="picospec",
+    schedule=Schedule(8, 4, verify_on_arrival=True, bonus=False, token_by_token=True),
+    control=Control.LATENCY_AWARE,
+)
+_COUPLED = Preset(
+    "coupled", _stop_and_wait(4), Acceptance.GUMBEL, Uplink.IDS, RejectionPayload.TOKEN
+)
+_STREAM = replace(
+    _COUPLED,
+    name="stream",
+    schedule=Schedule(16, 8, verify_on_arrival=True, decode_when_idle=True, token_by_token=True),
+    control=Control.WINDOW,
+    # Branches share the passes that draft the text. Simulated on the demo pair they bring a tenth
+    # to a seventh more tokens per second; twice as many workers bring no more.
+    predraft=Predraft.LIKELY_OUTCOMES,
+    predraft_workers=8,
+    predraft_outcomes=32,
+)
+
+_LISTED = (
+    replace(_COUPLED, name="ar", schedule=Schedule(0, 0, decode_when_idle=True)),
+    _DSD,
+    _DSSD,
+    replace(_DSSD, name="dssd-full", rejection_payload=RejectionPayload.FULL_DISTRIBUTION),
+    _TSLT,
+    _PICOSPEC,
+    replace(_PICOSPEC, name="picospec-top-k", rejection_payload=RejectionPayload.TOP_K),
+    replace(_TSLT, name="mc-dsd", schedule=_stop_and_wait(3), expansion=(2, 2, 2)),
+    _STREAM,
+    replace(
+        _STREAM,
+        name="stream-rejection",
+        acceptance=Acceptance.REJECTION,
+        uplink=Uplink.SPARSE_DISTRIBUTIONS,
+        uplink_precision="float16",
+        truncation=Truncation(top_k=320),
+    ),
+    _COUPLED,
+    replace(_COUPLED, name="predraft", predraft=Predraft.LIKELY_OUTCOMES),
+    replace(_COUPLED, name="lookup", schedule=_stop_and_wait(10), confidence_threshold=0.5),
+    # The two deepest exits: wrong guesses of shallower ones keep the draft model busy. Demo pair,
+    # simulated at 30 ms and draft length 4: 1.07 times dssd with 2 exits, 1.04 with 4.
+    replace(_DSSD, name="fsd", predraft=Predraft.EARLY_EXITS, exits=2),
+)
+
+PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset in _LISTED})
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of that name; InvalidArgument lists the names there are."""
+    try:
+        return PRESETS[name]
+    except KeyError:
+        known = ", ".join(PRESETS)
+        raise InvalidArgument("preset", f"unknown: {name!r}; there are {known}") from None

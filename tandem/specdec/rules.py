@@ -1,0 +1,322 @@
+"""Acceptance rules and rejection payloads as policy objects, composed from a preset's choices.
+
+Invariant: what is accepted, rejected and redrawn is decided from the very distribution that was
+sampled from. Randomness is keyed by (seed, position, purpose), so a decision taken again after a
+resume is the same decision. Every rule says itself whether it is exact.
+
+To add an acceptance rule:
+
+1. `tandem/specdec/choices.py`: a member of `Acceptance`;
+2. this file: a subclass of `AcceptanceRule` and its arm in `acceptance_type`;
+3. `protos/tandem_api/verifier/v1/verifier.proto`: a value of `AcceptanceRule`, named as the member
+   (`tandem/wire/open_codec.py` pairs the two by name);
+4. `tandem/specdec/presets.py`: a preset that names it;
+5. a test of its output distribution (`tests/virtual_time/test_exact_distribution.py` does it with
+   fractions).
+
+mypy reports a missing arm; `tests/howto/test_add_acceptance_rule.py` follows these steps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, Self, assert_never
+
+from tandem.core.acceptance import (
+    accepted_candidate,
+    accepts,
+    draw_candidates,
+    recover,
+    sample_draft,
+    sample_target,
+)
+from tandem.core.gumbel import coupled_candidates, coupled_token
+from tandem.core.probs import Array
+from tandem.core.randomness import Purpose, RandomSource
+from tandem.core.runners_up import RunnersUp, gumbel_runners_up, likely_runners_up
+from tandem.core.sparse_payload import (
+    FullPayload,
+    SparsePayload,
+    make_sparse_payload,
+    make_top_k_payload,
+)
+from tandem.specdec.choices import Acceptance, RejectionPayload, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The drafts for one position, one in a chain or several in a tree, with as much of the
+    distribution they were drawn from as the uplink carries."""
+
+    token_ids: tuple[int, ...]
+    draft_prob: float | None = None
+    draft_probs: Array | None = None
+
+
+TargetProbs = Array | int
+"""The target's distribution at a position, or its token where the rule has already decided it."""
+
+Replacement = int | FullPayload | SparsePayload
+"""What a rejection brings: the token in place of the draft, or what the edge draws it from."""
+
+
+class RuleChoices(Protocol):
+    """The choices of a preset that make up its rules."""
+
+    @property
+    def acceptance(self) -> Acceptance: ...
+    @property
+    def rejection_payload(self) -> RejectionPayload: ...
+    @property
+    def payload_top(self) -> int: ...
+    @property
+    def payload_tail_draws(self) -> int: ...
+    @property
+    def schedule(self) -> Schedule: ...
+    @property
+    def with_replacement(self) -> bool: ...
+
+
+class AcceptanceRule(ABC):
+    """How tokens are drawn on either side, and when a draft counts as the target's own."""
+
+    __slots__ = ()
+    exact: ClassVar[bool] = True
+    """Whether the output distribution is the target's."""
+    drafter_invariant: ClassVar[bool] = False
+    """Whether the text is the same whatever was drafted, and whenever drafts arrive. Such a rule
+    needs no draft probabilities, and the cloud knows the token in place of a rejected draft."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, choices: RuleChoices, seed: int, rng: RandomSource, keep_probs: bool) -> Self:
+        """The rule for one session. `keep_probs`: `prepare` keeps whole distributions."""
+
+    @abstractmethod
+    def propose(self, draft_probs: Array, position: int) -> int:
+        """The edge's draft token at an absolute position."""
+
+    @abstractmethod
+    def candidates(
+        self, draft_probs: Array, count: int, position: int, first_draw: int
+    ) -> list[int]:
+        """Up to `count` draft tokens for one position of a tree; `first_draw` numbers its first
+        random decision, differently for each node of a layer."""
+
+    def runners_up(self, draft_probs: Array, token_id: int, position: int, count: int) -> RunnersUp:
+        """Tokens that may well come in the place of the draft `token_id`, the likeliest first."""
+        return likely_runners_up(draft_probs, token_id, count)
+
+    def prepare(self, target_probs: Array, position: int) -> TargetProbs:
+        """The distribution reduced to what judging needs, with the same outcome."""
+        return target_probs
+
+    @abstractmethod
+    def target_token(self, target: TargetProbs, position: int) -> int:
+        """The target's own token where no draft is judged: a bonus token, or one decoded alone."""
+
+    @abstractmethod
+    def accepted(self, target: TargetProbs, proposal: Proposal, position: int) -> int | None:
+        """Index of the draft that is accepted; None if all are rejected."""
+
+    @abstractmethod
+    def recovered(self, target: TargetProbs, proposal: Proposal, position: int) -> int:
+        """The token in place of rejected drafts, drawn where both distributions are known."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionRule(AcceptanceRule):
+    """Rejection sampling (Leviathan et al. 2023, Chen et al. 2023)."""
+
+    rng: RandomSource
+    with_replacement: bool = False
+
+    @classmethod
+    def of(cls, choices: RuleChoices, seed: int, rng: RandomSource, keep_probs: bool) -> Self:
+        return cls(rng, choices.with_replacement)
+
+    def propose(self, draft_probs: Array, position: int) -> int:
+        return sample_draft(draft_probs, self.rng, position)
+
+    def candidates(
+        self, draft_probs: Array, count: int, position: int, first_draw: int
+    ) -> list[int]:
+        return draw_candidates(
+            draft_probs, count, self.rng, position, first_draw, self.with_replacement
+        )
+
+    def target_token(self, target: TargetProbs, position: int) -> int:
+        return sample_target(probs_of(target), self.rng, position)
+
+    def accepted(self, target: TargetProbs, proposal: Proposal, position: int) -> int | None:
+        probs, token_ids = probs_of(target), proposal.token_ids
+        if proposal.draft_probs is not None:
+            return accepted_candidate(
+                probs, token_ids, proposal.draft_probs, self.rng, position, self.with_replacement
+            )
+        assert proposal.draft_prob is not None, "judging needs the draft probability"
+        first_accepted = accepts(probs, token_ids[0], proposal.draft_prob, self.rng, position)
+        return 0 if first_accepted else None
+
+    def recovered(self, target: TargetProbs, proposal: Proposal, position: int) -> int:
+        draft_probs, drafts = proposal.draft_probs, proposal.token_ids
+        assert draft_probs is not None, "drawing from the residual needs the draft distribution"
+        probs, repeats = probs_of(target), self.with_replacement
+        return recover(probs, drafts, draft_probs, self.rng, position, repeats)
+
+
+@dataclass(frozen=True, slots=True)
+class RacingRejectionRule(RejectionRule):
+    """The rejection rule where a draft and a token of the cloud's own race for each position.
+    Whichever comes first decides the position, so one number may serve both; that makes them equal
+    as often as can be, and what was drafted after the draft stays valid. Exact if that number does
+    not decide the race."""
+
+    def propose(self, draft_probs: Array, position: int) -> int:
+        return self.rng.gumbel_categorical(draft_probs, position, Purpose.DRAFT)
+
+    def target_token(self, target: TargetProbs, position: int) -> int:
+        return self.rng.gumbel_categorical(probs_of(target), position, Purpose.DRAFT)
+
+
+@dataclass(frozen=True, slots=True)
+class GumbelCouplingRule(AcceptanceRule):
+    """A draft is accepted iff equal to the target's own token under the same noise (Daliri, Musco &
+    Suresh 2024). `keep_probs`: more is asked of a distribution than which token the noise takes."""
+
+    drafter_invariant: ClassVar[bool] = True
+    seed: int
+    keep_probs: bool = False
+
+    @classmethod
+    def of(cls, choices: RuleChoices, seed: int, rng: RandomSource, keep_probs: bool) -> Self:
+        return cls(seed, keep_probs)
+
+    def propose(self, draft_probs: Array, position: int) -> int:
+        return coupled_token(draft_probs, self.seed, position)
+
+    def candidates(
+        self, draft_probs: Array, count: int, position: int, first_draw: int
+    ) -> list[int]:
+        return coupled_candidates(draft_probs, self.seed, position, count)
+
+    def runners_up(self, draft_probs: Array, token_id: int, position: int, count: int) -> RunnersUp:
+        return gumbel_runners_up(draft_probs, token_id, self.seed, position, count)
+
+    def prepare(self, target_probs: Array, position: int) -> TargetProbs:
+        """The target's token: the noise decides it, whatever the drafts."""
+        return target_probs if self.keep_probs else self.target_token(target_probs, position)
+
+    def target_token(self, target: TargetProbs, position: int) -> int:
+        return target if isinstance(target, int) else coupled_token(target, self.seed, position)
+
+    def accepted(self, target: TargetProbs, proposal: Proposal, position: int) -> int | None:
+        token, token_ids = self.target_token(target, position), proposal.token_ids
+        return token_ids.index(token) if token in token_ids else None
+
+    def recovered(self, target: TargetProbs, proposal: Proposal, position: int) -> int:
+        return self.target_token(target, position)
+
+
+def probs_of(target: TargetProbs) -> Array:
+    """The distribution itself, for rules and payloads that need more than a token of it."""
+    assert not isinstance(target, int), "this rule judges by whole distributions"
+    return target
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadRule(ABC):
+    """What a rejection carries back to the edge: at most `top` entries and `tail_draws` draws."""
+
+    exact: ClassVar[bool] = True
+    """Whether the recovered token's distribution is the residual's."""
+    kind: ClassVar[type]
+    """Of the payload: int (the cloud draws the token), FullPayload or SparsePayload."""
+    rule: AcceptanceRule
+    rng: RandomSource
+    top: int = 0
+    tail_draws: int = 0
+
+    @abstractmethod
+    def payload(self, target: TargetProbs, proposal: Proposal, position: int) -> Replacement:
+        """The outcome of the verdict that rejects `proposal`."""
+
+
+class TokenPayload(PayloadRule):
+    """The cloud draws the token itself."""
+
+    __slots__ = ()
+    kind = int
+
+    def payload(self, target: TargetProbs, proposal: Proposal, position: int) -> Replacement:
+        return self.rule.recovered(target, proposal, position)
+
+
+class FullDistributionPayload(PayloadRule):
+    """DSSD: the whole target distribution, the edge draws."""
+
+    __slots__ = ()
+    kind = FullPayload
+
+    def payload(self, target: TargetProbs, proposal: Proposal, position: int) -> Replacement:
+        return FullPayload(probs_of(target))
+
+
+class LosslessSparsePayload(PayloadRule):
+    """Top entries, tail mass, tail draws; the edge draws, exactly."""
+
+    __slots__ = ()
+    kind = SparsePayload
+
+    def payload(self, target: TargetProbs, proposal: Proposal, position: int) -> Replacement:
+        target_probs = probs_of(target)
+        return make_sparse_payload(target_probs, self.top, self.tail_draws, self.rng, position)
+
+
+class TopKPayload(PayloadRule):
+    """PicoSpec: the head of the target distribution alone; the edge draws, with a bias."""
+
+    __slots__ = ()
+    exact = False
+    kind = SparsePayload
+
+    def payload(self, target: TargetProbs, proposal: Proposal, position: int) -> Replacement:
+        return make_top_k_payload(probs_of(target), self.top)
+
+
+def acceptance_type(choices: RuleChoices) -> type[AcceptanceRule]:
+    """The class of the rule that a preset names."""
+    match choices.acceptance:
+        case Acceptance.REJECTION:
+            return RacingRejectionRule if choices.schedule.decode_when_idle else RejectionRule
+        case Acceptance.GUMBEL:
+            return GumbelCouplingRule
+        case _:
+            assert_never(choices.acceptance)
+
+
+def acceptance_rule(
+    choices: RuleChoices, seed: int, rng: RandomSource, keep_probs: bool = False
+) -> AcceptanceRule:
+    """The rule that a preset names, with its randomness."""
+    return acceptance_type(choices).of(choices, seed, rng, keep_probs)
+
+
+def payload_type(choices: RuleChoices) -> type[PayloadRule]:
+    """The class of the rejection payload that a preset names."""
+    match choices.rejection_payload:
+        case RejectionPayload.TOKEN:
+            return TokenPayload
+        case RejectionPayload.FULL_DISTRIBUTION:
+            return FullDistributionPayload
+        case RejectionPayload.TOP_K:
+            return TopKPayload
+        case RejectionPayload.LOSSLESS_SPARSE:
+            return LosslessSparsePayload
+        case _:
+            assert_never(choices.rejection_payload)
+
+
+def payload_rule(choices: RuleChoices, rule: AcceptanceRule, rng: RandomSource) -> PayloadRule:
+    """The rejection payload that a preset names."""
+    return payload_type(choices)(rule, rng, choices.payload_top, choices.payload_tail_draws)

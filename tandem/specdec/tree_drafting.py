@@ -1,0 +1,162 @@
+"""The edge's drafts of one request when they are trees: one tree at a time, sent and judged whole.
+Invariant: the draft KV holds the first `kv_length` committed tokens and, until the next work, the
+tree that was drafted last, but for its last layer; of that, the accepted path is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import inf
+
+from tandem.core.errors import ProtocolError
+from tandem.core.tokens import PrefixedTokens
+from tandem.core.tree import children, depths
+from tandem.specdec.drafting import Drafting
+from tandem.specdec.events import Drafted, DraftWork, EdgeRequest
+from tandem.specdec.in_flight import DraftsInFlight, draft_frame
+from tandem.specdec.messages import Draft, Frame, Verdict
+from tandem.specdec.presets import Preset
+
+
+def drafting_for(request: EdgeRequest, committed: PrefixedTokens) -> Drafting:
+    """Chains or trees, as the preset says."""
+    make = TreeDrafting if request.preset.expansion else Drafting
+    return make(request, committed)
+
+
+class TreeInFlight(DraftsInFlight):
+    """One tree, sent or not; its length is its depth, its `token_ids` the first of its branches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parents: tuple[int, ...] = ()
+        self._branch: list[int] = []
+
+    def __len__(self) -> int:
+        return layers(self._drafts)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return self.tokens_at(self._branch)
+
+    @property
+    def unsent(self) -> int:
+        return len(self) - self.sent
+
+    @property
+    def fed(self) -> int:
+        """How many nodes the draft KV holds: all layers but the last, which nothing followed."""
+        return sum(depth + 1 < len(self) for depth in depths(self._parents))
+
+    def tokens_at(self, nodes: Sequence[int]) -> tuple[int, ...]:
+        return tuple(self._drafts[node].token_id for node in nodes)
+
+    def add(self, drafts: Sequence[Drafted]) -> None:
+        self._drafts = list(drafts)
+        self._parents = tuple(drafted.parent for drafted in drafts)
+        self._branch = self._first_branch()
+
+    def remove(self, count: int) -> None:
+        """What one verdict, or the cloud's own token, settles is the whole tree."""
+        self.clear()
+
+    def clear(self) -> None:
+        super().clear()
+        self._parents, self._branch = (), []
+
+    def judged(self, verdict: Verdict) -> tuple[int, ...]:
+        """The tokens on the verdict's path and the first candidate after; else ProtocolError."""
+        followed, node = children(self._parents), -1
+        for step in verdict.path:
+            if step not in followed.get(node, ()):
+                raise ProtocolError("a tree in flight", f"a verdict on the path {verdict.path}")
+            node = step
+        if len(verdict.path) != verdict.accepted:
+            raise ProtocolError("a tree in flight", f"{verdict.accepted} nodes on {verdict.path}")
+        return self.tokens_at([*verdict.path, *followed.get(node, [])[:1]])
+
+    def _first_branch(self) -> list[int]:
+        followed = children(self._parents)
+        branch = list[int]()
+        while below := followed.get(branch[-1] if branch else -1):
+            branch.append(below[0])
+        return branch
+
+
+class TreeDrafting(Drafting):
+    """As `Drafting`, for presets with an expansion."""
+
+    def __init__(self, request: EdgeRequest, committed: PrefixedTokens) -> None:
+        super().__init__(request, committed)
+        self.in_flight: TreeInFlight = TreeInFlight()
+        self._expansion = request.preset.expansion
+        self._kept: tuple[int, ...] = ()
+
+    @property
+    def draftable(self) -> int:
+        return 0 if self.in_flight else min(len(self._expansion), self.room)
+
+    def begin(self, count: int, ends: frozenset[int]) -> DraftWork:
+        """The work that drafts the next `count` layers, unbranched if more than the preset has."""
+        deeper = count > len(self._expansion)
+        path, self._kept = self._kept, ()
+        self.work = DraftWork(
+            keep=self.kv_length,
+            token_ids=self._committed.since(self.kv_length + len(path)),
+            position=len(self._committed),
+            count=count,
+            ends=ends,
+            expansion=(1,) * count if deeper else self._expansion[:count],
+            path=path,
+        )
+        return self.work
+
+    def begin_ahead(self) -> DraftWork | None:
+        return None
+
+    def take(
+        self, work: DraftWork, drafts: list[Drafted], kv_length: int, draft_s: float = 0.0
+    ) -> bool:
+        """Put the tree of a work in flight. `kv_length` leaves its nodes out."""
+        if work is not self.work:
+            return False
+        if not 1 <= layers(drafts) <= work.count:
+            raise ProtocolError(f"1…{work.count} layers wanted", f"drafted with {layers(drafts)}")
+        self.work = None
+        self.kv_length = kv_length
+        self.in_flight.add(drafts)
+        return True
+
+    def positions(self, drafts: Sequence[Drafted]) -> int:
+        return layers(drafts)
+
+    def judged(self, verdict: Verdict) -> tuple[int, ...]:
+        return self.in_flight.judged(verdict) if self.in_flight.sent else ()
+
+    def settle(self, verdict: Verdict) -> None:
+        """The tree is judged: of what the draft KV holds of it, the path stays."""
+        self._kept = tuple(node for node in verdict.path if node < self.in_flight.fed)
+        self.in_flight.clear()
+
+    def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
+        if not self.in_flight.unsent:
+            return []
+        self.in_flight.sent = len(self.in_flight)
+        base = len(self._committed)
+        frame = Frame(self._request.session, epoch, base, self._committed.prefix)
+        return [tree_frame(frame, self.in_flight.all, self._request.preset)]
+
+
+def layers(drafts: Sequence[Drafted]) -> int:
+    """The depth of a tree of drafts."""
+    return max(depths([drafted.parent for drafted in drafts]), default=-1) + 1
+
+
+def tree_frame(frame: Frame, nodes: Sequence[Drafted], preset: Preset) -> Draft:
+    """A whole tree as a message, with one distribution per expanded node, in their order."""
+    draft = draft_frame(frame, nodes, preset)
+    parents = tuple(drafted.parent for drafted in nodes)
+    if draft.distributions is None:
+        return replace(draft, parents=parents)
+    first_candidates = [candidates[0] for candidates in children(parents).values()]
+    return replace(draft, parents=parents, distributions=draft.distributions[first_candidates])

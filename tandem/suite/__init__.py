@@ -1,0 +1,1 @@
+"""All services together: in one process, or as processes of this machine."""

@@ -1,0 +1,91 @@
+"""Asynchronous code on an event loop of its own thread, for callers that have none. Invariant: when
+a context is left, by whatever way, nothing listens and the thread has ended."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Self, TypeVar
+
+from tandem.net.process import run_loop
+from tandem.suite.embedded import EmbeddedSuite
+from tandem.suite.models import ModelPair
+
+Value = TypeVar("Value")
+
+
+class LoopThread:
+    """An event loop that runs on a thread from `start` to `stop`."""
+
+    def __init__(self, name: str) -> None:
+        # A daemon: who forgets to stop it can still leave the interpreter.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._started = threading.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._leave: asyncio.Event | None = None
+
+    def start(self) -> None:
+        self._thread.start()
+        self._started.wait()
+
+    def stop(self) -> None:
+        """Tasks that still run are cancelled. Idempotent."""
+        if self._thread.is_alive():
+            assert self._loop is not None
+            assert self._leave is not None
+            self._loop.call_soon_threadsafe(self._leave.set)
+            self._thread.join()
+
+    def enter(self, context: AbstractAsyncContextManager[Any]) -> None:
+        """Start, and enter `context` there; when that fails, the thread has ended."""
+        self.start()
+        try:
+            self.run(context.__aenter__())
+        except BaseException:
+            self.stop()
+            raise
+
+    def leave(self, context: AbstractAsyncContextManager[Any]) -> None:
+        """Leave `context` and stop, even when that fails."""
+        try:
+            self.run(context.__aexit__(None, None, None))
+        finally:
+            self.stop()
+
+    def run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        """What `work` returns or raises; an interrupted caller cancels it."""
+        assert self._loop is not None, "not started"
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _run(self) -> None:
+        run_loop(self._stay())
+
+    async def _stay(self) -> None:
+        self._loop, self._leave = asyncio.get_running_loop(), asyncio.Event()
+        self._started.set()
+        await self._leave.wait()
+
+
+class BackgroundSuite:
+    """Serves `pair` over HTTP at `url`; a context manager."""
+
+    def __init__(self, pair: ModelPair) -> None:
+        self._suite = EmbeddedSuite(pair, http=True)
+        self._thread = LoopThread("suite")
+
+    @property
+    def url(self) -> str:
+        return self._suite.http_url
+
+    def __enter__(self) -> Self:
+        """Returns once it serves; raises what kept it from that."""
+        self._thread.enter(self._suite)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.leave(self._suite)

@@ -1,0 +1,147 @@
+"""A whole suite in this process: verifier, drafter and aggregator on loopback, over real gRPC.
+Invariant: after the context nothing listens and no engine thread runs. Settings are what was
+passed, never the environment's. Ports are unencrypted and open, on loopback alone."""
+
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from functools import cache, partial
+from typing import Self
+
+from tandem.backends.interface import Engine
+from tandem.backends.model_source import LoadedModel
+from tandem.net.access import ServerAccess
+from tandem.net.lifecycle import RunningService, Service
+from tandem.netem.link_model import LinkSettings
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.servicer import AggregatorServicer
+from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.specdec.liveness import LivenessTimes
+from tandem.suite.embedded_documents import serve_documents
+from tandem.suite.models import ModelPair
+from tandem.suite.suite_documents import SuiteDocuments, kept_kv_folder
+from tandem.telemetry.metrics import Metrics, Side, new_registry
+from tandem.two_sided.decoding.document_decoder import Documents
+from tandem.two_sided.decoding.document_files import open_document_files
+
+HOST = "127.0.0.1"
+MAX_MESSAGE_BYTES = 16 * 2**20
+DRAIN_S = 1.0
+GIVE_UP_AFTER_S = 30.0
+"""One process and no network: a silent cloud is a busy one."""
+
+
+class EmbeddedSuite:
+    """Serves `pair` inside an asynchronous context; requests go to `target`. `link` emulates each
+    direction between device and cloud; `emulator` changes and cuts that of drafter and verifier.
+    `http` opens the HTTP API at `http_url`. `documents` allow answers from two sides."""
+
+    def __init__(
+        self,
+        pair: ModelPair,
+        *,
+        link: LinkSettings | None = None,
+        link_seed: int = 0,
+        verifier_limits: VerifierLimits | None = None,
+        drafter_limits: DrafterLimits | None = None,
+        http: bool = False,
+        documents: SuiteDocuments | None = None,
+    ) -> None:
+        self._pair, self._documents, self._http = pair, documents, http
+        self._link, self._link_seed = link, link_seed
+        self._verifier_limits = verifier_limits or VerifierLimits()
+        liveness = LivenessTimes(give_up_after_s=GIVE_UP_AFTER_S)
+        self._drafter_limits = drafter_limits or DrafterLimits(
+            max_message_bytes=MAX_MESSAGE_BYTES, liveness=liveness
+        )
+        self._stack = AsyncExitStack()
+        self.metrics: Mapping[str, Metrics] = {
+            "verifier": Metrics(new_registry(), "cloud"),
+            "drafter": Metrics(new_registry(), "device"),
+            "aggregator": Metrics(new_registry(), "device"),
+        }
+        self.target = self.drafter_target = self.verifier_target = self.http_url = ""
+        self.emulator: TcpLinkEmulator | None = None
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        pair = self._pair
+        draft, target = pair.models or (None, None)
+        verifier = VerifierServicer(
+            pair.target,
+            self._verifier_limits,
+            self.metrics["verifier"],
+            pair.device,
+            pair.dtype,
+            self._decoded(pair.target, target, "cloud"),
+        )
+        self.verifier_target = await _serve(stack, verifier)
+        drafter = DrafterServicer(
+            pair.draft,
+            pair.tokenizer,
+            await self._through_link(stack, self.verifier_target),
+            self._drafter_limits,
+            self.metrics["drafter"],
+            documents=self._decoded(pair.draft, draft, "device"),
+        )
+        self.drafter_target = await _serve(stack, drafter)
+        # model_construct: the defaults, without what the environment says.
+        settings = AggregatorSettings.model_construct(
+            drafter=self.drafter_target, give_up_after_s=GIVE_UP_AFTER_S
+        )
+        if self._documents is not None:
+            decoders: dict[Side, str]
+            decoders = {"device": self.drafter_target, "cloud": self.verifier_target}
+            serve = partial(_serve, stack)
+            retriever, cloud = await serve_documents(stack, serve, self._documents, decoders)
+            cloud = await self._through_link(stack, cloud)
+            settings = settings.model_copy(update={"retriever": retriever, "cloud": cloud})
+        aggregator = AggregatorServicer(settings, self.metrics["aggregator"])
+        self.target = await _serve(stack, aggregator)
+        if self._http:
+            self.http_url = await self._open_http(stack, aggregator)
+
+    def _decoded(self, engine: Engine, model: LoadedModel | None, side: str) -> Documents:
+        """What a side decodes documents with; keys and values lie beside an index that is kept."""
+        documents, tokenizer = self._documents, self._pair.tokenizer
+        if documents is None or model is None:
+            return Documents(tokenizer)
+        weights, files = cache(model.content_hash), None
+        if documents.folder is not None:
+            files = open_document_files(engine, kept_kv_folder(documents.folder, side), weights)
+        return Documents(tokenizer, files=files, weights=weights)
+
+    async def _open_http(self, stack: AsyncExitStack, aggregator: AggregatorServicer) -> str:
+        # Here: `tandem generate` need not wait for it.
+        from tandem.gateway.app import GatewaySettings, make_app
+        from tandem.gateway.server import HttpServer
+
+        app = make_app(aggregator.requests, self.metrics["aggregator"], GatewaySettings())
+        return (await stack.enter_async_context(HttpServer(app, HOST, 0))).url
+
+    async def _through_link(self, stack: AsyncExitStack, target: str) -> str:
+        """Where the device finds what serves at `target`."""
+        if (link := self._link) is None:
+            return target
+        address = HOST, int(target.rpartition(":")[2])
+        emulator = TcpLinkEmulator((HOST, 0), address, link, link, seed=self._link_seed)
+        await stack.enter_async_context(emulator)
+        self.emulator = self.emulator or emulator
+        return f"{HOST}:{emulator.address[1]}"
+
+
+async def _serve(stack: AsyncExitStack, service: Service) -> str:
+    """Start `service`, to be drained when the stack unwinds; returns its address."""
+    running = RunningService(service, HOST, 0, MAX_MESSAGE_BYTES, ServerAccess())
+    stack.push_async_callback(running.drain, DRAIN_S)
+    await running.start()
+    return running.target

@@ -1,0 +1,51 @@
+"""Retrievers and the cloud's aggregator of an embedded suite, for answers from two sides."""
+
+import tempfile
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from tandem.net.access import ClientAccess
+from tandem.net.connection import Connection
+from tandem.net.lifecycle import Service
+from tandem.net.retriever_client import MAX_MESSAGE_BYTES
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.servicer import AggregatorServicer
+from tandem.services.retriever.forgetting import Forgetting
+from tandem.services.retriever.servicer import RetrieverLimits, RetrieverServicer
+from tandem.suite.suite_documents import SuiteDocuments, fill
+from tandem.telemetry.metrics import Metrics, Side, new_registry
+
+Serve = Callable[[Service], Awaitable[str]]
+"""Starts a service and gives its address."""
+
+
+async def serve_documents(
+    stack: AsyncExitStack, serve: Serve, documents: SuiteDocuments, decoders: Mapping[Side, str]
+) -> tuple[str, str]:
+    """Start both retrievers, filled, and the cloud's aggregator; `decoders`: of both sides. Returns
+    the addresses of the device's retriever and of the cloud's aggregator."""
+    documents.check()
+    temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-index-"))
+    folder = documents.folder or Path(temporary)
+    addresses: dict[str, str] = {
+        side: await serve(_retriever(side, folder, documents, decoder))
+        for side, decoder in decoders.items()
+    }
+    await fill(documents, addresses)
+    settings = AggregatorSettings.model_construct(
+        side="cloud", decoder=decoders["cloud"], retriever=addresses["cloud"]
+    )
+    aggregator = AggregatorServicer(settings, Metrics(new_registry(), "cloud"))
+    return addresses["device"], await serve(aggregator)
+
+
+def _retriever(
+    side: Side, folder: Path, documents: SuiteDocuments, decoder: str
+) -> RetrieverServicer:
+    from tandem.index.document_index import open_index  # others need not wait for it
+
+    index = open_index(folder / side, documents.embedding)
+    forgetting = Forgetting([Connection(decoder, MAX_MESSAGE_BYTES, ClientAccess())])
+    metrics, limits = Metrics(new_registry(), side), RetrieverLimits()
+    return RetrieverServicer(index, side, (), limits, metrics, forgetting=forgetting)

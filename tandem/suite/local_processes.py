@@ -1,0 +1,290 @@
+"""The whole suite as processes of this machine, with an emulated link between the two sides.
+Invariant: no child outlives the context, however it ends. Children stop in the order of a request's
+path (aggregators, drafter, verifier, retrievers): each drains while what it needs still serves."""
+
+import asyncio
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from tandem.backends.model_source import ModelChoice
+from tandem.core.errors import TandemError
+from tandem.generation.client import AggregatorClient
+from tandem.net.status import Rejected
+from tandem.netem.link_control import LinkControl
+from tandem.netem.link_group import LinkGroup
+from tandem.netem.link_model import LinkSettings
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.drafter.config import DrafterSettings
+from tandem.services.retriever.config import RetrieverSettings
+from tandem.services.verifier.config import VerifierSettings
+from tandem.settings import SECURITY_FIELDS, ServiceSettings, variable_of
+from tandem.suite.child_process import ChildProcess
+from tandem.suite.suite_documents import SIDES, SuiteDocuments, document_flags, fill, kept_kv_flags
+from tandem.two_sided.profiling.stored_fits import default_path
+
+HOST = "127.0.0.1"
+START_TIMEOUT_S = 300.0
+STOP_MARGIN_S = 5.0
+DESCRIBE_TIMEOUT_S = 10.0
+POLL_S = 0.1
+
+PORTS = ("verifier", "drafter", "http", "cloud-aggregator", "device-retriever", "cloud-retriever")
+"""Chosen before anything listens, as the services name each other's."""
+
+SETTINGS: Mapping[str, type[ServiceSettings]] = {
+    "verifier": VerifierSettings,
+    "drafter": DrafterSettings,
+    "aggregator": AggregatorSettings,
+    "retriever": RetrieverSettings,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSuiteSettings:
+    """What to run. `port` is the aggregator's and `http_port` its HTTP API's, 0 for a free one;
+    `metrics_port` the aggregator's too, and the other services have the next ones, 0 for none.
+    `pin` keeps the two sides on different cores. Open requests may take `drain_s` at the end. With
+    `documents` there are a retriever at each side and an aggregator in the cloud."""
+
+    draft: ModelChoice
+    target: ModelChoice
+    port: int = 0
+    http_port: int = 0
+    metrics_port: int = 0
+    link: LinkSettings | None = None
+    link_seed: int = 0
+    pin: bool = False
+    verbose: bool = False
+    drain_s: float = 10.0
+    documents: SuiteDocuments | None = None
+
+
+class LocalSuite:
+    """The services, and the link if there is one; use as an asynchronous context manager."""
+
+    def __init__(self, settings: LocalSuiteSettings) -> None:
+        self.settings = settings
+        self.children: dict[str, ChildProcess] = {}
+        self.emulators: list[TcpLinkEmulator] = []
+        self.control: LinkControl | None = None
+        self.logs: Path | None = None
+        self.documents: dict[str, int] = {}
+        self.http = ""
+        self._stack = AsyncExitStack()
+
+    @property
+    def endpoint(self) -> str:
+        """Where to ask."""
+        return self.children["aggregator"].address
+
+    async def __aenter__(self) -> Self:
+        """Returns once it can answer. Raises ChildDied, or TandemError after START_TIMEOUT_S."""
+        async with AsyncExitStack() as stack:
+            if self.settings.documents is not None:
+                self.settings.documents.check()
+            stack.push_async_exit(self._discard_logs)
+            temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-index-"))
+            stack.push_async_callback(self._stop)
+            try:
+                async with asyncio.timeout(START_TIMEOUT_S):
+                    await self._start(stack, Path(temporary))
+                    await self._healthy()
+            except TimeoutError:
+                why = f"the services did not start within {START_TIMEOUT_S:g} s"
+                raise TandemError(f"{why}; logs: {self.logs}") from None
+            except Rejected as error:
+                why = f"the aggregator refused: {error.code.name} {error}"
+                raise TandemError(f"{why}; logs: {self.logs}") from error
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *reason: Any) -> None:
+        await self._stack.__aexit__(*reason)
+
+    async def died(self) -> None:
+        """Until a child ends; then raises ChildDied."""
+        waits = [asyncio.create_task(child.died()) for child in self.children.values()]
+        async with cancelled_after(waits):
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for wait in waits:
+                if wait.done():
+                    wait.result()
+
+    def kill(self) -> None:
+        """End every child at once."""
+        for child in self.children.values():
+            child.kill()
+
+    async def _start(self, stack: AsyncExitStack, temporary: Path) -> None:
+        """All at once: loading two models takes as long as loading the larger."""
+        settings = self.settings
+        if not settings.verbose:
+            self.logs = Path(tempfile.mkdtemp(prefix="tandem-up-"))
+        flags = await self._flags(stack, temporary)
+        if self.emulators:
+            self.control = await stack.enter_async_context(LinkControl(LinkGroup(self.emulators)))
+        for name, values in flags.items():
+            self.children[name] = await self._start_child(name, values)
+        if settings.pin:
+            self._pin()
+        waits = [asyncio.create_task(child.listening()) for child in self.children.values()]
+        async with cancelled_after(waits):
+            await asyncio.gather(*waits)
+        if settings.documents is not None:
+            addresses = {side: self.children[f"{side}-retriever"].address for side in SIDES}
+            self.documents = await fill(settings.documents, addresses)
+
+    async def _flags(self, stack: AsyncExitStack, temporary: Path) -> dict[str, dict[str, object]]:
+        """The flags of each service; opens the emulated links."""
+        settings = self.settings
+        ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+        http_port = settings.http_port or ports["http"]
+        self.http = f"http://{HOST}:{http_port}"
+        flags: dict[str, dict[str, object]] = {
+            "aggregator": {
+                "port": settings.port,
+                "http-port": http_port,
+                "drafter": f"{HOST}:{ports['drafter']}",
+            },
+            "drafter": {
+                "port": ports["drafter"],
+                "verifier": await self._through_link(stack, ports["verifier"]),
+                **_model_flags(settings.draft),
+                **tokenizer_flag(settings.draft, settings.target),
+            },
+            "verifier": {
+                "port": ports["verifier"],
+                **_model_flags(settings.target),
+                "exits": settings.target.exits,
+            },
+        }
+        if settings.documents is not None:
+            cloud = await self._through_link(stack, ports["cloud-aggregator"])
+            retriever = f"{HOST}:{ports['device-retriever']}"
+            flags["aggregator"] |= {"retriever": retriever, "cloud": cloud}
+            flags |= document_flags(settings.documents, ports, temporary)
+            for name, own in kept_kv_flags(settings.documents).items():
+                flags[name] |= own
+            if (profile := default_path()).exists():  # by `tandem doctor --profile`
+                for name in ("aggregator", "cloud-aggregator"):
+                    flags[name]["profile-file"] = profile
+        for number, own in enumerate(flags.values()):
+            own["metrics-port"] = settings.metrics_port and settings.metrics_port + number
+        return flags
+
+    async def _start_child(self, name: str, flags: Mapping[str, object]) -> ChildProcess:
+        """`name` is the service, after the side where there are two of it."""
+        service = name.rpartition("-")[2]
+        arguments = ["--insecure", f"--drain-s={self.settings.drain_s}"]  # loopback alone
+        arguments += [f"--{flag}={value}" for flag, value in flags.items()]
+        log = None if self.logs is None else self.logs / f"{name}.log"
+        return await ChildProcess.start(service, arguments, child_environment(service), log, name)
+
+    async def _through_link(self, stack: AsyncExitStack, port: int) -> str:
+        """Where the device finds what listens on the cloud's port."""
+        link, seed = self.settings.link, self.settings.link_seed + len(self.emulators)
+        if link is None:
+            return f"{HOST}:{port}"
+        emulator = TcpLinkEmulator((HOST, 0), (HOST, port), link, link, seed=seed)
+        self.emulators.append(await stack.enter_async_context(emulator))
+        return f"{HOST}:{emulator.address[1]}"
+
+    async def _healthy(self) -> None:
+        """Until the aggregator has reached the drafter, and the drafter the verifier."""
+        async with AggregatorClient(self.endpoint) as client:
+            watch = asyncio.create_task(self.died())
+            async with cancelled_after([watch]):
+                while not await _reaches_cloud(client):
+                    await asyncio.wait((watch,), timeout=POLL_S)
+                    if watch.done():
+                        watch.result()
+
+    def _pin(self) -> None:
+        """The cloud on one core, the edge on another, where there are two."""
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        if len(cores) < 2:
+            raise TandemError("--pin needs two cores and Linux; leave it out")
+        cloud = {"verifier", "cloud-aggregator", "cloud-retriever"}
+        for name, child in self.children.items():
+            child.pin(cores[0] if name in cloud else cores[1])
+
+    async def _stop(self) -> None:
+        """Aggregators first."""
+        for name in sorted(self.children, key=lambda name: "aggregator" not in name):
+            await self.children[name].stop(self.settings.drain_s + STOP_MARGIN_S)
+
+    async def _discard_logs(self, kind: type[BaseException] | None, *_: object) -> None:
+        """After a failure they stay, to show its cause."""
+        failed = kind is not None and issubclass(kind, Exception)
+        if self.logs is not None and not failed:
+            shutil.rmtree(self.logs, ignore_errors=True)
+
+
+def child_environment(name: str) -> dict[str, str]:
+    """This process's environment without the other services' settings, and without certificates
+    and keys, which loopback needs none of."""
+    own = {variable_of(field) for field in {*SETTINGS[name].model_fields} - SECURITY_FIELDS}
+    others = {
+        variable_of(field) for model in SETTINGS.values() for field in model.model_fields
+    } - own
+    kept = {key: text for key, text in os.environ.items() if key.upper() not in others}
+    return kept | {"OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE", "PYTHONUNBUFFERED": "1"}
+
+
+@asynccontextmanager
+async def cancelled_after(tasks: Sequence[asyncio.Task[Any]]) -> AsyncIterator[None]:
+    """Cancels the tasks at the end and waits for them."""
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _reaches_cloud(client: AggregatorClient) -> bool:
+    try:
+        return (await client.describe(DESCRIBE_TIMEOUT_S)).HasField("target")
+    except Rejected as error:
+        if error.code.name in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
+            return False
+        raise
+
+
+def _model_flags(choice: ModelChoice) -> dict[str, object]:
+    flags: dict[str, object] = {
+        "model": choice.source,
+        "engine": choice.engine,
+        "device": choice.device,
+        "dtype": choice.dtype,
+        "threads": choice.threads,
+    }
+    return flags if choice.revision is None else flags | {"revision": choice.revision}
+
+
+def tokenizer_flag(draft: ModelChoice, target: ModelChoice) -> dict[str, object]:
+    """The target's tokenizer, for a drafter whose own differs. The target's folder may have none,
+    as prompts can be token ids."""
+    if target.revision is not None:
+        return {"target-tokenizer": f"{target.source}@{target.revision}"}
+    folder = Path(target.source)
+    if draft.source == target.source or not any(folder.glob("tokenizer*")):
+        return {}
+    return {"target-tokenizer": folder}
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, all different."""
+    sockets = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [opened.getsockname()[1] for opened in sockets]
+    for opened in sockets:
+        opened.close()
+    return ports

@@ -1,0 +1,110 @@
+"""Which models a command uses, and loading them."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tandem.backends import factory
+from tandem.backends.interface import Engine
+from tandem.backends.model_source import DEFAULT_ENGINE, LoadedModel, ModelChoice
+from tandem.core.errors import InvalidArgument, TandemError
+from tandem.demo import demo_folder
+from tandem.text import Tokenizer
+
+DEMO_DRAFT, DEMO_TARGET = "demo-draft", "demo-target"
+DEMO = {"draft": DEMO_DRAFT, "target": DEMO_TARGET}
+
+
+class CannotLoad(TandemError):
+    """A model that is missing, cannot be read, or does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPair:
+    """Two engines with the target's vocabulary and tokenizer. `device`, `dtype`: the target's.
+    Engines belong to one thread each; a suite that was given a pair uses it alone."""
+
+    draft: Engine
+    target: Engine
+    tokenizer: Tokenizer
+    device: str = "cpu"
+    dtype: str = "float32"
+    models: tuple[LoadedModel, LoadedModel] | None = None
+    """Draft and target as they were loaded, where they were."""
+
+
+def choose_model(
+    given: str | None,
+    demo: str,
+    device: str = "cpu",
+    dtype: str = "float32",
+    exits: str = "none",
+    engine: str = DEFAULT_ENGINE,
+) -> ModelChoice:
+    """What `--draft` or `--target` names; None names the demo model. Sources for back ends other
+    than the default one are theirs to check."""
+    source, revision = given or str(_demo_model(demo)), None
+    if Path(source).exists():
+        _check_readable(Path(source))
+    elif engine == DEFAULT_ENGINE:
+        source, at, revision = source.rpartition("@")
+        if not at:
+            raise CannotLoad(f"{given}: no such folder; a model of the hub is given as NAME@COMMIT")
+    return ModelChoice(source, revision, device, dtype, exits=exits, engine=engine)
+
+
+def choose_side(options: dict[str, Any], side: str, exits: str = "none") -> ModelChoice:
+    """What the flags of `model_options` say of the "draft" or the "target"."""
+    device, dtype, engine = (options[f"{field}_{side}"] for field in ("device", "dtype", "engine"))
+    return choose_model(options[side], DEMO[side], device, dtype, exits, engine)
+
+
+def choose_pair(options: dict[str, Any]) -> tuple[ModelChoice, ModelChoice]:
+    """Draft and target that the flags of `model_options` name."""
+    return choose_side(options, "draft"), choose_side(options, "target", options["exits"])
+
+
+def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
+    """Both engines and the tokenizer. A draft model with another tokenizer is translated. Raises
+    CannotLoad, or InvalidArgument naming the flag."""
+    models = (load_model(draft, "draft"), load_model(target, "target"))
+    engines, tokenizers = zip(*((each.engine, each.tokenizer) for each in models), strict=True)
+    engine, tokenizer = engines[0], tokenizers[0]
+    if engine.vocabulary_hash != engines[1].vocabulary_hash:
+        from tandem.backends.cross_vocabulary.pairing import fit_draft
+
+        try:
+            engine, tokenizer = fit_draft(engine, *tokenizers), tokenizers[1]
+        except InvalidArgument as error:
+            raise CannotLoad(error.why) from error
+    if tokenizer is None:
+        raise CannotLoad(f"draft: {draft.source} has no tokenizer")
+    return ModelPair(engine, engines[1], tokenizer, target.device, target.dtype, models)
+
+
+def load_model(choice: ModelChoice, side: str) -> LoadedModel:
+    """One model; `side` ("draft" or "target") is how an error calls it."""
+    try:
+        return factory.load_model(replace(choice, drafts=side == "draft"))
+    except InvalidArgument as error:
+        if error.field in ("device", "dtype", "engine"):
+            raise InvalidArgument(f"{error.field}_{side}", error.why) from error
+        if error.field == "exits":
+            raise
+        raise CannotLoad(f"{side}: {error.why}") from error
+
+
+def _check_readable(folder: Path) -> None:
+    """Before torch is loaded, which takes seconds."""
+    try:
+        (folder / "config.json").open("rb").close()
+    except OSError as error:
+        why = f"cannot be read ({error.strerror}); give the folder of a model"
+        raise CannotLoad(f"{folder}/config.json {why}") from error
+
+
+def _demo_model(name: str) -> Path:
+    folder = demo_folder(name)
+    if not folder.is_dir():
+        raise CannotLoad(f"there is no {folder}; give --draft and --target")
+    return folder

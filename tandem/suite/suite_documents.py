@@ -1,0 +1,113 @@
+"""The documents of a local suite: a retriever at each side, filled from folders of this machine.
+Invariant: a document that is stored already is not stored again: filling at each start is cheap."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tandem.core.errors import TandemError
+from tandem.demo import demo_folder
+from tandem.index.extraction import Refusal
+from tandem.net.retriever_client import RetrieverClient, Upload
+from tandem.net.status import Rejected
+from tandem.suite.source_files import files_below, read_sources
+
+HOST = "127.0.0.1"
+SIDES = ("device", "cloud")
+INGEST_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteDocuments:
+    """Files and folders for each side. `folder` keeps both indexes from one start to the next; None
+    forgets them. `embedding` is the retrievers' own setting."""
+
+    device: tuple[Path, ...]
+    cloud: tuple[Path, ...]
+    folder: Path | None = None
+    embedding: str = "auto"
+
+    def of(self, side: str) -> tuple[Path, ...]:
+        return self.device if side == "device" else self.cloud
+
+    def check(self) -> None:
+        """InvalidArgument for a path that does not exist."""
+        for side in SIDES:
+            files_below(self.of(side))
+
+
+def demo_documents(folder: Path | None = None, embedding: str = "auto") -> SuiteDocuments:
+    """Notes of an invented team for the device, an excerpt of the PEPs for the cloud."""
+    documents = demo_folder("demo-documents")
+    if not documents.is_dir():
+        raise TandemError(f"there is no {documents}; name documents of your own")
+    return SuiteDocuments((documents / "private",), (documents / "public",), folder, embedding)
+
+
+def document_flags(
+    documents: SuiteDocuments, ports: Mapping[str, int], temporary: Path
+) -> dict[str, dict[str, object]]:
+    """Flags of the cloud's aggregator and both retrievers; `temporary` is for indexes not kept."""
+    flags: dict[str, dict[str, object]] = {
+        "cloud-aggregator": {
+            "side": "cloud",
+            "port": ports["cloud-aggregator"],
+            "decoder": f"{HOST}:{ports['verifier']}",
+            "retriever": f"{HOST}:{ports['cloud-retriever']}",
+        }
+    }
+    for side, decoder in zip(SIDES, ("drafter", "verifier"), strict=True):
+        flags[f"{side}-retriever"] = {
+            "role": side,
+            "port": ports[f"{side}-retriever"],
+            "folder": (documents.folder or temporary) / side,
+            "embedding": documents.embedding,
+            "decoder": f"{HOST}:{ports[decoder]}",
+        }
+    return flags
+
+
+def kept_kv_folder(folder: Path, side: str) -> Path:
+    """Of a side's documents, beside the index that is kept in `folder`."""
+    return folder / f"{side}-kv"
+
+
+def kept_kv_flags(documents: SuiteDocuments) -> dict[str, dict[str, object]]:
+    """Flags of drafter and verifier: keys and values of documents lie beside a kept index."""
+    if documents.folder is None:
+        return {}
+    return {
+        name: {"document-kv-folder": kept_kv_folder(documents.folder, side)}
+        for name, side in (("drafter", "device"), ("verifier", "cloud"))
+    }
+
+
+async def fill(documents: SuiteDocuments, addresses: Mapping[str, str]) -> dict[str, int]:
+    """Give each side its documents; returns how many each has. Raises TandemError for one that was
+    refused: no suite starts with less than it was given."""
+    filling = (_fill_side(documents.of(side), addresses[side]) for side in SIDES)
+    counts = await asyncio.gather(*filling)
+    return dict(zip(SIDES, counts, strict=True))
+
+
+async def _fill_side(paths: Iterable[Path], address: str) -> int:
+    try:
+        async with RetrieverClient(address) as client:
+            async for answer in client.ingest(_uploads(paths), INGEST_TIMEOUT_S):
+                if answer.reason:  # it was refused
+                    raise TandemError(f"{answer.document_id}: {answer.reason}")
+            return int((await client.stats()).documents)
+    except Rejected as error:
+        raise TandemError(f"retriever at {address}: {error.code.name} {error}") from error
+
+
+def _uploads(paths: Iterable[Path]) -> Iterator[Upload]:
+    """Documents are named by their paths below `paths`."""
+    for path in paths:
+        root = path if path.is_dir() else path.parent
+        for source in read_sources(files_below([path])):
+            if isinstance(source, Refusal):
+                raise TandemError(f"{source.id}: {source.why}")
+            name = source.upload.id.removeprefix(f"{root.as_posix()}/")
+            yield replace(source.upload, id=name)

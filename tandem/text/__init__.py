@@ -1,0 +1,30 @@
+"""Tokenizers, vocabularies, and text that grows token by token. Here: what a tokenizer is, for code
+that knows no tokenizer library."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+
+class IncrementalText(Protocol):
+    """Turns a stream of token ids into a stream of text; what it returned is never taken back."""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that these ids complete."""
+
+    def preview(self, token_id: int) -> str:
+        """What `push` of the id would give now; nothing is taken."""
+
+    def finish(self) -> str:
+        """What is left at the end."""
+
+
+class Tokenizer(Protocol):
+    """Text to token ids and back."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def chat(self, messages: Sequence[Mapping[str, str]], images: int = 0) -> list[int]:
+        """Ids of a conversation, up to where the answer begins. The user's last turn begins with so
+        many `images`, one placeholder each."""
+
+    def detokenizer(self) -> IncrementalText: ...

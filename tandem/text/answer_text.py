@@ -1,0 +1,60 @@
+"""The text of an answer while its tokens become final: detokenising and stop strings.
+
+Invariant: text is only appended; what might still become a stop string or a whole UTF-8 sequence is
+held back.
+"""
+
+from collections.abc import Sequence
+
+from tandem.core.stopping import StopStrings
+from tandem.text import Tokenizer
+
+
+class AnswerText:
+    """`completes_stop` is told each committed token once, in order; `take` hands the text out."""
+
+    def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...]) -> None:
+        self._detokenizer = tokenizer.detokenizer()
+        self._spelling = tokenizer.detokenizer()
+        self._stops = StopStrings(stops)
+        self._looks_for_stops = bool(stops)
+        self._unread: list[int] = []
+        self._pieces: list[str] = []
+        self._stopped = False
+
+    def completes_stop(self, token_id: int) -> bool:
+        """Take the next token; True when a stop string is complete with it."""
+        if not self._looks_for_stops:
+            self._unread.append(token_id)  # read when the text is asked for: a round waits for this
+            return False
+        piece, self._stopped = self._stops.push(self._detokenizer.push((token_id,)))
+        self._pieces.append(piece)
+        return self._stopped
+
+    def take(self, count: int) -> str:
+        """The text that became final with the next `count` tokens."""
+        if not self._looks_for_stops:
+            token_ids = self._unread[:count]
+            del self._unread[:count]
+            return self._detokenizer.push(token_ids)
+        text = "".join(self._pieces[:count])
+        del self._pieces[:count]
+        return text
+
+    def spelt(
+        self, token_ids: Sequence[int], instead: Sequence[Sequence[int]] = ()
+    ) -> tuple[list[str], list[list[str]]]:
+        """What each of the next tokens spells after those before it, stop strings included; and
+        what each of `instead`, which has other tokens for each of them, would have spelt there."""
+        spelt, others = [], []
+        for token_id, other_ids in zip(token_ids, instead or [()] * len(token_ids), strict=True):
+            others.append([self._spelling.preview(other_id) for other_id in other_ids])
+            spelt.append(self._spelling.push((token_id,)))
+        return spelt, others
+
+    def rest(self) -> str:
+        """What was held back, once no token follows."""
+        if self._stopped:
+            return ""
+        piece, stopped = self._stops.push(self._detokenizer.finish())
+        return piece if stopped else piece + self._stops.flush()

@@ -1,0 +1,151 @@
+"""Text to token ids and back, with a Hugging Face tokenizer. Invariant: what a `Detokenizer` has
+returned is never taken back, and together it is the text of all ids pushed."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+from jinja2 import TemplateError
+from transformers import PreTrainedTokenizerBase
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.tokens import check_token_ids
+from tandem.text.token_strings import read_vocabulary
+from tandem.text.vocabulary import Vocabulary
+
+_INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for half a character
+
+
+class TextTokenizer:
+    """A tokenizer with its chat template and its end-of-text ids."""
+
+    def __init__(
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        eos_token_ids: frozenset[int] = frozenset(),
+        logits: int | None = None,
+    ) -> None:
+        """`eos_token_ids` are the model's, beside the tokenizer's own; `logits` is how many its
+        configuration speaks of. `model_size` tokens are known to both."""
+        self._tokenizer = tokenizer
+        vocabulary = tokenizer.get_vocab()
+        self.vocabulary_size = max(vocabulary.values()) + 1
+        self.model_size = min(self.vocabulary_size, logits or self.vocabulary_size)
+        self.vocabulary_hash = hash_vocabulary(vocabulary, self.model_size)
+        own = tokenizer.eos_token_id
+        self.eos_token_ids = eos_token_ids if own is None else eos_token_ids | {own}
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a prompt, with the beginning-of-text token where the model is used to one."""
+        return cast(list[int], self._tokenizer.encode(text))
+
+    def chat(self, messages: Sequence[Mapping[str, str]], images: int = 0) -> list[int]:
+        """Ids of a conversation, up to where the assistant's answer begins.
+
+        Each message has a `role` and a `content`; control tokens spelt out in a content are text.
+        The last turn of the user begins with so many `images`, as the template writes them.
+        Raises InvalidArgument("messages") when the model has no chat template or it refuses them.
+        """
+        if not self._tokenizer.chat_template:
+            raise InvalidArgument("messages", "this model has no chat template; send a prompt")
+        for index, message in enumerate(messages):
+            if not all(isinstance(message.get(field), str) for field in ("role", "content")):
+                raise InvalidArgument("messages", f"[{index}] needs a role and a content")
+        try:
+            ids = self._tokenizer.apply_chat_template(
+                _with_images(messages, images),
+                add_generation_prompt=True,
+                sanitize_control_tokens=True,
+                return_dict=False,
+            )
+        except TemplateError as error:
+            raise InvalidArgument("messages", f"refused by the chat template: {error}") from error
+        return cast(list[int], ids)
+
+    def encode_piece(self, text: str) -> list[int]:
+        """Ids of text inside a text; control tokens spelt out in it are text."""
+        options = {"add_special_tokens": False, "split_special_tokens": True}
+        return cast(list[int], self._tokenizer.encode(text, **options))
+
+    @property
+    def starts_with_bos(self) -> bool:
+        """Whether a prompt begins with the beginning-of-text token."""
+        bos = self._tokenizer.bos_token_id
+        return bos is not None and self.encode("a")[:1] == [bos]
+
+    def vocabulary(self) -> Vocabulary:
+        """What each token spells. Raises InvalidArgument("tokenizer") where that cannot be told."""
+        return read_vocabulary(self._tokenizer, self.model_size)
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """Text of ids, without special tokens."""
+        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+        return cast(str, self._tokenizer.decode(list(token_ids), **options))
+
+    def detokenizer(self) -> "Detokenizer":
+        return Detokenizer(self)
+
+
+class Detokenizer:
+    """Turns a stream of token ids into a stream of text.
+
+    A token's text depends on the one before it (spaces) and may be part of a character, so each
+    step decodes the last settled tokens with the new one and returns the difference. One token at a
+    time: some decoders write invalid bytes otherwise when more of them are decoded at once.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []  # settled tokens kept for context, then unsettled ones
+        self._settled = 0
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """The text that these ids complete; half a character waits for its other half. Raises
+        InvalidArgument("token_ids") for an id outside the vocabulary."""
+        check_token_ids(token_ids, self._tokenizer.vocabulary_size, "token_ids")
+        pieces = []
+        for token in token_ids:
+            self._ids.append(token)
+            pieces.append(self._settle(complete=False))
+        return "".join(pieces)
+
+    def preview(self, token_id: int) -> str:
+        fork = Detokenizer(self._tokenizer)
+        fork._ids, fork._settled = [*self._ids], self._settled
+        return fork.push((token_id,))
+
+    def finish(self) -> str:
+        """What is left at the end of the text; half a character becomes U+FFFD."""
+        return self._settle(complete=True)
+
+    def _settle(self, complete: bool) -> str:
+        before = self._tokenizer.decode(self._ids[: self._settled])
+        text = self._tokenizer.decode(self._ids)
+        if len(text) <= len(before) or (text.endswith(_INCOMPLETE) and not complete):
+            return ""
+        self._ids = self._ids[self._settled :]
+        self._settled = len(self._ids)
+        return text[len(before) :]
+
+
+def _with_images(messages: Sequence[Mapping[str, str]], images: int) -> list[dict[str, Any]]:
+    """Messages as templates want them: text, or a list of parts where there are images."""
+    found: list[dict[str, Any]] = [dict(message) for message in messages]
+    for message in reversed(found):
+        if images and message["role"] == "user":
+            text = {"type": "text", "text": message["content"]}
+            message["content"] = [*({"type": "image"} for _ in range(images)), text]
+            break
+    return found
+
+
+def hash_vocabulary(vocabulary: Mapping[str, int], size: int) -> str:
+    """SHA-256 over the sorted (token, id) pairs with ids below `size`, and their number, as hex.
+    Tokens for which a model has no logits are left out: a tokenizer's class may add some of its
+    own. So is the number of logits: models of one family pad it differently."""
+    known = sorted(pair for pair in vocabulary.items() if pair[1] < size)
+    digest = hashlib.sha256(f"{len(known)}\n".encode())
+    for pair in known:
+        digest.update(json.dumps(pair).encode() + b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""A decoder with documents: their keys and values, and decoding after them."""

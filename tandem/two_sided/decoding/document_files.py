@@ -1,0 +1,136 @@
+"""A folder of documents' keys and values, shared by everything that runs the same model, which
+computed them: nothing imported is here. A file of other weights, or one that cannot be read, counts
+as absent. Files are their owner's alone: a text can be guessed from its keys and values. Methods
+run on any thread."""
+
+import hashlib
+import time
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from tandem.backends.interface import Engine, KvFileRefused, KvFiles, KvOrigin
+from tandem.core.errors import InvalidArgument
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+DISK_BUDGET_BYTES = 2**32
+_SUFFIX = ".safetensors"
+_HASH_IN_NAME = 32
+_ABANDONED_S = 600.0
+
+
+def open_document_files(
+    engine: Engine,
+    folder: Path | None,
+    model: Callable[[], str],
+    budget_bytes: int = DISK_BUDGET_BYTES,
+) -> "DocumentFiles | None":
+    """The files of an engine's documents; None without a folder, and with a warning where it cannot
+    keep any. `model` reads its weights' content hash. Raises
+    InvalidArgument("document_kv_folder")."""
+    if folder is None:
+        return None
+    files = engine.kv_files
+    if files is None:
+        log.warning("this engine keeps documents in memory only", folder=str(folder))
+        return None
+    try:
+        return DocumentFiles(files, folder, model(), engine.vocabulary_hash, budget_bytes)
+    except OSError as error:
+        why = f"{folder} cannot be used: {error.strerror or error}"
+        raise InvalidArgument("document_kv_folder", why) from error
+
+
+class DocumentFiles:
+    """Files of one model in `folder`, which together stay within `budget_bytes`."""
+
+    def __init__(
+        self, files: KvFiles, folder: Path, model: str, vocabulary: str, budget_bytes: int
+    ) -> None:
+        """`model`: content hash of the weights, with whatever else decides keys and values. Raises
+        OSError where the folder cannot be made."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._files, self._folder = files, folder
+        self._model, self._vocabulary = model, vocabulary
+        self._budget_bytes = budget_bytes
+        self.refused = 0
+        self._clear_abandoned()
+
+    def read(self, token_ids: Sequence[int]) -> Any:
+        """What `KvFiles.adopt` takes; None where there is no usable file."""
+        try:
+            return self._files.read(self.path(token_ids), self._origin(token_ids))
+        except FileNotFoundError:
+            return None
+        except KvFileRefused as error:
+            self.refused += 1
+            log.warning("keys and values on disk are not used", reason=str(error))
+            return None
+
+    def write(self, token_ids: Sequence[int], tensors: Any) -> bool:
+        """Whether it is on disk now. A full disk costs time later, never an answer."""
+        path = self.path(token_ids)
+        try:
+            self._files.write(path, tensors, self._origin(token_ids))
+            self._prune(path)
+        except OSError as error:
+            log.warning("keys and values are not kept on disk", reason=str(error))
+            return False
+        return True
+
+    def remove(self, documents: Iterable[Sequence[int]]) -> set[str]:
+        """Remove these documents' files, those of other models that read them alike and those that
+        were being written included; the hashes of what was there. Raises OSError."""
+        hashes = {found[:_HASH_IN_NAME]: found for found in map(document_hash, documents)}
+        there = set()
+        for path in self._folder.glob(f"*{_SUFFIX}*"):
+            if (document := hashes.get(path.name[:_HASH_IN_NAME])) is not None:
+                path.unlink(missing_ok=True)
+                there.add(document)
+        return there
+
+    def path(self, token_ids: Sequence[int]) -> Path:
+        """Where a document's file is, if there is one."""
+        origin = self._origin(token_ids)
+        # Files of releases that kept imports among their own have names without "own".
+        of = hashlib.sha256(f"own\n{origin.model}\n{origin.vocabulary}".encode()).hexdigest()
+        return self._folder / f"{origin.document[:_HASH_IN_NAME]}-{of[:16]}{_SUFFIX}"
+
+    def _origin(self, token_ids: Sequence[int]) -> KvOrigin:
+        return document_origin(self._model, self._vocabulary, token_ids)
+
+    def _prune(self, newest: Path) -> None:
+        """Remove the least recently read. A mapped file keeps its content."""
+        found = []
+        for path in self._folder.glob("*" + _SUFFIX):
+            with suppress(FileNotFoundError):  # another process prunes as well
+                stat = path.stat()
+                found.append((stat.st_mtime_ns, stat.st_size, path))
+        total = sum(size for _, size, _ in found)
+        for _, size, path in sorted(found):
+            if total <= self._budget_bytes:
+                return
+            if path != newest:
+                path.unlink(missing_ok=True)
+                total -= size
+
+    def _clear_abandoned(self) -> None:
+        """Remove what a crashed process was writing."""
+        for path in self._folder.glob(f"*{_SUFFIX}.*.tmp"):
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                    path.unlink()
+
+
+def document_origin(model: str, vocabulary: str, token_ids: Sequence[int]) -> KvOrigin:
+    """What keys and values are computed from; `model`, `vocabulary`: content hashes."""
+    return KvOrigin(model, vocabulary, document_hash(token_ids), len(token_ids))
+
+
+def document_hash(token_ids: Sequence[int]) -> str:
+    """Content hash of a text as the model reads it."""
+    return hashlib.sha256(array("q", token_ids).tobytes()).hexdigest()

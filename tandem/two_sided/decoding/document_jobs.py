@@ -1,0 +1,198 @@
+"""Prefill and drafting after documents as jobs of the engine: a sequence for each document, all fed
+the same tokens in one pass. Belongs to the engine's thread."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
+from tandem.backends.request_checks import check_length
+from tandem.core.probs import Array, SamplingParams, probs_from_logits
+from tandem.two_sided.protocol.decoder_machine import DecodeWork, LocalDraft
+from tandem.two_sided.protocol.mixture import local_probs
+
+
+class DocumentGroup:
+    """Sequences of up to `capacity` tokens after their documents; without documents, one empty
+    one."""
+
+    def __init__(
+        self, engine: Engine, documents: Sequence[Session], capacity: int, bos_length: int = 0
+    ) -> None:
+        """Each of `documents` holds its whole document and nothing else, and is only read. Its
+        first `bos_length` tokens also begin the text that follows, and count there."""
+        self._starts = [document.length - bos_length for document in documents] or [0]
+        self._sessions: list[Session] = []
+        try:
+            for document, start in zip(documents, self._starts, strict=False):
+                self._sessions.append(engine.fork(document, document.length, start + capacity))
+            if not documents:
+                self._sessions.append(engine.open(capacity))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def length(self) -> int:
+        """Tokens after each document whose keys and values are kept."""
+        return self._sessions[0].length - self._starts[0]
+
+    def rollback(self, length: int) -> None:
+        """Forget every token after the first `length` that follow the documents. Raises
+        InvalidArgument("length") unless 0 <= length <= self.length."""
+        check_length(length, self.length)
+        for session, start in zip(self._sessions, self._starts, strict=True):
+            session.rollback(start + length)
+
+    def requests(self, token_ids: tuple[int, ...]) -> list[ForwardRequest]:
+        """Feed the same tokens to all, for the logits after the last of them."""
+        return [ForwardRequest(session, token_ids, logits_to_keep=1) for session in self._sessions]
+
+    def close(self) -> None:
+        """Free all but the documents. Closing twice is allowed."""
+        for session in self._sessions:
+            session.close()
+
+
+def group_kv_tokens(documents: int, capacity: int) -> int:
+    """Tokens whose keys and values a group holds beside its documents'."""
+    return max(1, documents) * capacity
+
+
+Draw = Callable[[Array, int], tuple[int, Array | None]]
+"""The draft for an absolute position from the side's distribution [V] there, and the distribution
+that is sent."""
+
+
+ROWS_PER_PASS = 1024
+"""Tokens of one request in one pass: others wait for it, and its activations take memory."""
+
+OnLocalDraft = Callable[[LocalDraft, float], None]
+"""Told of a draft and of the seconds since the one before it, or since the first pass began."""
+
+
+class DecodeJob:
+    """A `GroupJob` that drafts the tokens of a work one by one, each from the mixture of what the
+    sequences say. Every draft but the last is handed to `on_draft` on the engine thread; the last
+    is the result. A token is one pass over all sequences; a long prompt takes several."""
+
+    def __init__(
+        self,
+        group: DocumentGroup,
+        work: DecodeWork,
+        sampling: SamplingParams,
+        draw: Draw,
+        on_draft: OnLocalDraft,
+    ) -> None:
+        self._group, self._work = group, work
+        self._weights = np.array(work.mixture.weights)
+        self._sampling, self._draw, self._on_draft = sampling, draw, on_draft
+        self._drafts = 0
+        self._last: LocalDraft | None = None
+        self._since_s = self._took_s = 0.0
+        self._chunks = ChunkedRequests(())
+        self._rows: list[Array] = []
+
+    def requests(self) -> Sequence[ForwardRequest]:
+        if not self._chunks:
+            self._chunks = ChunkedRequests(self._begin())
+        return self._chunks.requests()
+
+    def _begin(self) -> list[ForwardRequest]:
+        if self._last is not None:
+            return self._group.requests((self._last.token_id,))
+        self._since_s = time.perf_counter()
+        self._group.rollback(self._work.keep)
+        return self._group.requests(self._work.token_ids)
+
+    def take_all(self, logits: Sequence[Logits]) -> bool:
+        self._rows += [rows[0] for rows in logits]
+        self._chunks.done(len(logits))
+        return not self._chunks and self._take()
+
+    def _take(self) -> bool:
+        """Draw a token; True if it is the last."""
+        probs = side_probs(self._rows, self._weights, self._sampling)
+        self._rows = []
+        token_id, sent = self._draw(probs, self._work.position + self._drafts)
+        now = time.perf_counter()
+        took_s, self._since_s = now - self._since_s, now
+        self._last = LocalDraft(token_id, sent, self._group.length)
+        self._drafts += 1
+        if self._drafts == self._work.count:
+            self._took_s = took_s
+            return True
+        self._on_draft(self._last, took_s)
+        return False
+
+    def result(self) -> tuple[LocalDraft, float]:
+        assert self._last is not None, "the job is done"
+        return self._last, self._took_s
+
+
+def side_probs(logits: Sequence[Array], weights: Array, sampling: SamplingParams) -> Array:
+    """A side's distribution [V] float32: its documents' distributions after `sampling`, by their
+    shares [documents]; a single one as it is, bit for bit (DRAGON eq. 2 within one side)."""
+    distributions = [probs_from_logits(row, sampling) for row in logits]
+    if len(distributions) == 1:
+        return distributions[0]
+    return local_probs(np.stack(distributions), weights).astype(np.float32)
+
+
+class PrefillJob:
+    """A `GroupJob` that computes the keys and values of several texts, each in a full session and
+    in one piece, so that their bits do not depend on other requests."""
+
+    def __init__(self, engine: Engine, texts: Sequence[tuple[int, ...]]) -> None:
+        self._engine, self._texts = engine, texts
+        self._sessions: list[Session] = []
+        self._chunks = ChunkedRequests(())
+
+    def requests(self) -> Sequence[ForwardRequest]:
+        if not self._sessions:
+            self._sessions = [self._engine.open(len(text)) for text in self._texts]
+            pairs = zip(self._sessions, self._texts, strict=True)
+            self._chunks = ChunkedRequests(
+                [ForwardRequest(session, text, logits_to_keep=0) for session, text in pairs]
+            )
+        return self._chunks.requests()
+
+    def take_all(self, logits: Sequence[Logits]) -> bool:
+        self._chunks.done(len(logits))
+        return not self._chunks
+
+    def result(self) -> list[Session]:
+        """They are the caller's from now on."""
+        sessions, self._sessions = self._sessions, []
+        return sessions
+
+    def close(self) -> None:
+        for session in self._sessions:
+            session.close()
+
+
+class ChunkedRequests:
+    """Forward requests of one job, in as many passes as their rows need (chunked prefill)."""
+
+    def __init__(self, requests: Sequence[ForwardRequest]) -> None:
+        self._due = [(request, request.session.length) for request in requests]
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def requests(self) -> list[ForwardRequest]:
+        """Those of the next pass, at least one; the same again where a pass is repeated."""
+        chosen: list[ForwardRequest] = []
+        rows = 0
+        for request, length in self._due:
+            rows += len(request.token_ids)
+            if chosen and rows > ROWS_PER_PASS:
+                break
+            request.session.rollback(length)
+            chosen.append(request)
+        return chosen
+
+    def done(self, count: int) -> None:
+        """The first `count` have run."""
+        del self._due[:count]

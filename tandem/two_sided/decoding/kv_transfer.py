@@ -1,0 +1,135 @@
+"""Export and import of documents' keys and values, as the bytes of a document's file, which is
+checked on import. Still, only computing them again would show that they belong to a text: an import
+serves nobody but its importer, and what is exported was computed here."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from tandem.backends.interface import KvFileRefused, KvFiles
+from tandem.core.errors import InvalidArgument
+from tandem.runtime.engine_thread import EngineThread
+from tandem.two_sided.decoding.document_files import document_hash, document_origin
+from tandem.two_sided.decoding.document_store import DocumentStore
+from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.document_kv import DocumentKv, KvModel, KvUnavailable
+
+HEADER_BYTES = 2**20
+"""What a file may have beside its tensors."""
+
+ReadDocument = Callable[[ContextDocument], Awaitable[tuple[int, ...]]]
+"""A document as the model's token ids, checked: raises InvalidArgument naming the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedKv:
+    """A description, and the bytes that it describes."""
+
+    kv: DocumentKv
+    packed: bytes
+
+
+class KvTransfer:
+    """Of one decoder; used on the event loop only."""
+
+    def __init__(
+        self,
+        thread: EngineThread,
+        store: DocumentStore,
+        read: ReadDocument,
+        weights: Callable[[], str] | None,
+    ) -> None:
+        """`weights` reads the content hash of the model, which takes time; None: not known."""
+        self._thread, self._store, self._read = thread, store, read
+        self._weights = weights
+        self._model: KvModel | None = None
+        self._naming = asyncio.Lock()
+
+    async def model(self) -> KvModel:
+        """What makes keys and values here. Raises KvUnavailable where they are this process's."""
+        self._kept()
+        async with self._naming:
+            if self._model is None:
+                engine, weights = self._thread.engine, self._weights
+                assert weights is not None, "checked before"
+                found = await asyncio.to_thread(weights)
+                self._model = KvModel(found, engine.vocabulary_hash, engine.model_name)
+        return self._model
+
+    async def cached(self, documents: Sequence[ContextDocument], caller: str) -> list[bool]:
+        """Whether each is probably cached, imports of `caller` included for documents that may be
+        imported. Raises InvalidArgument."""
+        return [
+            self._store.has(await self._read(document), caller if document.imported else None)
+            for document in documents
+        ]
+
+    async def token_count(self, document: ContextDocument) -> int:
+        """How many tokens a document has here. Raises InvalidArgument."""
+        return len(await self._read(document))
+
+    def size_bytes(self, tokens: int) -> int:
+        """The most bytes that so many tokens' keys and values take in transfer."""
+        return tokens * self._thread.engine.kv_bytes_per_token + HEADER_BYTES
+
+    async def exported(self, document: ContextDocument, user: KvModel) -> PackedKv:
+        """The keys and values of a document, computed where they are not cached. Raises
+        KvModelMismatch, KvUnavailable, InvalidArgument naming the field, or ResourceExhausted."""
+        kept, model = self._kept(), await self.model()
+        model.check_used_by(user)
+        token_ids = await self._read(document)
+        origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
+        async with self._store.held([token_ids]) as (held,):
+            session = held.session
+            tensors = await self._thread.call(lambda: kept.export(session))
+            packed = await asyncio.to_thread(kept.pack, tensors, origin)
+        digest = await asyncio.to_thread(hashlib.sha256, packed)
+        kv = DocumentKv(model, origin.document, origin.tokens, len(packed), digest.digest())
+        return PackedKv(kv, packed)
+
+    @asynccontextmanager
+    async def importing(
+        self, document: ContextDocument, kv: DocumentKv, caller: str
+    ) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
+        """Room for a document, cached for `caller` once what is yielded was called with its bytes.
+        Raises KvModelMismatch, KvUnavailable, InvalidArgument naming the field, or
+        ResourceExhausted; the call raises InvalidArgument."""
+        kept, model = self._kept(), await self.model()
+        kv.model.check_used_by(model)
+        token_ids = await self._read(document)
+        self._check(kv, token_ids)
+        origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
+        async with self._store.room(token_ids, caller) as take_in:
+
+            async def received(packed: bytes) -> None:
+                digest = await asyncio.to_thread(hashlib.sha256, packed)
+                if digest.digest() != kv.sha256:
+                    raise InvalidArgument("sha256", "is not that of the chunks")
+                try:
+                    tensors = await asyncio.to_thread(kept.unpack, packed, origin)
+                except KvFileRefused as error:
+                    raise InvalidArgument("chunk", str(error)) from error
+                await take_in(tensors)
+
+            yield received
+
+    def _check(self, kv: DocumentKv, token_ids: tuple[int, ...]) -> None:
+        if kv.tokens != len(token_ids):
+            raise InvalidArgument("tokens", f"{kv.tokens}; the document has {len(token_ids)}")
+        if kv.document != document_hash(token_ids):
+            raise InvalidArgument("kv", "is of another text, or of other tokens for it")
+        most = self.size_bytes(kv.tokens)
+        if not most - HEADER_BYTES <= kv.size_bytes <= most:
+            least = most - HEADER_BYTES
+            raise InvalidArgument("size_bytes", f"{kv.size_bytes} is not in {least}…{most}")
+
+    def _kept(self) -> KvFiles:
+        kept = self._thread.engine.kv_files
+        if kept is None or self._weights is None:
+            raise KvUnavailable(
+                f"document_kv: {self._thread.engine.model_name} keeps documents' keys and values in"
+                " its own memory; fetch the documents' text instead (drcg-text)"
+            )
+        return kept

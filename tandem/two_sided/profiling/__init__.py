@@ -1,0 +1,1 @@
+"""What a side's profiler reads and exports: measured steps, metrics, Prometheus."""

@@ -1,0 +1,1 @@
+"""The pure half: mixture arithmetic, presets, state machines, side scheduler, profiler."""

@@ -1,0 +1,285 @@
+"""Who decides the next token of an answer from two sides, and what each side must know for it.
+
+Both ends hold the same rule, which knows its side. Invariant: a token follows from both sides'
+drafts, their distributions and the seed alone, wherever it is decided. So the text depends neither
+on the aggregation side nor on the link or its losses.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tandem.core.probs import Array
+from tandem.core.randomness import RandomSource
+from tandem.specdec.events import TokenSource
+from tandem.two_sided.protocol.draft_queues import DraftPair, QueuedDraft
+from tandem.two_sided.protocol.messages import AggregationRequest
+from tandem.two_sided.protocol.mixture import (
+    Side,
+    SideDraft,
+    Weights,
+    aggregate,
+    coupled_side,
+    side_weights,
+)
+from tandem.two_sided.protocol.placement import first_side
+from tandem.two_sided.protocol.presets import (
+    AggregationMode,
+    AggregationPreset,
+    DocumentTransfer,
+    Sources,
+)
+from tandem.two_sided.protocol.top_list import TopList, certified_argmax, top_list
+
+_SIDES = {Side.DEVICE: TokenSource.DEVICE, Side.CLOUD: TokenSource.CLOUD}
+FETCH_FACTOR = 8
+"""By how much a top list grows that could not certify the argmax."""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedsTopList:
+    """The token is undecided before the other side's top list has `count` entries."""
+
+    count: int
+
+
+class TokenRule:
+    """The token of a position from two drafts and what came with them. As it stands here, nothing
+    is mixed: the draft is the token."""
+
+    def token(
+        self, device: QueuedDraft, cloud: QueuedDraft, at: Side, position: int
+    ) -> int | NeedsTopList:
+        """`at`: the side that decides, where its own distribution is known in full."""
+        raise AssertionError("the token is one side's draft")
+
+    def payload(self, draft: QueuedDraft, count: int) -> Array | TopList | None:
+        """What the other side must know of a draft's distribution; `count`: top list entries."""
+        return None
+
+    def accepts(self, probs: Array | TopList | None) -> bool:
+        """Whether this is what must come with a draft."""
+        return probs is None
+
+
+class MixtureRule(TokenRule):
+    """DRAGON's Algorithm 1, with the weights that came with the drafts."""
+
+    def __init__(self, rng: RandomSource) -> None:
+        self._rng = rng
+
+    def token(
+        self, device: QueuedDraft, cloud: QueuedDraft, at: Side, position: int
+    ) -> int | NeedsTopList:
+        weights = side_weights(device.log_mass, cloud.log_mass)
+        drafts = _with_probs(device), _with_probs(cloud)
+        return aggregate(*drafts, weights, self._rng, position).token_id
+
+    def payload(self, draft: QueuedDraft, count: int) -> Array | TopList | None:
+        return draft.probs
+
+    def accepts(self, probs: Array | TopList | None) -> bool:
+        return isinstance(probs, np.ndarray)
+
+
+class ArgmaxRule(TokenRule):
+    """Temperature 0: the argmax of the mixture, from the other side's top list."""
+
+    def token(
+        self, device: QueuedDraft, cloud: QueuedDraft, at: Side, position: int
+    ) -> int | NeedsTopList:
+        weights = side_weights(device.log_mass, cloud.log_mass)
+        own, theirs = (device, cloud) if at is Side.DEVICE else (cloud, device)
+        assert isinstance(theirs.probs, TopList), "checked on receipt"
+        assert isinstance(own.probs, np.ndarray), "a side knows its own distributions"
+        count = len(theirs.probs.ids)
+        lists = {at: top_list(own.probs, count, theirs.probs.ids), at.other: theirs.probs}
+        found = certified_argmax(lists[Side.DEVICE], lists[Side.CLOUD], weights)
+        return NeedsTopList(count * FETCH_FACTOR) if found is None else found
+
+    def payload(self, draft: QueuedDraft, count: int) -> Array | TopList | None:
+        assert isinstance(draft.probs, np.ndarray), "a side knows its own distributions"
+        return top_list(draft.probs, count)
+
+    def accepts(self, probs: Array | TopList | None) -> bool:
+        return isinstance(probs, TopList)
+
+
+class AggregationRule:
+    """What a side's machine asks before it decides, sends or waits. As it stands here, both sides
+    decide each token and find the same."""
+
+    sends_targets = False
+    """Whether the side that decides sends its tokens to the other."""
+    whole_answer = False
+    """Whether it does so once, when the answer is complete."""
+
+    def __init__(self, side: Side, token_rule: TokenRule) -> None:
+        self.token_rule, self._side = token_rule, side
+
+    def decide(self, position: int, drafts: DraftPair) -> int | NeedsTopList | None:
+        """The token, if this side decides it and has what it takes."""
+        if drafts.device is None or drafts.cloud is None:
+            return None
+        return self.token_rule.token(drafts.device, drafts.cloud, self._side, position)
+
+    def token_source(self, position: int, token_id: int, drafts: DraftPair) -> TokenSource:
+        """Who made the token that these drafts decided."""
+        device, cloud = (
+            draft is not None and draft.token_id == token_id
+            for draft in (drafts.device, drafts.cloud)
+        )
+        if device:
+            return TokenSource.BOTH if cloud else TokenSource.DEVICE
+        return TokenSource.CLOUD if cloud else TokenSource.RECOVERED
+
+    def sends_draft(self, position: int) -> bool:
+        """Whether the other side needs this side's draft for the position."""
+        return True
+
+    def receives_drafts(self) -> bool:
+        """Whether this side needs the other's drafts."""
+        return True
+
+
+class SingleAggregator(AggregationRule):
+    """One side decides, and may hand over."""
+
+    sends_targets = True
+
+    def __init__(self, side: Side, aggregation_side: Side, token_rule: TokenRule) -> None:
+        super().__init__(side, token_rule)
+        self.aggregation_side = aggregation_side
+
+    @property
+    def here(self) -> bool:
+        return self.aggregation_side is self._side
+
+    def decide(self, position: int, drafts: DraftPair) -> int | NeedsTopList | None:
+        return super().decide(position, drafts) if self.here else None
+
+    def sends_draft(self, position: int) -> bool:
+        return not self.here
+
+
+class SharedCoin(AggregationRule):
+    """A coin says whose draft is the token. Both sides know it beforehand, so neither waits in
+    vain."""
+
+    def __init__(self, side: Side, weights: Weights, rng: RandomSource) -> None:
+        super().__init__(side, TokenRule())
+        self._weights, self._rng = weights, rng
+
+    def decide(self, position: int, drafts: DraftPair) -> int | NeedsTopList | None:
+        draft = drafts.of(self._owner(position))
+        return None if draft is None else draft.token_id
+
+    def token_source(self, position: int, token_id: int, drafts: DraftPair) -> TokenSource:
+        # Not whether the other side drafted the same, which is known here only at times.
+        return _SIDES[self._owner(position)]
+
+    def sends_draft(self, position: int) -> bool:
+        return self._owner(position) is self._side
+
+    def _owner(self, position: int) -> Side:
+        return coupled_side(self._weights, self._rng, position)
+
+
+class ReweightedCoin(SharedCoin):
+    """The same where the weights change every `every` tokens of an answer from `start` on. The
+    first drafts of a stretch carry the new h, so both are sent and both are waited for: one way
+    more per stretch. `first`: where this stream begins, in the middle of a stretch or not."""
+
+    def __init__(
+        self, side: Side, weights: Weights, rng: RandomSource, every: int, start: int, first: int
+    ) -> None:
+        super().__init__(side, weights, rng)
+        self._every, self._start, self._first = every, start, first
+        self._known_until = first
+
+    def decide(self, position: int, drafts: DraftPair) -> int | NeedsTopList | None:
+        if self._begins(position):
+            if drafts.device is None or drafts.cloud is None:
+                return None
+            self._weights = side_weights(drafts.device.log_mass, drafts.cloud.log_mass)
+            stretch = (position - self._start) // self._every
+            self._known_until = self._start + (stretch + 1) * self._every
+        return super().decide(position, drafts)
+
+    def sends_draft(self, position: int) -> bool:
+        if self._begins(position):
+            return True
+        return position < self._known_until and super().sends_draft(position)
+
+    def _begins(self, position: int) -> bool:
+        return position == self._first or (position - self._start) % self._every == 0
+
+
+class OneSide(AggregationRule):
+    """One side's drafts are the tokens. The cloud does not need the device's. `whole_answer`: the
+    other side gets them when the answer is complete."""
+
+    def __init__(self, side: Side, owner: Side, whole_answer: bool = False) -> None:
+        super().__init__(side, TokenRule())
+        self.whole_answer = self.sends_targets = whole_answer and side is owner is Side.CLOUD
+        self._owner = owner
+        self._streams = not whole_answer
+
+    def decide(self, position: int, drafts: DraftPair) -> int | NeedsTopList | None:
+        draft = drafts.of(self._owner)
+        return None if draft is None else draft.token_id
+
+    def token_source(self, position: int, token_id: int, drafts: DraftPair) -> TokenSource:
+        return _SIDES[self._owner]
+
+    def sends_draft(self, position: int) -> bool:
+        return self._streams and self._side is self._owner is Side.CLOUD
+
+    def receives_drafts(self) -> bool:
+        return self._side is not self._owner
+
+
+def aggregation_rule_for(
+    request: AggregationRequest,
+    side: Side,
+    aggregation_side: Side | None,
+    masses: dict[Side, float | None],
+    rng: RandomSource,
+    first: int,
+) -> AggregationRule | None:
+    """The preset's rule, given each side's h; None while it depends on an unknown h.
+    `aggregation_side`: None at the start; `first`: the first position that this stream decides."""
+    preset, greedy, start = request.preset, request.sampling.greedy, len(request.prompt_ids)
+    device, cloud = masses[Side.DEVICE], masses[Side.CLOUD]
+    if (owner := _only_side(preset, device, cloud)) is not None:
+        return OneSide(side, owner)
+    token_rule: TokenRule = ArgmaxRule() if greedy else MixtureRule(rng)
+    if preset.mode is AggregationMode.AGGREGATOR:
+        if aggregation_side is None:
+            aggregation_side = first_side(preset.placement)
+        return SingleAggregator(side, aggregation_side, token_rule)
+    if device is None or cloud is None:
+        return None
+    weights = side_weights(device, cloud)
+    if preset.mode is AggregationMode.ANSWER_COIN:
+        return OneSide(side, coupled_side(weights, rng, start), whole_answer=True)
+    if greedy:
+        return AggregationRule(side, token_rule)
+    if preset.reweigh_every:
+        return ReweightedCoin(side, weights, rng, preset.reweigh_every, start, first)
+    return SharedCoin(side, weights, rng)
+
+
+def _only_side(preset: AggregationPreset, device: float | None, cloud: float | None) -> Side | None:
+    """The side that answers alone, by choice or since the other has no documents; with none at all
+    the cloud, whose model is no smaller."""
+    if preset.sources is Sources.DEVICE or preset.transfer is not DocumentTransfer.NONE:
+        return Side.DEVICE
+    if preset.sources is Sources.CLOUD or device == -np.inf:
+        return Side.CLOUD
+    return Side.DEVICE if cloud == -np.inf else None
+
+
+def _with_probs(draft: QueuedDraft) -> SideDraft:
+    assert isinstance(draft.probs, np.ndarray), "checked on receipt"
+    return SideDraft(draft.token_id, draft.probs)

@@ -1,0 +1,158 @@
+"""What one side's machine counts and measures of a request. Invariant: durations are differences of
+one clock."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tandem.two_sided.protocol.messages import SideDraftFrame
+from tandem.two_sided.protocol.mixture import Side
+
+MAX_REMEMBERED = 256
+"""Sent frames whose times are kept."""
+
+
+def _both() -> dict[Side, int]:
+    return dict.fromkeys(Side, 0)
+
+
+@dataclass(slots=True)
+class AggregationStats:
+    """Running totals of one request, as one side sees them."""
+
+    tokens: int = 0
+    unverified_tokens: int = 0
+    drafted: dict[Side, int] = field(default_factory=_both)
+    """Drafts that were there when their position was decided."""
+    accepted: dict[Side, int] = field(default_factory=_both)
+    decode_s: dict[Side, float] = field(default_factory=lambda: dict.fromkeys(Side, 0.0))
+    side_moves: int = 0
+    fetches: int = 0
+    stale_drafts: int = 0
+    streams: int = 0
+    links_lost: int = 0
+    loss_noticed_s: float = 0.0
+
+    @property
+    def resumes(self) -> int:
+        """Streams after the first."""
+        return max(0, self.streams - 1)
+
+    def acceptance_rate(self, side: Side) -> float | None:
+        return self.accepted[side] / self.drafted[side] if self.drafted[side] else None
+
+
+class MeasurementSink(Protocol):
+    """What takes the measurements (`profiler.SideProfiler`)."""
+
+    def decoded(self, side: Side, length: int, duration_s: float) -> None: ...
+
+    def exchanged(
+        self, up_bytes: int, down_bytes: int, elapsed_s: float, held_s: float = 0.0
+    ) -> None: ...
+
+    def drafted(self, side: Side, size: int) -> None: ...
+
+    def verified(self, side: Side, accepted: float) -> None: ...
+
+
+class AggregationCounters:
+    """`stats` are the totals; `trips` belong to the stream that is open now."""
+
+    def __init__(self, sink: MeasurementSink | None) -> None:
+        self.stats = AggregationStats()
+        self.trips = RoundTrips()
+        self._sink = sink
+
+    def begin_stream(self) -> None:
+        self.stats.streams += 1
+        self.trips = RoundTrips()
+
+    def lost_stream(self, silent_s: float) -> None:
+        self.stats.links_lost += 1
+        self.stats.loss_noticed_s = max(self.stats.loss_noticed_s, silent_s)
+
+    def decoded(self, side: Side, position: int, decode_s: float) -> None:
+        """A draft arrived; `decode_s` by its decoder's clock."""
+        self.stats.decode_s[side] += decode_s
+        if self._sink is not None and decode_s > 0:
+            self._sink.decoded(side, position, decode_s)
+
+    def verified(self, side: Side, accepted: bool) -> None:
+        """A draft's position was decided."""
+        self.stats.drafted[side] += 1
+        self.stats.accepted[side] += accepted
+        if self._sink is not None:
+            self._sink.verified(side, float(accepted))
+
+    def committed(self, count: int, unverified: bool) -> None:
+        self.stats.tokens += count
+        self.stats.unverified_tokens += count if unverified else 0
+
+    def answered(self, frame: SideDraftFrame, side: Side, size_bytes: int, now: float) -> None:
+        """A draft arrived at `side`; it says which of this side's frames the other had received,
+        and when."""
+        elapsed_s = self.trips.elapsed_s(frame.heard, now)
+        if self._sink is None or not math.isfinite(frame.held_s):
+            return
+        if size_bytes:
+            self._sink.drafted(side.other, size_bytes)
+        if elapsed_s is None:
+            return
+        sizes = (self.trips.size(frame.heard), size_bytes)
+        up, down = sizes if side is Side.DEVICE else reversed(sizes)
+        self._sink.exchanged(up, down, elapsed_s, frame.held_s)
+
+
+class RoundTrips:
+    """Round trips of one stream, without comparing two clocks: every draft says how many frames of
+    the other end it had received, and how long ago the newest."""
+
+    def __init__(self) -> None:
+        self._sent_s: dict[int, float] = {}
+        self._sizes: dict[int, int] = {}
+        self._sent = 0
+        self._sized = 0
+        self._answered = 0
+        self.heard = 0
+        self._heard_s = 0.0
+
+    def sent(self, now: float) -> None:
+        """A frame was handed to the stream."""
+        self._sent += 1
+        self._sent_s[self._sent] = now
+        if len(self._sent_s) > MAX_REMEMBERED:
+            self._forget(min(self._sent_s))
+
+    def sized(self, size_bytes: int) -> None:
+        """How large the next of the frames that were sent is, in their order."""
+        self._sized += 1
+        if self._sized in self._sent_s:
+            self._sizes[self._sized] = size_bytes
+
+    def size(self, number: int) -> int:
+        """Of the frame of that number; 0 where it is not known."""
+        return self._sizes.get(number, 0)
+
+    def received(self, now: float) -> None:
+        """A frame of the other end arrived."""
+        self.heard += 1
+        self._heard_s = now
+
+    def held_s(self, now: float) -> float:
+        """How long ago the newest of those arrived."""
+        return max(0.0, now - self._heard_s) if self.heard else 0.0
+
+    def elapsed_s(self, heard: int, now: float) -> float | None:
+        """Time since this end sent frame number `heard`; None but for the first answer to it."""
+        sent_s = self._sent_s.get(heard)
+        if sent_s is None or heard <= self._answered:
+            return None
+        self._answered = heard
+        for number in [known for known in self._sent_s if known < heard]:
+            self._forget(number)
+        return now - sent_s
+
+    def _forget(self, number: int) -> None:
+        del self._sent_s[number]
+        self._sizes.pop(number, None)

@@ -1,0 +1,334 @@
+"""The decoder's half of two-sided decoding: drafts ahead of what the two sides agree on. Drafts
+stand until a target differs from them or new relevances arrive.
+
+Invariants: committed tokens are never taken back; the epoch rises when drafts that may have been
+sent become void. A work whose text has changed is no longer `running`: its drafts are ignored, and
+whoever runs it should stop.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.probs import Array, SamplingParams
+from tandem.core.tokens import PrefixedTokens, check_token_ids
+from tandem.specdec.edge_frame_checks import VocabularyMismatch
+from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.two_sided.protocol.decoder_messages import (
+    DecodeRequestMessage,
+    DecodingCost,
+    DecodingDraft,
+    DecodingOpen,
+    DecodingOpened,
+    DecodingRelevance,
+    DecodingTarget,
+    DocumentUse,
+)
+from tandem.two_sided.protocol.local_mixtures import LocalMixture, LocalMixtures, RelevanceEstimate
+
+
+class DecoderPhase(StrEnum):
+    """DECODING: drafts are due. STOPPED: a stop string is complete, of which targets under way
+    do not know. COMPLETE: the answer is complete. ENDED: cancelled."""
+
+    DECODING = "decoding"
+    STOPPED = "stopped"
+    COMPLETE = "complete"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderModel:
+    """What the machine needs to know of its engine."""
+
+    name: str
+    vocabulary_hash: str
+    vocabulary_size: int
+    context_length: int
+    eos_token_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeWork:
+    """Keep `keep` tokens after each document, feed `token_ids`, draft `count` tokens from
+    `position` on, each from the `mixture` of the documents' distributions."""
+
+    keep: int
+    token_ids: tuple[int, ...]
+    position: int
+    count: int
+    mixture: LocalMixture
+
+
+@dataclass(frozen=True, slots=True)
+class LocalDraft:
+    """A draft token and the distribution [V] that goes with it, as the other end reconstructs it;
+    `kept`: how many tokens after each document have keys and values now."""
+
+    token_id: int
+    probs: Array | None
+    kept: int
+
+
+class DecoderMachine:
+    """One session. Raises InvalidArgument, ProtocolError or PrefixMismatch when the aggregator
+    breaks the conversation, and is then as it was before."""
+
+    def __init__(
+        self,
+        opening: DecodingOpen,
+        prompt_ids: tuple[int, ...],
+        documents: Sequence[Sequence[int]],
+        model: DecoderModel,
+        bos_length: int = 0,
+    ) -> None:
+        """`prompt_ids` and `documents`: as token ids; every document begins with the first
+        `bos_length` tokens of the prompt, which are not fed again. Everything is checked here."""
+        self.bos_length, self.opening, self.model = bos_length, opening, model
+        self.prompt_ids = prompt_ids
+        self.max_tokens = _granted(opening, prompt_ids, documents, model, bos_length)
+        self.phase = DecoderPhase.DECODING
+        self.epoch = 0
+        self.running: DecodeWork | None = None
+        self.committed = PrefixedTokens((*prompt_ids, *opening.committed_ids))
+        self.sampling = probs_sampling(opening.sampling)
+        self.drafted_tokens = 0
+        self.accepted_tokens = 0
+        self._lengths = [len(document) for document in documents]
+        self.capacity = len(prompt_ids) + self.max_tokens
+        """Most tokens after each document."""
+        self._drafts: list[int] = []
+        self._kept = bos_length
+        relevances = [document.relevance for document in opening.documents]
+        self._mixtures = LocalMixtures(relevances, len(prompt_ids), opening.reweigh_every)
+
+    def opened(self, cached: Sequence[bool]) -> DecodingOpened:
+        """The first frame; `cached` says of each document whether its KV is there."""
+        model = self.model
+        return DecodingOpened(
+            self.opening.session,
+            self.epoch,
+            len(self.committed),
+            self.committed.prefix,
+            model_name=model.name,
+            vocabulary_hash=model.vocabulary_hash,
+            vocabulary_size=model.vocabulary_size,
+            context_length=model.context_length,
+            eos_token_ids=model.eos_token_ids,
+            prompt_ids=self.prompt_ids,
+            log_mass=self._mixtures.current.log_mass,
+            ahead=self.opening.ahead,
+            max_tokens=self.max_tokens,
+            documents=tuple(map(DocumentUse, self._lengths, cached)),
+        )
+
+    def going_away(self, grace_s: float) -> GoingAway:
+        return GoingAway(*self._head(), grace_s=grace_s)
+
+    def receive(self, message: DecodeRequestMessage) -> list[Pong]:
+        """Take a frame after `open`; returns what to answer at once."""
+        if message.session != self.opening.session:
+            raise InvalidArgument("session", f"{message.session} is not this stream's session")
+        if self.phase is DecoderPhase.ENDED:
+            raise ProtocolError(self.phase, type(message).__name__)
+        match message:
+            case DecodingTarget():
+                self._commit(message)
+            case DecodingRelevance():
+                self._reweigh(message)
+            case Ping():
+                return [Pong(*self._head(), nonce=message.nonce)]
+            case Cancel():
+                self._stop(DecoderPhase.ENDED)
+            case DecodingOpen():
+                raise ProtocolError(self.phase, "open", "the session is open already")
+        return []
+
+    def work(self) -> DecodeWork | None:
+        """The drafts that are due; None while a work is running."""
+        if self.running is not None or self.phase is not DecoderPhase.DECODING:
+            return None
+        position = len(self.committed) + len(self._drafts)
+        mixture, until = self._mixtures.at(self._answer_ids)
+        end = self.capacity if until is None else min(until, self.capacity)
+        count = min(self.opening.ahead - len(self._drafts), end - position)
+        if count < 1 or mixture is None:
+            return None
+        keep = self._kept = min(self._kept, position - 1)
+        token_ids = (*self.committed.since(keep), *self._drafts)[-(position - keep) :]
+        self.running = DecodeWork(keep, token_ids, position, count, mixture)
+        return self.running
+
+    def estimate(self) -> RelevanceEstimate | None:
+        """The relevances without which nothing more can be drafted."""
+        if self.phase is not DecoderPhase.DECODING or self.running is not None:
+            return None
+        room = self.capacity - len(self.committed) - len(self._drafts)
+        if room < 1 or len(self._drafts) >= self.opening.ahead:
+            return None
+        return self._mixtures.missing(self._answer_ids)
+
+    def estimated(self, estimate: RelevanceEstimate, relevances: Sequence[float]) -> None:
+        """Take the outcome of an estimate."""
+        self._check_count(relevances)
+        self._mixtures.estimated(estimate, relevances)
+
+    @property
+    def _answer_ids(self) -> tuple[int, ...]:
+        """The answer as far as it is drafted."""
+        return (*self.committed.since(len(self.prompt_ids)), *self._drafts)
+
+    def drafted(
+        self, work: DecodeWork, draft: LocalDraft, cost: DecodingCost
+    ) -> DecodingDraft | None:
+        """Take the next draft of a work; None if the work is no longer running."""
+        if work is not self.running:
+            return None
+        position = len(self.committed) + len(self._drafts)
+        frame = DecodingDraft(
+            self.opening.session,
+            self.epoch,
+            position,
+            self.committed.prefix_with(self._drafts),
+            token_id=draft.token_id,
+            probs=draft.probs,
+            log_mass=work.mixture.log_mass,
+            committed=len(self.committed),
+            cost=cost,
+        )
+        self._drafts.append(draft.token_id)
+        self._kept = draft.kept
+        self.drafted_tokens += 1
+        if position + 1 == work.position + work.count:
+            self.running = None
+        return frame
+
+    def text_ended(self) -> None:
+        """A stop string is complete: nothing more is drafted."""
+        if self.phase is DecoderPhase.DECODING:
+            self._stop(DecoderPhase.STOPPED)
+
+    def _commit(self, target: DecodingTarget) -> None:
+        self._check_target(target)
+        matching = 0
+        for token_id, draft in zip(target.token_ids, self._drafts, strict=False):
+            if token_id != draft:
+                break
+            matching += 1
+        self.committed.extend(target.token_ids)
+        self.accepted_tokens += matching
+        if matching < len(target.token_ids):
+            self._go_back(target.base + matching, voids=matching < len(self._drafts))
+            self._drafts.clear()
+        else:
+            del self._drafts[:matching]
+        self._mixtures.forget_before(len(self.committed))
+        if target.last or len(self.committed) == self.capacity:
+            self._stop(DecoderPhase.COMPLETE)
+
+    def _check_target(self, target: DecodingTarget) -> None:
+        if self.phase is DecoderPhase.COMPLETE:
+            raise ProtocolError(self.phase, "target", "the answer is complete")
+        self._check_epoch(target.epoch)
+        if target.base != (end := len(self.committed)):
+            why = f"{target.base} is not where the committed text ends, {end}"
+            raise InvalidArgument("base", why)
+        self.committed.check(target.base, target.prefix)
+        check_token_ids(target.token_ids, self.model.vocabulary_size, "token_ids")
+        if not target.token_ids and not target.last:
+            raise InvalidArgument("token_ids", "a target that commits nothing")
+        if target.base + len(target.token_ids) > self.capacity:
+            raise InvalidArgument("token_ids", f"more than max_tokens, {self.max_tokens}")
+
+    def _reweigh(self, message: DecodingRelevance) -> None:
+        self._check_epoch(message.epoch)
+        self._check_count(message.relevances)
+        if self.opening.reweigh_every:
+            raise InvalidArgument("relevances", "this session estimates them by itself")
+        if not len(self.committed) <= message.base <= self.capacity:
+            raise InvalidArgument("base", f"{message.base} is outside the answer to come")
+        if message.base == len(self.committed):
+            self.committed.check(message.base, message.prefix)
+        mixture = LocalMixture.of(message.relevances)
+        drafted = message.base - len(self.committed)
+        # The epoch rises even if no draft is void: so the aggregator can predict it.
+        self._go_back(message.base, voids=True)
+        del self._drafts[drafted:]
+        self._mixtures.change(message.base, mixture)
+        self._mixtures.forget_before(len(self.committed))
+
+    def _go_back(self, position: int, voids: bool) -> None:
+        """Drafts from `position` on are void, those under way too."""
+        self._kept = min(self._kept, position)
+        if voids:
+            self.epoch += 1
+        if self.running is not None and position < self.running.position + self.running.count:
+            self.running = None
+
+    def _stop(self, phase: DecoderPhase) -> None:
+        self.phase = phase
+        self.running = None
+        self._drafts.clear()
+
+    def _check_count(self, relevances: Sequence[float]) -> None:
+        if len(relevances) != len(self._lengths):
+            why = f"{len(relevances)} for {len(self._lengths)} documents"
+            raise InvalidArgument("relevances", why)
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch > self.epoch:
+            raise InvalidArgument("epoch", f"{epoch} is ahead of the decoder's {self.epoch}")
+
+    def _head(self) -> tuple[int, int, int, int]:
+        committed = self.committed
+        return self.opening.session, self.epoch, len(committed), committed.prefix
+
+
+def probs_sampling(sampling: SamplingParams) -> SamplingParams:
+    """How documents' distributions are formed: in full at temperature 0 too, where only the draw is
+    greedy, since the argmax of a mixture needs them."""
+    return replace(sampling, temperature=1.0) if sampling.greedy else sampling
+
+
+def _granted(
+    opening: DecodingOpen,
+    prompt_ids: tuple[int, ...],
+    documents: Sequence[Sequence[int]],
+    model: DecoderModel,
+    bos_length: int,
+) -> int:
+    """The answer's length limit; InvalidArgument naming the field that leaves no room."""
+    _check_vocabulary(opening, model)
+    opening.probs.validate(model.vocabulary_size)
+    opening.sampling.validate(model.vocabulary_size)
+    check_token_ids(prompt_ids, model.vocabulary_size, "prompt")
+    check_token_ids(opening.committed_ids, model.vocabulary_size, "committed_ids")
+    if not prompt_ids:
+        raise InvalidArgument("prompt", "is empty")
+    room = model.context_length - len(prompt_ids)
+    if room < 1:
+        why = f"{len(prompt_ids)} tokens; the context holds {model.context_length}"
+        raise InvalidArgument("prompt", why)
+    least = room
+    for index, document in enumerate(documents):
+        field = f"documents[{index}]"
+        if not document:
+            raise InvalidArgument(field, "is empty")
+        check_token_ids(document, model.vocabulary_size, field)
+        if len(document) - bos_length >= room:
+            why = f"{len(document)} tokens; {room} of the context are left beside the prompt"
+            raise InvalidArgument(field, why)
+        least = min(least, room + bos_length - len(document))
+    granted = min(opening.max_tokens, least)
+    if granted < 1:
+        raise InvalidArgument("max_tokens", f"must be at least 1, is {opening.max_tokens}")
+    if len(opening.committed_ids) >= granted:
+        raise InvalidArgument("committed_ids", f"the answer is complete: {granted} tokens")
+    return granted
+
+
+def _check_vocabulary(opening: DecodingOpen, model: DecoderModel) -> None:
+    differs = opening.vocabulary_hash not in ("", model.vocabulary_hash)
+    if differs or opening.vocabulary_size not in (0, model.vocabulary_size):
+        raise VocabularyMismatch("vocabulary_hash: the two sides do not share a vocabulary")

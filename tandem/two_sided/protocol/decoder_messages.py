@@ -1,0 +1,114 @@
+"""The frames between an aggregator and the decoder of its side (documented in decoding.proto).
+Invariant: arrays inside messages are never written to."""
+
+from dataclasses import dataclass, field
+
+from tandem.core.probs import Array, SamplingParams
+from tandem.core.prompt import Prompt
+from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.presets import LocalProbs
+
+
+@dataclass(frozen=True, slots=True)
+class ContextDocument:
+    """A document's text, its content hash (empty: not known), R(d, prompt), and whether keys and
+    values that its sender imported may stand in for those that the decoder would compute."""
+
+    text: str
+    relevance: float
+    id: str = ""
+    imported: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingOpen(Frame):
+    """`base` and `prefix` are 0. `vocabulary_size` 0: not known."""
+
+    prompt: Prompt
+    committed_ids: tuple[int, ...]
+    documents: tuple[ContextDocument, ...]
+    sampling: SamplingParams
+    seed: int
+    side: Side
+    probs: LocalProbs
+    ahead: int
+    max_tokens: int
+    wants_text: bool = False
+    stop: tuple[str, ...] = ()
+    vocabulary_hash: str = ""
+    vocabulary_size: int = 0
+    preset: str = ""
+    reweigh_every: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingTarget(Frame):
+    """What was decided from `base` on, where the committed text ended."""
+
+    token_ids: tuple[int, ...]
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingRelevance(Frame):
+    """New relevances from `base` on, in the order of the documents."""
+
+    relevances: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentUse:
+    """A document's tokens, and whether its KV was cached."""
+
+    tokens: int
+    cached: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingOpened(Frame):
+    """`base` and `prefix`: prompt and resume point."""
+
+    model_name: str
+    vocabulary_hash: str
+    vocabulary_size: int
+    context_length: int
+    eos_token_ids: frozenset[int]
+    prompt_ids: tuple[int, ...]
+    log_mass: float
+    ahead: int
+    max_tokens: int
+    documents: tuple[DocumentUse, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingCost:
+    """What a draft cost, by the decoder's clock."""
+
+    decode_s: float = 0.0
+    queue_s: float = 0.0
+    batch_size: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingDraft(Frame):
+    """The draft at `base`, and its distribution as the other end reconstructs it, if carried."""
+
+    token_id: int
+    probs: Array | None
+    log_mass: float
+    committed: int
+    cost: DecodingCost = field(default_factory=DecodingCost)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingText(Frame):
+    """The text of the target that began at `base`, of which `tokens` count."""
+
+    text: str
+    tokens: int
+    stopped: bool = False
+
+
+DecodeRequestMessage = DecodingOpen | DecodingTarget | DecodingRelevance | Cancel | Ping
+DecodeResponseMessage = DecodingOpened | DecodingDraft | DecodingText | GoingAway | Pong

@@ -1,0 +1,189 @@
+"""The drafts of both sides that wait to be committed, as one side sees them. A draft counts only if
+the text it was drawn after, which its prefix hash names, is the committed text; so drafts may come
+late or twice. Both queues begin at the first uncommitted position."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tandem.core.probs import Array
+from tandem.core.stopping import FinishReason
+from tandem.core.tokens import PrefixedTokens, PrefixHash, extend_prefix
+from tandem.specdec.committed_text import CommittedText
+from tandem.specdec.events import TokenSource
+from tandem.two_sided.protocol.counters import AggregationCounters
+from tandem.two_sided.protocol.decoder_messages import DecodingDraft
+from tandem.two_sided.protocol.messages import SideDraftFrame
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.top_list import TopList
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedDraft:
+    """A side's draft for `position` after the text that `prefix` names, in its side's `epoch`;
+    `probs` as far as it is known here."""
+
+    position: int
+    prefix: PrefixHash
+    epoch: int
+    token_id: int
+    probs: Array | TopList | None
+    log_mass: float
+    decode_s: float = 0.0
+
+
+def decoded_draft(draft: DecodingDraft, epoch_offset: int) -> QueuedDraft:
+    """A draft of this side's decoder, which counts its epochs from `epoch_offset` on."""
+    head = draft.base, draft.prefix, epoch_offset + draft.epoch
+    return QueuedDraft(*head, draft.token_id, draft.probs, draft.log_mass, draft.cost.decode_s)
+
+
+def peer_draft(frame: SideDraftFrame) -> QueuedDraft:
+    """A draft that the other side sent."""
+    head = frame.base, frame.prefix, frame.epoch
+    return QueuedDraft(*head, frame.token_id, frame.probs, frame.log_mass, frame.decode_s)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftPair:
+    """Both sides' drafts for one position after one text, as far as they are here."""
+
+    device: QueuedDraft | None
+    cloud: QueuedDraft | None
+
+    def of(self, side: Side) -> QueuedDraft | None:
+        return self.device if side is Side.DEVICE else self.cloud
+
+
+@dataclass(slots=True)
+class CommitBatch:
+    """Tokens committed in one go, from `base` on, and why the answer ended with them."""
+
+    base: int
+    prefix: PrefixHash
+    token_ids: list[int] = field(default_factory=list)
+    token_sources: list[TokenSource] = field(default_factory=list)
+    reason: FinishReason | None = None
+
+
+class SideDrafts:
+    """Both queues after the committed text, which grows token by token."""
+
+    def __init__(self, side: Side, text: CommittedText, counters: AggregationCounters) -> None:
+        self.own = OwnDrafts(text.tokens)
+        self.peer = PeerDrafts(text.tokens)
+        self._side, self._text, self._counters = side, text, counters
+
+    def begin(self) -> CommitBatch:
+        """An empty batch at the end of the committed text."""
+        return CommitBatch(len(self._text.tokens), self._text.tokens.prefix)
+
+    def first(self) -> DraftPair:
+        """For the first uncommitted position."""
+        pair = {self._side: self.own.first, self._side.other: self.peer.first}
+        return DraftPair(pair[Side.DEVICE], pair[Side.CLOUD])
+
+    def commit(self, token_id: int, token_source: TokenSource | None, batch: CommitBatch) -> None:
+        """Commit one token; `token_source`: where known."""
+        own, peer = self.own.advance(token_id), self.peer.advance(token_id)
+        for side, draft in ((self._side, own), (self._side.other, peer)):
+            if draft is not None:
+                self._counters.verified(side, draft.token_id == token_id)
+        _, batch.reason = self._text.append((token_id,))
+        batch.token_ids.append(token_id)
+        if token_source is not None:
+            batch.token_sources.append(token_source)
+
+    def clear(self) -> None:
+        self.own.clear()
+        self.peer.clear()
+
+
+class OwnDrafts:
+    """This side's drafts after the committed text, without a gap."""
+
+    def __init__(self, committed: PrefixedTokens) -> None:
+        self._committed = committed
+        self._drafts: list[QueuedDraft] = []
+        self._decided: dict[int, QueuedDraft] = {}
+
+    def __iter__(self) -> Iterator[QueuedDraft]:
+        return iter(self._drafts)
+
+    def __len__(self) -> int:
+        return len(self._drafts)
+
+    @property
+    def first(self) -> QueuedDraft | None:
+        """The draft for the first position that is not committed."""
+        return self._drafts[0] if self._drafts else None
+
+    def add(self, draft: QueuedDraft) -> bool:
+        """Queue it if it follows the queued drafts; if not, its decoder will draw it again."""
+        position, prefix = len(self._committed), self._committed.prefix
+        if self._drafts:
+            last = self._drafts[-1]
+            position, prefix = last.position + 1, extend_prefix(last.prefix, (last.token_id,))
+        if (draft.position, draft.prefix) != (position, prefix):
+            return False
+        self._drafts.append(draft)
+        return True
+
+    def advance(self, token_id: int) -> QueuedDraft | None:
+        """`token_id` is committed at the first position, whose draft is returned; where it differs
+        all drafts that follow are void."""
+        if not self._drafts:
+            return None
+        first = self._drafts.pop(0)
+        self._decided[first.position] = first
+        if first.token_id != token_id:
+            self._drafts.clear()
+        return first
+
+    def at(self, position: int, prefix: PrefixHash) -> QueuedDraft | None:
+        """The draft for a position after a text, decided or not."""
+        found = self._decided.get(position)
+        if found is None:
+            found = next((draft for draft in self._drafts if draft.position == position), None)
+        return found if found is not None and found.prefix == prefix else None
+
+    def forget_before(self, position: int) -> None:
+        """The other side will fetch nothing before `position`."""
+        for decided in [known for known in self._decided if known < position]:
+            del self._decided[decided]
+
+    def clear(self) -> None:
+        self._drafts.clear()
+
+
+class PeerDrafts:
+    """The other side's drafts, of which the newest for each position is kept."""
+
+    def __init__(self, committed: PrefixedTokens) -> None:
+        self._committed = committed
+        self._drafts: dict[int, QueuedDraft] = {}
+
+    def __len__(self) -> int:
+        return len(self._drafts)
+
+    @property
+    def first(self) -> QueuedDraft | None:
+        """The draft for the first position that is not committed, if it is of this text."""
+        found = self._drafts.get(len(self._committed))
+        return found if found is not None and found.prefix == self._committed.prefix else None
+
+    def add(self, draft: QueuedDraft) -> None:
+        if draft.position >= len(self._committed):
+            self._drafts[draft.position] = draft
+
+    def advance(self, token_id: int) -> QueuedDraft | None:
+        """As `OwnDrafts.advance`; drafts of a later epoch were drawn after the other side had
+        received the token, and stay."""
+        first = self.first
+        self._drafts.pop(len(self._committed), None)
+        if first is not None and first.token_id != token_id:
+            for draft in [each for each in self._drafts.values() if each.epoch <= first.epoch]:
+                del self._drafts[draft.position]
+        return first
+
+    def clear(self) -> None:
+        self._drafts.clear()

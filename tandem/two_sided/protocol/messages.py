@@ -1,0 +1,132 @@
+"""The frames between the two aggregators (documented in aggregator.proto), and the outputs of a
+side's machine. Invariant: arrays inside messages are never written to."""
+
+from dataclasses import dataclass, replace
+
+from tandem.core.probs import Array, SamplingParams
+from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.events import Commit, Finish, Reconnect, TokenSource
+from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
+from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingTarget
+from tandem.two_sided.protocol.document_kv import DocumentPart, DocumentRequest, KvModel
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.placement import first_side
+from tandem.two_sided.protocol.presets import AggregationPreset
+from tandem.two_sided.protocol.top_list import TopList
+
+
+@dataclass(frozen=True, slots=True)
+class AggregationRequest:
+    """One request, checked: `max_tokens` fits the context, the preset is valid. `committed_ids`:
+    the resume point. `query`: what the cloud retrieves for, `documents` of them at most."""
+
+    session: int
+    prompt_ids: tuple[int, ...]
+    vocabulary_hash: str
+    vocabulary_size: int
+    sampling: SamplingParams
+    seed: int
+    max_tokens: int
+    preset: AggregationPreset
+    committed_ids: tuple[int, ...] = ()
+    eos_token_ids: frozenset[int] = frozenset()
+    ignore_eos: bool = False
+    query: str = ""
+    documents: int = 0
+
+    def opening(
+        self, epoch: int, committed: PrefixedTokens, log_mass: float
+    ) -> "CollaborationOpen":
+        """The frame that opens a stream at the committed text."""
+        request = replace(
+            self,
+            committed_ids=committed.since(len(self.prompt_ids)),
+            eos_token_ids=frozenset() if self.ignore_eos else self.eos_token_ids,
+            ignore_eos=False,
+        )
+        head = (self.session, epoch, len(committed), committed.prefix)
+        return CollaborationOpen(*head, request, log_mass, first_side(self.preset.placement))
+
+
+@dataclass(frozen=True, slots=True)
+class CollaborationOpen(Frame):
+    """`base` and `prefix`: prompt and committed text. `log_mass`: h of the device's documents.
+    `document_kv`: where keys and values are transferred, the device's model that will use them."""
+
+    request: AggregationRequest
+    log_mass: float
+    aggregation_side: Side
+    document_kv: KvModel | None = None
+
+    @property
+    def head(self) -> tuple[int, int, int, int]:
+        """Of the answers that belong to the opening."""
+        return self.session, 0, self.base, self.prefix
+
+
+@dataclass(frozen=True, slots=True)
+class CollaborationOpened(Frame):
+    """`texts`: the cloud's documents themselves, where they are transferred."""
+
+    log_mass: float
+    max_tokens: int
+    model_name: str = ""
+    documents: int = 0
+    document_tokens: int = 0
+    texts: tuple[ContextDocument, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SideDraftFrame(Frame):
+    """The sender's own draft at `base`, with its distribution, at temperature 0 a top list of it,
+    or nothing, as the rule needs. `committed`: where the sender's committed text ends. `heard`: how
+    many of the receiver's frames had arrived, the newest `held_s` ago."""
+
+    token_id: int
+    probs: Array | TopList | None
+    log_mass: float
+    committed: int
+    decode_s: float = 0.0
+    held_s: float = 0.0
+    heard: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFrame(Frame):
+    """Tokens decided from `base` on; from the position after them on the receiver aggregates, if
+    that is said. `token_sources`: of each token, or none."""
+
+    token_ids: tuple[int, ...]
+    hands_over: bool = False
+    token_sources: tuple[TokenSource, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch(Frame):
+    """A top list of so many entries is needed of the receiver's draft at `base`."""
+
+    count: int
+
+
+AnyPeerMessage = SideDraftFrame | TargetFrame | Fetch
+"""Sent in both directions."""
+DeviceMessage = AnyPeerMessage | CollaborationOpen | DocumentRequest | Cancel | Ping
+CloudSideMessage = AnyPeerMessage | CollaborationOpened | DocumentPart | GoingAway | Pong
+PeerMessage = DeviceMessage | CloudSideMessage
+
+
+@dataclass(frozen=True, slots=True)
+class ToPeer:
+    """Put a frame on the stream to the other aggregator."""
+
+    message: PeerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class ToDecoder:
+    """Put a frame on the stream to this side's decoder."""
+
+    message: DecodingTarget
+
+
+SideOutput = ToPeer | ToDecoder | Commit | Reconnect | Finish

@@ -1,0 +1,176 @@
+"""One token from two sides: Speculative Aggregation and its coupled form. Each side drafts from its
+own distribution; the token is a draw from exactly the mixture of both, weighted by the relevance of
+each side's documents. DRAGON's Algorithm 1 passes a side's own weight where its appendix A.2 proves
+the other side's; here it is the other's.
+
+Arithmetic here keeps the number type of its input: the tests run these functions on fractions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.acceptance import residual
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import Array
+from tandem.core.randomness import Purpose, RandomSource
+
+
+class Side(IntEnum):
+    """Where documents are. The values pick a side's own random numbers: never renumber them."""
+
+    DEVICE = 0
+    CLOUD = 1
+
+    @property
+    def other(self) -> "Side":
+        return Side(1 - self)
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The shares η of the two sides in the mixture; they sum to 1."""
+
+    device: Any
+    cloud: Any
+
+    def of(self, side: Side) -> Any:
+        return self.device if side is Side.DEVICE else self.cloud
+
+
+@dataclass(frozen=True, slots=True)
+class SideDraft:
+    """A side's draft token and the distribution [V] it was drawn from."""
+
+    token_id: int
+    probs: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """The token at a position, and whether each side's draft was that token."""
+
+    token_id: int
+    device_accepted: bool
+    cloud_accepted: bool
+
+    def accepted(self, side: Side) -> bool:
+        return self.device_accepted if side is Side.DEVICE else self.cloud_accepted
+
+
+def log_mass(relevances: Sequence[float]) -> float:
+    """h of a side: log of the sum of exp(relevance) over its documents (DRAGON appendix A.1). No
+    documents weigh nothing, which is -inf. Raises InvalidArgument for NaN or +inf."""
+    scores = _checked(relevances)
+    if not len(scores) or scores.max() == -np.inf:
+        return -np.inf
+    highest = float(scores.max())
+    return highest + float(np.log(np.exp(scores - highest).sum()))
+
+
+def document_weights(relevances: Sequence[float]) -> NDArray[np.float64]:
+    """The shares [n] of a side's documents in its own distribution: softmax of their relevances."""
+    scores = _checked(relevances)
+    if not len(scores) or scores.max() == -np.inf:
+        raise InvalidArgument("relevances", "name no document")
+    weights: NDArray[np.float64] = np.exp(scores - scores.max())
+    weights /= weights.sum()
+    return weights
+
+
+def local_probs(distributions: Array, weights: Array) -> Array:
+    """A side's distribution [V] from its documents' distributions [n, V] and their shares [n]."""
+    if distributions.ndim != 2 or len(distributions) != len(weights):
+        raise InvalidArgument(
+            "distributions", f"shape {distributions.shape} for {len(weights)} weights"
+        )
+    probs: Array = weights @ distributions
+    return probs
+
+
+def side_weights(device_log_mass: float, cloud_log_mass: float) -> Weights:
+    """η of both sides from their h. A side without documents counts nothing; without any document
+    at all there is nothing to mix: InvalidArgument."""
+    masses = _checked((device_log_mass, cloud_log_mass))
+    if masses.max() == -np.inf:
+        raise InvalidArgument("log_mass", "neither side has documents")
+    device, cloud = np.exp(masses - masses.max())
+    share = float(device / (device + cloud))
+    return Weights(share, 1.0 - share)
+
+
+def mixture(device_probs: Array, cloud_probs: Array, weights: Weights) -> Array:
+    """The target distribution [V]: η^device · device_probs + η^cloud · cloud_probs."""
+    _check_shapes(device_probs, cloud_probs)
+    probs: Array = weights.device * device_probs + weights.cloud * cloud_probs
+    return probs
+
+
+def aggregate(
+    device: SideDraft, cloud: SideDraft, weights: Weights, rng: RandomSource, position: int
+) -> Aggregated:
+    """The token of `position`, drawn from the mixture (DRAGON Algorithm 1, corrected). Each side's
+    draft is turned into a draw from the mixture, and a fair coin picks one of the two; a draft
+    equal to the token is accepted. Raises InvalidArgument for unequal lengths or tokens outside of
+    them."""
+    _check_shapes(device.probs, cloud.probs)
+    from_device = _redrawn(Side.DEVICE, device, cloud.probs, weights.cloud, rng, position)
+    from_cloud = _redrawn(Side.CLOUD, cloud, device.probs, weights.device, rng, position)
+    token_id = from_device if rng.bernoulli(1, 2, position, Purpose.COIN) else from_cloud
+    return Aggregated(token_id, token_id == device.token_id, token_id == cloud.token_id)
+
+
+def coupled_side(weights: Weights, rng: RandomSource, position: int) -> Side:
+    """Whose token counts at `position`: the device's with probability η^device. Both sides know
+    this beforehand; the token picked is a draw from the mixture even if the two draws are
+    dependent."""
+    counts = rng.bernoulli(weights.device, weights.device + weights.cloud, position, Purpose.COIN)
+    return Side.DEVICE if counts else Side.CLOUD
+
+
+def expected_acceptance(own_probs: Array, other_probs: Array, own_weight: Any) -> Any:
+    """How often `aggregate` accepts a side's draft (DRAGON eq. 5; its second term is with the
+    mixture, since the other side's draw has that distribution). A coupled draft is accepted more
+    often: it equals the other side's with probability at least (1 - TV)/(1 + TV)."""
+    _check_shapes(own_probs, other_probs)
+    other_weight = 1 - own_weight
+    distance = np.maximum(own_probs - other_probs, 0).sum()
+    mixed = own_weight * own_probs + other_weight * other_probs
+    return (1 - other_weight * distance + (own_probs * mixed).sum()) / 2
+
+
+def _redrawn(
+    side: Side,
+    draft: SideDraft,
+    other_probs: Array,
+    other_weight: Any,
+    rng: RandomSource,
+    position: int,
+) -> int:
+    """A draw from the mixture, the side's draft where possible: where the side's distribution
+    exceeds the other's, it is dropped with the *other* side's weight times the excess."""
+    token, probs = draft.token_id, draft.probs
+    if not 0 <= token < len(probs):
+        raise InvalidArgument("token_id", f"{token} is not in a vocabulary of {len(probs)}")
+    excess = probs[token] - other_probs[token]
+    if excess <= 0:
+        return token
+    if not rng.bernoulli(other_weight * excess, probs[token], position, Purpose.ACCEPT, side):
+        return token
+    return rng.categorical(residual(other_probs, probs), position, Purpose.RECOVER, side)
+
+
+def _check_shapes(one: Array, other: Array) -> None:
+    if one.shape != other.shape or one.ndim != 1:
+        raise InvalidArgument("probs", f"shapes {one.shape} and {other.shape}")
+
+
+def _checked(scores: Sequence[float]) -> NDArray[np.float64]:
+    found = np.asarray(scores, dtype=np.float64)
+    if not (found < np.inf).all():  # False for NaN as well
+        raise InvalidArgument("relevances", "are not all finite numbers or -inf")
+    return found

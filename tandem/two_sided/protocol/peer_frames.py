@@ -1,0 +1,118 @@
+"""Frames to and from the other side: which drafts are sent, and with what; checks of what arrives.
+A draft is sent once per stream, unless more of its distribution is fetched. Checks raise
+InvalidArgument naming the field, ProtocolError or PrefixMismatch before any state changes."""
+
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.liveness import Phase
+from tandem.two_sided.protocol.aggregation_rules import AggregationRule, OneSide, SingleAggregator
+from tandem.two_sided.protocol.counters import AggregationCounters
+from tandem.two_sided.protocol.draft_queues import OwnDrafts, QueuedDraft
+from tandem.two_sided.protocol.messages import (
+    AggregationRequest,
+    Fetch,
+    SideDraftFrame,
+    TargetFrame,
+)
+from tandem.two_sided.protocol.top_list import TopList
+
+
+class DraftSender:
+    """Belongs to one machine, over all its streams."""
+
+    def __init__(
+        self,
+        request: AggregationRequest,
+        own: OwnDrafts,
+        committed: PrefixedTokens,
+        counters: AggregationCounters,
+    ) -> None:
+        self._request, self._own, self._committed = request, own, committed
+        self._counters = counters
+        self._sent: set[tuple[int, int]] = set()
+        self._fetched: tuple[int, int] | None = None
+
+    def begin_stream(self) -> None:
+        """Nothing has been sent on this stream."""
+        self._sent.clear()
+        self._fetched = None
+
+    def due(self, rule: AggregationRule, now: float) -> list[SideDraftFrame]:
+        """The drafts that the other side needs and has not been sent."""
+        self._sent = {sent for sent in self._sent if sent[0] >= len(self._committed)}
+        frames = []
+        for draft in self._own:
+            key = (draft.position, draft.prefix)
+            if key not in self._sent and rule.sends_draft(draft.position):
+                self._sent.add(key)
+                frames.append(self._frame(draft, rule, self._request.preset.top, now))
+        return frames
+
+    def fetched(self, fetch: Fetch, rule: AggregationRule, now: float) -> list[SideDraftFrame]:
+        """More of the distribution of a draft that was sent; nothing if it was drawn again
+        meanwhile. Raises InvalidArgument where no distributions are kept."""
+        draft = self._own.at(fetch.base, fetch.prefix)
+        if draft is None:
+            return []
+        if isinstance(draft.probs, TopList) or draft.probs is None:
+            raise InvalidArgument("fetch", "no distribution was kept here")
+        return [self._frame(draft, rule, min(fetch.count, len(draft.probs)), now)]
+
+    def fetches(self, position: int, count: int) -> bool:
+        """Whether a longer top list is to be fetched: once."""
+        first = self._fetched != (position, count)
+        self._fetched = (position, count)
+        return first
+
+    def _frame(
+        self, draft: QueuedDraft, rule: AggregationRule, count: int, now: float
+    ) -> SideDraftFrame:
+        return SideDraftFrame(
+            self._request.session,
+            draft.epoch,
+            draft.position,
+            draft.prefix,
+            token_id=draft.token_id,
+            probs=rule.token_rule.payload(draft, count),
+            log_mass=draft.log_mass,
+            committed=len(self._committed),
+            decode_s=draft.decode_s,
+            held_s=self._counters.trips.held_s(now),
+            heard=self._counters.trips.heard,
+        )
+
+
+def check_committed(text: PrefixedTokens, base: int, prefix: int, committed: int) -> None:
+    """What the sender has committed (its first `committed` tokens) must be the text here."""
+    if base <= min(committed, len(text)):
+        text.check(base, prefix)
+
+
+def check_side_draft(
+    frame: SideDraftFrame, rule: AggregationRule, length_limit: int, committed: int, ahead: int
+) -> None:
+    """A draft for a position of the answer, with what the rule needs of its distribution, of which
+    no more are kept than a side may draft `ahead`; half of that is room for what is on its way."""
+    if frame.base >= length_limit:
+        raise InvalidArgument("base", f"{frame.base} lies beyond the answer")
+    if frame.probs is not None and frame.base > committed + 2 * ahead:
+        why = f"{frame.base} is more than {2 * ahead} after the committed text"
+        raise InvalidArgument("base", why)
+    if not rule.token_rule.accepts(frame.probs):
+        raise InvalidArgument("probs", "is not what was agreed on")
+
+
+def check_target(
+    frame: TargetFrame, rule: AggregationRule | None, committed: PrefixedTokens, phase: Phase
+) -> AggregationRule:
+    """It comes from the deciding side, and goes on where the text here ends. Returns the rule."""
+    if rule is None or (isinstance(rule, SingleAggregator) and rule.here):
+        raise ProtocolError(phase, "TargetFrame", "this side decides")
+    if not isinstance(rule, SingleAggregator) and not (
+        isinstance(rule, OneSide) and rule.receives_drafts()
+    ):
+        raise ProtocolError(phase, "TargetFrame", "no side tells the other")
+    if frame.base != len(committed):
+        raise InvalidArgument("base", f"{frame.base} where {len(committed)} is due")
+    committed.check(frame.base, frame.prefix)
+    return rule

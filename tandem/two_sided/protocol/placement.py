@@ -1,0 +1,159 @@
+"""Which side aggregates next (DRAGON §5.1, with eq. 7 and 8 corrected), decided by the aggregating
+side after every token. Invariant: it changes times, never the text."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.randomness import Purpose, RandomSource
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.presets import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class SideTimes:
+    """What one side was measured at: `decode_s` for a draft token, `transfer_s` for the way to the
+    other side of it and what goes with it, `acceptance` of its drafts."""
+
+    decode_s: float
+    transfer_s: float
+    acceptance: float
+
+    def validate(self, side: Side) -> None:
+        """Raise InvalidArgument naming side and field."""
+        name = side.name.lower()
+        for field, seconds in (("decode_s", self.decode_s), ("transfer_s", self.transfer_s)):
+            if not 0 <= seconds < float("inf"):
+                raise InvalidArgument(f"{name}.{field}", f"{seconds} is not a duration")
+        if not 0 <= self.acceptance <= 1:
+            raise InvalidArgument(f"{name}.acceptance", f"{self.acceptance} is not a rate")
+
+
+@dataclass(frozen=True, slots=True)
+class BothSides:
+    """Measurements of device and cloud."""
+
+    device: SideTimes
+    cloud: SideTimes
+
+    def of(self, side: Side) -> SideTimes:
+        return self.device if side is Side.DEVICE else self.cloud
+
+    @property
+    def round_trip_s(self) -> float:
+        return self.device.transfer_s + self.cloud.transfer_s
+
+
+@dataclass(frozen=True, slots=True)
+class SideChoice:
+    """Where to aggregate next, and the ΔZ that says so: seconds a token that moving to the other
+    side saves (negative: costs)."""
+
+    side: Side
+    gain_s: float
+    moves: bool
+
+
+def token_time_s(sides: BothSides, aggregating: Side) -> float:
+    """Z of a side that goes on aggregating: expected seconds between two tokens (eq. 7). A refused
+    draft of the other side costs a round trip more: it must receive the token and draft again."""
+    here, there = sides.of(aggregating), sides.of(aggregating.other)
+    kept_s = max(here.decode_s, there.decode_s)
+    refused_s = max(here.decode_s, there.decode_s + sides.round_trip_s)
+    return there.acceptance * kept_s + (1 - there.acceptance) * refused_s
+
+
+def choose_side(sides: BothSides, aggregating: Side, hysteresis_s: float = 0.0) -> SideChoice:
+    """The side for the next token: the other one iff ΔZ = Z^l − Z^r exceeds `hysteresis_s`. Raises
+    InvalidArgument for what cannot have been measured."""
+    sides.device.validate(Side.DEVICE)
+    sides.cloud.validate(Side.CLOUD)
+    if not hysteresis_s >= 0:
+        raise InvalidArgument("hysteresis_s", f"{hysteresis_s} is negative")
+    gain_s = token_time_s(sides, aggregating) - token_time_s(sides, aggregating.other)
+    moves = gain_s > hysteresis_s
+    return SideChoice(aggregating.other if moves else aggregating, gain_s, moves)
+
+
+def speedup_over_synchronous(sides: BothSides, aggregating: Side = Side.DEVICE) -> float:
+    """How much faster tokens come than when both sides wait for each other at every token, which
+    is refusing every draft (Theorem 6.2, for either side)."""
+    here, there = sides.of(aggregating), sides.of(aggregating.other)
+    synchronous_s = max(here.decode_s, there.decode_s + sides.round_trip_s)
+    return synchronous_s / token_time_s(sides, aggregating)
+
+
+HYSTERESIS_S = 0.002
+"""What a move must save per token: below that, measuring is noise."""
+
+
+class PlacementPolicy(Protocol):
+    """Chooses the side for the next token."""
+
+    def next_side(self, position: int, aggregating: Side) -> Side: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPlacement:
+    """Never moves."""
+
+    side: Side
+
+    def next_side(self, position: int, aggregating: Side) -> Side:
+        return self.side
+
+
+@dataclass(frozen=True, slots=True)
+class RandomPlacement:
+    """A fair coin at every token."""
+
+    rng: RandomSource
+
+    def next_side(self, position: int, aggregating: Side) -> Side:
+        return Side.DEVICE if self.rng.bernoulli(1, 2, position, Purpose.PLACE) else Side.CLOUD
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyPlacement:
+    """DRAGON §5.1: where tokens are expected sooner; stays while anything is not `measured`.
+    `decided` gets every choice and what it was made from; `unmeasured` is called where none could
+    be made."""
+
+    measured: Callable[[], BothSides | None]
+    decided: Callable[[SideChoice, BothSides], None] = lambda choice, sides: None
+    unmeasured: Callable[[], None] = lambda: None
+    hysteresis_s: float = HYSTERESIS_S
+
+    def next_side(self, position: int, aggregating: Side) -> Side:
+        sides = self.measured()
+        if sides is None:
+            self.unmeasured()
+            return aggregating
+        choice = choose_side(sides, aggregating, self.hysteresis_s)
+        self.decided(choice, sides)
+        return choice.side
+
+
+def placement_policy_for(
+    placement: Placement,
+    rng: RandomSource,
+    measured: Callable[[], BothSides | None] = lambda: None,
+    decided: Callable[[SideChoice, BothSides], None] = lambda choice, sides: None,
+    unmeasured: Callable[[], None] = lambda: None,
+) -> PlacementPolicy:
+    """The chooser that a preset names."""
+    match placement:
+        case Placement.DEVICE:
+            return FixedPlacement(Side.DEVICE)
+        case Placement.CLOUD:
+            return FixedPlacement(Side.CLOUD)
+        case Placement.RANDOM:
+            return RandomPlacement(rng)
+        case Placement.SCHEDULED:
+            return LatencyPlacement(measured, decided, unmeasured)
+
+
+def first_side(placement: Placement) -> Side:
+    """Where aggregating begins."""
+    return Side.CLOUD if placement is Placement.CLOUD else Side.DEVICE

@@ -1,0 +1,206 @@
+"""Presets of answers from documents on two sides (DRAGON): compositions of choices. A preset is
+data: nothing branches on its name; a paper's ablation is `dataclasses.replace` of one field."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+
+from tandem.core.codecs import Precision
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import MAX_VOCABULARY_SIZE
+from tandem.core.truncation import NO_TRUNCATION, Truncation
+
+MAX_AHEAD = 64
+MAX_TOP = 4096
+MAX_REWEIGH_EVERY = 4096
+MAX_QUERY_CHARACTERS = 4096
+
+
+class AggregationMode(StrEnum):
+    """Who decides a token."""
+
+    AGGREGATOR = "aggregator"
+    """One side at a time, which has both drafts with their distributions (DRAGON's Algorithm 1)."""
+    COIN = "coin"
+    """A coin that both sides know says whose draft is the token."""
+    ANSWER_COIN = "answer_coin"
+    """One coin says whose whole answer it is, which then comes at once: RAG-Sequence's
+    distribution, which is another one than the token-wise mixture."""
+
+
+class Placement(StrEnum):
+    """Which side aggregates."""
+
+    DEVICE = "device"
+    CLOUD = "cloud"
+    RANDOM = "random"
+    """At each token at random."""
+    SCHEDULED = "scheduled"
+    """DRAGON §5.1: where tokens are expected sooner, by what was measured."""
+
+
+class Sources(StrEnum):
+    """Whose documents count."""
+
+    BOTH = "both"
+    DEVICE = "device"
+    CLOUD = "cloud"
+
+
+class Draw(StrEnum):
+    """How a side draws its draft from its local distribution."""
+
+    INDEPENDENT = "independent"
+    """From random numbers of its own."""
+    GUMBEL = "gumbel"
+    """From the noise both sides derive from the seed: similar distributions give mostly equal
+    drafts."""
+    LIKELIEST = "likeliest"
+    """The most likely token; at temperature 0, whatever a preset says."""
+
+
+class ProbsPayload(StrEnum):
+    """What is sent with a draft of the distribution it was drawn from."""
+
+    NONE = "none"
+    FULL = "full"
+    SPARSE = "sparse"
+
+
+class DocumentTransfer(StrEnum):
+    """What of the cloud's documents is sent to the device, which then generates alone."""
+
+    NONE = "none"
+    TEXT = "text"
+    KV = "kv"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalProbs:
+    """The distribution a side draws its drafts from, and what of it is sent. `cut_after_draw`: only
+    what is sent is truncated, as DRAGON's program does. Lossy."""
+
+    draw: Draw = Draw.INDEPENDENT
+    payload: ProbsPayload = ProbsPayload.SPARSE
+    precision: Precision = "float16"
+    truncation: Truncation = NO_TRUNCATION
+    cut_after_draw: bool = False
+
+    def validate(self, vocabulary_size: int) -> None:
+        """Raise InvalidArgument naming the first choice that does not fit."""
+        truncation = self.truncation
+        if not 0 <= truncation.top_k <= vocabulary_size:
+            raise InvalidArgument(
+                "local_top_k", f"{truncation.top_k} is not in 0…{vocabulary_size}"
+            )
+        if not 0 < truncation.top_p <= 1:
+            raise InvalidArgument("local_top_p", f"{truncation.top_p} is not in (0, 1]")
+        if self.payload is ProbsPayload.FULL and self.precision != "float32":
+            raise InvalidArgument("precision", "whole distributions are sent as float32")
+        if self.cut_after_draw and self.payload is not ProbsPayload.SPARSE:
+            raise InvalidArgument("cut_after_draw", "is about sparse distributions")
+
+
+@dataclass(frozen=True, slots=True)
+class AggregationPreset:
+    """One method of answering from documents on two sides."""
+
+    name: str
+    mode: AggregationMode
+    probs: LocalProbs
+    placement: Placement = Placement.DEVICE
+    sources: Sources = Sources.BOTH
+    transfer: DocumentTransfer = DocumentTransfer.NONE
+    ahead: int = 8
+    """Drafts that a side may decode past what is committed; 1: it waits for every token."""
+    top: int = 16
+    """At temperature 0: entries of a distribution that go with a draft at first."""
+    reweigh_every: int = 0
+    """Each side estimates its documents' relevances again, from the text so far, every so many
+    tokens; 0: never."""
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the output distribution may differ from the mixture of the two sides'."""
+        return self.probs.cut_after_draw or self.mode is AggregationMode.ANSWER_COIN
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether both sides decode."""
+        return self.sources is Sources.BOTH and self.transfer is DocumentTransfer.NONE
+
+    def with_draft_length(self, length: int) -> "AggregationPreset":
+        """The same method with sides that decode so far ahead."""
+        return replace(self, ahead=length)
+
+    def with_expansion(self, expansion: tuple[int, ...]) -> "AggregationPreset":
+        """Raises InvalidArgument: there are no trees here."""
+        raise InvalidArgument("expansion", "an answer from two sides drafts chains")
+
+    def validate(self) -> None:
+        """Raise InvalidArgument naming the first choice that does not fit the others."""
+        self.probs.validate(MAX_VOCABULARY_SIZE)
+        if not 1 <= self.ahead <= MAX_AHEAD:
+            raise InvalidArgument("ahead", f"must be 1…{MAX_AHEAD}, is {self.ahead}")
+        if not 1 <= self.top <= MAX_TOP:
+            raise InvalidArgument("top", f"must be 1…{MAX_TOP}, is {self.top}")
+        if not 0 <= self.reweigh_every <= MAX_REWEIGH_EVERY:
+            raise InvalidArgument("reweigh_every", f"must be 0…{MAX_REWEIGH_EVERY}")
+        if self.reweigh_every and self.mode is AggregationMode.ANSWER_COIN:
+            raise InvalidArgument("reweigh_every", "one coin for the answer cannot follow weights")
+        if self.mode is AggregationMode.AGGREGATOR and self.probs.payload is ProbsPayload.NONE:
+            raise InvalidArgument("probs", "an aggregator needs the distributions of the drafts")
+        if self.transfer is not DocumentTransfer.NONE and self.sources is not Sources.BOTH:
+            raise InvalidArgument("sources", "documents are sent to join the device's")
+
+
+_IDS = LocalProbs(Draw.GUMBEL, ProbsPayload.NONE)
+
+_DRAGON = AggregationPreset(
+    "dragon",
+    AggregationMode.AGGREGATOR,
+    LocalProbs(truncation=Truncation(top_k=64)),
+    placement=Placement.SCHEDULED,
+)
+
+_ONE_SIDE = AggregationPreset("crcg-device", AggregationMode.COIN, _IDS, sources=Sources.DEVICE)
+
+
+def _presets() -> Mapping[str, AggregationPreset]:
+    listed = (
+        _DRAGON,
+        replace(_DRAGON, name="dragon-device", placement=Placement.DEVICE),
+        replace(_DRAGON, name="dragon-cloud", placement=Placement.CLOUD),
+        replace(_DRAGON, name="dragon-random", placement=Placement.RANDOM),
+        replace(
+            _DRAGON,
+            name="dragon-lossy",
+            probs=LocalProbs(truncation=Truncation(top_p=0.8), cut_after_draw=True),
+        ),
+        # Algorithm 1 needs each draft to have its side's distribution, not the two to be
+        # independent: drawn by one noise they are mostly equal, and more of them are the token.
+        replace(_DRAGON, name="dragon-gumbel", probs=replace(_DRAGON.probs, draw=Draw.GUMBEL)),
+        AggregationPreset("dragon-coupled", AggregationMode.COIN, _IDS),
+        _ONE_SIDE,
+        replace(_ONE_SIDE, name="crcg-cloud", sources=Sources.CLOUD),
+        replace(_ONE_SIDE, name="drcg-text", sources=Sources.BOTH, transfer=DocumentTransfer.TEXT),
+        replace(_ONE_SIDE, name="drcg-kv", sources=Sources.BOTH, transfer=DocumentTransfer.KV),
+        replace(_DRAGON, name="drdg-tw", placement=Placement.DEVICE, ahead=1),
+        AggregationPreset("drdg-sw", AggregationMode.ANSWER_COIN, _DRAGON.probs),
+    )
+    for preset in listed:
+        preset.validate()
+    return MappingProxyType({preset.name: preset for preset in listed})
+
+
+AGGREGATION_PRESETS: Mapping[str, AggregationPreset] = _presets()
+
+
+def find_aggregation_preset(name: str) -> AggregationPreset:
+    """The preset of that name; InvalidArgument("preset") if there is none."""
+    try:
+        return AGGREGATION_PRESETS[name]
+    except KeyError:
+        known = ", ".join(AGGREGATION_PRESETS)
+        raise InvalidArgument("preset", f"{name!r} is none of {known}") from None

@@ -1,0 +1,80 @@
+"""The largest entries of a distribution, and the argmax of a mixture certified from them. A token
+is named only if no other can be the argmax; ties go to the lower id, as everywhere. The bounds use
+the very arithmetic of `mixture`, so what is certified is its argmax bit for bit."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import Array, most_likely
+from tandem.two_sided.protocol.mixture import Weights
+
+_MASS_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TopList:
+    """ids [M] ascending with their probs [M]; of all other tokens none has more than `tail_bound`,
+    and together they have `tail_mass`."""
+
+    ids: NDArray[np.integer[Any]]
+    probs: Array
+    tail_mass: Any
+    tail_bound: Any
+
+
+def top_list(probs: Array, count: int, also: NDArray[np.integer[Any]] | None = None) -> TopList:
+    """The `count` largest entries of `probs` [V], ties by lower id, and those of the ids `also`."""
+    ids = most_likely(probs, count)
+    bound = probs[ids].min()
+    if also is not None:
+        ids = np.union1d(ids, also)
+    rest = probs.copy()
+    rest[ids] = 0
+    # Added up itself: one minus the listed would be mere rounding where little is left.
+    tail_mass = rest.sum()
+    return TopList(ids, probs[ids], tail_mass, min(tail_mass, bound))
+
+
+def received_list(ids: Array, probs: Array, tail_mass: float, vocabulary_size: int) -> TopList:
+    """A list of `count` largest entries as it came from a peer. Raises InvalidArgument naming the
+    first field that no honest peer would send."""
+    if ids.ndim != 1 or ids.shape != probs.shape or not len(ids):
+        raise InvalidArgument("ids", f"{ids.shape} beside {probs.shape} numbers")
+    if ids[0] < 0 or ids[-1] >= vocabulary_size or (np.diff(ids) <= 0).any():
+        raise InvalidArgument("ids", f"not ascending in [0, {vocabulary_size})")
+    if not (probs.min() >= 0 and probs.max() <= 1):  # False for NaN as well
+        raise InvalidArgument("probabilities", "outside [0, 1]")
+    mass = float(probs.sum(dtype=np.float64)) + tail_mass
+    if not (tail_mass >= 0 and abs(mass - 1) <= _MASS_TOLERANCE):
+        raise InvalidArgument("tail_mass", f"{tail_mass}: the whole is {mass}, not 1")
+    rest = np.float32(tail_mass)
+    return TopList(ids, probs, rest, min(rest, probs.min()))
+
+
+def certified_argmax(device: TopList, cloud: TopList, weights: Weights) -> int | None:
+    """The argmax of the mixture, or None if the lists leave more than one token possible."""
+    ids = np.union1d(device.ids, cloud.ids)
+    low_device, high_device = _bounds(device, ids)
+    low_cloud, high_cloud = _bounds(cloud, ids)
+    low = weights.device * low_device + weights.cloud * low_cloud
+    high = weights.device * high_device + weights.cloud * high_cloud
+    best = int(low.argmax())  # the first: the lowest id among equals
+    runners_up = (high > low[best]) | ((high == low[best]) & (ids < ids[best]))
+    runners_up[best] = False
+    elsewhere = weights.device * device.tail_bound + weights.cloud * cloud.tail_bound
+    if runners_up.any() or (elsewhere > 0 and elsewhere >= low[best]):
+        return None
+    return int(ids[best])
+
+
+def _bounds(known: TopList, ids: NDArray[Any]) -> tuple[Array, Array]:
+    """The least and the most that each of `ids` can have."""
+    low = np.zeros(len(ids), dtype=known.probs.dtype)
+    high = np.full(len(ids), known.tail_bound, dtype=known.probs.dtype)
+    at = np.searchsorted(ids, known.ids)
+    low[at] = high[at] = known.probs
+    return low, high

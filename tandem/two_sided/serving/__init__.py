@@ -1,0 +1,1 @@
+"""The gRPC half: frames as protobuf, the decoder's service, links and sessions of both sides."""

@@ -1,0 +1,224 @@
+"""An answer from two sides at the cloud: a `SideMachine` between its decoder and the device. A
+stream costs nothing before its opening frame was checked, and leaves nothing behind."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import grpc
+
+from tandem.core.errors import InvalidArgument, ProtocolError, ResourceExhausted
+from tandem.core.tokens import EMPTY_PREFIX, PrefixMismatch, extend_prefix
+from tandem.net.frame_stream import FRAME_HEADER_BYTES, MAX_QUEUED_FRAMES
+from tandem.net.served_sessions import FrameWriter, converse
+from tandem.net.status import Rejected
+from tandem.net.stream_limits import ServedStream
+from tandem.specdec.messages import GoingAway, Pong
+from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingOpened
+from tandem.two_sided.protocol.messages import (
+    CloudSideMessage,
+    CollaborationOpen,
+    CollaborationOpened,
+    SideOutput,
+    ToDecoder,
+    ToPeer,
+)
+from tandem.two_sided.protocol.side_machine import SideMachine
+from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
+from tandem.two_sided.serving.peer_codec import CloudSideCodec
+from tandem_api.aggregator.v1 import aggregator_pb2 as pb
+
+Stream = ServedStream[pb.CollaborateRequest, pb.CollaborateResponse]
+
+HASHED_TOGETHER = 4096
+MAX_EARLY_BYTES = 4 * 2**20
+"""Of frames that wait for the decoder: a device drafts a few tokens ahead, with distributions that
+may be large."""
+
+OpenDecoder = Callable[[CollaborationOpen, DecoderEvents], Awaitable[DecoderLink]]
+MakeMachine = Callable[[CollaborationOpen, DecodingOpened], SideMachine]
+
+
+class CloudSession:
+    """The conversation after `open`."""
+
+    def __init__(
+        self,
+        opening: CollaborationOpen,
+        codec: CloudSideCodec,
+        stream: Stream,
+        open_decoder: OpenDecoder,
+        make_machine: MakeMachine,
+    ) -> None:
+        self._opening, self._codec, self._stream = opening, codec, stream
+        self._open_decoder = open_decoder
+        self._make_machine = make_machine
+        self._writer = FrameWriter(self._write, MAX_QUEUED_FRAMES)
+        self._failure: Exception | None = None
+        self._failed = asyncio.Event()
+        self._decoder: DecoderLink | None = None
+        self._machine: SideMachine | None = None
+        self._early: list[pb.CollaborateRequest] = []
+        self._early_bytes = 0
+        self._decoder_opened: DecodingOpened | None = None
+
+    async def run(self) -> None:
+        """Serve until the device cancels or half-closes; raises what ended it otherwise."""
+        work = (self._writer.run(), self._listen(), self._decode(), self._raise_failure())
+        await converse(work, self._writer.end)
+
+    def going_away(self, grace_s: float) -> None:
+        """Ask the device to go on elsewhere."""
+        if self._machine is not None:
+            self._apply(self._machine.going_away(grace_s, time.monotonic()))
+        else:
+            self._put(GoingAway(*self._opening.head, grace_s=grace_s))
+
+    async def _decode(self) -> None:
+        self._decoder = await self._open_decoder(
+            self._opening,
+            DecoderEvents(
+                self._begin, self._drafted, lambda text: None, self._restarted, self._fail
+            ),
+        )
+        try:
+            await self._raise_failure()
+        finally:
+            self._decoder.close()
+
+    async def _raise_failure(self) -> None:
+        """Once there is one."""
+        await self._failed.wait()
+        assert self._failure is not None, "set before"
+        raise self._failure
+
+    async def _listen(self) -> None:
+        while True:
+            frame = await self._stream.read()
+            if not isinstance(frame, pb.CollaborateRequest):  # EOF
+                return
+            if self._machine is not None:
+                self._receive(frame)
+            elif not frame.HasField("cancel"):
+                self._receive_early(frame)
+            if frame.HasField("cancel"):
+                return
+
+    def _receive_early(self, frame: pb.CollaborateRequest) -> None:
+        """Pings are answered while retrieval and prefill take their time; other frames wait as they
+        came, since what they become depends on the decoder's vocabulary."""
+        if frame.session != self._opening.session:
+            raise InvalidArgument("message", f"is of session {frame.session:08x}")
+        if frame.HasField("ping"):
+            self._put(Pong(*self._opening.head, nonce=frame.ping.nonce))
+            return
+        if len(self._early) >= MAX_QUEUED_FRAMES:
+            raise ResourceExhausted(f"frames: {MAX_QUEUED_FRAMES} came before `opened`")
+        self._early_bytes += frame.ByteSize() + FRAME_HEADER_BYTES
+        if self._early_bytes > MAX_EARLY_BYTES:
+            raise ResourceExhausted(f"frames: {MAX_EARLY_BYTES} bytes came before `opened`")
+        self._early.append(frame)
+
+    def _receive(self, frame: pb.CollaborateRequest) -> None:
+        message = self._codec.decode(frame)
+        if isinstance(message, CollaborationOpen):
+            raise InvalidArgument("open", "the stream is open already")
+        assert self._machine is not None, "the decoder has opened"
+        try:
+            size_bytes = frame.ByteSize() + FRAME_HEADER_BYTES
+            outputs = self._machine.receive(message, time.monotonic(), size_bytes)
+        except ProtocolError as error:  # the device's fault, not ours
+            raise InvalidArgument("message", str(error)) from None
+        self._apply(outputs)
+
+    async def _write(self, message: CloudSideMessage) -> None:
+        frame = self._codec.encode(message)
+        if self._machine is not None:
+            self._machine.sized(frame.ByteSize() + FRAME_HEADER_BYTES)
+        await self._stream.write(frame)
+
+    def _begin(self, opened: DecodingOpened) -> None:
+        self._decoder_opened = opened
+        try:
+            machine = self._make_machine(self._opening, opened)
+        except Exception as error:  # ends the stream with its status
+            self._fail(error)
+            return
+        self._machine = machine
+        self._codec.opened(opened.vocabulary_size)
+        self._apply(machine.opened(opened.log_mass, time.monotonic()))
+        early, self._early = self._early, []
+        try:
+            for frame in early:
+                self._receive(frame)
+        except Exception as error:  # ends the stream with its status
+            self._fail(error)
+
+    def _drafted(self, draft: DecodingDraft) -> None:
+        if self._machine is None:
+            return
+        try:
+            self._apply(self._machine.drafted(draft, time.monotonic()))
+        except Exception as error:  # ends the stream with its status
+            self._fail(error)
+
+    def _restarted(self) -> None:
+        if self._machine is not None:
+            self._machine.decoder_restarted()
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        self._failed.set()
+
+    def _apply(self, outputs: Sequence[SideOutput]) -> None:
+        for output in outputs:
+            match output:
+                case ToDecoder(message):
+                    assert self._decoder is not None, "it has opened"
+                    self._decoder.send_target(message)
+                case ToPeer(message):
+                    self._put(self._completed(message))
+
+    def _put(self, message: CloudSideMessage) -> None:
+        if len(self._writer) >= MAX_QUEUED_FRAMES:
+            self._fail(ResourceExhausted(f"frames: {MAX_QUEUED_FRAMES} wait to be read"))
+            return
+        self._writer.put([message])
+
+    def _completed(self, message: Any) -> CloudSideMessage:
+        """`opened` with the decoder's model and documents."""
+        complete: CloudSideMessage = message
+        decoder = self._decoder_opened
+        if not isinstance(complete, CollaborationOpened) or decoder is None:
+            return complete
+        return replace(
+            complete,
+            model_name=decoder.model_name,
+            documents=len(decoder.documents),
+            document_tokens=sum(use.tokens for use in decoder.documents),
+        )
+
+
+async def opening_of(stream: Stream, codec: CloudSideCodec) -> CollaborationOpen:
+    """The opening; InvalidArgument if the device says anything else, or nothing."""
+    opening = codec.decode(await stream.first(pb.CollaborateRequest))
+    if not isinstance(opening, CollaborationOpen):
+        raise InvalidArgument("open", "must be the first message of a stream")
+    text = (*opening.request.prompt_ids, *opening.request.committed_ids)
+    if opening.base != len(text):
+        raise InvalidArgument("base", f"{opening.base} is not the resume point {len(text)}")
+    prefix = EMPTY_PREFIX
+    for start in range(0, len(text), HASHED_TOGETHER):
+        prefix = extend_prefix(prefix, text[start : start + HASHED_TOGETHER])
+        await asyncio.sleep(0)  # no context length is known here: other streams go on meanwhile
+    if prefix != opening.prefix:
+        raise PrefixMismatch(opening.base)
+    return opening
+
+
+def wrong_side(here: str, called: str) -> Rejected:
+    """The call is for the other side's aggregator."""
+    why = f"side: this aggregator runs at the {here}; this call is for the {called}'s"
+    return Rejected(grpc.StatusCode.FAILED_PRECONDITION, why)

@@ -1,0 +1,351 @@
+"""Frames between an aggregator and a decoder: plain values to protobuf and back. Invariant:
+decoding bounds-checks everything a peer could get wrong, lengths before contents, and raises
+InvalidArgument naming the field."""
+
+import math
+from typing import Any
+
+from tandem.core.codecs import (
+    probs_from_bytes,
+    probs_to_bytes,
+    sparse_probs_from_bytes,
+    sparse_probs_to_bytes,
+)
+from tandem.core.errors import InvalidArgument, check_count
+from tandem.core.probs import MAX_VOCABULARY_SIZE, Array
+from tandem.core.prompt import MAX_PROMPT_IDS
+from tandem.core.stopping import MAX_STOPS, check_stops
+from tandem.core.tokens import check_token_ids
+from tandem.core.truncation import Truncation
+from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.two_sided.protocol.decoder_messages import (
+    ContextDocument,
+    DecodeRequestMessage,
+    DecodeResponseMessage,
+    DecodingCost,
+    DecodingDraft,
+    DecodingOpen,
+    DecodingOpened,
+    DecodingRelevance,
+    DecodingTarget,
+    DecodingText,
+    DocumentUse,
+)
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.presets import (
+    MAX_AHEAD,
+    MAX_REWEIGH_EVERY,
+    Draw,
+    LocalProbs,
+    ProbsPayload,
+)
+from tandem.wire.common_codec import (
+    MAX_EOS_TOKEN_IDS,
+    choice_of,
+    prompt_from_proto,
+    prompt_to_proto,
+    sampling_from_proto,
+    sampling_to_proto,
+)
+from tandem.wire.verifier_codec import describe_model
+from tandem_api.decoding.v1 import decoding_pb2 as pb
+
+MAX_DOCUMENTS = 64
+HEAD_FIELDS = ("session", "epoch", "base", "prefix")
+_OPEN_FIELDS = (
+    *("committed_ids", "seed", "ahead", "max_tokens", "wants_text", "stop"),
+    *("vocabulary_hash", "vocabulary_size", "preset", "reweigh_every"),
+)
+_MODEL_FIELDS = ("model_name", "vocabulary_hash", "vocabulary_size", "context_length")
+"""Fields of the same name in a message here and on the wire."""
+
+DRAWS: dict[Draw, Any] = {
+    Draw.INDEPENDENT: pb.DRAW_INDEPENDENT,
+    Draw.GUMBEL: pb.DRAW_GUMBEL,
+    Draw.LIKELIEST: pb.DRAW_LIKELIEST,
+}
+PAYLOADS: dict[ProbsPayload, Any] = {
+    ProbsPayload.NONE: pb.PROBS_PAYLOAD_NONE,
+    ProbsPayload.FULL: pb.PROBS_PAYLOAD_FULL,
+    ProbsPayload.SPARSE: pb.PROBS_PAYLOAD_SPARSE,
+}
+PRECISIONS: dict[Any, Any] = {"float32": pb.PRECISION_FLOAT32, "float16": pb.PRECISION_FLOAT16}
+
+
+class AggregatorCodec:
+    """The aggregator's end of one stream: encodes its frames, decodes the decoder's."""
+
+    def __init__(self, probs: LocalProbs) -> None:
+        self._probs = probs
+        self._vocabulary_size = 0
+
+    def encode(self, message: DecodeRequestMessage) -> pb.DecodeRequest:
+        frame = pb.DecodeRequest(**same_fields(message, HEAD_FIELDS))
+        match message:
+            case DecodingOpen():
+                frame.open.CopyFrom(_open_to_proto(message))
+            case DecodingTarget():
+                frame.target.token_ids.extend(message.token_ids)
+                frame.target.last = message.last
+                frame.target.SetInParent()
+            case DecodingRelevance():
+                frame.relevance.relevances.extend(message.relevances)
+                frame.relevance.SetInParent()
+            case _:
+                fill_control(frame, message)
+        return frame
+
+    def decode(self, frame: pb.DecodeResponse) -> DecodeResponseMessage:
+        """Raises InvalidArgument naming the field for anything no honest decoder would send."""
+        head = (frame.session, frame.epoch, frame.base, frame.prefix)
+        match frame.WhichOneof("message"):
+            case "opened":
+                return self._opened(head, frame.opened)
+            case "draft":
+                return self._draft(head, frame.draft)
+            case "text":
+                text = frame.text
+                return DecodingText(*head, text.text, text.tokens, text.stopped)
+        control: GoingAway | Pong = read_control(head, frame)
+        return control
+
+    def _opened(self, head: tuple[int, int, int, int], opened: pb.Opened) -> DecodingOpened:
+        model = opened.model
+        check_count(model.vocabulary_size, MAX_VOCABULARY_SIZE, "vocabulary_size")
+        check_count(len(model.eos_token_ids), MAX_EOS_TOKEN_IDS, "eos_token_ids")
+        check_count(len(opened.prompt_ids), MAX_PROMPT_IDS, "prompt_ids")
+        check_count(len(opened.documents), MAX_DOCUMENTS, "documents")
+        self._vocabulary_size = model.vocabulary_size
+        check_token_ids(opened.prompt_ids, model.vocabulary_size, "prompt_ids")
+        if opened.ahead > MAX_AHEAD:
+            raise InvalidArgument("ahead", f"{opened.ahead} is above {MAX_AHEAD}")
+        return DecodingOpened(
+            *head,
+            **same_fields(model, _MODEL_FIELDS),
+            eos_token_ids=frozenset(model.eos_token_ids),
+            prompt_ids=tuple(opened.prompt_ids),
+            log_mass=check_log_mass(opened.log_mass),
+            ahead=opened.ahead,
+            max_tokens=opened.max_tokens,
+            documents=tuple(DocumentUse(use.tokens, use.cached) for use in opened.documents),
+        )
+
+    def _draft(self, head: tuple[int, int, int, int], draft: pb.Draft) -> DecodingDraft:
+        check_token_ids((draft.token_id,), self._vocabulary_size, "token_id")
+        return DecodingDraft(
+            *head,
+            token_id=draft.token_id,
+            probs=probs_from_payload(draft.probs, self._probs, self._vocabulary_size),
+            log_mass=check_log_mass(draft.log_mass),
+            committed=draft.committed,
+            cost=DecodingCost(
+                check_seconds(draft.decode_s, "decode_s"),
+                check_seconds(draft.queue_s, "queue_s"),
+                draft.batch_size,
+            ),
+        )
+
+
+class DecoderCodec:
+    """The decoder's end of one stream: decodes the aggregator's frames, encodes its own."""
+
+    def __init__(
+        self, vocabulary_size: int, context_length: int, device: str = "", dtype: str = ""
+    ) -> None:
+        self._vocabulary_size, self._context_length = vocabulary_size, context_length
+        self._device, self._dtype = device, dtype
+        self._probs = LocalProbs()
+
+    def decode(self, frame: pb.DecodeRequest) -> DecodeRequestMessage:
+        """Raises InvalidArgument naming the field."""
+        head = (frame.session, frame.epoch, frame.base, frame.prefix)
+        match frame.WhichOneof("message"):
+            case "open":
+                opening = _open_from_proto(head, frame.open, self._context_length)
+                opening.probs.validate(self._vocabulary_size)
+                check_token_ids(opening.committed_ids, self._vocabulary_size, "committed_ids")
+                prompt_ids = [item for item in opening.prompt if isinstance(item, int)]
+                check_token_ids(prompt_ids, self._vocabulary_size, "prompt")
+                self._probs = opening.probs
+                return opening
+            case "target":
+                check_count(len(frame.target.token_ids), self._context_length, "token_ids")
+                token_ids = tuple(frame.target.token_ids)
+                check_token_ids(token_ids, self._vocabulary_size, "token_ids")
+                return DecodingTarget(*head, token_ids=token_ids, last=frame.target.last)
+            case "relevance":
+                check_count(len(frame.relevance.relevances), MAX_DOCUMENTS, "relevances")
+                scores = tuple(frame.relevance.relevances)
+                if not all(map(math.isfinite, scores)):
+                    raise InvalidArgument("relevances", "are not all finite numbers")
+                return DecodingRelevance(*head, relevances=scores)
+        control: Cancel | Ping = read_control(head, frame)
+        return control
+
+    def encode(self, message: DecodeResponseMessage) -> pb.DecodeResponse:
+        frame = pb.DecodeResponse(**same_fields(message, HEAD_FIELDS))
+        match message:
+            case DecodingOpened():
+                self._fill_opened(frame.opened, message)
+            case DecodingDraft():
+                draft, cost = frame.draft, message.cost
+                draft.token_id = message.token_id
+                draft.probs = probs_to_payload(message.probs, self._probs)
+                draft.log_mass = message.log_mass
+                draft.committed = message.committed
+                draft.decode_s, draft.queue_s = cost.decode_s, cost.queue_s
+                draft.batch_size = cost.batch_size
+                draft.SetInParent()
+            case DecodingText():
+                text = frame.text
+                text.text, text.tokens, text.stopped = message.text, message.tokens, message.stopped
+                text.SetInParent()
+            case _:
+                fill_control(frame, message)
+        return frame
+
+    def _fill_opened(self, opened: pb.Opened, message: DecodingOpened) -> None:
+        opened.model.CopyFrom(describe_model(message, self._device, self._dtype))
+        opened.prompt_ids.extend(message.prompt_ids)
+        opened.log_mass = message.log_mass
+        opened.ahead, opened.max_tokens = message.ahead, message.max_tokens
+        for use in message.documents:
+            opened.documents.add(tokens=use.tokens, cached=use.cached)
+
+
+def probs_to_payload(probs: Array | None, choices: LocalProbs) -> bytes:
+    """What of `probs` [V] is sent with its draft."""
+    if probs is None or choices.payload is ProbsPayload.NONE:
+        return b""
+    if choices.payload is ProbsPayload.SPARSE:
+        return sparse_probs_to_bytes(probs, choices.precision)
+    return probs_to_bytes(probs, "float32")
+
+
+def probs_from_payload(raw: bytes, choices: LocalProbs, vocabulary_size: int) -> Array | None:
+    """The distribution [V] that came with a draft. Raises InvalidArgument("probs")."""
+    if choices.payload is ProbsPayload.NONE:
+        if raw:
+            raise InvalidArgument("probs", f"{len(raw)} bytes where none were agreed on")
+        return None
+    if choices.payload is ProbsPayload.SPARSE:
+        return sparse_probs_from_bytes(raw, vocabulary_size, choices.precision, "probs")
+    return probs_from_bytes(raw, vocabulary_size, "float32", "probs")
+
+
+def probs_choices_from_proto(message: Any) -> LocalProbs:
+    """From the fields draw, probs, precision, local_top_k, local_top_p and cut_after_draw."""
+    return LocalProbs(
+        draw=choice_of(DRAWS, message.draw, "draw"),
+        payload=choice_of(PAYLOADS, message.probs, "probs"),
+        precision=choice_of(PRECISIONS, message.precision, "precision"),
+        truncation=Truncation(message.local_top_k, message.local_top_p),
+        cut_after_draw=message.cut_after_draw,
+    )
+
+
+def probs_choices_to_proto(message: Any, choices: LocalProbs) -> None:
+    """Into a message with those fields."""
+    message.draw = DRAWS[choices.draw]
+    message.probs = PAYLOADS[choices.payload]
+    message.precision = PRECISIONS[choices.precision]
+    message.local_top_k, message.local_top_p = choices.truncation.top_k, choices.truncation.top_p
+    message.cut_after_draw = choices.cut_after_draw
+
+
+_CONTROLS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
+    "cancel": (Cancel, ()),
+    "ping": (Ping, ("nonce",)),
+    "pong": (Pong, ("nonce",)),
+    "going_away": (GoingAway, ("grace_s",)),
+}
+
+
+def fill_control(frame: Any, message: Cancel | Ping | Pong | GoingAway) -> None:
+    """Put a control message, which all streams have, into a frame."""
+    for name, (kind, fields) in _CONTROLS.items():
+        if isinstance(message, kind):
+            part = getattr(frame, name)
+            part.SetInParent()
+            for field in fields:
+                setattr(part, field, getattr(message, field))
+
+
+def read_control(head: tuple[int, int, int, int], frame: Any) -> Any:
+    """The control message of a frame; InvalidArgument for a frame without any message."""
+    name = frame.WhichOneof("message")
+    if name not in _CONTROLS:
+        raise InvalidArgument("message", "the frame carries none")
+    kind, fields = _CONTROLS[name]
+    return kind(*head, **same_fields(getattr(frame, name), fields))
+
+
+def same_fields(source: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """These fields of a message or dataclass as keyword arguments, repeated ones as tuples."""
+    found = {name: getattr(source, name) for name in names}
+    plain = (str, bytes, int, float)
+    return {name: it if isinstance(it, plain) else tuple(it) for name, it in found.items()}
+
+
+def check_log_mass(log_mass: float) -> float:
+    """h: a number or -inf."""
+    if not log_mass < math.inf:  # False for NaN as well
+        raise InvalidArgument("log_mass", f"{log_mass} is neither a number nor -inf")
+    return log_mass
+
+
+def check_seconds(seconds: float, field: str) -> float:
+    if not 0 <= seconds < math.inf:
+        raise InvalidArgument(field, f"{seconds} is not a duration")
+    return seconds
+
+
+_DOCUMENT_FIELDS = ("text", "relevance", "id", "imported")
+
+
+def document_to_proto(document: ContextDocument) -> pb.ContextDocument:
+    return pb.ContextDocument(**same_fields(document, _DOCUMENT_FIELDS))
+
+
+def document_from_proto(document: pb.ContextDocument) -> ContextDocument:
+    if not math.isfinite(document.relevance):
+        raise InvalidArgument("relevance", f"{document.relevance} is not a finite number")
+    return ContextDocument(**same_fields(document, _DOCUMENT_FIELDS))
+
+
+def _open_to_proto(opening: DecodingOpen) -> pb.Open:
+    message = pb.Open(
+        **same_fields(opening, _OPEN_FIELDS),
+        documents=[document_to_proto(document) for document in opening.documents],
+        sampling=sampling_to_proto(opening.sampling),
+        side=int(opening.side),
+    )
+    probs_choices_to_proto(message, opening.probs)
+    prompt_to_proto(message, opening.prompt)
+    return message
+
+
+def _open_from_proto(
+    head: tuple[int, int, int, int], message: pb.Open, context_length: int
+) -> DecodingOpen:
+    check_count(len(message.documents), MAX_DOCUMENTS, "documents")
+    check_count(len(message.committed_ids), context_length, "committed_ids")
+    check_count(len(message.stop), MAX_STOPS, "stop")
+    check_stops(message.stop)
+    if message.side not in (0, 1):
+        raise InvalidArgument("side", f"{message.side} is neither 0 nor 1")
+    if message.ahead > MAX_AHEAD:
+        raise InvalidArgument("ahead", f"{message.ahead} is above {MAX_AHEAD}")
+    if message.max_tokens < 1:
+        raise InvalidArgument("max_tokens", "must be at least 1")
+    if message.reweigh_every > MAX_REWEIGH_EVERY:
+        raise InvalidArgument("reweigh_every", f"is above {MAX_REWEIGH_EVERY}")
+    return DecodingOpen(
+        *head,
+        **same_fields(message, _OPEN_FIELDS),
+        prompt=prompt_from_proto(message, context_length),
+        documents=tuple(map(document_from_proto, message.documents)),
+        sampling=sampling_from_proto(message.sampling),
+        side=Side(message.side),
+        probs=probs_choices_from_proto(message),
+    )

@@ -1,0 +1,165 @@
+"""An aggregator's stream to the decoder of its side, opened anew after a loss. Where text is asked
+for, each target is answered by one text, in order; unanswered targets are sent again after a
+loss."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import grpc
+
+from tandem.net.connection import Connection
+from tandem.net.frame_stream import FATAL, FrameStream, Traffic, end_status
+from tandem.net.session_runner import CANCEL_FLUSH_S
+from tandem.net.status import details_of, upstream_rejection
+from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.telemetry.logging import get_logger
+from tandem.telemetry.tracing import Sent
+from tandem.two_sided.protocol.decoder_messages import (
+    ContextDocument,
+    DecodeRequestMessage,
+    DecodeResponseMessage,
+    DecodingDraft,
+    DecodingOpen,
+    DecodingOpened,
+    DecodingTarget,
+    DecodingText,
+)
+from tandem.two_sided.serving.decoder_codec import AggregatorCodec, document_to_proto
+from tandem_api.decoding.v1 import decoding_pb2 as pb
+from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
+
+log = get_logger(__name__)
+
+MAX_REOPENS = 3
+SIGN_OF_LIFE_S = 2.0
+"""A decoder leaves aggregators that say nothing; this one may have to wait long for the cloud."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderEvents:
+    """What the link calls, on the event loop."""
+
+    opened: Callable[[DecodingOpened], None]
+    drafted: Callable[[DecodingDraft], None]
+    text: Callable[[DecodingText], None]
+    restarted: Callable[[], None]
+    failed: Callable[[Exception], None]
+
+
+class DecoderLink:
+    """One request's decoding at this side."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        opening: DecodingOpen,
+        events: DecoderEvents,
+        deadline_s: float,
+        closing_tasks: set[asyncio.Task[None]],
+        headers: Sent = None,
+    ) -> None:
+        """`closing_tasks` holds the closing of streams, which may outlast the link."""
+        self._connection, self._opening, self._events = connection, opening, events
+        self._deadline_s = deadline_s
+        self._headers, self._closing_tasks = headers, closing_tasks
+        self._opened: DecodingOpened | None = None
+        self._unanswered: deque[DecodingTarget] = deque()
+        self._committed_ids = list(opening.committed_ids)
+        self._reopens = 0
+        self._closed = False
+        self._stream = self._open()
+        self._live()
+
+    def send_target(self, target: DecodingTarget) -> None:
+        """Send the decoder what was decided."""
+        if self._opening.wants_text:
+            self._unanswered.append(target)
+        else:
+            self._committed_ids.extend(target.token_ids)
+        self._stream.send(target)
+
+    def close(self) -> None:
+        """The request is over here."""
+        if self._closed:
+            return
+        self._closed = True
+        self._living.cancel()
+        self._stream.send(Cancel(self._opening.session, 0, 0, 0))
+        self._stream.close_in_background(self._closing_tasks, CANCEL_FLUSH_S)
+
+    def _live(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._living = loop.call_later(SIGN_OF_LIFE_S, self._live)
+        if self._opened is not None:
+            self._stream.send(Ping(self._opening.session, 0, 0, 0, nonce=0))
+
+    def _open(self) -> FrameStream[DecodeRequestMessage, DecodeResponseMessage]:
+        stream: FrameStream[DecodeRequestMessage, DecodeResponseMessage] = FrameStream(
+            self._connection,
+            lambda channel: pb_grpc.DecodingServiceStub(channel).Decode(
+                timeout=self._deadline_s, metadata=self._headers
+            ),
+            AggregatorCodec(self._opening.probs),
+            Traffic(),
+            self._receive,
+            self._ended,
+        )
+        stream.send(self._opening)
+        return stream
+
+    def _receive(self, message: DecodeResponseMessage, size_bytes: int) -> None:
+        match message:
+            case DecodingOpened():
+                if self._opened is None:
+                    self._opened = message
+                    self._events.opened(message)
+            case DecodingDraft():
+                self._events.drafted(message)
+            case DecodingText():
+                if self._unanswered:
+                    self._committed_ids.extend(self._unanswered.popleft().token_ids)
+                self._events.text(message)
+            case GoingAway():
+                self._reopen("the decoder is about to stop")
+            case Pong():
+                pass
+
+    def _ended(self, error: BaseException | None) -> None:
+        code, details = end_status(error)
+        if code in FATAL or self._opened is None:
+            self._events.failed(upstream_rejection(code, details or "the decoder ended the stream"))
+            return
+        self._reopen(f"{code.name}: {details}")
+
+    def _reopen(self, reason: str) -> None:
+        """Begin again from the committed text, unless that was tried often enough."""
+        self._reopens += 1
+        log.warning("decoder lost", reason=reason, reopens=self._reopens)
+        if self._reopens > MAX_REOPENS or self._opened is None:
+            why = f"decoder: lost {self._reopens} times; the last time: {reason}"
+            self._events.failed(upstream_rejection(grpc.StatusCode.UNAVAILABLE, why))
+            return
+        self._stream.close_in_background(self._closing_tasks, lost=True)
+        self._opening = replace(
+            self._opening, prompt=self._opened.prompt_ids, committed_ids=tuple(self._committed_ids)
+        )
+        self._events.restarted()
+        self._stream = self._open()
+        for target in self._unanswered:
+            self._stream.send(replace(target, epoch=0))
+
+
+async def look_up_documents(
+    decoder: Connection, documents: Sequence[ContextDocument], deadline_s: float, headers: Sent
+) -> pb.LookUpDocumentsResponse:
+    """A decoder's model, and which documents it has cached. Raises Rejected."""
+    request = pb.LookUpDocumentsRequest(documents=map(document_to_proto, documents))
+    try:
+        async with decoder.channel() as channel:
+            return await pb_grpc.DecodingServiceStub(channel).LookUpDocuments(
+                request, timeout=deadline_s, metadata=headers
+            )
+    except grpc.aio.AioRpcError as error:
+        raise upstream_rejection(error.code(), f"decoder: {details_of(error)}") from None

@@ -1,0 +1,193 @@
+"""The gRPC side of two-sided decoding, the same at both ends: one stream is one session. It costs
+nothing before its opening frame was checked and admitted; however it ends, its run is cancelled."""
+
+from typing import Any
+
+import grpc
+
+from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.net.scopes import current_caller
+from tandem.net.served_sessions import Admission, FrameWriter, converse
+from tandem.net.status import errors_as_status
+from tandem.net.stream_limits import ServedStream, StreamLimits, served
+from tandem.telemetry.logging import get_logger, log_context
+from tandem.telemetry.metric import OTHER
+from tandem.telemetry.metrics import MethodSeries, Metrics
+from tandem.telemetry.tracing import NO_TRACING, Tracing
+from tandem.two_sided.decoding.decoding_run import DecodingRun
+from tandem.two_sided.decoding.document_decoder import DocumentDecoder
+from tandem.two_sided.protocol.decoder_messages import (
+    DecodeResponseMessage,
+    DecodingDraft,
+    DecodingOpen,
+)
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tandem.two_sided.serving.decoder_codec import DecoderCodec
+from tandem.two_sided.serving.kv_transfer_service import (
+    KvTransferService,
+)
+from tandem_api.decoding.v1 import decoding_pb2 as pb
+from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
+
+log = get_logger(__name__)
+
+Stream = ServedStream[pb.DecodeRequest, pb.DecodeResponse]
+MAX_FORGOTTEN = 1024
+"""Documents in one call."""
+MAX_WAITING = 256
+"""Frames to be written; while there are more, no further frame of the aggregator is read."""
+
+
+class DecodingServicer(pb_grpc.DecodingServiceServicer):
+    """Serves one decoder; sessions count in the `admission` that it shares with its service."""
+
+    full_name = pb.DESCRIPTOR.services_by_name["DecodingService"].full_name
+
+    def __init__(
+        self,
+        decoder: DocumentDecoder,
+        admission: Admission,
+        metrics: Metrics,
+        device: str = "cpu",
+        dtype: str = "float32",
+        tracing: Tracing = NO_TRACING,
+        exports: bool = False,
+        imports: bool = False,
+        streams: StreamLimits | None = None,
+    ) -> None:
+        """`exports`: give out documents' keys and values, from which a text can be guessed;
+        `imports`: take some in, which serve their importer alone."""
+        self._decoder = decoder
+        self._transfer = KvTransferService(decoder.kv_transfer, admission, exports, imports)
+        self._admission, self._metrics, self._tracing = admission, metrics, tracing
+        self._device, self._dtype = device, dtype
+        self._limits = streams or StreamLimits()
+        self._sessions: set[_Session] = set()
+        self._leaving = False
+
+    def register(self, server: grpc.aio.Server) -> None:
+        pb_grpc.add_DecodingServiceServicer_to_server(self, server)
+
+    def going_away(self, grace_s: float) -> None:
+        """Refuse new sessions, and ask those there are to leave."""
+        self._leaving = True
+        for session in self._sessions:
+            session.going_away(grace_s)
+
+    async def close(self) -> None:
+        """Free the documents; after the last session."""
+        await self._decoder.close()
+
+    # The generated stubs know generators only; grpc.aio serves read/write handlers as well.
+    async def Decode(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        async with served(context, self._limits) as stream:
+            await self._converse(stream)
+
+    async def ForgetDocuments(  # noqa: N802  # the RPC's name
+        self, request: pb.ForgetDocumentsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ForgetDocumentsResponse:
+        async with errors_as_status(context):
+            if len(request.texts) > MAX_FORGOTTEN:
+                why = f"{len(request.texts)}; at most {MAX_FORGOTTEN} at once"
+                raise InvalidArgument("texts", why)
+            forgotten = await self._decoder.forget(request.texts)
+            log.info("documents forgotten", asked=len(request.texts), there=forgotten)
+            return pb.ForgetDocumentsResponse(forgotten=forgotten)
+        raise AssertionError("abort ends the call")
+
+    async def LookUpDocuments(  # noqa: N802  # the RPC's name
+        self, request: pb.LookUpDocumentsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.LookUpDocumentsResponse:
+        async with errors_as_status(context):
+            return await self._transfer.look_up(request)
+        raise AssertionError("abort ends the call")
+
+    async def ExportDocument(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request: pb.ExportDocumentRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        async with served(context, self._limits) as stream:
+            self._check_staying()
+            await self._transfer.export(request, stream)
+
+    async def ImportDocument(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
+        async with served(context, self._limits) as stream:
+            self._check_staying()
+            await self._transfer.import_document(stream)
+
+    def _check_staying(self) -> None:
+        if self._leaving:
+            raise Unavailable("the decoder is stopping")
+
+    async def _converse(self, stream: Stream) -> None:
+        model = self._decoder.model
+        codec = DecoderCodec(model.vocabulary_size, model.context_length, self._device, self._dtype)
+        opening = codec.decode(await stream.first(pb.DecodeRequest))
+        if not isinstance(opening, DecodingOpen):
+            raise InvalidArgument("open", "must be the first message of a stream")
+        self._check_staying()
+        run = await self._decoder.prepare(opening, current_caller().holder)
+        preset = opening.preset if opening.preset in AGGREGATION_PRESETS else OTHER
+        series = self._metrics.method(preset, self._decoder.model_name)
+        with (
+            self._admission.reserve(run.kv_bytes) as reservation,
+            log_context(session=f"{opening.session:08x}", preset=preset),
+            self._tracing.span(
+                "decode",
+                stream.invocation_metadata(),
+                session=f"{opening.session:08x}",
+                preset=preset,
+                documents=len(opening.documents),
+            ) as span,
+        ):
+            session = _Session(run, codec, stream, series)
+            self._sessions.add(session)
+            log.info("decoding begun", documents=len(opening.documents))
+            try:
+                await session.serve()
+            finally:
+                self._sessions.discard(session)
+                drafted, accepted = run.machine.drafted_tokens, run.machine.accepted_tokens
+                reservation.tokens = drafted
+                series.draft_tokens.inc(drafted)
+                series.accepted_tokens.inc(accepted)
+                span.note(drafted=drafted, accepted=accepted)
+                log.info("decoding ended", drafted=drafted, accepted=accepted)
+
+
+class _Session:
+    """The conversation after `open`. Drafts that have become void are dropped unsent."""
+
+    def __init__(
+        self, run: DecodingRun, codec: DecoderCodec, stream: Stream, series: MethodSeries
+    ) -> None:
+        self._run, self._codec, self._stream, self._series = run, codec, stream, series
+        self._writer = FrameWriter(self._write, MAX_WAITING)
+
+    async def serve(self) -> None:
+        """Until the aggregator cancels or half-closes."""
+        self._writer.put([self._run.opened()])
+        work = (self._listen(), self._run.run(self._drafted), self._writer.run())
+        await converse(work, self._writer.end)
+
+    def going_away(self, grace_s: float) -> None:
+        self._writer.put([self._run.machine.going_away(grace_s)])
+
+    async def _listen(self) -> None:
+        while not self._run.ended:
+            await self._writer.room()
+            frame = await self._stream.read()
+            if not isinstance(frame, pb.DecodeRequest):  # EOF
+                return
+            self._writer.put(self._run.receive(self._codec.decode(frame)))
+
+    def _drafted(self, draft: DecodingDraft) -> None:
+        self._series.draft_step.observe(draft.cost.decode_s)
+        self._writer.put([draft])
+
+    async def _write(self, message: DecodeResponseMessage) -> None:
+        if not (isinstance(message, DecodingDraft) and self._run.stale(message)):
+            await self._stream.write(self._codec.encode(message))

@@ -1,0 +1,181 @@
+"""An answer from two sides at the device: a `SideMachine` between its decoder and the cloud.
+Invariant: tokens leave when their text is known, so that nothing follows a stop string."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+
+import grpc
+
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.stopping import FinishReason
+from tandem.core.tokens import PrefixMismatch
+from tandem.net.frame_stream import FATAL
+from tandem.net.session_runner import OpenStream, SessionRunner
+from tandem.net.status import Rejected
+from tandem.specdec.events import Commit, Finish, TokenSource
+from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingOpened, DecodingText
+from tandem.two_sided.protocol.messages import (
+    CloudSideMessage,
+    CollaborationOpened,
+    DeviceMessage,
+    SideOutput,
+    ToDecoder,
+    ToPeer,
+)
+from tandem.two_sided.protocol.side_machine import SideMachine
+from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
+
+OpenCloudStream = OpenStream[CloudSideMessage, DeviceMessage]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPiece:
+    """Committed tokens with their text."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    unverified: bool
+    token_sources: tuple[TokenSource, ...]
+
+
+class DeviceSession(SessionRunner[DeviceMessage, CloudSideMessage, SideOutput]):
+    """Runs one request: await `begun`, iterate `pieces`, then read the machine's stats."""
+
+    def __init__(
+        self,
+        make_machine: Callable[[DecodingOpened], SideMachine],
+        open_decoder: Callable[[DecoderEvents], DecoderLink],
+        open_cloud: OpenCloudStream | None,
+        closing_tasks: set[asyncio.Task[None]],
+        why_silent: Callable[[], Awaitable[str]],
+        spread: int,
+    ) -> None:
+        """For the last four see `SessionRunner`; `open_cloud` is called once `opened` is known."""
+        # A deadline of the cloud's own says nothing about the next stream.
+        fatal = FATAL - {grpc.StatusCode.DEADLINE_EXCEEDED}
+        super().__init__(open_cloud, CollaborationOpened, closing_tasks, why_silent, spread, fatal)
+        self.opened: DecodingOpened | None = None
+        self.cloud: CollaborationOpened | None = None
+        self.finish_reason: FinishReason | None = None
+        self._make_machine = make_machine
+        self._machine: SideMachine | None = None
+        self._unreported: deque[Commit] = deque()
+        self._pieces: deque[TextPiece] = deque()
+        self._wake = asyncio.Event()
+        self._decoder = open_decoder(
+            DecoderEvents(
+                self._decoder_opened, self._drafted, self._text, self._restarted, self._fail
+            )
+        )
+
+    @property
+    def machine(self) -> SideMachine:
+        assert self._machine is not None, "the decoder has opened"
+        return self._machine
+
+    async def begun(self) -> DecodingOpened:
+        """Once the decoder has taken the request. Raises what it refused it with."""
+        while self.opened is None:
+            await self.raise_failure(None)
+            await self._next()
+        await self.raise_failure(None)  # the machine may refuse what the decoder has taken
+        return self.opened
+
+    async def pieces(self) -> AsyncGenerator[TextPiece, None]:
+        """Committed tokens as they become final. Raises Rejected or Unavailable when a decoder or
+        the cloud refuses or stays lost; closing the iterator cancels the request everywhere."""
+        with self.running():
+            while True:
+                complete = self._complete
+                while self._pieces:
+                    yield self._pieces.popleft()
+                await self.raise_failure(None)
+                if complete:
+                    break
+                await self._next()
+            await self.raise_failure(self.finish_reason)
+
+    @property
+    def _complete(self) -> bool:
+        """Nothing more will come: the answer has ended, and every token's text is known."""
+        gone = self.finish_reason in (FinishReason.ERROR, FinishReason.CANCELLED)
+        return self.finish_reason is not None and (gone or not self._unreported)
+
+    def cancel(self) -> None:
+        """The caller wants no more, only a summary."""
+        self.dispatch(self.cancel_machine)
+
+    def close(self) -> None:
+        super().close()
+        self._decoder.close()
+
+    def receive(self, message: CloudSideMessage, size_bytes: int, now: float) -> list[SideOutput]:
+        if isinstance(message, CollaborationOpened):
+            self.cloud = message
+        return self.machine.receive(message, now, size_bytes)
+
+    def perform(self, output: SideOutput) -> None:
+        match output:
+            case ToDecoder(message):
+                self._decoder.send_target(message)
+            case ToPeer(message):
+                # What this machine sends is the device's own.
+                self.machine.sized(self.send(message))  # type: ignore[arg-type]
+            case Commit():
+                self._unreported.append(output)
+            case Finish(reason):
+                self.finish_reason = reason
+
+    def cancel_machine(self) -> list[SideOutput]:
+        return [] if self._machine is None else self._machine.cancel(time.monotonic())
+
+    def notify(self) -> None:
+        self._wake.set()
+
+    async def _next(self) -> None:
+        await self._wake.wait()
+        self._wake.clear()
+
+    def _decoder_opened(self, opened: DecodingOpened) -> None:
+        self.opened = opened
+
+        def begin() -> list[SideOutput]:
+            self._machine = self._make_machine(opened)
+            return []
+
+        self.dispatch(begin)
+        self.connect()
+
+    def _drafted(self, draft: DecodingDraft) -> None:
+        def take() -> list[SideOutput]:
+            try:
+                return self.machine.drafted(draft, time.monotonic())
+            except (ProtocolError, InvalidArgument, PrefixMismatch) as error:
+                why = f"decoder: broke the conversation: {error}"
+                raise Rejected(grpc.StatusCode.DATA_LOSS, why) from None
+
+        self.dispatch(take)
+
+    def _restarted(self) -> None:
+        self.machine.decoder_restarted()
+
+    def _text(self, text: DecodingText) -> None:
+        """Tokens whose text is known leave; those behind a stop string never do."""
+        if not self._unreported or self.finish_reason is FinishReason.CANCELLED:
+            return
+        commit = self._unreported.popleft()
+        token_ids = commit.token_ids[: text.tokens]
+        token_sources = commit.token_sources[: text.tokens]
+        self._pieces.append(TextPiece(token_ids, text.text, commit.unverified, token_sources))
+        if text.stopped:
+            self._unreported.clear()
+            self.dispatch(lambda: self.machine.stop(time.monotonic()))
+            self.finish_reason = FinishReason.STOP
+        self.notify()
+
+    def _fail(self, error: Exception) -> None:
+        self.failure = error
+        self.notify()

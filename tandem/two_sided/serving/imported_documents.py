@@ -1,0 +1,237 @@
+"""The cloud's documents at a device that generates alone: their texts, and for a decoder of the
+same model their keys and values too. The device sends the query alone, and names documents by the
+cloud's list; the decoder gets those that it has room for and has not cached. Invariant: only
+documents of a request that fetches keys and values are marked `imported`, and never by the cloud:
+an answer from the device's own documents uses nothing that came from there."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import grpc
+
+from tandem.core.errors import InvalidArgument
+from tandem.net.connection import DIAGNOSIS_TIMEOUT_S, Connection
+from tandem.net.frame_stream import BROKEN, FATAL, FRAME_HEADER_BYTES, Traffic
+from tandem.net.status import Rejected, actual_status, details_of, upstream_rejection
+from tandem.telemetry.logging import get_logger
+from tandem.telemetry.tracing import Sent
+from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.document_kv import (
+    DocumentKv,
+    DocumentPart,
+    DocumentRequest,
+    KvModel,
+    KvPart,
+)
+from tandem.two_sided.protocol.messages import (
+    CloudSideMessage,
+    CollaborationOpen,
+    CollaborationOpened,
+    DeviceMessage,
+)
+from tandem.two_sided.protocol.presets import DocumentTransfer
+from tandem.two_sided.serving.decoder_codec import document_to_proto
+from tandem.two_sided.serving.decoder_link import look_up_documents
+from tandem.two_sided.serving.document_kv_codec import model_from_proto, part_to_proto
+from tandem.two_sided.serving.peer_codec import DeviceCodec
+from tandem_api.aggregator.v1 import aggregator_pb2_grpc
+from tandem_api.decoding.v1 import decoding_pb2 as pb
+from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
+
+log = get_logger(__name__)
+
+
+class ImportedDocuments:
+    """What one request fetches."""
+
+    def __init__(
+        self,
+        cloud: Connection,
+        decoder: Connection,
+        traffic: Traffic,
+        deadline_s: float,
+        patience_s: float,
+        headers: Sent = None,
+    ) -> None:
+        """`traffic` counts bytes between the sides; an unreachable cloud gets `patience_s`."""
+        self._cloud, self._decoder, self._traffic = cloud, decoder, traffic
+        self._deadline_s = deadline_s
+        self._patience_s, self._headers = patience_s, headers
+
+    async def device_model(self) -> KvModel:
+        """What would use keys and values here. Raises Rejected."""
+        return model_from_proto((await self._look_up(())).model, "model")
+
+    async def fetch(self, opening: CollaborationOpen) -> tuple[ContextDocument, ...]:
+        """The documents that the cloud finds; the decoder has their keys and values by then, where
+        these are transferred. Raises Rejected with the status of whoever refused."""
+        stub = aggregator_pb2_grpc.AggregatorServiceStub
+        async with self._cloud.channel() as channel:
+            await self._reach(channel)
+            call: Any = stub(channel).Collaborate(timeout=self._deadline_s, metadata=self._headers)
+            stream = _CloudStream(call, opening, self._traffic)
+            try:
+                by_kv = opening.request.preset.transfer is DocumentTransfer.KV
+                texts = await stream.opened()
+                found = tuple(replace(document, imported=by_kv) for document in texts)
+                if by_kv and found:
+                    await self._fetch_missing(stream, found)
+                await call.done_writing()
+            except Rejected as error:
+                if error.code is grpc.StatusCode.UNAVAILABLE:
+                    self._cloud.retire(channel)
+                raise
+            finally:
+                call.cancel()
+        return found
+
+    async def _reach(self, channel: grpc.aio.Channel) -> None:
+        """Wait for the connection. Raises Rejected with what stands in its way."""
+        ready = asyncio.ensure_future(channel.channel_ready())
+        try:
+            await asyncio.wait({ready}, timeout=max(0.0, self._patience_s - DIAGNOSIS_TIMEOUT_S))
+            if ready.done():
+                return
+            why = await self._cloud.why_silent()
+            if not ready.done():
+                self._cloud.retire(channel)
+                raise _ended(grpc.StatusCode.UNAVAILABLE, why or "no answer")
+        finally:
+            ready.cancel()
+
+    async def _fetch_missing(
+        self, stream: "_CloudStream", found: Sequence[ContextDocument]
+    ) -> None:
+        cached = (await self._look_up(found)).cached
+        missing = [index for index, present in enumerate(cached) if not present]
+        await stream.ask(missing)
+        for index in missing:
+            await self._import(stream, found[index])
+
+    async def _look_up(self, documents: Sequence[ContextDocument]) -> pb.LookUpDocumentsResponse:
+        return await look_up_documents(self._decoder, documents, self._deadline_s, self._headers)
+
+    async def _import(self, stream: "_CloudStream", document: ContextDocument) -> None:
+        """The next document's keys and values, from the cloud to this side's decoder."""
+        kv = await stream.begin()
+        async with self._decoder.channel() as channel:
+            call: Any = pb_grpc.DecodingServiceStub(channel).ImportDocument(
+                timeout=self._deadline_s, metadata=self._headers
+            )
+            try:
+                await call.write(pb.ImportDocumentRequest(document=document_to_proto(document)))
+                await call.write(_part(kv))
+                await _answer(call, "accepted")
+                left = kv.size_bytes
+                while left > 0:
+                    chunk = await stream.chunk()
+                    left -= len(chunk)
+                    await call.write(_part(chunk))
+                await _answer(call, "stored")
+            except grpc.aio.AioRpcError as error:
+                raise _refused(error.code(), details_of(error)) from None
+            finally:
+                call.cancel()
+        log.info("document fetched", tokens=kv.tokens, bytes=kv.size_bytes)
+
+
+class _CloudStream:
+    """The conversation with the cloud. Raises Rejected, with DATA_LOSS if the cloud breaks it."""
+
+    def __init__(self, call: Any, opening: CollaborationOpen, traffic: Traffic) -> None:
+        self._call = call
+        self._codec = DeviceCodec(opening.request.vocabulary_size, opening.request.preset.probs)
+        self._opening, self._traffic = opening, traffic
+
+    async def opened(self) -> tuple[ContextDocument, ...]:
+        await self._write(self._opening)
+        message = await self._read()
+        if not isinstance(message, CollaborationOpened):
+            raise _broken(f"{type(message).__name__} instead of opened")
+        return message.texts
+
+    async def ask(self, indices: Sequence[int]) -> None:
+        """Ask for documents, all before the first comes: it costs one round trip together."""
+        for index in indices:
+            await self._write(DocumentRequest(*self._opening.head, index=index))
+
+    async def begin(self) -> DocumentKv:
+        """What will follow in chunks of the next document that was asked for."""
+        part = await self._part()
+        if not isinstance(part, DocumentKv):
+            raise _broken("a chunk before it was said of what")
+        return part
+
+    async def chunk(self) -> bytes:
+        part = await self._part()
+        if not isinstance(part, bytes):
+            raise _broken("another document among the chunks")
+        return part
+
+    async def _part(self) -> KvPart:
+        message = await self._read()
+        if not isinstance(message, DocumentPart):
+            raise _broken(f"{type(message).__name__} instead of a document's part")
+        return message.part
+
+    async def _write(self, message: DeviceMessage) -> None:
+        frame = self._codec.encode(message)
+        self._traffic.uplink_bytes += frame.ByteSize() + FRAME_HEADER_BYTES
+        # Where it can no longer be written the reader sees the status.
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await self._call.write(frame)
+
+    async def _read(self) -> CloudSideMessage:
+        try:
+            frame = await self._call.read()
+            if frame is grpc.aio.EOF:
+                code, details = await self._call.code(), await self._call.details() or ""
+                raise _ended(code, details)
+        except grpc.aio.AioRpcError as error:
+            raise _ended(error.code(), details_of(error)) from None
+        if frame is None:  # how grpc.aio says that the bytes were no such message
+            raise _broken("the bytes are no protobuf message")
+        self._traffic.downlink_bytes += frame.ByteSize() + FRAME_HEADER_BYTES
+        try:
+            return self._codec.decode(frame)
+        except InvalidArgument as error:
+            raise _broken(str(error)) from None
+
+
+async def _answer(call: Any, expected: str) -> None:
+    """The decoder's next answer; its status where it ended the call in its place."""
+    answer = await call.read()
+    if isinstance(answer, pb.ImportDocumentResponse) and answer.WhichOneof("message") == expected:
+        return
+    if answer is not grpc.aio.EOF:
+        raise Rejected(grpc.StatusCode.DATA_LOSS, f"decoder: did not say {expected}")
+    raise _refused(await call.code(), await call.details() or "ended the call")
+
+
+def _refused(code: grpc.StatusCode, details: str) -> Rejected:
+    """Why the decoder did not take a document in. What is wrong with it is the cloud's fault."""
+    code, details = actual_status(code, details)
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return _broken(details)
+    return upstream_rejection(code, f"decoder: {details}")
+
+
+def _part(part: KvPart) -> pb.ImportDocumentRequest:
+    return pb.ImportDocumentRequest(part=part_to_proto(part))
+
+
+def _ended(code: grpc.StatusCode, details: str) -> Rejected:
+    """Why the cloud ended the stream, or what became of it."""
+    code, details = actual_status(code, details)
+    if code in FATAL:
+        return upstream_rejection(code, details or "the cloud refused")
+    if code in BROKEN:
+        return _broken(f"{code.name}: {details}")
+    return Rejected(grpc.StatusCode.UNAVAILABLE, f"the cloud is lost: {details}")
+
+
+def _broken(why: str) -> Rejected:
+    return Rejected(grpc.StatusCode.DATA_LOSS, f"the cloud broke the conversation: {why}")

@@ -1,0 +1,75 @@
+"""The messages of an answer from two sides to its caller."""
+
+from tandem.core.stopping import FinishReason
+from tandem.net.frame_stream import Traffic
+from tandem.two_sided.protocol.decoder_messages import DecodingOpened
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.presets import AggregationPreset
+from tandem.two_sided.serving.device_session import DeviceSession, TextPiece
+from tandem.wire.common_codec import token_sources_to_proto
+from tandem_api.common.v1 import generation_pb2 as pb
+
+
+def started_of(
+    session: int, preset: AggregationPreset, opened: DecodingOpened
+) -> pb.GenerateResponse:
+    return pb.GenerateResponse(
+        started=pb.Started(
+            session=f"{session:08x}",
+            preset=preset.name,
+            prompt_tokens=len(opened.prompt_ids),
+            max_tokens=opened.max_tokens,
+        )
+    )
+
+
+def committed_of(position: int, piece: TextPiece) -> pb.GenerateResponse:
+    return pb.GenerateResponse(
+        committed=pb.Committed(
+            position=position,
+            token_ids=piece.token_ids,
+            text=piece.text,
+            unverified=piece.unverified,
+            token_sources=token_sources_to_proto(piece.token_sources),
+        )
+    )
+
+
+def summary_of(
+    session: DeviceSession, preset: AggregationPreset, tokens: int, traffic: Traffic
+) -> pb.GenerateResponse:
+    """`tokens`: how many the caller got."""
+    machine, opened, cloud = session.machine, session.opened, session.cloud
+    stats = machine.stats
+    assert opened is not None, "a summary follows an answer"
+    summary = pb.Summary(
+        finish_reason=session.finish_reason or FinishReason.ERROR,
+        preset=preset.name,
+        prompt_tokens=len(opened.prompt_ids),
+        tokens=tokens,
+        rounds=stats.tokens,
+        drafted=sum(stats.drafted.values()),
+        accepted=sum(stats.accepted.values()),
+        uplink_bytes=traffic.uplink_bytes,
+        downlink_bytes=traffic.downlink_bytes,
+        resumes=stats.resumes,
+        unverified_tokens=min(stats.unverified_tokens, tokens),
+        draft_s=stats.decode_s[Side.DEVICE],
+        verify_s=stats.decode_s[Side.CLOUD],
+        links_lost=stats.links_lost,
+        loss_noticed_s=stats.loss_noticed_s,
+        lossy=preset.lossy,
+        side_moves=stats.side_moves,
+        fetches=stats.fetches,
+    )
+    for side, into in ((Side.DEVICE, summary.device), (Side.CLOUD, summary.cloud)):
+        into.drafted, into.accepted = stats.drafted[side], stats.accepted[side]
+        into.decode_s = stats.decode_s[side]
+    summary.device.documents = len(opened.documents)
+    summary.device.document_tokens = sum(use.tokens for use in opened.documents)
+    summary.device.log_mass = opened.log_mass
+    if cloud is not None:
+        summary.cloud.documents = cloud.documents
+        summary.cloud.document_tokens = cloud.document_tokens
+        summary.cloud.log_mass = cloud.log_mass
+    return pb.GenerateResponse(summary=summary)

@@ -1,0 +1,1 @@
+"""Images that go with a prompt."""

@@ -1,0 +1,1 @@
+"""Messages of the edge–cloud conversation as protobuf, and back."""

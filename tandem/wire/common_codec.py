@@ -1,0 +1,112 @@
+"""What several conversations have in common: prompts, sampling, who made a token. Invariant:
+decoding raises InvalidArgument naming the field for what has no meaning; ranges are checked where
+session and vocabulary are known."""
+
+from collections.abc import Iterable
+from dataclasses import fields
+from enum import Enum
+from typing import Any, TypeVar
+
+from google.protobuf.message import Message
+
+from tandem.core.errors import InvalidArgument, check_count
+from tandem.core.probs import SamplingParams
+from tandem.core.prompt import MAX_PROMPT_IDS, MAX_TURNS, Prompt, Turn
+from tandem.specdec.events import TokenSource
+from tandem.specdec.messages import GenerationParams
+from tandem_api.common.v1 import generation_pb2, sampling_pb2
+from tandem_api.decoding.v1 import decoding_pb2
+
+Choice = TypeVar("Choice", bound=str)
+HasPrompt = generation_pb2.Generation | decoding_pb2.Open
+
+MAX_EOS_TOKEN_IDS = 4096
+"""Of a model's description."""
+
+PARAMS = tuple(field.name for field in fields(GenerationParams))
+
+
+def prompt_to_proto(message: HasPrompt, prompt: Prompt) -> None:
+    """Write it into a message that has none yet."""
+    if isinstance(prompt, str):
+        message.text = prompt
+        return
+    message.token_ids.SetInParent()
+    for item in prompt:
+        if isinstance(item, Turn):
+            message.chat.messages.add(role=item.role, content=item.content)
+        else:
+            message.token_ids.ids.append(item)
+
+
+def prompt_from_proto(message: HasPrompt, most_ids: int = MAX_PROMPT_IDS) -> Prompt:
+    """Raises InvalidArgument("prompt") where there is none, or one of more ids or turns."""
+    match message.WhichOneof("prompt"):
+        case "text":
+            return message.text
+        case "token_ids":
+            check_count(len(message.token_ids.ids), most_ids, "prompt")
+            return tuple(message.token_ids.ids)
+        case "chat":
+            check_count(len(message.chat.messages), MAX_TURNS, "prompt")
+            return tuple(Turn(turn.role, turn.content) for turn in message.chat.messages)
+    raise InvalidArgument("prompt", "is missing")
+
+
+def sampling_to_proto(sampling: SamplingParams) -> sampling_pb2.SamplingParams:
+    return sampling_pb2.SamplingParams(
+        temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
+    )
+
+
+def sampling_from_proto(message: sampling_pb2.SamplingParams) -> SamplingParams:
+    return SamplingParams(message.temperature, message.top_k, message.top_p)
+
+
+def params_to_proto(params: GenerationParams) -> sampling_pb2.GenerationParams:
+    same = {name: getattr(params, name) for name in PARAMS}
+    return sampling_pb2.GenerationParams(**same | {"sampling": sampling_to_proto(params.sampling)})
+
+
+def params_from_proto(message: sampling_pb2.GenerationParams) -> GenerationParams:
+    same = same_fields(message, PARAMS)
+    return GenerationParams(**same | {"sampling": sampling_from_proto(message.sampling)})
+
+
+def same_fields(message: Message, names: Iterable[str]) -> dict[str, Any]:
+    """Fields that a dataclass has under the same names: repeated ones as tuples."""
+    values = {name: getattr(message, name) for name in names}
+    repeated = {field.name for field in message.DESCRIPTOR.fields if field.is_repeated}
+    return {name: tuple(own) if name in repeated else own for name, own in values.items()}
+
+
+def numbers_of(choices: Iterable[Choice], enum: Any, prefix: str) -> dict[Choice, Any]:
+    """The number of each choice in protobuf, where its name begins with `prefix`."""
+    names = {choice: choice.name if isinstance(choice, Enum) else choice for choice in choices}
+    return {choice: enum.Value(f"{prefix}_{name}".upper()) for choice, name in names.items()}
+
+
+def choice_of(table: dict[Any, Any], number: int, field: str) -> Any:
+    """The choice with that number; InvalidArgument(field) for an unknown one."""
+    for choice, value in table.items():
+        if value == number:
+            return choice
+    raise InvalidArgument(field, f"unknown value {number}")
+
+
+_TOKEN_SOURCES = numbers_of(TokenSource, generation_pb2.TokenSource, "TOKEN_SOURCE")
+_SOURCES_BY_NUMBER = {number: source for source, number in _TOKEN_SOURCES.items()}
+
+
+def token_sources_to_proto(
+    token_sources: Iterable[TokenSource],
+) -> list[generation_pb2.TokenSource.ValueType]:
+    """In their order."""
+    return [_TOKEN_SOURCES[token_source] for token_source in token_sources]
+
+
+def token_sources_from_proto(
+    numbers: Iterable[generation_pb2.TokenSource.ValueType],
+) -> list[TokenSource | None]:
+    """In their order; None for what this version does not know."""
+    return [_SOURCES_BY_NUMBER.get(number) for number in numbers]

@@ -1,0 +1,75 @@
+"""The opening of a verifier stream: settings and a preset's choices to protobuf and back.
+Invariant: what is too long to be taken, or a choice that is unknown, raises InvalidArgument naming
+the field before anything is made of it; ranges are checked where session and vocabulary are known.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+from tandem.core.errors import check_count
+from tandem.core.prompt import MAX_IMAGES
+from tandem.core.truncation import Truncation
+from tandem.specdec.choices import Acceptance, PredraftOrder, RejectionPayload, Schedule, Uplink
+from tandem.specdec.messages import Open
+from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
+from tandem.wire.common_codec import (
+    choice_of,
+    numbers_of,
+    params_from_proto,
+    params_to_proto,
+    same_fields,
+)
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+
+_CHOICES: dict[str, dict[Any, Any]] = {
+    "acceptance": numbers_of(Acceptance, pb.AcceptanceRule, "ACCEPTANCE_RULE"),
+    "uplink": numbers_of(Uplink, pb.UplinkPayload, "UPLINK_PAYLOAD"),
+    "rejection_payload": numbers_of(RejectionPayload, pb.RejectionPayload, "REJECTION_PAYLOAD"),
+    "uplink_precision": numbers_of(("float32", "float16"), pb.Precision, "PRECISION"),
+    "exit_order": numbers_of(PredraftOrder, pb.EarlyOrder, "EARLY_ORDER"),
+}
+# Fields that have one form here and in protobuf.
+_OPEN = ("vocabulary_hash", "vocabulary_size", "prompt_ids", "committed_ids")
+_PRESET = (
+    *("payload_top", "payload_tail_draws", "idle_weight", "exits", "expansion"),
+    "with_replacement",
+)
+_SCHEDULE = ("window", "verify_on_arrival", "decode_when_idle", "bonus")
+
+
+def open_to_proto(opening: Open) -> pb.Open:
+    """What the cloud must know of a session; how the edge drafts and sends is its own business."""
+    preset = opening.preset
+    return pb.Open(
+        params=params_to_proto(opening.params),
+        preset=preset.name,
+        draft_top_k=preset.truncation.top_k,
+        draft_top_p=preset.truncation.top_p,
+        **{name: numbers[getattr(preset, name)] for name, numbers in _CHOICES.items()},
+        **_named(opening, _OPEN),
+        **_named(preset, _PRESET),
+        **_named(preset.schedule, _SCHEDULE),
+    )
+
+
+def open_from_proto(head: tuple[int, int, int, int], opening: pb.Open, context_length: int) -> Open:
+    """`head` is the frame's own. Raises InvalidArgument naming the field."""
+    check_count(len(opening.prompt_ids), context_length, "prompt_ids")
+    check_count(len(opening.committed_ids), context_length, "committed_ids")
+    check_count(len(opening.expansion), MAX_DRAFT_LENGTH, "expansion")
+    check_count(len(opening.params.images), MAX_IMAGES, "images")
+    numbers = {name: getattr(opening, name) for name in _CHOICES}
+    numbers["exit_order"] = opening.exit_order or pb.EARLY_ORDER_CONFIDENCE
+    preset = Preset(
+        name=opening.preset,
+        schedule=Schedule(chunk=opening.window, **same_fields(opening, _SCHEDULE)),
+        truncation=Truncation(opening.draft_top_k, opening.draft_top_p),
+        **{name: choice_of(_CHOICES[name], number, name) for name, number in numbers.items()},
+        **same_fields(opening, _PRESET),
+    )
+    params = params_from_proto(opening.params)
+    return Open(*head, params=params, preset=preset, **same_fields(opening, _OPEN))
+
+
+def _named(owner: object, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(owner, name) for name in names}

@@ -1,0 +1,394 @@
+"""Frames of the verifier conversation: plain values to protobuf and back. Invariant: decoding
+bounds-checks everything a peer could get wrong, lengths before contents, and raises InvalidArgument
+naming the field; what it returns is safe to hand to the state machines."""
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from tandem.core.codecs import (
+    Precision,
+    probs_from_bytes,
+    probs_to_bytes,
+    sparse_probs_from_bytes,
+    sparse_probs_to_bytes,
+)
+from tandem.core.errors import InvalidArgument, check_count
+from tandem.core.probs import Array
+from tandem.core.prompt import MAX_PROMPT_IDS
+from tandem.core.sparse_payload import FullPayload, SparsePayload
+from tandem.core.tokens import check_token_ids
+from tandem.specdec.choices import Uplink
+from tandem.specdec.cloud import CloudModel
+from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
+from tandem.specdec.messages import (
+    Cancel,
+    CloudMessage,
+    Draft,
+    EarlyVerdict,
+    EdgeMessage,
+    FullDistribution,
+    GoingAway,
+    NeedFullDistribution,
+    Open,
+    Opened,
+    Outcome,
+    Ping,
+    Pong,
+    Recovered,
+    TokenLogprob,
+    Tokens,
+    Verdict,
+    Work,
+)
+from tandem.specdec.presets import (
+    MAX_DRAFT_LENGTH,
+    MAX_PAYLOAD_TAIL_DRAWS,
+    MAX_PAYLOAD_TOP,
+    Preset,
+)
+from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS
+from tandem.wire.open_codec import open_from_proto, open_to_proto
+from tandem_api.common.v1.sampling_pb2 import ModelDescription
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+
+Head = tuple[int, int, int, int]
+"""Session, epoch, base and prefix of a frame."""
+
+
+class _Model(Protocol):
+    @property
+    def model_name(self) -> str: ...
+    @property
+    def vocabulary_hash(self) -> str: ...
+    @property
+    def vocabulary_size(self) -> int: ...
+    @property
+    def context_length(self) -> int: ...
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+
+
+def describe_model(model: _Model, device: str = "", dtype: str = "") -> ModelDescription:
+    """What an engine serves, for `Describe` and `opened`."""
+    return ModelDescription(
+        model_name=model.model_name,
+        vocabulary_hash=model.vocabulary_hash,
+        vocabulary_size=model.vocabulary_size,
+        context_length=model.context_length,
+        eos_token_ids=sorted(model.eos_token_ids),
+        device=device,
+        dtype=dtype,
+    )
+
+
+class EdgeCodec:
+    """The edge's end of one stream: encodes its frames, decodes the cloud's."""
+
+    def __init__(self, vocabulary_size: int, preset: Preset) -> None:
+        self._vocabulary_size = vocabulary_size
+        self._preset = preset
+
+    def encode(self, message: EdgeMessage) -> pb.VerifyRequest:
+        frame = pb.VerifyRequest(
+            session=message.session, epoch=message.epoch, base=message.base, prefix=message.prefix
+        )
+        match message:
+            case Open():
+                frame.open.CopyFrom(open_to_proto(message))
+            case Draft():
+                _fill_draft(frame.draft, message, self._preset)
+            case Recovered():
+                frame.recovered.token_id = message.token_id
+            case NeedFullDistribution():
+                frame.need_full_distribution.SetInParent()
+            case Cancel():
+                frame.cancel.SetInParent()
+            case Ping():
+                frame.ping.nonce = message.nonce
+        return frame
+
+    def decode(self, frame: pb.VerifyResponse) -> CloudMessage:
+        """Raises InvalidArgument naming the field for anything no honest cloud would send."""
+        head = (frame.session, frame.epoch, frame.base, frame.prefix)
+        match frame.WhichOneof("message"):
+            case "opened":
+                return self._opened(head, frame.opened)
+            case "verdict":
+                return self._verdict(head, frame.verdict)
+            case "early_verdict":
+                return self._early_verdict(head, frame.early_verdict)
+            case "tokens":
+                check_count(len(frame.tokens.token_ids), MAX_PROMPT_IDS, "token_ids")
+                token_ids = tuple(frame.tokens.token_ids)
+                check_token_ids(token_ids, self._vocabulary_size, "token_ids")
+                work, told = _work(frame.tokens.work), _logprobs(frame.tokens, len(token_ids))
+                return Tokens(*head, token_ids, work, told)
+            case "full_distribution":
+                return FullDistribution(*head, target_probs=self._probs(frame.full_distribution))
+            case "going_away":
+                return GoingAway(*head, grace_s=frame.going_away.grace_s)
+            case "pong":
+                return Pong(*head, nonce=frame.pong.nonce)
+        raise InvalidArgument("message", "the frame carries none")
+
+    def _opened(self, head: Head, opened: pb.Opened) -> Opened:
+        check_count(len(opened.model.eos_token_ids), MAX_EOS_TOKEN_IDS, "eos_token_ids")
+        return Opened(
+            *head,
+            max_draft_length=opened.max_draft_length,
+            context_length=opened.model.context_length,
+            eos_token_ids=frozenset(opened.model.eos_token_ids),
+            model_name=opened.model.model_name,
+            exits=opened.exits,
+        )
+
+    def _early_verdict(self, head: Head, verdict: pb.EarlyVerdict) -> EarlyVerdict:
+        if not 0 <= verdict.confidence <= 1:  # False for NaN as well
+            raise InvalidArgument("confidence", f"{verdict.confidence} is not in [0, 1]")
+        if (outcome := self._drawable(verdict)) is None:
+            raise InvalidArgument("outcome", "an early verdict without one")
+        return EarlyVerdict(
+            *head,
+            exit_index=verdict.exit_index,
+            accepted=verdict.accepted,
+            rejected=verdict.rejected,
+            outcome=outcome,
+            confidence=verdict.confidence,
+        )
+
+    def _verdict(self, head: Head, verdict: pb.Verdict) -> Verdict:
+        check_count(len(verdict.path), MAX_DRAFT_LENGTH, "path")
+        return Verdict(
+            *head,
+            accepted=verdict.accepted,
+            rejected=verdict.rejected,
+            outcome=self._outcome(verdict),
+            work=_work(verdict.work),
+            path=tuple(verdict.path),
+            logprobs=_logprobs(verdict, MAX_DRAFT_LENGTH + 1),
+        )
+
+    def _outcome(self, verdict: pb.Verdict) -> Outcome:
+        if verdict.WhichOneof("outcome") == "full_distribution":
+            return FullPayload(self._probs(verdict.full_distribution))
+        return self._drawable(verdict)
+
+    def _drawable(self, verdict: pb.Verdict | pb.EarlyVerdict) -> int | SparsePayload | None:
+        match verdict.WhichOneof("outcome"):
+            case "token_id":
+                check_token_ids((verdict.token_id,), self._vocabulary_size, "token_id")
+                return int(verdict.token_id)
+            case "sparse":
+                payload = _sparse_from_proto(verdict.sparse)
+                payload.validate(self._vocabulary_size)
+                return payload
+        return None
+
+    def _probs(self, probs: pb.Distribution) -> Array:
+        raw, size = probs.probabilities, self._vocabulary_size
+        return probs_from_bytes(raw, size, "float32", "probabilities")
+
+
+class CloudCodec:
+    """The cloud's end of one stream: decodes the edge's frames, encodes its own."""
+
+    def __init__(self, model: CloudModel, device: str = "", dtype: str = "") -> None:
+        self._model = model
+        self._device = device
+        self._dtype = dtype
+        self._preset: Preset | None = None
+
+    def decode(self, frame: pb.VerifyRequest) -> EdgeMessage:
+        """Raises InvalidArgument naming the field."""
+        head = (frame.session, frame.epoch, frame.base, frame.prefix)
+        match frame.WhichOneof("message"):
+            case "open":
+                if self._preset is not None:
+                    raise InvalidArgument("open", "the stream is open already")
+                opening = open_from_proto(head, frame.open, self._model.context_length)
+                self._preset = opening.preset
+                return opening
+            case "draft":
+                return self._draft(head, frame.draft)
+            case "recovered":
+                return Recovered(*head, token_id=frame.recovered.token_id)
+            case "need_full_distribution":
+                return NeedFullDistribution(*head)
+            case "cancel":
+                return Cancel(*head)
+            case "ping":
+                return Ping(*head, nonce=frame.ping.nonce)
+        raise InvalidArgument("message", "the frame carries none")
+
+    def encode(self, message: CloudMessage) -> pb.VerifyResponse:
+        frame = pb.VerifyResponse(
+            session=message.session, epoch=message.epoch, base=message.base, prefix=message.prefix
+        )
+        match message:
+            case Opened():
+                frame.opened.max_draft_length = message.max_draft_length
+                frame.opened.exits = message.exits
+                frame.opened.model.CopyFrom(describe_model(self._model, self._device, self._dtype))
+            case Verdict():
+                _fill_verdict(frame.verdict, message)
+                frame.verdict.path.extend(message.path)
+                _fill_logprobs(frame.verdict, message.logprobs)
+                _fill_work(frame.verdict.work, message.work)
+            case EarlyVerdict():
+                _fill_verdict(frame.early_verdict, message)
+                frame.early_verdict.exit_index = message.exit_index
+                frame.early_verdict.confidence = message.confidence
+            case Tokens():
+                frame.tokens.token_ids.extend(message.token_ids)
+                _fill_logprobs(frame.tokens, message.logprobs)
+                _fill_work(frame.tokens.work, message.work)
+            case FullDistribution():
+                raw = probs_to_bytes(message.target_probs, "float32")
+                frame.full_distribution.probabilities = raw
+            case GoingAway():
+                frame.going_away.grace_s = message.grace_s
+            case Pong():
+                frame.pong.nonce = message.nonce
+        return frame
+
+    def _draft(self, head: Head, draft: pb.Draft) -> Draft:
+        preset = self._preset
+        if preset is None:
+            raise InvalidArgument("open", "must be the first message of a stream")
+        limit = min(self._model.max_draft_length, preset.tree_nodes or preset.schedule.window)
+        check_count(len(draft.token_ids), limit, "draft_length")
+        check_count(len(draft.probabilities), limit, "probabilities")
+        check_count(len(draft.parents), limit, "parents")
+        return Draft(
+            *head,
+            token_ids=tuple(draft.token_ids),
+            end_of_chunk=draft.end_of_chunk,
+            probabilities=tuple(draft.probabilities) if draft.probabilities else None,
+            distributions=self._distributions(draft, preset),
+            parents=tuple(draft.parents) if draft.parents else None,
+            hold=draft.hold,
+        )
+
+    def _distributions(self, draft: pb.Draft, preset: Preset) -> Array | None:
+        if not (draft.sparse_probs or draft.distributions):
+            return None
+        if not preset.carries_probs:
+            raise InvalidArgument("distributions", "do not match the opened uplink payload")
+        if draft.sparse_probs:
+            return self._sparse_distributions(draft, preset.uplink_precision)
+        return self._full_distributions(draft, preset.uplink_precision)
+
+    def _sparse_distributions(self, draft: pb.Draft, precision: Precision) -> Array:
+        if draft.distributions:
+            raise InvalidArgument("distributions", "come beside sparse ones")
+        # Each one becomes a whole distribution in memory.
+        check_count(len(draft.sparse_probs), len(draft.token_ids), "sparse_probs")
+        own = (self._model.vocabulary_size, precision, "sparse_probs")
+        return np.stack([sparse_probs_from_bytes(raw, *own) for raw in draft.sparse_probs])
+
+    def _full_distributions(self, draft: pb.Draft, precision: Precision) -> Array:
+        size, raw = self._model.vocabulary_size, draft.distributions
+        each = size * (4 if precision == "float32" else 2)
+        if len(raw) % each or len(raw) > each * len(draft.token_ids):
+            raise InvalidArgument("distributions", f"{len(raw)} bytes do not fit the draft")
+        parts = (raw[start : start + each] for start in range(0, len(raw), each))
+        return np.stack(
+            [probs_from_bytes(part, size, precision, "distributions") for part in parts]
+        )
+
+
+def _fill_draft(proto: pb.Draft, draft: Draft, preset: Preset) -> None:
+    proto.token_ids.extend(draft.token_ids)
+    proto.end_of_chunk, proto.hold = draft.end_of_chunk, draft.hold
+    proto.probabilities.extend(draft.probabilities or ())
+    proto.parents.extend(draft.parents or ())
+    if draft.distributions is None:
+        return
+    sparse, precision = preset.uplink is Uplink.SPARSE_DISTRIBUTIONS, preset.uplink_precision
+    encode = sparse_probs_to_bytes if sparse else probs_to_bytes
+    raw = [encode(probs, precision) for probs in draft.distributions]
+    if sparse:
+        proto.sparse_probs.extend(raw)
+    else:
+        proto.distributions = b"".join(raw)
+
+
+def _logprobs(proto: pb.Verdict | pb.Tokens, most: int) -> tuple[TokenLogprob, ...]:
+    """How many there must be, and of which tokens, is the edge's to check."""
+    tops = proto.top_logprobs
+    check_count(len(proto.logprobs), most, "logprobs")
+    check_count(len(tops), most, "top_logprobs")
+    for top in tops:
+        check_count(len(top.token_ids), MAX_TOP_LOGPROBS, "top_logprobs")
+    if not tops:
+        return tuple(map(TokenLogprob, proto.logprobs))
+    if len(tops) != len(proto.logprobs):
+        why = f"{len(tops)} beside {len(proto.logprobs)} logprobs"
+        raise InvalidArgument("top_logprobs", why)
+    if any(len(top.token_ids) != len(top.logprobs) for top in tops):
+        raise InvalidArgument("top_logprobs", "not as many tokens as logprobs")
+    pairs = [tuple(zip(top.token_ids, top.logprobs, strict=True)) for top in tops]
+    return tuple(map(TokenLogprob, proto.logprobs, pairs))
+
+
+def _fill_logprobs(proto: pb.Verdict | pb.Tokens, told: Sequence[TokenLogprob]) -> None:
+    proto.logprobs.extend(each.logprob for each in told)
+    if any(each.top for each in told):
+        for each in told:
+            top = proto.top_logprobs.add()
+            top.token_ids.extend(token_id for token_id, _ in each.top)
+            top.logprobs.extend(logprob for _, logprob in each.top)
+
+
+def _fill_verdict(proto: pb.Verdict | pb.EarlyVerdict, verdict: Verdict | EarlyVerdict) -> None:
+    proto.accepted, proto.rejected = verdict.accepted, verdict.rejected
+    match verdict.outcome:
+        case None:
+            pass
+        case SparsePayload():
+            proto.sparse.CopyFrom(_sparse_to_proto(verdict.outcome))
+        case FullPayload(target_probs):
+            assert isinstance(proto, pb.Verdict), "an early one has no whole distribution"
+            proto.full_distribution.probabilities = probs_to_bytes(target_probs, "float32")
+        case token:
+            proto.token_id = token
+
+
+def _fill_work(proto: pb.Work, work: Work) -> None:
+    proto.verify_s, proto.queue_s = work.verify_s, work.queue_s
+    proto.batch_size, proto.target_passes = work.batch_size, work.target_passes
+    proto.drafts = work.drafts
+
+
+def _work(proto: pb.Work) -> Work:
+    for name, seconds in (("verify_s", proto.verify_s), ("queue_s", proto.queue_s)):
+        if not 0 <= seconds < math.inf:  # False for NaN as well
+            raise InvalidArgument(name, f"{seconds} is not a duration")
+    return Work(proto.verify_s, proto.queue_s, proto.batch_size, proto.target_passes, proto.drafts)
+
+
+def _sparse_to_proto(payload: SparsePayload) -> pb.SparsePayload:
+    return pb.SparsePayload(
+        ids=payload.ids.tolist(),
+        probabilities=payload.probs.tolist(),
+        tail_mass=float(payload.tail_mass),
+        tail_ids=payload.tail_ids.tolist(),
+        tail_probabilities=payload.tail_probs.tolist(),
+    )
+
+
+def _sparse_from_proto(proto: pb.SparsePayload) -> SparsePayload:
+    check_count(len(proto.ids), MAX_PAYLOAD_TOP, "ids")
+    check_count(len(proto.probabilities), MAX_PAYLOAD_TOP, "probabilities")
+    check_count(len(proto.tail_ids), MAX_PAYLOAD_TAIL_DRAWS, "tail_ids")
+    check_count(len(proto.tail_probabilities), MAX_PAYLOAD_TAIL_DRAWS, "tail_probabilities")
+    return SparsePayload(
+        np.array(proto.ids, dtype=np.int64),
+        np.array(proto.probabilities, dtype=np.float32),
+        proto.tail_mass,
+        np.array(proto.tail_ids, dtype=np.int64),
+        np.array(proto.tail_probabilities, dtype=np.float32),
+    )

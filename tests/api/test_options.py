@@ -1,0 +1,111 @@
+"""Options as requests, presets of one's own, and how bad ones are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tandem
+from tandem.api.options import GenerationOptions, request_of
+from tandem.core.prompt import Turn
+from tandem.generation.request import request_from_proto, request_to_proto
+from tandem.specdec.choices import Predraft
+from tandem.specdec.presets import PRESETS, Preset
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset
+
+
+def test_options_become_a_request() -> None:
+    options: GenerationOptions = {
+        "preset": "dssd",
+        "max_tokens": 7,
+        "temperature": 0.5,
+        "top_k": 9,
+        "seed": 4,
+        "stop": "\n",
+        "overrides": {"window": 6, "chunk": 6, "bonus": False},
+        "lost_cloud": "edge",
+    }
+    request = request_of([{"role": "user", "content": "hi"}], options)
+    assert request.prompt == (Turn("user", "hi"),)
+    assert (request.stop, request.seed, request.max_tokens) == (("\n",), 4, 7)
+    assert request.overrides == ("window=6", "chunk=6", "bonus=false")
+    assert request.composed_preset().schedule.window == 6
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *AGGREGATION_PRESETS])
+def test_rag_chooses_its_default_and_refuses_presets_without_documents(name: str) -> None:
+    assert request_of("x", {"rag": True}).preset == "dragon-coupled"
+    if name in AGGREGATION_PRESETS:
+        assert request_of("x", {"rag": True, "preset": name}).preset == name
+        return
+    with pytest.raises(tandem.InvalidArgument, match=r"^rag: .* has no documents"):
+        request_of("x", {"rag": True, "preset": name})
+
+
+def composed(preset: Preset | AggregationPreset) -> Preset | AggregationPreset:
+    """What a service makes of a request with `preset`."""
+    sent = request_from_proto(request_to_proto(request_of("x", {"preset": preset})))
+    return sent.composed_aggregation() if sent.from_two_sides else sent.composed_preset()
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [
+        *PRESETS.values(),
+        *AGGREGATION_PRESETS.values(),
+        replace(PRESETS["mc-dsd"], name="mine", payload_top=9),
+        replace(PRESETS["coupled"], predraft=Predraft.LIKELY_OUTCOMES, idle_weight=0.25),
+        PRESETS["dsd"].with_expansion((3, 2)),
+        replace(PRESETS["mc-dsd"], expansion=()),
+        tandem.preset("stream", window=8, chunk=4, predraft="off"),
+        tandem.preset("dragon", reweigh_every=8, top_k=32),
+    ],
+    ids=lambda preset: preset.name,
+)
+def test_a_preset_arrives_as_it_was_made(preset: Preset | AggregationPreset) -> None:
+    assert replace(composed(preset), name=preset.name) == preset
+
+
+@pytest.mark.parametrize(
+    ("base", "choices", "words"),
+    [
+        ("nothing", {}, "preset: unknown: 'nothing'; there are ar, "),
+        ("coupled", {"nothing": 1}, "overrides: no single field 'nothing'"),
+        ("coupled", {"uplink": "smoke"}, "overrides: uplink must be full_distributions, "),
+        ("coupled", {"rejection_payload": "top_k"}, "rejection_payload: "),
+    ],
+)
+def test_a_bad_preset_is_refused_when_it_is_made(
+    base: str, choices: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(tandem.InvalidArgument) as refused:
+        tandem.preset(base, **choices)
+    assert str(refused.value).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"temperature": -1.0}, "temperature"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 2**32}, "max_tokens"),
+        ({"seed": -1}, "seed"),
+        ({"preset": "nothing"}, "preset"),
+        ({"lost_cloud": "hope"}, "lost_cloud"),
+        ({"query": "x"}, "query"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"stop": ["x"] * 17}, "stop"),
+    ],
+)
+def test_a_bad_option_is_named(options: GenerationOptions, field: str) -> None:
+    with pytest.raises(tandem.InvalidArgument) as refused:
+        request_of("x", options)
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("prompt", [[1, "x"], [{"role": "user"}], [1.5], 3, []])
+def test_a_bad_prompt(prompt: Any) -> None:
+    with pytest.raises(tandem.InvalidArgument, match=r"^prompt: "):
+        request_of(prompt, {})

@@ -1,0 +1,41 @@
+"""Which files begin first: those that take longest, so that no worker has one alone at the end.
+
+The order changes nothing else: a file's tests stay together and in their order.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.programs import REPOSITORY
+
+LONGEST_FIRST = (
+    "tests/process/test_cli.py",
+    "tests/virtual_time/test_output_distribution.py",
+    "tests/process/test_services.py",
+    "tests/process/test_wheel.py",
+    "tests/virtual_time/test_text_equality.py",
+    "tests/examples/test_examples.py",
+    "tests/virtual_time/test_exact_distribution.py",
+    "tests/virtual_time/test_stopping.py",
+    "tests/services/test_generate.py",
+    "tests/pair/test_text_equality.py",
+    "tests/process/test_cuts.py",
+    "tests/docs/test_commands.py",
+    "tests/unit/cli/test_different_tokenizers.py",
+    "tests/services/test_broken_cloud.py",
+    "tests/services/test_two_sides.py",
+    "tests/process/test_chart_starts.py",
+)
+"""Measured; what follows them is short enough for any order."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    missing = [name for name in LONGEST_FIRST if not (REPOSITORY / name).is_file()]
+    if missing:
+        raise pytest.UsageError(f"tests/conftest.py names files that do not exist: {missing}")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {REPOSITORY / name: place for place, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))

@@ -1,0 +1,185 @@
+"""Who reaches what the chart installs: addresses outside the cluster, names, HTTP, claims."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.deploy_static.chart import (
+    CHART,
+    OLDEST,
+    VALUES,
+    Manifest,
+    component_of,
+    container,
+    environment,
+    of_kind,
+    ports,
+    rendered,
+    workloads,
+)
+from tests.programs import output, run
+from tools.chart_schema import SCHEMA, to_json, with_settings
+
+EVERYBODY = [{"ipBlock": {"cidr": "0.0.0.0/0"}}, {"ipBlock": {"cidr": "::/0"}}]
+
+
+def set_values(values: str, *settings: str) -> list[Manifest]:
+    """The manifests of one file of values with some of them changed."""
+    flags = [word for setting in settings for word in ("--set", setting)]
+    given = ("--values", VALUES[values], "--kube-version", OLDEST)
+    text = output("helm", "template", "demo", CHART, *given, *flags)
+    return [manifest for manifest in yaml.safe_load_all(text) if manifest]
+
+
+def callers(manifests: Iterable[Manifest], component: str, port: str) -> list[Any]:
+    """The peers that may call this port of a component, other components aside."""
+    (policy,) = (
+        m
+        for m in manifests
+        if m["kind"] == "NetworkPolicy"
+        and m["metadata"]["labels"].get("app.kubernetes.io/component") == component
+    )
+    return [
+        peer
+        for rule in policy["spec"]["ingress"] or ()
+        if {"port": port} in rule["ports"]
+        for peer in rule["from"]
+        if "app.kubernetes.io/component" not in str(peer)
+    ]
+
+
+def test_settings_are_checked_by_name_and_the_names_are_todays() -> None:
+    schema = json.loads(SCHEMA.read_text())
+    assert SCHEMA.read_text() == to_json(with_settings(schema)), "run python -m tools.chart_schema"
+    given = ("--values", VALUES["insecure"], "--kube-version", OLDEST)
+    for setting in ("verifier.settings.max_sesions=2", "edgeRetriever.settings.max_running=2"):
+        done = run("helm", "template", "demo", CHART, *given, "--set", setting)
+        assert done.returncode != 0
+        assert setting.split(".")[2].split("=")[0] in done.stderr
+
+
+def test_the_documented_edge_serves_http_with_keys_or_not_at_all() -> None:
+    given = environment(workloads("edge")["edge-aggregator"])
+    assert given["TANDEM_HTTP_KEYS_FILE"] == "/etc/tandem/keys/http-keys"
+    without = next(
+        m
+        for m in set_values("edge", "security.edge.httpKeys=false")
+        if m["kind"] == "Deployment" and component_of(m) == "edge-aggregator"
+    )
+    assert environment(without)["TANDEM_HTTP"] == "false"
+    assert "http" not in ports(without)
+    flags = (
+        "--set",
+        "security.edge.httpKeys=false",
+        "--set",
+        "edgeAggregator.ingress.enabled=true",
+    )
+    given_flags = ("--values", VALUES["edge"], "--kube-version", OLDEST, *flags)
+    done = run("helm", "template", "demo", CHART, *given_flags)
+    assert done.returncode != 0
+    assert "needs security.edge.httpKeys" in done.stderr
+
+
+def test_addresses_outside_of_the_cluster_are_let_in_by_the_network_policies() -> None:
+    opened = set_values("cloud", "cloud.allowFrom=null")
+    for component in ("verifier", "cloud-aggregator"):
+        assert callers(opened, component, "grpc") == EVERYBODY
+    closed = set_values(
+        *("cloud", "cloud.allowFrom=null", "verifier.external.enabled=false"),
+        "cloudAggregator.external.enabled=false",
+    )
+    assert callers(closed, "verifier", "grpc") == []
+    assert {"namespaceSelector": {}} in callers(rendered("tls"), "edge-aggregator", "http")
+    external = set_values("edge", "edgeAggregator.external.enabled=true")
+    assert callers(external, "edge-aggregator", "http")[-2:] == EVERYBODY
+    assert EVERYBODY[0] not in callers(external, "edge-aggregator", "grpc")
+
+
+def test_names_are_looked_up_wherever_their_server_is() -> None:
+    (common,) = (
+        m
+        for m in of_kind(rendered("cloud"), "NetworkPolicy")
+        if m["metadata"]["name"].endswith("-common")
+    )
+    (names,) = common["spec"]["egress"]
+    assert "to" not in names
+    assert {port["port"] for port in names["ports"]} == {53}
+
+
+def test_the_notes_name_both_addresses_of_a_cloud(tmp_path: Path) -> None:
+    chart = tmp_path / "chart"
+    shutil.copytree(CHART, chart)
+    text = (chart / "templates" / "NOTES.txt").read_text()
+    define = (
+        f'{{{{ define "notes" }}}}{text}{{{{ end }}}}\nnotes: {{{{ include "notes" . | quote }}}}\n'
+    )
+    (chart / "templates" / "notes.yaml").write_text(define)  # helm shows notes to a cluster only
+    given = ("--values", VALUES["cloud"], "--kube-version", OLDEST)
+    notes = output(
+        *("helm", "template", "demo", chart, "--show-only", "templates/notes.yaml"), *given
+    )
+    assert "demo-tandem-verifier-external" in notes
+    assert "demo-tandem-cloud-aggregator-external" in notes
+
+
+@pytest.mark.parametrize("values", ["keda", "hpa"])
+def test_replicas_that_come_and_go_are_spread_and_leave_no_claims(values: str) -> None:
+    verifier = workloads(values)["verifier"]
+    assert verifier["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    assert verifier["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Delete"
+    assert "persistentVolumeClaimRetentionPolicy" not in workloads("cloud")["verifier"]["spec"]
+
+
+def test_keda_asks_for_this_release_alone() -> None:
+    (scaler,) = of_kind(rendered("keda"), "ScaledObject")
+    for trigger in scaler["spec"]["triggers"]:
+        assert 'pod=~"demo-tandem-verifier-[0-9]+"' in trigger["metadata"]["query"]
+
+
+def test_a_gpu_comes_with_an_image_that_can_use_it() -> None:
+    verifier = container(workloads("gpu")["verifier"])
+    assert verifier["image"].startswith("tandem/verifier-cuda:")
+    assert verifier["resources"]["limits"]["nvidia.com/gpu"] == 1
+    plain = container(workloads("cloud")["verifier"])
+    assert plain["image"].startswith("tandem/verifier:")
+    assert "nvidia.com/gpu" not in plain["resources"]["limits"]
+
+
+def test_a_pod_is_left_alone_before_it_drains() -> None:
+    for workload in workloads("edge").values():
+        hook = container(workload)["lifecycle"]["preStop"]["exec"]["command"]
+        assert hook[0] == "python"
+        compile(hook[-1], "preStop", "exec")
+
+
+def test_what_an_operator_adds_reaches_the_pods_it_is_meant_for() -> None:
+    of = workloads("extras")
+    template = of["verifier"]["spec"]["template"]
+    pod, (only,) = template["spec"], template["spec"]["containers"]
+    assert only["image"] == f"tandem/verifier@sha256:{'0123456789abcdef' * 4}"
+    assert template["metadata"]["labels"]["team"] == "inference"
+    assert pod["priorityClassName"] == "high"
+    assert {"name": "HF_ENDPOINT", "value": "https://hub.example.com"} in only["env"]
+    assert {"name": "authority", "configMap": {"name": "authority"}} in pod["volumes"]
+    assert "/etc/authority" in [mount["mountPath"] for mount in only["volumeMounts"]]
+    for component, workload in of.items():
+        names = {entry["name"] for entry in container(workload)["env"]}
+        has_model = component in ("verifier", "drafter")
+        assert ({"HF_TOKEN", "HTTPS_PROXY", "NO_PROXY"} <= names) == has_model, component
+        assert ("priorityClassName" in workload["spec"]["template"]["spec"]) == (
+            component == "verifier"
+        )
+
+
+def test_calls_within_the_cluster_do_not_take_the_proxy() -> None:
+    """gRPC reads the same variables as the download."""
+    kept = environment(workloads("extras")["drafter"])["NO_PROXY"].split(",")
+    host = environment(workloads("extras")["drafter"])["TANDEM_VERIFIER"]
+    assert any(host.removeprefix("dns:///").split(":")[0].endswith(one) for one in kept)

@@ -1,0 +1,57 @@
+"""deploy/up.sh with a docker that fails: it says which service or image is at fault."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def start(folder: Path, docker: str) -> subprocess.CompletedProcess[str]:
+    """With `docker`, a shell script's body, in the place of Docker's command."""
+    program = folder / "docker"
+    program.write_text(f"#!/bin/bash\n{docker}\n")
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+    command = [str(ROOT / "deploy" / "up.sh")]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=20
+    )
+
+
+def test_a_start_that_works_says_nothing_more(tmp_path: Path) -> None:
+    finished = start(tmp_path, 'echo "$@"')
+    assert finished.returncode == 0
+    assert finished.stdout == "compose up --build --detach --wait\n"
+    assert finished.stderr == ""
+
+
+def test_an_engine_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    finished = start(tmp_path, "exit 1")
+    assert finished.returncode == 1
+    assert "No Docker engine answers" in finished.stderr
+
+
+def test_an_image_that_cannot_be_pulled_leads_to_the_settings(tmp_path: Path) -> None:
+    body = '[ "$2" = up ] && { echo "failed to resolve reference x"; exit 1; }; exit 0'
+    finished = start(tmp_path, body)
+    assert finished.returncode == 1
+    assert "BASE_IMAGE" in finished.stderr
+
+
+def test_an_unhealthy_service_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
+    body = """
+case "$2" in
+  up) echo "container is unhealthy"; exit 1 ;;
+  ps) printf '%s\\n' "link running healthy 0" "verifier restarting starting 2" "access exited 0" ;;
+  logs) echo "error: model: is not a folder" ;;
+esac
+exit 0"""
+    finished = start(tmp_path, body)
+    assert finished.returncode == 1
+    assert "verifier is restarting (starting)" in finished.stderr
+    assert "  error: model: is not a folder" in finished.stderr
+    assert "link is" not in finished.stderr
+    assert "access is" not in finished.stderr

@@ -1,0 +1,195 @@
+"""Documentation against the repository: links, paths, names, lengths and generated pages."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+import tandem
+from tandem import __version__
+from tandem.gateway.schema import TandemOptions
+from tandem.specdec.events import TokenSource
+from tandem.specdec.presets import PRESETS
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tests.docs.blocks import PAGES
+from tests.docs.flags import TARGETS, all_flags, path_complaints
+from tests.programs import REPOSITORY
+from tools.reference import FOLDER, pages
+
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#{1,6} (.+?)\s*$", re.MULTILINE)
+CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+FENCED = re.compile(r"^ *```.*?^ *```\s*$", re.MULTILINE | re.DOTALL)
+LIMITS = {"README.md": 150, "ARCHITECTURE.md": 300}
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=str)
+
+
+def text_of(page: Path | str) -> str:
+    return (REPOSITORY / page).read_text(encoding="utf-8")
+
+
+def prose_of(page: Path | str) -> str:
+    """A page without its fenced blocks."""
+    return FENCED.sub("", text_of(page))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and mkdocs write them."""
+    found = set()
+    for heading in HEADING.findall(FENCED.sub("", page.read_text(encoding="utf-8"))):
+        words = re.sub(r"[`*\[\]]|\(.*?\)", "", heading).lower()
+        found.add(re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", words).strip()))
+    return found
+
+
+@every_page
+def test_links_and_anchors_resolve(page: Path) -> None:
+    for link in LINK.findall(prose_of(page)):
+        if link.startswith(("http://", "https://", "mailto:")):
+            continue
+        target, _, anchor = link.partition("#")
+        # The site shows these files of the root as pages.
+        shown = {"architecture.md", "contributing.md", "changelog.md"}
+        if page.parts[0] == "docs" and Path(target).name in shown:
+            target = str(Path(*[".."] * (len(page.parts) - 1), Path(target).name.upper()))
+            target = target.removesuffix(".MD") + ".md"
+        path = REPOSITORY / page.parent / target if target else REPOSITORY / page
+        assert path.exists(), f"{page}: {link}"
+        if anchor:
+            assert anchor in anchors(path), f"{page}: {link}"
+
+
+@every_page
+def test_paths_flags_and_targets_in_the_prose_exist(page: Path) -> None:
+    flags = all_flags()
+    for code in CODE.findall(prose_of(page)):
+        for word in code.split():
+            assert list(path_complaints(word)) == [], page
+            assert module_exists(word), f"{page}: {word}"
+        make = re.fullmatch(r"make ([a-z-]+)", code)
+        assert make is None or make[1] in TARGETS, f"{page}: {code}"
+        if code.startswith("--") and page.parts[0] != "deploy":
+            flag = re.split(r"[ =]", code)[0]
+            known = flags | {"--profile", "--build-arg"}
+            assert flag in known, f"{page}: {code}"
+
+
+def module_exists(word: str) -> bool:
+    """Whether `word`, if it names a Python file, does so from the root or from a room."""
+    if not re.fullmatch(r"[\w/]+\.py", word):
+        return True
+    if "/" not in word:
+        return any(REPOSITORY.glob(f"[a-z]*/**/{word}"))
+    places = ("", "tandem", "tandem/backends", "tandem/two_sided")
+    return any((REPOSITORY / place / word).exists() for place in places)
+
+
+@pytest.mark.parametrize(("page", "limit"), LIMITS.items())
+def test_overviews_stay_short(page: str, limit: int) -> None:
+    assert len(text_of(page).splitlines()) <= limit
+
+
+@pytest.mark.parametrize("name", pages())
+def test_generated_pages_are_current(name: str) -> None:
+    assert (FOLDER / name).read_text(encoding="utf-8") == pages()[name], "run 'make docs'"
+
+
+def test_every_preset_is_described() -> None:
+    described = set(CODE.findall(prose_of("docs/presets.md")))
+    assert {*PRESETS, *AGGREGATION_PRESETS} <= described
+
+
+def test_the_benchmarks_compare_every_lossless_preset() -> None:
+    compared = set(CODE.findall(prose_of("docs/benchmarks.md")))
+    assert {name for name, preset in PRESETS.items() if not preset.lossy} <= compared
+
+
+def test_the_overview_has_the_figures_of_the_benchmarks() -> None:
+    overview = text_of("README.md").partition("## Measured results")[2].partition("\n## ")[0]
+    rows = [row.split("|")[2] for row in overview.splitlines() if row.startswith("| ")][2:]
+    figures = {figure for row in rows for figure in re.findall(r"\d[\d,.]*\d", row)}
+    assert len(figures) > 10
+    missing = {figure for figure in figures if figure not in text_of("docs/benchmarks.md")}
+    assert missing == set()
+
+
+def test_every_field_of_a_request_over_http_is_described() -> None:
+    (section,) = re.findall(
+        r"^## The field `tandem` in a request.*?^## ", text_of("docs/http-api.md"), re.M | re.S
+    )
+    keys = {key for row in re.findall(r"^\| (.*?) \|", section, re.M) for key in CODE.findall(row)}
+    assert keys == set(TandemOptions.model_fields)
+    assert {str(source) for source in TokenSource} <= set(CODE.findall(section))
+
+
+def test_every_room_is_described() -> None:
+    table = text_of("ARCHITECTURE.md").partition("## Rooms")[2].partition("\n## ")[0]
+    rooms = {path.parent.name for path in REPOSITORY.glob("tandem/*/__init__.py")} | {"cli"}
+    assert rooms | {"settings"} <= set(CODE.findall(table))
+
+
+def test_every_option_of_the_python_api_is_described() -> None:
+    described = set(CODE.findall(prose_of("docs/python-api.md")))
+    assert set(tandem.GenerationOptions.__annotations__) <= described
+    assert set(inspect.signature(tandem.embedded).parameters) <= described
+
+
+def test_every_extra_is_described() -> None:
+    extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
+    assert set(extras) <= set(CODE.findall(prose_of("docs/installation.md")))
+
+
+def test_every_page_of_the_site_is_in_its_navigation() -> None:
+    text = text_of("mkdocs.yml").replace("!!python/name:", "")
+    listed = set(re.findall(r"[\w/-]+\.md", str(yaml.safe_load(text)["nav"])))
+    written = {str(page.relative_to("docs")) for page in PAGES if page.parts[0] == "docs"}
+    assert listed == written | {"architecture.md", "contributing.md", "changelog.md"}
+
+
+def test_glossary_words_are_used() -> None:
+    """A word of the glossary stands in some page or module; a dead one would mislead."""
+    words = re.findall(r"^\| (\*\*.+?\*\*) \|", text_of("docs/glossary.md"), re.MULTILINE)
+    assert len(words) > 40
+    texts = [prose_of(page) for page in PAGES if page.name != "glossary.md"]
+    texts += [path.read_text(encoding="utf-8") for path in REPOSITORY.glob("tandem/**/*.py")]
+    everything = re.sub(r"[\s_-]+", " ", "\n".join(texts)).lower()
+    for entry in words:
+        for word in re.findall(r"\*\*(.+?)\*\*", entry):
+            assert re.sub(r"[\s-]+", " ", word).lower() in everything, word
+
+
+@every_page
+def test_files_that_a_page_names_as_proof_exist(page: Path) -> None:
+    for name in re.findall(r"`(tests/[\w/]+\.py)`", text_of(page)):
+        assert (REPOSITORY / name).is_file(), name
+
+
+OLD_WORDS = re.compile(
+    r"\b(laws?|happenings?|whatever|of its own|is told|are told|what nobody)\b", re.IGNORECASE
+)
+"""Words and phrases that say less than they seem to; `tests/repository` has the retired ones."""
+
+
+@every_page
+def test_pages_speak_plainly(page: Path) -> None:
+    assert OLD_WORDS.findall(prose_of(page)) == []
+
+
+def test_the_citation_names_this_version_and_licence() -> None:
+    citation = yaml.safe_load(text_of("CITATION.cff"))
+    assert citation["version"] == __version__
+    assert citation["license"] == "Apache-2.0"
+    assert "Apache License" in text_of("LICENSE").splitlines()[1]
+    assert "CN2025108856278" in text_of("NOTICE")
+
+
+def test_the_papers_are_cited_alike_everywhere() -> None:
+    identifiers = {"2504.11197", "2507.12000", "2505.21594", "2603.19133", "2512.16273"}
+    for page in ("NOTICE", "CITATION.cff", "docs/presets.md"):
+        assert set(re.findall(r"\b\d{4}\.\d{5}\b", text_of(page))) == identifiers, page

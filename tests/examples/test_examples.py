@@ -1,0 +1,160 @@
+"""Every example runs as it is, and prints what it promises."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+
+import tandem
+from tests.process.running_suite import TANDEM, TIMEOUT_S, running_up
+from tests.process.service_process import free_port
+from tests.programs import REPOSITORY
+from tests.unit.backends.tiny_folders import write_model, write_tokenizer
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S)
+
+EXAMPLES = REPOSITORY / "examples"
+TWO_MACHINES = EXAMPLES / "two_machines"
+ENV = os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def output(example: str, *arguments: str | Path) -> str:
+    ended = subprocess.run(
+        [sys.executable, EXAMPLES / example, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=ENV,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
+
+
+def test_all_are_listed_and_tested() -> None:
+    listed = (EXAMPLES / "README.md").read_text()
+    own = Path(__file__).read_text()
+    for path in EXAMPLES.iterdir():
+        if path.name not in ("README.md", "__pycache__"):
+            assert f"]({path.name}" in listed
+            assert path.stem in own
+
+
+def test_python_client() -> None:
+    with running_up() as up:
+        places = ("--endpoint", up.endpoint, "--http", up.places["http"])
+        shown = output("python_client.py", *places)
+    assert "at once: 64 tokens" in shown
+    for words in ("whole: ", "made by: ", "over HTTP: "):
+        assert words in shown
+
+
+def test_own_pair(tmp_path: Path) -> None:
+    folders = [
+        write_tokenizer(write_model(tmp_path / name, "llama", size=290, seed=seed))
+        for name, seed in (("draft", 1), ("target", 2))
+    ]
+    shown = output("own_pair.py", *folders, "The quick fox")
+    assert "ar: " in shown
+    assert "target passes for " in shown
+
+
+def test_new_preset() -> None:
+    plain, pipelined = output("new_preset.py").splitlines()
+    assert plain.startswith("coupled: ")
+    assert pipelined.startswith("pipelined: ")
+
+
+def test_private_notes(tmp_path: Path) -> None:
+    (tmp_path / "note.md").write_text("We promised the heron release in May.")
+    shown = output("private_notes.py", "--private", tmp_path, "When is the heron release?")
+    assert "from 1 private and 2 public documents" in shown
+
+
+@contextmanager
+def machine(script: str, *flags: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """One machine's processes, in a session of their own; ended as by Ctrl-C."""
+    path = f"{Path(TANDEM).parent}{os.pathsep}{os.environ['PATH']}"
+    with subprocess.Popen(
+        [TWO_MACHINES / script, *flags],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=ENV | variables | {"PATH": path},
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(TIMEOUT_S)
+
+
+def wait_for(process: subprocess.Popen[str], *begin: str) -> dict[str, str]:
+    """Until lines that begin so were printed; their second words."""
+    assert process.stdout is not None
+    found: dict[str, str] = {}
+    while len(found) < len(begin):
+        line = process.stdout.readline()
+        assert line, f"it ended; seen: {found}"
+        words = line.split()
+        found |= {word: words[1] for word in begin if words[0] == word}
+    return found
+
+
+def test_two_machines(tmp_path: Path) -> None:
+    """Certificates, both machines, and a link of 40 ms in between."""
+    certs = str(tmp_path / "certs")
+    http_key = f"{certs}/http-key"
+    for command in (
+        ("certs", "--out", certs),
+        ("keys", "http", "--file", f"{certs}/http-keys", "--out", http_key),
+    ):
+        subprocess.run([TANDEM, *command], check=True, stdout=subprocess.DEVNULL)
+    with ExitStack() as stack:
+        cloud = stack.enter_context(machine("cloud.sh", CERTS=certs, PORT="0"))
+        verifier = wait_for(cloud, "listening")["listening"]
+        between = ("--listen", "127.0.0.1:0", "--target", verifier, "--rtt-ms", "40")
+        link = stack.enter_context(
+            subprocess.Popen([TANDEM, "link", *between], stdout=subprocess.PIPE, text=True)
+        )
+        stack.callback(link.terminate)
+        ports = {name: str(free_port()) for name in ("PORT", "DRAFTER_PORT", "HTTP_PORT")}
+        way = wait_for(link, "listening")["listening"]
+        edge = stack.enter_context(machine("edge.sh", CERTS=certs, CLOUD=way, **ports))
+        wait_for(edge, "listening")
+        wait_for(edge, "listening")
+        with tandem.connect(
+            f"127.0.0.1:{ports['PORT']}",
+            tls_ca=f"{certs}/ca.crt",
+            tls_certificate=f"{certs}/edge.crt",
+            tls_key=f"{certs}/edge.key",
+            call_key_file=f"{certs}/edge.call-key",
+        ) as suite:
+            answer = suite.generate("A list is", max_tokens=16, seed=3)
+        assert answer.figures.tokens == 16
+        assert answer.figures.ttft_s is not None
+        assert answer.figures.ttft_s >= 0.04
+        bearer = {"Authorization": f"Bearer {Path(http_key).read_text().strip()}"}
+        models = f"http://127.0.0.1:{ports['HTTP_PORT']}/v1/models"
+        assert httpx2.get(models, headers=bearer, timeout=30).status_code == 200
+        assert httpx2.get(models, timeout=30).status_code == 401
+        with (
+            pytest.raises(tandem.Unavailable),
+            tandem.connect(f"127.0.0.1:{ports['PORT']}") as plain,
+        ):
+            plain.generate("A list is")
+    assert (cloud.returncode, edge.returncode) == (0, 0)
+
+
+def test_the_readme_of_two_machines_names_what_is_there() -> None:
+    words = (TWO_MACHINES / "README.md").read_text()
+    for path in TWO_MACHINES.iterdir():
+        assert path.name == "README.md" or f"./{path.name}" in words

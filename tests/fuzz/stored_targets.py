@@ -1,0 +1,172 @@
+"""What comes from files and HTTP bodies as targets: extraction, requests, stored formats. As in
+`wire_targets`, nothing passes but what is declared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import closing, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+
+from tandem.backends.interface import KvFileRefused, KvOrigin
+from tandem.core.errors import InvalidArgument
+from tandem.gateway.body_parsing import parse_body
+from tandem.gateway.connection_body import read_body
+from tandem.gateway.errors import ApiError
+from tandem.gateway.request_reading import AskingLimits, chat_requests, completion_requests
+from tandem.gateway.schema import ChatAsking, CompletionAsking
+from tandem.index.extraction import Format, Refusal, extract
+from tandem.index.old_format import import_folder
+from tandem.index.records import Document, FolderDamaged, FolderMismatch
+from tandem.index.sqlite_store import DATABASE, SqliteStore, read_manifest
+from tandem.index.store import _checksum, checked_content
+from tandem.net.access_keys import parse_keys
+from tests.fuzz.wire_targets import CONTEXT, Target
+
+MEMORY = Path("/dev/shm")
+"""Folders in memory make a thousand databases a minute out of ten."""
+
+
+def _extract(raw: bytes, form: Format) -> None:
+    for found in extract(raw, form, "id", "title"):
+        assert isinstance(found, Document | Refusal)
+
+
+def extract_text(raw: bytes) -> None:
+    _extract(raw, Format.TEXT)
+
+
+def extract_markdown(raw: bytes) -> None:
+    _extract(raw, Format.MARKDOWN)
+
+
+def extract_html(raw: bytes) -> None:
+    _extract(raw, Format.HTML)
+
+
+def extract_pdf(raw: bytes) -> None:
+    _extract(raw, Format.PDF)
+
+
+def extract_jsonl(raw: bytes) -> None:
+    _extract(raw, Format.JSONL)
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
+
+
+def _body(raw: bytes, kind: type[Any]) -> Any:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": raw, "more_body": False}
+
+    headers = [(b"content-type", b"application/json")]
+    request = Request({"type": "http", "method": "POST", "headers": headers}, receive)
+    body = _loop().run_until_complete(read_body(request, 2**20))
+    return parse_body(body, kind, CONTEXT)
+
+
+def chat_body(raw: bytes) -> None:
+    with suppress(ApiError, InvalidArgument):
+        chat_requests(_body(raw, ChatAsking), AskingLimits())
+
+
+def completion_body(raw: bytes) -> None:
+    with suppress(ApiError, InvalidArgument):
+        completion_requests(_body(raw, CompletionAsking), AskingLimits())
+
+
+def keys_file(raw: bytes) -> None:
+    with suppress(InvalidArgument, UnicodeDecodeError):  # a file that is no text is not read
+        parse_keys(raw.decode(), may_lack_scopes=True)
+
+
+def sqlite_row(raw: bytes) -> None:
+    """A row of a text and of its vectors, whose checksums a forger can compute too."""
+    parts = raw.split(b"|", 4)
+    parts += [b""] * (5 - len(parts))
+    name, title, text, spans, vectors = parts
+    content_hash = name.decode(errors="replace")
+    row = [content_hash, title, text, spans]
+    named = content_hash.encode()
+    sums = _checksum(named, title, text, spans), _checksum(named, vectors)
+    for text_sum, vectors_sum in (sums, (0, 0)):
+        with suppress(FolderDamaged):
+            checked_content([*row, text_sum, vectors, vectors_sum], 2, "place")
+
+
+def _in_memory() -> Path:
+    return Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
+
+
+def sqlite_file(raw: bytes) -> None:
+    folder = _in_memory()
+    try:
+        (folder / DATABASE).write_bytes(raw)
+        with suppress(FolderDamaged, FolderMismatch):
+            manifest = read_manifest(folder)
+            assert manifest is not None
+            with closing(SqliteStore(folder, manifest)) as store:
+                list(store.changes())
+                list(store.documents())
+    finally:
+        shutil.rmtree(folder)
+
+
+MANIFEST = b'{"version":1,"embedding":"words","dimension":8,"max_tokens":16,"overlap_tokens":4}'
+
+
+def old_folder(raw: bytes) -> None:
+    """A manifest, a log and a snapshot behind zero bytes in a row."""
+    folder = _in_memory()
+    manifest, log, snapshot = [*raw.split(b"\0\xff\0", 2), b"", b""][:3]
+    try:
+        old = folder / "old"
+        old.mkdir()
+        (old / "manifest.json").write_bytes(manifest or MANIFEST)
+        (old / "log-00000000").write_bytes(log)
+        if snapshot:
+            (old / "snapshot-00000001").write_bytes(snapshot)
+        with suppress(FolderDamaged, FolderMismatch, InvalidArgument):
+            import_folder(old, folder / "new")
+    finally:
+        shutil.rmtree(folder)
+
+
+@cache
+def _kv_files() -> Any:
+    from tests.unit.backends.reference_models import pair
+
+    return pair("llama").engine.kv_files
+
+
+def kv_file(raw: bytes) -> None:
+    with suppress(KvFileRefused):
+        _kv_files().unpack(raw, KvOrigin("m", "v", "d", 3))
+
+
+STORED_TARGETS: Mapping[str, Target] = {
+    target.__name__: target
+    for target in (
+        extract_text,
+        extract_markdown,
+        extract_html,
+        extract_pdf,
+        extract_jsonl,
+        chat_body,
+        completion_body,
+        keys_file,
+        sqlite_row,
+        sqlite_file,
+        old_folder,
+        kv_file,
+    )
+}

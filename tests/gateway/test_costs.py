@@ -1,0 +1,135 @@
+"""What a body may cost before it is admitted: work is counted, since machines differ."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tandem.gateway import body_parsing
+from tandem.gateway.body_parsing import MAX_VALUES, parse_body
+from tandem.gateway.errors import ApiError
+from tandem.gateway.request_reading import AskingLimits, completion_requests
+from tandem.gateway.schema import Asking, ChatAsking, CompletionAsking
+from tandem.generation.request import GenerationRequest
+from tests.gateway.http_suite import MODEL, chat_body, http_suite
+from tests.services.scripted_suite import CONTEXT
+
+BODY_BYTES = 2 * 2**20
+CPU_S = 1.0
+"""Of one 2 MiB body, on any machine; they take some 0.06 s, and took up to 10 s."""
+
+
+def hostile_bodies() -> Iterator[tuple[str, type[Asking], bytes]]:
+    """As large as a body may be, and full of what is dear to check or to refuse."""
+    for name, kind, head, item in (
+        ("ids", CompletionAsking, '"n":8,"prompt":[%s]', "1"),
+        ("long ids", CompletionAsking, '"n":8,"prompt":[%s]', "12345"),
+        ("ids and no id", CompletionAsking, '"n":8,"prompt":[%s,true]', "1"),
+        ("fractions", CompletionAsking, '"prompt":[%s]', "1.5"),
+        ("lists of ids", CompletionAsking, '"prompt":[%s]', "[1,1]"),
+        ("empty lists", CompletionAsking, '"prompt":[%s]', "[]"),
+        ("texts", CompletionAsking, '"prompt":[%s]', '"x"'),
+        ("no messages", ChatAsking, '"messages":[%s]', '"x"'),
+        ("messages", ChatAsking, '"messages":[%s]', '{"role":"user","content":"x"}'),
+        ("stops", ChatAsking, '"messages":[],"stop":[%s]', "1"),
+        ("overrides", ChatAsking, '"messages":[],"tandem":{"overrides":[%s]}', "1"),
+        ("metadata", ChatAsking, '"messages":[],"metadata":[%s]', "1"),
+        (
+            "parts",
+            ChatAsking,
+            '"messages":[{"role":"user","content":[%s]}]',
+            '{"type":"text","text":""}',
+        ),
+    ):
+        items = (BODY_BYTES - 200) // (len(item) + 1)
+        yield name, kind, ('{"model":"m",' + head % ",".join([item] * items) + "}").encode()
+    unknown = ",".join(f'"k{index}":1' for index in range(BODY_BYTES // 13)).join("{}")
+    yield "unknown", ChatAsking, unknown.encode()
+    inner = f'{{"model":"m","messages":[],"tandem":{unknown}}}'
+    yield "unknown in tandem", ChatAsking, inner.encode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw"), [pytest.param(kind, raw, id=name) for name, kind, raw in hostile_bodies()]
+)
+def test_no_body_costs_much(
+    kind: type[Asking], raw: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noted = []
+
+    def count(error: ValidationError) -> ApiError:
+        noted.append(error.error_count())
+        return ApiError(400, "bad")
+
+    monkeypatch.setattr(body_parsing, "validation_error", count)
+    assert len(raw) <= BODY_BYTES
+    began_s = time.process_time()
+    with pytest.raises(ApiError) as refused:
+        parse_body(raw, kind, 2**17)
+    assert time.process_time() - began_s < CPU_S
+    assert refused.value.status in (400, 413)
+    assert sum(noted) <= MAX_VALUES
+
+
+@pytest.mark.parametrize("prompts", [1, 2])
+def test_choices_are_checked_once_and_share_their_prompt(
+    prompts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = 0
+    check = GenerationRequest.validate
+
+    def validate(self: GenerationRequest, rag: bool = False) -> None:
+        nonlocal checked
+        checked += 1
+        check(self, rag)
+
+    monkeypatch.setattr(GenerationRequest, "validate", validate)
+    body = {"model": "m", "prompt": [[1, 2, 3]] * prompts, "n": 4, "seed": 1}
+    asking = parse_body(json.dumps(body).encode(), CompletionAsking, 8)
+    requests = completion_requests(asking, AskingLimits())
+    assert len(requests) == 4 * prompts
+    assert len({id(request.prompt) for request in requests}) == prompts
+    assert checked == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fits"),
+    [([1] * 8, True), ([1] * 9, False), ([[1] * 8, [1]], True), ([[1], [1] * 9], False)],
+)
+def test_ids_are_counted_before_they_are_looked_at(prompt: list[Any], fits: bool) -> None:
+    raw = json.dumps({"model": "m", "prompt": prompt}).encode()
+    if fits:
+        assert parse_body(raw, CompletionAsking, 8).prompt == prompt
+        return
+    with pytest.raises(ApiError, match="prompt: 9 tokens; the context holds 8"):
+        parse_body(raw, CompletionAsking, 8)
+
+
+def test_a_long_conversation_is_no_fault() -> None:
+    messages = [{"role": "user", "content": "{[x]}" * 9}] * 5_000
+    assert (
+        len(
+            parse_body(
+                json.dumps({**chat_body(), "messages": messages}).encode(), ChatAsking, 8
+            ).messages
+        )
+        == 5_000
+    )
+
+
+async def test_the_suite_s_context_bounds_a_prompt_and_others_are_answered_meanwhile() -> None:
+    async with http_suite() as served:
+        assert (await served.http.get("/readyz")).status_code == 200
+        body = {"model": MODEL, "prompt": [1] * (BODY_BYTES // 3), "n": 8}
+        asked = asyncio.create_task(served.post("/v1/completions", body))
+        assert (await served.http.get("/healthz")).status_code == 200
+        answer = await asked
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "prompt"
+    assert f"the context holds {CONTEXT}" in answer.json()["error"]["message"]

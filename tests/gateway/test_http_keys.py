@@ -1,0 +1,80 @@
+"""What a key of an HTTP caller is good for, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.gateway.guard import Guard
+from tandem.gateway.known_names import KnownNames
+from tandem.net.access_keys import KEY_BYTES, KeyRing, key_line, new_key, parse_keys
+from tandem.net.scopes import Caller, Scope, current_caller
+from tandem.telemetry.metrics import Metrics, new_registry
+from tests.gateway.http_suite import chat_body, http_suite
+
+KEY = new_key(bytes([7]) * KEY_BYTES)
+RECHECK_S = 0.02
+
+
+async def test_a_key_without_the_scope_generate_asks_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(key_line("indexer", KEY, {Scope.DOCUMENTS_WRITE}))
+    async with http_suite(http_keys_file=path, key=KEY) as served:
+        for answer in (
+            await served.post("/v1/chat/completions", chat_body()),
+            await served.http.get("/v1/models"),
+        ):
+            assert answer.status_code == 403
+            error = answer.json()["error"]
+            assert error["code"] == "missing_scope"
+            assert error["message"] == "The key of 'indexer' does not have the scope 'generate'."
+
+
+class Endless:
+    """An application whose answer begins, where `begins`, and never ends."""
+
+    def __init__(self, begins: bool) -> None:
+        self._begins = begins
+        self.caller: Caller | None = None
+        self.ended = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.caller = current_caller()
+        try:
+            if self._begins:
+                await send({"type": "http.response.start", "status": 200, "headers": []})
+            await asyncio.Event().wait()
+        finally:
+            self.ended = True
+
+
+@pytest.mark.parametrize("begins", [True, False])
+async def test_an_answer_under_way_ends_soon_after_its_key_was_revoked(begins: bool) -> None:
+    ring = parse_keys(key_line("app", KEY, {Scope.GENERATE}))
+    app, sent = Endless(begins), []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    series = Metrics(new_registry(), "device").http()
+    guard = Guard(app, lambda: ring, KnownNames(), 1, series, RECHECK_S)
+    headers = [(b"authorization", f"Bearer {KEY}".encode()), (b"host", b"localhost")]
+    scope = {"type": "http", "method": "GET", "path": "/v1/models", "headers": headers}
+    serving = asyncio.create_task(guard(scope, receive, send))
+    await asyncio.sleep(3 * RECHECK_S)
+    assert not serving.done()
+    assert app.caller == Caller("app", frozenset({Scope.GENERATE}))
+    ring = KeyRing()
+    await asyncio.wait_for(serving, 30)
+    assert app.ended
+    starts = [message["status"] for message in sent if "status" in message]
+    assert starts == ([200] if begins else [401])
+    if not begins:
+        assert json.loads(sent[-1]["body"])["error"]["code"] == "invalid_api_key"

@@ -1,0 +1,110 @@
+"""Two keys: what the one asks for is not at the other's expense."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tandem.backends.interface import Engine
+from tandem.net.access_keys import key_line
+from tandem.net.scopes import Scope
+from tests.gateway.http_suite import TIMEOUT_S, HttpSuite, chat_body, http_suite
+from tests.gateway.test_admission import SLOW, slow_target
+
+CHAT = "/v1/chat/completions"
+KEYS = {"greedy": "tandem-" + "g" * 43, "honest": "tandem-" + "h" * 43}
+LONG = chat_body(max_tokens=400, tandem=SLOW)
+SHORT = chat_body(max_tokens=1)
+
+
+@asynccontextmanager
+async def two_callers(
+    folder: Path, target: Engine | None = None, **settings: Any
+) -> AsyncIterator[tuple[HttpSuite, httpx2.AsyncClient, httpx2.AsyncClient]]:
+    """With those of the greedy and of the honest key."""
+    path = folder / "keys"
+    lines = [key_line(name, key, {Scope.GENERATE}) for name, key in KEYS.items()]
+    path.write_text("\n".join(lines))
+    async with AsyncExitStack() as stack:
+        suite = http_suite(target, KEYS["greedy"], http_keys_file=path, **settings)
+        served = await stack.enter_async_context(suite)
+        headers = {"Authorization": f"Bearer {KEYS['honest']}"}
+        honest = httpx2.AsyncClient(base_url=served.url, headers=headers, timeout=TIMEOUT_S)
+        yield served, served.http, await stack.enter_async_context(honest)
+
+
+async def open_requests(served: HttpSuite, count: int) -> None:
+    async with asyncio.timeout(TIMEOUT_S):
+        while served.suite.front.open_requests != count:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_slot_that_comes_free_is_the_honest_one_s(tmp_path: Path) -> None:
+    """Though the greedy key asked for all that there is before."""
+    limits = {"max_running": 1, "max_waiting": 3}
+    async with two_callers(tmp_path, slow_target(), **limits) as (served, greedy, honest):
+        asked = []
+        for count in range(1, 4):
+            asked.append(asyncio.create_task(greedy.post(CHAT, json=LONG)))
+            await open_requests(served, count)
+        refused = await greedy.post(CHAT, json=SHORT)
+        assert refused.status_code == 429
+        assert "'greedy' holds 3 of 4" in refused.json()["error"]["message"]
+        waiting = asyncio.create_task(honest.post(CHAT, json=SHORT))
+        await open_requests(served, 4)
+        asked[0].cancel()
+        assert (await waiting).status_code == 200
+        assert not any(task.done() for task in asked[1:]), "their turn came after"
+        for task in asked:
+            task.cancel()
+        await served.suite.idle()
+
+
+async def test_a_key_has_at_most_half_of_what_is_handled_at_once(tmp_path: Path) -> None:
+    limits = {"http_max_requests": 2}
+    async with two_callers(tmp_path, slow_target(), **limits) as (served, greedy, honest):
+        first = asyncio.create_task(greedy.post(CHAT, json=LONG))
+        await open_requests(served, 1)
+        refused = await greedy.post(CHAT, json=SHORT)
+        assert refused.status_code == 429
+        assert "1 requests of 'greedy'" in refused.json()["error"]["message"]
+        assert (await honest.post(CHAT, json=SHORT)).status_code == 200
+        first.cancel()
+        await served.suite.idle()
+
+
+@pytest.mark.parametrize("what", ["requests", "tokens"])
+async def test_a_minute_s_worth_is_told_of(tmp_path: Path, what: str) -> None:
+    limit = {f"quota_{what}_per_minute": 2}
+    async with two_callers(tmp_path, None, **limit) as (_, greedy, honest):
+        for _ in range(2):
+            assert (await greedy.post(CHAT, json=SHORT)).status_code == 200
+        for stream in (False, True):
+            refused = await greedy.post(CHAT, json={**SHORT, "stream": stream})
+            assert refused.status_code == 429
+            error = refused.json()["error"]
+            assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+            assert f"{what}: 'greedy' has had its 2 a minute" in error["message"]
+            assert 5 <= int(refused.headers["retry-after"]) <= 60
+        assert (await greedy.get("/v1/models")).status_code == 200
+        assert (await honest.post(CHAT, json=SHORT)).status_code == 200
+
+
+async def test_the_tokens_of_an_answer_that_is_left_are_counted(tmp_path: Path) -> None:
+    limits = {"quota_tokens_per_minute": 3}
+    async with two_callers(tmp_path, slow_target(), **limits) as (served, greedy, _):
+        body = {**LONG, "stream": True, "n": 2}
+        async with greedy.stream("POST", CHAT, json=body) as answer:
+            lines = answer.aiter_lines()
+            for _ in range(24):
+                await anext(lines)
+        await served.suite.idle()
+        refused = await greedy.post(CHAT, json=SHORT)
+        assert refused.status_code == 429
+        assert "has had its 3 a minute" in refused.json()["error"]["message"]

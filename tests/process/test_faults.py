@@ -1,0 +1,31 @@
+"""A small `tandem bench faults`: a retriever that is killed and whose disk fails, under clients."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from bench.faults.document_history import acknowledged
+from bench.faults.documents_arm import documents_arm
+from bench.faults.faults import document_rows
+
+
+@pytest.mark.timeout(300)
+async def test_no_acknowledged_document_is_lost(tmp_path: Path) -> None:
+    source = random.Random(5)
+    async with documents_arm(tmp_path, seed=5) as arm:
+        kinds = ["fsync", "write", *(["full disk"] if arm.disk is not None else [])]
+        for kind in kinds:
+            await arm.disturbed(kind, source)
+        await arm.killed(source)
+        await arm.not_opened(source)
+    assert arm.wrong() == []
+    assert acknowledged(arm.changes) > 10
+    assert len(arm.reads) > 10
+    assert [fault.kind for fault in arm.faults] == [*kinds, "kill -9", "open"]
+    assert all(fault.told_s is not None for fault in arm.faults), "a fault that did nothing"
+    assert arm.tracebacks == 0
+    (whole,) = (row for row in document_rows(arm) if row["fault"] == "all")
+    assert (whole["changes_lost"], whole["reads"]) == (0, len(arm.reads))

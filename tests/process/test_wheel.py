@@ -1,0 +1,130 @@
+"""The wheel, built from the source distribution and installed where there is no checkout."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tandem import __version__
+from tests.process.running_suite import TIMEOUT_S
+from tests.programs import REPOSITORY
+
+pytestmark = pytest.mark.timeout(TIMEOUT_S)
+
+OF_THE_CHECKOUT = ("bench", "models", "services", "tests", "tools")
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """A wheel in an environment of its own; programs run in an empty folder."""
+
+    wheel: Path
+    environment: Path
+    folder: Path
+
+    def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [str(self.environment / "bin" / program), *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=self.folder, env=ENV
+        )
+
+
+ENV = {
+    name: text
+    for name, text in os.environ.items()
+    if not name.startswith(("TANDEM_", "PYTHON")) and name != "VIRTUAL_ENV"
+} | {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    folder = tmp_path_factory.mktemp("wheel")
+    _build("sdist", REPOSITORY, folder)
+    (distribution,) = folder.glob("*.tar.gz")
+    with tarfile.open(distribution) as archive:
+        archive.extractall(folder, filter="data")
+    (source,) = folder.glob("tandem_edge-*/")
+    _build("wheel", source, folder)
+    (wheel,) = folder.glob("*.whl")
+    environment = folder / "environment"
+    venv.create(environment)
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "--python")
+    install = (environment / "bin" / "python", "install", "--no-deps", "--no-index", wheel)
+    subprocess.run([*pip, *install], check=True, env=ENV)
+    # The dependencies are this environment's. A folder that a .pth file names is searched, but the
+    # .pth files in it are not read: the checkout, an editable install here, stays out of sight.
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+    (folder / "empty").mkdir()
+    return Installed(wheel, environment, folder / "empty")
+
+
+def _build(target: str, source: Path, folder: Path) -> None:
+    command = (sys.executable, "-m", "hatchling", "build", "--target", target)
+    subprocess.run([*command, "--directory", folder], cwd=source, check=True, env=ENV)
+
+
+def test_its_packages_and_metadata(installed: Installed) -> None:
+    with zipfile.ZipFile(installed.wheel) as archive:
+        names = archive.namelist()
+        (metadata,) = (name for name in names if name.endswith(".dist-info/METADATA"))
+        lines = archive.read(metadata).decode().splitlines()
+    packages = {name.split("/")[0] for name in names}
+    assert packages == {"tandem", "tandem_api", metadata.split("/")[0]}
+    assert "tandem/py.typed" in names
+    for line in ("Name: tandem-edge", f"Version: {__version__}", "License-Expression: Apache-2.0"):
+        assert line in lines
+
+
+def test_it_is_imported_without_what_only_a_checkout_has(installed: Installed) -> None:
+    program = f"""
+from importlib.util import find_spec
+import sys, tandem
+assert tandem.__file__.startswith({str(installed.environment)!r}), tandem.__file__
+for name in {OF_THE_CHECKOUT}:
+    assert find_spec(name) is None, find_spec(name)
+"""
+    ended = installed.run("python", "-c", program)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert installed.run("tandem", "--version").stdout == f"{__version__}\n"
+
+
+def test_doctor_finds_the_demo_pair(installed: Installed) -> None:
+    ended = installed.run("tandem", "doctor")
+    assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
+    assert "ok   target model: " in ended.stdout
+
+
+def test_a_service_would_serve_the_demo_pair(installed: Installed) -> None:
+    """Shown by its help; the demo below starts it, with all others."""
+    shown = installed.run("tandem", "serve", "verifier", "--help").stdout.replace("\n", "")
+    assert "tandem/demo/demo-target" in "".join(shown.split())
+
+
+def test_the_demo_streams_two_answers_with_their_figures_and_stops(installed: Installed) -> None:
+    """Once for all: a checkout's demo is this one."""
+    ended = installed.run("tandem", "up", "--demo")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("Question: ")
+    plain, two_sided = (line for line in ended.stdout.splitlines() if "TTFT" in line)
+    for line in (plain, two_sided):
+        for word in ("TPOT", "acceptance", "bytes per token"):
+            assert word in line
+    assert "dragon-coupled" in two_sided
+    assert "documents 2 (device), 2 (cloud)" in two_sided
+    assert "which ones does Heron support" in ended.stdout
+
+
+def test_experiments_need_a_checkout(installed: Installed) -> None:
+    ended = installed.run("tandem", "bench", "overhead")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == "error: bench is in a checkout of the repository only\n"

@@ -1,0 +1,48 @@
+"""What is locked is hashed, and the list of materials names all of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+
+from tests.programs import REPOSITORY, where
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def locked() -> dict[str, str]:
+    lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
+    pairs = (line.split("==") for line in lines if not line.startswith("#"))
+    return {canonical(name): version for name, version in pairs}
+
+
+def test_every_locked_package_has_hashes() -> None:
+    text = (REPOSITORY / "requirements.lock").read_text()
+    entries = re.findall(
+        r"^(\S+)==(\S+) \\\n((?: +--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", text, re.M
+    )
+    assert {canonical(name): version for name, version, _ in entries} == locked()
+    assert text.count("==") == len(entries)
+
+
+def test_the_list_of_materials_names_every_locked_package(tmp_path: Path) -> None:
+    """With its version and its licence; by the command of `make sbom`."""
+    target = tmp_path / "sbom.json"
+    recipe = (REPOSITORY / "Makefile").read_text().split("\nsbom:")[1].split("\n\n")[0]
+    (flags,) = re.findall(r"cyclonedx-py ([^$]*?) --output-file", recipe.replace("\\\n", " "))
+    command = (where("cyclonedx-py"), *flags.split(), "--output-file", target, sys.executable)
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True, timeout=100)
+    found = json.loads(target.read_text())
+    assert found["bomFormat"] == "CycloneDX"
+    assert found["metadata"]["component"]["name"] == "tandem-edge"
+    named = {canonical(one["name"]): one for one in found["components"]}
+    here = locked().keys() & {canonical(one.name) for one in distributions()}
+    assert len(here) > 100, "other Pythons may need a few less"
+    assert {name: named[name]["version"] for name in here} == {n: locked()[n] for n in here}
+    assert not [name for name in (*here, "torch") if not named[name].get("licenses")]

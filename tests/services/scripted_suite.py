@@ -1,0 +1,110 @@
+"""A whole suite on loopback with scripted models: real grpc.aio, no torch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from tandem.backends.interface import Engine
+from tandem.backends.scripted import ScriptedEngine, ScriptedTokenizer, noisy_probs, scripted_probs
+from tandem.generation.client import AggregatorClient
+from tandem.net.access import ServerAccess
+from tandem.net.lifecycle import RunningService, Service
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.servicer import AggregatorServicer
+from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.telemetry.metrics import Metrics, new_registry
+
+VOCABULARY = 64
+CONTEXT = 512
+MESSAGE_BYTES = 4 * 2**20
+EOS = frozenset({0})
+IDLE_S = 60.0
+
+Path = Callable[[str], AbstractAsyncContextManager[str]]
+"""From the verifier's address to the one that the drafter is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Running services with what stands behind them."""
+
+    verifier: RunningService
+    drafter: RunningService
+    aggregator: RunningService
+    front: AggregatorServicer
+    target: Engine
+    draft: Engine
+    client: AggregatorClient
+    cloud_metrics: Metrics
+    edge_metrics: Metrics
+    front_metrics: Metrics
+
+    async def idle(self, timeout_s: float = IDLE_S) -> None:
+        """Until no service holds a request, and both engines no session and no keys and values any
+        more. What a caller left behind may still arrive at the verifier, and be opened for a
+        moment."""
+        engines = (self.target, self.draft)
+        services = [each.service for each in (self.aggregator, self.drafter, self.verifier)]
+        async with asyncio.timeout(timeout_s):
+            while any(engine.sessions_open or engine.kv_bytes_in_use for engine in engines) or any(
+                service.open_requests for service in services
+            ):
+                await asyncio.sleep(0.005)
+
+
+def target_engine(vocabulary: int = VOCABULARY) -> ScriptedEngine:
+    probs = scripted_probs(1, vocabulary, sharpness=9.0)
+    return ScriptedEngine(vocabulary, probs, context_length=CONTEXT, eos_token_ids=EOS)
+
+
+def draft_engine(vocabulary: int = VOCABULARY) -> ScriptedEngine:
+    target = scripted_probs(1, vocabulary, sharpness=9.0)
+    noise = scripted_probs(2, vocabulary, sharpness=9.0)
+    probs = noisy_probs(target, noise, 0.3)
+    return ScriptedEngine(vocabulary, probs, context_length=CONTEXT, eos_token_ids=EOS)
+
+
+async def started(
+    service: Service, port: int = 0, access: ServerAccess | None = None
+) -> RunningService:
+    access = access or ServerAccess(reflection=True)
+    running = RunningService(service, "127.0.0.1", port, MESSAGE_BYTES, access)
+    await running.start()
+    return running
+
+
+@asynccontextmanager
+async def scripted_suite(
+    verifier_limits: VerifierLimits | None = None,
+    drafter_limits: DrafterLimits | None = None,
+    settings: AggregatorSettings | None = None,
+    target: Engine | None = None,
+    draft: Engine | None = None,
+    path: Path | None = None,
+) -> AsyncIterator[Suite]:
+    """Three services and a client, drained at the end; `path` lies between drafter and verifier."""
+    target, draft = target or target_engine(), draft or draft_engine()
+    cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
+    front = Metrics(new_registry(), "device")
+    verifier = await started(VerifierServicer(target, verifier_limits or VerifierLimits(), cloud))
+    tokenizer = ScriptedTokenizer(draft.vocabulary_size)
+    limits = drafter_limits or DrafterLimits()
+    async with AsyncExitStack() as stack:
+        address = verifier.target
+        if path is not None:
+            address = await stack.enter_async_context(path(address))
+        drafter = await started(DrafterServicer(draft, tokenizer, address, limits, edge))
+        settings = (settings or AggregatorSettings()).model_copy(update={"drafter": drafter.target})
+        servicer = AggregatorServicer(settings, front)
+        aggregator = await started(servicer)
+        try:
+            async with AggregatorClient(aggregator.target) as client:
+                services = (verifier, drafter, aggregator, servicer)
+                yield Suite(*services, target, draft, client, cloud, edge, front)
+        finally:
+            for running in (aggregator, drafter, verifier):
+                await running.drain(0.5)

@@ -1,0 +1,250 @@
+"""A cloud that breaks the conversation: the edge never commits a token it cannot vouch for.
+
+One bad answer costs a fresh stream and leaves the text as it would have been; a cloud that goes on
+so is given up with a status, after `MAX_RESYNCS` more tries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+import grpc
+import pytest
+
+from tandem.generation.request import GenerationRequest
+from tandem.net.session_runner import MAX_RESYNCS
+from tandem.net.status import Rejected
+from tandem.specdec.liveness import LostCloud
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+from tests.services.scripted_suite import VOCABULARY, Suite, scripted_suite
+from tests.services.tampering_cloud import Tamper, TamperingCloud
+
+HUGE = 2**32 - 1
+Change = Callable[[pb.VerifyResponse], object]
+
+
+def verdicts(change: Change) -> Callable[[pb.VerifyResponse], bytes | None]:
+    """Tamper with verdicts only."""
+    return _changed("verdict", change)
+
+
+def _changed(kind: str, change: Change) -> Callable[[pb.VerifyResponse], bytes | None]:
+    def tamper(answer: pb.VerifyResponse) -> bytes | None:
+        if answer.WhichOneof("message") != kind:
+            return None
+        before = answer.SerializeToString()
+        change(answer)
+        after = answer.SerializeToString()
+        return None if after == before else after
+
+    return tamper
+
+
+def sparse(change: Callable[[pb.SparsePayload], object]) -> Change:
+    def of_verdict(answer: pb.VerifyResponse) -> None:
+        if answer.verdict.HasField("sparse"):
+            change(answer.verdict.sparse)
+
+    return of_verdict
+
+
+def probs(change: Callable[[bytes], bytes]) -> Change:
+    def of_verdict(answer: pb.VerifyResponse) -> None:
+        if answer.verdict.HasField("full_distribution"):
+            whole = answer.verdict.full_distribution
+            whole.probabilities = change(whole.probabilities)
+
+    return of_verdict
+
+
+def swap(answer: pb.SparsePayload) -> None:
+    answer.ids[0], answer.ids[1] = answer.ids[1], answer.ids[0]
+
+
+def repeat(answer: pb.SparsePayload) -> None:
+    answer.ids[1] = answer.ids[0]
+
+
+def put(name: str, index: int, value: float) -> Callable[[pb.SparsePayload], None]:
+    def change(answer: pb.SparsePayload) -> None:
+        getattr(answer, name)[index] = value
+
+    return change
+
+
+def token(token_id: int) -> Change:
+    def change(answer: pb.VerifyResponse) -> None:
+        if answer.verdict.WhichOneof("outcome") == "token_id":
+            answer.verdict.token_id = token_id
+
+    return change
+
+
+def set_head(name: str, change: Callable[[int], int]) -> Change:
+    return lambda answer: setattr(answer, name, change(getattr(answer, name)))
+
+
+def set_verdict(name: str, value: object) -> Change:
+    return lambda answer: setattr(answer.verdict, name, value)
+
+
+def work(name: str, seconds: float) -> Change:
+    return lambda answer: setattr(answer.verdict.work, name, seconds)
+
+
+def other_kind(answer: pb.VerifyResponse) -> None:
+    if answer.verdict.HasField("sparse"):
+        answer.verdict.token_id = 1
+
+
+def no_outcome(answer: pb.VerifyResponse) -> None:
+    if answer.verdict.rejected:
+        answer.verdict.ClearField("outcome")
+
+
+def unwanted_probs(answer: pb.VerifyResponse) -> None:
+    answer.full_distribution.probabilities = b"\0" * 4 * VOCABULARY
+
+
+NAN = b"\x00\x00\xc0\x7f"
+LIES = {
+    "unsorted": ("dssd", verdicts(sparse(swap))),
+    "repeated": ("dssd", verdicts(sparse(repeat))),
+    "id V": ("dssd", verdicts(sparse(put("ids", -1, VOCABULARY)))),
+    "id 2**32-1": ("dssd", verdicts(sparse(put("ids", -1, HUGE)))),
+    "tail id V": ("dssd", verdicts(sparse(put("tail_ids", 0, VOCABULARY)))),
+    "probability NaN": ("dssd", verdicts(sparse(put("probabilities", 0, math.nan)))),
+    "probability -1": ("dssd", verdicts(sparse(put("probabilities", 0, -1.0)))),
+    "probability 2": ("dssd", verdicts(sparse(put("probabilities", 0, 2.0)))),
+    "one too few": ("dssd", verdicts(sparse(lambda answer: answer.probabilities.pop()))),
+    "tail NaN": ("dssd", verdicts(sparse(lambda answer: setattr(answer, "tail_mass", math.nan)))),
+    "other kind": ("dssd", verdicts(other_kind)),
+    "no outcome": ("dssd", verdicts(no_outcome)),
+    "distribution NaN": ("dssd-full", verdicts(probs(lambda raw: NAN + raw[4:]))),
+    "distribution short": ("dssd-full", verdicts(probs(lambda raw: raw[:-4]))),
+    "distribution halved": ("dssd-full", verdicts(probs(lambda raw: raw[: len(raw) // 2] * 2))),
+    "token V": ("coupled", verdicts(token(VOCABULARY))),
+    "token 2**32-1": ("coupled", verdicts(token(HUGE))),
+    "decoded token V": (
+        "ar",
+        _changed("tokens", lambda answer: answer.tokens.token_ids.append(VOCABULARY)),
+    ),
+    "accepted too many": ("coupled", verdicts(set_verdict("accepted", 9))),
+    "accepted 2**32-1": ("coupled", verdicts(set_verdict("accepted", HUGE))),
+    "other prefix": ("coupled", verdicts(set_head("prefix", lambda prefix: prefix ^ 1))),
+    "other session": ("coupled", verdicts(set_head("session", lambda number: number ^ 1))),
+    "epoch ahead": ("coupled", verdicts(set_head("epoch", lambda epoch: epoch + 1))),
+    "base ahead": ("coupled", verdicts(set_head("base", lambda base: base + 1))),
+    "base behind": ("coupled", verdicts(set_head("base", lambda base: base - 1))),
+    "duration NaN": ("coupled", verdicts(work("verify_s", math.nan))),
+    "duration -1": ("coupled", verdicts(work("queue_s", -1.0))),
+    "distribution not asked for": ("dssd", verdicts(unwanted_probs)),
+    "no message": ("coupled", verdicts(lambda answer: answer.ClearField("verdict"))),
+    "garbage": (
+        "coupled",
+        lambda answer: b"\xff" * 20 if answer.HasField("verdict") else None,
+    ),
+}
+
+REQUEST_TOKENS = 40
+
+
+def request(preset: str) -> GenerationRequest:
+    """One that waits for a lost cloud as long as it takes: only the resyncs can end it."""
+    return GenerationRequest(
+        "broken",
+        preset,
+        max_tokens=REQUEST_TOKENS,
+        ignore_eos=True,
+        lost_cloud=LostCloud.WAIT,
+        overrides=("payload_top=8",),
+    )
+
+
+async def follow(suite: Suite, wanted: GenerationRequest, committed: list[int]) -> None:
+    """Generate, and keep what was committed even if it ends badly."""
+    async for result in suite.client.stream(wanted):
+        committed[:] = result.token_ids
+
+
+async def undisturbed(preset: str) -> list[int]:
+    async with scripted_suite() as suite:
+        return (await suite.client.generate(request(preset))).token_ids
+
+
+@pytest.mark.parametrize("lie", LIES)
+async def test_one_lie_costs_a_resync_and_no_token(lie: str) -> None:
+    preset, tamper = LIES[lie]
+    cloud = TamperingCloud(tamper, times=1)
+    async with scripted_suite(path=cloud.before) as suite:
+        generated = await suite.client.generate(request(preset))
+        await suite.idle()
+    assert cloud.done == 1
+    assert cloud.streams == 2
+    assert generated.token_ids == await undisturbed(preset)
+    assert generated.summary is not None
+    assert generated.summary.resumes == 1
+
+
+async def test_a_lying_cloud_is_given_up_with_a_status() -> None:
+    """All at once: most of the time is spent waiting before the next try."""
+    await asyncio.gather(*(assert_given_up(lie, *LIES[lie]) for lie in LIES))
+
+
+async def assert_given_up(lie: str, preset: str, tamper: Tamper) -> None:
+    cloud = TamperingCloud(tamper)
+    committed: list[int] = []
+    async with scripted_suite(path=cloud.before) as suite:
+        with pytest.raises(Rejected, match="the cloud broke the conversation") as refusal:
+            await follow(suite, request(preset), committed)
+        await suite.idle()
+    assert refusal.value.code is grpc.StatusCode.DATA_LOSS, lie
+    assert cloud.streams == MAX_RESYNCS + 1 <= cloud.done, lie
+    assert committed == (await undisturbed(preset))[: len(committed)], lie
+
+
+@pytest.mark.parametrize("code", ["OK", "INTERNAL", "UNKNOWN", "DATA_LOSS"])
+async def test_a_cloud_that_keeps_ending_streams_is_given_up(code: str) -> None:
+    cloud = TamperingCloud(lambda answer: None, end_with=grpc.StatusCode[code])
+    async with scripted_suite(path=cloud.before) as suite:
+        with pytest.raises(Rejected, match="the cloud broke the conversation") as refusal:
+            await suite.client.generate(request("coupled"))
+        await suite.idle()
+    assert refusal.value.code is grpc.StatusCode.DATA_LOSS
+    assert cloud.streams == MAX_RESYNCS + 1
+
+
+@pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "FAILED_PRECONDITION", "RESOURCE_EXHAUSTED"])
+async def test_a_cloud_s_refusal_is_handed_on(code: str) -> None:
+    cloud = TamperingCloud(lambda answer: None, end_with=grpc.StatusCode[code])
+    async with scripted_suite(path=cloud.before) as suite:
+        with pytest.raises(Rejected) as refusal:
+            await suite.client.generate(request("coupled"))
+        await suite.idle()
+    assert refusal.value.code.name == code
+    assert cloud.streams == 1
+
+
+async def test_a_cloud_that_exaggerates_its_work_harms_nothing() -> None:
+    cloud = TamperingCloud(
+        verdicts(lambda answer: setattr(answer.verdict.work, "target_passes", HUGE))
+    )
+    async with scripted_suite(path=cloud.before) as suite:
+        generated = await suite.client.generate(request("coupled"))
+    assert generated.token_ids == await undisturbed("coupled")
+    assert generated.summary is not None
+    assert generated.summary.target_passes == HUGE
+
+
+async def test_a_full_cloud_is_waited_for_once_it_has_admitted_the_request() -> None:
+    """After a cut the streams it left behind may still hold the room."""
+    exhausted = grpc.StatusCode.RESOURCE_EXHAUSTED
+    tamper = LIES["other prefix"][1]
+    cloud = TamperingCloud(tamper, times=1, refuse={2: exhausted, 3: exhausted})
+    async with scripted_suite(path=cloud.before) as suite:
+        generated = await suite.client.generate(request("coupled"))
+        await suite.idle()
+    assert generated.token_ids == await undisturbed("coupled")
+    assert cloud.streams == 4

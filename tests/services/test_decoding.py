@@ -1,0 +1,326 @@
+"""DecodingService at both places over real gRPC: the drafts it should give, and what voids them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client import generate_latest
+
+from tandem.backends.interface import ForwardRequest
+from tandem.backends.paced import PacedEngine
+from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.core.probs import SamplingParams
+from tandem.core.prompt import Turn
+from tandem.core.truncation import Truncation
+from tandem.specdec.messages import GoingAway, Pong
+from tandem.two_sided.decoding.document_decoder import Documents
+from tandem.two_sided.decoding.document_files import DocumentFiles
+from tandem.two_sided.protocol.decoder_messages import (
+    ContextDocument,
+    DecodingDraft,
+    DecodingRelevance,
+    DecodingText,
+)
+from tandem.two_sided.protocol.mixture import Side, log_mass
+from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload
+from tandem.two_sided.serving.decoding_service import DecodingServicer
+from tests.services.decoding_peer import (
+    DOCUMENTS,
+    PROMPT,
+    SESSION,
+    TOKENIZER,
+    VOCABULARY,
+    Place,
+    aggregator_peer,
+    decoder,
+    expected_draft,
+    expected_text,
+    opening,
+    prefix_of,
+    scripted,
+)
+from tests.services.health import health_of
+
+SPARSE = LocalProbs(truncation=Truncation(top_k=8))
+DEMO_TARGET = Path(__file__).resolve().parents[2] / "models" / "demo-target"
+
+
+@pytest.mark.parametrize("place", ["verifier", "drafter"])
+@pytest.mark.parametrize("documents", [DOCUMENTS, DOCUMENTS[:1], ()])
+async def test_a_side_s_own_text_comes_ahead_of_what_is_settled(
+    place: Place, documents: tuple[ContextDocument, ...]
+) -> None:
+    message = opening(documents=documents)
+    async with decoder(place) as one, aggregator_peer(one.running) as peer:
+        opened = await peer.open(message)
+        assert opened.prompt_ids == tuple(TOKENIZER.encode(PROMPT))
+        assert (opened.base, opened.prefix) == (len(peer.text), prefix_of(peer.text))
+        assert opened.log_mass == log_mass([document.relevance for document in documents])
+        wanted = expected_text(message, peer.text, 12)
+        found: list[int] = []
+        for draft in await peer.drafts(4):
+            assert (draft.base, draft.committed) == (len(peer.text) + len(found), len(peer.text))
+            assert draft.prefix == prefix_of((*peer.text, *found))
+            assert draft.probs is None
+            found.append(draft.token_id)
+        for committed in range(8):  # one committed, one more drafted
+            await peer.send_target(found[committed])
+            found += [draft.token_id for draft in await peer.drafts(1)]
+        assert found == wanted
+        assert await peer.cancel() == ("OK", "")
+
+
+@pytest.mark.parametrize(
+    "probs",
+    [
+        SPARSE,
+        LocalProbs(Draw.GUMBEL, ProbsPayload.SPARSE, "float16"),
+        LocalProbs(Draw.LIKELIEST, ProbsPayload.FULL, "float32"),
+        LocalProbs(truncation=Truncation(top_p=0.8), cut_after_draw=True),
+    ],
+)
+@pytest.mark.parametrize("side", [Side.DEVICE, Side.CLOUD])
+async def test_the_distribution_that_travels_is_the_distribution_that_was_drawn_from(
+    probs: LocalProbs, side: Side
+) -> None:
+    temperature = 0.0 if probs.draw is Draw.LIKELIEST else 0.8
+    message = opening(probs=probs, side=side, sampling=SamplingParams(temperature, 20, 0.95))
+    async with decoder() as one, aggregator_peer(one.running, probs) as peer:
+        await peer.open(message)
+        text = list(peer.text)
+        for draft in await peer.drafts(4):
+            token_id, wanted = expected_draft(message, text)
+            assert draft.token_id == token_id
+            assert draft.probs is not None
+            assert wanted is not None
+            assert np.array_equal(draft.probs, wanted)
+            text.append(token_id)
+
+
+async def test_another_target_voids_what_was_drafted_after_it() -> None:
+    message = opening()
+    async with decoder() as one, aggregator_peer(one.running) as peer:
+        await peer.open(message)
+        drafts = await peer.drafts(4)
+        other = (drafts[1].token_id + 1) % VOCABULARY
+        await peer.send_target(drafts[0].token_id, other)
+        again = await peer.drafts(4)
+        assert [draft.epoch for draft in again] == [1] * 4
+        assert [draft.token_id for draft in again] == expected_text(message, peer.text, 4)
+        await peer.send_target(9, 9, 9, 9, 9, 9, epoch=1)  # far past every draft
+        found = await peer.drafts(4)
+        assert [draft.token_id for draft in found] == expected_text(message, peer.text, 4)
+        assert {draft.committed for draft in found} == {len(peer.text)}
+
+
+async def test_new_relevances_change_the_mixture_from_their_position_on() -> None:
+    message = opening(probs=SPARSE)
+    scores = (3.0, -2.0, 0.0)
+    async with decoder() as one, aggregator_peer(one.running, SPARSE) as peer:
+        await peer.open(message)
+        await peer.drafts(4)
+        base = len(peer.text)
+        await peer.send(DecodingRelevance(SESSION, 0, base, prefix_of(peer.text), scores))
+        text = list(peer.text)
+        for draft in await peer.drafts(4):
+            token_id, probs = expected_draft(message, text, scores)
+            assert (draft.epoch, draft.base, draft.token_id) == (1, len(text), token_id)
+            assert np.array_equal(draft.probs, probs)  # type: ignore[arg-type]
+            assert draft.log_mass == log_mass(scores)
+            text.append(token_id)
+
+
+def rescore(query: str, texts: Sequence[str]) -> list[float]:
+    """Some relevances that change with every token."""
+    assert list(texts) == [document.text for document in DOCUMENTS]
+    mark = sum(map(ord, query))
+    return [mark % 3 - 1.0, mark % 5 / 2.0, mark % 7 / 3.0]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+async def test_relevances_are_estimated_anew_from_the_text(every: int) -> None:
+    message = opening(probs=SPARSE, reweigh_every=every)
+    start = tuple(TOKENIZER.encode(PROMPT))
+
+    def expected(text: tuple[int, ...]) -> tuple[tuple[int, Any], float]:
+        answer = text[len(start) :][: (len(text) - len(start)) // every * every]
+        query = "".join(f"<{token}>" for token in (*start, *answer))
+        scores = rescore(query, [it.text for it in DOCUMENTS]) if answer else None
+        relevances = scores or [document.relevance for document in DOCUMENTS]
+        return expected_draft(message, text, relevances), log_mass(relevances)
+
+    documents = Documents(TOKENIZER, rescore=rescore)
+    async with (
+        decoder(documents=documents) as one,
+        aggregator_peer(one.running, SPARSE) as peer,
+    ):
+        await peer.open(message)
+        committed = (9, 8, 7, 6)  # the drafts for these do not matter
+        await peer.send_target(*committed)
+        text, drafts = (*start, *committed), 0
+        while drafts < 4:
+            draft = await peer.answer(DecodingDraft)
+            if draft.committed < len(text) - drafts:
+                continue  # drawn before the target came
+            (token_id, probs), mass = expected(text)
+            assert (draft.token_id, draft.log_mass) == (token_id, mass)
+            assert np.array_equal(draft.probs, probs)
+            text += (token_id,)
+            drafts += 1
+    async with decoder() as one, aggregator_peer(one.running, SPARSE) as peer:
+        await peer.send(message)
+        wanted = ("INVALID_ARGUMENT", "reweigh_every: this service has no re-ranker")
+        assert await peer.ending() == wanted
+
+
+async def test_a_session_goes_on_where_another_was_lost() -> None:
+    message = opening()
+    async with decoder() as one:
+        async with aggregator_peer(one.running) as peer:
+            await peer.open(message)
+            committed = [draft.token_id for draft in await peer.drafts(3)]
+        resumed = opening(committed_ids=tuple(committed))
+        async with aggregator_peer(one.running) as peer:
+            opened = await peer.open(resumed)
+            assert all(use.cached for use in opened.documents)
+            start = TOKENIZER.encode(PROMPT)
+            found = [draft.token_id for draft in await peer.drafts(4)]
+            assert committed + found == expected_text(message, start, 7)
+
+
+async def test_targets_become_text_up_to_a_stop_string() -> None:
+    message = opening(wants_text=True, stop=("<7><8>",), ahead=0, committed_ids=(5, 7))
+    async with decoder() as one, aggregator_peer(one.running) as peer:
+        await peer.open(message)
+        await peer.send_target(6)
+        await peer.send_target(7, 9)
+        await peer.send_target(7, 8, 9)
+        await peer.send_target(10)  # under way when the stop string was complete
+        texts = [await peer.answer(DecodingText) for _ in range(4)]
+        assert [(it.text, it.tokens, it.stopped) for it in texts] == [
+            ("<7><6>", 1, False),  # what was held back for the stop string comes along
+            ("<7><9>", 2, False),
+            ("", 2, True),
+            ("", 0, True),
+        ]
+        assert [it.base - texts[0].base for it in texts] == [0, 1, 3, 6]
+        assert await peer.cancel() == ("OK", "")
+        assert not any(isinstance(answer, DecodingDraft) for answer in peer.answers)
+
+
+async def test_text_held_back_comes_with_the_last_target() -> None:
+    message = opening(wants_text=True, stop=("<7><8>",), prompt=(1, 2), documents=())
+    async with decoder() as one, aggregator_peer(one.running) as peer:
+        await peer.open(message)
+        await peer.send_target(4, 7)
+        await peer.send_target(last=True)
+        texts = [await peer.answer(DecodingText) for _ in range(2)]
+        assert [text.text for text in texts] == ["<4>", "<7>"]
+        await peer.send_target(5)
+        code, details = await peer.ending()
+        assert (code, details) == ("INTERNAL", "target in state complete: the answer is complete")
+
+
+async def test_a_conversation_is_a_prompt_too() -> None:
+    turns = (Turn("user", "abc"), Turn("assistant", "d"))
+    message = opening(prompt=turns)
+    async with decoder() as one, aggregator_peer(one.running) as peer:
+        opened = await peer.open(message)
+        assert opened.prompt_ids == tuple(TOKENIZER.encode("abcd"))
+        found = [draft.token_id for draft in await peer.drafts(4)]
+        assert found == expected_text(message, peer.text, 4)
+
+
+async def test_pings_are_answered_while_the_engine_is_busy() -> None:
+    slow = PacedEngine(scripted(), 0.2, 0.0)
+    async with decoder(engine=slow) as one, aggregator_peer(one.running) as peer:
+        await peer.open(opening())
+        await peer.ping(5)
+        assert (await peer.answer(Pong)).nonce == 5
+        assert len(peer.answers) == 2  # before the first draft
+
+
+@pytest.mark.parametrize("place", ["verifier", "drafter"])
+async def test_a_drain_says_going_away_and_refuses_new_sessions(place: Place) -> None:
+    async with decoder(place) as one, aggregator_peer(one.running) as peer:
+        await peer.open(opening())
+        assert await health_of(one.running.target, DecodingServicer.full_name) == "SERVING"
+        draining = asyncio.create_task(one.running.drain(30.0))
+        assert (await peer.answer(GoingAway)).grace_s == 30.0
+        async with aggregator_peer(one.running) as late:
+            await late.send(opening())
+            assert await late.ending() == ("UNAVAILABLE", "the decoder is stopping")
+        assert await health_of(one.running.target, DecodingServicer.full_name) == "NOT_SERVING"
+        assert await peer.cancel() == ("OK", "")
+        await draining
+        assert one.engine.kv_bytes_in_use == 0
+
+
+async def test_who_leaves_frees_the_session_and_leaves_the_documents() -> None:
+    async with decoder() as one:
+        async with aggregator_peer(one.running) as peer:
+            await peer.open(opening())
+            await peer.drafts(1)
+        async with asyncio.timeout(60):
+            while one.engine.sessions_open > len(DOCUMENTS):
+                await asyncio.sleep(0.005)
+        of_series = 'model_name="scripted",side="cloud"'
+        shown = generate_latest(one.metrics.registry).decode()
+        assert f'document_kv_lookups_total{{{of_series},source="computed"}} 3.0' in shown
+        held = sum(len(document.text) + 2 for document in DOCUMENTS)
+        assert f"document_kv_bytes{{{of_series}}} {held}.0" in shown
+
+
+async def test_without_a_tokenizer_prompts_are_ids() -> None:
+    async with decoder(documents=Documents()) as one:
+        async with aggregator_peer(one.running) as peer:
+            message = opening(prompt=(5, 6), documents=())
+            await peer.open(message)
+            found = [draft.token_id for draft in await peer.drafts(4)]
+            assert found == expected_text(message, (5, 6), 4)
+        for changes, field in (
+            ({"prompt": (5, 6)}, "documents"),
+            ({"prompt": (5, 6), "documents": (), "wants_text": True}, "wants_text"),
+            ({"documents": ()}, "prompt"),
+        ):
+            async with aggregator_peer(one.running) as peer:
+                await peer.send(opening(**changes))
+                code, details = await peer.ending()
+                assert code == "INVALID_ARGUMENT"
+                assert details.startswith(f"{field}: this model has no tokenizer")
+
+
+async def test_the_demo_target_reads_a_document_and_then_the_prompt(tmp_path: Path) -> None:
+    """Its tokenizer begins every text with a token, which stands before the document only. The
+    second service finds the document on disk."""
+    tokenizer = load_tokenizer(DEMO_TARGET)
+    document, prompt = ContextDocument("The lamp in the hall is green.", 0.0), "The lamp is"
+    greedy = LocalProbs(Draw.LIKELIEST, ProbsPayload.NONE)
+    message = opening(
+        prompt=prompt, documents=(document,), probs=greedy, sampling=SamplingParams(0.0)
+    )
+    texts = []
+    for cached in (False, True):
+        engine = load_engine(DEMO_TARGET)
+        files = DocumentFiles(engine.kv_files, tmp_path, "m", engine.vocabulary_hash, 2**30)
+        documents = Documents(tokenizer, files=files)
+        async with (
+            decoder(engine=engine, documents=documents, kv_budget_bytes=2**30) as one,
+            aggregator_peer(one.running) as peer,
+        ):
+            opened = await peer.open(message)
+            assert [use.cached for use in opened.documents] == [cached]
+            texts.append([draft.token_id for draft in await peer.drafts(4)])
+    assert texts[0] == texts[1]
+    begin = tokenizer.encode(document.text + "\n\n")
+    text = [*begin, *tokenizer.encode(prompt)[1:]]
+    session = engine.open(100)
+    for token_id in texts[0]:
+        (logits,) = engine.forward([ForwardRequest(session, tuple(text[session.length :]), 1)])
+        assert logits[0].argmax() == token_id
+        text.append(token_id)

@@ -1,0 +1,119 @@
+"""Early verdicts over real streams: heard before the verdict, and no text depends on them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.backends.paced import PacedEngine
+from tandem.backends.scripted import ScriptedEngine, noisy_probs, scripted_probs
+from tandem.core.probs import SamplingParams
+from tandem.core.randomness import SeededRandom
+from tandem.generation.request import GenerationRequest
+from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.session_jobs import VerifyJob
+from tandem.specdec.early_verdicts import EarlyJudge
+from tandem.specdec.judge import Judge, chain_steps
+from tandem.specdec.messages import EarlyVerdict, Frame
+from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload
+from tandem.specdec.verify_work import VerifyWork
+from tests.services.scripted_suite import CONTEXT, EOS, VOCABULARY, scripted_suite, target_engine
+
+Row = NDArray[np.float64]
+
+
+def target_with_exits() -> PacedEngine:
+    probs = scripted_probs(1, VOCABULARY, sharpness=9.0)
+    other = scripted_probs(5, VOCABULARY, sharpness=9.0)
+    engine = ScriptedEngine(
+        VOCABULARY,
+        probs,
+        context_length=CONTEXT,
+        eos_token_ids=EOS,
+        exit_distributions=[noisy_probs(probs, other, noise) for noise in (0.5, 0.2, 0.0)],
+    )
+    return PacedEngine(engine, 0.006, 0.0)
+
+
+async def test_the_same_text_with_fewer_waits() -> None:
+    async with scripted_suite(target=target_with_exits()) as suite:
+        heard = hits = 0
+        for seed in range(4):
+            asked = [
+                GenerationRequest("a", preset, max_tokens=40, ignore_eos=True, seed=seed)
+                for preset in ("dssd", "fsd")
+            ]
+            plain, early = [await suite.client.generate(request) for request in asked]
+            assert early.token_ids == plain.token_ids
+            assert plain.summary is not None
+            assert early.summary is not None
+            assert plain.summary.early_verdicts == 0
+            heard += early.summary.early_verdicts
+            hits += early.summary.predraft_hits
+        assert heard > 40
+        assert hits > 10
+        await suite.idle()
+
+
+async def test_a_verifier_without_exits_serves_fsd_as_dssd() -> None:
+    async with scripted_suite() as suite:
+        texts = []
+        for preset in ("dssd", "fsd"):
+            request = GenerationRequest("b", preset, max_tokens=20, seed=2)
+            generated = await suite.client.generate(request)
+            assert generated.summary is not None
+            assert generated.summary.early_verdicts == 0
+            texts.append(generated.token_ids)
+        assert texts[0] == texts[1]
+
+
+async def test_a_verdict_leaves_the_engine_thread_while_the_pass_runs() -> None:
+    """The model waits in its pass until the event loop has seen what the exit said."""
+    seen, waited = threading.Event(), []
+    uniform = np.full(VOCABULARY, 1 / VOCABULARY)
+
+    def probs(context: tuple[int, ...]) -> Row:
+        waited.append(seen.wait(30.0))
+        return uniform
+
+    engine = ScriptedEngine(VOCABULARY, probs, exit_distributions=[lambda context: uniform])
+    thread, loop = EngineThread(engine, "test"), asyncio.get_running_loop()
+    rule = GumbelCouplingRule(1)
+    payloads = TokenPayload(rule, SeededRandom(0))
+    judge = Judge(3, chain_steps([Proposal((4,))]), rule, payloads, EOS, 99)
+    early = EarlyJudge(Frame(1, 0, 3, 0), (0,), judge)
+    heard: list[EarlyVerdict] = []
+
+    def hear(verdict: EarlyVerdict) -> None:
+        heard.append(verdict)
+        loop.call_soon_threadsafe(seen.set)
+
+    async with thread.session(16) as session:
+        work = VerifyWork(0, (1, 2, 3, 4), logits_to_keep=2, drafts=1, judge=judge, early=early)
+        done = await thread.submit(VerifyJob(session, work, SamplingParams(), hear)).future
+    await asyncio.to_thread(thread.stop)
+    assert waited == [True, True]
+    (verdict,) = heard
+    assert verdict.accepted + verdict.rejected == 1
+    assert verdict.outcome == done.value.next_target, "same distributions, same noise"
+
+
+async def test_an_exit_that_says_nothing_of_use_fails_nobody() -> None:
+    probs = scripted_probs(1, VOCABULARY, sharpness=9.0)
+    target = target_engine()
+    broken = ScriptedEngine(
+        VOCABULARY,
+        probs,
+        context_length=CONTEXT,
+        eos_token_ids=EOS,
+        exit_distributions=[lambda context: np.full(VOCABULARY, np.nan)],
+    )
+    texts = []
+    for engine in (target, broken):
+        async with scripted_suite(target=engine) as suite:
+            request = GenerationRequest("c", "fsd", max_tokens=20, seed=4)
+            texts.append((await suite.client.generate(request)).token_ids)
+    assert texts[0] == texts[1]

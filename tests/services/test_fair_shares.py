@@ -1,0 +1,219 @@
+"""One greedy holder of a key against others, at a verifier and in an aggregator's queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, nullcontext
+from typing import Any
+
+import grpc
+
+from tandem.net.access import ServerAccess
+from tandem.net.quotas import Quota
+from tandem.net.scopes import Caller, Scope, note_caller
+from tandem.services.aggregator.slots import Slots
+from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.telemetry.metrics import Metrics, new_registry
+from tandem_api.verifier.v1 import verifier_pb2_grpc
+from tests.services.scripted_suite import started, target_engine
+from tests.services.verifier_peer import opening
+
+WAIT_S = 30.0
+
+
+class _Naming(grpc.aio.ServerInterceptor):
+    """Takes the word of a call for who makes it, as the guard does after it has seen a key."""
+
+    async def intercept_service(
+        self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
+    ) -> Any:
+        named = dict(handler_call_details.invocation_metadata)
+        note_caller(Caller(named["holder"], frozenset(Scope)))
+        return await continuation(handler_call_details)
+
+
+class Unguarded(ServerAccess):
+    """Callers say who they are."""
+
+    def interceptors(self) -> list[grpc.aio.ServerInterceptor]:
+        return [_Naming()]
+
+
+async def sessions_of(
+    holder: str, target: str, most: int, stack: AsyncExitStack
+) -> tuple[int, grpc.aio.AioRpcError | None]:
+    """How many sessions it got, and what it was refused with."""
+    channel = await stack.enter_async_context(grpc.aio.insecure_channel(target))
+    for count in range(most):
+        stub: Any = verifier_pb2_grpc.VerifierServiceStub(channel)
+        call = stub.Verify(timeout=WAIT_S, metadata=(("holder", holder),))
+        stack.callback(call.cancel)
+        await call.write(opening())
+        try:
+            assert (await call.read()).HasField("opened")
+        except grpc.aio.AioRpcError as error:
+            return count, error
+    return most, None
+
+
+async def test_one_edge_cannot_take_all_sessions_of_a_verifier() -> None:
+    metrics, limits = Metrics(new_registry(), "cloud"), VerifierLimits(max_sessions=8)
+    running = await started(VerifierServicer(target_engine(), limits, metrics), access=Unguarded())
+    try:
+        async with AsyncExitStack() as stack:
+            count, error = await sessions_of("greedy", running.target, 9, stack)
+            assert count == 6
+            assert error is not None
+            assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "'greedy' holds 6 of 8, and its share is less" in str(error.details())
+            assert dict(error.trailing_metadata() or ())["retry-after"] == "1"
+            assert (await sessions_of("honest", running.target, 2, stack))[0] == 2
+            assert held(metrics, "greedy") == 6
+        while running.service.open_requests:
+            await asyncio.sleep(0.01)
+        assert held(metrics, "greedy") == 0
+        refused = {"side": "cloud", "holder": "greedy", "limit": "sessions"}
+        name = "tandem_holder_refusals_total"
+        assert metrics.registry.get_sample_value(name, refused) == 1
+    finally:
+        await running.drain(0.5)
+
+
+def held(metrics: Metrics, holder: str) -> float | None:
+    labels = {"side": "cloud", "holder": holder}
+    return metrics.registry.get_sample_value("tandem_holder_sessions", labels)
+
+
+async def test_a_verifier_keeps_to_requests_a_minute() -> None:
+    limits = VerifierLimits(quota=Quota(requests_per_minute=2))
+    servicer = VerifierServicer(target_engine(), limits, Metrics(new_registry(), "cloud"))
+    running = await started(servicer, access=Unguarded())
+    try:
+        async with AsyncExitStack() as stack:
+            count, error = await sessions_of("edge-1", running.target, 9, stack)
+            assert count == 2
+            assert error is not None
+            assert "requests: 'edge-1' has had its 2 a minute" in str(error.details())
+            assert (await sessions_of("edge-2", running.target, 1, stack))[0] == 1
+    finally:
+        await running.drain(0.5)
+
+
+async def test_a_free_slot_goes_to_the_holder_with_the_fewest() -> None:
+    slots, order = Slots(2, 8), []
+    leave: dict[str, asyncio.Event] = {}
+
+    async def request(holder: str, name: str) -> None:
+        note_caller(Caller(holder, frozenset(Scope)))
+        leave[name] = asyncio.Event()
+        async with slots.slot(nullcontext(), WAIT_S):
+            order.append(name)
+            await leave[name].wait()
+
+    async def began(count: int) -> None:
+        while len(order) < count:
+            await asyncio.sleep(0)
+
+    names = ["g1", "g2", "g3", "g4", "h1"]
+    requests = []
+    for name in names:
+        holder = "greedy" if name.startswith("g") else "honest"
+        requests.append(asyncio.create_task(request(holder, name)))
+        await asyncio.sleep(0)
+    await began(2)
+    assert (slots.running, slots.waiting) == (2, 3)
+    leave["g1"].set()
+    await began(3)
+    assert order == ["g1", "g2", "h1"]  # though g3 and g4 came first
+    requests[3].cancel()
+    leave["g2"].set()
+    await began(4)
+    assert order[3] == "g3"
+    for name in ("g3", "h1"):
+        leave[name].set()
+    await asyncio.gather(*requests, return_exceptions=True)
+    assert (slots.running, slots.waiting) == (0, 0)
+
+
+async def test_long_answers_of_one_holder_leave_slots_to_others() -> None:
+    """Answers that were never read held every slot, and nobody else was served until they ended."""
+    slots, leave = Slots(4, 8), asyncio.Event()
+
+    async def unread(holder: str) -> None:
+        note_caller(Caller(holder, frozenset(Scope)))
+        async with slots.slot(nullcontext(), WAIT_S):
+            await leave.wait()
+
+    greedy = [asyncio.create_task(unread("greedy")) for _ in range(6)]
+    while slots.waiting < 3:
+        await asyncio.sleep(0)
+    assert slots.running == 3
+    for _ in range(2):
+        await asyncio.wait_for(_hold(slots, "honest"), WAIT_S)
+        assert (slots.running, slots.waiting) == (3, 3)  # what the honest one left stays free
+    leave.set()
+    await asyncio.gather(*greedy)
+    nameless = [asyncio.create_task(_hold(slots, "")) for _ in range(4)]
+    await asyncio.gather(*nameless)
+    assert (slots.running, slots.waiting) == (0, 0)
+
+
+async def test_who_asked_of_late_finds_a_slot_whatever_one_holder_wants() -> None:
+    """With a quarter kept, three honest holders of eight slots queued behind each other."""
+    slots, leave = Slots(8, 16), asyncio.Event()
+
+    async def keeps(holder: str) -> None:
+        note_caller(Caller(holder, frozenset(Scope)))
+        async with slots.slot(nullcontext(), WAIT_S):
+            await leave.wait()
+
+    honest = ("one", "two", "three")
+    for holder in honest:
+        await _hold(slots, holder)
+    greedy = [asyncio.create_task(keeps("greedy")) for _ in range(12)]
+    while slots.running + slots.waiting < 12:
+        await asyncio.sleep(0)
+    assert (slots.running, slots.waiting) == (5, 7)
+    answering = [asyncio.create_task(keeps(holder)) for holder in honest]
+    await asyncio.sleep(0.01)
+    assert (slots.running, slots.waiting) == (8, 7)  # nobody of them waits
+    leave.set()
+    await asyncio.gather(*greedy, *answering)
+    assert (slots.running, slots.waiting) == (0, 0)
+
+
+async def test_a_slot_is_not_lost_to_who_leaves_while_it_is_given() -> None:
+    slots = Slots(1, 4)
+    held = slots.slot(nullcontext(), WAIT_S)
+    await held.__aenter__()
+    waiting = [asyncio.create_task(_hold(slots, "")) for _ in range(3)]
+    while slots.waiting < 3:
+        await asyncio.sleep(0)
+    for task in waiting:
+        task.cancel()  # they hear of it after the slot came free
+    await held.__aexit__(None, None, None)
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert (slots.running, slots.waiting) == (0, 0)
+    await _hold(slots, "")
+
+
+async def test_among_equals_a_slot_goes_to_who_had_none_the_longest() -> None:
+    slots, order = Slots(1, 8), list[str]()
+    held = slots.slot(nullcontext(), WAIT_S)
+    await held.__aenter__()
+    tasks = []
+    for holder in ("greedy", "greedy", "greedy", "honest", "honest"):
+        tasks.append(asyncio.create_task(_hold(slots, holder, order)))
+        await asyncio.sleep(0.001)
+    await held.__aexit__(None, None, None)
+    await asyncio.gather(*tasks)
+    assert order == ["greedy", "honest", "greedy", "honest", "greedy"]
+
+
+async def _hold(slots: Slots, holder: str, order: list[str] | None = None) -> None:
+    note_caller(Caller(holder, frozenset(Scope)))
+    async with slots.slot(nullcontext(), WAIT_S):
+        if order is not None:
+            order.append(holder)
+        await asyncio.sleep(0)

@@ -1,0 +1,201 @@
+"""Drain in the middle of generations, and what a service that is leaving says."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2
+
+from tandem.backends.paced import PacedEngine
+from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.request import GenerationRequest
+from tandem.net.lifecycle import PortInUse, RunningService
+from tandem.net.status import Rejected
+from tandem.services.drafter.servicer import DrafterLimits
+from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.specdec.liveness import LivenessTimes, LostCloud
+from tandem.specdec.presets import PRESETS
+from tandem.telemetry.metrics import Metrics, new_registry
+from tests.services.health import health_of, health_stub
+from tests.services.scripted_suite import (
+    Suite,
+    draft_engine,
+    scripted_suite,
+    started,
+    target_engine,
+)
+from tests.services.verifier_peer import control, dssd_draft, edge_peer, opening
+
+DRAIN_S = 60.0
+TOKENS = 60
+
+
+def paced(engine: object) -> PacedEngine:
+    """Slow enough that a drain meets generations under way."""
+    return PacedEngine(engine, 4e-3, 0.0)  # type: ignore[arg-type]
+
+
+def request(preset: str, seed: int = 0) -> GenerationRequest:
+    return GenerationRequest(
+        f"drain {preset}",
+        preset,
+        max_tokens=TOKENS,
+        seed=seed,
+        ignore_eos=True,
+        lost_cloud=LostCloud.WAIT,
+        overrides=("payload_top=8",),
+    )
+
+
+async def begun(client: AggregatorClient, wanted: GenerationRequest) -> asyncio.Task[Generated]:
+    """The generation, once its first token is there."""
+    committing = asyncio.Event()
+
+    async def follow() -> Generated:
+        result = Generated()
+        async for result in client.stream(wanted):
+            if result.token_ids:
+                committing.set()
+        return result
+
+    task = asyncio.create_task(follow())
+    await committing.wait()
+    return task
+
+
+async def take_over(port: int) -> RunningService:
+    """A second verifier on the port of one that is leaving, as soon as it is free."""
+    while True:
+        metrics = Metrics(new_registry(), "cloud")
+        servicer = VerifierServicer(target_engine(), VerifierLimits(), metrics)
+        try:
+            return await started(servicer, port)
+        except PortInUse:
+            await servicer.close()
+            await asyncio.sleep(0.01)
+
+
+async def test_a_drained_verifier_s_generations_go_on_at_the_next_one() -> None:
+    """Every preset at once, caught in the middle: nothing lost, repeated or changed."""
+    requests = [request(name) for name in PRESETS if not PRESETS[name].judges_by_timing]
+    async with scripted_suite() as suite:
+        alone = [await suite.client.generate(wanted) for wanted in requests]
+    async with scripted_suite(target=paced(target_engine()), draft=paced(draft_engine())) as suite:
+        generating = await asyncio.gather(*(begun(suite.client, wanted) for wanted in requests))
+        draining = asyncio.create_task(suite.verifier.drain(DRAIN_S))
+        successor = await take_over(suite.verifier.port)
+        done = await asyncio.gather(*generating)
+        await draining
+        await successor.drain(0.0)
+        await suite.idle()
+    assert [generated.token_ids for generated in done] == [one.token_ids for one in alone]
+    assert [generated.text for generated in done] == [one.text for one in alone]
+    moved = [generated for generated in done if generated.summary and generated.summary.resumes]
+    assert len(moved) == len(requests)
+
+
+async def test_a_verifier_killed_at_once_is_resumed_too() -> None:
+    """No goodbye: the streams break, with frames of all kinds under way."""
+    requests = [request(name) for name in PRESETS if not PRESETS[name].judges_by_timing]
+    async with scripted_suite() as suite:
+        alone = [await suite.client.generate(wanted) for wanted in requests]
+    async with scripted_suite(target=paced(target_engine()), draft=paced(draft_engine())) as suite:
+        generating = await asyncio.gather(*(begun(suite.client, wanted) for wanted in requests))
+        await suite.verifier.drain(0.0)
+        successor = await take_over(suite.verifier.port)
+        done = await asyncio.gather(*generating)
+        await successor.drain(0.0)
+    assert [generated.token_ids for generated in done] == [one.token_ids for one in alone]
+
+
+@pytest.mark.parametrize("name", ["verifier", "drafter", "aggregator"])
+async def test_a_leaving_service_says_so_and_ends_with_its_last_request(name: str) -> None:
+    limits = DrafterLimits(liveness=LivenessTimes(give_up_after_s=1.0))
+    async with scripted_suite(
+        target=paced(target_engine()), draft=paced(draft_engine()), drafter_limits=limits
+    ) as suite:
+        running: RunningService = getattr(suite, name)
+        async with grpc.aio.insecure_channel(running.target) as channel:
+            watch = health_stub(channel).Watch(health_pb2.HealthCheckRequest())
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+            wanted = replace(request("coupled"), lost_cloud=LostCloud.EDGE)
+            generating = await begun(suite.client, wanted)
+            drain_s = 1.0 if name == "verifier" else DRAIN_S
+            draining = asyncio.create_task(running.drain(drain_s))
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+            await _refuses_new_requests(suite, name)
+            if name != "verifier":  # which the edge leaves at once
+                assert await health_of(running.target) == "NOT_SERVING"
+                assert not draining.done()
+            done = await generating
+            await draining
+        assert len(done.token_ids) == TOKENS
+        assert await health_of(running.target) == "UNAVAILABLE"
+
+
+async def _refuses_new_requests(suite: Suite, name: str) -> None:
+    if name == "verifier":
+        async with edge_peer(suite.verifier.target) as peer:
+            await peer.send(opening())
+            assert (await peer.ending()).code == "UNAVAILABLE"
+        return
+    with pytest.raises(Rejected) as refusal:
+        await suite.client.generate(request("ar"))
+    assert refusal.value.code is grpc.StatusCode.UNAVAILABLE
+
+
+class GatedEngine:
+    """A scripted engine whose passes wait until `gate` is set."""
+
+    def __init__(self) -> None:
+        self._engine = target_engine()
+        self.gate = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def forward(self, *arguments: Any, **options: Any) -> Any:
+        self.gate.wait()
+        return self._engine.forward(*arguments, **options)
+
+
+async def test_a_long_pass_silences_nobody() -> None:
+    """Else an edge would take a busy cloud for a dead one, and open one stream after another."""
+    engine: Any = GatedEngine()
+    async with scripted_suite(target=engine) as suite:
+        async with (
+            edge_peer(suite.verifier.target) as busy,
+            edge_peer(suite.verifier.target) as new,
+        ):
+            await busy.send(opening())
+            await busy.answer("opened")
+            await new.send(opening(), control("ping", nonce=5))
+            await new.answer("opened")
+            assert (await new.answer("pong")).pong.nonce == 5
+            await busy.send(control("ping", nonce=6))
+            assert (await busy.answer("pong")).pong.nonce == 6
+            engine.gate.set()
+            await new.send(dssd_draft(1, 2))
+            await new.answer("verdict")
+        await suite.idle()
+
+
+async def test_an_idle_service_stops_at_once() -> None:
+    async with scripted_suite() as suite, asyncio.timeout(DRAIN_S / 2):
+        await suite.client.generate(request("coupled"))
+        await suite.verifier.drain(DRAIN_S)
+
+
+async def test_a_port_in_use_is_refused() -> None:
+    async with scripted_suite() as suite:
+        servicer = VerifierServicer(
+            target_engine(), VerifierLimits(), Metrics(new_registry(), "cloud")
+        )
+        with pytest.raises(PortInUse, match=f"{suite.verifier.port} cannot be listened on"):
+            await started(servicer, suite.verifier.port)
+        await servicer.close()

@@ -1,0 +1,102 @@
+"""A drafter and a verifier of different versions, over real gRPC: what a newer one adds is ignored,
+and what an older one does not know is not needed. The text stays the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from tandem.generation.request import GenerationRequest
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+from tests.services.scripted_suite import scripted_suite
+from tests.services.verifier_peer import VERIFY
+from tests.unit.wire.test_golden import add_unknown
+
+Change = Callable[[Any], None]
+
+SINCE: dict[str, tuple[str, ...]] = {
+    "open": ("exit_order", "exits", "with_replacement"),
+    "draft": ("hold",),
+    "opened": ("exits",),
+    "verdict": ("path", "logprobs", "top_logprobs"),
+    "tokens": ("logprobs", "top_logprobs"),
+}
+"""Fields that came after the first form of their messages: what an older peer leaves out."""
+
+
+def older(frame: Any) -> None:
+    """As a peer sends it that has never heard of these fields."""
+    kind = frame.WhichOneof("message")
+    for field in SINCE.get(kind, ()):
+        getattr(frame, kind).ClearField(field)
+    if kind in ("verdict", "tokens"):
+        getattr(frame, kind).work.ClearField("drafts")
+
+
+def path_of(change: Change, changed: list[str]) -> Any:
+    """A relay between drafter and verifier that changes every frame of both."""
+
+    @asynccontextmanager
+    async def relay(verifier: str) -> AsyncIterator[str]:
+        async with grpc.aio.insecure_channel(verifier) as channel:
+            forward = channel.stream_stream(
+                VERIFY,
+                request_serializer=pb.VerifyRequest.SerializeToString,
+                response_deserializer=pb.VerifyResponse.FromString,
+            )
+
+            async def verify(_: object, context: Any) -> None:
+                call = forward()
+                up = asyncio.create_task(_pass(context, call.write, change, changed))
+                try:
+                    await _pass(call, context.write, change, changed)
+                finally:
+                    up.cancel()
+                    call.cancel()
+
+            handler = grpc.stream_stream_rpc_method_handler(
+                verify, pb.VerifyRequest.FromString, pb.VerifyResponse.SerializeToString
+            )
+            service, method = VERIFY.strip("/").split("/")
+            server = grpc.aio.server()
+            server.add_generic_rpc_handlers(
+                (grpc.method_handlers_generic_handler(service, {method: handler}),)
+            )
+            port = server.add_insecure_port("127.0.0.1:0")
+            await server.start()
+            try:
+                yield f"127.0.0.1:{port}"
+            finally:
+                await server.stop(0)
+
+    return relay
+
+
+async def _pass(source: Any, write: Any, change: Change, changed: list[str]) -> None:
+    while isinstance(frame := await source.read(), pb.VerifyRequest | pb.VerifyResponse):
+        change(frame)
+        changed.append(str(frame.WhichOneof("message")))
+        await write(frame)
+
+
+@pytest.mark.parametrize("change", [add_unknown, older])
+async def test_the_text_is_the_same_with_a_peer_of_another_version(change: Change) -> None:
+    requests = [
+        GenerationRequest((1, 2, 3), preset, max_tokens=24, seed=5)
+        for preset in ("coupled", "dssd", "tslt", "stream")
+    ]
+    async with scripted_suite() as suite:
+        alike = [(await suite.client.generate(request)).token_ids for request in requests]
+    seen: list[str] = []
+    async with scripted_suite(path=path_of(change, seen)) as suite:
+        for request, token_ids in zip(requests, alike, strict=True):
+            answer = await suite.client.generate(request)
+            assert answer.token_ids == token_ids
+            assert answer.summary is not None
+            assert answer.summary.resumes == 0, "no frame was refused"
+    assert {"open", "draft", "opened", "verdict"} <= set(seen)

@@ -1,0 +1,245 @@
+"""Certificates and keys that change under running services: nothing that runs is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from tandem.backends.paced import PacedEngine
+from tandem.backends.scripted import ScriptedTokenizer
+from tandem.commands.authority import Issued, Validity, issue, new_authority
+from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.request import GenerationRequest
+from tandem.net.access import ClientAccess
+from tandem.net.access_keys import key_line
+from tandem.net.lifecycle import RunningService
+from tandem.net.scopes import Scope
+from tandem.net.status import Rejected
+from tandem.net.tls import TlsFiles, TlsIdentity
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.servicer import AggregatorServicer
+from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.telemetry.metrics import Metrics, new_registry
+from tests.services.credentials import (
+    EDGE_KEY,
+    EXPIRED,
+    LOOPBACK,
+    NOW,
+    OTHER_KEY,
+    VALID,
+    Credentials,
+)
+from tests.services.scripted_suite import VOCABULARY, draft_engine, started, target_engine
+from tests.services.secured_services import ending
+
+TOKENS = 60
+
+
+@pytest.fixture
+def credentials(tmp_path: Path) -> Credentials:
+    return Credentials(tmp_path)
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """A suite whose services and caller all share one authority; each has its own certificate."""
+
+    verifier: RunningService
+    aggregator: RunningService
+    client: AggregatorClient
+    caller: ClientAccess
+
+
+@asynccontextmanager
+async def secured_suite(credentials: Credentials, recheck_s: float = 20) -> AsyncIterator[Secured]:
+    """Paced, so that what changes in the middle of an answer does."""
+    cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
+    access = replace(credentials.server(), recheck_s=recheck_s)
+    target = PacedEngine(target_engine(), 4e-3, 0.0)
+    verifier = await started(VerifierServicer(target, VerifierLimits(), cloud), access=access)
+    tokenizer, limits = ScriptedTokenizer(VOCABULARY), DrafterLimits()
+    shown = credentials.client(credentials.issue("drafter"))
+    drafter = await started(
+        DrafterServicer(draft_engine(), tokenizer, verifier.target, limits, edge, shown),
+        access=access,
+    )
+    settings = AggregatorSettings(drafter=drafter.target)
+    front = Metrics(new_registry(), "device")
+    shown = credentials.client(credentials.issue("aggregator"))
+    aggregator = await started(AggregatorServicer(settings, front, shown), access=access)
+    caller = credentials.client()
+    try:
+        async with AggregatorClient(aggregator.target, access=caller) as client:
+            yield Secured(verifier, aggregator, client, caller)
+    finally:
+        for running in (aggregator, drafter, verifier):
+            await running.drain(0.5)
+
+
+async def begun(client: AggregatorClient, preset: str) -> asyncio.Task[Generated]:
+    """A generation, once its first token is there."""
+    committing = asyncio.Event()
+
+    async def follow() -> Generated:
+        result = Generated()
+        async for result in client.stream(request(preset)):
+            if result.token_ids:
+                committing.set()
+        return result
+
+    task = asyncio.create_task(follow())
+    waiting = asyncio.create_task(committing.wait())
+    await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    return task
+
+
+def request(preset: str = "coupled") -> GenerationRequest:
+    return GenerationRequest("rotate", preset, max_tokens=TOKENS, ignore_eos=True, seed=3)
+
+
+def undisturbed(generated: Generated) -> bool:
+    summary = generated.summary
+    return summary is not None and not summary.resumes and not summary.links_lost
+
+
+async def shown_by(running: RunningService, files: TlsFiles) -> str:
+    """The certificate that a server shows to a new connection, PEM."""
+    context = ssl.create_default_context(cafile=files.authorities)
+    context.load_cert_chain(files.certificate, files.key)
+    context.set_alpn_protocols(["h2"])
+    _, writer = await asyncio.open_connection("127.0.0.1", running.port, ssl=context)
+    secured: ssl.SSLObject = writer.get_extra_info("ssl_object")
+    shown = secured.getpeercert(binary_form=True)
+    writer.close()
+    assert shown is not None
+    return ssl.DER_cert_to_PEM_cert(shown)
+
+
+async def test_new_certificates_are_used_and_streams_go_on(credentials: Credentials) -> None:
+    """Renewed on every service and at the caller, while answers of two presets are under way."""
+    async with secured_suite(credentials) as suite:
+        alone = [await suite.client.generate(request(name)) for name in ("coupled", "dssd")]
+        generating = [await begun(suite.client, name) for name in ("coupled", "dssd")]
+        own = credentials.issue("client")
+        first = await shown_by(suite.verifier, own)
+        renewed = [credentials.issue(name) for name in ("server", "drafter", "aggregator")]
+        for running in (suite.verifier, suite.aggregator):
+            shown = await shown_by(running, own)
+            assert shown == renewed[0].certificate.read_text() != first
+        done = [await generation for generation in generating]
+        assert all(undisturbed(generated) for generated in done)
+        assert [generated.token_ids for generated in done] == [one.token_ids for one in alone]
+        assert undisturbed(await suite.client.generate(request()))
+
+
+def test_how_long_a_certificate_is_valid_follows_its_file(credentials: Credentials) -> None:
+    days = Validity(NOW - timedelta(hours=1), NOW + timedelta(days=30))
+    for validity, left_days in ((VALID, 1), (days, 30), (EXPIRED, 0), (days, 30)):
+        files = credentials.issue("server", validity=validity)
+        if left_days == 1:
+            identity = TlsIdentity(files)
+        assert identity.valid_for_s() == pytest.approx(left_days * 86400, abs=3600)
+    later = Validity(NOW + timedelta(days=1), NOW + timedelta(days=2))
+    credentials.issue("server", validity=later)
+    assert identity.valid_for_s() == 0
+
+
+async def test_an_authority_is_replaced_without_dropping_a_stream(credentials: Credentials) -> None:
+    """Trust both, reissue, trust the new one alone: the usual three steps."""
+    successor = new_authority("successor", VALID)
+    both = credentials.authority.certificate + successor.certificate
+    old = credentials.issue("old")
+    async with secured_suite(credentials) as suite:
+        credentials.write("ca.crt", both)
+        generation = await begun(suite.client, "coupled")
+        for name in ("server", "drafter", "aggregator", "client"):
+            credentials.issue(name, authority=successor)
+        assert undisturbed(await suite.client.generate(request()))
+        credentials.write("ca.crt", successor.certificate)
+        assert undisturbed(await generation)
+        describe = f"/{suite.verifier.service.full_name}/Describe"
+        assert (await ending(suite.verifier.target, describe, suite.caller))[0] == "OK"
+        stale = ClientAccess(credentials.client(old).identity)
+        assert (await ending(suite.verifier.target, describe, stale))[0] == "UNAVAILABLE"
+        # The caller's channel stands; the services take fresh ones between them.
+        assert undisturbed(await suite.client.generate(request()))
+
+
+async def test_a_verifier_that_is_replaced_is_resumed_over_tls(credentials: Credentials) -> None:
+    """Its successor has the port, another certificate and the same authority."""
+    async with secured_suite(credentials) as suite:
+        alone = await suite.client.generate(request("dssd"))
+        generation = await begun(suite.client, "dssd")
+        await suite.verifier.drain(0.0)
+        metrics = Metrics(new_registry(), "cloud")
+        successor = await started(
+            VerifierServicer(target_engine(), VerifierLimits(), metrics),
+            suite.verifier.port,
+            credentials.server(credentials.issue("successor")),
+        )
+        done = await generation
+        await successor.drain(0.0)
+    assert done.summary is not None
+    assert done.summary.resumes
+    assert done.token_ids == alone.token_ids
+
+
+async def test_keys_come_and_go_without_dropping_a_stream(credentials: Credentials) -> None:
+    async with secured_suite(credentials) as suite:
+        other = credentials.client(key=OTHER_KEY)
+        describe = f"/{suite.verifier.service.full_name}/Describe"
+        target = suite.verifier.target
+        assert (await ending(target, describe, other))[0] == "UNAUTHENTICATED"
+        lines = [
+            key_line("edge", EDGE_KEY, frozenset(Scope)),
+            key_line("other", OTHER_KEY, frozenset(Scope)),
+        ]
+        credentials.write("keys", "\n".join(lines).encode())
+        assert (await ending(target, describe, other))[0] == "OK"
+        generation = await begun(suite.client, "coupled")
+        credentials.write("keys", lines[1].encode())
+        assert (await ending(target, describe, suite.caller))[0] == "UNAUTHENTICATED"
+        assert undisturbed(await generation)
+        # All processes here read the same file of what to show: the new key is shown from now on.
+        credentials.write(f"key-{EDGE_KEY[-4:]}", OTHER_KEY.encode())
+        assert undisturbed(await suite.client.generate(request()))
+
+
+async def test_a_revoked_key_ends_the_answer_under_way_and_frees_it(
+    credentials: Credentials,
+) -> None:
+    async with secured_suite(credentials, recheck_s=0.05) as suite:
+        generation = await begun(suite.client, "coupled")
+        assert suite.verifier.service.open_requests == 1
+        credentials.write("keys", key_line("other", OTHER_KEY, frozenset(Scope)).encode())
+        with pytest.raises(Rejected, match="not one of those known here"):
+            await generation
+        async with asyncio.timeout(30):
+            while suite.verifier.service.open_requests or suite.aggregator.service.open_requests:
+                await asyncio.sleep(0.01)
+
+
+async def test_files_that_became_bad_change_nothing(credentials: Credentials) -> None:
+    async with secured_suite(credentials) as suite:
+        own = credentials.issue("client")
+        first = await shown_by(suite.verifier, own)
+        for name in ("server.crt", "ca.crt", "keys"):
+            credentials.write(name, b"nonsense")
+        (credentials.folder / "server.key").unlink()
+        credentials.write("ca.crt", credentials.authority.certificate)  # for this test's own use
+        assert await shown_by(suite.verifier, own) == first
+        assert undisturbed(await suite.client.generate(request()))
+        whole: Issued = issue(credentials.authority, "server", LOOPBACK, VALID)
+        credentials.write("server.key", whole.key)
+        assert await shown_by(suite.verifier, own) == first  # the certificate does not fit yet
+        credentials.write("server.crt", whole.certificate)
+        assert await shown_by(suite.verifier, own) == whole.certificate.decode()

@@ -1,0 +1,69 @@
+"""Prompts become ids without holding up the drafter's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from tandem.backends.scripted import ScriptedTokenizer
+from tandem.core.errors import InvalidArgument
+from tandem.core.prompt import Prompt, Turn
+from tandem.services.drafter.tokenising import (
+    LONG_CHARACTERS,
+    MAX_CHARACTERS_PER_TOKEN,
+    PromptTokens,
+)
+
+CONTEXT = LONG_CHARACTERS
+
+
+class Watched(ScriptedTokenizer):
+    """Notes the threads it is used on, and how many texts it has at once."""
+
+    def __init__(self) -> None:
+        super().__init__(64)
+        self.threads: set[threading.Thread] = set()
+        self.most_at_once = 0
+        self._at_once = 0
+
+    def encode(self, text: str) -> list[int]:
+        self.threads.add(threading.current_thread())
+        self._at_once += 1
+        self.most_at_once = max(self.most_at_once, self._at_once)
+        ids = super().encode(text)
+        self._at_once -= 1
+        return ids
+
+
+async def test_short_prompts_are_read_at_once_in_every_form() -> None:
+    tokenizer = Watched()
+    tokens = PromptTokens(tokenizer, CONTEXT)
+    expected = tuple(ScriptedTokenizer(64).encode("abc"))
+    assert await tokens.ids("abc") == expected
+    assert await tokens.ids((Turn("user", "abc"),)) == expected
+    assert await tokens.ids((1, 2, 3)) == (1, 2, 3)
+    assert tokenizer.threads == {threading.current_thread()}
+
+
+async def test_long_ones_are_read_elsewhere_one_after_the_other() -> None:
+    tokenizer = Watched()
+    tokens = PromptTokens(tokenizer, CONTEXT)
+    text = "a" * (LONG_CHARACTERS + 1)
+    prompts: list[Prompt] = [text, (Turn("user", text),), text]
+    found = await asyncio.gather(*(tokens.ids(prompt) for prompt in prompts))
+    assert [len(ids) for ids in found] == [len(text)] * 3
+    assert threading.current_thread() not in tokenizer.threads
+    assert tokenizer.most_at_once == 1
+
+
+@pytest.mark.parametrize("conversation", [False, True])
+async def test_what_cannot_fit_is_refused_unread(conversation: bool) -> None:
+    tokenizer = Watched()
+    text = "a" * (MAX_CHARACTERS_PER_TOKEN * 10 + 1)
+    prompt: Prompt = (Turn("user", text),) if conversation else text
+    with pytest.raises(InvalidArgument, match="the context holds 10 tokens") as refused:
+        await PromptTokens(tokenizer, 10).ids(prompt)
+    assert refused.value.field == "prompt"
+    assert tokenizer.threads == set()

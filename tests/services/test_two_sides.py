@@ -1,0 +1,347 @@
+"""Answers from documents on two sides over real gRPC: all services, scripted models.
+
+What must come out is computed from the definitions, by one machine with all documents.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from tandem.core.probs import SamplingParams
+from tandem.core.prompt import Turn
+from tandem.core.randomness import SeededRandom
+from tandem.generation.client import Generated
+from tandem.generation.request import GenerationRequest
+from tandem.net.status import Rejected
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.specdec.liveness import LostCloud
+from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen
+from tandem.two_sided.protocol.local_drafting import local_drafting
+from tandem.two_sided.protocol.mixture import (
+    Side,
+    SideDraft,
+    aggregate,
+    coupled_side,
+    log_mass,
+    mixture,
+    side_weights,
+)
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationMode
+from tests.services.decoding_peer import TOKENIZER, expected_draft, opening
+from tests.services.two_sided_suite import CONTEXT, QUERY, TwoSides, asking, emulated, two_sides
+
+EXACT = ["dragon", "dragon-cloud", "dragon-random", "drdg-tw", "dragon-coupled"]
+
+
+async def found(suite: TwoSides, side: Side) -> tuple[ContextDocument, ...]:
+    """The documents of a side, weighed as its aggregator weighs them."""
+    answer = await suite.retrievers[side].search(QUERY, 2)
+    return tuple(
+        ContextDocument(hit.text, -math.log(rank + 1)) for rank, hit in enumerate(answer.hits)
+    )
+
+
+async def central_text(
+    suite: TwoSides, request: GenerationRequest, reweigh_every: int = 0
+) -> list[int]:
+    """What one machine with all documents answers, from the same random numbers; by `rescored` at
+    every so many tokens of the answer."""
+    preset = AGGREGATION_PRESETS[request.preset]
+    choices = local_drafting(preset, request.sampling)
+    opens = {
+        side: opening(
+            prompt=request.prompt,
+            documents=await found(suite, side),
+            side=side,
+            sampling=choices.sampling,
+            probs=choices.probs,
+            seed=request.seed,
+        )
+        for side in Side
+    }
+    rng = SeededRandom(request.seed)
+    assert isinstance(request.prompt, str)
+    text = TOKENIZER.encode(request.prompt)
+    start = len(text)
+    while len(text) < start + request.max_tokens:
+        if reweigh_every and len(text) > start and (len(text) - start) % reweigh_every == 0:
+            opens = {side: rescored(opens[side], text) for side in Side}
+        masses = [log_mass([each.relevance for each in opens[side].documents]) for side in Side]
+        weights = side_weights(*masses)
+        drafts = {side: expected_draft(opens[side], text) for side in Side}
+        text.append(decided(preset.mode, request, drafts, weights, rng, len(text)))
+    return text[start:]
+
+
+def rescore(query: str, texts: Sequence[str]) -> list[float]:
+    """Some relevances that change with every token."""
+    return [sum(map(ord, query + text)) % 7 / 2.0 for text in texts]
+
+
+def rescored(message: DecodingOpen, text: Sequence[int]) -> DecodingOpen:
+    """The opening with the relevances of its documents to the text."""
+    query = "".join(f"<{token_id}>" for token_id in text)
+    scores = rescore(query, [document.text for document in message.documents])
+    pairs = zip(message.documents, scores, strict=True)
+    return replace(message, documents=tuple(replace(it, relevance=score) for it, score in pairs))
+
+
+def decided(
+    mode: AggregationMode,
+    request: GenerationRequest,
+    drafts: dict[Side, Any],
+    weights: Any,
+    rng: SeededRandom,
+    position: int,
+) -> int:
+    (device, device_probs), (cloud, cloud_probs) = drafts[Side.DEVICE], drafts[Side.CLOUD]
+    if request.sampling.greedy:
+        return int(mixture(device_probs, cloud_probs, weights).argmax())
+    if mode is AggregationMode.COIN:
+        return int(drafts[coupled_side(weights, rng, position)][0])
+    pair = SideDraft(device, device_probs), SideDraft(cloud, cloud_probs)
+    return aggregate(*pair, weights, rng, position).token_id
+
+
+def check_token_sources(answer: Generated, request: GenerationRequest) -> None:
+    """Who made each token: by the coin, or as many as the device counted of its own."""
+    assert answer.summary is not None
+    mode = AGGREGATION_PRESETS[request.preset].mode
+    if mode is AggregationMode.COIN and not request.sampling.greedy:
+        weights = side_weights(answer.summary.device.log_mass, answer.summary.cloud.log_mass)
+        rng, first = SeededRandom(request.seed), answer.prompt_tokens
+        coins = [coupled_side(weights, rng, first + n) for n in range(len(answer.token_sources))]
+        assert answer.token_sources == [coin.name.lower() for coin in coins]
+    else:
+        count = Counter(answer.token_sources)
+        assert set(count) <= {"device", "cloud", "both", "recovered"}
+        assert count["device"] + count["both"] == answer.summary.device.accepted
+    assert len(answer.token_sources) == len(answer.token_ids)
+
+
+async def test_texts_are_what_one_machine_with_all_documents_says(tmp_path: Path) -> None:
+    async with two_sides(tmp_path) as suite:
+        for preset in EXACT:
+            for temperature in (1.0, 0.0):
+                request = asking(preset, sampling=SamplingParams(temperature))
+                answer = await suite.client.generate(request)
+                assert answer.token_ids == await central_text(suite, request), preset
+                assert answer.summary is not None
+                assert answer.summary.finish_reason == "length"
+                assert (answer.summary.device.documents, answer.summary.cloud.documents) == (2, 2)
+                assert answer.text
+                check_token_sources(answer, request)
+
+
+async def test_answers_side_by_side_are_what_they_are_alone(tmp_path: Path) -> None:
+    async with two_sides(tmp_path) as suite:
+        requests = [asking(preset, seed=seed) for seed in (1, 2) for preset in EXACT]
+        answers = await asyncio.gather(*(suite.client.generate(each) for each in requests))
+        for request, answer in zip(requests, answers, strict=True):
+            assert answer.token_ids == await central_text(suite, request), request.preset
+
+
+async def test_relevances_may_be_estimated_anew_while_decoding(tmp_path: Path) -> None:
+    async with two_sides(tmp_path, rescore=rescore) as suite:
+        cases = (("dragon", 1.0), ("dragon-random", 1.0), ("dragon-cloud", 0.0))
+        for preset, temperature in (*cases, ("dragon-coupled", 1.0), ("dragon-coupled", 0.0)):
+            request = asking(
+                preset, sampling=SamplingParams(temperature), overrides=("reweigh_every=3",)
+            )
+            answer = await suite.client.generate(request)
+            assert answer.token_ids == await central_text(suite, request, 3), preset
+            assert answer.token_ids != await central_text(suite, request)
+        with pytest.raises(Rejected, match="reweigh_every: one coin"):
+            await suite.client.generate(asking("drdg-sw", overrides=("reweigh_every=3",)))
+
+
+@pytest.mark.parametrize("preset", ["dragon-cloud", "dragon-random", "dragon-coupled"])
+async def test_a_broken_link_changes_no_text(preset: str, tmp_path: Path) -> None:
+    links: list[TcpLinkEmulator] = []
+    async with two_sides(tmp_path, way=lambda address: emulated(address, links)) as suite:
+        request = asking(preset, max_tokens=24)
+        result, drops = None, 0
+        async for result in suite.client.stream(request):
+            if len(result.token_ids) > 6 * (drops + 1) and drops < 2:
+                links[0].drop()
+                drops += 1
+        assert result is not None
+        assert result.summary is not None
+        assert result.token_ids == await central_text(suite, request)
+        assert result.summary.resumes >= 1
+        assert result.summary.links_lost >= 1
+
+
+@pytest.mark.parametrize("preset", ["dragon-device", "dragon-coupled"])
+@pytest.mark.parametrize("side", list(Side))
+async def test_a_decoder_that_is_lost_is_opened_again(
+    preset: str, side: Side, tmp_path: Path
+) -> None:
+    links: list[TcpLinkEmulator] = []
+    async with two_sides(tmp_path, decoder_way=lambda address: emulated(address, links)) as suite:
+        request = asking(preset, max_tokens=24)
+        whole = await suite.client.generate(request)
+        result, drops = None, 0
+        async for result in suite.client.stream(request):
+            if len(result.token_ids) > 6 * (drops + 1) and drops < 2:
+                links[side].drop()
+                drops += 1
+        assert result is not None
+        assert drops == 2
+        assert result.token_ids == await central_text(suite, request) == whole.token_ids
+        assert result.text == whole.text
+
+
+@pytest.mark.parametrize("policy", [LostCloud.EDGE, LostCloud.FAIL])
+async def test_a_lost_cloud_is_given_up_by_policy(policy: LostCloud, tmp_path: Path) -> None:
+    links: list[TcpLinkEmulator] = []
+    async with two_sides(
+        tmp_path, way=lambda address: emulated(address, links), give_up_after_s=0.5
+    ) as suite:
+        request = asking("dragon", max_tokens=40, lost_cloud=policy)
+        result, refused = None, ""
+        try:
+            async for result in suite.client.stream(request):
+                if len(result.token_ids) >= 5:
+                    links[0].cut()
+        except Rejected as error:
+            refused = f"{error.code.name}: {error}"
+        assert result is not None
+        if policy is LostCloud.FAIL:
+            assert refused.startswith("UNAVAILABLE: the cloud is lost")
+            return
+        assert len(result.token_ids) == 40
+        verified = 40 - len(result.unverified)
+        assert result.unverified == list(range(verified, 40))
+        assert [token_source == "edge" for token_source in result.token_sources] == [
+            n >= verified for n in range(40)
+        ]
+        assert 5 <= verified < 40
+        assert result.token_ids[:verified] == (await central_text(suite, request))[:verified]
+
+
+async def test_documents_of_a_cloud_out_of_reach_are_not_waited_for(tmp_path: Path) -> None:
+    @asynccontextmanager
+    async def nowhere(address: str) -> AsyncIterator[str]:
+        yield "127.0.0.1:9"
+
+    async with two_sides(tmp_path, way=nowhere, give_up_after_s=1.1) as suite:
+        with pytest.raises(Rejected, match=r"the cloud is lost: .*[Cc]onnect"):
+            await suite.client.generate(asking("drcg-text"))
+
+
+async def test_a_stop_string_ends_the_answer_and_nothing_follows(tmp_path: Path) -> None:
+    async with two_sides(tmp_path) as suite:
+        for preset in ("dragon", "dragon-coupled"):
+            whole = await suite.client.generate(asking(preset))
+            stop = whole.text[5:7]
+            answer = await suite.client.generate(asking(preset, stop=(stop,)))
+            assert answer.text == whole.text[: whole.text.index(stop)]
+            assert answer.summary is not None
+            assert answer.summary.finish_reason == "stop"
+            assert answer.summary.tokens == len(answer.token_ids)
+            assert answer.token_ids == whole.token_ids[: len(answer.token_ids)]
+
+
+async def test_one_side_alone(tmp_path: Path) -> None:
+    async with two_sides(tmp_path) as suite:
+        texts = {}
+        for preset in ("crcg-device", "crcg-cloud", "drcg-text"):
+            answer = await suite.client.generate(asking(preset))
+            assert answer.summary is not None
+            texts[preset] = answer.token_ids
+            assert set(answer.token_sources) == {"cloud" if preset == "crcg-cloud" else "device"}
+            documents = (answer.summary.device.documents, answer.summary.cloud.documents)
+            assert (
+                documents
+                == {
+                    "crcg-device": (2, 0),
+                    "crcg-cloud": (0, 2),
+                    "drcg-text": (4, 0),
+                }[preset]
+            )
+        assert len({tuple(text) for text in texts.values()}) == 3
+    async with two_sides(tmp_path / "without notes", notes=()) as suite:
+        answer = await suite.client.generate(asking("dragon-coupled"))
+        assert answer.token_ids == texts["crcg-cloud"]
+
+
+async def test_the_last_turn_is_what_is_looked_for(tmp_path: Path) -> None:
+    async with two_sides(tmp_path) as suite:
+        chat = (Turn("user", "a cat"), Turn("assistant", "yes"), Turn("user", "and the heron"))
+        answer = await suite.client.generate(asking("dragon", prompt=chat, query=""))
+        assert answer.summary is not None
+        assert answer.summary.device.documents == 2
+        with pytest.raises(Rejected, match="query"):
+            await suite.client.generate(asking("dragon", prompt=(1, 2, 3), query=""))
+
+
+async def test_a_caller_that_leaves_frees_both_sides(tmp_path: Path) -> None:
+    async with two_sides(tmp_path) as suite:
+        engines = (suite.device, suite.cloud)
+        await suite.client.generate(asking("dragon"))
+        kept = [2, 2]  # the documents' own keys and values
+        for preset in ("dragon-cloud", "dragon-coupled"):
+            stream: Any = suite.client.stream(asking(preset, max_tokens=90))
+            async with aclosing(stream) as results:
+                async for result in results:
+                    if len(result.token_ids) >= 3:
+                        break
+        async with asyncio.timeout(20):
+            while [engine.sessions_open for engine in engines] != kept:
+                await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("preset", "counted"),
+    [("dragon-cloud", (0, 1)), ("dragon-device", (1, 0)), ("dragon-coupled", (0, 0))],
+)
+async def test_answers_under_way_are_counted_at_the_side_that_aggregates(
+    preset: str, counted: tuple[int, int], tmp_path: Path
+) -> None:
+    async with two_sides(tmp_path) as suite:
+
+        def census() -> tuple[float | None, ...]:
+            value = suite.device_metrics.registry.get_sample_value
+            labels = {"preset": preset, "model_name": suite.cloud.model_name}
+            name = "tandem_aggregation_side"
+            return tuple(value(name, {**labels, "side": side}) for side in ("device", "cloud"))
+
+        await suite.client.describe()  # the target's name is known from here on
+        stream: Any = suite.client.stream(asking(preset, max_tokens=90))
+        async with aclosing(stream) as results:
+            async for result in results:
+                if len(result.token_ids) >= 3:
+                    assert census() == counted
+                    break
+        async with asyncio.timeout(20):
+            while census() != (0, 0):
+                await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"overrides": ("ahead=0",)}, "ahead"),
+        ({"documents": 33}, "documents"),
+        ({"sampling": SamplingParams(-1.0)}, "temperature"),
+        ({"max_tokens": 8, "prompt": "x" * CONTEXT}, "prompt|documents"),
+    ],
+)
+async def test_what_cannot_be_is_refused_by_name(
+    changes: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    async with two_sides(tmp_path) as suite:
+        with pytest.raises(Rejected, match=words) as caught:
+            await suite.client.generate(asking("dragon", **changes))
+        assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,0 +1,288 @@
+"""Bad frames over real gRPC: each its exact status, and nobody else on the server notices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.backends.interface import ForwardRequest
+from tandem.core.codecs import Precision, sparse_probs_to_bytes
+from tandem.net.stream_limits import StreamLimits
+from tandem.services.verifier.servicer import VerifierLimits
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+from tests.services.scripted_suite import VOCABULARY, scripted_suite, target_engine
+from tests.services.verifier_peer import (
+    PROMPT,
+    Ending,
+    control,
+    draft,
+    dsd_draft,
+    dssd_draft,
+    edge_peer,
+    opening,
+    raw_ending,
+)
+from tests.services.verify_endings import ending_of, own_text, unharmed
+
+HUGE = 2**32 - 1
+
+PROBS = np.full(VOCABULARY, 1 / VOCABULARY, dtype=np.float32)
+WITHOUT_5 = np.where(np.arange(VOCABULARY) == 5, 0, 1 / (VOCABULARY - 1))
+NOT_A_NUMBER = np.where(np.arange(VOCABULARY) == 5, np.nan, PROBS)
+NEGATIVE = PROBS.copy()
+NEGATIVE[:2] = (-PROBS[0], 3 * PROBS[0])
+
+
+def sparse(probs: Any, precision: Precision = "float16") -> bytes:
+    return sparse_probs_to_bytes(probs, precision)
+
+
+def tree(
+    token_ids: Iterable[int], parents: tuple[int, ...], distributions: int = 1, **changes: Any
+) -> pb.VerifyRequest:
+    """A draft as `mc-dsd` sends it, with so many distributions."""
+    return draft(
+        token_ids, parents=parents, sparse_probs=[sparse(PROBS)] * distributions, **changes
+    )
+
+
+BAD_FRAMES = [
+    ("dssd", dssd_draft(1, VOCABULARY), "token_ids"),
+    ("dssd", dssd_draft(HUGE), "token_ids"),
+    ("coupled", draft((1, VOCABULARY)), "token_ids"),
+    ("coupled", draft((HUGE,)), "token_ids"),
+    *(
+        ("dssd", draft((1, 2), probabilities=[0.5, bad]), "probabilities")
+        for bad in (math.nan, -0.5, 0.0, 1.5, math.inf, -math.inf)
+    ),
+    ("dssd", draft((1, 2), probabilities=[0.5]), "probabilities"),
+    ("dssd", draft((1, 2)), "probabilities"),
+    ("coupled", draft((1,), probabilities=[0.5]), "probabilities"),
+    ("dssd", draft(()), "draft_length"),
+    ("dssd", dssd_draft(1, 2, 3, 4, 5), "draft_length"),
+    ("dsd", dsd_draft(*range(1, 6)), "draft_length"),
+    ("dsd", draft((1,)), "distributions"),
+    ("dsd", draft((1,), distributions=b"\0" * 4 * (VOCABULARY - 1)), "distributions"),
+    ("dsd", draft((1,), distributions=b"\0" * 4 * (VOCABULARY + 1)), "distributions"),
+    ("dsd", draft((1, 2), distributions=PROBS.tobytes()), "distributions"),
+    ("dsd", draft((), distributions=PROBS.tobytes()), "distributions"),
+    ("dsd", dsd_draft(1, probs=PROBS / 2), "distributions"),
+    ("dsd", dsd_draft(1, probs=PROBS * 2), "distributions"),
+    ("dsd", dsd_draft(1, probs=np.zeros(VOCABULARY)), "distributions"),
+    ("dsd", dsd_draft(1, probs=NOT_A_NUMBER), "distributions"),
+    ("dsd", dsd_draft(1, probs=NEGATIVE), "distributions"),
+    ("dsd", dsd_draft(5, probs=WITHOUT_5), "distributions"),
+    ("tslt", draft((1,)), "distributions"),
+    ("tslt", draft((1,), sparse_probs=[b"\xff"]), "sparse_probs"),
+    ("tslt", draft((1,), sparse_probs=[sparse(PROBS), sparse(PROBS)]), "sparse_probs"),
+    ("tslt", draft((1, 2), sparse_probs=[sparse(PROBS)]), "distributions"),
+    ("tslt", draft((5,), sparse_probs=[sparse(WITHOUT_5)]), "distributions"),
+    (
+        "tslt",
+        draft((1,), sparse_probs=[sparse(PROBS)], distributions=PROBS.tobytes()),
+        "distributions",
+    ),
+    ("dssd", draft((1,), sparse_probs=[sparse(PROBS, "float32")]), "distributions"),
+    ("mc-dsd", draft((1, 2), sparse_probs=[sparse(PROBS)]), "parents"),
+    ("tslt", draft((1,), sparse_probs=[sparse(PROBS)], parents=(-1,)), "parents"),
+    ("mc-dsd", tree((1, 2, 3), (-1, -1)), "parents"),
+    ("mc-dsd", tree((1, 2), (1, -1)), "parents"),
+    ("mc-dsd", tree((1, 2), (1, 0)), "parents"),
+    ("mc-dsd", tree((1, 2), (-1, 1)), "parents"),
+    ("mc-dsd", tree((1,), (0,)), "parents"),
+    ("mc-dsd", tree((1,), (-2,)), "parents"),
+    ("mc-dsd", tree((1, 2), (-1, -(2**31))), "parents"),
+    ("mc-dsd", tree((1, 2, 3), (-1, -1, -1)), "parents"),
+    ("mc-dsd", tree((1, 2, 3, 4), (-1, 0, 1, 2), distributions=4), "parents"),
+    ("mc-dsd", tree(range(15), (-1,) * 15), "draft_length"),
+    ("mc-dsd", tree((1, 1), (-1, -1)), "token_ids"),
+    ("mc-dsd", tree((1, VOCABULARY), (-1, -1)), "token_ids"),
+    ("mc-dsd", tree((1, 2), (-1, -1), distributions=2), "distributions"),
+    ("mc-dsd", tree((1, 2, 3), (-1, -1, 0)), "distributions"),
+    ("mc-dsd", tree((1, 2), (-1, -1), distributions=0), "distributions"),
+    ("mc-dsd", draft((1, 5), sparse_probs=[sparse(WITHOUT_5)], parents=(-1, -1)), "distributions"),
+    ("mc-dsd", tree((1, 2), (-1, -1), after=PROMPT[:2]), "base"),
+    ("dssd", dsd_draft(1), "distributions"),
+    ("coupled", dsd_draft(1), "distributions"),
+    ("dssd", dssd_draft(1, epoch=1), "epoch"),
+    ("dssd", dssd_draft(1, epoch=HUGE), "epoch"),
+    ("dssd", dssd_draft(1, after=(*PROMPT, 4, 4)), "base"),
+    ("dssd", dssd_draft(1, after=PROMPT[:2]), "base"),
+    ("dssd", control("ping", session=8), "session"),
+    ("dssd", control("cancel", session=8), "session"),
+    ("dssd", opening("dssd"), "open"),
+    ("dssd", pb.VerifyRequest(session=7), "message"),
+    ("dssd", control("recovered", token_id=1), "recovered"),
+    ("dssd", control("need_full_distribution"), "need_full_distribution"),
+]
+
+
+@pytest.mark.parametrize(
+    ("preset", "frame", "field"), BAD_FRAMES, ids=[f"{p}-{f}" for p, _, f in BAD_FRAMES]
+)
+async def test_bad_frame_is_refused_by_name(
+    preset: str, frame: pb.VerifyRequest, field: str
+) -> None:
+    ending = await ending_of(opening(preset), frame)
+    assert ending.code == "INVALID_ARGUMENT"
+    assert ending.details.startswith(f"{field}: ")
+
+
+async def test_one_tree_is_judged_at_a_time() -> None:
+    """A second one before the verdict on the first; one that is deeper than the answer is long."""
+    ending = await ending_of(opening("mc-dsd"), tree((1, 2), (-1, -1)), tree((1, 2), (-1, -1)))
+    assert ending.code == "INVALID_ARGUMENT"
+    assert ending.details.split(":")[0] in ("draft_length", "base")  # by who is faster
+    deep = tree((1, 2), (-1, 0), distributions=2)
+    ending = await ending_of(opening("mc-dsd", max_tokens=1), deep)
+    assert (ending.code, ending.details.split(":")[0]) == ("INVALID_ARGUMENT", "token_ids")
+
+
+async def test_drafts_beyond_the_answer_s_length_are_refused() -> None:
+    ending = await ending_of(opening(max_tokens=2), dssd_draft(1, 2, 3))
+    assert (ending.code, ending.details.split(":")[0]) == ("INVALID_ARGUMENT", "token_ids")
+
+
+async def test_another_text_before_a_draft_is_data_loss() -> None:
+    frame = dssd_draft(1)
+    frame.prefix ^= 1
+    ending = await ending_of(opening(), frame)
+    assert ending.code == "DATA_LOSS"
+    assert ending.details.startswith("prefix: ")
+
+
+async def test_the_first_frame_is_waited_for_and_no_longer() -> None:
+    ending = await ending_of(limits=VerifierLimits(streams=StreamLimits(first_message_s=0.05)))
+    assert ending.code == "DEADLINE_EXCEEDED"
+    assert ending.details == "stream: no first message for 0.05 s"
+
+
+async def test_a_stream_without_frames_is_refused() -> None:
+    async with scripted_suite() as suite, unharmed(suite):
+        ending = await raw_ending(suite.verifier.target)
+    assert (ending.code, ending.details) == ("INVALID_ARGUMENT", "open: the stream ended before it")
+
+
+async def test_a_stale_draft_is_dropped_and_a_repeated_one_refused() -> None:
+    """After a refusal the old epoch's drafts mean nothing; after an acceptance a second copy of the
+    round would be verified again."""
+    own = own_text(PROMPT, 3, 8)
+    async with (
+        scripted_suite() as suite,
+        unharmed(suite),
+        edge_peer(suite.verifier.target) as peer,
+    ):
+        refused = draft(((own[0] + 1) % VOCABULARY, 1))
+        await peer.send(opening("coupled"), refused)
+        verdict = await peer.answer("verdict")
+        assert (verdict.verdict.accepted, verdict.verdict.rejected) == (0, True)
+        assert (verdict.epoch, verdict.verdict.token_id) == (1, own[0])
+        # A replay, and garbage of the old epoch: both are overtaken, neither is an error.
+        await peer.send(refused, draft((VOCABULARY, HUGE)), control("ping", epoch=1, nonce=77))
+        assert (await peer.answer("pong")).pong.nonce == 77
+        accepted = draft(own[1:4], after=(*PROMPT, own[0]), epoch=1)
+        await peer.send(accepted)
+        verdict = await peer.answer("verdict")
+        assert (verdict.verdict.accepted, verdict.verdict.rejected) == (3, False)
+        assert verdict.verdict.token_id == own[4]
+        await peer.send(accepted)
+        ending = await peer.ending()
+    assert ending.code == "INVALID_ARGUMENT"
+    assert ending.details.startswith("base: ")
+    assert "repeats a round" in ending.details
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "field"),
+    [
+        ({"token_id": VOCABULARY}, "INVALID_ARGUMENT", "token_id"),
+        ({"token_id": HUGE}, "INVALID_ARGUMENT", "token_id"),
+        ({"token_id": 1, "base": 4}, "INVALID_ARGUMENT", "base"),
+        ({"token_id": 1, "epoch": 2}, "INVALID_ARGUMENT", "epoch"),
+        ({"token_id": 1, "prefix": 5}, "DATA_LOSS", "prefix"),
+    ],
+)
+async def test_bad_recovered_token_is_refused(
+    changes: dict[str, Any], code: str, field: str
+) -> None:
+    frame = control("recovered", **({"epoch": 1} | changes))
+    ending = await _ending_after_refusal(frame)
+    assert (ending.code, ending.details.split(":")[0]) == (code, field)
+
+
+async def test_a_draft_before_the_recovered_token_is_refused() -> None:
+    ending = await _ending_after_refusal(dssd_draft(1, epoch=1))
+    assert (ending.code, ending.details.split(":")[0]) == ("INVALID_ARGUMENT", "draft")
+
+
+async def _ending_after_refusal(frame: pb.VerifyRequest) -> Ending:
+    """The verifier has refused a draft and waits for the token that the edge draws."""
+    engine = target_engine()
+    (logits,) = engine.forward([ForwardRequest(engine.open(8), PROMPT, 1)])
+    unlikely = draft((int(logits[0].argmin()),), probabilities=[1.0])
+    async with (
+        scripted_suite() as suite,
+        unharmed(suite),
+        edge_peer(suite.verifier.target) as peer,
+    ):
+        await peer.send(opening(), unlikely)
+        verdict = await peer.answer("verdict")
+        assert verdict.verdict.rejected
+        assert verdict.verdict.HasField("sparse")
+        await peer.send(frame)
+        ending = await peer.ending()
+    return ending
+
+
+async def test_a_20_mb_frame_is_resource_exhausted() -> None:
+    large = draft((1,), distributions=b"\0" * 20 * 2**20)
+    async with scripted_suite() as suite, unharmed(suite):
+        raw = (opening("dsd").SerializeToString(), large.SerializeToString())
+        ending = await raw_ending(suite.verifier.target, *raw)
+    assert ending.code == "RESOURCE_EXHAUSTED"
+
+
+@pytest.mark.parametrize("before", [(), (opening().SerializeToString(),)], ids=["first", "later"])
+async def test_bytes_that_are_no_message_are_refused(before: tuple[bytes, ...]) -> None:
+    async with scripted_suite() as suite, unharmed(suite):
+        ending = await raw_ending(suite.verifier.target, *before, b"\xff" * 40)
+    assert ending.code == "INVALID_ARGUMENT"
+    assert ending.details.startswith("message: ")
+
+
+async def test_an_edge_may_leave_at_any_moment() -> None:
+    async with scripted_suite() as suite, unharmed(suite):
+        for frames in ((), (opening(),), (opening(), dssd_draft(1, 2))):
+            async with edge_peer(suite.verifier.target) as peer:
+                await peer.send(*frames)
+            async with edge_peer(suite.verifier.target) as peer:
+                await peer.send(*frames)
+                if frames:
+                    await peer.answer("opened")
+                    await peer.send(control("cancel"))
+                    assert (await peer.ending()).code == "OK"
+
+
+async def test_an_unknown_preset_name_is_not_counted_under_it() -> None:
+    async with scripted_suite() as suite:
+        async with edge_peer(suite.verifier.target) as peer:
+            await peer.send(_named("x" * 1000), dssd_draft(1, 2))
+            await peer.answer("verdict")
+        await suite.idle()
+        labels = {
+            sample.labels["preset"]
+            for metric in suite.cloud_metrics.registry.collect()
+            for sample in metric.samples
+            if "preset" in sample.labels
+        }
+    assert labels == {"other"}
+
+
+def _named(preset: str) -> pb.VerifyRequest:
+    frame = opening()
+    frame.open.preset = preset
+    return frame

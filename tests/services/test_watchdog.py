@@ -1,0 +1,76 @@
+"""An engine that hangs or fails: health says so, callers are told, and both mend."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tandem.backends.interface import ForwardRequest, Logits, never
+from tandem.backends.scripted import ScriptedEngine, scripted_probs
+from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.telemetry.metrics import Metrics, new_registry
+from tests.services.health import health_of
+from tests.services.scripted_suite import CONTEXT, VOCABULARY, started
+from tests.services.verifier_peer import dssd_draft, edge_peer, opening
+
+TOLD_WITHIN_S = 3.0
+DEADLINE_S = 60.0
+
+
+class Breakable(ScriptedEngine):
+    """Hangs in a pass, or raises, while it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            VOCABULARY, scripted_probs(1, VOCABULARY, sharpness=9.0), context_length=CONTEXT
+        )
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.raises = False
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        self.go_on.wait(DEADLINE_S)
+        if self.raises:
+            raise RuntimeError("the device is gone")
+        return super().forward(batch, cancelled)
+
+
+async def becomes(target: str, wanted: str) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while await health_of(target) != wanted:
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("way", ["hangs", "raises"])
+async def test_health_and_the_caller_are_told_in_time(way: str) -> None:
+    engine, metrics = Breakable(), Metrics(new_registry(), "cloud")
+    running = await started(VerifierServicer(engine, VerifierLimits(), metrics))
+    try:
+        assert await health_of(running.target) == "SERVING"
+        if way == "hangs":
+            engine.go_on.clear()
+        engine.raises = way == "raises"
+        began_s = time.monotonic()
+        async with edge_peer(running.target) as peer:
+            await peer.send(opening(), dssd_draft(1, 2))
+            ending = await peer.ending()
+            await becomes(running.target, "NOT_SERVING")
+        assert time.monotonic() - began_s < TOLD_WITHIN_S
+        assert ending.code == ("UNAVAILABLE" if way == "hangs" else "INTERNAL")
+        working = "tandem_engine_working"
+        labels = {"model_name": engine.model_name, "side": "cloud"}
+        assert metrics.registry.get_sample_value(working, labels) == 0.0
+        engine.raises = False
+        engine.go_on.set()
+        await becomes(running.target, "SERVING")
+        assert metrics.registry.get_sample_value(working, labels) == 1.0
+        assert engine.sessions_open == 0
+    finally:
+        engine.go_on.set()
+        await running.drain(0.5)

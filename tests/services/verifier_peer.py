@@ -1,0 +1,201 @@
+"""An edge that speaks to a verifier frame by frame, as badly as a test wants."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import numpy as np
+
+from tandem.core.codecs import probs_to_bytes
+from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
+from tandem.specdec.messages import GenerationParams, Open
+from tandem.specdec.presets import PRESETS
+from tandem.wire.verifier_codec import EdgeCodec
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
+from tests.services.scripted_suite import VOCABULARY, target_engine
+
+HEAD = ("session", "epoch", "base", "prefix")
+SESSION = 7
+PROMPT = (1, 2, 3)
+TIMEOUT_S = 60.0
+VERIFY = f"/{pb.DESCRIPTOR.services_by_name['VerifierService'].full_name}/Verify"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a stream ended, and what had come before."""
+
+    code: str
+    details: str
+    answers: tuple[pb.VerifyResponse, ...]
+
+    def kinds(self) -> list[str | None]:
+        return [answer.WhichOneof("message") for answer in self.answers]
+
+
+def prefix_of(token_ids: Iterable[int]) -> int:
+    return extend_prefix(EMPTY_PREFIX, token_ids)
+
+
+def opening(
+    preset: str = "dssd",
+    *,
+    prompt_ids: tuple[int, ...] = PROMPT,
+    committed_ids: tuple[int, ...] = (),
+    max_tokens: int = 40,
+    **changes: Any,
+) -> pb.VerifyRequest:
+    """An `open` that is right but for `changes`, fields of `Open` or of the frame."""
+    known = (*prompt_ids, *committed_ids)
+    message = Open(
+        SESSION,
+        0,
+        len(known),
+        prefix_of(known),
+        vocabulary_hash=target_engine().vocabulary_hash,
+        vocabulary_size=VOCABULARY,
+        prompt_ids=prompt_ids,
+        committed_ids=committed_ids,
+        params=GenerationParams(seed=3, max_tokens=max_tokens, ignore_eos=True),
+        preset=PRESETS[preset].fitted(VOCABULARY),
+    )
+    frame = EdgeCodec(VOCABULARY, message.preset).encode(message)
+    for name, value in changes.items():
+        if name == "sampling":
+            frame.open.params.sampling.CopyFrom(value)
+        else:
+            owner = frame if name in HEAD else frame.open
+            if isinstance(value, tuple):
+                getattr(owner, name)[:] = value
+            else:
+                setattr(owner, name, value)
+    return frame
+
+
+def draft(
+    token_ids: Iterable[int],
+    *,
+    after: tuple[int, ...] = PROMPT,
+    epoch: int = 0,
+    probabilities: Iterable[float] | None = None,
+    distributions: bytes | None = None,
+    sparse_probs: Iterable[bytes] = (),
+    parents: Iterable[int] = (),
+    **changes: Any,
+) -> pb.VerifyRequest:
+    """A whole chunk after the token ids `after`; `changes` are fields of the frame."""
+    frame = pb.VerifyRequest(
+        session=SESSION, epoch=epoch, base=len(after), prefix=prefix_of(after), **changes
+    )
+    frame.draft.token_ids.extend(token_ids)
+    frame.draft.end_of_chunk = True
+    frame.draft.probabilities.extend(probabilities or ())
+    frame.draft.distributions = distributions or b""
+    frame.draft.sparse_probs.extend(sparse_probs)
+    frame.draft.parents.extend(parents)
+    return frame
+
+
+def dssd_draft(*token_ids: int, **changes: Any) -> pb.VerifyRequest:
+    """A draft as `dssd` sends it."""
+    return draft(token_ids, probabilities=[0.5] * len(token_ids), **changes)
+
+
+def dsd_draft(*token_ids: int, probs: Any = None, **changes: Any) -> pb.VerifyRequest:
+    """A draft as `dsd` sends it, each token with the distribution [V] `probs` (default:
+    uniform)."""
+    uniform = np.full(VOCABULARY, 1 / VOCABULARY, dtype=np.float32)
+    raw = probs_to_bytes(
+        uniform if probs is None else np.asarray(probs, dtype=np.float32), "float32"
+    )
+    return draft(token_ids, distributions=raw * len(token_ids), **changes)
+
+
+def control(kind: str, *, after: tuple[int, ...] = PROMPT, **fields: Any) -> pb.VerifyRequest:
+    """A frame with the message `kind`: ping, cancel, recovered or need_full_distribution."""
+    head = {name: fields.pop(name) for name in HEAD if name in fields}
+    known = {"session": SESSION, "base": len(after), "prefix": prefix_of(after)}
+    frame = pb.VerifyRequest(**(known | head))
+    message = getattr(frame, kind)
+    message.SetInParent()
+    for name, value in fields.items():
+        setattr(message, name, value)
+    return frame
+
+
+class EdgePeer:
+    """One stream to a verifier."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+        self._answers: list[pb.VerifyResponse] = []
+
+    async def send(self, *frames: Any) -> None:
+        """Frames the verifier no longer takes are dropped; `ending` says why."""
+        with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            for frame in frames:
+                await self.call.write(frame)
+
+    async def half_close(self) -> None:
+        with suppress(asyncio.InvalidStateError, grpc.aio.AioRpcError):
+            await self.call.done_writing()
+
+    async def answer(self, kind: str) -> pb.VerifyResponse:
+        """The next answer of that kind; others before it are kept for `ending` alone."""
+        while True:
+            frame = await self.call.read()
+            assert isinstance(frame, pb.VerifyResponse), await self.call.details()
+            self._answers.append(frame)
+            if frame.WhichOneof("message") == kind:
+                return frame
+
+    async def ending(self) -> Ending:
+        """Wait until the verifier ends the stream."""
+        try:
+            while (frame := await self.call.read()) is not grpc.aio.EOF:
+                self._answers.append(frame)
+        except grpc.aio.AioRpcError as error:
+            return Ending(error.code().name, error.details() or "", tuple(self._answers))
+        code, details = await self.call.code(), await self.call.details()
+        return Ending(code.name, details, tuple(self._answers))
+
+
+@asynccontextmanager
+async def edge_peer(target: str) -> AsyncIterator[EdgePeer]:
+    """A stream of its own connection, given up at the end."""
+    async with grpc.aio.insecure_channel(target, [("grpc.max_send_message_length", -1)]) as channel:
+        call = pb_grpc.VerifierServiceStub(channel).Verify(timeout=TIMEOUT_S)
+        try:
+            yield EdgePeer(call)
+        finally:
+            call.cancel()
+
+
+async def raw_ending(target: str, *messages: bytes) -> Ending:
+    """Send bytes as messages, half-close, and wait for the end."""
+    while True:
+        ending = await _raw_ending(target, *messages)
+        # grpc.aio loses the status of a stream that ends while it is being written to (grpc issue
+        # 36066); the same conversation tells it another time.
+        if (ending.code, ending.details) != ("INTERNAL", "Internal error from Core"):
+            return ending
+
+
+async def _raw_ending(target: str, *messages: bytes) -> Ending:
+    options = [("grpc.max_send_message_length", -1)]
+    async with grpc.aio.insecure_channel(target, options) as channel:
+        verify = channel.stream_stream(
+            VERIFY,
+            request_serializer=lambda raw: raw,
+            response_deserializer=pb.VerifyResponse.FromString,
+        )
+        peer = EdgePeer(verify(timeout=TIMEOUT_S))
+        await peer.send(*messages)
+        await peer.half_close()
+        return await peer.ending()

@@ -1,0 +1,62 @@
+"""Drafts without a model: what is found, and that texts stay the target's."""
+
+import numpy as np
+import pytest
+
+from tandem.backends.factory import load_model
+from tandem.backends.lookup import GUESS_WEIGHT, LookupEngine, find_follower, lookup_probs
+from tandem.backends.model_source import ModelChoice
+from tandem.core.errors import InvalidArgument
+from tandem.demo import demo_folder
+from tandem.specdec.presets import PRESETS
+
+
+@pytest.mark.parametrize(
+    ("context", "follower", "matched"),
+    [
+        ((), None, 0),
+        ((7,), None, 0),
+        ((1, 2, 3), None, 0),
+        ((5, 5), 5, 1),
+        ((1, 2, 9, 2), 9, 1),
+        ((1, 2, 3, 1, 2), 3, 2),
+        ((4, 1, 2, 3, 8, 1, 2, 5, 4, 1, 2), 3, 3),  # the longest end, not the latest
+        ((1, 2, 3, 1, 2, 4, 1, 2), 4, 2),  # the latest of equally long ones
+        ((6,) * 40, 6, 16),
+        ((1, 2, 1), 2, 1),  # an end at the very start has nothing before it
+    ],
+)
+def test_the_follower_of_the_longest_repeated_end(
+    context: tuple[int, ...], follower: int | None, matched: int
+) -> None:
+    assert find_follower(context) == (follower, matched)
+
+
+def test_a_sure_match_is_one_hot_and_a_guess_is_not() -> None:
+    sure = lookup_probs((1, 2, 3, 1, 2), 10)
+    assert sure[3] == 1.0
+    assert sure.sum() == 1.0
+    for context in ((), (5,), (1, 2, 3), (1, 9, 2, 9)):
+        guess = lookup_probs(context, 10)
+        assert guess.sum() == pytest.approx(1.0)
+        assert guess.max() == np.float32(GUESS_WEIGHT)
+        assert guess.max() < PRESETS["lookup"].confidence_threshold
+    assert lookup_probs((1, 9, 2, 9), 10).argmax() == 2
+
+
+def test_a_vocabulary_smaller_than_the_guesses() -> None:
+    assert lookup_probs((), 1).tolist() == [1.0]
+    assert lookup_probs((0,), 2).sum() == pytest.approx(1.0)
+
+
+def test_only_the_tokenizer_is_read_and_it_is_no_target() -> None:
+    folder = str(demo_folder("demo-target"))
+    loaded = load_model(ModelChoice(folder, engine="lookup", drafts=True))
+    target = load_model(ModelChoice(folder, drafts=True))
+    assert isinstance(loaded.engine, LookupEngine)
+    assert loaded.engine.vocabulary_hash == target.engine.vocabulary_hash
+    assert loaded.engine.vocabulary_size == target.engine.vocabulary_size
+    assert loaded.engine.eos_token_ids == target.engine.eos_token_ids
+    assert loaded.content_hash() != target.content_hash()
+    with pytest.raises(InvalidArgument, match="engine: 'lookup' drafts; it is no target"):
+        load_model(ModelChoice(folder, engine="lookup"))

@@ -1,0 +1,45 @@
+"""Which presets a back end can run."""
+
+import pytest
+
+from tandem.backends.interface import Capabilities
+from tandem.backends.requirements import check_preset, missing_capabilities
+from tandem.backends.scripted import ScriptedEngine
+from tandem.core.errors import FailedPrecondition
+from tandem.specdec.presets import PRESETS, find_preset
+from tests.howto.bigram_backend import BigramEngine
+
+BARE = Capabilities()
+CHAINS = (
+    *("ar", "dsd", "dssd", "dssd-full", "tslt", "picospec", "picospec-top-k"),
+    *("coupled", "lookup"),
+)
+
+
+def test_plain_chains_need_nothing_of_a_back_end() -> None:
+    runnable = {
+        name for name, preset in PRESETS.items() if not missing_capabilities(preset, draft=BARE)
+    }
+    assert runnable == set(CHAINS)
+
+
+def test_a_tree_is_drafted_and_judged_as_one() -> None:
+    tree, trees = find_preset("mc-dsd"), Capabilities(trees=True)
+    assert missing_capabilities(tree, draft=BARE, target=BARE) == (
+        "trees of the draft model",
+        "trees of the target model",
+    )
+    assert missing_capabilities(tree, draft=trees, target=trees) == ()
+
+
+@pytest.mark.parametrize("name", ["stream", "stream-rejection", "predraft", "fsd"])
+def test_pre_drafting_needs_forks_of_the_draft_alone(name: str) -> None:
+    preset = find_preset(name)
+    assert missing_capabilities(preset, draft=BARE, target=BARE) == ("forks of the draft model",)
+    assert missing_capabilities(preset, draft=Capabilities(forks=True), target=BARE) == ()
+
+
+def test_a_refusal_names_the_preset_and_what_is_missing() -> None:
+    with pytest.raises(FailedPrecondition, match=r"'stream' needs forks of the draft model"):
+        check_preset(find_preset("stream"), draft=BigramEngine(1))
+    check_preset(find_preset("mc-dsd"), draft=ScriptedEngine(4, lambda _: [0.25] * 4))

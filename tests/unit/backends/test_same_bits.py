@@ -1,0 +1,89 @@
+"""In float32 on a CPU a sequence's logits are the same bit for bit in whatever company.
+
+The demo pair's shapes, since kernels are chosen by shape.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tandem.backends.interface import Engine, ForwardRequest, Session
+from tandem.backends.torch.loading import load_engine
+from tandem.core.probs import Array
+from tests.unit.backends.reference_models import tokens
+
+MODELS = Path(__file__).resolve().parents[3] / "models"
+PROMPT = 40
+
+
+@pytest.fixture(scope="module", params=["demo-target", "demo-draft"])
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return load_engine(MODELS / request.param, drafts=request.param == "demo-draft")
+
+
+def sequences(count: int) -> list[tuple[int, ...]]:
+    return [tuple(tokens(PROMPT + 8 + 5 * number, seed=number)) for number in range(count)]
+
+
+def logits_of(engine: Engine, company: int, step: int) -> list[Array]:
+    """Each sequence's logits after its prompt, `step` tokens a pass, `company` sequences a pass."""
+    found: list[Array] = []
+    texts = sequences(8)
+    for first in range(0, len(texts), company):
+        some = texts[first : first + company]
+        sessions = [engine.open(200) for _ in some]
+        prompts = [text[: PROMPT + 5 * number] for number, text in enumerate(some, start=first)]
+        passes = [engine.forward(_requests(sessions, prompts, 1))]
+        for at in range(0, 8, step):
+            parts = [
+                text[PROMPT + 5 * number + at :][:step]
+                for number, text in enumerate(some, start=first)
+            ]
+            passes.append(engine.forward(_requests(sessions, parts, step)))
+        found += [np.concatenate(rows) for rows in zip(*passes, strict=True)]
+        for session in sessions:
+            session.close()
+    return found
+
+
+def _requests(
+    sessions: list[Session], parts: list[tuple[int, ...]], logits_to_keep: int
+) -> list[ForwardRequest]:
+    return [
+        ForwardRequest(session, part, logits_to_keep)
+        for session, part in zip(sessions, parts, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("step", [1, 2, 4, 8])
+def test_company_changes_nothing(engine: Engine, step: int) -> None:
+    alone = logits_of(engine, 1, step)
+    for company in (2, 8):
+        for one, other in zip(alone, logits_of(engine, company, step), strict=True):
+            assert np.array_equal(one, other)
+
+
+def test_a_prompt_beside_single_tokens_changes_nothing(engine: Engine) -> None:
+    text, prompt = sequences(2)
+    (alone,) = logits_of_prompt(engine, [prompt])
+    session = engine.open(200)
+    engine.forward([ForwardRequest(session, text[:PROMPT], 1)])
+    (single,) = engine.forward([ForwardRequest(session, text[PROMPT : PROMPT + 1], 1)])
+    session.rollback(PROMPT)
+    other = engine.open(200)
+    beside = engine.forward(
+        [ForwardRequest(session, text[PROMPT : PROMPT + 1], 1), ForwardRequest(other, prompt, 1)]
+    )
+    assert np.array_equal(beside[0], single)
+    assert np.array_equal(beside[1], alone)
+    session.close()
+    other.close()
+
+
+def logits_of_prompt(engine: Engine, prompts: list[tuple[int, ...]]) -> list[Array]:
+    sessions = [engine.open(200) for _ in prompts]
+    found = engine.forward(_requests(sessions, prompts, 1))
+    for session in sessions:
+        session.close()
+    return list(found)

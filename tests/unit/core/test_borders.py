@@ -1,0 +1,26 @@
+"""Just inside and just outside of what is allowed or cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.tree import check_parents
+from tandem.core.truncation import Truncation, truncate
+
+
+def test_nodes_that_come_after_others_may_have_those_as_parents() -> None:
+    check_parents((2, 3), 2, first=3)
+    for parents, first in (((3, 3), 3), ((2, 4), 3), ((0,), 0), ((-2,), 3)):
+        with pytest.raises(InvalidArgument):
+            check_parents(parents, len(parents), first=first)
+    check_parents((-1, 0, 1), 3)
+
+
+def test_a_nucleus_of_all_cuts_nothing() -> None:
+    """Not even what rounding would lose at its border."""
+    probs = np.array([1.0, 1e-9, 1e-9, 0.0], dtype=np.float32)
+    assert np.count_nonzero(truncate(probs, Truncation(top_k=3, top_p=1.0))) == 3
+    assert np.count_nonzero(truncate(probs, Truncation(top_k=2, top_p=1.0))) == 2
+    assert np.count_nonzero(truncate(probs, Truncation(top_k=3, top_p=0.999))) == 1

@@ -1,0 +1,120 @@
+"""The Gumbel coupling rule: a sample of the distribution, reproducible, agreeing as often as
+promised."""
+
+import numpy as np
+import pytest
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.gumbel import coupled_token, gumbel
+from tandem.core.probs import Array, SamplingParams, probs_from_logits
+from tests.chi_squared import assert_fits
+
+
+def reference_token(probs: Array, seed: int, position: int) -> int:
+    """The rule as it is written: noise for every token of the support, then argmax."""
+    support = np.flatnonzero(probs)
+    scores = np.log(probs[support].astype(np.float64)) + gumbel(seed, position, support)
+    return int(support[scores.argmax()])
+
+
+def random_probs(source: np.random.Generator, size: int) -> Array:
+    probs = source.dirichlet(np.full(size, source.choice([0.02, 0.3, 5.0])))
+    probs[source.random(size) < 0.3] = 0
+    probs[source.integers(size)] += 0.01
+    rounded: Array = (probs / probs.sum()).astype(np.float32)
+    return rounded
+
+
+@pytest.mark.parametrize("size", [1, 2, 50, 4096, 8192, 20_000])
+def test_coupled_token_is_the_argmax_over_all_the_noise(size: int) -> None:
+    source = np.random.default_rng(size)
+    for position in range(60):
+        probs = random_probs(source, size)
+        assert coupled_token(probs, size, position) == reference_token(probs, size, position)
+
+
+def test_noise_of_a_token_does_not_depend_on_the_others() -> None:
+    everyone = gumbel(3, 5, np.arange(1000))
+    some = np.array([999, 0, 17])
+    assert (gumbel(3, 5, some) == everyone[some]).all()
+    assert (gumbel(3, 5, some.astype(np.int32)) == everyone[some]).all()
+
+
+def test_noise_is_pinned() -> None:
+    # The text of a seed depends on these values; the last bits may differ with the libm.
+    np.testing.assert_allclose(
+        gumbel(42, 7, np.array([0, 1, 151_935])),
+        [0.5629051216764456, 1.234464378810045, 1.8477197305926976],
+        rtol=1e-14,
+    )
+
+
+def test_noise_differs_between_seeds_and_positions() -> None:
+    ids = np.arange(2000)
+    base = gumbel(1, 1, ids)
+    for other in (gumbel(2, 1, ids), gumbel(1, 2, ids), gumbel(1, 1, ids + 1)):
+        assert abs(np.corrcoef(base, other)[0, 1]) < 0.1
+
+
+def test_noise_has_the_gumbel_distribution() -> None:
+    noise = gumbel(8, 0, np.arange(50_000))
+    uniform = np.exp(-np.exp(-noise))
+    counts, _ = np.histogram(uniform, bins=50, range=(0, 1))
+    assert_fits(counts, np.ones(50))
+
+
+@pytest.mark.parametrize("vary", ["position", "seed"])
+def test_coupled_tokens_have_the_distribution(vary: str) -> None:
+    probs = np.array([0.4, 0.0, 0.3, 0.05, 0.05, 0.2], dtype=np.float32)
+    tokens = [
+        coupled_token(probs, *((9, index) if vary == "position" else (index, 9)))
+        for index in range(10_000)
+    ]
+    assert_fits(np.bincount(tokens, minlength=6), probs)
+
+
+def test_successive_coupled_tokens_are_independent() -> None:
+    probs = np.array([0.5, 0.3, 0.2], dtype=np.float32)
+    tokens = np.array([coupled_token(probs, 10, position) for position in range(8000)])
+    counts = np.bincount(3 * tokens[:-1] + tokens[1:], minlength=9)
+    assert_fits(counts, np.outer(probs, probs).ravel())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_acceptance_is_at_least_what_the_coupling_promises(seed: int) -> None:
+    source = np.random.default_rng(seed)
+    target = source.dirichlet(np.full(8, 0.7))
+    draft = 0.6 * target + 0.4 * source.dirichlet(np.full(8, 0.7))
+    distance = np.abs(target - draft).sum() / 2
+    samples = 3000
+    agreed = sum(
+        coupled_token(target, seed, position) == coupled_token(draft, seed, position)
+        for position in range(samples)
+    )
+    promised = (1 - distance) / (1 + distance)
+    deviation = np.sqrt(promised * (1 - promised) / samples)
+    assert agreed / samples >= promised - 4 * deviation
+    assert agreed / samples <= 1 - distance + 4 * deviation  # no coupling agrees more often
+
+
+def test_greedy_distributions_ignore_the_noise() -> None:
+    logits = np.random.default_rng(1).normal(size=100).astype(np.float32)
+    probs = probs_from_logits(logits, SamplingParams(temperature=0))
+    assert {coupled_token(probs, seed, 3) for seed in range(50)} == {int(logits.argmax())}
+
+
+def test_a_truncated_distribution_sees_the_same_noise() -> None:
+    logits = np.random.default_rng(2).normal(scale=2, size=500).astype(np.float32)
+    whole = probs_from_logits(logits, SamplingParams())
+    head = probs_from_logits(logits, SamplingParams(top_k=50))
+    for position in range(200):
+        token = coupled_token(whole, 4, position)
+        if head[token]:
+            assert coupled_token(head, 4, position) == token
+
+
+@pytest.mark.parametrize("probs", [[], [0.0, 0.0], [float("nan"), 0.0]])
+def test_a_distribution_without_support_is_rejected(probs: list[float]) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        coupled_token(np.array(probs), 0, 0)
+    assert caught.value.field == "probs"

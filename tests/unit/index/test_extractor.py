@@ -1,0 +1,119 @@
+"""Files that take too long, too much, or down the process that reads them harm no other file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tandem.core.errors import Unavailable
+from tandem.index.extraction import MAX_DOCUMENT_BYTES, Format, Refusal, extract
+from tandem.index.extractor import MOST_IN_THIS_PROCESS, ExtractionLimits, Extractor
+from tandem.index.records import Document
+
+PAGE = b"<title>T</title><p>words"
+SLOW = b"<a " * 20_000
+"""html.parser looks for the end of each tag to the end of the page: minutes."""
+DEEP = b'{"text": "x", "more": [' + b"{}," * 3_000_000 + b"{}]}"
+"""Each of the dictionaries takes 64 bytes."""
+
+
+@pytest.fixture(scope="module")
+def extractor() -> Iterator[Extractor]:
+    with closing(Extractor(ExtractionLimits(base_s=1))) as extractor:
+        yield extractor
+
+
+def read(extractor: Extractor, content: bytes, form: Format = Format.HTML) -> Document | Refusal:
+    (found,) = extractor.extract(content, form, "doc")
+    return found
+
+
+def test_each_format_is_read_as_in_this_process(extractor: Extractor) -> None:
+    line = b'{"id": "%d", "text": "' + b"x" * MOST_IN_THIS_PROCESS + b'"}\n'
+    for form, content in (
+        (Format.TEXT, b"a  \nb"),
+        (Format.TEXT, b"a  \nb" * MOST_IN_THIS_PROCESS),
+        (Format.MARKDOWN, b"# T\n\nb"),
+        (Format.HTML, PAGE),
+        (Format.HTML, b"\0"),
+        (Format.PDF, b"no PDF"),
+        (Format.JSONL, b'{"text": "small"}\n\n' + line % 1 + b"{broken\n" + line % 2),
+        (Format.TEXT, bytes(MAX_DOCUMENT_BYTES + 1)),
+    ):
+        assert list(extractor.extract(content, form, "d")) == list(extract(content, form, "d"))
+
+
+def test_a_file_that_takes_too_much_memory_is_refused_and_the_next_is_read() -> None:
+    with closing(Extractor(ExtractionLimits(memory_bytes=2**28))) as extractor:
+        why = "content: takes more than 256 MiB of memory to read"
+        assert read(extractor, DEEP, Format.JSONL) == Refusal("doc#1", why)
+        assert read(extractor, PAGE) == Document("doc", "words", "T")
+
+
+def test_a_reader_that_dies_costs_its_file_alone(extractor: Extractor) -> None:
+    assert isinstance(read(extractor, PAGE), Document)
+    process = extractor._process
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    refused = read(extractor, PAGE)
+    assert isinstance(refused, Refusal)
+    assert "status -9" in refused.why
+    assert isinstance(read(extractor, PAGE), Document)
+
+
+def test_closing_waits_for_no_file() -> None:
+    extractor = Extractor(ExtractionLimits(base_s=600))
+    ended: list[BaseException] = []
+
+    def reading() -> None:
+        try:
+            read(extractor, SLOW)
+        except Unavailable as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=reading)
+    thread.start()
+    while extractor._process is None:
+        time.sleep(0.01)
+    extractor.close()
+    thread.join(60)
+    assert len(ended) == 1
+    with pytest.raises(Unavailable):
+        read(extractor, PAGE)
+
+
+async def test_a_file_that_takes_too_long_is_refused_and_holds_up_nothing(
+    extractor: Extractor,
+) -> None:
+    reading = asyncio.create_task(asyncio.to_thread(read, extractor, SLOW))
+    turns = 0
+    while not reading.done():
+        await asyncio.sleep(0.005)
+        turns += 1
+    assert await reading == Refusal("doc", "content: takes more than 1 s to read")
+    assert turns > 50, "of some 300"
+    assert read(extractor, PAGE) == Document("doc", "words", "T")
+
+
+@pytest.mark.parametrize(
+    ("form", "content"),
+    [
+        (Format.TEXT, b"x" + b" " * 200_000 + b"x"),
+        (Format.MARKDOWN, b"# " + b" " * 200_000 + b"x"),
+        (Format.MARKDOWN, b"# a" + b"#" * 200_000 + b"x"),
+        (Format.HTML, b"<br>" * 15_000 + b"x"),
+    ],
+)
+def test_reading_takes_linear_time(form: Format, content: bytes) -> None:
+    """Tens of milliseconds of the processor, a second at most; it took 10 s and more."""
+    began_s = time.thread_time()
+    assert isinstance(next(extract(content, form, "d")), Document)
+    assert time.thread_time() - began_s < 5

@@ -1,0 +1,141 @@
+"""Keys and their hashes: who is let in, and what a file of keys may say."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+import pytest
+
+from tandem.core.errors import InvalidArgument
+from tandem.net.access_keys import (
+    KEY_BYTES,
+    check_key,
+    hash_key,
+    key_line,
+    new_key,
+    parse_keys,
+)
+from tandem.net.scopes import Caller, Scope
+
+KEYS = [new_key(bytes([number]) * KEY_BYTES) for number in range(4)]
+
+
+def line(holder: str, key: str) -> str:
+    return key_line(holder, key, {Scope.GENERATE})
+
+
+def test_a_key_is_its_entropy_in_printable_characters() -> None:
+    assert KEYS[0] == "tandem-" + "A" * 43
+    assert len(set(KEYS)) == len(KEYS)
+    for key in KEYS:
+        check_key(key)
+    with pytest.raises(InvalidArgument, match="32 bytes, got 16"):
+        new_key(bytes(16))
+
+
+def test_what_is_kept_is_the_hash_and_not_the_key() -> None:
+    assert hash_key(KEYS[1]) == "sha256:" + hashlib.sha256(KEYS[1].encode()).hexdigest()
+    entry = key_line("edge-1", KEYS[1], {Scope.VERIFY})
+    assert entry == f"edge-1 {hash_key(KEYS[1])} scopes=verify"
+    ring = parse_keys(entry)
+    assert KEYS[1] not in entry + repr(ring)
+    assert ring.keys[0].digest.hex() not in repr(ring)
+
+
+def test_a_key_opens_for_its_holder_only() -> None:
+    lines = [line("edge", KEYS[0]), "# old and new", "", f"  {line('edge', KEYS[1])}  "]
+    ring = parse_keys("\n".join([*lines, line("bench", KEYS[2])]))
+    assert [ring.holder(key) for key in KEYS] == ["edge", "edge", "bench", None]
+    stored = hash_key(KEYS[0])
+    near = [KEYS[0][:-1], KEYS[0] + "A", KEYS[0].upper(), KEYS[0] + "\0", "", stored, stored[7:]]
+    assert [ring.holder(key) for key in near] == [None] * len(near)
+    assert ring.holder("\udcff" * 40) is None
+    assert parse_keys("").holder(KEYS[0]) is None
+
+
+def test_every_entry_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether and where a key is found does not shorten the search."""
+    compared: list[bytes] = []
+    compare_digest = hmac.compare_digest
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append(one)
+        return compare_digest(one, other)
+
+    ring = parse_keys("\n".join(line(f"edge-{n}", key) for n, key in enumerate(KEYS[:3])))
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    for key in KEYS:
+        compared.clear()
+        ring.holder(key)
+        assert compared == [known.digest for known in ring.keys]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        KEYS[0],
+        f"edge {KEYS[0]}",
+        f"sha256:{'0' * 64}",
+        f"edge sha256:{'0' * 63}",
+        f"edge sha256:{'0' * 65}",
+        f"edge sha256:{'G' * 64}",
+        f"edge md5:{'0' * 64}",
+        f"-edge sha256:{'0' * 64}",
+        f"{'e' * 65} sha256:{'0' * 64}",
+        f"an edge sha256:{'0' * 64}",
+    ],
+)
+def test_a_bad_line_is_named_and_not_shown(entry: str) -> None:
+    with pytest.raises(InvalidArgument) as refusal:
+        parse_keys(f"# keys\n{entry}\n")
+    assert str(refusal.value) == "keys: line 2 must be HOLDER sha256:HEX scopes=SCOPE,…"
+
+
+@pytest.mark.parametrize("holder", ["", "-a", "a b", "a\nb", "ä", "a" * 65])
+def test_a_bad_holder_is_rejected(holder: str) -> None:
+    with pytest.raises(InvalidArgument, match="holder: must be"):
+        line(holder, KEYS[0])
+
+
+@pytest.mark.parametrize(
+    "key", ["short", "k" * 31, "k" * 257, "k" * 40 + "\n", "k " * 20, "é" * 40]
+)
+def test_what_is_no_key_is_rejected_without_showing_it(key: str) -> None:
+    for check in (check_key, lambda key: line("edge", key)):
+        with pytest.raises(InvalidArgument) as refusal:
+            check(key)
+        assert key not in str(refusal.value)
+
+
+def test_a_key_is_good_for_its_scopes_alone() -> None:
+    both = frozenset({Scope.VERIFY, Scope.DOCUMENTS_READ})
+    entry = key_line("edge", KEYS[0], both)
+    assert entry.endswith(" scopes=verify,documents:read")
+    caller = parse_keys(entry).caller(KEYS[0])
+    assert caller == Caller("edge", both)
+    with pytest.raises(InvalidArgument, match="scopes: a key needs at least one"):
+        key_line("edge", KEYS[0], ())
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ("", "line 2 has no scopes; 'tandem keys HOLDER --scope SCOPE --same-key"),
+        (" scopes=", "line 2: scopes: '' is none of generate, verify, decode, documents:read,"),
+        (" scopes=verify,all", "line 2: scopes: 'all' is none of generate"),
+        (" scopes=verify sope=2", "line 2: 'sope' is no field of a key; these are: "),
+        (" scopes=verify scopes=admin", "line 2: scopes is there twice"),
+        (" verify", "line 2 must be HOLDER sha256:HEX scopes="),
+    ],
+)
+def test_a_field_that_is_missing_or_strange_is_named(fields: str, words: str) -> None:
+    """A key of an older release has no scopes, and is refused: any guess would be wrong."""
+    with pytest.raises(InvalidArgument) as refusal:
+        parse_keys(f"# keys\nedge {hash_key(KEYS[0])}{fields}\n")
+    assert words in str(refusal.value)
+
+
+def test_a_key_without_scopes_that_may_lack_them_is_good_for_nothing() -> None:
+    caller = parse_keys(f"edge {hash_key(KEYS[0])}", may_lack_scopes=True).caller(KEYS[0])
+    assert caller == Caller("edge", frozenset())

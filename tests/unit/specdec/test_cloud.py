@@ -1,0 +1,274 @@
+"""The cloud's machine on its own: what it does when, and what its KV holds."""
+
+import copy
+
+import numpy as np
+import pytest
+
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.sparse_payload import FullPayload, SparsePayload
+from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.choices import Schedule
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.judge import Judgement
+from tandem.specdec.messages import (
+    Cancel,
+    CloudMessage,
+    EdgeMessage,
+    FullDistribution,
+    NeedFullDistribution,
+    Outcome,
+    Ping,
+    Pong,
+    Tokens,
+    Verdict,
+    Work,
+)
+from tandem.specdec.presets import PRESETS
+from tests.virtual_time.cases import preset, run, scheduled
+from tests.virtual_time.cloud_frames import (
+    MODELS,
+    V,
+    draft_after,
+    opened_cloud,
+    own_tokens,
+    pass_of,
+)
+from tests.virtual_time.lockstep import CONTEXT_LENGTH, Lockstep, judgement_for
+
+SPLIT = preset("dssd", 2, payload_top=1, payload_tail_draws=0)
+
+
+def test_a_full_distribution_is_sent_once_for_a_rejection() -> None:
+    """It is large, and the question is not. The next rejection's may be asked for again."""
+    asked = 0
+
+    def ask_twice(cloud: CloudMachine, message: EdgeMessage) -> None:
+        nonlocal asked
+        if isinstance(message, NeedFullDistribution):
+            twin = copy.deepcopy(cloud)
+            (answer,) = twin.receive(message)
+            with pytest.raises(InvalidArgument, match="it has been sent for this rejection"):
+                twin.receive(message)
+            assert isinstance(answer, FullDistribution)
+            expected = MODELS.target_probs(cloud.committed.since(0))
+            np.testing.assert_array_equal(answer.target_probs, expected)
+            asked += 1
+
+    calm = Lockstep(SPLIT, MODELS).run()
+    assert Lockstep(SPLIT, MODELS, to_cloud=ask_twice).run() == calm
+    assert asked > 1
+
+
+def test_opened_tells_the_servers_terms() -> None:
+    opened = opened_cloud(preset("dsd"), frozenset({2})).opened()
+    assert opened.eos_token_ids == {2}
+    assert opened.max_draft_length == 64
+    assert opened.context_length == CONTEXT_LENGTH
+    assert (opened.session, opened.epoch, opened.base) == (7, 0, 2)
+
+
+def test_a_ping_is_answered_at_any_time() -> None:
+    cloud = opened_cloud(preset("dsd"))
+    assert cloud.work() is not None
+    ping = Ping(7, 0, 2, cloud.committed.prefix, nonce=5)
+    assert cloud.receive(ping) == [Pong(7, 0, 2, cloud.committed.prefix, nonce=5)]
+
+
+def test_cancel_ends_everything() -> None:
+    cloud = opened_cloud(preset("ar"))
+    work = cloud.work()
+    assert work is not None
+    assert cloud.receive(Cancel(7, 0, 2, cloud.committed.prefix)) == []
+    assert cloud.ended
+    assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
+    assert cloud.work() is None
+    assert cloud.receive(Ping(7, 0, 2, 0, nonce=1)) == []
+
+
+def test_the_shells_mistakes_are_protocol_errors() -> None:
+    cloud = opened_cloud(preset("dsd"))
+    with pytest.raises(ProtocolError, match="no work in flight"):
+        cloud.complete(Judgement((), (), ()), Work())
+
+
+@pytest.mark.parametrize("name", [n for n in PRESETS if not PRESETS[n].judges_by_timing])
+def test_both_simulations_give_the_same_text(name: str) -> None:
+    for seed in range(1, 20):
+        whole = run(preset(name, 3), MODELS, seed, max_tokens=12)
+        assert Lockstep(preset(name, 3), MODELS, seed=seed).run() == whole.token_ids
+
+
+def test_one_work_at_a_time() -> None:
+    cloud = opened_cloud(preset("ar"))
+    work = cloud.work()
+    assert work is not None
+    assert cloud.work() is None
+    cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    assert cloud.work() is not None
+
+
+def test_the_prompt_is_computed_before_any_draft_comes() -> None:
+    cloud = opened_cloud(preset("coupled", 2))
+    work = cloud.work()
+    assert work is not None
+    assert (work.keep, work.token_ids, work.logits_to_keep, work.drafts) == (0, (1, 2), 1, 0)
+    assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
+    assert cloud.kv_length == 2
+    assert cloud.work() is None
+
+
+def test_a_wrong_first_draft_is_rejected_without_a_pass() -> None:
+    """The distribution after the prompt is there already."""
+    chosen = preset("coupled", 2)
+    (right,) = own_tokens(chosen, 1)
+    cloud = opened_cloud(chosen)
+    pass_of(cloud)
+    (verdict,) = cloud.receive(draft_after(cloud, ((right + 1) % V, 0)))
+    assert isinstance(verdict, Verdict)
+    assert (verdict.accepted, verdict.rejected, verdict.outcome) == (0, True, right)
+    assert verdict.epoch == cloud.epoch == 1
+    assert cloud.target_passes == 1
+    assert cloud.kv_length == 2
+
+
+def test_an_accepted_chunk_brings_a_bonus_and_its_kv() -> None:
+    chosen = preset("coupled", 2)
+    first, second, third = own_tokens(chosen, 3)
+    cloud = opened_cloud(chosen)
+    pass_of(cloud)
+    assert cloud.receive(draft_after(cloud, (first, second))) == []
+    work = cloud.work()
+    assert work is not None
+    assert (work.keep, work.token_ids, work.logits_to_keep, work.drafts) == (
+        2,
+        (first, second),
+        2,
+        2,
+    )
+    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    assert isinstance(verdict, Verdict)
+    assert (verdict.accepted, verdict.rejected, verdict.outcome) == (2, False, third)
+    assert verdict.prefix == cloud.committed.prefix
+    assert cloud.kv_length == 4, "the bonus token has not been fed"
+
+
+def test_a_rejected_token_leaves_the_kv_of_the_accepted() -> None:
+    chosen = preset("coupled", 3)
+    first, second = own_tokens(chosen, 2)
+    cloud = opened_cloud(chosen)
+    pass_of(cloud)
+    cloud.receive(draft_after(cloud, (first, (second + 1) % V, 0)))
+    (verdict,) = pass_of(cloud)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.accepted, verdict.rejected, verdict.outcome) == (1, True, second)
+    assert cloud.kv_length == 3
+    assert len(cloud.committed) == 4
+
+
+def test_drafts_wait_for_their_chunk_unless_verified_on_arrival() -> None:
+    for on_arrival in (False, True):
+        chosen = scheduled("coupled", Schedule(4, 4, verify_on_arrival=on_arrival))
+        right = own_tokens(chosen, 4)
+        cloud = opened_cloud(chosen)
+        pass_of(cloud)
+        assert cloud.receive(draft_after(cloud, right[:2], end_of_chunk=False)) == []
+        assert (cloud.work() is not None) == on_arrival
+        if not on_arrival:
+            cloud.receive(draft_after(cloud, right[2:], pending=right[:2]))
+            work = cloud.work()
+            assert work is not None
+            assert work.drafts == 4
+
+
+def test_drafts_that_come_during_a_pass_wait_for_the_next() -> None:
+    """A whole chunk gets one verdict, whenever it came."""
+    chosen = scheduled("coupled", Schedule(4, 2, bonus=False))
+    right = own_tokens(chosen, 4)
+    cloud = opened_cloud(chosen)
+    pass_of(cloud)
+    cloud.receive(draft_after(cloud, right[:2]))
+    work = cloud.work()
+    assert work is not None
+    cloud.receive(draft_after(cloud, right[2:], pending=right[:2]))
+    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    assert isinstance(verdict, Verdict)
+    assert (verdict.accepted, verdict.outcome) == (2, None)
+    following = cloud.work()
+    assert following is not None
+    assert (following.drafts, following.logits_to_keep) == (2, 2), (
+        "the distribution before them was kept"
+    )
+
+
+def test_an_idle_cloud_goes_on_until_a_draft_waits() -> None:
+    chosen = scheduled("coupled", Schedule(2, 1, decode_when_idle=True))
+    right = own_tokens(chosen, 3)
+    cloud = opened_cloud(chosen)
+    (tokens,) = pass_of(cloud)
+    assert isinstance(tokens, Tokens)
+    assert tokens.token_ids == right[:1]
+    work = cloud.work()
+    assert work is not None
+    assert cloud.receive(draft_after(cloud, right[1:2])) == []
+    assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
+    (verdict,) = pass_of(cloud)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.accepted, verdict.outcome) == (1, right[2])
+
+
+def test_a_late_draft_is_compared_with_what_the_cloud_decoded() -> None:
+    chosen = scheduled("coupled", Schedule(4, 2, decode_when_idle=True))
+    right = own_tokens(chosen, 3)
+    for token, epoch in ((right[0], 0), ((right[0] + 1) % V, 1)):
+        cloud = opened_cloud(chosen)
+        late = draft_after(cloud, (token, right[1]))
+        pass_of(cloud)
+        assert cloud.receive(late) == []
+        assert cloud.epoch == epoch
+        work = cloud.work()
+        assert work is not None
+        assert work.drafts == (1 if epoch == 0 else 0), "what follows an equal token stays valid"
+
+
+def test_nothing_is_done_after_the_end() -> None:
+    chosen = preset("coupled", 4)
+    right = own_tokens(chosen, 4)
+    cloud = opened_cloud(chosen, ends=frozenset({right[1]}))
+    pass_of(cloud)
+    cloud.receive(draft_after(cloud, right))
+    (verdict,) = pass_of(cloud)
+    assert isinstance(verdict, Verdict)
+    expected = right.index(right[1]) + 1
+    assert (verdict.accepted, verdict.outcome) == (expected, None)
+    assert cloud.finished
+    assert cloud.work() is None
+    late = draft_after(cloud, (0,), epoch=5, prefix=1)
+    assert cloud.receive(late) == [], "drafts past the end mean nothing"
+
+
+def test_a_resumed_session_decides_as_before() -> None:
+    """Positions are absolute: the same seed gives the same tokens from any resume point."""
+    chosen = preset("coupled", 2)
+    right = own_tokens(chosen, 5)
+    text = PrefixedTokens((1, 2, *right[:3]))
+    cloud = opened_cloud(preset("ar"), committed_ids=right[:3], base=5, prefix=text.prefix, epoch=4)
+    pass_of(cloud)
+    pass_of(cloud)
+    assert cloud.committed.since(2) == right
+    assert cloud.epoch == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("dsd", int), ("dssd-full", FullPayload), ("dssd", SparsePayload)]
+)
+def test_the_answer_follows_the_preset(name: str, kind: type) -> None:
+    outcomes: list[Outcome] = []
+
+    def listen(edge: object, message: CloudMessage) -> bool:
+        if isinstance(message, Verdict) and message.rejected:
+            outcomes.append(message.outcome)
+        return True
+
+    Lockstep(preset(name, 2), MODELS, to_edge=listen).run()
+    assert {type(outcome) for outcome in outcomes} == {kind}

@@ -1,0 +1,362 @@
+"""The edge's machine on its own: how drafting, sending and committing start and stop."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tandem.core.errors import ProtocolError
+from tandem.core.sparse_payload import FullPayload
+from tandem.core.stopping import FinishReason
+from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.choices import Schedule
+from tandem.specdec.edge import ALONE_CHUNK, EdgeMachine
+from tandem.specdec.events import (
+    Commit,
+    DraftWork,
+    EdgeOutput,
+    Finish,
+    Interrupt,
+    Reconnect,
+    Send,
+)
+from tandem.specdec.liveness import Liveness, LostCloud, Phase
+from tandem.specdec.messages import (
+    Cancel,
+    Draft,
+    FullDistribution,
+    GoingAway,
+    NeedFullDistribution,
+    Open,
+    Opened,
+    Ping,
+    Pong,
+    Recovered,
+)
+from tandem.specdec.presets import PRESETS, Preset
+from tests.virtual_time.cases import model_pair, preset, scheduled
+from tests.virtual_time.edge_frames import (
+    MODELS,
+    SPARSE,
+    SPLIT,
+    STREAM,
+    TIMES,
+    draft,
+    drafts_of,
+    edge_of,
+    frame_of,
+    sent,
+    tokens_of,
+    verdict_of,
+)
+from tests.virtual_time.lockstep import Lockstep, request_for
+
+PROBS_OF_TWO = np.array([0.5, 0.5, 0.0], dtype=np.float32)
+
+
+def test_connecting_opens_at_the_committed_text() -> None:
+    edge = edge_of(preset("coupled", 2))
+    (opening,) = sent(edge.connect(0.0))
+    assert isinstance(opening, Open)
+    assert (opening.base, opening.committed_ids, opening.epoch) == (2, (), 0)
+    draft(edge, 0, 1)
+    edge.receive(verdict_of(edge, 1, True, 2), 0.0)
+    assert edge.lost(0.1) == [Reconnect()]
+    (again,) = sent(edge.connect(0.2))
+    assert (again.base, again.committed_ids, again.epoch) == (4, (0, 2), 1)
+    assert again.prefix == edge.committed.prefix
+    with pytest.raises(ProtocolError, match="connect in state running"):
+        edge.connect(0.3)
+
+
+def test_drafting_goes_on_without_a_stream_and_is_sent_on_the_next() -> None:
+    edge = edge_of(preset("coupled", 2))
+    assert draft(edge, 0, 1) == []
+    opening, drafted = sent(edge.connect(0.0))
+    assert isinstance(opening, Open)
+    assert isinstance(drafted, Draft)
+    assert (drafted.base, drafted.token_ids, drafted.end_of_chunk) == (2, (0, 1), True)
+    edge.lost(0.1)
+    assert sent(edge.connect(0.2))[1] == drafted, "what waits for a verdict is sent again"
+
+
+def test_frames_without_a_stream_are_dropped() -> None:
+    edge = edge_of(preset("coupled", 2))
+    assert edge.receive(tokens_of(edge, 1), 0.0) == []
+    assert len(edge.committed) == 2
+
+
+def test_one_draft_work_at_a_time() -> None:
+    edge = edge_of(preset("coupled", 3))
+    edge.connect(0.0)
+    work = edge.work(0.0)
+    assert work == DraftWork(keep=0, token_ids=(1, 2), position=2, count=3)
+    assert edge.work(0.0) is None
+    assert work is not None
+    assert edge.context(work) == (1, 2)
+    for wrong in ((), (0, 0, 0, 0)):
+        with pytest.raises(ProtocolError, match="3 drafts wanted"):
+            edge.drafted(work, drafts_of(*wrong), 4, 0.0, 0.0)
+    edge.drafted(work, drafts_of(0, 1, 2), 4, 0.0, 0.0)
+    assert edge.work(0.0) is None, "a stop-and-wait window is full"
+
+
+def test_a_work_cut_short_is_made_whole_before_it_is_sent() -> None:
+    """A chunk is a chunk, however the drafting was divided."""
+    edge = edge_of(preset("coupled", 3))
+    edge.connect(0.0)
+    assert draft(edge, 0) == []
+    work = edge.work(0.0)
+    assert work is not None
+    assert (work.keep, work.token_ids, work.position, work.count) == (2, (0,), 3, 2)
+    (drafted,) = sent(edge.drafted(work, drafts_of(1, 2), 4, 0.0, 0.0))
+    assert drafted.token_ids == (0, 1, 2)
+
+
+def test_an_end_of_text_closes_a_chunk_unless_that_would_tell() -> None:
+    edge = edge_of(preset("dsd", 4), ends=frozenset({0}))
+    edge.connect(0.0)
+    work = edge.work(0.0)
+    assert work is not None
+    assert work.ends == {0}
+    (drafted,) = sent(edge.drafted(work, drafts_of(2, 0), 3, 0.0, 0.0))
+    assert drafted.token_ids == (2, 0)
+    assert edge.work(0.0) is None, "nothing is drafted after it"
+
+    edge = edge_of(scheduled("dsd", Schedule(4, 4, decode_when_idle=True)), ends=frozenset({0}))
+    edge.connect(0.0)
+    work = edge.work(0.0)
+    assert work is not None
+    assert work.ends == frozenset()
+    assert edge.drafted(work, drafts_of(2, 0), 3, 0.0, 0.0) == []
+    rest = edge.work(0.0)
+    assert rest is not None
+    assert rest.count == 2
+
+
+def test_chunks_go_out_until_the_window_is_full() -> None:
+    edge = edge_of(scheduled("coupled", Schedule(4, 2, bonus=False)))
+    edge.connect(0.0)
+    first, second = sent(draft(edge, 0, 1)), sent(draft(edge, 2, 0))
+    assert [frame.base for frame in (*first, *second)] == [2, 4]
+    assert second[0].prefix == edge.committed.prefix_with((0, 1))
+    assert edge.work(0.0) is None
+    edge.receive(verdict_of(edge, 2), 0.0)
+    work = edge.work(0.0)
+    assert work is not None
+    assert (work.position, work.count) == (6, 2)
+
+
+def test_drafts_do_not_pass_the_length_limit() -> None:
+    edge = edge_of(preset("coupled", 8), max_tokens=3)
+    edge.connect(0.0)
+    work = edge.work(0.0)
+    assert work is not None
+    assert work.count == 3
+    (drafted,) = sent(edge.drafted(work, drafts_of(0, 1, 2), 4, 0.0, 0.0))
+    assert len(drafted.token_ids) == 3
+
+
+def test_a_rejection_interrupts_the_drafting_that_builds_on_it() -> None:
+    edge = edge_of(scheduled("coupled", Schedule(4, 2, bonus=False)))
+    edge.connect(0.0)
+    draft(edge, 0, 1)
+    stale = edge.work(0.0)
+    assert stale is not None
+    outputs = edge.receive(verdict_of(edge, 1, True, 2), 0.0)
+    assert outputs == [Commit((0,)), Interrupt(stale), Commit((2,))]
+    assert edge.epoch == 1
+    assert edge.drafting.kv_length == 3, "the rejected draft is not in the KV any more"
+    fresh = edge.work(0.0)
+    assert fresh is not None
+    assert (fresh.keep, fresh.token_ids, fresh.position) == (3, (2,), 4)
+    assert edge.drafted(stale, drafts_of(0, 0), 6, 0.0, 0.0) == [], "void tokens"
+    assert edge.drafting.kv_length == 3
+    (drafted,) = sent(edge.drafted(fresh, drafts_of(1, 1), 5, 0.0, 0.0))
+    assert (drafted.epoch, drafted.base) == (1, 4)
+
+
+def test_a_token_of_the_clouds_own_keeps_equal_drafts() -> None:
+    edge = edge_of(scheduled("coupled", Schedule(4, 2)))
+    edge.connect(0.0)
+    draft(edge, 0, 1)
+    assert edge.receive(tokens_of(edge, 0), 0.0) == [Commit((0,))]
+    assert (edge.epoch, edge.drafting.in_flight.token_ids) == (0, (1,))
+    assert edge.receive(tokens_of(edge, 2), 0.0) == [Commit((2,))]
+    assert (edge.epoch, edge.drafting.in_flight.token_ids) == (1, ())
+
+
+def test_drafts_that_were_never_sent_end_no_epoch() -> None:
+    edge = edge_of(scheduled("coupled", Schedule(4, 2)))
+    edge.connect(0.0)
+    draft(edge, 0)
+    edge.receive(tokens_of(edge, 1), 0.0)
+    assert (edge.epoch, edge.drafting.in_flight.token_ids) == (0, ())
+
+
+def test_a_drawn_token_is_sent_in_the_new_epoch() -> None:
+    edge = edge_of(preset("dssd-full", 2))
+    edge.connect(0.0)
+    draft(edge, 0, 1)
+    target = np.array([0.0, 0.0, 1.0], dtype=np.float32)
+    outputs = edge.receive(verdict_of(edge, 0, True, FullPayload(target)), 0.0)
+    assert edge.committed.since(2) == (2,)
+    assert sent(outputs) == [Recovered(7, 1, 2, PrefixedTokens((1, 2)).prefix, token_id=2)]
+
+
+def test_nothing_is_drafted_or_sent_on_what_was_rejected() -> None:
+    """While the edge waits for the full distribution, what it drafted ahead is void already."""
+    chosen = replace(SPLIT, schedule=Schedule(6, 2, bonus=False))
+    edge = edge_of(chosen)
+    edge.connect(0.0)
+    draft(edge, 0, 1)
+    ahead = edge.work(0.0)
+    assert ahead is not None
+    (need,) = sent(edge.receive(verdict_of(edge, 0, True, SPARSE), 0.0))
+    assert isinstance(need, NeedFullDistribution)
+    assert (need.epoch, need.base) == (1, 2)
+    assert edge.drafted(ahead, drafts_of(2, 2), 5, 0.0, 0.0) == []
+    assert edge.work(0.0) is None
+    assert edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.0) == []
+    answer = FullDistribution(7, 1, 2, edge.committed.prefix, target_probs=PROBS_OF_TWO)
+    outputs = edge.receive(answer, 0.0)
+    assert isinstance(sent(outputs)[0], Recovered)
+    assert outputs[-1] == Reconnect()
+
+
+def time_passes(edge: EdgeMachine, from_s: float, to_s: float) -> list[EdgeOutput]:
+    """What the ticks after `from_s` bring, five a second, the last at `to_s`."""
+    steps = round(5 * (to_s - from_s))
+    return [output for left in reversed(range(steps)) for output in edge.tick(to_s - left / 5)]
+
+
+def test_a_silent_cloud_is_pinged_once_then_lost() -> None:
+    edge = edge_of(preset("ar"))
+    edge.connect(0.0)
+    assert time_passes(edge, 0.0, 0.8) == []
+    (ping,) = sent(edge.tick(1.0))
+    assert isinstance(ping, Ping)
+    assert time_passes(edge, 1.0, 2.4) == []
+    edge.receive(Pong(*frame_of(edge), nonce=ping.nonce), 2.5)
+    assert time_passes(edge, 2.4, 3.4) == []
+    (second,) = sent(time_passes(edge, 3.4, 3.6))
+    assert second.nonce != ping.nonce
+    assert time_passes(edge, 3.6, 5.4) == []
+    assert edge.tick(5.5) == [Reconnect()]
+    assert edge.stats.links_lost == 1
+    assert edge.stats.loss_noticed_s == pytest.approx(3.0)
+
+
+def test_giving_up_also_when_streams_open_that_stay_silent() -> None:
+    edge = edge_of(preset("ar"), LostCloud.FAIL)
+    edge.connect(0.0)
+    now_s = 0.0
+    outputs: list[EdgeOutput] = []
+    while edge.phase is not Phase.DONE:
+        now_s += 0.2
+        outputs = edge.tick(now_s)
+        if edge.phase is Phase.CONNECTING:
+            edge.connect(now_s)
+    assert now_s == pytest.approx(10.1, abs=0.11)
+    assert outputs[-1] == Finish(FinishReason.ERROR)
+
+
+def test_alone_the_edge_commits_what_it_drafted() -> None:
+    edge = edge_of(preset("coupled", 2), LostCloud.EDGE, max_tokens=20)
+    edge.connect(0.0)
+    draft(edge, 0, 1)
+    outputs = time_passes(edge, 0.0, 10.0)
+    assert Commit((0, 1), unverified=True) in outputs
+    assert edge.phase is Phase.ALONE
+    work = edge.work(10.0)
+    assert work is not None
+    assert (work.keep, work.token_ids, work.position, work.count) == (3, (1,), 4, ALONE_CHUNK)
+    tokens = (2,) * ALONE_CHUNK
+    assert edge.drafted(work, drafts_of(*tokens), 11, 0.0, 0.0) == [Commit(tokens, unverified=True)]
+    assert edge.stats.unverified_tokens == 2 + ALONE_CHUNK
+    assert edge.lost(11.0) == edge.tick(11.0) == []
+
+
+def test_a_method_without_drafts_drafts_alone() -> None:
+    edge = edge_of(preset("ar"), LostCloud.EDGE, ends=frozenset({2}))
+    edge.connect(0.0)
+    assert edge.work(0.0) is None
+    time_passes(edge, 0.0, 10.0)
+    work = edge.work(10.0)
+    assert work is not None
+    assert work.ends == {2}
+    outputs = edge.drafted(work, drafts_of(0, 2), 3, 0.0, 0.0)
+    assert outputs == [Commit((0, 2), unverified=True), Finish(FinishReason.STOP)]
+
+
+def test_cancelling() -> None:
+    edge = edge_of(preset("coupled", 2))
+    edge.connect(0.0)
+    edge.work(0.0)
+    outputs = edge.cancel()
+    assert [type(output) for output in outputs] == [Send, Interrupt, Finish]
+    assert isinstance(sent(outputs)[0], Cancel)
+    assert edge.finish_reason is FinishReason.CANCELLED
+    assert edge.cancel() == []
+    assert edge.work(0.0) is None
+    assert edge.tick(99.0) == []
+
+
+def test_a_going_cloud_is_left_between_rounds() -> None:
+    edge = edge_of(preset("coupled", 2))
+    edge.connect(0.0)
+    draft(edge, 0, 1)
+    assert edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.0) == []
+    assert edge.work(0.0) is None, "no new round"
+    outputs = edge.receive(verdict_of(edge, 2, outcome=0), 0.0)
+    assert outputs == [Commit((0, 1)), Commit((0,)), Reconnect()]
+    assert edge.phase is Phase.CONNECTING
+    assert (edge.stats.departures, edge.stats.links_lost) == (1, 0)
+
+
+def test_drafts_ready_while_the_cloud_goes_wait_for_the_next() -> None:
+    edge = edge_of(scheduled("coupled", Schedule(4, 2, bonus=False)))
+    edge.connect(0.0)
+    draft(edge, 0, 1)
+    work = edge.work(0.0)
+    assert work is not None
+    edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.0)
+    assert edge.drafted(work, drafts_of(2, 2), 5, 0.0, 0.0) == []
+    assert edge.receive(verdict_of(edge, 2), 0.0) == [Commit((0, 1)), Reconnect()]
+    _, drafted = sent(edge.connect(0.1))
+    assert (drafted.base, drafted.token_ids) == (4, (2, 2))
+
+
+def test_an_idle_edge_leaves_a_going_cloud_at_once() -> None:
+    edge = edge_of(preset("ar"))
+    edge.connect(0.0)
+    assert edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.0) == [Reconnect()]
+
+
+@pytest.mark.parametrize("chosen", [*map(preset, PRESETS), STREAM], ids=lambda chosen: chosen.name)
+def test_the_target_model_says_what_ends_a_text(chosen: Preset) -> None:
+    """The draft model may think otherwise: both ends stop by the cloud's word."""
+    models = model_pair(5, sharpness=2.0)
+    ended = 0
+    for seed in range(12):
+        whole = Lockstep(chosen, models, seed=seed).run()
+        lockstep = Lockstep(chosen, models, seed=seed, target_ends=frozenset({0}))
+        text = lockstep.run()
+        assert text == whole[: len(text)]
+        assert 0 not in text[:-1]
+        assert (text[-1] == 0) == (lockstep.edge.finish_reason is FinishReason.STOP)
+        ended += text[-1] == 0
+        mistaken = Lockstep(chosen, models, seed=seed, ends=frozenset({0}), target_ends=frozenset())
+        assert len(mistaken.run()) == 12
+    assert ended > 3
+
+
+def test_opened_changes_nothing_when_ends_are_ignored() -> None:
+    request = request_for(preset("ar"), MODELS)
+    request = replace(request, params=replace(request.params, ignore_eos=True))
+    edge = EdgeMachine(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
+    edge.connect(0.0)
+    opened = Opened(*frame_of(edge), 8, 64, frozenset({0}), "scripted")
+    assert edge.receive(opened, 0.0) == []
+    assert edge.receive(tokens_of(edge, 0), 0.0) == [Commit((0,))]
+    assert edge.phase is Phase.RUNNING

@@ -1,0 +1,73 @@
+"""The running totals of a request."""
+
+from dataclasses import replace
+
+import pytest
+
+from tandem.specdec.events import EdgeStats
+from tandem.specdec.messages import Tokens, Verdict, Work
+from tests.virtual_time.cases import model_pair, preset
+from tests.virtual_time.lockstep import request_for
+
+
+def verdict(accepted: int, work: Work) -> Verdict:
+    return Verdict(1, 0, 0, 0, accepted=accepted, rejected=False, outcome=None, work=work)
+
+
+def test_passes_are_counted_over_streams() -> None:
+    """The cloud counts from the start of each stream."""
+    stats = EdgeStats()
+    stats.begin_stream()
+    stats.count_verdict(verdict(2, Work(target_passes=2)))
+    stats.count_tokens(Tokens(1, 0, 0, 0, token_ids=(1,), work=Work(target_passes=3)))
+    stats.begin_stream()
+    stats.count_verdict(verdict(1, Work(verify_s=0.5, queue_s=0.25, target_passes=2)))
+    assert stats.target_passes == 5
+    assert (stats.rounds, stats.accepted, stats.resumes) == (2, 3, 1)
+    assert (stats.verify_s, stats.queue_s) == (0.5, 0.25)
+
+
+def test_round_overhead_is_a_round_without_the_models() -> None:
+    stats = EdgeStats()
+    stats.begin_round(1.0)
+    stats.begin_round(1.5)
+    stats.count_drafts(3, draft_s=0.25)
+    stats.end_round(Work(verify_s=0.125, queue_s=0.125), 2.0)
+    assert stats.round_s == 1.0
+    assert stats.round_overheads_s == [0.625]
+    assert stats.round_overhead_median_s == 0.625
+    stats.end_round(Work(), 9.0)
+    assert stats.round_overheads_s == [0.625], "no round had begun"
+
+
+def test_a_round_that_a_loss_ended_says_nothing() -> None:
+    stats = EdgeStats()
+    stats.begin_round(0.0)
+    stats.count_drafts(2, draft_s=0.5)
+    stats.abandon_round()
+    stats.count_drafts(2, draft_s=0.5)
+    stats.begin_round(2.0)
+    stats.count_drafts(2, draft_s=0.25)
+    stats.end_round(Work(verify_s=0.25), 3.0)
+    assert stats.round_overheads_s == [0.5]
+    assert stats.draft_s == 1.25
+    assert stats.drafted == 6
+
+
+def test_no_rounds_no_median() -> None:
+    assert EdgeStats().round_overhead_median_s == 0.0
+
+
+def test_unverified_tokens_are_tokens() -> None:
+    stats = EdgeStats()
+    stats.count_commit(2, unverified=False)
+    stats.count_commit(3, unverified=True)
+    assert (stats.tokens, stats.unverified_tokens) == (5, 3)
+
+
+@pytest.mark.parametrize(("ignore_eos", "expected"), [(False, {3}), (True, set())])
+def test_draft_ends(ignore_eos: bool, expected: set[int]) -> None:
+    request = request_for(preset("dsd"), model_pair(5), ends=frozenset({3}))
+    params = replace(request.params, ignore_eos=ignore_eos)
+    changed = replace(request, params=params)
+    assert changed.draft_ends == expected

@@ -1,0 +1,157 @@
+"""The judge of chains, trees and early exits: what it finds, and what it never asks for."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from tandem.backends.scripted import ScriptedEngine, scripted_probs
+from tandem.core.probs import Array, SamplingParams
+from tandem.core.randomness import SeededRandom
+from tandem.runtime.session_jobs import VerifyJob
+from tandem.specdec.early_verdicts import EarlyJudge
+from tandem.specdec.judge import DraftTree, Judge, Step, chain_steps
+from tandem.specdec.messages import Draft, Frame
+from tandem.specdec.rules import GumbelCouplingRule, Proposal, RejectionRule, TokenPayload
+from tandem.specdec.verify_work import VerifyWork
+
+V = 6
+RULE = GumbelCouplingRule(1)
+PAYLOADS = TokenPayload(RULE, SeededRandom(0))
+
+
+def one_hot(token: int) -> Array:
+    probs: Array = np.eye(V, dtype=np.float32)[token]
+    return probs
+
+
+class Rows:
+    """Distributions that all lie on one token, and the rows that were asked for."""
+
+    def __init__(self, token_ids: Sequence[int]) -> None:
+        self.asked: list[int] = []
+        self._token_ids = token_ids
+
+    def __call__(self, row: int) -> Array:
+        self.asked.append(row)
+        return one_hot(self._token_ids[row])
+
+
+def chain(*token_ids: int) -> list[Proposal]:
+    return [Proposal((token_id,), draft_probs=one_hot(token_id)) for token_id in token_ids]
+
+
+def judge_of(*token_ids: int, **changes: object) -> Judge:
+    return Judge(3, chain_steps(chain(*token_ids)), RULE, PAYLOADS, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("target", "accepted", "asked"),
+    [
+        ((5, 2, 3, 4), (), [0]),
+        ((1, 5, 3, 4), (1,), [0, 1]),
+        ((1, 2, 5, 4), (1, 2), [0, 1, 2]),
+        ((1, 2, 3, 4), (1, 2, 3), [0, 1, 2, 3]),
+    ],
+)
+def test_nothing_is_asked_for_after_the_first_rejection(
+    target: tuple[int, ...], accepted: tuple[int, ...], asked: list[int]
+) -> None:
+    rows = Rows(target)
+    judgement = judge_of(1, 2, 3).judge(rows)
+    assert (judgement.token_ids, rows.asked) == (accepted, asked)
+    assert judgement.replacement == (None if len(accepted) == 3 else 5)
+    assert judgement.next_target == target[len(accepted)]
+
+
+def test_nothing_is_asked_for_after_the_end_of_the_text() -> None:
+    for changes in ({"eos": frozenset({2})}, {"length_limit": 5}):
+        rows = Rows((1, 2, 3, 4))
+        judgement = judge_of(1, 2, 3, **changes).judge(rows)
+        assert (judgement.token_ids, rows.asked) == ((1, 2), [0, 1])
+        assert judgement.next_target is None
+
+
+def test_the_row_after_the_last_draft_is_left_alone_where_no_bonus_follows() -> None:
+    rows = Rows((1, 2, 3))
+    judgement = judge_of(1, 2, bonus=False).judge(rows)
+    assert (judgement.token_ids, judgement.next_target, rows.asked) == ((1, 2), None, [0, 1])
+
+
+def test_a_frontier_takes_the_place_of_the_first_row() -> None:
+    rows = Rows((2, 3))
+    judgement = judge_of(1, 2, frontier=1).judge(rows)
+    assert (judgement.token_ids, judgement.next_target, rows.asked) == ((1, 2), 3, [0, 1])
+    rows = Rows((2, 3))
+    judgement = judge_of(1, 2, frontier=4).judge(rows)
+    assert (judgement.replacement, rows.asked) == (4, [])
+
+
+def test_a_tree_of_single_candidates_is_a_chain() -> None:
+    """Bit for bit, with both rules."""
+    source = np.random.default_rng(7)
+    for seed in range(200):
+        target = source.dirichlet(np.ones(V), 4).astype(np.float32)
+        drafted = source.dirichlet(np.ones(V), 3).astype(np.float32)
+        rng = SeededRandom(seed)
+        for rule in (RejectionRule(rng), GumbelCouplingRule(seed)):
+            token_ids = tuple(rule.propose(probs, at) for at, probs in enumerate(drafted, start=3))
+            draft = Draft(*(1, 0, 3, 0), token_ids, True, distributions=drafted, parents=(-1, 0, 1))
+            proposals = [
+                Proposal((token_id,), draft_probs=probs)
+                for token_id, probs in zip(token_ids, drafted, strict=True)
+            ]
+            payloads = TokenPayload(rule, rng)
+            shapes = (DraftTree.of(draft).steps, chain_steps(proposals))
+            found = [Judge(3, steps, rule, payloads).judge(target.__getitem__) for steps in shapes]
+            assert found[0].path == found[1].path
+            assert found[0].replacement == found[1].replacement
+
+
+def test_a_tree_is_followed_down_one_path() -> None:
+    steps = {
+        -1: Step((0, 1), Proposal((1, 2))),
+        0: Step((2,), Proposal((5,))),
+        1: Step((3,), Proposal((3,))),
+    }
+    rows = Rows((2, 0, 3, 0, 4))
+    judgement = Judge(3, steps, RULE, PAYLOADS).judge(rows)
+    assert (judgement.path, judgement.token_ids) == ((1, 3), (2, 3))
+    assert (judgement.next_target, rows.asked) == (4, [0, 2, 4])
+
+
+def test_an_early_exit_judges_as_the_pass_does() -> None:
+    for target in ((5, 2, 3), (1, 5, 3), (1, 2, 3)):
+        judge, rows = judge_of(1, 2), Rows(target)
+        early = EarlyJudge(Frame(1, 0, 3, 0), (0,), judge).verdict(0, rows, lambda row: row / 10)
+        judgement = judge.judge(Rows(target))
+        assert early is not None
+        assert (early.accepted, early.rejected) == (
+            len(judgement.path),
+            judgement.replacement is not None,
+        )
+        assert early.outcome == judgement.next_target
+        assert early.confidence == rows.asked[-1] / 10
+
+
+class Logits:
+    """The rows of a pass's logits [rows, V], and which of them were read."""
+
+    def __init__(self, rows: Array) -> None:
+        self.read: list[int] = []
+        self._rows = rows
+
+    def __getitem__(self, row: int) -> Array:
+        self.read.append(row)
+        taken: Array = self._rows[row]
+        return taken
+
+
+def test_a_verify_job_makes_distributions_of_the_rows_that_are_judged() -> None:
+    engine = ScriptedEngine(V, scripted_probs(1, V))
+    work = VerifyWork(0, (0, 0, 0, 1, 2, 3), 4, 3, judge_of(1, 2, 3))
+    job = VerifyJob(engine.open(10), work, SamplingParams(temperature=0.0))
+    logits = Logits(np.log(np.stack([one_hot(token) for token in (1, 5, 3, 4)]) + 1e-9))
+    assert job.take(logits)  # type: ignore[arg-type]
+    assert (job.result().token_ids, job.result().replacement) == ((1,), 5)
+    assert logits.read == [0, 1]

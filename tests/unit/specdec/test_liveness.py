@@ -1,0 +1,117 @@
+"""Deadlines of one request's cloud, over all its streams."""
+
+import pytest
+
+from tandem.specdec.liveness import TICK_S, Liveness, LivenessTimes, LostCloud
+
+TIMES = LivenessTimes(ping_after_s=1.0, dead_after_s=3.0, give_up_after_s=10.0)
+
+
+def liveness(policy: LostCloud = LostCloud.FAIL, now: float = 100.0) -> Liveness:
+    return Liveness(policy, TIMES, now)
+
+
+def test_a_ping_once_per_silence() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    assert alive.ping_due(100.99) is None
+    assert alive.ping_due(101.0) == 1
+    assert alive.ping_due(102.0) is None
+    alive.received(102.5)
+    assert alive.ping_due(103.4) is None
+    assert alive.ping_due(103.5) == 2
+
+
+def test_a_fresh_stream_gets_its_own_time() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    assert not alive.is_dead(102.99)
+    assert alive.is_dead(103.0)
+    assert alive.lost(103.0) == 3.0
+    alive.connected(104.0)
+    assert not alive.is_dead(106.0)
+    assert alive.ping_due(105.0) is not None
+
+
+@pytest.mark.parametrize("policy", [LostCloud.FAIL, LostCloud.EDGE])
+def test_an_outage_goes_on_over_silent_streams(policy: LostCloud) -> None:
+    alive = liveness(policy)
+    alive.connected(100.0)
+    alive.received(101.0)
+    alive.lost(104.0)
+    alive.connected(105.0)
+    assert not alive.is_given_up(110.9)
+    assert alive.is_given_up(111.0)
+    alive.received(111.5)
+    assert not alive.is_given_up(112.0), "a sign of life ends it"
+
+
+def test_who_waits_never_gives_up() -> None:
+    assert not liveness(LostCloud.WAIT).is_given_up(1e9)
+
+
+def test_silence_behind_a_large_upload_means_nothing_for_a_while() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    alive.uploading(256 * 1024 + 500_000, 100.0)
+    alive.received(100.1)
+    assert alive.ping_due(102.9) is None
+    assert not alive.is_dead(104.9)
+    assert alive.is_dead(105.0), "two seconds of upload, three of silence"
+    alive.uploading(10**9, 105.0)
+    assert alive.is_dead(113.0), "patience has an end"
+    assert not alive.is_dead(112.9)
+
+
+def test_nobody_is_given_up_behind_a_large_upload() -> None:
+    alive = Liveness(LostCloud.FAIL, LivenessTimes(1.0, 3.0, 3.5), 100.0)
+    alive.connected(100.0)
+    alive.uploading(256 * 1024 + 500_000, 100.0)
+    assert not alive.is_given_up(105.4)
+    assert alive.is_given_up(105.5), "two seconds of upload, three and a half of silence"
+    alive.lost(105.0)
+    assert alive.is_given_up(105.0), "what was being uploaded is gone with its stream"
+
+
+def test_a_small_upload_leaves_no_excuse() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    alive.uploading(256 * 1024, 100.0)
+    assert alive.is_dead(103.0)
+
+
+def test_a_fresh_stream_has_nothing_to_upload_yet() -> None:
+    alive = liveness()
+    alive.uploading(10**9, 100.0)
+    alive.connected(101.0)
+    assert alive.is_dead(104.0)
+
+
+def test_time_in_which_nobody_looked_is_no_silence() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    alive.received(100.1)
+    for now in (100.2, 100.4, 105.4, 105.6):  # five seconds without a tick
+        alive.tick(now)
+    assert not alive.is_dead(105.6)
+    assert alive.is_dead(100.1 + 3.0 + (5.0 - TICK_S))
+    assert not alive.is_given_up(110.1)
+    assert alive.is_given_up(100.1 + 10.0 + (5.0 - TICK_S))
+
+
+def test_late_looks_put_no_sign_of_life_into_the_future() -> None:
+    alive = liveness()
+    alive.tick(100.0)
+    alive.connected(119.9)
+    alive.received(119.9)
+    alive.tick(120.0)
+    assert alive.is_dead(123.0)
+    assert alive.is_given_up(130.0)
+
+
+def test_punctual_looks_excuse_nothing() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    for tick in range(1, 16):
+        alive.tick(100.0 + 0.2 * tick)
+    assert alive.is_dead(103.0)

@@ -1,0 +1,113 @@
+"""What the edge accepts as log-probabilities, and what it keeps of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.specdec.logprobs import (
+    MAX_TOP_LOGPROBS,
+    LogprobsBuffer,
+    LogprobsRecorder,
+    check_logprobs,
+    check_logprobs_available,
+    check_top_logprobs,
+)
+from tandem.specdec.messages import GenerationParams, TokenLogprob, Tokens
+from tandem.specdec.presets import find_preset
+
+VOCABULARY = 4
+
+
+def asking(logprobs: bool, top: int = 0) -> GenerationParams:
+    return GenerationParams(logprobs=logprobs, top_logprobs=top)
+
+
+def plain(*logprobs: float) -> tuple[TokenLogprob, ...]:
+    return tuple(map(TokenLogprob, logprobs))
+
+
+PROBS = np.array([0.5, 0.25, 0.25, 0.0], dtype=np.float32)
+
+
+def test_each_message_takes_what_was_noted_since_the_last() -> None:
+    recorder = LogprobsRecorder(asked=True)
+    recorder.note(PROBS, 0)
+    recorder.note(PROBS, 1)
+    assert recorder.take() == (TokenLogprob(math.log(0.5)), TokenLogprob(math.log(0.25)))
+    assert recorder.take() == ()
+
+
+def test_nothing_is_noted_unasked_nor_is_a_distribution_needed_then() -> None:
+    recorder = LogprobsRecorder(asked=False)
+    recorder.note(3, 3)
+    assert recorder.take() == ()
+    assert LogprobsBuffer(asked=False).of(0, 2) == ()
+
+
+def test_logprobs_are_kept_by_position() -> None:
+    buffer = LogprobsBuffer(asked=True)
+    buffer.take(Tokens(1, 0, 5, 0, token_ids=(1, 2), logprobs=plain(-0.5, -1.5)))
+    assert buffer.of(5, 1) == plain(-0.5)
+    assert buffer.of(6, 1) == plain(-1.5)
+    (unknown,) = buffer.of(7, 1)
+    assert math.isnan(unknown.logprob)
+    assert unknown.top == ()
+
+
+@pytest.mark.parametrize(
+    ("logprobs", "asked"),
+    [
+        *[((), True), ((-1.0,), True), ((-1.0, -2.0), False), ((-1.0, 0.5), True)],
+        *[((-1.0, math.nan), True), ((-1.0, -math.inf), True)],
+    ],
+)
+def test_one_for_each_token_and_none_unasked(logprobs: tuple[float, ...], asked: bool) -> None:
+    with pytest.raises(ProtocolError):
+        check_logprobs(plain(*logprobs), 2, asking(asked), VOCABULARY, "Verdict")
+
+
+@pytest.mark.parametrize("top", [1, 2, 5])
+def test_the_likeliest_come_best_first_and_only_possible_ones(top: int) -> None:
+    recorder = LogprobsRecorder(True, top)
+    recorder.note(PROBS, 2)
+    (noted,) = recorder.take()
+    likeliest = ((0, math.log(0.5)), (1, math.log(0.25)), (2, math.log(0.25)))
+    assert noted == TokenLogprob(math.log(0.25), likeliest[:top])
+    check_logprobs([noted], 1, asking(True, top), VOCABULARY, "Tokens")
+
+
+@pytest.mark.parametrize(
+    ("top", "asked"),
+    [
+        *[((), 2), (((0, -1.0),), 0), (((0, -1.0), (1, -2.0)), 1)],
+        *[(((4, -1.0),), 1), (((-1, -1.0),), 1), (((0, 0.5),), 1), (((0, math.nan),), 1)],
+    ],
+)
+def test_likeliest_tokens_are_those_asked_for_and_of_the_vocabulary(
+    top: tuple[tuple[int, float], ...], asked: int
+) -> None:
+    with pytest.raises(ProtocolError):
+        check_logprobs([TokenLogprob(-1.0, top)], 1, asking(True, asked), VOCABULARY, "Tokens")
+
+
+def test_no_more_are_asked_for_than_are_sent_and_none_alone() -> None:
+    check_top_logprobs(True, MAX_TOP_LOGPROBS)
+    check_top_logprobs(False, 0)
+    for logprobs, top in ((True, MAX_TOP_LOGPROBS + 1), (False, 1)):
+        with pytest.raises(InvalidArgument, match="top_logprobs"):
+            check_top_logprobs(logprobs, top)
+
+
+def test_certainty_is_zero() -> None:
+    check_logprobs(plain(0.0, -1e30), 2, asking(True), VOCABULARY, "Verdict")
+
+
+def test_presets_that_draw_at_the_edge_cannot_tell() -> None:
+    check_logprobs_available(find_preset("coupled"))
+    with pytest.raises(InvalidArgument, match="dssd") as refused:
+        check_logprobs_available(find_preset("dssd"))
+    assert refused.value.field == "logprobs"

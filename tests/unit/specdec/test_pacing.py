@@ -1,0 +1,216 @@
+"""What a request measures of its pair and its link, and the schedule it continues with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tandem.specdec.choices import Control
+from tandem.specdec.messages import Draft, Tokens, Verdict, Work
+from tandem.specdec.pacing import Pacing
+from tandem.specdec.presets import PRESETS
+from tandem.specdec.profile import Profile
+from tandem.specdec.scheduling import Measured, schedule_for
+
+
+def frame(base: int, count: int = 2, hold: bool = False) -> Draft:
+    return Draft(1, 0, base, 9, tuple(range(count)), end_of_chunk=True, hold=hold)
+
+
+def measured(profile: Profile) -> Measured:
+    found = profile.measured
+    assert found is not None
+    return found
+
+
+def seen(draft_s: float = 0.02, verify_s: float = 0.05, rtt_s: float = 0.03) -> Profile:
+    """A profile in which everything was seen once."""
+    profile = Profile()
+    profile.drafted(2, 2 * draft_s)
+    profile.sent(frame(5), 1.0)
+    profile.answered(7, Work(verify_s=verify_s, drafts=2), 1.0 + rtt_s + verify_s)
+    return profile
+
+
+def test_nothing_is_known_until_every_time_was_seen() -> None:
+    profile = Profile()
+    assert profile.measured is None
+    profile.drafted(2, 0.04)
+    assert profile.measured is None
+    profile.passed(Work(verify_s=0.0, drafts=2))
+    assert profile.measured is None, "no pass took place"
+    profile.passed(Work(verify_s=0.05, drafts=2))
+    assert profile.measured is None
+    profile.sent(frame(5), 1.0)
+    profile.answered(7, Work(verify_s=0.05, drafts=2), 1.2)
+    assert profile.measured is not None
+
+
+def test_times_of_one_draft_one_pass_and_one_round_trip() -> None:
+    found = measured(seen())
+    assert found.pair.draft_s == pytest.approx(0.02)
+    assert found.pair.verify_first_s == pytest.approx(0.05)
+    assert found.pair.verify_further_s == 0.0, "of one size of passes nothing else is known"
+    assert found.rtt_s == pytest.approx(0.03)
+
+
+def test_waiting_for_the_engine_is_no_round_trip() -> None:
+    profile = seen()
+    profile.sent(frame(7), 2.0)
+    profile.answered(9, Work(verify_s=0.05, drafts=2, queue_s=0.4), 2.46)
+    assert measured(profile).rtt_s == pytest.approx(0.01)
+
+
+def test_the_shortest_of_recent_round_trips_counts_and_none_is_negative() -> None:
+    profile = seen()
+    profile.sent(frame(7), 2.0)
+    profile.answered(9, Work(verify_s=0.05, drafts=2), 2.5)
+    assert measured(profile).rtt_s == pytest.approx(0.03)
+    profile.sent(frame(9), 3.0)
+    profile.answered(11, Work(verify_s=0.05, drafts=2), 3.01)
+    assert measured(profile).rtt_s == 0.0
+
+
+def test_an_answer_is_measured_from_the_last_frame_that_it_judges() -> None:
+    profile = seen(rtt_s=0.5)
+    for base, now in ((7, 2.0), (9, 2.1), (11, 2.15)):
+        profile.sent(frame(base), now)
+    profile.answered(11, Work(verify_s=0.05, drafts=4), 2.35)
+    assert measured(profile).rtt_s == pytest.approx(0.2)
+    profile.answered(12, Work(verify_s=0.05, drafts=1), 2.36)
+    assert measured(profile).rtt_s == pytest.approx(0.2), "the third is not judged yet"
+
+
+@pytest.mark.parametrize("forget", [Profile.connected, Profile.discarded])
+def test_what_will_not_be_answered_is_no_round_trip(forget: object) -> None:
+    profile = seen()
+    profile.sent(frame(7), 2.0)
+    forget(profile)  # type: ignore[operator]
+    profile.answered(9, Work(verify_s=0.05, drafts=2), 2.06)
+    assert measured(profile).rtt_s == pytest.approx(0.03)
+
+
+def test_passes_of_two_sizes_tell_the_cost_of_a_further_draft() -> None:
+    profile = seen(verify_s=0.05)
+    for _ in range(20):
+        profile.passed(Work(verify_s=0.05, drafts=2))
+        profile.passed(Work(verify_s=0.08, drafts=8))
+    pair = measured(profile).pair
+    assert pair.verify_further_s == pytest.approx(0.005)
+    assert pair.verify_first_s == pytest.approx(0.04)
+
+
+def test_a_further_draft_never_costs_less_than_nothing() -> None:
+    profile = seen(verify_s=0.08)
+    for _ in range(20):
+        profile.passed(Work(verify_s=0.08, drafts=2))
+        profile.passed(Work(verify_s=0.05, drafts=8))
+    pair = measured(profile).pair
+    assert pair.verify_further_s == 0.0
+    assert 0.05 < pair.verify_first_s < 0.08
+
+
+def test_acceptance_follows_what_was_judged() -> None:
+    profile = seen()
+    first = measured(profile).acceptance_rate
+    profile.judged(4, 0)
+    better = measured(profile).acceptance_rate
+    profile.judged(0, 1)
+    assert first < better
+    assert measured(profile).acceptance_rate < better
+    for _ in range(200):
+        profile.judged(3, 1)
+    assert measured(profile).acceptance_rate == pytest.approx(0.75, abs=0.02)
+
+
+def test_without_drafts_to_judge_the_estimate_goes_back_to_what_is_assumed() -> None:
+    fresh, profile = seen(), seen()
+    for _ in range(100):
+        profile.judged(0, 1)
+    low = measured(profile).acceptance_rate
+    profile.unjudged(5)
+    assert low < measured(profile).acceptance_rate < measured(fresh).acceptance_rate
+    profile.unjudged(10_000)
+    assert measured(profile).acceptance_rate == pytest.approx(measured(fresh).acceptance_rate)
+
+
+def paced(control: Control = Control.LATENCY_AWARE) -> Pacing:
+    """Something was drafted and sent; an answer to it is missing."""
+    pacing = Pacing(replace(PRESETS["stream"], control=control))
+    pacing.connected()
+    pacing.drafted(2, 0.04)
+    pacing.sent([frame(5)], 1.0)
+    return pacing
+
+
+def verdict(accepted: int = 2, rejected: bool = False, base: int = 5) -> Verdict:
+    work = Work(verify_s=0.07, drafts=2)
+    return Verdict(1, 0, base, 9, accepted, rejected, 3 if rejected else None, work)
+
+
+def test_a_verdict_gives_the_schedule_that_was_measured() -> None:
+    pacing = paced()
+    assert pacing.schedule == PRESETS["stream"].schedule
+    assert pacing.chunk_budget_s == float("inf")
+    pacing.take_verdict(verdict(), 1.1)
+    found = measured(pacing._profile)
+    assert found.rtt_s == pytest.approx(0.03)
+    assert pacing.schedule == schedule_for(
+        replace(PRESETS["stream"], control=Control.LATENCY_AWARE), found
+    )
+    assert pacing.schedule != PRESETS["stream"].schedule
+    assert 0 < pacing.chunk_budget_s < 10
+    pacing.connected()
+    assert pacing.schedule == PRESETS["stream"].schedule, "another cloud, measured anew"
+
+
+def test_a_rejected_token_is_judged_with_the_accepted() -> None:
+    whole, cut = paced(), paced()
+    whole.take_verdict(verdict(accepted=2), 1.1)
+    cut.take_verdict(verdict(accepted=1, rejected=True), 1.1)
+    assert measured(cut._profile).acceptance_rate < measured(whole._profile).acceptance_rate
+    assert measured(cut._profile).rtt_s == measured(whole._profile).rtt_s, "it ends the same frame"
+
+
+def test_a_token_of_the_cloud_is_a_draft_that_was_right_or_wrong_or_missing() -> None:
+    rates = {}
+    for agreed in (True, None, False):
+        pacing = paced()
+        for _ in range(20):
+            pacing.take_verdict(verdict(accepted=3, rejected=True), 1.1)
+        for _ in range(5):
+            pacing.overtaken(agreed)
+        rates[agreed] = measured(pacing._profile).acceptance_rate
+    assert rates[False] < rates[None] < rates[True]
+
+
+def test_a_token_tells_what_its_pass_cost() -> None:
+    pacing = paced()
+    pacing.take_verdict(verdict(), 1.1)
+    before = measured(pacing._profile).pair.verify_first_s
+    pacing.take_tokens(Tokens(1, 0, 7, 9, (4,), Work(verify_s=0.7, drafts=0)))
+    assert measured(pacing._profile).pair.verify_first_s > before
+
+
+def test_a_cloud_that_waits_for_a_draft_gets_one() -> None:
+    """Drafts that take longer than passes are not worth it, unless the cloud was told to wait."""
+    for hold, window in ((True, 1), (False, 0)):
+        pacing = Pacing(PRESETS["stream"])
+        pacing.connected()
+        pacing.drafted(1, 5.0)
+        pacing.sent([frame(5, hold=hold)], 1.0)
+        pacing.take_verdict(verdict(), 1.1)
+        assert pacing.schedule.window == window
+        assert pacing.schedule.chunk == 1 or not hold
+
+
+def test_a_fixed_schedule_is_not_measured() -> None:
+    pacing = paced(Control.FIXED)
+    assert not pacing.on
+    pacing.take_verdict(verdict(), 1.1)
+    pacing.take_tokens(Tokens(1, 0, 7, 9, (4,), Work(verify_s=0.07)))
+    pacing.overtaken(False)
+    assert pacing._profile.measured is None
+    assert pacing.schedule == PRESETS["stream"].schedule
+    assert not Pacing(PRESETS["ar"]).on

@@ -1,0 +1,212 @@
+"""Presets are data: which compositions there are, and which would not give the target's
+distribution."""
+
+from dataclasses import FrozenInstanceError, replace
+from typing import Any
+
+import pytest
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.truncation import Truncation
+from tandem.specdec.choices import Acceptance, Control, Predraft, RejectionPayload, Schedule, Uplink
+from tandem.specdec.presets import (
+    MAX_DRAFT_LENGTH,
+    MAX_PAYLOAD_TAIL_DRAWS,
+    MAX_PAYLOAD_TOP,
+    PRESETS,
+    Preset,
+    find_preset,
+)
+
+
+def changed(name: str, schedule: dict[str, Any] | None = None, **choices: Any) -> Preset:
+    """A named preset with choices, also of its schedule, changed."""
+    preset = PRESETS[name]
+    return replace(preset, schedule=replace(preset.schedule, **(schedule or {})), **choices)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_valid_at_every_draft_length(name: str) -> None:
+    assert PRESETS[name].name == name
+    PRESETS[name].validate()
+    for length in (1, 2, MAX_DRAFT_LENGTH):
+        PRESETS[name].with_draft_length(length).validate()
+
+
+def test_the_composition_of_each_preset() -> None:
+    rejection, shared = Acceptance.REJECTION, Acceptance.GUMBEL
+    choices = {
+        "ar": (shared, Uplink.IDS, RejectionPayload.TOKEN),
+        "dsd": (rejection, Uplink.FULL_DISTRIBUTIONS, RejectionPayload.TOKEN),
+        "dssd": (rejection, Uplink.PROBABILITIES, RejectionPayload.LOSSLESS_SPARSE),
+        "dssd-full": (rejection, Uplink.PROBABILITIES, RejectionPayload.FULL_DISTRIBUTION),
+        "tslt": (rejection, Uplink.SPARSE_DISTRIBUTIONS, RejectionPayload.TOKEN),
+        "picospec": (rejection, Uplink.PROBABILITIES, RejectionPayload.LOSSLESS_SPARSE),
+        "picospec-top-k": (rejection, Uplink.PROBABILITIES, RejectionPayload.TOP_K),
+        "mc-dsd": (rejection, Uplink.SPARSE_DISTRIBUTIONS, RejectionPayload.TOKEN),
+        "stream": (shared, Uplink.IDS, RejectionPayload.TOKEN),
+        "stream-rejection": (rejection, Uplink.SPARSE_DISTRIBUTIONS, RejectionPayload.TOKEN),
+        "coupled": (shared, Uplink.IDS, RejectionPayload.TOKEN),
+        "predraft": (shared, Uplink.IDS, RejectionPayload.TOKEN),
+        "fsd": (rejection, Uplink.PROBABILITIES, RejectionPayload.LOSSLESS_SPARSE),
+    }
+    for name, composed in choices.items():
+        preset = PRESETS[name]
+        assert (preset.acceptance, preset.uplink, preset.rejection_payload) == composed
+    assert [name for name in choices if PRESETS[name].lossy] == ["picospec-top-k"]
+    assert [name for name in choices if not PRESETS[name].drafts] == ["ar"]
+
+
+def test_presets_cannot_be_changed_in_place() -> None:
+    with pytest.raises(TypeError):
+        PRESETS["dsd"] = PRESETS["ar"]  # type: ignore[index]
+    with pytest.raises(FrozenInstanceError):
+        PRESETS["dsd"].payload_top = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("preset", "field"),
+    [
+        (changed("dsd", {"window": -1}), "window"),
+        (changed("dsd", {"window": 4 * MAX_DRAFT_LENGTH + 1}), "window"),
+        (changed("ar", {"decode_when_idle": False}), "decode_when_idle"),
+        (changed("dsd", {"chunk": 0}), "chunk"),
+        (changed("dsd", {"chunk": 5}), "chunk"),
+        (changed("dssd", payload_top=-1), "payload_top"),
+        (changed("dssd", payload_top=MAX_PAYLOAD_TOP + 1), "payload_top"),
+        (changed("dssd", payload_tail_draws=-1), "payload_tail_draws"),
+        (changed("dssd", payload_tail_draws=MAX_PAYLOAD_TAIL_DRAWS + 1), "payload_tail_draws"),
+        (
+            changed("coupled", rejection_payload=RejectionPayload.FULL_DISTRIBUTION),
+            "rejection_payload",
+        ),
+        (
+            changed("coupled", rejection_payload=RejectionPayload.LOSSLESS_SPARSE),
+            "rejection_payload",
+        ),
+        (changed("dsd", uplink=Uplink.IDS), "uplink"),
+        (changed("dssd", rejection_payload=RejectionPayload.TOKEN), "rejection_payload"),
+        (changed("dssd", {"decode_when_idle": True}), "decode_when_idle"),
+        (changed("tslt", truncation=Truncation(top_k=-1)), "draft_top_k"),
+        (changed("tslt", truncation=Truncation(top_p=0.0)), "draft_top_p"),
+        (changed("coupled", truncation=Truncation(top_p=1.5)), "draft_top_p"),
+        (changed("mc-dsd", expansion=(2, 0, 2)), "expansion"),
+        (changed("mc-dsd", expansion=(4, 4, 4)), "expansion"),
+        (changed("mc-dsd", expansion=(2, 2)), "expansion"),
+        (changed("mc-dsd", {"window": 6}), "expansion"),
+        (changed("mc-dsd", {"verify_on_arrival": True}), "expansion"),
+        (changed("mc-dsd", {"decode_when_idle": True}), "expansion"),
+        (changed("mc-dsd", {"bonus": False}), "expansion"),
+        (changed("mc-dsd", {"token_by_token": True}), "expansion"),
+        (changed("mc-dsd", predraft=Predraft.LIKELY_OUTCOMES), "predraft"),
+        (changed("mc-dsd", control=Control.WINDOW), "control"),
+        (changed("mc-dsd", exits=2), "exits"),
+        (
+            changed(
+                "mc-dsd",
+                uplink=Uplink.PROBABILITIES,
+                rejection_payload=RejectionPayload.FULL_DISTRIBUTION,
+            ),
+            "uplink",
+        ),
+        (
+            changed("mc-dsd", rejection_payload=RejectionPayload.FULL_DISTRIBUTION),
+            "rejection_payload",
+        ),
+        (
+            changed("coupled", with_replacement=True).with_expansion((2, 2)),
+            "with_replacement",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_named(preset: Preset, field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        preset.validate()
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [
+        changed("dsd", {"decode_when_idle": True}),
+        changed("dssd", truncation=Truncation(top_p=0.5)),
+        changed("coupled", truncation=Truncation(top_k=3)),
+        changed("tslt", rejection_payload=RejectionPayload.LOSSLESS_SPARSE),
+        changed("mc-dsd", with_replacement=True, uplink=Uplink.FULL_DISTRIBUTIONS),
+        PRESETS["mc-dsd"].with_expansion((64,)),
+        PRESETS["dsd"].with_expansion((3, 1, 2)),
+        PRESETS["coupled"].with_expansion((2, 2)),
+        changed("dsd", {"window": 4 * MAX_DRAFT_LENGTH}),
+        changed("dssd", {"window": 8, "bonus": False}),
+        changed("dssd", payload_top=0, payload_tail_draws=0),
+        changed("dsd", rejection_payload=RejectionPayload.FULL_DISTRIBUTION),
+        changed("coupled", {"window": 1, "chunk": 1, "decode_when_idle": True}),
+    ],
+)
+def test_what_fits(preset: Preset) -> None:
+    preset.validate()
+
+
+@pytest.mark.parametrize("length", [0, -1, MAX_DRAFT_LENGTH + 1])
+def test_draft_lengths_out_of_range(length: int) -> None:
+    for preset in PRESETS.values():
+        with pytest.raises(InvalidArgument) as caught:
+            preset.with_draft_length(length)
+        assert caught.value.field == "draft_length"
+
+
+def test_a_draft_length_keeps_the_number_of_chunks() -> None:
+    pipelined = changed("dsd", {"window": 8, "chunk": 4, "bonus": False})
+    schedule = pipelined.with_draft_length(3).schedule
+    assert schedule == Schedule(window=6, chunk=3, bonus=False)
+    assert PRESETS["coupled"].with_draft_length(7).schedule == Schedule(window=7, chunk=7)
+    assert PRESETS["ar"].with_draft_length(7) == PRESETS["ar"]
+
+
+def test_a_preset_s_own_cut_fits_any_vocabulary() -> None:
+    tslt = PRESETS["tslt"]
+    assert tslt.fitted(64) == replace(tslt, truncation=replace(tslt.truncation, top_k=64))
+    assert tslt.fitted(32_000) is tslt
+    assert PRESETS["dsd"].fitted(64) is PRESETS["dsd"]
+
+
+@pytest.mark.parametrize(
+    ("length", "expansion"),
+    [
+        (1, (2,)),
+        (3, (2, 2, 2)),
+        (5, (2, 2, 2, 1, 1)),
+        (10, (2, 2, *(1,) * 8)),
+        (64, (1,) * 64),
+    ],
+)
+def test_a_draft_length_is_a_tree_s_depth(length: int, expansion: tuple[int, ...]) -> None:
+    deeper = PRESETS["mc-dsd"].with_draft_length(length)
+    assert deeper.expansion == expansion
+    assert deeper.schedule == Schedule(window=length, chunk=length)
+    assert deeper.tree_nodes <= MAX_DRAFT_LENGTH
+
+
+@pytest.mark.parametrize(
+    ("preset", "expected"),
+    [
+        *((preset, preset.name == "stream-rejection") for preset in PRESETS.values()),
+        (changed("dsd", {"window": 8}), True),
+        (changed("dsd", {"window": 8, "bonus": False}), False),
+        (changed("dsd", {"decode_when_idle": True}), True),
+        (changed("dssd", {"window": 8}), True),
+        (changed("coupled", {"window": 8, "decode_when_idle": True}), False),
+    ],
+)
+def test_where_lateness_decides(preset: Preset, expected: bool) -> None:
+    """Under Gumbel coupling the token is the same whoever is first; in stop and wait nobody is."""
+    assert preset.judges_by_timing is expected
+
+
+def test_finding_by_name() -> None:
+    assert find_preset("dssd") is PRESETS["dssd"]
+    with pytest.raises(
+        InvalidArgument, match=r"unknown: 'vllm'; there are ar, dsd, dssd"
+    ) as caught:
+        find_preset("vllm")
+    assert caught.value.field == "preset"

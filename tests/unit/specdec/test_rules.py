@@ -1,0 +1,114 @@
+"""Rules as a preset composes them; their exactness is tested where they are defined, in core."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.core.acceptance import recover, sample_draft, sample_target
+from tandem.core.gumbel import coupled_token
+from tandem.core.randomness import SeededRandom
+from tandem.core.sparse_payload import FullPayload, SparsePayload
+from tandem.specdec.choices import Acceptance
+from tandem.specdec.presets import PRESETS
+from tandem.specdec.rules import (
+    AcceptanceRule,
+    GumbelCouplingRule,
+    Proposal,
+    RacingRejectionRule,
+    RejectionRule,
+    TopKPayload,
+    acceptance_rule,
+    payload_rule,
+)
+from tests.virtual_time.cases import preset
+
+RNG = SeededRandom(5)
+TARGET = np.array([0.5, 0.3, 0.2, 0.0], dtype=np.float32)
+DRAFT = np.array([0.1, 0.1, 0.4, 0.4], dtype=np.float32)
+
+
+def test_a_choice_without_a_rule_is_no_rejection_sampling() -> None:
+    for choice in ("acceptance", "rejection_payload"):
+        changed: Any = {choice: "none of these"}
+        unknown = replace(PRESETS["dsd"], **changed)
+        with pytest.raises(AssertionError):
+            payload_rule(unknown, acceptance_rule(unknown, 5, RNG), RNG)
+
+
+def test_a_preset_is_lossy_where_one_of_its_rules_is_not_exact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert TopKPayload.exact is False
+    assert not PRESETS["dsd"].lossy
+    monkeypatch.setattr(RejectionRule, "exact", False)
+    assert PRESETS["dsd"].lossy
+    assert not PRESETS["coupled"].lossy
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_preset_names_the_rule(name: str) -> None:
+    rule = acceptance_rule(PRESETS[name], 5, RNG)
+    if PRESETS[name].acceptance is Acceptance.GUMBEL:
+        assert rule == GumbelCouplingRule(5)
+    elif PRESETS[name].schedule.decode_when_idle:
+        assert rule == RacingRejectionRule(RNG)
+    else:
+        assert rule == RejectionRule(RNG)
+
+
+def test_rejection_uses_one_stream_per_purpose() -> None:
+    rule = RejectionRule(RNG)
+    for position in range(50):
+        assert rule.propose(DRAFT, position) == sample_draft(DRAFT, RNG, position)
+        assert rule.target_token(TARGET, position) == sample_target(TARGET, RNG, position)
+        whole = Proposal((2,), draft_probs=DRAFT)
+        assert rule.recovered(TARGET, whole, position) == recover(
+            TARGET, (2,), DRAFT, RNG, position
+        )
+        split = Proposal((2,), draft_prob=float(DRAFT[2]))
+        assert rule.accepted(TARGET, whole, position) == rule.accepted(TARGET, split, position)
+        assert rule.accepted(TARGET, Proposal((3,), draft_prob=0.4), position) is None
+        assert rule.accepted(TARGET, Proposal((0,), draft_prob=0.1), position) == 0
+
+
+def test_gumbel_coupling_accepts_the_targets_own_token_only() -> None:
+    rule = GumbelCouplingRule(5)
+    for position in range(50):
+        own = coupled_token(TARGET, 5, position)
+        assert rule.target_token(TARGET, position) == own
+        assert rule.recovered(TARGET, Proposal((3,)), position) == own
+        assert [rule.accepted(TARGET, Proposal((token,)), position) for token in range(4)] == [
+            0 if token == own else None for token in range(4)
+        ]
+        assert rule.propose(DRAFT, position) == coupled_token(DRAFT, 5, position)
+
+
+@pytest.mark.parametrize("rule", [GumbelCouplingRule(5), RejectionRule(RNG)], ids=["shared", "own"])
+def test_a_prepared_distribution_is_judged_as_the_distribution_itself(rule: AcceptanceRule) -> None:
+    for position in range(50):
+        prepared = rule.prepare(TARGET, position)
+        assert rule.target_token(prepared, position) == rule.target_token(TARGET, position)
+        for token in range(4):
+            proposal = Proposal((token,), draft_probs=DRAFT)
+            accepted = rule.accepted(TARGET, proposal, position)
+            assert rule.accepted(prepared, proposal, position) == accepted
+            recovered = rule.recovered(TARGET, proposal, position)
+            assert rule.recovered(prepared, proposal, position) == recovered
+
+
+def test_answers() -> None:
+    def answer(name: str, **choices: int) -> object:
+        chosen = preset(name, **choices)
+        rule = acceptance_rule(chosen, 5, RNG)
+        return payload_rule(chosen, rule, RNG).payload(TARGET, Proposal((2,), None, DRAFT), 7)
+
+    assert answer("dsd") == recover(TARGET, (2,), DRAFT, RNG, 7)
+    assert answer("coupled") == coupled_token(TARGET, 5, 7)
+    full = answer("dssd-full")
+    assert isinstance(full, FullPayload)
+    assert full.target_probs is TARGET
+    sparse = answer("dssd", payload_top=1, payload_tail_draws=3)
+    assert isinstance(sparse, SparsePayload)
+    assert (sparse.ids.tolist(), len(sparse.tail_ids)) == ([0], 3)

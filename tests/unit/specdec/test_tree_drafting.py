@@ -1,0 +1,190 @@
+"""Trees at the edge: what is drafted, sent, committed and kept; verdicts no honest cloud sends."""
+
+from typing import Any
+
+import pytest
+
+from tandem.core.errors import ProtocolError
+from tandem.core.tokens import PrefixMismatch
+from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.events import Commit, Drafted, DraftWork, EdgeOutput
+from tandem.specdec.liveness import LostCloud
+from tandem.specdec.messages import Draft, Open, Verdict
+from tests.virtual_time.cases import tree
+from tests.virtual_time.edge_frames import PROBS, edge_of, sent, state_of, tokens_of
+
+TREE = tree((2, 2))
+#         0   1   2   3   4   5
+TOKENS = (0, 1, 1, 2, 0, 2)
+PARENTS = (-1, -1, 0, 0, 1, 1)
+
+
+def drafted_edge(**options: Any) -> EdgeMachine:
+    """An edge whose first tree is in flight."""
+    edge = edge_of(TREE, **options)
+    edge.connect(0.0)
+    work = edge.work(0.0)
+    assert work is not None
+    send_tree(edge, work)
+    return edge
+
+
+def send_tree(edge: EdgeMachine, work: DraftWork) -> list[EdgeOutput]:
+    nodes = [
+        Drafted(token, PROBS, parent=parent) for token, parent in zip(TOKENS, PARENTS, strict=True)
+    ]
+    return edge.drafted(work, nodes, work.position, 0.01, 0.0)
+
+
+def verdict(
+    edge: EdgeMachine,
+    path: tuple[int, ...],
+    outcome: int | None,
+    rejected: bool = False,
+    **changes: Any,
+) -> Verdict:
+    tokens = tuple(TOKENS[node] for node in path if node < len(TOKENS))
+    tokens += () if outcome is None else (outcome,)
+    frame = {
+        "session": edge.request.session,
+        "epoch": edge.epoch + rejected,
+        "base": len(edge.committed),
+        "prefix": edge.committed.prefix_with(tokens),
+        "accepted": len(path),
+        "rejected": rejected,
+        "outcome": outcome,
+        "path": path,
+    }
+    return Verdict(**{**frame, **changes})
+
+
+def test_a_tree_goes_up_whole_with_one_distribution_per_expanded_node() -> None:
+    edge = edge_of(TREE)
+    edge.connect(0.0)
+    work = edge.work(0.0)
+    assert work is not None
+    assert (work.count, work.expansion, work.path) == (2, (2, 2), ())
+    assert edge.work(0.0) is None
+    (frame,) = sent(send_tree(edge, work))
+    assert isinstance(frame, Draft)
+    assert (frame.token_ids, frame.parents, frame.end_of_chunk) == (TOKENS, PARENTS, True)
+    assert frame.distributions is not None
+    assert frame.distributions.shape == (3, len(PROBS))
+    assert edge.work(0.0) is None
+    assert edge.stats.drafted == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "outcome", "rejected", "committed", "kept", "fed"),
+    [
+        ((1, 5), 0, False, (1, 2, 0), (1,), (2, 0)),
+        ((0, 2), 2, False, (0, 1, 2), (0,), (1, 2)),
+        ((1,), 0, True, (1, 0), (1,), (0,)),
+        ((), 2, True, (2,), (), (2,)),
+    ],
+)
+def test_the_path_is_committed_and_its_keys_and_values_kept(
+    path: tuple[int, ...],
+    outcome: int,
+    rejected: bool,
+    committed: tuple[int, ...],
+    kept: tuple[int, ...],
+    fed: tuple[int, ...],
+) -> None:
+    """The last layer was never fed; the bonus or recovered token neither."""
+    edge = drafted_edge()
+    outputs = edge.receive(verdict(edge, path, outcome, rejected), 0.1)
+    tokens = [token for out in outputs if isinstance(out, Commit) for token in out.token_ids]
+    assert tuple(tokens) == committed
+    assert edge.epoch == rejected
+    assert edge.stats.accepted == len(path)
+    work = edge.work(0.2)
+    assert work is not None
+    assert (work.keep, work.path, work.token_ids) == (2, kept, fed)
+    assert work.position == 2 + len(committed)
+
+
+def test_an_interrupted_work_gives_no_path_away() -> None:
+    """Whether it ran is not known: the KV is rolled back to what surely stands."""
+    edge = drafted_edge()
+    edge.receive(verdict(edge, (1, 5), 0), 0.1)
+    work = edge.work(0.2)
+    assert work is not None
+    edge.drafting.interrupt()
+    again = edge.work(0.3)
+    assert again is not None
+    assert (again.keep, again.path, again.token_ids) == (2, (), (1, 2, 0))
+
+
+BAD = {
+    "a node that is no root": ((2,), 0, False, {}),
+    "not a child": ((0, 4), 0, False, {}),
+    "no such node": ((0, 9), 0, False, {"prefix": 0}),
+    "twice the same": ((1, 1), 0, False, {}),
+    "another count": ((1, 5), 0, False, {"accepted": 1}),
+    "no path": ((), 0, False, {"accepted": 1}),
+    "a leaf refused": ((1, 5), 0, True, {}),
+    "nothing judged": ((), 0, False, {}),
+    "another text": ((1, 5), 0, False, {"prefix": 5}),
+    "another epoch": ((1, 5), 0, False, {"epoch": 1}),
+    "another base": ((1, 5), 0, False, {"base": 3}),
+    "a foreign token": ((1,), 99, True, {}),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_verdict_that_no_honest_cloud_sends_changes_nothing(case: str) -> None:
+    path, outcome, rejected, changes = BAD[case]
+    edge = drafted_edge()
+    before = state_of(edge)
+    with pytest.raises((ProtocolError, PrefixMismatch)):
+        edge.receive(verdict(edge, path, outcome, rejected, **changes), 0.1)
+    assert state_of(edge) == before
+    edge.receive(verdict(edge, (1, 5), 0), 0.2)
+    assert edge.committed.since(2) == (1, 2, 0)
+
+
+def test_a_chain_s_verdict_has_no_path() -> None:
+    edge = edge_of(tree((1,), "coupled"))
+    edge.connect(0.0)
+    with pytest.raises(ProtocolError):
+        edge.receive(verdict(edge, (), 1, True), 0.1)
+
+
+def test_a_tree_is_sent_again_on_a_fresh_stream() -> None:
+    edge = drafted_edge()
+    edge.lost(0.1)
+    opening, frame = sent(edge.connect(0.2))
+    assert isinstance(opening, Open)
+    assert (frame.token_ids, frame.parents) == (TOKENS, PARENTS)
+    edge.receive(verdict(edge, (0,), 2, rejected=True), 0.3)
+    assert edge.committed.since(2) == (0, 2)
+
+
+def test_the_clouds_own_token_voids_the_tree() -> None:
+    edge = drafted_edge()
+    edge.receive(tokens_of(edge, 2), 0.1)
+    assert edge.committed.since(2) == (2,)
+    assert edge.epoch == 1
+    work = edge.work(0.2)
+    assert work is not None
+    assert (work.keep, work.path, work.token_ids) == (2, (), (2,))
+
+
+def test_alone_the_first_branch_is_the_answer_and_drafting_no_longer_branches() -> None:
+    edge = drafted_edge(lost_cloud=LostCloud.EDGE)
+    outputs = edge.lost(20.0)
+    (commit,) = [out for out in outputs if isinstance(out, Commit)]
+    assert (commit.token_ids, commit.unverified) == ((0, 1), True)
+    work = edge.work(20.0)
+    assert work is not None
+    assert work.expansion == (1,) * 8
+    assert (work.keep, work.token_ids) == (2, (0, 1))
+
+
+def test_near_the_end_the_tree_is_no_deeper_than_the_answer() -> None:
+    edge = edge_of(TREE, max_tokens=1)
+    edge.connect(0.0)
+    work = edge.work(0.0)
+    assert work is not None
+    assert work.expansion == (2,)

@@ -1,0 +1,102 @@
+"""The suite inside one process: it serves, through a link if asked, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from tandem.commands.ask_suite import ask
+from tandem.core.errors import InvalidArgument, TandemError
+from tandem.generation.client import Generated
+from tandem.generation.request import GenerationRequest
+from tandem.netem.link_model import LinkSettings
+from tandem.suite.embedded import EmbeddedSuite
+from tests.unit.cli.scripted_pair import scripted_pair
+
+REQUEST = GenerationRequest("hello", max_tokens=24, seed=3)
+TIMEOUT_S = 60.0
+
+
+def is_listening(target: str) -> bool:
+    host, port = target.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+async def test_it_answers_and_is_gone_afterwards() -> None:
+    pair = scripted_pair()
+    async with EmbeddedSuite(pair) as suite:
+        result = await ask(suite.target, REQUEST, TIMEOUT_S)
+        targets = suite.target, suite.drafter_target, suite.verifier_target
+        assert all(map(is_listening, targets))
+    assert len(result.token_ids) == 24
+    assert not any(map(is_listening, targets))
+    assert (pair.draft.sessions_open, pair.target.sessions_open) == (0, 0)
+
+
+async def test_metrics_of_each_service_are_at_hand() -> None:
+    async with EmbeddedSuite(scripted_pair()) as suite:
+        await ask(suite.target, REQUEST, TIMEOUT_S)
+        registry = suite.metrics["aggregator"].registry
+    labels = {"preset": "coupled", "side": "device"}
+    counted = [
+        registry.get_sample_value("tandem_tokens_total", {**labels, "model_name": name})
+        for name in ("unknown", "scripted")  # the name becomes known while the first request runs
+    ]
+    assert sum(filter(None, counted)) == 24
+
+
+async def test_a_link_lies_between_drafter_and_verifier() -> None:
+    link = LinkSettings(delay_s=0.02)
+    async with EmbeddedSuite(scripted_pair(), link=link) as suite:
+        linked = await ask(suite.target, REQUEST, TIMEOUT_S)
+        assert suite.emulator is not None
+        assert suite.emulator.stats().up_bytes > 0
+    async with EmbeddedSuite(scripted_pair()) as suite:
+        direct = await ask(suite.target, REQUEST, TIMEOUT_S)
+        assert suite.emulator is None
+    assert linked.text == direct.text
+    assert linked.ttft_s is not None
+    assert linked.ttft_s >= 0.04
+
+
+async def test_two_vocabularies_are_refused_with_words() -> None:
+    async with EmbeddedSuite(scripted_pair(draft_vocabulary=32)) as suite:
+        with pytest.raises(TandemError, match="vocabular"):
+            await ask(suite.target, REQUEST, TIMEOUT_S)
+
+
+async def test_a_view_that_fails_cancels_the_request_everywhere() -> None:
+    def leave(result: Generated) -> None:
+        if result.token_ids:
+            raise BrokenPipeError
+
+    pair = scripted_pair()
+    request = GenerationRequest("hello", max_tokens=400)
+    async with EmbeddedSuite(pair) as suite:
+        with pytest.raises(BrokenPipeError):
+            await ask(suite.target, request, TIMEOUT_S, leave)
+    assert (pair.draft.sessions_open, pair.target.sessions_open) == (0, 0)
+
+
+async def test_a_deadline_says_which_flag_to_raise() -> None:
+    slow = LinkSettings(delay_s=0.5)
+    async with EmbeddedSuite(scripted_pair(), link=slow) as suite:
+        with pytest.raises(TandemError, match=r"within 0.2 s; raise --timeout"):
+            await ask(suite.target, REQUEST, 0.2)
+
+
+async def test_what_only_the_model_can_judge_names_the_field() -> None:
+    async with EmbeddedSuite(scripted_pair()) as suite:
+        with pytest.raises(InvalidArgument) as refused:
+            await ask(suite.target, GenerationRequest((5, 64)), TIMEOUT_S)
+    assert refused.value.field == "prompt"
+
+
+async def test_nobody_at_the_endpoint_says_how_to_check() -> None:
+    with pytest.raises(TandemError, match=r"tandem doctor --endpoint 127\.0\.0\.1:1"):
+        await ask("127.0.0.1:1", REQUEST, TIMEOUT_S)

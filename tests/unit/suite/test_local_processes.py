@@ -1,0 +1,35 @@
+"""What child processes are given; that they run is for tests/process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tandem.suite.local_processes import cancelled_after, child_environment
+
+
+def test_a_child_gets_its_own_settings_and_not_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_MAX_DRAFT_LENGTH", "8")
+    monkeypatch.setenv("TANDEM_MAX_RUNNING", "2")
+    monkeypatch.setenv("TANDEM_LOG_LEVEL", "debug")
+    monkeypatch.setenv("TANDEM_MISSPELT", "1")
+    verifier = child_environment("verifier")
+    assert verifier["TANDEM_MAX_DRAFT_LENGTH"] == "8"
+    assert verifier["TANDEM_LOG_LEVEL"] == "debug"
+    assert "TANDEM_MAX_RUNNING" not in verifier
+    assert "TANDEM_MAX_DRAFT_LENGTH" not in child_environment("aggregator")
+    # Nobody's setting: passed on, so that the child complains.
+    assert verifier["TANDEM_MISSPELT"] == "1"
+
+
+def test_a_child_computes_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    assert child_environment("drafter")["OMP_NUM_THREADS"] == "1"
+
+
+async def test_tasks_end_with_their_block() -> None:
+    forever = asyncio.create_task(asyncio.Event().wait())
+    async with cancelled_after([forever]):
+        assert not forever.done()
+    assert forever.cancelled()

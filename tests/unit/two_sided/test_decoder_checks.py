@@ -1,0 +1,104 @@
+"""What the decoder's machine refuses: openings, targets and relevances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.probs import SamplingParams
+from tandem.core.tokens import PrefixMismatch
+from tandem.specdec.edge_frame_checks import VocabularyMismatch
+from tandem.two_sided.protocol.decoder_machine import (
+    DecoderMachine,
+)
+from tests.unit.two_sided.decoder_frames import (
+    DOCUMENTS,
+    MODEL,
+    PROMPT,
+    VOCABULARY,
+    Engine,
+    machine,
+    opening,
+    relevance,
+    target,
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "prompt", "documents", "reason"),
+    [
+        ({}, (), DOCUMENTS, "prompt: is empty"),
+        ({}, (1, VOCABULARY), DOCUMENTS, r"prompt: \[1\]"),
+        ({}, (1,) * 40, DOCUMENTS, "prompt: 40 tokens; the context holds 40"),
+        ({}, PROMPT, [(5,), ()], r"documents\[1\]: is empty"),
+        ({}, PROMPT, [(5,), (-1,)], r"documents\[1\]: \[0\] = -1"),
+        ({}, PROMPT, [(5,), (5,) * 37], r"documents\[1\]: 37 tokens; 37 of the context are left"),
+        ({"committed_ids": (4,) * 20}, PROMPT, DOCUMENTS, "committed_ids: the answer is complete"),
+        ({"committed_ids": (99,)}, PROMPT, DOCUMENTS, "committed_ids: .* 99"),
+        ({"max_tokens": 0}, PROMPT, DOCUMENTS, "max_tokens: must be at least 1"),
+        ({"sampling": SamplingParams(-1)}, PROMPT, DOCUMENTS, "temperature: "),
+    ],
+)
+def test_openings_are_checked(
+    changes: dict[str, Any],
+    prompt: tuple[int, ...],
+    documents: list[tuple[int, ...]],
+    reason: str,
+) -> None:
+    with pytest.raises(InvalidArgument, match=reason):
+        DecoderMachine(opening(**changes), prompt, documents, MODEL)
+
+
+@pytest.mark.parametrize("changes", [{"vocabulary_hash": "x"}, {"vocabulary_size": 49}])
+def test_another_vocabulary_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(VocabularyMismatch):
+        machine(**changes)
+    machine(vocabulary_hash="hash", vocabulary_size=VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "reason"),
+    [
+        ({"session": 1}, InvalidArgument, "session: 1"),
+        ({"epoch": 1}, InvalidArgument, "epoch: 1 is ahead"),
+        ({"base": 4}, InvalidArgument, "base: 4 is not where the committed text ends, 3"),
+        ({"prefix": 1}, PrefixMismatch, "before position 3"),
+        ({"token_ids": (50,)}, InvalidArgument, r"token_ids: \[0\] = 50"),
+        ({"token_ids": ()}, InvalidArgument, "token_ids: a target that commits nothing"),
+        ({"token_ids": (1,) * 21}, InvalidArgument, "token_ids: more than max_tokens, 20"),
+    ],
+)
+def test_a_bad_target_changes_nothing(
+    changes: dict[str, Any], error: type[Exception], reason: str
+) -> None:
+    decoder = machine()
+    Engine(decoder).step()
+    running = decoder.running
+    with pytest.raises(error, match=reason):
+        decoder.receive(target(decoder, 5, **changes))
+    assert (len(decoder.committed), decoder.epoch, decoder.running) == (3, 0, running)
+
+
+@pytest.mark.parametrize(
+    ("base", "scores", "reason"),
+    [
+        (3, (1.0,), "relevances: 1 for 2 documents"),
+        (2, (1.0, 1.0), "base: 2 is outside"),
+        (24, (1.0, 1.0), "base: 24 is outside"),
+        (3, (float("nan"), 1.0), "relevances: "),
+    ],
+)
+def test_bad_relevances_change_nothing(base: int, scores: tuple[float, ...], reason: str) -> None:
+    decoder = machine()
+    Engine(decoder).step()
+    running = decoder.running
+    with pytest.raises(InvalidArgument, match=reason):
+        decoder.receive(relevance(decoder, base, *scores))
+    assert (decoder.epoch, decoder.running) == (0, running)
+
+
+def test_a_second_open_is_no_transition() -> None:
+    with pytest.raises(ProtocolError, match="open in state decoding"):
+        machine().receive(opening())

@@ -1,0 +1,179 @@
+"""The decoder's conversation to protobuf and back: nothing is lost, nothing bad gets through."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.core.codecs import sparse_wire_probs
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import SamplingParams
+from tandem.core.prompt import Turn
+from tandem.core.truncation import Truncation
+from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.two_sided.protocol.decoder_messages import (
+    ContextDocument,
+    DecodeRequestMessage,
+    DecodeResponseMessage,
+    DecodingCost,
+    DecodingDraft,
+    DecodingOpen,
+    DecodingOpened,
+    DecodingRelevance,
+    DecodingTarget,
+    DecodingText,
+    DocumentUse,
+)
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.presets import Draw, LocalProbs, ProbsPayload
+from tandem.two_sided.serving.decoder_codec import AggregatorCodec, DecoderCodec
+from tandem_api.common.v1.sampling_pb2 import TokenIds
+from tandem_api.decoding.v1 import decoding_pb2 as pb
+
+V = 300
+HEAD = (7, 2, 11, 2**63 + 5)
+SPARSE = LocalProbs(truncation=Truncation(top_k=8))
+OPEN = DecodingOpen(
+    *HEAD,
+    prompt="What is it?",
+    committed_ids=(4, 299),
+    documents=(ContextDocument("a note", 0.5, "h1"), ContextDocument("another", -1.25)),
+    sampling=SamplingParams(0.5, 20, 0.75),
+    seed=2**64 - 1,
+    side=Side.CLOUD,
+    probs=SPARSE,
+    ahead=8,
+    max_tokens=20,
+    wants_text=True,
+    stop=("\n",),
+    vocabulary_hash="abc",
+    vocabulary_size=V,
+    preset="dragon",
+    reweigh_every=8,
+)
+OPENED = DecodingOpened(
+    *HEAD,
+    model_name="m",
+    vocabulary_hash="abc",
+    vocabulary_size=V,
+    context_length=512,
+    eos_token_ids=frozenset({0, 3}),
+    prompt_ids=(1, 2),
+    log_mass=-math.inf,
+    ahead=8,
+    max_tokens=20,
+    documents=(DocumentUse(64, True), DocumentUse(12, False)),
+)
+PROBS = sparse_wire_probs(np.eye(V, dtype=np.float32)[5] * 0.5 + np.float32(0.5) / V, "float16")
+DRAFT = DecodingDraft(
+    *HEAD, token_id=5, probs=None, log_mass=0.25, committed=9, cost=DecodingCost(0.5, 0.25, 3)
+)
+
+
+def requested(message: DecodeRequestMessage) -> DecodeRequestMessage:
+    raw = AggregatorCodec(SPARSE).encode(message).SerializeToString()
+    return DecoderCodec(V, 512).decode(pb.DecodeRequest.FromString(raw))
+
+
+def answered(
+    messages: list[DecodeResponseMessage], probs: LocalProbs = SPARSE
+) -> list[DecodeResponseMessage]:
+    decoder, aggregator = DecoderCodec(V, 512), AggregatorCodec(probs)
+    decoder.decode(aggregator.encode(replace(OPEN, probs=probs)))
+    frames = [decoder.encode(message).SerializeToString() for message in messages]
+    return [aggregator.decode(pb.DecodeResponse.FromString(frame)) for frame in frames]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        OPEN,
+        replace(OPEN, prompt=(1, 2, 3), probs=LocalProbs(Draw.GUMBEL, ProbsPayload.NONE)),
+        replace(OPEN, prompt=(Turn("user", "hello"),), documents=()),
+        DecodingTarget(*HEAD, token_ids=(1, 299), last=True),
+        DecodingTarget(*HEAD, token_ids=()),
+        DecodingRelevance(*HEAD, relevances=(0.5, -2.0)),
+        Cancel(*HEAD),
+        Ping(*HEAD, nonce=0),
+    ],
+)
+def test_requests_come_through(message: DecodeRequestMessage) -> None:
+    assert requested(message) == message
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        DecodingText(*HEAD, text="caf", tokens=2, stopped=True),
+        GoingAway(*HEAD, grace_s=2.5),
+        Pong(*HEAD, nonce=0),
+    ],
+)
+def test_answers_come_through(message: DecodeResponseMessage) -> None:
+    assert answered([OPENED, message]) == [OPENED, message]
+
+
+@pytest.mark.parametrize("precision", ["float16", "float32"])
+@pytest.mark.parametrize("payload", [ProbsPayload.SPARSE, ProbsPayload.FULL])
+def test_a_distribution_comes_through_bit_for_bit(payload: ProbsPayload, precision: Any) -> None:
+    if payload is ProbsPayload.FULL:
+        precision = "float32"
+    choices = LocalProbs(payload=payload, precision=precision)
+    found = answered([OPENED, replace(DRAFT, probs=PROBS)], choices)[1]
+    assert isinstance(found, DecodingDraft)
+    assert found.probs is not None
+    assert found.probs.tobytes() == PROBS.tobytes()
+    assert replace(found, probs=None) == DRAFT
+
+
+def test_ids_alone_carry_no_distribution() -> None:
+    choices = LocalProbs(Draw.GUMBEL, ProbsPayload.NONE)
+    assert answered([OPENED, DRAFT], choices)[1] == DRAFT
+    aggregator = AggregatorCodec(choices)
+    aggregator.decode(DecoderCodec(V, 512).encode(OPENED))
+    with pytest.raises(InvalidArgument, match="probs"):
+        aggregator.decode(pb.DecodeResponse(draft=pb.Draft(token_id=5, probs=b"abc")))
+
+
+@pytest.mark.parametrize(
+    ("frame", "field"),
+    [
+        (pb.DecodeRequest(), "message"),
+        (pb.DecodeRequest(target=pb.Target(token_ids=[V])), "token_ids"),
+        (pb.DecodeRequest(relevance=pb.Relevance(relevances=[math.nan])), "relevances"),
+        (pb.DecodeRequest(target=pb.Target(token_ids=[1] * 513)), "token_ids"),
+        (pb.DecodeRequest(relevance=pb.Relevance(relevances=[1.0] * 65)), "relevances"),
+        (pb.DecodeRequest(open=pb.Open(text="x", max_tokens=1, stop=["s"] * 17)), "stop"),
+        (pb.DecodeRequest(open=pb.Open(text="x", max_tokens=1, stop=["s" * 257])), "stop"),
+        (pb.DecodeRequest(open=pb.Open(text="x", committed_ids=[1] * 513)), "committed_ids"),
+        (pb.DecodeRequest(open=pb.Open(max_tokens=1, token_ids=TokenIds(ids=[1] * 513))), "prompt"),
+        (pb.DecodeRequest(open=pb.Open(max_tokens=1)), "prompt"),
+        (pb.DecodeRequest(open=pb.Open(text="x")), "max_tokens"),
+        (pb.DecodeRequest(open=pb.Open(text="x", max_tokens=1, side=2)), "side"),
+        (pb.DecodeRequest(open=pb.Open(text="x", max_tokens=1, ahead=999)), "ahead"),
+        (pb.DecodeRequest(open=pb.Open(text="x", max_tokens=1)), "draw"),
+    ],
+)
+def test_bad_requests_name_their_field(frame: pb.DecodeRequest, field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        DecoderCodec(V, 512).decode(frame)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("draft", "field"),
+    [
+        (pb.Draft(token_id=V), "token_id"),
+        (pb.Draft(token_id=1, probs=b"\x01"), "probs"),
+        (pb.Draft(token_id=1, log_mass=math.nan), "probs"),
+        (pb.Draft(token_id=1, decode_s=-1), "probs"),
+    ],
+)
+def test_bad_drafts_name_their_field(draft: pb.Draft, field: str) -> None:
+    aggregator = AggregatorCodec(SPARSE)
+    aggregator.decode(DecoderCodec(V, 512).encode(OPENED))
+    with pytest.raises(InvalidArgument) as caught:
+        aggregator.decode(pb.DecodeResponse(draft=draft))
+    assert caught.value.field == field

@@ -1,0 +1,268 @@
+"""The decoder's machine: what it drafts, and what targets and relevances make void."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.probs import SamplingParams
+from tandem.specdec.messages import Cancel, Ping, Pong
+from tandem.two_sided.protocol.decoder_machine import (
+    DecoderMachine,
+    DecoderPhase,
+    LocalDraft,
+    probs_sampling,
+)
+from tandem.two_sided.protocol.decoder_messages import (
+    DecodingCost,
+    DecodingDraft,
+)
+from tandem.two_sided.protocol.local_mixtures import RelevanceEstimate
+from tandem.two_sided.protocol.mixture import document_weights, log_mass
+from tests.unit.two_sided.decoder_frames import (
+    DOCUMENTS,
+    MODEL,
+    PROMPT,
+    RELEVANCES,
+    SESSION,
+    VOCABULARY,
+    Engine,
+    machine,
+    next_token,
+    opening,
+    prefix,
+    relevance,
+    target,
+)
+
+
+def test_opened_says_what_is_granted() -> None:
+    found = machine(committed_ids=(4,), max_tokens=100).opened([True, False])
+    assert (found.base, found.prefix) == (4, prefix((*PROMPT, 4)))
+    assert found.prompt_ids == PROMPT
+    assert found.max_tokens == 40 - 4 - 3  # the longest document decides
+    assert [(use.tokens, use.cached) for use in found.documents] == [(4, True), (2, False)]
+    assert found.log_mass == log_mass(RELEVANCES)
+    plain = DecoderMachine(opening(documents=()), PROMPT, [], MODEL)
+    assert plain.opened([]).log_mass == -float("inf")
+
+
+def test_drafts_run_ahead_as_far_as_allowed() -> None:
+    decoder = machine()
+    drafts = Engine(decoder).steps()
+    text = list(PROMPT)
+    for number, draft in enumerate(drafts):
+        assert (draft.base, draft.prefix) == (len(text), prefix(text))
+        assert draft.token_id == next_token(text)
+        assert (draft.epoch, draft.committed, draft.session) == (0, 3, SESSION)
+        assert draft.log_mass == log_mass(RELEVANCES)
+        text.append(draft.token_id)
+        assert number < 4
+    assert len(drafts) == 4
+
+
+def test_a_matching_target_lets_the_window_move_and_feeds_nothing_again() -> None:
+    decoder = machine()
+    engine = Engine(decoder)
+    drafts = engine.steps()
+    decoder.receive(target(decoder, drafts[0].token_id, drafts[1].token_id))
+    assert [draft.base for draft in engine.steps()] == [7, 8]
+    assert decoder.epoch == 0
+    assert engine.fed == 3 + 5  # the prompt once, and every draft but the last
+    assert decoder.accepted_tokens == 2
+
+
+def test_another_token_than_the_draft_makes_what_follows_void() -> None:
+    decoder = machine()
+    engine = Engine(decoder)
+    first, second, *_ = engine.steps()
+    other = (second.token_id + 1) % VOCABULARY
+    decoder.receive(target(decoder, first.token_id, other))
+    draft = engine.step()
+    assert draft is not None
+    assert (draft.epoch, draft.base, draft.committed) == (1, 5, 5)
+    assert draft.token_id == next_token((*PROMPT, first.token_id, other))
+    assert engine.fed == 3 + 3 + 1  # only the new token is fed
+
+
+def test_a_target_that_overtakes_stops_the_work_and_voids_nothing() -> None:
+    decoder = machine()
+    engine = Engine(decoder)
+    work = decoder.work()
+    decoder.receive(target(decoder, 30, 31))
+    assert decoder.running is None
+    assert work is not None
+    assert decoder.drafted(work, LocalDraft(5, None, 3), DecodingCost()) is None
+    draft = engine.step()
+    assert draft is not None
+    assert (draft.epoch, draft.base) == (0, 5)
+    assert draft.token_id == next_token((*PROMPT, 30, 31))
+
+
+def test_new_relevances_hold_from_their_position_on() -> None:
+    decoder = machine()
+    engine = Engine(decoder)
+    engine.steps()
+    decoder.receive(relevance(decoder, 5, 2.0, 1.0))
+    drafts = engine.steps()
+    assert [draft.base for draft in drafts] == [5, 6]
+    assert {draft.log_mass for draft in drafts} == {log_mass((2.0, 1.0))}
+    assert decoder.epoch == 1
+
+
+def test_relevances_of_a_later_position_part_the_work_there() -> None:
+    masses = [log_mass(RELEVANCES)] * 2 + [log_mass((2.0, 1.0)), log_mass((3.0, 3.0))]
+    fresh = machine()
+    fresh.receive(relevance(fresh, 5, 2.0, 1.0))
+    fresh.receive(relevance(fresh, 6, 3.0, 3.0))
+    assert [draft.log_mass for draft in Engine(fresh).steps()] == masses
+    work = machine().work()
+    assert work is not None
+    assert work.mixture.weights == tuple(document_weights(RELEVANCES).tolist())
+
+
+def scores_of(answer_ids: Sequence[int]) -> tuple[float, float]:
+    return float(sum(answer_ids) % 7), float(sum(answer_ids) % 5)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_estimated_relevances_are_a_function_of_the_text(seed: int) -> None:
+    """Whatever is drafted and taken back, committed in strides or resumed."""
+    dice = random.Random(seed)
+    every = dice.choice([1, 2, 3, 5])
+    committed = tuple(dice.randrange(VOCABULARY) for _ in range(dice.choice([0, 4])))
+    changes = {"reweigh_every": every, "committed_ids": committed, "ahead": dice.choice([1, 3, 8])}
+    decoder = machine(**changes)
+    engine = Engine(decoder)
+    late: list[RelevanceEstimate] = []
+    while decoder.phase is DecoderPhase.DECODING:
+        for _ in range(dice.randrange(8)):
+            draft = engine.step()
+            if draft is not None:
+                answer = engine.text[len(PROMPT) :]
+                known = answer[: (draft.base - len(PROMPT)) // every * every]
+                wanted = scores_of(known) if known else RELEVANCES
+                assert draft.log_mass == log_mass(wanted)
+            elif (estimate := decoder.estimate()) is not None:
+                late.append(estimate)
+                while late and dice.random() < 0.8:  # one may come when its text is gone
+                    done = late.pop()
+                    decoder.estimated(done, scores_of(done.answer_ids))
+            else:
+                break
+        left = decoder.capacity - len(decoder.committed)
+        expected = next_token(decoder.committed.since(0))
+        tokens = [expected] if dice.random() < 0.7 else [dice.randrange(VOCABULARY) for _ in "abc"]
+        decoder.receive(target(decoder, *tokens[:left]))
+
+
+def test_who_estimates_is_not_told() -> None:
+    decoder = machine(reweigh_every=2)
+    with pytest.raises(InvalidArgument, match="relevances: this session estimates them"):
+        decoder.receive(relevance(decoder, 3, 1.0, 1.0))
+    assert decoder.estimate() is None
+    plain = DecoderMachine(opening(documents=(), reweigh_every=2), PROMPT, [], MODEL)
+    assert len(Engine(plain).steps()) == 4
+
+
+def test_what_begins_every_text_is_fed_with_the_document_only() -> None:
+    decoder = DecoderMachine(opening(), PROMPT, [(1, 8, 9), (1, 5)], MODEL, bos_length=1)
+    work = decoder.work()
+    assert work is not None
+    assert (work.keep, work.token_ids, work.position) == (1, (2, 3), 3)
+    assert decoder.max_tokens == 20
+    longest = (1, *range(1, 36))
+    assert (
+        DecoderMachine(opening(), PROMPT, [longest], MODEL, bos_length=1).max_tokens == 40 - 2 - 36
+    )
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_every_draft_follows_the_settled_text_whatever_happens(seed: int) -> None:
+    """Targets that match, differ or overtake, and new relevances, at any moment of a work."""
+    dice = random.Random(seed)
+    ahead = dice.choice([1, 2, 4, 8])
+    bos_length = dice.choice([0, 1])
+    decoder = DecoderMachine(opening(ahead=ahead), PROMPT, DOCUMENTS, MODEL, bos_length)
+    engine = Engine(decoder)
+    heard: list[DecodingDraft] = []
+    while decoder.phase is DecoderPhase.DECODING:
+        for _ in range(dice.randrange(6)):
+            draft = engine.step()
+            if draft is None:
+                break
+            text = [*decoder.committed.since(0), *(d.token_id for d in heard)]
+            assert draft.prefix == prefix(text)
+            assert draft.base == len(text) < len(decoder.committed) + ahead
+            assert draft.token_id == next_token(text)
+            assert draft.epoch == decoder.epoch
+            heard.append(draft)
+        if dice.random() < 0.1:
+            at = len(decoder.committed)
+            base = dice.randint(at, min(at + 3, decoder.capacity))
+            decoder.receive(relevance(decoder, base, dice.random(), dice.random()))
+            del heard[base - at :]
+        left = decoder.capacity - len(decoder.committed)
+        count = dice.randint(1, min(left, 3))
+        tokens = [draft.token_id for draft in heard[:count]]
+        if dice.random() < 0.5 or not tokens:
+            tokens = [*tokens[: dice.randrange(len(tokens) + 1)], dice.randrange(VOCABULARY)]
+        epoch = decoder.epoch
+        matching = len(heard) >= len(tokens) and all(
+            draft.token_id == token for draft, token in zip(heard, tokens, strict=False)
+        )
+        decoder.receive(target(decoder, *tokens[:left]))
+        heard = heard[len(tokens) :] if matching else []
+        assert decoder.epoch >= epoch
+    assert len(decoder.committed) == decoder.capacity
+
+
+def test_an_answer_ends_with_its_last_target() -> None:
+    decoder = machine()
+    Engine(decoder).steps()
+    decoder.receive(target(decoder, 5, last=True))
+    assert decoder.work() is None
+    with pytest.raises(ProtocolError, match="target in state complete"):
+        decoder.receive(target(decoder, 6))
+
+
+def test_targets_under_way_when_a_stop_string_is_complete_are_taken() -> None:
+    decoder = machine()
+    decoder.receive(target(decoder, 5))
+    decoder.text_ended()
+    assert decoder.work() is None
+    decoder.receive(target(decoder, 6))
+    decoder.receive(target(decoder, last=True))
+    assert decoder.phase is DecoderPhase.COMPLETE
+
+
+def test_a_full_answer_is_settled() -> None:
+    decoder = machine(max_tokens=2)
+    assert [draft.base for draft in Engine(decoder).steps()] == [3, 4]
+    decoder.receive(target(decoder, 5, 6))
+    assert decoder.phase is DecoderPhase.COMPLETE
+
+
+def test_nothing_is_decoded_for_a_session_of_text_alone() -> None:
+    decoder = machine(ahead=0)
+    assert decoder.work() is None
+    decoder.receive(target(decoder, 5))
+    assert decoder.work() is None
+
+
+def test_pings_and_cancel() -> None:
+    decoder = machine()
+    (pong,) = decoder.receive(Ping(SESSION, 0, 3, decoder.committed.prefix, nonce=5))
+    assert pong == Pong(SESSION, 0, 3, decoder.committed.prefix, nonce=5)
+    decoder.receive(Cancel(SESSION, 0, 0, 0))
+    assert decoder.phase is DecoderPhase.ENDED
+    with pytest.raises(ProtocolError, match="Ping in state ended"):
+        decoder.receive(Ping(SESSION, 0, 0, 0, nonce=5))
+
+
+def test_at_temperature_0_the_distributions_are_whole() -> None:
+    assert probs_sampling(SamplingParams(0.0, 5)) == SamplingParams(1.0, 5)
+    assert probs_sampling(SamplingParams(0.3)) == SamplingParams(0.3)

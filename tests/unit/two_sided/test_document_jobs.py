@@ -1,0 +1,254 @@
+"""Decoding after several documents: one pass a token, the mixture's distribution, absolute
+rollback."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+from tandem.backends.interface import ForwardRequest, Logits, Session, never
+from tandem.backends.scripted import ScriptedEngine, scripted_probs
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import Array, SamplingParams, probs_from_logits
+from tandem.core.randomness import SeededRandom
+from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.session_jobs import VerifyJob
+from tandem.specdec.judge import Judge, chain_steps
+from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload
+from tandem.specdec.verify_work import VerifyWork
+from tandem.two_sided.decoding import document_jobs
+from tandem.two_sided.decoding.document_jobs import (
+    DecodeJob,
+    DocumentGroup,
+    PrefillJob,
+    group_kv_tokens,
+    side_probs,
+)
+from tandem.two_sided.protocol.decoder_machine import DecodeWork, LocalDraft
+from tandem.two_sided.protocol.local_mixtures import LocalMixture
+from tandem.two_sided.protocol.mixture import document_weights
+from tests.unit.backends.reference_models import pair
+from tests.unit.backends.test_cross_vocabulary import expected, feed, spelt, translated_engine
+from tests.unit.two_sided.document_checks import DOCUMENTS, PROMPT, ROOM, engine_thread
+
+VOCABULARY = 32
+RELEVANCES = (0.3, -1.0, 1.2)
+WEIGHTS = document_weights(RELEVANCES)
+SHARES = LocalMixture.of(RELEVANCES)
+PROBS = scripted_probs(3, VOCABULARY, order=20)
+
+
+class Batched(ScriptedEngine):
+    """A scripted engine that tells how many sequences each pass had."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCABULARY, PROBS, context_length=64)
+        self.batches: list[int] = []
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        self.batches.append(len(batch))
+        return super().forward(batch, cancelled)
+
+
+def documents_in(engine: ScriptedEngine, documents: Sequence[tuple[int, ...]]) -> list[Session]:
+    sessions: list[Session] = [engine.open(len(document)) for document in documents]
+    for session, document in zip(sessions, documents, strict=True):
+        ScriptedEngine.forward(engine, [ForwardRequest(session, document, 0)])
+    return sessions
+
+
+def mixture_after(documents: Sequence[tuple[int, ...]], text: tuple[int, ...]) -> Array:
+    """By the definition: the sum of shares times distributions."""
+    found: Array = np.zeros(VOCABULARY)
+    for share, document in zip(WEIGHTS, documents, strict=True):
+        found += share * np.asarray(PROBS(document + text))
+    return found
+
+
+def likeliest(probs: Array, position: int) -> tuple[int, Array | None]:
+    return int(probs.argmax()), probs
+
+
+async def decoded(thread: EngineThread, group: DocumentGroup, work: DecodeWork) -> list[LocalDraft]:
+    """All drafts of a job, as they were handed over."""
+    drafts: list[LocalDraft] = []
+
+    def hear(draft: LocalDraft, took_s: float) -> None:
+        assert took_s >= 0
+        drafts.append(draft)
+
+    job = DecodeJob(group, work, SamplingParams(), likeliest, hear)
+    done = await thread.submit_group(job).future
+    hear(*done.value)
+    return drafts
+
+
+async def test_every_draft_is_drawn_from_the_mixture_in_one_pass() -> None:
+    engine = Batched()
+    group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
+    async with engine_thread(engine) as thread:
+        drafts = await decoded(thread, group, DecodeWork(0, PROMPT, 3, 4, SHARES))
+    assert engine.batches == [3, 3, 3, 3]
+    text: tuple[int, ...] = PROMPT
+    for number, draft in enumerate(drafts):
+        wanted = mixture_after(DOCUMENTS, text)
+        assert draft.probs is not None
+        assert np.abs(draft.probs - wanted).max() < 1e-6
+        assert draft.token_id == wanted.argmax()
+        assert draft.kept == len(PROMPT) + number
+        text += (draft.token_id,)
+
+
+async def test_all_sequences_go_back_together() -> None:
+    engine = Batched()
+    group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
+    async with engine_thread(engine) as thread:
+        await decoded(thread, group, DecodeWork(0, PROMPT, 3, 4, SHARES))
+        (draft,) = await decoded(thread, group, DecodeWork(2, (PROMPT[2], 9), 4, 1, SHARES))
+    assert draft.token_id == mixture_after(DOCUMENTS, (*PROMPT, 9)).argmax()
+    assert group.length == 4
+    group.rollback(1)
+    assert group.length == 1
+    with pytest.raises(InvalidArgument, match="length: 2 is outside"):
+        group.rollback(2)
+
+
+async def test_without_documents_there_is_one_plain_sequence() -> None:
+    engine = Batched()
+    group = DocumentGroup(engine, [], ROOM)
+    async with engine_thread(engine) as thread:
+        (draft,) = await decoded(thread, group, DecodeWork(0, PROMPT, 3, 1, LocalMixture.of(())))
+    assert engine.batches == [1]
+    assert draft.token_id == np.asarray(PROBS(PROMPT)).argmax()
+
+
+async def test_two_requests_share_a_pass_and_their_documents() -> None:
+    engine = Batched()
+    sessions = documents_in(engine, DOCUMENTS)
+    groups = [DocumentGroup(engine, sessions, ROOM) for _ in range(2)]
+    async with engine_thread(engine) as thread:
+        await decoded(thread, groups[0], DecodeWork(0, PROMPT, 3, 1, SHARES))
+        works = [DecodeWork(3, (7,), 4, 2, SHARES), DecodeWork(0, (*PROMPT, 7), 4, 2, SHARES)]
+        engine.batches.clear()
+        jobs = [
+            DecodeJob(group, work, SamplingParams(), likeliest, lambda draft, took_s: None)
+            for group, work in zip(groups, works, strict=True)
+        ]
+        both_are_there = threading.Event()
+        waiting = thread.call(lambda: both_are_there.wait(60))
+        handles = [thread.submit_group(job) for job in jobs]
+        both_are_there.set()
+        first, second = [(await handle.future).value[0].token_id for handle in handles]
+        await waiting
+    assert first == second
+    assert engine.batches == [6, 6]
+
+
+async def test_a_group_shares_a_pass_with_whatever_else_there_is() -> None:
+    engine = Batched()
+    group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
+    alone = engine.open(ROOM)
+    rule = GumbelCouplingRule(1)
+    judge = Judge(2, chain_steps([Proposal((3,))]), rule, TokenPayload(rule, SeededRandom(0)))
+    work = VerifyWork(0, (1, 2, 3), 2, 1, judge)
+    async with engine_thread(engine) as thread:
+        both_are_there = threading.Event()
+        waiting = thread.call(lambda: both_are_there.wait(60))
+        verifying = thread.submit(VerifyJob(alone, work, SamplingParams()))
+        drafting = asyncio.create_task(decoded(thread, group, DecodeWork(0, PROMPT, 3, 2, SHARES)))
+        await asyncio.sleep(0)
+        both_are_there.set()
+        await waiting
+        verified, drafts = await verifying.future, await drafting
+    assert engine.batches == [4, 3]
+    assert verified.cost.batch_size == 2
+    target = np.asarray(PROBS((1, 2))).astype(np.float32)
+    assert verified.value.targets[0] == rule.target_token(target, 2)
+    assert drafts[0].token_id == mixture_after(DOCUMENTS, PROMPT).argmax()
+
+
+async def test_a_long_prompt_lets_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document_jobs, "ROWS_PER_PASS", 6)
+    engine = Batched()
+    group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
+    async with engine_thread(engine) as thread:
+        drafts = await decoded(thread, group, DecodeWork(0, PROMPT, 3, 3, SHARES))
+        assert engine.batches == [2, 1, 3, 3]
+        assert drafts[0].token_id == mixture_after(DOCUMENTS, PROMPT).argmax()
+        engine.batches.clear()
+        done = await thread.submit_group(PrefillJob(engine, DOCUMENTS)).future
+    assert engine.batches == [1, 1, 1]  # 5, 3 and 4 tokens
+    assert [session.length for session in done.value] == [5, 3, 4]
+
+
+def test_closing_a_group_keeps_the_documents() -> None:
+    engine = Batched()
+    sessions = documents_in(engine, DOCUMENTS)
+    before = engine.kv_bytes_in_use
+    group = DocumentGroup(engine, sessions, ROOM)
+    held = engine.kv_bytes_in_use - before
+    assert held == group_kv_tokens(len(DOCUMENTS), ROOM) * engine.kv_bytes_per_token
+    group.close()
+    group.close()
+    assert engine.kv_bytes_in_use == before
+
+
+def test_a_group_that_cannot_be_opened_frees_what_it_had() -> None:
+    engine = Batched()
+    sessions = documents_in(engine, DOCUMENTS)
+    before = engine.kv_bytes_in_use
+    with pytest.raises(InvalidArgument, match="capacity"):
+        DocumentGroup(engine, sessions, engine.context_length - 4)  # too much for the first only
+    assert engine.kv_bytes_in_use == before
+
+
+def test_one_document_s_distribution_is_untouched() -> None:
+    logits = np.random.default_rng(0).normal(size=VOCABULARY).astype(np.float32)
+    sampling = SamplingParams(0.7, 9, 0.9)
+    probs = side_probs([logits], np.ones(1), sampling)
+    assert np.array_equal(probs, probs_from_logits(logits, sampling))
+    assert (
+        probs.dtype == side_probs([logits, logits], np.full(2, 0.5), sampling).dtype == np.float32
+    )
+
+
+def test_a_draft_model_with_another_tokenizer_reads_documents_too() -> None:
+    engine = translated_engine()
+    document, prompt = (3, 202, 9, 205), (4, 201, 7)
+    session = engine.open(len(document))
+    feed(engine, session, document, 0)
+    group = DocumentGroup(engine, [session, session], ROOM)
+    for some in (prompt[:2], prompt[2:]):
+        rows = engine.forward(group.requests(some))
+    wanted = expected(engine, spelt(engine, document + prompt))
+    assert all(np.array_equal(row[0], wanted) for row in rows)
+    group.rollback(1)
+    (row, _) = engine.forward(group.requests((206,)))
+    assert np.array_equal(row[0], expected(engine, spelt(engine, (*document, 4, 206))))
+
+
+async def test_a_real_model_says_what_its_documents_say_one_by_one() -> None:
+    models = pair("llama")
+    engine = models.engine
+    sessions = [engine.open(len(document)) for document in DOCUMENTS]
+    for session, document in zip(sessions, DOCUMENTS, strict=True):
+        models.feed(session, document)
+    group = DocumentGroup(engine, sessions, ROOM)
+    async with engine_thread(engine) as thread:
+        drafts = await decoded(thread, group, DecodeWork(0, PROMPT, 3, 3, SHARES))
+    text: tuple[int, ...] = PROMPT
+    for draft in drafts:
+        rows = [models.logits(document + text)[-1] for document in DOCUMENTS]
+        assert draft.probs is not None
+        assert np.abs(draft.probs - side_probs(rows, WEIGHTS, SamplingParams())).max() < 1e-5
+        text += (draft.token_id,)
+    group.close()
+    for session in sessions:
+        session.close()
+    assert engine.kv_bytes_in_use == 0

@@ -1,0 +1,174 @@
+"""Documents' keys and values: computed once, equal however they come, within a budget."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tandem.backends.interface import ForwardRequest, Logits, never
+from tandem.backends.scripted import ScriptedEngine, scripted_probs
+from tandem.backends.torch.loading import load_engine
+from tandem.core.errors import InvalidArgument, ResourceExhausted
+from tandem.two_sided.decoding.document_store import (
+    FORGOTTEN_FOR_S,
+    DocumentStore,
+    ForgottenDocuments,
+    Source,
+)
+from tests.unit.backends.reference_models import pair, tokens
+from tests.unit.two_sided.document_checks import (
+    DOCUMENTS,
+    PROMPT,
+    engine_thread,
+    files_in,
+    logits_after,
+)
+
+BUDGET = 2**30
+DEMO_TARGET = Path(__file__).resolve().parents[3] / "models" / "demo-target"
+
+
+class Counted(ScriptedEngine):
+    """A scripted engine that counts the texts it was fed, and may fail."""
+
+    def __init__(self) -> None:
+        super().__init__(64, scripted_probs(1, 64), context_length=64)
+        self.fed: list[tuple[int, ...]] = []
+        self.error: Exception | None = None
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        if self.error:
+            raise self.error
+        self.fed += [request.token_ids for request in batch]
+        return super().forward(batch, cancelled)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt2"])
+async def test_warm_equals_cold_and_what_one_sequence_gives(name: str, tmp_path: Path) -> None:
+    models = pair(name)
+    engine = models.engine
+    async with engine_thread(engine) as thread:
+        found = []
+        sources: list[Source] = []
+        for _ in range(2):
+            store = DocumentStore(thread, BUDGET, files_in(tmp_path, engine), sources.append)
+            found += [await logits_after(store, DOCUMENTS) for _ in range(2)]
+            await store.close()
+        assert sources == ["computed"] * 3 + ["memory"] * 3 + ["disk"] * 3 + ["memory"] * 3
+        assert engine.kv_bytes_in_use == 0
+    for warm in found[1:]:
+        assert np.array_equal(warm, found[0])
+    for row, document in zip(found[0], DOCUMENTS, strict=True):
+        alone = models.logits(document + PROMPT)[-1]
+        assert np.abs(row - alone).max() < 1e-5 * np.abs(alone).max()
+
+
+async def test_the_demo_target_gives_the_same_logits_warm_and_cold(tmp_path: Path) -> None:
+    engine = load_engine(DEMO_TARGET)
+    documents = [tuple(tokens(100 + 13 * number, seed=number)) for number in range(4)]
+    whole = []
+    for document in documents:
+        session = engine.open(200)
+        whole += engine.forward([ForwardRequest(session, document + PROMPT, 1)])
+        session.close()
+    async with engine_thread(engine) as thread:
+        found = []
+        for _ in ("computed", "disk"):
+            store = DocumentStore(thread, BUDGET, files_in(tmp_path, engine))
+            found.append(await logits_after(store, documents))
+            await store.close()
+    assert np.array_equal(found[0], found[1])
+    one_sequence = np.concatenate(whole)
+    assert np.abs(found[0] - one_sequence).max() < 1e-5 * np.abs(one_sequence).max()
+
+
+async def test_one_document_is_computed_once_for_many(counted: Counted) -> None:
+    async with engine_thread(counted) as thread:
+        store = DocumentStore(thread, BUDGET)
+        first, second = DOCUMENTS[:2]
+        await asyncio.gather(*(logits_after(store, [first, second, first]) for _ in range(5)))
+        assert counted.fed.count(first) == counted.fed.count(second) == 1
+        await store.close()
+        assert counted.kv_bytes_in_use == 0
+
+
+async def test_the_least_recently_used_document_goes(counted: Counted) -> None:
+    async with engine_thread(counted) as thread:
+        store = DocumentStore(thread, budget_bytes=8)
+        for document in (DOCUMENTS[0], DOCUMENTS[1], DOCUMENTS[0], DOCUMENTS[1], (1, 2)):
+            await logits_after(store, [document])  # the last one needs room of the first
+            assert store.bytes_in_use <= 8
+        await logits_after(store, [DOCUMENTS[1]])
+        assert counted.fed.count(DOCUMENTS[0]) == counted.fed.count(DOCUMENTS[1]) == 1
+        await logits_after(store, [DOCUMENTS[0]])
+        assert counted.fed.count(DOCUMENTS[0]) == 2
+        assert counted.kv_bytes_in_use <= 8
+
+
+async def test_what_is_held_stays(counted: Counted) -> None:
+    async with engine_thread(counted) as thread:
+        store = DocumentStore(thread, budget_bytes=7)
+        async with store.held([DOCUMENTS[0]]) as held:
+            with pytest.raises(ResourceExhausted, match="document kv budget: 3 bytes wanted"):
+                await logits_after(store, [(1, 2), DOCUMENTS[1]])
+            assert store.bytes_in_use == 5
+            assert held[0].session.length == 5
+        await logits_after(store, [DOCUMENTS[1]])
+        assert store.bytes_in_use == 3
+
+
+async def test_who_leaves_early_leaves_a_document_behind(counted: Counted) -> None:
+    async with engine_thread(counted) as thread:
+        store = DocumentStore(thread, budget_bytes=8)
+        leaving = asyncio.create_task(logits_after(store, [DOCUMENTS[0]]))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        await asyncio.gather(leaving, return_exceptions=True)
+        await logits_after(store, [DOCUMENTS[0]])
+        assert counted.fed.count(DOCUMENTS[0]) == 1
+        await logits_after(store, [(*DOCUMENTS[1], 1, 2)])  # nothing is held any more
+        assert store.bytes_in_use == 5
+
+
+async def test_a_failed_computation_is_every_waiter_s_error_and_no_document(
+    counted: Counted,
+) -> None:
+    async with engine_thread(counted) as thread:
+        store = DocumentStore(thread, BUDGET)
+        counted.error = InvalidArgument("token_ids", "the engine's word")
+        waiting = (logits_after(store, DOCUMENTS[:1]) for _ in range(3))
+        errors = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [str(error) for error in errors] == ["token_ids: the engine's word"] * 3
+        assert store.bytes_in_use == 0
+        counted.error = None
+        await logits_after(store, DOCUMENTS[:1])
+        await store.close()
+        assert counted.kv_bytes_in_use == 0
+
+
+def test_what_was_forgotten_is_remembered_so_long_and_in_bounded_room() -> None:
+    forgotten = ForgottenDocuments(most=3)
+    forgotten.add(["a", "b"], now=0)
+    forgotten.add(["a"], now=100)
+    assert forgotten.has("b", FORGOTTEN_FOR_S - 1)
+    assert not forgotten.has("b", FORGOTTEN_FOR_S)
+    assert forgotten.has("a", 99 + FORGOTTEN_FOR_S)
+    forgotten.add(["c"], now=FORGOTTEN_FOR_S)
+    assert len(forgotten) == 2  # "b" is over
+    assert not forgotten.has("d", FORGOTTEN_FOR_S)
+    forgotten.add(["e", "f"], now=950)
+    assert len(forgotten) == 0
+    for document in ("a", "c", "e", "d"):  # too many: nothing is kept for a while
+        assert forgotten.has(document, 949 + FORGOTTEN_FOR_S)
+        assert not forgotten.has(document, 950 + FORGOTTEN_FOR_S)
+
+
+@pytest.fixture
+def counted() -> Counted:
+    return Counted()

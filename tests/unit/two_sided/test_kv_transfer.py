@@ -1,0 +1,213 @@
+"""Documents from one decoder to another: bit for bit what it would have computed, within budget."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tandem.backends.interface import KvFileRefused
+from tandem.backends.torch.kv_files import KvTensors
+from tandem.core.errors import InvalidArgument, ResourceExhausted
+from tandem.runtime.engine_thread import EngineThread
+from tandem.two_sided.decoding.document_files import document_hash, document_origin
+from tandem.two_sided.decoding.document_store import DocumentStore, Source
+from tandem.two_sided.decoding.kv_transfer import KvTransfer
+from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.document_kv import DocumentKv, KvModelMismatch
+from tests.unit.backends.reference_models import pair
+from tests.unit.two_sided.document_checks import DOCUMENTS, engine_thread, files_in, logits_after
+
+BUDGET = 2**30
+SPELLED = {f"text {number}": ids for number, ids in enumerate(DOCUMENTS)}
+DOCUMENT = ContextDocument("text 0", 0.0)
+
+
+async def spelled(document: ContextDocument) -> tuple[int, ...]:
+    return SPELLED[document.text]
+
+
+def exchange(
+    thread: EngineThread, store: DocumentStore, weights: Callable[[], str] = lambda: "w"
+) -> KvTransfer:
+    return KvTransfer(thread, store, spelled, weights)
+
+
+async def sent(source: KvTransfer, target: KvTransfer, text: str, to: str = "me") -> None:
+    document = ContextDocument(text, 0.0)
+    found = await source.exported(document, await target.model())
+    assert found.kv.size_bytes == len(found.packed) <= source.size_bytes(found.kv.tokens)
+    async with target.importing(document, found.kv, to) as received:
+        await received(found.packed)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt2"])
+async def test_what_was_sent_is_what_would_have_been_computed(name: str, tmp_path: Path) -> None:
+    """In memory: an import is gone after a restart, and nothing of it was ever on disk."""
+    engine = pair(name).engine
+    sources: list[Source] = []
+    async with engine_thread(engine) as thread:
+        computed = DocumentStore(thread, BUDGET)
+        expected = await logits_after(computed, DOCUMENTS)
+        for _ in range(2):
+            store = DocumentStore(thread, BUDGET, files_in(tmp_path, engine), sources.append)
+            if not sources:
+                for text in SPELLED:
+                    await sent(exchange(thread, computed), exchange(thread, store), text)
+            assert np.array_equal(await logits_after(store, DOCUMENTS, "me"), expected)
+            if sources == ["imported"] * 3:
+                await store.close()
+                assert not list(tmp_path.iterdir())
+        await store.close()
+        await computed.close()
+    assert sources == ["imported"] * 3 + ["computed"] * 3
+    assert engine.kv_bytes_in_use == 0
+
+
+async def test_an_import_serves_its_importer_alone_and_only_where_it_may(tmp_path: Path) -> None:
+    """Keys and values of another text, sent as those of a text that everybody knows: before, they
+    were served warm to all, and from the disk after a restart."""
+    engine = pair("llama").engine
+    known, other = DOCUMENTS[0], (30, 31, 32, 33, 34)
+    async with engine_thread(engine) as thread:
+        clean = DocumentStore(thread, BUDGET)
+        truth, lie = [await logits_after(clean, [ids]) for ids in (known, other)]
+        attacked = DocumentStore(thread, BUDGET, files_in(tmp_path, engine))
+        target = exchange(thread, attacked)
+        await forged(thread, clean, target, known, other)
+        assert [attacked.has(known, who) for who in (None, "edge", "mallory")] == [
+            False,
+            False,
+            True,
+        ]
+        asked = [DOCUMENT, replace(DOCUMENT, imported=True)]
+        assert await target.cached(asked, "mallory") == [False, True]
+        assert await target.cached(asked, "edge") == [False, False]
+        assert np.array_equal(await logits_after(attacked, [known], "mallory"), lie)
+        for who in (None, "edge"):
+            assert np.array_equal(await logits_after(attacked, [known], who), truth)
+        # What was computed since then comes first, for the importer too, here and from the disk.
+        assert np.array_equal(await logits_after(attacked, [known], "mallory"), truth)
+        await attacked.close()
+        opened_again = DocumentStore(thread, BUDGET, files_in(tmp_path, engine))
+        for who in ("mallory", None):
+            assert np.array_equal(await logits_after(opened_again, [known], who), truth)
+        third = DocumentStore(thread, BUDGET)
+        await sent(exchange(thread, opened_again), exchange(thread, third), "text 0")
+        assert np.array_equal(await logits_after(third, [known], "me"), truth)
+        await asyncio.gather(*(store.close() for store in (clean, opened_again, third)))
+    assert engine.kv_bytes_in_use == 0
+
+
+async def forged(
+    thread: EngineThread,
+    clean: DocumentStore,
+    target: KvTransfer,
+    known: tuple[int, ...],
+    other: tuple[int, ...],
+) -> None:
+    """Mallory sends the keys and values of `other` as those of `known`, which passes all checks."""
+    kept, model = thread.engine.kv_files, await target.model()
+    assert kept is not None
+    async with clean.held([other]) as (held,):
+        tensors = await thread.call(lambda: kept.export(held.session))
+    packed = kept.pack(tensors, document_origin(model.weights, model.vocabulary_hash, known))
+    digest = hashlib.sha256(packed).digest()
+    kv = DocumentKv(model, document_hash(known), len(known), len(packed), digest)
+    async with target.importing(DOCUMENT, kv, "mallory") as received:
+        await received(packed)
+
+
+async def test_deleting_a_document_takes_its_imports_too() -> None:
+    engine = pair("llama").engine
+    async with engine_thread(engine) as thread:
+        source, target = DocumentStore(thread, BUDGET), DocumentStore(thread, BUDGET)
+        for holder in ("one", "two"):
+            await sent(exchange(thread, source), exchange(thread, target), "text 0", holder)
+        assert await target.forget([DOCUMENTS[0]]) == 1
+        assert [target.has(DOCUMENTS[0], who) for who in ("one", "two")] == [False, False]
+        assert target.bytes_in_use == 0
+        await source.close()
+
+
+async def test_room_is_held_from_the_announcement_on() -> None:
+    engine = pair("llama").engine
+    size = len(DOCUMENTS[0]) * engine.kv_bytes_per_token
+    async with engine_thread(engine) as thread:
+        source, target = DocumentStore(thread, BUDGET), DocumentStore(thread, size)
+        giving, taking = exchange(thread, source), exchange(thread, target)
+        found = await giving.exported(DOCUMENT, await giving.model())
+        async with taking.importing(DOCUMENT, found.kv, "me"):
+            assert target.bytes_in_use == size
+            with pytest.raises(ResourceExhausted, match="document kv budget"):
+                await logits_after(target, [DOCUMENTS[1]])
+        assert target.bytes_in_use == 0
+        await logits_after(target, [DOCUMENTS[1]])
+        await sent(giving, taking, "text 0")  # the other one goes
+        assert target.bytes_in_use == size
+        assert target.has(DOCUMENTS[0], "me")
+        assert not target.has(DOCUMENTS[1], "me")
+        await asyncio.gather(source.close(), target.close())
+    assert engine.kv_bytes_in_use == 0
+
+
+async def test_what_was_computed_meanwhile_or_deleted_is_not_kept_twice() -> None:
+    engine = pair("llama").engine
+    size = len(DOCUMENTS[0]) * engine.kv_bytes_per_token
+    async with engine_thread(engine) as thread:
+        source, target = DocumentStore(thread, BUDGET), DocumentStore(thread, BUDGET)
+        giving, taking = exchange(thread, source), exchange(thread, target)
+        found = await giving.exported(DOCUMENT, await giving.model())
+        async with taking.importing(DOCUMENT, found.kv, "me") as received:
+            await logits_after(target, [DOCUMENTS[0]])
+            await received(found.packed)
+        assert target.bytes_in_use == size
+        assert await target.forget([DOCUMENTS[0]]) == 1
+        await sent(giving, taking, "text 0")
+        assert target.bytes_in_use == 0
+        assert not target.has(DOCUMENTS[0], "me")
+        await source.close()
+    assert engine.kv_bytes_in_use == 0
+
+
+async def test_other_weights_give_and_take_nothing() -> None:
+    engine = pair("llama").engine
+    async with engine_thread(engine) as thread:
+        store = DocumentStore(thread, BUDGET)
+        own = exchange(thread, store)
+        other = replace(await own.model(), weights="another")
+        with pytest.raises(KvModelMismatch, match="weights another"):
+            await own.exported(DOCUMENT, other)
+        found = await own.exported(DOCUMENT, await own.model())
+        with pytest.raises(KvModelMismatch):
+            async with own.importing(DOCUMENT, replace(found.kv, model=other), "me"):
+                pass
+        other_text = ContextDocument("text 2", 0.0)
+        with pytest.raises(InvalidArgument, match="another text"):
+            async with own.importing(other_text, replace(found.kv, tokens=4), "me"):
+                pass
+        await store.close()
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+async def test_numbers_that_are_not_finite_are_refused(wrong: float) -> None:
+    engine = pair("llama").engine
+    kept, ids = engine.kv_files, DOCUMENTS[0]
+    origin = document_origin("w", "v", ids)
+    async with engine_thread(engine) as thread:
+        store = DocumentStore(thread, BUDGET)
+        async with store.held([ids]) as (held,):
+            tensors = await thread.call(lambda: kept.export(held.session))
+        found = kept.unpack(kept.pack(tensors, origin), origin)
+        pairs = zip(found.values, tensors.values, strict=True)
+        assert all(torch.equal(*pair_) for pair_ in pairs)
+        found.values[1][0, 2, 3] = wrong
+        with pytest.raises(KvFileRefused, match="not finite"):
+            kept.unpack(kept.pack(KvTensors(found.keys, found.values), origin), origin)
+        await store.close()

@@ -1,0 +1,42 @@
+"""The decode line of an engine, measured on one whose steps take a declared time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem.backends.paced import PacedEngine
+from tandem.backends.scripted import ScriptedEngine, scripted_probs
+from tandem.core.errors import InvalidArgument
+from tandem.two_sided.profiling.measured_decoding import measure_fit
+
+
+def scripted() -> ScriptedEngine:
+    return ScriptedEngine(16, scripted_probs(1, 16), context_length=64)
+
+
+def test_a_paced_engine_s_line_is_its_pace() -> None:
+    engine = PacedEngine(scripted(), 0.002, 0.0)
+    fit = measure_fit(engine, documents=3, document_tokens=16, context_tokens=48, runs=2)
+    assert fit.at(32) == pytest.approx(0.002, rel=0.5)
+    assert fit.at(32) >= 0.0019
+
+
+def test_nothing_stays_open() -> None:
+    engine = scripted()
+    measure_fit(engine, document_tokens=8, context_tokens=16, runs=1)
+    assert engine.sessions_open == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"context_tokens": 65}, "context_tokens"),
+        ({"context_tokens": 16, "document_tokens": 16}, "context_tokens"),
+        ({"context_tokens": 32, "document_tokens": 16, "documents": 0}, "documents"),
+        ({"context_tokens": 32, "document_tokens": 16, "runs": 0}, "runs"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(given: dict[str, int], field: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        measure_fit(scripted(), **given)
+    assert refused.value.field == field

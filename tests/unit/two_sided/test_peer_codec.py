@@ -1,0 +1,244 @@
+"""The aggregators' conversation to protobuf and back: nothing is lost, nothing bad gets through."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.core.codecs import sparse_wire_probs
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import SamplingParams
+from tandem.specdec.events import TokenSource
+from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.protocol.document_kv import DocumentKv, DocumentPart, DocumentRequest, KvModel
+from tandem.two_sided.protocol.messages import (
+    AggregationRequest,
+    CloudSideMessage,
+    CollaborationOpen,
+    CollaborationOpened,
+    DeviceMessage,
+    Fetch,
+    SideDraftFrame,
+    TargetFrame,
+)
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, DocumentTransfer
+from tandem.two_sided.protocol.top_list import TopList, top_list
+from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
+from tandem_api.aggregator.v1 import aggregator_pb2 as pb
+from tandem_api.common.v1 import generation_pb2
+
+DEVICE = generation_pb2.TOKEN_SOURCE_DEVICE
+UNSPECIFIED = generation_pb2.TOKEN_SOURCE_UNSPECIFIED
+V = 300
+HEAD = (7, 2, 11, 2**63 + 5)
+# float32 numbers, as the wire has them.
+OPEN = CollaborationOpen(
+    *HEAD,
+    request=AggregationRequest(
+        session=HEAD[0],
+        vocabulary_hash="abc",
+        vocabulary_size=V,
+        prompt_ids=(1, 299),
+        committed_ids=(4,),
+        query="what is it?",
+        documents=3,
+        sampling=SamplingParams(0.5, 20, 0.75),
+        seed=2**64 - 1,
+        max_tokens=20,
+        eos_token_ids=frozenset({0, 3}),
+        preset=AGGREGATION_PRESETS["dragon"],
+    ),
+    log_mass=-math.inf,
+    aggregation_side=Side.CLOUD,
+)
+PROBS = sparse_wire_probs(
+    np.arange(1, V + 1, dtype=np.float32) / np.float32(V * (V + 1) / 2), "float16"
+)
+MODEL = KvModel("weights", "vocabulary", "a name")
+DRAFT = SideDraftFrame(
+    *HEAD, token_id=5, probs=None, log_mass=0.25, committed=9, decode_s=0.5, held_s=0.25, heard=3
+)
+
+
+def to_cloud(*messages: DeviceMessage) -> list[DeviceMessage]:
+    device, cloud = DeviceCodec(V, OPEN.request.preset.probs), CloudSideCodec()
+    raw = [device.encode(message).SerializeToString() for message in messages]
+    decoded = []
+    for frame in raw:
+        decoded.append(cloud.decode(pb.CollaborateRequest.FromString(frame)))
+        if isinstance(decoded[-1], CollaborationOpen):
+            cloud.opened(V)
+    return decoded
+
+
+def to_device(*messages: CloudSideMessage) -> list[CloudSideMessage]:
+    device, cloud = DeviceCodec(V, OPEN.request.preset.probs), CloudSideCodec()
+    cloud.decode(device.encode(OPEN))
+    raw = [cloud.encode(message).SerializeToString() for message in messages]
+    return [device.decode(pb.CollaborateResponse.FromString(frame)) for frame in raw]
+
+
+@pytest.mark.parametrize("name", [name for name in AGGREGATION_PRESETS if name != "dragon-lossy"])
+def test_an_opening_comes_through_with_every_choice(name: str) -> None:
+    preset = AGGREGATION_PRESETS[name]
+    model = MODEL if preset.transfer is DocumentTransfer.KV else None
+    asked = replace(OPEN, request=replace(OPEN.request, preset=preset), document_kv=model)
+    assert to_cloud(asked) == [asked]
+
+
+def test_documents_that_travel_need_no_prompt() -> None:
+    request = replace(
+        OPEN.request, prompt_ids=(), committed_ids=(), vocabulary_size=0, eos_token_ids=frozenset(),
+        preset=replace(AGGREGATION_PRESETS["drcg-text"]),
+    )  # fmt: skip
+    asked = replace(OPEN, request=request)
+    assert to_cloud(asked) == [asked]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        TargetFrame(*HEAD, token_ids=(1, 299), hands_over=True),
+        TargetFrame(*HEAD, token_ids=()),
+        TargetFrame(
+            *HEAD, token_ids=tuple(range(len(TokenSource))), token_sources=tuple(TokenSource)
+        ),
+        Fetch(*HEAD, count=40),
+        DRAFT,
+    ],
+)
+def test_what_travels_both_ways_does(message: Any) -> None:
+    assert to_cloud(OPEN, message) == [OPEN, message]
+    assert to_device(message) == [message]
+
+
+@pytest.mark.parametrize(
+    "message", [Cancel(*HEAD), Ping(*HEAD, nonce=0), DocumentRequest(*HEAD, index=0)]
+)
+def test_what_the_device_alone_says(message: DeviceMessage) -> None:
+    assert to_cloud(message) == [message]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        CollaborationOpened(
+            *HEAD,
+            log_mass=-math.inf,
+            max_tokens=7,
+            model_name="m",
+            documents=2,
+            document_tokens=90,
+            texts=(ContextDocument("a public text", 0.5, "h1"),),
+        ),
+        GoingAway(*HEAD, grace_s=2.5),
+        Pong(*HEAD, nonce=9),
+        DocumentPart(*HEAD, DocumentKv(MODEL, "ab12", 40, 2**33, bytes(range(32)))),
+        DocumentPart(*HEAD, b"\0chunk"),
+    ],
+)
+def test_what_the_cloud_alone_says(message: CloudSideMessage) -> None:
+    assert to_device(message) == [message]
+
+
+def test_distributions_and_lists_come_through_bit_for_bit() -> None:
+    _, found = to_cloud(OPEN, replace(DRAFT, probs=PROBS))
+    assert isinstance(found, SideDraftFrame)
+    assert isinstance(found.probs, np.ndarray)
+    assert found.probs.tobytes() == PROBS.tobytes()
+    sent = top_list(PROBS, 6)
+    (listed,) = to_device(replace(DRAFT, probs=sent))
+    assert isinstance(listed, SideDraftFrame)
+    assert isinstance(listed.probs, TopList)
+    assert listed.probs.ids.tolist() == sent.ids.tolist()
+    assert listed.probs.probs.tobytes() == sent.probs.tobytes()
+    assert (listed.probs.tail_mass, listed.probs.tail_bound) == (sent.tail_mass, sent.tail_bound)
+
+
+def changed(**fields: Any) -> pb.CollaborateRequest:
+    frame = DeviceCodec(V, OPEN.request.preset.probs).encode(OPEN)
+    for name, value in fields.items():
+        if isinstance(value, list):
+            getattr(frame.open, name)[:] = value
+        else:
+            setattr(frame.open, name, value)
+    return frame
+
+
+@pytest.mark.parametrize(
+    ("frame", "field"),
+    [
+        (pb.CollaborateRequest(), "message"),
+        (changed(agreement=0), "agreement"),
+        (changed(placement=9), "placement"),
+        (changed(sources=0), "sources"),
+        (changed(ahead=0), "ahead"),
+        (changed(top=0), "top"),
+        (changed(probs=1), "probs"),
+        (changed(aggregating=2), "aggregating"),
+        (changed(documents=99), "documents"),
+        (changed(vocabulary_size=2**22 + 1), "vocabulary_size"),
+        (changed(prompt_ids=[1] * (2**20 + 1)), "prompt_ids"),
+        (changed(end_ids=[1] * 4097), "end_ids"),
+        (changed(query="x" * 4097), "query"),
+        (changed(prompt_ids=[]), "prompt_ids"),
+        (changed(prompt_ids=[V]), "prompt_ids"),
+        (changed(committed_ids=[1] * 20), "committed_ids"),
+        (changed(end_ids=[V]), "end_ids"),
+        (changed(log_mass=math.nan), "log_mass"),
+        (changed(local_top_p=0.0), "local_top_p"),
+    ],
+)
+def test_bad_openings_name_their_field(frame: pb.CollaborateRequest, field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        CloudSideCodec().decode(frame)
+    assert caught.value.field == field
+
+
+def test_no_vocabulary_of_a_frame_sizes_an_array() -> None:
+    device, cloud = DeviceCodec(V, OPEN.request.preset.probs), CloudSideCodec()
+    draft = device.encode(replace(DRAFT, probs=PROBS))
+    with pytest.raises(InvalidArgument, match=r"^message: "):
+        cloud.decode(draft)
+    cloud.decode(changed(vocabulary_size=2**22))
+    for early in (draft, device.encode(TargetFrame(*HEAD, (1,))), device.encode(Fetch(*HEAD, 1))):
+        with pytest.raises(InvalidArgument, match=r"^message: "):
+            cloud.decode(early)
+    cloud.opened(V)
+    received = cloud.decode(draft)
+    assert isinstance(received, SideDraftFrame)
+    assert isinstance(received.probs, np.ndarray)
+    assert received.probs.shape == (V,)
+
+
+@pytest.mark.parametrize(
+    ("frame", "field"),
+    [
+        (pb.CollaborateResponse(), "message"),
+        (pb.CollaborateResponse(opened=pb.CollaborationOpened()), "max_tokens"),
+        (pb.CollaborateResponse(target=pb.Target(token_ids=[V])), "token_ids"),
+        (
+            pb.CollaborateResponse(target=pb.Target(token_ids=[1, 2], token_sources=[DEVICE])),
+            "token_sources",
+        ),
+        (
+            pb.CollaborateResponse(target=pb.Target(token_ids=[1], token_sources=[UNSPECIFIED])),
+            "token_sources",
+        ),
+        (pb.CollaborateResponse(fetch=pb.Fetch()), "count"),
+        (pb.CollaborateResponse(draft=pb.SideDraft(token_id=V)), "token_id"),
+        (pb.CollaborateResponse(draft=pb.SideDraft(probs=b"\x01")), "probs"),
+        (pb.CollaborateResponse(draft=pb.SideDraft(top=pb.TopList())), "ids"),
+        (pb.CollaborateResponse(draft=pb.SideDraft(log_mass=math.inf)), "log_mass"),
+        (pb.CollaborateResponse(draft=pb.SideDraft(decode_s=-1)), "decode_s"),
+        (pb.CollaborateResponse(draft=pb.SideDraft(held_s=math.nan)), "held_s"),
+    ],
+)
+def test_bad_frames_name_their_field(frame: pb.CollaborateResponse, field: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        DeviceCodec(V, OPEN.request.preset.probs).decode(frame)
+    assert caught.value.field == field

@@ -1,0 +1,109 @@
+"""Readings of several sources joined, and what a request's own frames show."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tandem.core.errors import InvalidArgument
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.placement import choose_side
+from tandem.two_sided.protocol.profiler import Reading, SideProfiler, both_sides, combined
+from tandem.two_sided.protocol.profiler_decoding import DecodeFit
+
+FULL = Reading(0.11, 0.04, 0.05, 0.05, 0.7, 0.8)
+
+
+@dataclass
+class FixedSource:
+    """A source that knows this."""
+
+    known: Reading
+    name: str = "known"
+
+    def reading(self) -> Reading:
+        return self.known
+
+
+def test_each_number_comes_from_the_first_source_that_has_it() -> None:
+    fresh = FixedSource(Reading(device_decode_s=0.2, cloud_acceptance=0.0))
+    joined = combined([fresh, FixedSource(Reading()), FixedSource(FULL)])
+    assert joined == replace(FULL, device_decode_s=0.2, cloud_acceptance=0.0)
+    assert combined([]) == Reading()
+    assert "cloud_decode_s" in combined([fresh]).missing()
+    assert not joined.missing()
+
+
+def test_nothing_is_decided_while_anything_is_unknown() -> None:
+    assert both_sides(FULL) is not None
+    for field in ("device_decode_s", "cloud_decode_s", "device_acceptance", "cloud_acceptance"):
+        assert both_sides(replace(FULL, **{field: None})) is None
+    one_way = both_sides(replace(FULL, cloud_transfer_s=None))
+    assert one_way is not None
+    assert one_way.round_trip_s == pytest.approx(0.1)
+    assert both_sides(replace(FULL, cloud_transfer_s=None, device_transfer_s=None)) is None
+
+
+def test_the_stream_s_numbers_make_a_decision() -> None:
+    profiler = SideProfiler()
+    assert profiler.reading() == Reading()
+    for position in range(20):
+        profiler.decoded(Side.DEVICE, 100 + position, 0.060)
+        profiler.decoded(Side.CLOUD, 300 + position, 0.050)
+        profiler.exchanged(80, 60, elapsed_s=0.25, held_s=0.05)
+        profiler.verified(Side.DEVICE, 1)
+        profiler.verified(Side.CLOUD, position % 2)
+    sides = both_sides(profiler.reading())
+    assert sides is not None
+    assert sides.device.decode_s == pytest.approx(0.060)
+    assert sides.round_trip_s == pytest.approx(0.2)
+    assert sides.device.acceptance == 1
+    assert sides.cloud.acceptance == pytest.approx(0.5, abs=0.07)
+    assert choose_side(sides, Side.DEVICE).side is Side.CLOUD
+
+
+def test_what_was_refused_just_now_moves_the_aggregation_there() -> None:
+    """All else equal, and both sides' drafts accepted as often before."""
+    for refused in Side:
+        profiler = SideProfiler()
+        for side in Side:
+            profiler.decoded(side, 100, 0.06)
+            for accepted in (1, 0) * 5:
+                profiler.verified(side, accepted)
+        profiler.exchanged(80, 60, elapsed_s=0.3)
+        profiler.verified(refused, 0)
+        profiler.verified(refused.other, 1)
+        sides = both_sides(profiler.reading())
+        assert sides is not None
+        assert choose_side(sides, refused.other).side is refused
+        assert choose_side(sides, refused).side is refused
+
+
+def test_a_fit_from_rest_is_the_start_and_grows_with_the_context() -> None:
+    profiler = SideProfiler({Side.CLOUD: DecodeFit(2.0, 20_000.0, 0.01)})
+    assert profiler.reading().cloud_decode_s == pytest.approx(0.01, rel=0.02)
+    profiler.decoded(Side.CLOUD, 100, 0.01 + 100 * 1e-4)
+    assert profiler.reading().cloud_decode_s == pytest.approx(0.02)
+    profiler.decoded(Side.CLOUD, 200, 0.01 + 200 * 1e-4)
+    assert profiler.reading().cloud_decode_s == pytest.approx(0.03)
+    assert profiler.reading().device_decode_s is None
+
+
+def test_the_size_of_drafts_counts_where_bandwidth_is_scarce() -> None:
+    profiler = SideProfiler()
+    for size in (100, 10_000) * 50:
+        profiler.exchanged(size, 100, elapsed_s=0.01 + size / 1e5)
+    profiler.drafted(Side.DEVICE, 20_000)
+    profiler.drafted(Side.CLOUD, 100)
+    reading = profiler.reading()
+    assert reading.device_transfer_s == pytest.approx(0.005 + 0.2, rel=0.05)
+    assert reading.cloud_transfer_s == pytest.approx(0.005, rel=0.2)
+
+
+def test_what_is_no_measurement_is_refused() -> None:
+    profiler = SideProfiler()
+    with pytest.raises(InvalidArgument):
+        profiler.verified(Side.DEVICE, 1.5)
+    with pytest.raises(InvalidArgument):
+        profiler.drafted(Side.DEVICE, -1)
+    with pytest.raises(InvalidArgument):
+        profiler.decoded(Side.DEVICE, 3, float("nan"))

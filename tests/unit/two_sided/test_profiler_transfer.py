@@ -1,0 +1,89 @@
+"""Latency and bandwidth from exchanges on one clock."""
+
+import random
+
+import pytest
+
+from tandem.core.errors import InvalidArgument
+from tandem.two_sided.protocol.profiler_transfer import TransferEstimate
+
+UP, DOWN = 1.25e6, 5e6
+
+
+def exchange(
+    estimate: TransferEstimate, source: random.Random, latency_s: float, jitter_s: float = 0.0
+) -> None:
+    up, down = source.choice((60, 400, 4_000, 20_000)), source.choice((40, 900, 30_000))
+    held_s = source.uniform(0, 0.2)
+    travel_s = latency_s + source.uniform(-jitter_s, jitter_s) + up / UP + down / DOWN
+    estimate.exchanged(up, down, held_s + travel_s, held_s)
+
+
+def test_nothing_is_known_before_the_first_exchange() -> None:
+    estimate = TransferEstimate()
+    assert not estimate.known
+    estimate.exchanged(100, 100, 0.05)
+    assert estimate.known
+    assert estimate.latency_s == pytest.approx(0.05)
+
+
+def test_latency_and_both_bandwidths_are_found() -> None:
+    estimate, source = TransferEstimate(), random.Random(1)
+    for _ in range(200):
+        exchange(estimate, source, 0.1, jitter_s=0.002)
+    assert estimate.latency_s == pytest.approx(0.1, rel=0.03)
+    assert estimate.up_bytes_per_s == pytest.approx(UP, rel=0.1)
+    assert estimate.down_bytes_per_s == pytest.approx(DOWN, rel=0.3)
+    assert estimate.up_s(1e5) + estimate.down_s(1e5) == pytest.approx(0.1 + 0.08 + 0.02, rel=0.1)
+
+
+def test_small_frames_alone_show_no_limit() -> None:
+    estimate = TransferEstimate()
+    for number in range(50):
+        estimate.exchanged(60 + number % 3, 40, 0.08)
+    assert estimate.latency_s == pytest.approx(0.08, rel=0.01)
+    assert estimate.up_s(1000) + estimate.down_s(1000) == pytest.approx(0.08, rel=0.02)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_is_not_taken_for_a_limit(seed: int) -> None:
+    """Sizes of drafts as they are, and a busy machine's delays, which follow nothing."""
+    estimate, source = TransferEstimate(), random.Random(seed)
+    for _ in range(300):
+        sizes = source.choice((60, 90, 330, 420)), source.choice((50, 200, 300))
+        estimate.exchanged(*sizes, elapsed_s=0.08 + source.expovariate(1 / 0.01))
+        assert estimate.up_bytes_per_s == estimate.down_bytes_per_s == float("inf")
+
+
+def test_a_changed_link_is_followed_within_ten_exchanges() -> None:
+    estimate, source = TransferEstimate(), random.Random(2)
+    for _ in range(200):
+        exchange(estimate, source, 0.02)
+    for _ in range(10):
+        exchange(estimate, source, 0.3)
+    assert estimate.latency_s == pytest.approx(0.3, rel=0.15)
+
+
+def test_clocks_that_tick_make_no_negative_delay() -> None:
+    estimate = TransferEstimate()
+    for _ in range(20):
+        estimate.exchanged(100, 100, elapsed_s=0.01, held_s=0.0101)
+    assert estimate.latency_s == 0
+    assert estimate.up_s(100) >= 0
+
+
+@pytest.mark.parametrize(
+    ("exchanged", "field"),
+    [
+        ((-1, 0, 0.1, 0.0), "up_bytes"),
+        ((0, -1, 0.1, 0.0), "down_bytes"),
+        ((0, 0, float("nan"), 0.0), "elapsed_s"),
+        ((0, 0, 0.1, -1.0), "held_s"),
+    ],
+)
+def test_what_cannot_have_been_measured_is_refused(
+    exchanged: tuple[int, int, float, float], field: str
+) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        TransferEstimate().exchanged(*exchanged)
+    assert refused.value.field == field

@@ -1,0 +1,318 @@
+"""What one side's machine refuses, drops and answers, frame by frame."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.probs import SamplingParams
+from tandem.core.tokens import EMPTY_PREFIX, PrefixMismatch, extend_prefix
+from tandem.specdec.events import Commit, Finish, TokenSource
+from tandem.specdec.messages import Cancel, Ping, Pong
+from tandem.two_sided.protocol.counters import RoundTrips
+from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingTarget
+from tandem.two_sided.protocol.messages import (
+    AggregationRequest,
+    CollaborationOpened,
+    Fetch,
+    SideDraftFrame,
+    SideOutput,
+    TargetFrame,
+    ToDecoder,
+    ToPeer,
+)
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tandem.two_sided.protocol.side_machine import SideMachine
+from tandem.two_sided.protocol.top_list import TopList
+
+V = 4
+PROMPT = (1, 2)
+PROBS = np.array([0.7, 0.1, 0.1, 0.1], dtype=np.float32)
+SURE = np.array([1, 0, 0, 0], dtype=np.float32)
+
+
+def request_for(name: str, **changes: Any) -> AggregationRequest:
+    return replace(
+        AggregationRequest(
+            session=1,
+            prompt_ids=PROMPT,
+            vocabulary_hash="h",
+            vocabulary_size=V,
+            sampling=SamplingParams(),
+            seed=3,
+            max_tokens=4,
+            preset=AGGREGATION_PRESETS[name],
+        ),
+        **changes,
+    )
+
+
+def device(name: str = "dragon-device", **changes: Any) -> SideMachine:
+    """A device whose cloud has opened."""
+    machine = SideMachine(Side.DEVICE, request_for(name, **changes), log_mass=0.0)
+    machine.connect(0.0)
+    machine.receive(CollaborationOpened(1, 0, 2, head(()), log_mass=0.0, max_tokens=4), 0.0)
+    return machine
+
+
+def cloud(name: str = "dragon-device", **changes: Any) -> SideMachine:
+    machine = SideMachine(Side.CLOUD, request_for(name, **changes), peer_log_mass=0.0)
+    machine.opened(0.0, 0.0)
+    return machine
+
+
+def head(answer: tuple[int, ...]) -> int:
+    """Hash of prompt and answer."""
+    return extend_prefix(EMPTY_PREFIX, (*PROMPT, *answer))
+
+
+def frame(answer: tuple[int, ...] = (), token: int = 0, **changes: Any) -> SideDraftFrame:
+    """The other side's draft after an answer so far."""
+    found = SideDraftFrame(
+        1, 0, 2 + len(answer), head(answer), token_id=token, probs=SURE, log_mass=0.0, committed=2
+    )
+    return replace(found, **changes)
+
+
+def own(answer: tuple[int, ...] = (), token: int = 0, **changes: Any) -> DecodingDraft:
+    found = DecodingDraft(
+        1, 0, 2 + len(answer), head(answer), token_id=token, probs=SURE, log_mass=0.0, committed=2
+    )
+    return replace(found, **changes)
+
+
+def tokens(outputs: list[SideOutput]) -> list[int]:
+    return [token for each in outputs if isinstance(each, Commit) for token in each.token_ids]
+
+
+def token_sources(outputs: list[SideOutput]) -> list[TokenSource]:
+    return [
+        token_source
+        for each in outputs
+        if isinstance(each, Commit)
+        for token_source in each.token_sources
+    ]
+
+
+def told(outputs: list[SideOutput], kind: type) -> list[Any]:
+    return [
+        each.message
+        for each in outputs
+        if isinstance(each, ToPeer | ToDecoder) and isinstance(each.message, kind)
+    ]
+
+
+def test_a_token_needs_both_drafts_and_goes_to_both_decoders() -> None:
+    machine = device()
+    assert machine.drafted(own(), 0.0) == []
+    outputs = machine.receive(frame(), 0.0)
+    assert tokens(outputs) == [0]
+    assert [target.token_ids for target in told(outputs, TargetFrame)] == [(0,)]
+    assert [target.token_ids for target in told(outputs, DecodingTarget)] == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("device_token", "cloud_token", "token", "token_source"),
+    [
+        (0, 0, 0, TokenSource.BOTH),
+        (0, 1, 0, TokenSource.DEVICE),
+        (1, 0, 0, TokenSource.CLOUD),
+        (1, 2, 0, TokenSource.RECOVERED),
+    ],
+)
+def test_a_token_says_whose_draft_it_was(
+    device_token: int, cloud_token: int, token: int, token_source: TokenSource
+) -> None:
+    greedy = SamplingParams(temperature=0.0)  # then the token is the mixture's argmax, 0
+    listed = TopList(np.array([token]), np.array([1.0], dtype=np.float32), 0.0, 0.0)
+    for name in ("dragon-device", "dragon-coupled"):
+        machine = device(name, sampling=greedy)
+        machine.drafted(own(token=device_token), 0.0)
+        outputs = machine.receive(frame(token=cloud_token, probs=listed), 0.0)
+        assert (tokens(outputs), token_sources(outputs)) == ([token], [token_source])
+        for target in told(outputs, TargetFrame):
+            assert target.token_sources == (token_source,)
+
+
+def test_a_told_token_says_what_the_other_side_says_of_it() -> None:
+    machine = device("dragon-cloud")
+    target = TargetFrame(
+        1, 0, 2, head(()), (0, 1), token_sources=(TokenSource.BOTH, TokenSource.RECOVERED)
+    )
+    assert token_sources(machine.receive(target, 0.0)) == [TokenSource.BOTH, TokenSource.RECOVERED]
+    assert token_sources(machine.receive(TargetFrame(1, 0, 4, head((0, 1)), (2,)), 0.0)) == []
+
+
+def test_drafts_of_another_text_do_not_count() -> None:
+    machine = device()
+    machine.drafted(own(), 0.0)
+    stale = frame(prefix=5, committed=0)
+    assert machine.receive(stale, 0.0) == []
+    assert tokens(machine.receive(frame(), 0.0)) == [0]
+    assert machine.receive(frame(), 0.0) == [], "its position is decided"
+
+
+def test_an_aggregator_tells_and_does_not_send_its_drafts() -> None:
+    assert told(device().drafted(own(), 0.0), SideDraftFrame) == []
+    assert len(told(cloud().drafted(own(), 0.0), SideDraftFrame)) == 1
+    assert len(told(device("dragon-cloud").drafted(own(), 0.0), SideDraftFrame)) == 1
+
+
+def test_a_draft_is_sent_once_per_stream() -> None:
+    machine = device("dragon-cloud")
+    assert len(told(machine.drafted(own(), 0.0), SideDraftFrame)) == 1
+    assert told(machine.drafted(own((0,)), 0.0), SideDraftFrame)[0].base == 3
+    machine.lost(1.0)
+    again = told(machine.connect(1.0), SideDraftFrame)
+    assert [each.base for each in again] == [2, 3]
+
+
+BROKEN: dict[str, tuple[Callable[[], SideMachine], Any, type[Exception], str]] = {
+    "foreign session": (device, frame(session=9), ProtocolError, "session"),
+    "target at the aggregator": (
+        device,
+        TargetFrame(1, 0, 2, head(()), (0,)),
+        ProtocolError,
+        "TargetFrame",
+    ),
+    "target without one": (
+        lambda: device("dragon-coupled"),
+        TargetFrame(1, 0, 2, head(()), (0,)),
+        ProtocolError,
+        "TargetFrame",
+    ),
+    "gap": (cloud, TargetFrame(1, 0, 3, head((0,)), (0,)), InvalidArgument, "base"),
+    "other text": (cloud, TargetFrame(1, 0, 2, 7, (0,)), PrefixMismatch, "position 2"),
+    "committed other text": (device, frame(prefix=7), PrefixMismatch, "position 2"),
+    "ping of another text": (cloud, Ping(1, 0, 2, 7, nonce=1), PrefixMismatch, "position 2"),
+    "no distribution": (device, frame(probs=None), InvalidArgument, "probs"),
+    "distribution by coin": (lambda: device("dragon-coupled"), frame(), InvalidArgument, "probs"),
+    "beyond the answer": (device, frame(base=6, committed=0), InvalidArgument, "base"),
+    "opened twice": (
+        device,
+        CollaborationOpened(1, 0, 2, head(()), log_mass=0.0, max_tokens=4),
+        ProtocolError,
+        "Opened",
+    ),
+    "cancelled by the cloud": (device, Cancel(1, 0, 2, head(())), ProtocolError, "Cancel"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_what_breaks_the_conversation_is_refused_and_changes_nothing(case: str) -> None:
+    make, message, error, words = BROKEN[case]
+    machine = make()
+    with pytest.raises(error, match=words):
+        machine.receive(message, 0.0)
+    assert machine.committed.since(2) == ()
+    assert machine.queued == (0, 0)
+
+
+def test_a_connection_needs_the_decoder_s_word_and_happens_once() -> None:
+    machine = SideMachine(Side.DEVICE, request_for("dragon"))
+    with pytest.raises(ProtocolError, match="not opened"):
+        machine.connect(0.0)
+    machine.opened(0.0, 0.0)
+    machine.connect(0.0)
+    with pytest.raises(ProtocolError):
+        machine.connect(0.0)
+
+
+def test_a_done_cloud_still_answers_what_the_device_needs() -> None:
+    machine = cloud("dragon-coupled", sampling=SamplingParams(0.0), max_tokens=1)
+    machine.drafted(own(probs=PROBS), 0.0)
+    listed = TopList(np.array([0]), np.array([1.0], dtype=np.float32), 0.0, 0.0)
+    outputs = machine.receive(frame(probs=listed), 0.0)
+    assert isinstance(outputs[-1], Finish)
+    fetched = told(machine.receive(Fetch(1, 0, 2, head(()), count=4), 0.0), SideDraftFrame)
+    assert [len(each.probs.ids) for each in fetched] == [4]
+    assert len(told(machine.receive(Ping(1, 0, 2, head(()), nonce=1), 0.0), Pong)) == 1
+
+
+def test_a_restarted_decoder_counts_epochs_anew() -> None:
+    machine = device("dragon-cloud")
+    machine.drafted(own(epoch=5), 0.0)
+    machine.decoder_restarted()
+    sent = told(machine.drafted(own(), 0.0), SideDraftFrame)
+    assert sent == [], "the same draft of the same text was sent"
+    outputs = machine.receive(TargetFrame(1, 0, 2, head(()), (3,)), 0.0)
+    assert told(outputs, DecodingTarget)[0].epoch == 0
+    (later,) = told(machine.drafted(own((3,)), 0.0), SideDraftFrame)
+    assert later.epoch > 5
+
+
+def test_round_trips_are_told_once_each_from_one_clock() -> None:
+    trips = RoundTrips()
+    trips.sent(1.0)
+    trips.sent(2.0)
+    assert trips.elapsed_s(1, 5.0) == 4.0
+    assert trips.elapsed_s(1, 6.0) is None
+    assert trips.elapsed_s(2, 6.0) == 4.0
+    assert trips.elapsed_s(9, 6.0) is None
+    assert trips.held_s(7.0) == 0.0
+    trips.sent(6.5)
+    trips.sized(10)
+    trips.sized(20)
+    trips.sized(30)
+    assert [trips.size(number) for number in (2, 3, 4)] == [20, 30, 0]
+    trips.received(7.0)
+    assert (trips.heard, trips.held_s(7.5)) == (1, 0.5)
+
+
+class Seen:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def decoded(self, side: Side, length: int, duration_s: float) -> None:
+        self.told.append(("decoded", side, length, duration_s))
+
+    def exchanged(self, up: int, down: int, elapsed_s: float, held_s: float = 0) -> None:
+        self.told.append(("exchanged", up, down, elapsed_s, held_s))
+
+    def drafted(self, side: Side, size: int) -> None:
+        self.told.append(("drafted", side, size))
+
+    def verified(self, side: Side, accepted: float) -> None:
+        self.told.append(("verified", side, accepted))
+
+
+def test_a_profiler_hears_what_the_frames_show() -> None:
+    seen = Seen()
+    machine = SideMachine(Side.DEVICE, request_for("dragon"), log_mass=0.0, measurements=seen)
+    machine.connect(1.0)
+    machine.sized(500)
+    machine.receive(CollaborationOpened(1, 0, 2, head(()), log_mass=0.0, max_tokens=4), 1.1, 60)
+    machine.receive(frame(decode_s=0.25, held_s=0.125, heard=1), 2.0, 90)
+    machine.drafted(own(), 2.0)
+    assert seen.told == [
+        ("decoded", Side.CLOUD, 2, 0.25),
+        ("drafted", Side.CLOUD, 90),
+        ("exchanged", 500, 90, 1.0, 0.125),
+        ("verified", Side.DEVICE, 1.0),
+        ("verified", Side.CLOUD, 1.0),
+    ]
+
+
+def test_a_side_keeps_no_more_distributions_than_may_be_drafted_ahead() -> None:
+    preset = replace(AGGREGATION_PRESETS["dragon-cloud"], ahead=2)
+    machine = cloud(preset=preset, max_tokens=90)
+    machine.receive(frame((0,) * 4), 0.0)
+    with pytest.raises(InvalidArgument, match="base: 7 is more than 4"):
+        machine.receive(frame((0,) * 5), 0.0)
+    assert machine.queued == (0, 1)
+
+
+def test_drafts_that_the_other_side_decided_are_not_kept() -> None:
+    """It never sends drafts of its own that say how far it has come."""
+    machine = cloud("dragon-device", sampling=SamplingParams(0.0))
+    machine.drafted(own(), 0.0)
+    fetch = Fetch(1, 0, 2, head(()), count=4)
+    assert told(machine.receive(fetch, 0.0), SideDraftFrame)
+    machine.receive(TargetFrame(1, 0, 2, head(()), token_ids=(0,)), 0.0)
+    assert not told(machine.receive(fetch, 0.0), SideDraftFrame)

@@ -1,0 +1,102 @@
+"""The choice of the aggregating side against DRAGON's own formulas."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from tandem.core.errors import InvalidArgument
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.placement import (
+    BothSides,
+    SideTimes,
+    choose_side,
+    speedup_over_synchronous,
+    token_time_s,
+)
+
+
+def sides(
+    device_s: float, cloud_s: float, rtt_s: float, device_rate: float, cloud_rate: float
+) -> BothSides:
+    return BothSides(
+        SideTimes(device_s, 0.3 * rtt_s, device_rate), SideTimes(cloud_s, 0.7 * rtt_s, cloud_rate)
+    )
+
+
+def random_sides(source: random.Random) -> BothSides:
+    device_s, cloud_s, rtt_s = (source.uniform(0.01, 0.2) for _ in range(3))
+    return sides(device_s, cloud_s, rtt_s, source.random(), source.random())
+
+
+def piecewise_gain_s(both: BothSides, aggregating: Side) -> float:
+    """ΔZ by cases, with DRAGON's misprints corrected; l aggregates."""
+    here, there = both.of(aggregating), both.of(aggregating.other)
+    rtt_s, lead_s = both.round_trip_s, there.decode_s - here.decode_s
+    own, other = here.acceptance, there.acceptance
+    if here.decode_s <= there.decode_s - rtt_s:
+        return (1 - other) * rtt_s
+    if here.decode_s <= there.decode_s:
+        return (1 - own) * lead_s + (own - other) * rtt_s
+    if here.decode_s <= there.decode_s + rtt_s:
+        return (1 - other) * lead_s + (own - other) * rtt_s
+    return (own - 1) * rtt_s
+
+
+def test_the_difference_is_the_paper_s_by_cases() -> None:
+    source = random.Random(1)
+    for _ in range(500):
+        both = random_sides(source)
+        for side in Side:
+            choice = choose_side(both, side)
+            assert choice.gain_s == pytest.approx(piecewise_gain_s(both, side), abs=1e-12)
+            assert choice.moves == (choice.gain_s > 0)
+            assert choice.side == (side.other if choice.moves else side)
+
+
+def test_the_chosen_side_has_the_shorter_token_time() -> None:
+    source = random.Random(2)
+    for _ in range(200):
+        both = random_sides(source)
+        chosen = choose_side(both, Side.DEVICE).side
+        assert token_time_s(both, chosen) <= token_time_s(both, chosen.other)
+
+
+def test_the_slower_side_aggregates_and_so_does_the_one_less_often_right() -> None:
+    assert choose_side(sides(0.5, 0.1, 0.1, 0.6, 0.6), Side.CLOUD).side is Side.DEVICE
+    assert choose_side(sides(0.1, 0.5, 0.1, 0.6, 0.6), Side.DEVICE).side is Side.CLOUD
+    assert choose_side(sides(0.1, 0.1, 0.2, 0.9, 0.5), Side.DEVICE).side is Side.CLOUD
+    assert choose_side(sides(0.1, 0.1, 0.2, 0.5, 0.9), Side.CLOUD).side is Side.DEVICE
+
+
+def test_a_small_gain_moves_nothing() -> None:
+    both = sides(0.1, 0.1, 0.2, 0.52, 0.5)
+    gain_s = choose_side(both, Side.DEVICE).gain_s
+    assert 0 < gain_s < 0.005
+    assert not choose_side(both, Side.DEVICE, hysteresis_s=0.005).moves
+
+
+@pytest.mark.parametrize(
+    ("both", "wanted"),
+    [
+        (sides(0.06, 0.06, 0.3, 0.5, 0.5), 1 / (1 - 0.5 / (1 + 0.06 / 0.3))),
+        (sides(0.11, 0.04, 0.3, 0.5, 0.8), 1 / (1 - (1 - 0.11 / 0.34) * 0.8)),
+        (sides(0.5, 0.04, 0.3, 0.5, 0.8), 1.0),
+    ],
+)
+def test_the_speedup_is_theorem_6_2(both: BothSides, wanted: float) -> None:
+    assert speedup_over_synchronous(both) == pytest.approx(wanted)
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    both = sides(0.1, 0.1, 0.2, 0.5, 0.5)
+    for wrong, field in (
+        (replace(both.cloud, acceptance=1.1), "cloud.acceptance"),
+        (replace(both.cloud, decode_s=float("nan")), "cloud.decode_s"),
+        (replace(both.cloud, transfer_s=-1.0), "cloud.transfer_s"),
+    ):
+        with pytest.raises(InvalidArgument) as caught:
+            choose_side(replace(both, cloud=wrong), Side.DEVICE)
+        assert caught.value.field == field
+    with pytest.raises(InvalidArgument, match="hysteresis_s"):
+        choose_side(both, Side.DEVICE, hysteresis_s=-1.0)

@@ -1,0 +1,56 @@
+"""The file of decode lines: whole or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tandem.core.errors import TandemError
+from tandem.two_sided.profiling.stored_fits import StoredFit, default_path, read_fits, write_fits
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.profiler_decoding import DecodeFit
+
+DEVICE = StoredFit("demo-draft", 2, DecodeFit(1.0, 20_000.0, 0.004))
+CLOUD = StoredFit("demo-target", 4, DecodeFit(0.0, 20_000.0, 0.01))
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "fits.json"
+    assert read_fits(path) == {}
+    write_fits(path, {Side.DEVICE: DEVICE})
+    assert read_fits(path) == {Side.DEVICE: DEVICE}
+    write_fits(path, {Side.DEVICE: DEVICE, Side.CLOUD: CLOUD})
+    assert read_fits(path) == {Side.DEVICE: DEVICE, Side.CLOUD: CLOUD}
+    assert [file.name for file in path.parent.iterdir()] == ["fits.json"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"\xff\xfe",
+        b'{"format": 2, "fits": {}}',
+        b'{"format": 1, "fits": {"moon": {}}}',
+        b'{"format": 1, "fits": {"device": {"model_name": "m", "documents": 2}}}',
+        b'{"format": 1, "fits": {"device": {"model_name": "m", "documents": 2, "numerator": -1,'
+        b' "denominator": 1, "intercept_s": 0}}}',
+    ],
+)
+def test_a_file_that_is_none_of_ours_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "fits.json"
+    path.write_bytes(content)
+    with pytest.raises(TandemError, match=r"fits\.json"):
+        read_fits(path)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(TandemError, match=r"fits\.json: cannot be written"):
+        write_fits(tmp_path / "file" / "fits.json", {Side.DEVICE: DEVICE})
+
+
+def test_it_lies_in_the_user_s_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_path() == tmp_path / "tandem" / "decode-fits.json"

@@ -1,0 +1,67 @@
+"""The certified argmax is the mixture's own, and is named as soon as nothing else is possible."""
+
+import numpy as np
+import pytest
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import Array
+from tandem.two_sided.protocol.mixture import Weights, mixture
+from tandem.two_sided.protocol.top_list import TopList, certified_argmax, received_list, top_list
+
+
+def random_distributions(seed: int, vocabulary: int) -> tuple[Array, Array, Weights]:
+    source = np.random.default_rng(seed)
+    # Few levels: ties are common.
+    distributions = source.integers(1, 5, size=(2, vocabulary)).astype(np.float32) ** 2
+    distributions /= distributions.sum(axis=1, keepdims=True)
+    share = float(source.choice([0.0, 0.25, 0.5, 0.61, 1.0]))
+    return distributions[0], distributions[1], Weights(share, 1 - share)
+
+
+def as_received(probs: Array, count: int) -> TopList:
+    """Over the wire: without its bound."""
+    sent = top_list(probs, count)
+    return received_list(sent.ids, sent.probs, float(sent.tail_mass), len(probs))
+
+
+@pytest.mark.parametrize("also", [False, True], ids=["lists", "own distribution at hand"])
+def test_what_is_certified_is_the_argmax(also: bool) -> None:
+    certified = 0
+    for seed in range(400):
+        device, cloud, weights = random_distributions(seed, 12)
+        brute = int(mixture(device, cloud, weights).argmax())
+        for count in (1, 2, 4, 8):
+            theirs = as_received(cloud, count)
+            own = top_list(device, count, theirs.ids if also else None)
+            found = certified_argmax(own, theirs, weights)
+            assert found in (None, brute), (seed, count)
+            certified += found is not None
+        assert certified_argmax(top_list(device, 12), as_received(cloud, 12), weights) == brute
+    assert certified > 200, "short lists should often be enough"
+
+
+def test_no_token_is_certified_that_another_completion_of_the_lists_beats() -> None:
+    """Token 2 is in neither list and would win: both sides have as much of it as they may."""
+    device = np.array([0.4, 0.0, 0.3, 0.3], dtype=np.float32)
+    cloud = np.array([0.0, 0.4, 0.3, 0.3], dtype=np.float32)
+    assert certified_argmax(top_list(device, 1), top_list(cloud, 1), Weights(0.5, 0.5)) is None
+    assert certified_argmax(top_list(device, 3), top_list(cloud, 3), Weights(0.5, 0.5)) == 2
+
+
+@pytest.mark.parametrize(
+    ("ids", "probs", "rest", "field"),
+    [
+        ([], [], 1.0, "ids"),
+        ([1, 1], [0.5, 0.5], 0.0, "ids"),
+        ([1, 4], [0.5, 0.5], 0.0, "ids"),
+        ([1], [float("nan")], 0.0, "probabilities"),
+        ([1], [0.5], 0.1, "tail_mass"),
+        ([1], [0.5], float("nan"), "tail_mass"),
+    ],
+)
+def test_bad_lists_name_their_field(
+    ids: list[int], probs: list[float], rest: float, field: str
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        received_list(np.array(ids, dtype=int), np.array(probs, dtype=np.float32), rest, 4)
+    assert caught.value.field == field

@@ -1,0 +1,308 @@
+"""The golden frames: every kind of message as bytes, with what it decodes to.
+
+`golden/NAME.vN.json` keeps frames as version N of the format has them. A kept frame is never
+changed: peers of that version send it. To keep another (a new kind of message, or a new form of one
+that an older program must still be understood in), add it to `FRAMES` and run
+
+    python -m tests.unit.wire.golden_frames
+
+which adds what no file has yet to the files of the newest version.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf import text_format
+from google.protobuf.message import Message
+
+from tandem.core.prompt import Turn
+from tandem.core.sparse_payload import FullPayload
+from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
+from tandem.specdec.events import TokenSource
+from tandem.specdec.messages import (
+    Cancel,
+    Draft,
+    EarlyVerdict,
+    FullDistribution,
+    GenerationParams,
+    GoingAway,
+    NeedFullDistribution,
+    Opened,
+    Ping,
+    Pong,
+    Recovered,
+    TokenLogprob,
+    Tokens,
+    Verdict,
+    Work,
+)
+from tandem.specdec.presets import PRESETS
+from tandem.two_sided.protocol.decoder_messages import (
+    DecodingRelevance,
+    DecodingTarget,
+    DecodingText,
+)
+from tandem.two_sided.protocol.document_kv import DocumentKv, DocumentPart, DocumentRequest
+from tandem.two_sided.protocol.messages import CollaborationOpened, Fetch, TargetFrame
+from tandem.two_sided.protocol.presets import DocumentTransfer
+from tandem.two_sided.protocol.top_list import top_list
+from tandem.two_sided.serving.decoder_codec import AggregatorCodec, DecoderCodec
+from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
+from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
+from tandem_api.aggregator.v1 import aggregator_pb2
+from tandem_api.common.v1 import generation_pb2
+from tandem_api.decoding.v1 import decoding_pb2
+from tandem_api.verifier.v1 import verifier_pb2
+from tests.unit.two_sided import test_decoder_codec as decoder_examples
+from tests.unit.two_sided import test_peer_codec as peer_examples
+from tests.unit.wire import test_verifier_codec as verifier_examples
+
+FOLDER = Path(__file__).parent / "golden"
+NEWEST = 1
+HEAD = verifier_examples.HEAD
+VOCABULARY = verifier_examples.VOCABULARY
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """One direction of a stream: its frames' type, and the two ends, whose stream is open."""
+
+    kind: type[Message]
+    encode: Callable[[Any], Message]
+    decode: Callable[[Any], Any]
+    messages: Mapping[str, Any]
+    oneof: str = "message"
+
+
+def _verify_request() -> Conversation:
+    probs = verifier_examples.PROBS
+    opened = {
+        f"open.{name}": replace(verifier_examples.opening(name), prompt_ids=(1, 2))
+        for name in ("coupled", "dsd", "dssd", "tslt", "mc-dsd", "stream", "fsd")
+    }
+    asked = GenerationParams(max_tokens=9, logprobs=True, top_logprobs=2, images=(b"png",))
+    drafts: dict[str, tuple[str, Draft]] = {
+        "draft.ids": ("coupled", Draft(*HEAD, (1, 7), end_of_chunk=True, hold=True)),
+        "draft.probabilities": ("dssd", Draft(*HEAD, (1, 7), False, probabilities=(0.5, 0.25))),
+        "draft.distributions": ("dsd", Draft(*HEAD, (1,), True, distributions=probs[None])),
+        "draft.tree": (
+            "mc-dsd",
+            Draft(*HEAD, (1, 0), True, distributions=probs[None], parents=(-1, -1)),
+        ),
+    }
+
+    def encode(message: Any) -> Message:
+        preset = next((name for name, draft in drafts.values() if draft is message), "dsd")
+        exact = replace(PRESETS[preset], uplink_precision="float32")
+        return EdgeCodec(VOCABULARY, exact).encode(message)
+
+    def decode(frame: Any) -> Any:
+        if frame.HasField("open"):
+            return CloudCodec(verifier_examples.MODEL).decode(frame)
+        sparse = "mc-dsd" if frame.draft.sparse_probs else "dsd"
+        opening = verifier_examples.opening(sparse)
+        exact = replace(opening, preset=replace(opening.preset, uplink_precision="float32"))
+        return verifier_examples.opened_cloud(exact).decode(frame)
+
+    others = {
+        "open.params": replace(opened["open.coupled"], params=asked),
+        "recovered": Recovered(*HEAD, token_id=7),
+        "need_full_distribution": NeedFullDistribution(*HEAD),
+        "cancel": Cancel(*HEAD),
+        "ping": Ping(*HEAD, nonce=2**32 - 1),
+    }
+    messages = opened | {name: draft for name, (_, draft) in drafts.items()} | others
+    return Conversation(verifier_pb2.VerifyRequest, encode, decode, messages)
+
+
+def _verify_response() -> Conversation:
+    work, answer = Work(0.5, 0.25, 3, 9, 4), verifier_examples.ANSWER
+    probs = verifier_examples.PROBS
+    told = (TokenLogprob(-0.5, ((1, -0.5), (2, -1.0))), TokenLogprob(-2.0, ((3, -0.25),)))
+    messages = {
+        "opened": Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", exits=3),
+        "verdict.token": Verdict(*HEAD, 2, False, 7, work, path=(0, 2), logprobs=told),
+        "verdict.none": Verdict(*HEAD, 3, False, None, work),
+        "verdict.sparse": Verdict(*HEAD, 0, True, answer, work),
+        "verdict.full": Verdict(*HEAD, 0, True, FullPayload(probs), work),
+        "early_verdict.token": EarlyVerdict(*HEAD, 1, 3, False, 0, 0.5),
+        "early_verdict.sparse": EarlyVerdict(*HEAD, 3, 0, True, answer, 1.0),
+        "tokens": Tokens(*HEAD, (1, 7), work, told),
+        "full_distribution": FullDistribution(*HEAD, probs),
+        "going_away": GoingAway(*HEAD, grace_s=2.5),
+        "pong": Pong(*HEAD, nonce=3),
+    }
+    cloud = CloudCodec(verifier_examples.MODEL, "cpu", "float32")
+    edge = EdgeCodec(VOCABULARY, PRESETS["dssd"])
+    return Conversation(verifier_pb2.VerifyResponse, cloud.encode, edge.decode, messages)
+
+
+def _peer_ends() -> tuple[DeviceCodec, CloudSideCodec]:
+    """Of a stream that is open."""
+    device = DeviceCodec(peer_examples.V, peer_examples.OPEN.request.preset.probs)
+    cloud = CloudSideCodec()
+    cloud.decode(device.encode(peer_examples.OPEN))
+    cloud.opened(peer_examples.V)
+    return device, cloud
+
+
+def _both_ways() -> dict[str, Any]:
+    draft, head = peer_examples.DRAFT, peer_examples.HEAD
+    few = np.zeros(peer_examples.V, np.float32)
+    few[[3, 5]] = 0.75, 0.25
+    sources = (TokenSource.CLOUD, TokenSource.BOTH)
+    return {
+        "draft.ids": draft,
+        "draft.sparse": replace(draft, probs=few),
+        "draft.top": replace(draft, probs=top_list(few, 2)),
+        "target": TargetFrame(*head, (1, 299), True, sources),
+        "fetch": Fetch(*head, count=40),
+    }
+
+
+def _collaborate_request() -> Conversation:
+    device, cloud = _peer_ends()
+    head, opened = peer_examples.HEAD, peer_examples.OPEN
+    preset = replace(opened.request.preset, transfer=DocumentTransfer.KV)
+    travels = replace(opened, request=replace(opened.request, preset=preset))
+    messages = _both_ways() | {
+        "open": opened,
+        "open.kv": replace(travels, document_kv=peer_examples.MODEL),
+        "document_wanted": DocumentRequest(*head, index=1),
+        "cancel": Cancel(*head),
+        "ping": Ping(*head, nonce=0),
+    }
+
+    def decode(frame: Any) -> Any:
+        return (CloudSideCodec() if frame.HasField("open") else cloud).decode(frame)
+
+    return Conversation(aggregator_pb2.CollaborateRequest, device.encode, decode, messages)
+
+
+def _collaborate_response() -> Conversation:
+    device, cloud = _peer_ends()
+    head = peer_examples.HEAD
+    texts = (decoder_examples.OPEN.documents[0],)
+    opened = CollaborationOpened(*head, -math.inf, 7, "m", 2, 90, texts)
+    kv = DocumentKv(peer_examples.MODEL, "ab12", 40, 2**33, bytes(range(32)))
+    messages = _both_ways() | {
+        "opened": opened,
+        "going_away": GoingAway(*head, grace_s=2.5),
+        "pong": Pong(*head, nonce=9),
+        "document_part.kv": DocumentPart(*head, kv),
+        "document_part.chunk": DocumentPart(*head, b"\0chunk"),
+    }
+    return Conversation(aggregator_pb2.CollaborateResponse, cloud.encode, device.decode, messages)
+
+
+def _decode_request() -> Conversation:
+    head, opened = decoder_examples.HEAD, decoder_examples.OPEN
+    messages = {
+        "open.text": opened,
+        "open.ids": replace(opened, prompt=(1, 2, 3)),
+        "open.chat": replace(opened, prompt=(Turn("user", "hello"),)),
+        "target": DecodingTarget(*head, (1, 299), last=True),
+        "relevance": DecodingRelevance(*head, (0.5, -2.0)),
+        "cancel": Cancel(*head),
+        "ping": Ping(*head, nonce=0),
+    }
+    aggregator = AggregatorCodec(decoder_examples.SPARSE)
+    decoder = DecoderCodec(decoder_examples.V, 512)
+    return Conversation(decoding_pb2.DecodeRequest, aggregator.encode, decoder.decode, messages)
+
+
+def _decode_response() -> Conversation:
+    head = decoder_examples.HEAD
+    aggregator = AggregatorCodec(decoder_examples.SPARSE)
+    decoder = DecoderCodec(decoder_examples.V, 512)
+    decoder.decode(aggregator.encode(decoder_examples.OPEN))
+    aggregator.decode(decoder.encode(decoder_examples.OPENED))
+    few = np.zeros(decoder_examples.V, np.float32)
+    few[[3, 5]] = 0.75, 0.25
+    messages = {
+        "opened": decoder_examples.OPENED,
+        "draft": replace(decoder_examples.DRAFT, probs=few),
+        "text": DecodingText(*head, "caf", 2, stopped=True),
+        "going_away": GoingAway(*head, grace_s=2.5),
+        "pong": Pong(*head, nonce=0),
+    }
+    return Conversation(decoding_pb2.DecodeResponse, decoder.encode, aggregator.decode, messages)
+
+
+def _generate_request() -> Conversation:
+    def encode(request: GenerationRequest | None) -> Message:
+        if request is None:
+            return generation_pb2.GenerateRequest(cancel=generation_pb2.Cancel())
+        return generation_pb2.GenerateRequest(start=request_to_proto(request))
+
+    def decode(frame: Any) -> Any:
+        return request_from_proto(frame.start) if frame.HasField("start") else None
+
+    names = ("text", "ids", "chat", "all", "tree", "greedy")
+    starts = zip(names, verifier_examples.REQUESTS, strict=True)
+    messages = {f"start.{name}": request for name, request in starts} | {"cancel": None}
+    return Conversation(generation_pb2.GenerateRequest, encode, decode, messages)
+
+
+FRAMES: Mapping[str, Conversation] = {
+    "verify_request": _verify_request(),
+    "verify_response": _verify_response(),
+    "collaborate_request": _collaborate_request(),
+    "collaborate_response": _collaborate_response(),
+    "decode_request": _decode_request(),
+    "decode_response": _decode_response(),
+    "generate_request": _generate_request(),
+}
+
+
+def described(value: Any) -> Any:
+    """A message as JSON has it: floats bit for bit, as their shortest text."""
+    if isinstance(value, Message):
+        return text_format.MessageToString(value)
+    if is_dataclass(value):
+        named = {field.name: described(getattr(value, field.name)) for field in fields(value)}
+        return {"": type(value).__name__, **named}
+    if isinstance(value, np.ndarray | np.generic):
+        return {"": str(value.dtype), "values": described(value.tolist())}
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return [described(item) for item in value] if isinstance(value, tuple | list) else value
+
+
+def kept(name: str, version: int) -> dict[str, dict[str, Any]]:
+    """The frames of a file, by their names; none where there is no file."""
+    path = FOLDER / f"{name}.v{version}.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def add_missing() -> None:
+    """Keep the frames that no file has."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, conversation in FRAMES.items():
+        known = [frame for version in range(1, NEWEST + 1) for frame in kept(name, version)]
+        found = kept(name, NEWEST)
+        for frame, message in conversation.messages.items():
+            if frame not in known:
+                raw = conversation.encode(message).SerializeToString(deterministic=True)
+                decoded = described(conversation.decode(conversation.kind.FromString(raw)))
+                found[frame] = {"bytes": raw.hex(), "decoded": decoded}
+        lines = json.dumps(found, indent=1, ensure_ascii=False)
+        (FOLDER / f"{name}.v{NEWEST}.json").write_text(lines + "\n")
+
+
+if __name__ == "__main__":
+    add_missing()

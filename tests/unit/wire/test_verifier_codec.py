@@ -1,0 +1,405 @@
+"""What is encoded at one end is decoded at the other, whole; what no honest end sends is named."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.core.codecs import Precision, sparse_probs_to_bytes, wire_probs
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import SamplingParams
+from tandem.core.prompt import Turn
+from tandem.core.sparse_payload import FullPayload, SparsePayload
+from tandem.core.truncation import Truncation
+from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
+from tandem.specdec.choices import Control, Predraft, Uplink
+from tandem.specdec.cloud import CloudModel
+from tandem.specdec.in_flight import probs_to_draft_from
+from tandem.specdec.liveness import LostCloud
+from tandem.specdec.messages import (
+    Cancel,
+    CloudMessage,
+    Draft,
+    EarlyVerdict,
+    EdgeMessage,
+    FullDistribution,
+    GenerationParams,
+    GoingAway,
+    NeedFullDistribution,
+    Open,
+    Opened,
+    Ping,
+    Pong,
+    Recovered,
+    Tokens,
+    Verdict,
+    Work,
+)
+from tandem.specdec.presets import PRESETS, Preset
+from tandem.wire.verifier_codec import CloudCodec, EdgeCodec, describe_model
+from tandem_api.common.v1 import generation_pb2
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+
+VOCABULARY = 8
+HUGE = 2**32 - 1
+HEAD = (HUGE, 3, 70_000, 2**64 - 1)
+MODEL = CloudModel("target", "abc", VOCABULARY, 512, frozenset({0, 7}), 64)
+PROBS = np.array([0.5, 0.25, 0.125, 0.0625, 0.0625, 0, 0, 0], dtype=np.float32)
+ANSWER = SparsePayload(
+    np.array([0, 2]),
+    np.array([0.5, 0.25], dtype=np.float32),
+    0.25,
+    np.array([5, 5]),
+    np.array([0.125, 0.125], dtype=np.float32),
+)
+HALVED = replace(PRESETS["dsd"], uplink_precision="float16")
+WORK = Work(0.5, 0.25, 3, 9, 4)
+
+
+def told(preset: Preset) -> Preset:
+    """As the cloud hears of it: how the edge drafts and sends is the edge's own business."""
+    schedule = replace(preset.schedule, chunk=preset.schedule.window, token_by_token=False)
+    return replace(
+        preset,
+        schedule=schedule,
+        predraft=Predraft.OFF,
+        predraft_workers=PRESETS["ar"].predraft_workers,
+        predraft_outcomes=PRESETS["ar"].predraft_outcomes,
+        control=Control.FIXED,
+        confidence_threshold=PRESETS["ar"].confidence_threshold,
+    )
+
+
+def opening(preset: str) -> Open:
+    return Open(
+        *HEAD,
+        vocabulary_hash="abc",
+        vocabulary_size=VOCABULARY,
+        prompt_ids=(1, HUGE),
+        committed_ids=(2,),
+        params=GenerationParams(
+            sampling=SamplingParams(0.5, 3, 0.75), seed=2**64 - 1, max_tokens=HUGE, ignore_eos=True
+        ),
+        preset=replace(told(PRESETS[preset]), payload_top=5, payload_tail_draws=2),
+    )
+
+
+def opened_cloud(opened: Open | None = None) -> CloudCodec:
+    """The cloud's end of a stream that is open."""
+    opened = opened or opening("dsd")
+    cloud = CloudCodec(MODEL)
+    cloud.decode(EdgeCodec(VOCABULARY, opened.preset).encode(opened))
+    return cloud
+
+
+EDGE_MESSAGES: list[EdgeMessage] = [
+    *(opening(preset) for preset in PRESETS),
+    Draft(*HEAD, token_ids=(1, HUGE), end_of_chunk=True),
+    Draft(*HEAD, token_ids=(1, 2), end_of_chunk=False, probabilities=(0.5, 0.25), hold=True),
+    Draft(*HEAD, token_ids=(1, 2), end_of_chunk=True, distributions=np.stack([PROBS, PROBS[::-1]])),
+    Recovered(*HEAD, token_id=HUGE),
+    NeedFullDistribution(*HEAD),
+    Cancel(*HEAD),
+    Ping(*HEAD, nonce=HUGE),
+]
+
+CLOUD_MESSAGES: list[CloudMessage] = [
+    Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", exits=3),
+    EarlyVerdict(*HEAD, exit_index=0, accepted=3, rejected=False, outcome=0, confidence=0.5),
+    EarlyVerdict(*HEAD, exit_index=3, accepted=0, rejected=True, outcome=ANSWER, confidence=1.0),
+    Verdict(*HEAD, accepted=3, rejected=False, outcome=None, work=WORK),
+    Verdict(*HEAD, accepted=0, rejected=True, outcome=7, work=WORK),
+    Verdict(*HEAD, accepted=0, rejected=False, outcome=0, work=WORK),
+    Verdict(*HEAD, accepted=1, rejected=True, outcome=FullPayload(PROBS), work=WORK),
+    Verdict(*HEAD, accepted=1, rejected=True, outcome=ANSWER, work=WORK),
+    Tokens(*HEAD, token_ids=(1, 7), work=WORK),
+    FullDistribution(*HEAD, target_probs=PROBS),
+    GoingAway(*HEAD, grace_s=2.5),
+    Pong(*HEAD, nonce=HUGE),
+]
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Equal in type and every field, arrays included."""
+    assert type(one) is type(other)
+    if isinstance(one, np.ndarray):
+        np.testing.assert_array_equal(one, other)
+    elif hasattr(one, "__dataclass_fields__"):
+        for field in fields(one):
+            assert_same(getattr(one, field.name), getattr(other, field.name))
+    else:
+        assert one == other
+
+
+@pytest.mark.parametrize("message", EDGE_MESSAGES, ids=lambda m: type(m).__name__)
+def test_edge_messages_arrive_as_they_were_sent(message: EdgeMessage) -> None:
+    frame = EdgeCodec(VOCABULARY, PRESETS["dsd"]).encode(message)
+    raw = frame.SerializeToString()
+    cloud = CloudCodec(MODEL) if isinstance(message, Open) else opened_cloud()
+    assert_same(cloud.decode(pb.VerifyRequest.FromString(raw)), message)
+
+
+@pytest.mark.parametrize("message", CLOUD_MESSAGES, ids=lambda m: type(m).__name__)
+def test_cloud_messages_arrive_as_they_were_sent(message: CloudMessage) -> None:
+    raw = CloudCodec(MODEL).encode(message).SerializeToString()
+    decoded = EdgeCodec(VOCABULARY, PRESETS["dsd"]).decode(pb.VerifyResponse.FromString(raw))
+    assert_same(decoded, message)
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_sparse_distributions_travel_whole(precision: Precision) -> None:
+    preset = replace(PRESETS["tslt"], uplink_precision=precision, truncation=Truncation(3, 0.75))
+    edge, cloud = EdgeCodec(VOCABULARY, preset), CloudCodec(MODEL)
+    opened = replace(opening("tslt"), preset=preset)
+    assert_same(cloud.decode(edge.encode(opened)), opened)
+    probs = probs_to_draft_from(PROBS, preset)
+    assert np.count_nonzero(probs) == 2
+    sent = Draft(*HEAD, token_ids=(1, 0), end_of_chunk=True, distributions=np.stack([probs, probs]))
+    frame = edge.encode(sent)
+    assert [len(raw) for raw in frame.draft.sparse_probs] == [
+        5 if precision == "float16" else 9
+    ] * 2
+    assert_same(cloud.decode(frame), sent)
+
+
+@pytest.mark.parametrize("uplink", [Uplink.SPARSE_DISTRIBUTIONS, Uplink.FULL_DISTRIBUTIONS])
+def test_a_tree_travels_whole(uplink: Uplink) -> None:
+    preset = replace(PRESETS["mc-dsd"], uplink=uplink, with_replacement=True)
+    edge, cloud = EdgeCodec(VOCABULARY, preset), CloudCodec(MODEL)
+    opened = replace(opening("mc-dsd"), preset=preset)
+    assert_same(cloud.decode(edge.encode(opened)), opened)
+    probs = probs_to_draft_from(PROBS, preset)
+    distributions = np.stack([probs, probs])
+    sent = Draft(
+        *HEAD, (1, 0, 2), end_of_chunk=True, distributions=distributions, parents=(-1, -1, 1)
+    )
+    assert_same(cloud.decode(edge.encode(sent)), sent)
+    verdict = Verdict(*HEAD, accepted=2, rejected=False, outcome=3, work=WORK, path=(1, 2))
+    assert_same(edge.decode(cloud.encode(verdict)), verdict)
+
+
+@pytest.mark.parametrize("count", [3, 65])
+def test_more_sparse_distributions_than_drafts_cost_nothing(count: int) -> None:
+    cloud = opened_cloud(opening("tslt"))
+    frame = pb.VerifyRequest()
+    frame.draft.token_ids.extend([1] * (2 if count == 3 else count))
+    frame.draft.sparse_probs.extend([sparse_probs_to_bytes(PROBS, "float32")] * count)
+    with pytest.raises(InvalidArgument, match=r"^(sparse_probs|draft_length): "):
+        cloud.decode(frame)
+
+
+def test_distributions_that_were_not_agreed_on_are_not_decoded() -> None:
+    frame = pb.VerifyRequest()
+    frame.draft.token_ids.extend([1] * 4)
+    frame.draft.sparse_probs.extend([sparse_probs_to_bytes(PROBS, "float32")] * 4)
+    with pytest.raises(InvalidArgument, match=r"^distributions: "):
+        opened_cloud(opening("coupled")).decode(frame)
+    with pytest.raises(InvalidArgument, match=r"^open: "):
+        CloudCodec(MODEL).decode(frame)
+
+
+def test_distributions_travel_in_the_opened_precision() -> None:
+    """Bit for bit what the edge itself drew from."""
+    precise = opening("dsd")
+    halved = replace(precise, preset=replace(precise.preset, uplink_precision="float16"))
+    probs = np.random.default_rng(0).dirichlet(np.ones(VOCABULARY)).astype(np.float32)
+    edge, cloud = EdgeCodec(VOCABULARY, HALVED), CloudCodec(MODEL)
+    cloud.decode(edge.encode(halved))
+    sent = Draft(
+        *HEAD, token_ids=(1,), end_of_chunk=True, distributions=wire_probs(probs, "float16")[None]
+    )
+    frame = edge.encode(sent)
+    assert len(frame.draft.distributions) == 2 * VOCABULARY
+    assert_same(cloud.decode(frame), sent)
+
+
+def test_a_model_s_description_is_whole() -> None:
+    described = describe_model(MODEL, "cpu", "float32")
+    assert described.model_name == "target"
+    assert list(described.eos_token_ids) == [0, 7]
+    assert (described.vocabulary_size, described.context_length) == (VOCABULARY, 512)
+    assert (described.vocabulary_hash, described.device, described.dtype) == (
+        "abc",
+        "cpu",
+        "float32",
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "count"),
+    [("prompt_ids", 513), ("committed_ids", 513), ("expansion", 65), ("images", 5)],
+)
+def test_an_opening_is_refused_by_its_lengths_before_its_contents(field: str, count: int) -> None:
+    frame = EdgeCodec(VOCABULARY, PRESETS["dsd"]).encode(opening("dsd"))
+    owner = frame.open.params if field == "images" else frame.open
+    getattr(owner, field)[:] = [b"x" if field == "images" else HUGE] * count
+    with pytest.raises(InvalidArgument, match=rf"^{field}: has {count} entries"):
+        CloudCodec(MODEL).decode(frame)
+
+
+@pytest.mark.parametrize("field", ["token_ids", "probabilities", "parents"])
+def test_a_draft_is_refused_by_its_lengths_before_its_contents(field: str) -> None:
+    frame = pb.VerifyRequest()
+    getattr(frame.draft, field).extend([1] * 5)
+    name = "draft_length" if field == "token_ids" else field
+    with pytest.raises(InvalidArgument, match=rf"^{name}: has 5 entries; at most 4"):
+        opened_cloud().decode(frame)
+
+
+def verdict(**fields_: Any) -> pb.VerifyResponse:
+    return pb.VerifyResponse(verdict=pb.Verdict(**fields_))
+
+
+def sparse(**fields_: Any) -> pb.VerifyResponse:
+    good: dict[str, Any] = {"ids": [0, 2], "probabilities": [0.5, 0.25], "tail_mass": 0.25}
+    return verdict(rejected=True, sparse=pb.SparsePayload(**(good | fields_)))
+
+
+BAD_ANSWERS = [
+    (verdict(token_id=VOCABULARY), "token_id"),
+    (verdict(token_id=HUGE), "token_id"),
+    (verdict(token_id=1, path=[0] * 65), "path"),
+    (verdict(token_id=1, logprobs=[0.0] * 66), "logprobs"),
+    (verdict(token_id=1, top_logprobs=[pb.TopLogprobs()] * 66), "top_logprobs"),
+    (
+        verdict(token_id=1, logprobs=[0.0], top_logprobs=[pb.TopLogprobs(token_ids=[1] * 6)]),
+        "top_logprobs",
+    ),
+    (verdict(full_distribution=pb.Distribution(probabilities=b"")), "probabilities"),
+    (verdict(full_distribution=pb.Distribution(probabilities=b"\0" * 31)), "probabilities"),
+    (verdict(full_distribution=pb.Distribution(probabilities=b"\0" * 32)), "probabilities"),
+    (verdict(work=pb.Work(verify_s=math.nan)), "verify_s"),
+    (verdict(work=pb.Work(queue_s=-1)), "queue_s"),
+    (verdict(work=pb.Work(queue_s=math.inf)), "queue_s"),
+    (sparse(ids=[2, 0]), "ids"),
+    (sparse(ids=[2, 2]), "ids"),
+    (sparse(ids=[0, VOCABULARY]), "ids"),
+    (sparse(ids=[0, HUGE]), "ids"),
+    (sparse(ids=range(4097)), "ids"),
+    (sparse(tail_ids=[5] * 257), "tail_ids"),
+    (sparse(ids=[0]), "probs"),
+    (sparse(probabilities=[0.5, math.nan]), "probs"),
+    (sparse(probabilities=[0.5, -0.25]), "probs"),
+    (sparse(probabilities=[0.5, 1.5]), "probs"),
+    (sparse(tail_mass=math.nan), "tail_mass"),
+    (sparse(tail_mass=-0.5), "tail_mass"),
+    (sparse(tail_ids=[2], tail_probabilities=[0.1]), "tail_ids"),
+    (sparse(tail_ids=[VOCABULARY], tail_probabilities=[0.1]), "tail_ids"),
+    (sparse(tail_ids=[5], tail_probabilities=[0.0]), "tail_probs"),
+    (pb.VerifyResponse(tokens=pb.Tokens(token_ids=[1, VOCABULARY])), "token_ids"),
+    (pb.VerifyResponse(full_distribution=pb.Distribution(probabilities=b"\0")), "probabilities"),
+    (pb.VerifyResponse(), "message"),
+]
+
+
+@pytest.mark.parametrize(("frame", "field"), BAD_ANSWERS, ids=[field for _, field in BAD_ANSWERS])
+def test_an_answer_no_honest_cloud_sends_is_named(frame: pb.VerifyResponse, field: str) -> None:
+    with pytest.raises(InvalidArgument) as refusal:
+        EdgeCodec(VOCABULARY, PRESETS["dsd"]).decode(frame)
+    assert refusal.value.field == field
+
+
+REQUESTS = [
+    GenerationRequest("text"),
+    GenerationRequest((1, HUGE), "ar"),
+    GenerationRequest((Turn("user", "hello"), Turn("assistant", "hi"))),
+    GenerationRequest(
+        "all",
+        "dssd",
+        sampling=SamplingParams(0.5, 4, 0.75),
+        max_tokens=HUGE,
+        seed=2**64 - 1,
+        stop=("a", "b"),
+        lost_cloud=LostCloud.EDGE,
+        ignore_eos=True,
+        overrides=(
+            "draft_length=7",
+            "payload_top=0",
+            "payload_tail_draws=0",
+            "truncation.top_k=5",
+            "truncation.top_p=0.5",
+        ),
+    ),
+    GenerationRequest("tree", "mc-dsd", overrides=("expansion=3,1,2",)),
+    GenerationRequest("greedy", sampling=SamplingParams(0.0), lost_cloud=LostCloud.WAIT),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS)
+def test_requests_arrive_as_they_were_made(request_: GenerationRequest) -> None:
+    raw = request_to_proto(request_).SerializeToString()
+    assert request_from_proto(generation_pb2.Generation.FromString(raw)) == request_
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        GenerationRequest((1, -1)),
+        GenerationRequest((2**32,)),
+        GenerationRequest("a", max_tokens=-1),
+        GenerationRequest("a", seed=-1),
+        GenerationRequest("a", seed=2**64),
+        GenerationRequest("a", sampling=SamplingParams(top_k=-1)),
+    ],
+)
+def test_numbers_that_cannot_travel_are_refused_before(request_: GenerationRequest) -> None:
+    with pytest.raises(InvalidArgument):
+        request_to_proto(request_)
+
+
+BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = [
+    (lambda message: message.ClearField("text"), "prompt"),
+    (lambda message: setattr(message.params, "max_tokens", 0), "max_tokens"),
+    (lambda message: setattr(message.params.sampling, "temperature", math.nan), "temperature"),
+    (lambda message: setattr(message.params, "top_logprobs", 1), "top_logprobs"),
+    (lambda message: message.params.images.append(b""), "images"),
+    (lambda message: setattr(message, "preset", "nonsense"), "preset"),
+    (lambda message: setattr(message, "documents", 33), "documents"),
+    (
+        lambda message: message.overrides.extend(("expansion=999999999", "draft_length=1")),
+        "expansion",
+    ),
+    (lambda message: message.params.images.extend([b"x"] * 5), "images"),
+    (lambda message: message.token_ids.ids.extend([1] * (2**20 + 1)), "prompt"),
+    (lambda message: [message.chat.messages.add() for _ in range(4097)], "prompt"),
+    (lambda message: message.stop.append(""), "stop"),
+    (lambda message: message.stop.append("x" * 257), "stop"),
+    (lambda message: message.stop.extend("x" * 17), "stop"),
+    *(
+        (lambda message, override=override: message.overrides.append(override), field)
+        for override, field in {
+            "draft_length=0": "draft_length",
+            "draft_length=65": "draft_length",
+            "draft_length=-1": "draft_length",
+            "draft_length=many": "draft_length",
+            "expansion=" + "9," * 50 + "9": "expansion",
+            f"truncation.top_k={2**31}": "draft_top_k",
+            "expansion=2,0": "expansion",
+            "expansion=65": "expansion",
+            "expansion=": "expansion",
+            "truncation.top_p=0": "draft_top_p",
+            "truncation.top_p=1.5": "draft_top_p",
+            "truncation.top_p=nan": "draft_top_p",
+            "no such choice": "overrides",
+            "width=3": "overrides",
+            "x" * 129: "overrides",
+        }.items()
+    ),
+    (lambda message: message.overrides.extend(["window=1"] * 33), "overrides"),
+]
+
+
+@pytest.mark.parametrize(("change", "field"), BAD_REQUESTS)
+def test_a_bad_request_is_named(
+    change: Callable[[generation_pb2.Generation], object], field: str
+) -> None:
+    message = request_to_proto(GenerationRequest("a"))
+    change(message)
+    with pytest.raises(InvalidArgument) as refusal:
+        request_from_proto(message)
+    assert refusal.value.field == field

@@ -1,0 +1,109 @@
+"""A cloud machine by hand: opened, fed, and looked at."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.messages import (
+    CloudMessage,
+    Draft,
+    EdgeMessage,
+    GenerationParams,
+    Open,
+    Work,
+)
+from tandem.specdec.presets import Preset
+from tests.virtual_time.cases import ModelPair, opposed_pair, preset
+from tests.virtual_time.lockstep import VOCABULARY_HASH, judgement_for, model_for
+
+MODELS = opposed_pair()
+V = MODELS.vocabulary_size
+
+
+def state_of(cloud: CloudMachine) -> tuple[Any, ...]:
+    """Everything a frame could have changed."""
+    return (
+        cloud.epoch,
+        cloud.committed.since(0),
+        cloud.kv_length,
+        cloud.target_passes,
+        cloud.ended,
+        cloud._pending.token_ids,
+        cloud._pending.ready,
+        cloud._pending.next_base,
+        cloud._frontier is None,
+        cloud._rejected_probs is None,
+        cloud._in_flight,
+    )
+
+
+def check_refused(
+    cloud: CloudMachine, message: EdgeMessage, error: type[Exception], field: str = ""
+) -> None:
+    """The machine raises just this, and is then as it was."""
+    before = state_of(cloud)
+    with pytest.raises(error) as caught:
+        cloud.receive(message)
+    assert type(caught.value) is error
+    if isinstance(caught.value, InvalidArgument):
+        assert caught.value.field == field
+    assert state_of(cloud) == before
+
+
+def opening(chosen: Preset, **changes: Any) -> Open:
+    committed = PrefixedTokens((1, 2))
+    names = {field.name for field in fields(GenerationParams)} & changes.keys()
+    params = {name: changes.pop(name) for name in names}
+    return replace(
+        Open(
+            session=7,
+            epoch=0,
+            base=2,
+            prefix=committed.prefix,
+            vocabulary_hash=VOCABULARY_HASH,
+            vocabulary_size=V,
+            prompt_ids=(1, 2),
+            committed_ids=(),
+            params=replace(
+                GenerationParams(sampling=MODELS.sampling, seed=1, max_tokens=20), **params
+            ),
+            preset=chosen,
+        ),
+        **changes,
+    )
+
+
+def opened_cloud(
+    chosen: Preset, ends: frozenset[int] = frozenset(), **changes: Any
+) -> CloudMachine:
+    return CloudMachine(opening(chosen, **changes), model_for(MODELS, ends))
+
+
+def pass_of(cloud: CloudMachine, models: ModelPair = MODELS) -> list[CloudMessage]:
+    """Do the work that is due."""
+    work = cloud.work()
+    assert work is not None
+    return cloud.complete(judgement_for(models, cloud, work), Work())
+
+
+def draft_after(
+    cloud: CloudMachine, token_ids: tuple[int, ...], pending: tuple[int, ...] = (), **changes: Any
+) -> Draft:
+    """A draft that follows the committed text and what is pending."""
+    base = len(cloud.committed) + len(pending)
+    draft = Draft(
+        7, cloud.epoch, base, cloud.committed.prefix_with(pending), token_ids, end_of_chunk=True
+    )
+    return replace(draft, **changes)
+
+
+def own_tokens(chosen: Preset, count: int) -> tuple[int, ...]:
+    """What the cloud would say alone under Gumbel coupling."""
+    cloud = opened_cloud(replace(chosen, schedule=preset("ar").schedule))
+    for _ in range(count):
+        pass_of(cloud)
+    return cloud.committed.since(2)

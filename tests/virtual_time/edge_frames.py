@@ -1,0 +1,98 @@
+"""An edge machine by hand, and frames as an honest cloud would send them."""
+
+from typing import Any
+
+import numpy as np
+
+from tandem.core.sparse_payload import SparsePayload
+from tandem.specdec.choices import Schedule
+from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.events import Drafted, EdgeOutput, Send
+from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
+from tandem.specdec.messages import Tokens, Verdict
+from tandem.specdec.presets import Preset
+from tests.virtual_time.cases import opposed_pair, preset, scheduled
+from tests.virtual_time.lockstep import request_for
+
+MODELS = opposed_pair()
+V = MODELS.vocabulary_size
+TIMES = LivenessTimes(ping_after_s=1.0, dead_after_s=3.0, give_up_after_s=10.0)
+PROBS = np.full(V, 1 / V, dtype=np.float32)
+SPLIT = preset("dssd", 2, payload_top=1, payload_tail_draws=0)
+STREAM = scheduled("coupled", Schedule(4, 1, decode_when_idle=True))
+
+
+def state_of(edge: EdgeMachine) -> tuple[Any, ...]:
+    """Everything a frame could have changed, but for the sign of life."""
+    return (
+        edge.phase,
+        edge.epoch,
+        edge.committed.since(0),
+        edge.drafting.kv_length,
+        repr(edge.stats),
+        edge.drafting.in_flight.token_ids,
+        edge.drafting.in_flight.sent,
+        edge._recovery.waits,
+        edge.drafting.work,
+    )
+
+
+def edge_of(
+    chosen: Preset,
+    lost_cloud: LostCloud = LostCloud.WAIT,
+    ends: frozenset[int] = frozenset(),
+    max_tokens: int = 12,
+) -> EdgeMachine:
+    request = request_for(chosen, MODELS, ends=ends, max_tokens=max_tokens)
+    return EdgeMachine(request, Liveness(lost_cloud, TIMES, now=0.0))
+
+
+def draft(edge: EdgeMachine, *token_ids: int) -> list[EdgeOutput]:
+    """Do the draft work that is due, with these tokens."""
+    work = edge.work(0.0)
+    assert work is not None
+    return edge.drafted(work, drafts_of(*token_ids), work.position + len(token_ids) - 1, 0.01, 0.0)
+
+
+def drafts_of(*token_ids: int) -> list[Drafted]:
+    return [Drafted(token_id, PROBS) for token_id in token_ids]
+
+
+def sent(outputs: list[EdgeOutput]) -> list[Any]:
+    return [output.message for output in outputs if isinstance(output, Send)]
+
+
+def verdict_of(
+    edge: EdgeMachine, accepted: int, rejected: bool = False, outcome: Any = None
+) -> Verdict:
+    """A verdict as an honest cloud would send it now."""
+    tokens = edge.drafting.in_flight.token_ids[:accepted]
+    if isinstance(outcome, int):
+        tokens += (outcome,)
+    return Verdict(
+        edge.request.session,
+        edge.epoch + rejected,
+        len(edge.committed),
+        edge.committed.prefix_with(tokens),
+        accepted,
+        rejected,
+        outcome,
+    )
+
+
+def tokens_of(edge: EdgeMachine, *token_ids: int) -> Tokens:
+    return Tokens(
+        edge.request.session,
+        edge.epoch,
+        len(edge.committed),
+        edge.committed.prefix_with(token_ids),
+        token_ids=token_ids,
+    )
+
+
+def frame_of(edge: EdgeMachine) -> tuple[int, int, int, int]:
+    return (edge.request.session, edge.epoch, len(edge.committed), edge.committed.prefix)
+
+
+NOTHING = np.array([], dtype=np.int64)
+SPARSE = SparsePayload(NOTHING, PROBS[:0], 1.0, NOTHING, PROBS[:0])

@@ -1,0 +1,295 @@
+"""Both machines face to face, without a link: one frame at a time, and a look at each."""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from tandem.core.randomness import RandomSource
+from tandem.core.truncation import truncate
+from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.events import (
+    Commit,
+    Drafted,
+    DraftWork,
+    EdgeOutput,
+    EdgeRequest,
+    Interrupt,
+    Reconnect,
+    Send,
+)
+from tandem.specdec.judge import Judgement
+from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
+from tandem.specdec.messages import (
+    CloudMessage,
+    EarlyVerdict,
+    EdgeMessage,
+    GenerationParams,
+    Open,
+    Work,
+)
+from tandem.specdec.presets import Preset
+from tandem.specdec.tree_growth import TreeGrowth
+from tandem.specdec.verify_work import VerifyWork
+from tests.virtual_time.cases import ModelPair, TokenIds
+
+VOCABULARY_HASH = "scripted"
+CONTEXT_LENGTH = 64
+
+ToCloud = Callable[[CloudMachine, EdgeMessage], None]
+ToEdge = Callable[[EdgeMachine, CloudMessage], bool]
+
+
+def request_for(
+    chosen: Preset,
+    models: ModelPair,
+    *,
+    seed: int = 1,
+    prompt_ids: TokenIds = (1, 2),
+    max_tokens: int = 12,
+    ends: frozenset[int] = frozenset(),
+) -> EdgeRequest:
+    return EdgeRequest(
+        session=7,
+        prompt_ids=prompt_ids,
+        vocabulary_hash=VOCABULARY_HASH,
+        vocabulary_size=models.vocabulary_size,
+        params=GenerationParams(sampling=models.sampling, seed=seed, max_tokens=max_tokens),
+        preset=chosen,
+        eos_token_ids=ends,
+    )
+
+
+def model_for(models: ModelPair, ends: frozenset[int] = frozenset()) -> CloudModel:
+    return CloudModel(
+        model_name="scripted",
+        vocabulary_hash=VOCABULARY_HASH,
+        vocabulary_size=models.vocabulary_size,
+        context_length=CONTEXT_LENGTH,
+        eos_token_ids=ends,
+        max_draft_length=64,
+        exits=len(models.exit_distributions),
+    )
+
+
+def judgement_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> Judgement:
+    """What the judge of a work finds in a target model's distributions."""
+    contexts = contexts_of(cloud, work)
+    return work.judge.judge(lambda row: models.target_probs(contexts[row]))
+
+
+def contexts_of(cloud: CloudMachine, work: VerifyWork) -> list[TokenIds]:
+    """What the work's wanted distributions are the distributions after."""
+    return work.contexts(cloud.committed.since(0)[: work.kept])
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How many turns things take: drafting a token, judging, a frame's way up and down."""
+
+    draft: int = 1
+    judge: int = 1
+    up: int = 1
+    down: int = 1
+
+
+@dataclass(eq=False)
+class _Drafting:
+    """A work under way: the tokens not handed over yet, and the turns they take."""
+
+    work: DraftWork
+    drafts: list[Drafted]
+    started_turn: int
+    turns_each: int
+    handed: int = 0
+
+    @property
+    def due_turn(self) -> int:
+        tokens = self.handed + (1 if self.work.stepwise else len(self.drafts))
+        return self.started_turn + self.turns_each * tokens
+
+    @property
+    def kv_length(self) -> int:
+        return self.work.position + (0 if self.work.expansion else self.handed - 1)
+
+    def take_ready(self, turn: int) -> list[Drafted]:
+        ready = 1 if self.work.stepwise else len(self.drafts)
+        taken, self.drafts = self.drafts[:ready], self.drafts[ready:]
+        self.handed += len(taken)
+        return taken
+
+
+class Lockstep:
+    """Runs a request to its end, in turns; the machines' clock stands still.
+
+    `to_cloud` and `to_edge` see every frame just before the machine that is about to take it. Where
+    `to_edge` returns False the edge finds the stream broken instead.
+    """
+
+    def __init__(
+        self,
+        chosen: Preset,
+        models: ModelPair,
+        *,
+        seed: int = 1,
+        max_tokens: int = 12,
+        ends: frozenset[int] = frozenset(),
+        target_ends: frozenset[int] | None = None,
+        rng: RandomSource | None = None,
+        pace: Pace | None = None,
+        to_cloud: ToCloud = lambda cloud, message: None,
+        to_edge: ToEdge = lambda edge, message: True,
+    ) -> None:
+        request = request_for(chosen, models, seed=seed, max_tokens=max_tokens, ends=ends)
+        liveness = Liveness(LostCloud.WAIT, LivenessTimes(), now=0.0)
+        self.edge = EdgeMachine(request, liveness, rng=rng)
+        self.cloud: CloudMachine | None = None
+        self.committed: list[int] = []
+        self._models = models
+        self._model = model_for(models, ends if target_ends is None else target_ends)
+        self._rng = rng
+        self._pace = pace or Pace()
+        self._to_cloud = to_cloud
+        self._to_edge = to_edge
+        self._turn = 0
+        self._up: deque[tuple[int, EdgeMessage]] = deque()
+        self._down: deque[tuple[int, CloudMessage]] = deque()
+        self._drafting: list[_Drafting] = []
+        self._judging: tuple[int, Judgement] | None = None
+        self._speaking: list[tuple[int, VerifyWork, EarlyVerdict]] = []
+        self._apply(self.edge.connect(0.0))
+
+    def run(self) -> TokenIds:
+        """The answer, as the sum of what was committed."""
+        while self.edge.finish_reason is None:
+            self._turn += 1
+            assert self._turn < 10_000, "the machines wait for each other"
+            self._draft()
+            self._judge()
+            while self._up and self._up[0][0] <= self._turn:
+                self._receive_at_cloud(self._up.popleft()[1])
+            while self._down and self._down[0][0] <= self._turn:
+                self._receive_at_edge(self._down.popleft()[1])
+        return tuple(self.committed)
+
+    def _apply(self, outputs: list[EdgeOutput]) -> None:
+        for output in outputs:
+            match output:
+                case Send(message):
+                    self._up.append((self._turn + self._pace.up, message))
+                case Commit(token_ids):
+                    self.committed += token_ids
+                case Interrupt(work):
+                    self._drafting = [job for job in self._drafting if job.work is not work]
+                case Reconnect():
+                    self._up.clear()
+                    self._down.clear()
+                    self.cloud = self._judging = None
+                    self._apply(self.edge.connect(0.0))
+
+    def _draft(self) -> None:
+        for job in [job for job in self._drafting if job.due_turn <= self._turn]:
+            self._hand_over(job)
+        while (work := self.edge.work(0.0)) is not None:
+            self._drafting.append(_Drafting(work, self._drafts(work), self._turn, self._pace.draft))
+
+    def _hand_over(self, job: "_Drafting") -> None:
+        """What is ready of a work, unless it was interrupted by what came before it this turn."""
+        if job not in self._drafting:
+            return
+        ready = job.take_ready(self._turn)
+        if not job.drafts:
+            self._drafting.remove(job)
+        self._apply(self.edge.drafted(job.work, ready, job.kv_length, 0.0, 0.0))
+
+    def _drafts(self, work: DraftWork) -> list[Drafted]:
+        if work.expansion:
+            return self._tree(work)
+        context, rule = self.edge.context(work), self.edge.rule
+        drafts: list[Drafted] = []
+        threshold = self.edge.request.preset.confidence_threshold
+        while len(drafts) < work.count and not (
+            drafts and (drafts[-1].token_id in work.ends or drafts[-1].ends_chunk)
+        ):
+            probs = truncate(self._models.draft_probs(context), self.edge.request.preset.truncation)
+            draw = rule.target_token if work.guess and not drafts else rule.propose
+            token = draw(probs, len(context))
+            wanted = work.alternatives
+            runners_up = rule.runners_up(probs, token, len(context), wanted) if wanted else ()
+            unsure = bool(max(self._models.draft_probs(context)) < threshold)
+            drafts.append(Drafted(token, probs, runners_up, ends_chunk=unsure))
+            context = (*context, token)
+        return drafts
+
+    def _tree(self, work: DraftWork) -> list[Drafted]:
+        growth, contexts = TreeGrowth(work, self.edge.rule), {-1: self.edge.context(work)}
+        truncation = self.edge.request.preset.truncation
+        newest: Iterable[int] = (-1,)
+        while True:
+            distributions = [
+                truncate(self._models.draft_probs(contexts[n]), truncation) for n in newest
+            ]
+            if growth.grow(distributions):
+                return growth.nodes
+            newest = growth.newest
+            for node in newest:
+                drafted = growth.nodes[node]
+                contexts[node] = (*contexts[drafted.parent], drafted.token_id)
+
+    def _judge(self) -> None:
+        if self.cloud is None:
+            return
+        while self._speaking and self._speaking[0][0] <= self._turn:
+            self._hear_exit(*self._speaking.pop(0)[1:])
+        if self._judging and self._judging[0] <= self._turn:
+            judgement = self._judging[1]
+            self._judging = None
+            self._send_down(self.cloud.complete(judgement, Work(verify_s=0.01)))
+        work = self.cloud.work()
+        if work:
+            judgement = judgement_for(self._models, self.cloud, work)
+            self._judging = (self._turn + self._pace.judge, judgement)
+            self._speaking = self._early_verdicts(self.cloud, work)
+
+    def _early_verdicts(
+        self, cloud: CloudMachine, work: VerifyWork
+    ) -> list[tuple[int, VerifyWork, EarlyVerdict]]:
+        """What each exit of a pass says, and in which turn."""
+        spoken = []
+        for index in work.early.exits if work.early else ():
+            probs_of, contexts = self._models.exit_distributions[index], contexts_of(cloud, work)
+            assert work.early is not None
+            verdict = work.early.verdict(
+                index,
+                lambda row, probs_of=probs_of, contexts=contexts: probs_of(contexts[row]),  # type: ignore[misc]
+                lambda row, index=index: 0.5 + 0.1 * index,  # type: ignore[misc]
+            )
+            turn = self._turn + self._pace.judge * (index + 1) // (
+                len(self._models.exit_distributions) + 1
+            )
+            if verdict is not None:
+                spoken.append((turn, work, verdict))
+        return spoken
+
+    def _hear_exit(self, work: VerifyWork, verdict: EarlyVerdict) -> None:
+        if self.cloud is None:
+            return
+        self.cloud.push_early_verdict(work, verdict)
+        while self.cloud.early_verdicts:
+            self._send_down([self.cloud.early_verdicts.pop()])
+
+    def _receive_at_cloud(self, message: EdgeMessage) -> None:
+        if isinstance(message, Open):
+            self.cloud = CloudMachine(message, self._model, self._rng)
+            self._send_down([self.cloud.opened()])
+            return
+        assert self.cloud is not None
+        self._to_cloud(self.cloud, message)
+        self._send_down(self.cloud.receive(message))
+
+    def _send_down(self, messages: list[CloudMessage]) -> None:
+        self._down += [(self._turn + self._pace.down, message) for message in messages]
+
+    def _receive_at_edge(self, message: CloudMessage) -> None:
+        whole = self._to_edge(self.edge, message)
+        self._apply(self.edge.receive(message, 0.0) if whole else self.edge.lost(0.0))

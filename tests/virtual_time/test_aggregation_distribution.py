@@ -1,0 +1,200 @@
+"""The distribution of answers through both sides' machines: the mixture's, in fractions and by
+chi-squared.
+
+The exact tests walk every path through the random choices once.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from tandem.core.probs import Array
+from tandem.core.randomness import RandomSource
+from tandem.core.truncation import Truncation
+from tandem.netem.link_model import link_from
+from tandem.simulation.virtual_time import Faults
+from tandem.two_sided.protocol.mixture import Aggregated, SideDraft, Weights, aggregate, mixture
+from tandem.two_sided.protocol.presets import (
+    AggregationPreset,
+    Draw,
+    LocalProbs,
+    Placement,
+    ProbsPayload,
+)
+from tests.exact import fractions, outcome_probs
+from tests.virtual_time.cases import assert_sample, faults_of
+from tests.virtual_time.test_exact_distribution import NumberPerDecision
+from tests.virtual_time.two_sides import (
+    Answer,
+    Documents,
+    chosen,
+    documents,
+    mixture_probs,
+    request_for,
+    run_sides,
+    whole_distributions,
+)
+
+SHARES = Weights(Fraction(1, 4), Fraction(3, 4))
+NO_FAULTS = Faults()
+
+
+def table(weights: dict[int, list[int]]) -> Callable[[Answer], Array]:
+    """A distribution that depends on the last token."""
+    distributions = {last: fractions(row) for last, row in weights.items()}
+    return lambda context: distributions[context[-1]]
+
+
+FOUR = Documents(
+    4,
+    table({last: [1, 2, 5, 0] for last in range(4)}),
+    table({last: [4, 1, 1, 2] for last in range(4)}),
+)
+LIKELIEST_OF_FOUR = Documents(
+    4,
+    table({last: [0, 0, 1, 0] for last in range(4)}),
+    table({last: [1, 0, 0, 0] for last in range(4)}),
+)
+THREE = Documents(
+    3,
+    table({0: [1, 3, 0], 1: [1, 0, 1], 2: [2, 1, 1]}),
+    table({0: [1, 1, 2], 1: [3, 1, 0], 2: [0, 1, 1]}),
+)
+TWO = Documents(
+    3,
+    table({0: [1, 3, 0], 1: [1, 0, 0], 2: [3, 1, 0]}),
+    table({0: [1, 0, 1], 1: [0, 1, 1], 2: [1, 2, 0]}),
+)
+TINY = Documents(
+    2, table({0: [1, 3], 1: [1, 1], 2: [2, 1]}), table({0: [1, 0], 1: [1, 2], 2: [1, 3]})
+)
+EXACT_PROBS = LocalProbs(payload=ProbsPayload.FULL, precision="float32")
+EXACT_CHOICES = {"probs": EXACT_PROBS}
+CASES: dict[str, tuple[AggregationPreset, Documents, int]] = {
+    "dragon, device": (chosen("dragon-device", **EXACT_CHOICES), FOUR, 1),
+    "dragon, cloud": (chosen("dragon-cloud", **EXACT_CHOICES), FOUR, 1),
+    "dragon, two tokens": (chosen("dragon-device", **EXACT_CHOICES), TWO, 2),
+    "dragon, Gumbel coupling": (
+        chosen("dragon-device", probs=replace(EXACT_PROBS, draw=Draw.GUMBEL)),
+        FOUR,
+        1,
+    ),
+    "token-wise, two tokens": (chosen("drdg-tw", **EXACT_CHOICES), TWO, 2),
+    "coupled": (chosen("dragon-coupled"), FOUR, 2),
+    "coupled, three tokens": (chosen("dragon-coupled"), THREE, 3),
+}
+
+
+@pytest.fixture
+def exact_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LocalMixture of the sides as fractions, in place of what exp of h makes of them."""
+    monkeypatch.setattr(
+        "tandem.two_sided.protocol.aggregation_rules.side_weights", lambda device, cloud: SHARES
+    )
+
+
+def exact_mixture(sides: Documents, max_tokens: int) -> dict[Answer, Fraction]:
+    probs: dict[Answer, Fraction] = {(): Fraction(1)}
+    for _ in range(max_tokens):
+        probs = {
+            (*answer, token): mass * share
+            for answer, mass in probs.items()
+            for token, share in enumerate(
+                mixture(
+                    sides.device_probs((1, 2, *answer)), sides.cloud_probs((1, 2, *answer)), SHARES
+                )
+            )
+            if share
+        }
+    return probs
+
+
+def probs_through_the_machines(
+    preset: AggregationPreset, sides: Documents, max_tokens: int, faults: Faults = NO_FAULTS
+) -> dict[Answer, Fraction]:
+    def answer(rng: Any) -> Answer:
+        request = request_for(preset, sides, 0, max_tokens=max_tokens)
+        return run_sides(
+            request,
+            sides,
+            link=link_from(0.05),
+            faults=faults,
+            rng=NumberPerDecision(rng),
+        ).token_ids
+
+    return outcome_probs(answer, once=False)
+
+
+@pytest.mark.usefixtures("exact_shares")
+@pytest.mark.parametrize("case", CASES)
+def test_the_answers_distribution_is_the_mixture(case: str) -> None:
+    preset, sides, max_tokens = CASES[case]
+    probs = probs_through_the_machines(preset, sides, max_tokens)
+    assert probs == exact_mixture(sides, max_tokens)
+
+
+@pytest.mark.usefixtures("exact_shares")
+def test_so_it_is_when_the_side_moves_and_the_link_breaks() -> None:
+    preset = chosen("dragon-random", **EXACT_CHOICES)
+    probs = probs_through_the_machines(preset, TINY, 2, Faults(resets=(0.09,)))
+    assert probs == exact_mixture(TINY, 2)
+
+
+def as_printed(
+    device: SideDraft, cloud: SideDraft, weights: Weights, rng: RandomSource, position: int
+) -> Aggregated:
+    """Algorithm 1 as the paper prints it: a side's own weight in the place of the other's."""
+    return aggregate(device, cloud, Weights(weights.cloud, weights.device), rng, position)
+
+
+@pytest.mark.usefixtures("exact_shares")
+@pytest.mark.parametrize("case", ["dragon, device", "dragon, cloud"])
+def test_the_printed_weight_fails_the_same_test(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tandem.two_sided.protocol.aggregation_rules.aggregate", as_printed)
+    preset, sides, max_tokens = CASES[case]
+    probs = probs_through_the_machines(preset, sides, max_tokens)
+    assert probs != exact_mixture(sides, max_tokens)
+
+
+SAMPLED: dict[str, AggregationPreset] = {
+    "dragon-random": whole_distributions(chosen("dragon-random")),
+    "dragon-random, float16": chosen("dragon-random"),
+    "dragon-cloud": whole_distributions(chosen("dragon-cloud", ahead=2)),
+    "drdg-tw": whole_distributions(chosen("drdg-tw", placement=Placement.RANDOM)),
+    "dragon-gumbel": whole_distributions(chosen("dragon-gumbel", placement=Placement.RANDOM)),
+    "dragon-coupled": chosen("dragon-coupled"),
+}
+
+
+def sample(preset: AggregationPreset, sides: Documents, samples: int) -> Counter[Answer]:
+    """Answers over links all different; a third of them with cuts, resets and departures."""
+    answers: Counter[Answer] = Counter()
+    for seed in range(samples):
+        faults = faults_of(seed, span_s=0.5) if seed % 3 == 0 else None
+        request = request_for(preset, sides, seed)
+        answers[run_sides(request, sides, faults=faults).token_ids] += 1
+    return answers
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_answers_over_faulty_links_are_distributed_as_the_mixture(name: str) -> None:
+    sides = documents(3, sharpness=2.5, likeness=0.3)
+    assert_sample(sample(SAMPLED[name], sides, 360), mixture_probs(sides))
+
+
+@pytest.mark.usefixtures("exact_shares")
+@pytest.mark.parametrize("after", [False, True], ids=["before the draw", "after the draw"])
+def test_a_cut_after_the_draw_is_lossy(after: bool) -> None:
+    """The paper's wire distribution is not the distribution it draws from; cut before the draw, the
+    mixture is that of what was cut."""
+    probs = LocalProbs(precision="float32", truncation=Truncation(top_k=1), cut_after_draw=after)
+    preset = chosen("dragon-lossy", probs=probs)
+    assert preset.lossy == after
+    found = probs_through_the_machines(preset, FOUR, 1)
+    whole, cut = exact_mixture(FOUR, 1), exact_mixture(LIKELIEST_OF_FOUR, 1)
+    assert found != whole
+    assert (found == cut) == (not after)

@@ -1,0 +1,267 @@
+"""The distribution of short answers through both machines, in fractions: equal to the target's, not
+nearly.
+
+Every path through the random choices is walked once, so nothing here is a sample.
+"""
+
+from dataclasses import replace
+from fractions import Fraction
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.core.probs import Array, SamplingParams
+from tandem.core.randomness import Purpose
+from tandem.core.sparse_payload import top_k_bias
+from tandem.core.truncation import NO_TRUNCATION, Truncation
+from tandem.simulation.simulated_drafts import ProbsOf
+from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
+from tandem.specdec.events import EdgeRequest
+from tandem.specdec.presets import Preset
+from tandem.specdec.rules import RejectionRule
+from tests.exact import ExactRandom, fractions, outcome_probs
+from tests.virtual_time.cases import ModelPair, TokenIds, preset, scheduled, tree
+from tests.virtual_time.lockstep import Lockstep, Pace
+
+
+class NumberPerDecision:
+    """Chance with one number in (0, 1) per (position, purpose, draw), as a seeded one has.
+
+    A decision taken again sees the same number, also where other distributions are at stake then.
+    The number is known as an interval, which every decision narrows.
+    """
+
+    def __init__(self, rng: ExactRandom) -> None:
+        self._rng = rng
+        self._known: dict[tuple[int, Purpose, int], tuple[Fraction, Fraction]] = {}
+
+    def bernoulli(
+        self, numerator: Any, denominator: Any, position: int, purpose: Purpose, draw: int = 0
+    ) -> bool:
+        if denominator <= 0 or numerator >= denominator:
+            return bool(numerator > 0)
+        bar = Fraction(numerator) / Fraction(denominator)
+        return self._cell([Fraction(0), bar, Fraction(1)], (position, purpose, draw)) == 0
+
+    def categorical(self, weights: Array, position: int, purpose: Purpose, draw: int = 0) -> int:
+        bounds = [Fraction(0), *accumulate(Fraction(weight) for weight in weights)]
+        scaled = [bound / bounds[-1] for bound in bounds]
+        return self._cell(scaled, (position, purpose, draw))
+
+    def categoricals(
+        self, weights: Array, position: int, purpose: Purpose, draws: range
+    ) -> list[int]:
+        return [self.categorical(weights, position, purpose, draw) for draw in draws]
+
+    def gumbel_categorical(self, weights: Array, position: int, purpose: Purpose) -> int:
+        """One number for all, as good a coupling as any."""
+        return self.categorical(weights, position, purpose)
+
+    def _cell(self, bounds: list[Fraction], decision: tuple[int, Purpose, int]) -> int:
+        """Which of the cells between `bounds` the number lies in."""
+        low, high = self._known.get(decision, (Fraction(0), Fraction(1)))
+        cells = [(max(low, start), min(high, end)) for start, end in pairwise(bounds)]
+        widths = [max(Fraction(0), end - start) for start, end in cells]
+        index = self._rng.categorical(np.array(widths, dtype=object), *decision)
+        self._known[decision] = cells[index]
+        return index
+
+
+def pair_of(draft: dict[int, list[int]], target: dict[int, list[int]]) -> ModelPair:
+    """Models whose distribution depends on the last token; weights add up to powers of two, so that
+    no probability is rounded where it becomes a float."""
+
+    def probs_of(weights: dict[int, list[int]]) -> ProbsOf:
+        distributions = {last: fractions(row) for last, row in weights.items()}
+        return lambda context: distributions[context[-1]]
+
+    return ModelPair(3, probs_of(draft), probs_of(target), SamplingParams())
+
+
+MODELS = pair_of(
+    draft={0: [1, 2, 5], 1: [4, 4, 0], 2: [1, 1, 14]},
+    target={0: [4, 3, 1], 1: [2, 2, 4], 2: [8, 5, 3]},
+)
+METHODS: dict[str, tuple[Preset, int]] = {
+    "dsd, 1": (preset("dsd", 1), 4),
+    "dsd, 2": (preset("dsd", 2), 4),
+    "dsd, 3": (preset("dsd", 3), 3),
+    "dsd, 2, sure ones": (preset("dsd", 2, confidence_threshold=0.75), 4),
+    "dssd, 3, sure ones": (preset("dssd", 3, payload_top=3, confidence_threshold=0.6), 3),
+    "dssd-full, 2": (preset("dssd-full", 2), 3),
+    "dssd, M 3": (preset("dssd", 2, payload_top=3), 3),
+    "dssd, M 0, R 0": (preset("dssd", 2, payload_top=0, payload_tail_draws=0), 2),
+    "dssd, M 0, R 1": (preset("dssd", 1, payload_top=0, payload_tail_draws=1), 2),
+    "dssd, M 1, R 0": (preset("dssd", 2, payload_top=1, payload_tail_draws=0), 2),
+    "dssd, M 1, R 2": (preset("dssd", 1, payload_top=1, payload_tail_draws=2), 2),
+    "tslt, 2, K 1": (preset("tslt", 2, truncation=Truncation(top_k=1)), 3),
+    "tslt, 2, K 2": (preset("tslt", 2, truncation=Truncation(top_k=2)), 3),
+    "tslt, 3, P 0.8": (preset("tslt", 3, truncation=Truncation(top_p=0.8)), 3),
+    "dssd, K 1": (preset("dssd", 2, payload_top=1, truncation=Truncation(top_k=1)), 2),
+    "pipelined": (scheduled("dsd", Schedule(2, 1, bonus=False)), 3),
+    "pipelined, chunks of two": (scheduled("dsd", Schedule(4, 2, bonus=False)), 3),
+    "picospec": (preset("picospec", 1, payload_top=1, payload_tail_draws=1), 2),
+    "picospec, distribution up": (
+        preset(
+            "picospec",
+            2,
+            uplink=Uplink.FULL_DISTRIBUTIONS,
+            rejection_payload=RejectionPayload.TOKEN,
+        ),
+        3,
+    ),
+    "picospec, whole chunks": (
+        scheduled("picospec", Schedule(4, 2, bonus=False, token_by_token=True), payload_top=3),
+        3,
+    ),
+    "picospec, one chunk": (
+        scheduled(
+            "picospec", Schedule(2, 2, True, bonus=False, token_by_token=True), payload_top=3
+        ),
+        3,
+    ),
+    "predraft": (preset("dsd", 1, predraft=Predraft.LIKELY_OUTCOMES), 3),
+    "predraft, pipelined": (
+        scheduled("dsd", Schedule(2, 1, bonus=False), predraft=Predraft.LIKELY_OUTCOMES),
+        3,
+    ),
+}
+EARLY_EXITS: dict[str, Any] = {"predraft": Predraft.EARLY_EXITS, "exits": 2}
+WITH_EARLY_EXITS: dict[str, tuple[Preset, int]] = {
+    "dsd, 1": (preset("dsd", 1, **EARLY_EXITS), 3),
+    "dssd-full, 1": (preset("dssd-full", 1, **EARLY_EXITS), 3),
+    "dssd, M 1, R 1": (preset("dssd", 1, payload_top=1, payload_tail_draws=1, **EARLY_EXITS), 2),
+    "pipelined": (scheduled("dsd", Schedule(2, 1, bonus=False), **EARLY_EXITS), 2),
+}
+TREES: dict[str, tuple[Preset, int]] = {
+    "2": (tree((2,)), 3),
+    "2, with replacement": (tree((2,), with_replacement=True), 3),
+    "3": (tree((3,)), 2),
+    "1, 1": (tree((1, 1)), 3),
+    "2, 1": (tree((2, 1)), 2),
+    "1, 2": (tree((1, 2)), 2),
+    "1, 2, with replacement": (tree((1, 2), with_replacement=True), 2),
+    "2, 2, K 2": (tree((2, 2), truncation=Truncation(top_k=2)), 2),
+    "2, 2, K 2, with replacement": (
+        tree((2, 2), truncation=Truncation(top_k=2), with_replacement=True),
+        2,
+    ),
+    "2, 2, K 2, three tokens": (tree((2, 2), truncation=Truncation(top_k=2)), 3),
+    "1, 2, 1, K 2": (tree((1, 2, 1), truncation=Truncation(top_k=2)), 3),
+    "2, 1, P 0.8": (tree((2, 1), truncation=Truncation(top_p=0.8)), 2),
+    "2, 1, full distributions": (tree((2, 1), uplink=Uplink.FULL_DISTRIBUTIONS), 2),
+}
+OWN_TOKENS = {
+    "pipelined, bonus": scheduled("dsd", Schedule(2, 1)),
+    "pipelined, bonus, chunks of two": scheduled("dsd", Schedule(4, 2)),
+    "stream": preset("stream-rejection", 1, truncation=NO_TRUNCATION, control=Control.FIXED),
+    "stream, for few passes": preset(
+        "stream-rejection", 1, truncation=NO_TRUNCATION, idle_weight=0.4
+    ),
+    "streaming": scheduled("dsd", Schedule(2, 1, decode_when_idle=True)),
+    "streaming, whole window": scheduled("dsd", Schedule(2, 2, decode_when_idle=True)),
+}
+PACES = [Pace(), Pace(judge=3), Pace(draft=3, judge=4), Pace(up=3, down=2), Pace(draft=3, down=4)]
+ENDS = frozenset({0})
+
+
+def exact_payload_probs(max_tokens: int, ends: frozenset[int]) -> dict[TokenIds, Fraction]:
+    probs: dict[TokenIds, Fraction] = {(): Fraction(1)}
+    for _ in range(max_tokens):
+        probs = {
+            longer: mass * probability
+            for answer, mass in probs.items()
+            for longer, probability in continuations(answer, ends)
+        }
+    return probs
+
+
+def continuations(answer: TokenIds, ends: frozenset[int]) -> list[tuple[TokenIds, Fraction]]:
+    if answer and answer[-1] in ends:
+        return [(answer, Fraction(1))]
+    next_probs = MODELS.target_probs((1, 2, *answer))
+    return [((*answer, token), mass) for token, mass in enumerate(next_probs) if mass]
+
+
+def probs_through_the_machines(
+    chosen: Preset,
+    max_tokens: int,
+    pace: Pace,
+    ends: frozenset[int] = frozenset(),
+    models: ModelPair = MODELS,
+) -> dict[TokenIds, Fraction]:
+    def answer(rng: ExactRandom) -> TokenIds:
+        return Lockstep(
+            chosen,
+            models,
+            max_tokens=max_tokens,
+            ends=ends,
+            pace=pace,
+            rng=NumberPerDecision(rng),
+        ).run()
+
+    return outcome_probs(answer, once=False)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_answers_distribution_is_the_targets(method: str) -> None:
+    chosen, max_tokens = METHODS[method]
+    probs = probs_through_the_machines(chosen, max_tokens, Pace())
+    assert probs == exact_payload_probs(max_tokens, frozenset())
+
+
+@pytest.mark.parametrize("top", [1, 2, 3])
+def test_the_top_k_answer_is_off_by_its_bias(top: int) -> None:
+    """PicoSpec's answer is lossy; by how much, `top_k_bias` says."""
+    chosen = preset("picospec-top-k", 1, payload_top=top)
+    probs = probs_through_the_machines(chosen, 1, Pace())
+    target, draft = MODELS.target_probs((1, 2)), MODELS.draft_probs((1, 2))
+    difference = [abs(probs.get((token,), Fraction(0)) - target[token]) for token in range(3)]
+    bias = top_k_bias(target, draft, top)
+    assert sum(difference) / 2 == bias
+    assert (bias == 0) == (top > 1), "here the residual lies in the top two"
+
+
+@pytest.mark.parametrize("method", WITH_EARLY_EXITS)
+def test_early_verdicts_leave_the_distribution_as_it_is(method: str) -> None:
+    """Judged with the numbers of the final verdict, and drafted ahead for before it comes."""
+    chosen, max_tokens = WITH_EARLY_EXITS[method]
+    models = replace(MODELS, exit_distributions=(MODELS.draft_probs, MODELS.target_probs))
+    probs = probs_through_the_machines(chosen, max_tokens, Pace(judge=4), models=models)
+    assert probs == exact_payload_probs(max_tokens, frozenset())
+
+
+@pytest.mark.parametrize("shape", TREES)
+def test_so_it_is_with_token_trees(shape: str) -> None:
+    chosen, max_tokens = TREES[shape]
+    probs = probs_through_the_machines(chosen, max_tokens, Pace())
+    assert probs == exact_payload_probs(max_tokens, frozenset())
+
+
+def test_so_it_is_where_a_branch_ends_the_text() -> None:
+    probs = probs_through_the_machines(tree((2, 1)), 3, Pace(), ENDS)
+    assert probs == exact_payload_probs(3, ENDS)
+
+
+@pytest.mark.parametrize("method", OWN_TOKENS)
+@pytest.mark.parametrize("ends", [frozenset(), ENDS], ids=["no ends", "ends"])
+def test_so_it_is_where_the_cloud_goes_on_alone(method: str, ends: frozenset[int]) -> None:
+    """Whichever positions it takes before their drafts arrive."""
+    for pace in PACES:
+        probs = probs_through_the_machines(OWN_TOKENS[method], 3, pace, ends)
+        assert probs == exact_payload_probs(3, ends), pace
+
+
+def test_chunks_cut_short_by_an_end_would_be_biased(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They come before the cloud goes on alone, where others come after. (That one number serves
+    draft and own token would hide it here.)"""
+    monkeypatch.setattr("tandem.specdec.rules.RacingRejectionRule", RejectionRule)
+    monkeypatch.setattr(EdgeRequest, "draft_ends", property(lambda request: request.eos_token_ids))
+    chosen = OWN_TOKENS["streaming, whole window"]
+    biased = [
+        probs_through_the_machines(chosen, 3, pace, ENDS) != exact_payload_probs(3, ENDS)
+        for pace in PACES
+    ]
+    assert biased == [False, False, True, False, False]

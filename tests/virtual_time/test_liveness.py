@@ -1,0 +1,163 @@
+"""A cloud that is silent, dead, or leaving: noticed in time, and never at the cost of the text."""
+
+from itertools import takewhile
+
+import pytest
+
+from tandem.core.stopping import FinishReason
+from tandem.netem.link_model import link_from
+from tandem.simulation.simulator import ModelTimes, SimulationResult
+from tandem.simulation.virtual_time import Faults
+from tandem.specdec.choices import Schedule
+from tandem.specdec.liveness import LivenessTimes, LostCloud
+from tandem.specdec.presets import PRESETS
+from tests.virtual_time.cases import model_pair, preset, run, scheduled
+
+TICK_S = 0.2
+TIMES = LivenessTimes(ping_after_s=0.3, dead_after_s=0.9, give_up_after_s=4.0)
+MODELS = model_pair(12, sharpness=4.0, noise=0.4)
+EVERY = {
+    **{name: preset(name) for name in PRESETS if not PRESETS[name].judges_by_timing},
+    "always the full distribution": preset("dssd", payload_top=0, payload_tail_draws=0),
+    "pipelined": scheduled("dsd", Schedule(8, 2, bonus=False)),
+    "pipelined, split": scheduled(
+        "dssd", Schedule(8, 2, bonus=False), payload_top=0, payload_tail_draws=0
+    ),
+    "streaming": scheduled("coupled", Schedule(4, 1, decode_when_idle=True)),
+}
+FOREVER_S = 1e6
+
+
+def answer(
+    method: str,
+    faults: Faults,
+    lost_cloud: LostCloud = LostCloud.WAIT,
+    seed: int = 3,
+    rtt_s: float = 0.08,
+) -> SimulationResult:
+    return run(
+        EVERY[method],
+        MODELS,
+        seed,
+        max_tokens=30,
+        link=link_from(rtt_s, 20.0, 0.01, seed),
+        faults=faults,
+        lost_cloud=lost_cloud,
+        liveness_times=TIMES,
+    )
+
+
+@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("cut_at_s", [0.0, 0.31, 0.77, 1.1])
+def test_a_dead_cloud_is_noticed_in_time(method: str, cut_at_s: float) -> None:
+    uncut = answer(method, Faults())
+    result = answer(method, Faults(cuts=((cut_at_s, cut_at_s + 10.0),)))
+    assert result.stats.links_lost >= 1
+    assert TIMES.dead_after_s <= result.stats.loss_noticed_s <= TIMES.dead_after_s + TICK_S
+    assert result.token_ids == uncut.token_ids
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_a_cut_shorter_than_the_deadline_is_waited_out(method: str) -> None:
+    result = answer(method, Faults(cuts=((0.4, 1.1),)))
+    assert result.stats.links_lost == 0
+    assert result.token_ids == answer(method, Faults()).token_ids
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_a_reset_is_resumed_at_once(method: str) -> None:
+    uncut = answer(method, Faults())
+    for reset_at_s in (0.05, 0.2, 0.5, 0.9):
+        result = answer(method, Faults(resets=(reset_at_s,)))
+        assert result.token_ids == uncut.token_ids
+        assert result.stats.links_lost == 1
+        assert result.duration_s < uncut.duration_s + 0.6
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_waiting_outlasts_any_outage(method: str) -> None:
+    result = answer(method, Faults(cuts=((0.5, 60.0),)))
+    assert result.token_ids == answer(method, Faults()).token_ids
+    assert 60.0 < result.duration_s < 70.0
+    assert result.stats.unverified_tokens == 0
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_failing_comes_at_the_deadline(method: str) -> None:
+    uncut = answer(method, Faults())
+    result = answer(method, Faults(cuts=((0.5, FOREVER_S),)), LostCloud.FAIL)
+    assert result.finish.reason is FinishReason.ERROR
+    assert result.token_ids == uncut.token_ids[: len(result.token_ids)]
+    assert len(result.token_ids) < len(uncut.token_ids)
+    last_word_s = max((at for at, _ in result.commits), default=0.0)
+    noticed_s = TIMES.give_up_after_s + TICK_S
+    assert last_word_s + TIMES.give_up_after_s <= result.duration_s <= 0.5 + noticed_s
+
+
+@pytest.mark.parametrize("method", EVERY)
+@pytest.mark.parametrize("cut_at_s", [0.0, 0.3, 0.41, 0.55, 0.62, 0.73, 0.9, 1.2])
+def test_the_edge_goes_on_alone(method: str, cut_at_s: float) -> None:
+    uncut = answer(method, Faults())
+    result = answer(method, Faults(cuts=((cut_at_s, FOREVER_S),)), LostCloud.EDGE)
+    assert result.finish.reason is FinishReason.LENGTH
+    assert len(result.token_ids) == 30
+    marks = [commit.unverified for _, commit in result.commits]
+    assert marks == sorted(marks), "verified tokens after unverified ones"
+    verified = sum(
+        len(commit.token_ids)
+        for _, commit in takewhile(lambda timed: not timed[1].unverified, result.commits)
+    )
+    assert result.token_ids[:verified] == uncut.token_ids[:verified]
+    assert result.stats.unverified_tokens == 30 - verified > 0
+    assert result.duration_s < cut_at_s + TIMES.give_up_after_s + 2.0
+
+
+def test_the_edge_goes_on_alone_whenever_the_cut_comes() -> None:
+    """Also while it draws a recovered token, and while the cloud is leaving."""
+    drawing = 0
+    for step in range(60):
+        at_s = 0.025 * step
+        faults = Faults(cuts=((at_s, FOREVER_S),), departures=(at_s - 0.1,) if step % 2 else ())
+        for method in ("always the full distribution", "pipelined, split", "predraft"):
+            result = answer(method, faults, LostCloud.EDGE, seed=step, rtt_s=0.25)
+            assert len(result.token_ids) == 30
+            drawing += result.stats.full_distribution_requests
+    assert drawing > 20
+
+
+@pytest.mark.parametrize("method", EVERY)
+def test_a_departing_cloud_loses_nothing(method: str) -> None:
+    uncut = answer(method, Faults())
+    for departs_at_s in (0.1, 0.3, 0.45, 0.6, 0.8, 1.0):
+        result = answer(method, Faults(departures=(departs_at_s,)))
+        assert result.token_ids == uncut.token_ids
+        assert result.stats.links_lost == 0
+        assert result.stats.departures == 1
+        assert result.duration_s < uncut.duration_s + 0.6
+
+
+@pytest.mark.parametrize("method", ["dsd", "dssd", "dssd-full", "coupled"])
+def test_a_departure_waits_for_the_round(method: str) -> None:
+    """No draft is judged twice: the stream changes between two rounds."""
+    uncut = answer(method, Faults())
+    result = answer(method, Faults(departures=(0.3, 0.9)))
+    assert result.stats.departures == 2
+    assert result.stats.rounds == uncut.stats.rounds
+    assert result.stats.drafted == uncut.stats.drafted
+    assert result.stats.full_distribution_requests == uncut.stats.full_distribution_requests
+
+
+def test_a_slow_cloud_is_not_a_dead_one() -> None:
+    """Pongs keep a stream alive whose passes take longer than the deadline."""
+    slow = ModelTimes(draft_s=0.01, verify_first_s=3.0, verify_further_s=0.0)
+    result = run(
+        preset("coupled"),
+        MODELS,
+        1,
+        max_tokens=6,
+        times=slow,
+        liveness_times=TIMES,
+        link=link_from(0.05, None, 0.0, 1),
+    )
+    assert result.stats.links_lost == 0
+    assert result.duration_s > 3.0

@@ -1,0 +1,276 @@
+"""Whatever the method, schedule, link and faults: answers are distributed as the target model's.
+
+Seeded chi-squared tests of whole answers through both machines over the simulator, wrong at random
+once in 10^6. With 600 answers of 27 kinds a distribution that is 0.4 from the target's (Cohen's w)
+is found out 99 times of 100, and so is the subtlest of the wrong rules here, a token drawn afresh.
+"""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from tandem.core.acceptance import residual
+from tandem.core.probs import Array, SamplingParams
+from tandem.core.randomness import Purpose, RandomSource
+from tandem.core.truncation import NO_TRUNCATION, Truncation
+from tandem.netem.link_model import LinkPair, link_from
+from tandem.simulation.simulator import ModelTimes
+from tandem.specdec.choices import Schedule
+from tandem.specdec.events import EdgeRequest
+from tandem.specdec.presets import Preset
+from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, probs_of
+from tests.virtual_time.cases import (
+    ModelPair,
+    TokenIds,
+    assert_sample,
+    faults_of,
+    model_pair,
+    opposed_pair,
+    payload_probs,
+    preset,
+    run,
+    scheduled,
+    tree,
+    with_exits,
+)
+
+SAMPLES = 600
+CLOSE = model_pair(3, sharpness=1.5)
+OPPOSED = opposed_pair()
+METHODS: dict[str, tuple[ModelPair, str, dict[str, Any]]] = {
+    "ar": (CLOSE, "ar", {}),
+    "dsd": (CLOSE, "dsd", {}),
+    "dsd, opposed": (OPPOSED, "dsd", {}),
+    "dsd, float16": (CLOSE, "dsd", {"uplink_precision": "float16"}),
+    "dssd": (CLOSE, "dssd", {}),
+    "dssd, M 0, R 0": (OPPOSED, "dssd", {"payload_top": 0, "payload_tail_draws": 0}),
+    "dssd, M 0, R 2": (OPPOSED, "dssd", {"payload_top": 0, "payload_tail_draws": 2}),
+    "dssd, M 1, R 0": (OPPOSED, "dssd", {"payload_top": 1, "payload_tail_draws": 0}),
+    "dssd, M 1, R 1": (OPPOSED, "dssd", {"payload_top": 1, "payload_tail_draws": 1}),
+    "dssd, M 2, R 3": (OPPOSED, "dssd", {"payload_top": 2, "payload_tail_draws": 3}),
+    "dssd-full": (OPPOSED, "dssd-full", {}),
+    "tslt, K 2": (OPPOSED, "tslt", {"truncation": Truncation(top_k=2)}),
+    "tslt, P 0.7": (CLOSE, "tslt", {"truncation": Truncation(top_p=0.7)}),
+    "dssd, K 2": (OPPOSED, "dssd", {"payload_top": 1, "truncation": Truncation(top_k=2)}),
+    "fsd": (with_exits(CLOSE), "fsd", {"exits": 3}),
+    "fsd, opposed": (with_exits(OPPOSED), "fsd", {"exits": 3, "payload_top": 1}),
+    "coupled": (CLOSE, "coupled", {}),
+    "coupled, opposed": (OPPOSED, "coupled", {}),
+}
+CASES = [(method, length) for method in METHODS if method != "ar" for length in (1, 2, 3)]
+
+
+def sample(
+    chosen: Preset, models: ModelPair, samples: int = SAMPLES, **options: Any
+) -> Counter[TokenIds]:
+    """Answers over links all different; a third of them with faults as well."""
+    return Counter(
+        run(
+            chosen,
+            models,
+            seed,
+            faults=faults_of(seed, span_s=0.5) if seed % 3 == 0 else None,
+            **options,
+        ).token_ids
+        for seed in range(samples)
+    )
+
+
+def check_method(method: str, draft_length: int) -> None:
+    models, name, choices = METHODS[method]
+    answers = sample(preset(name, draft_length, **choices), models)
+    assert_sample(answers, payload_probs(models))
+
+
+@pytest.mark.parametrize(("method", "draft_length"), [("ar", 1), *CASES])
+def test_presets(method: str, draft_length: int) -> None:
+    check_method(method, draft_length)
+
+
+TREES: dict[str, tuple[ModelPair, Preset]] = {
+    "2": (OPPOSED, tree((2,))),
+    "3, with replacement": (CLOSE, tree((3,), with_replacement=True)),
+    "2, 2, 2": (CLOSE, tree((2, 2, 2))),
+    "2, 2, with replacement": (OPPOSED, tree((2, 2), with_replacement=True)),
+    "3, 1, 2": (OPPOSED, tree((3, 1, 2))),
+    "2, 2, K 2": (CLOSE, tree((2, 2), truncation=Truncation(top_k=2))),
+    "2, 2, P 0.7": (OPPOSED, tree((2, 2), truncation=Truncation(top_p=0.7))),
+    "2, 2, Gumbel coupling": (CLOSE, tree((2, 2), "coupled")),
+}
+
+
+@pytest.mark.parametrize("shape", TREES)
+def test_trees(shape: str) -> None:
+    models, chosen = TREES[shape]
+    answers = sample(chosen, models, samples=450)
+    assert_sample(answers, payload_probs(models))
+
+
+def test_trees_whose_branches_end() -> None:
+    check_with_ends(tree((2, 2)), samples=600)
+
+
+class TakesTheLikeliest(RejectionRule):
+    """Wrong: the candidate that the target likes best, if any is judged to stand."""
+
+    def accepted(self, target: TargetProbs, proposal: Proposal, position: int) -> int | None:
+        if super().accepted(target, proposal, position) is None:
+            return None
+        return int(probs_of(target)[list(proposal.token_ids)].argmax())
+
+
+def test_a_wrong_rule_for_trees_fails_the_same_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "tandem.specdec.cloud.acceptance_rule",
+        lambda chosen, seed, rng, keep_probs: TakesTheLikeliest(rng),
+    )
+    with pytest.raises(AssertionError, match="chi-squared"):
+        test_trees("2")
+
+
+class AcceptsAll(RejectionRule):
+    """Wrong: the draft model's distribution comes out."""
+
+    def accepted(self, target: TargetProbs, proposal: Proposal, position: int) -> int | None:
+        return 0
+
+
+class RecoversFromTarget(RejectionRule):
+    """Wrong: what was rejected may come back."""
+
+    def recovered(self, target: TargetProbs, proposal: Proposal, position: int) -> int:
+        return self.target_token(target, position)
+
+
+class AcceptsUpsideDown(RejectionRule):
+    """Wrong: the ratio as DSSD and TSLT print it."""
+
+    def accepted(self, target: TargetProbs, proposal: Proposal, position: int) -> int | None:
+        assert proposal.draft_probs is not None
+        (token,) = proposal.token_ids
+        drafted, wanted = proposal.draft_probs[token], probs_of(target)[token]
+        return 0 if self.rng.bernoulli(drafted, wanted, position, Purpose.ACCEPT) else None
+
+
+@pytest.mark.parametrize("wrong", [AcceptsAll, RecoversFromTarget, AcceptsUpsideDown])
+@pytest.mark.parametrize("draft_length", [1, 3])
+def test_a_wrong_rule_fails_the_same_test(
+    wrong: type[RejectionRule], draft_length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "tandem.specdec.cloud.acceptance_rule",
+        lambda chosen, seed, rng, keep_probs: wrong(rng),
+    )
+    with pytest.raises(AssertionError, match="chi-squared"):
+        check_method("dsd, opposed", draft_length)
+
+
+@pytest.mark.parametrize("draft_length", [1, 2, 3])
+def test_drawing_afresh_with_the_full_distribution_fails_the_same_test(
+    draft_length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def afresh(
+        answer: object, target: Array, draft: Array, need: Any, rng: RandomSource, position: int
+    ) -> int:
+        return rng.categorical(residual(target, draft), position, Purpose.RECOVER, need.draw)
+
+    monkeypatch.setattr("tandem.specdec.recovery.finish_with_full_distribution", afresh)
+    with pytest.raises(AssertionError, match="chi-squared"):
+        check_method("dssd, M 1, R 0", draft_length)
+
+
+def idle(window: int, chunk: int, bonus: bool = True) -> Schedule:
+    return Schedule(window, chunk, bonus=bonus, decode_when_idle=True)
+
+
+COMPOSITIONS = {
+    "pipelined, 2 chunks": scheduled("dsd", Schedule(4, 2, verify_on_arrival=True, bonus=False)),
+    "pipelined, 4 chunks": scheduled("dsd", Schedule(4, 1, verify_on_arrival=True, bonus=False)),
+    "pipelined, whole chunks": scheduled("dsd", Schedule(6, 2, bonus=False)),
+    "pipelined, uneven": scheduled("dsd", Schedule(3, 2, bonus=False)),
+    "pipelined, bonus": scheduled("dsd", Schedule(4, 2)),
+    "pipelined, bonus, on arrival": scheduled("dsd", Schedule(3, 1, verify_on_arrival=True)),
+    "pipelined, float16": scheduled("dsd", Schedule(4, 2, bonus=False), uplink_precision="float16"),
+    "pipelined, split": scheduled(
+        "dssd", Schedule(4, 2, bonus=False), payload_top=1, payload_tail_draws=0
+    ),
+    "pipelined, split, bonus": scheduled(
+        "dssd", Schedule(3, 1), payload_top=1, payload_tail_draws=1
+    ),
+    "pipelined, full answers": scheduled("dssd-full", Schedule(4, 2, bonus=False)),
+    "picospec": preset("picospec", 2, payload_top=1, payload_tail_draws=1),
+    "picospec, whole chunks": scheduled(
+        "picospec", Schedule(4, 2, bonus=False, token_by_token=True), payload_top=1
+    ),
+    "picospec, bonus": scheduled(
+        "picospec", Schedule(4, 2, True, token_by_token=True), payload_top=1
+    ),
+    "stop and wait, no bonus": scheduled("dsd", Schedule(2, 2, bonus=False)),
+    "streaming": scheduled("dsd", idle(4, 1)),
+    "streaming, no bonus": scheduled("dsd", idle(4, 2, bonus=False)),
+    "streaming, whole window": scheduled("dsd", idle(3, 3)),
+    "stream": preset("stream"),
+    "stream, rejection": preset("stream-rejection", truncation=NO_TRUNCATION),
+    "stream, rejection, for few passes": preset(
+        "stream-rejection", idle_weight=0.3, truncation=Truncation(top_k=2)
+    ),
+    "streaming, Gumbel coupling": scheduled("coupled", idle(4, 1)),
+}
+
+
+@pytest.mark.parametrize("composition", COMPOSITIONS)
+@pytest.mark.parametrize("models", [CLOSE, OPPOSED], ids=["close", "opposed"])
+def test_schedules(composition: str, models: ModelPair) -> None:
+    answers = sample(COMPOSITIONS[composition], models, samples=500, max_tokens=4)
+    assert_sample(answers, payload_probs(models, max_tokens=4))
+
+
+SLOW_CLOUD = ModelTimes(draft_s=0.02, verify_first_s=0.05, verify_further_s=0.0)
+
+
+def check_with_ends(chosen: Preset, samples: int) -> None:
+    """Answers that token 0 ends, over a link that is always the same."""
+    models, ends = model_pair(3, sharpness=1.5, noise=0.8), frozenset({0})
+
+    def link(seed: int) -> LinkPair:
+        return link_from(0.03, None, 0.0, seed)
+
+    answers = Counter(
+        run(
+            chosen, models, seed, max_tokens=4, ends=ends, link=link(seed), times=SLOW_CLOUD
+        ).token_ids
+        for seed in range(samples)
+    )
+    assert_sample(answers, payload_probs(models, 4, ends=ends))
+
+
+@pytest.mark.parametrize(
+    "composition", [name for name, chosen in COMPOSITIONS.items() if chosen.judges_by_timing]
+)
+def test_ends_of_text(composition: str) -> None:
+    check_with_ends(COMPOSITIONS[composition], samples=600)
+
+
+def test_sending_ends_of_text_early_fails_the_same_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk cut short by an end of text would be in time where others find the cloud gone on."""
+    monkeypatch.setattr("tandem.specdec.rules.RacingRejectionRule", RejectionRule)
+    monkeypatch.setattr(EdgeRequest, "draft_ends", property(lambda request: request.eos_token_ids))
+    with pytest.raises(AssertionError, match="chi-squared"):
+        check_with_ends(scheduled("dsd", idle(4, 4, bonus=False)), samples=2500)
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        SamplingParams(top_k=2),
+        SamplingParams(top_p=0.7),
+        SamplingParams(temperature=0.6, top_k=3, top_p=0.9),
+    ],
+    ids=["top-k", "top-p", "both, colder"],
+)
+@pytest.mark.parametrize("name", ["ar", "dsd", "dssd", "dssd-full", "coupled"])
+def test_truncated_distributions(name: str, sampling: SamplingParams) -> None:
+    models = model_pair(4, sampling=sampling, noise=0.8)
+    answers = sample(preset(name, 2, payload_top=1, payload_tail_draws=1), models, samples=500)
+    assert_sample(answers, payload_probs(models))

@@ -1,0 +1,100 @@
+"""The streaming window: as fast as the cloud alone at worst, and by objective as cheap."""
+
+from dataclasses import replace
+from statistics import fmean
+
+import pytest
+
+from tandem.core.truncation import Truncation
+from tandem.netem.link_model import link_from
+from tandem.simulation.simulator import ModelTimes, SimulationResult
+from tandem.specdec.choices import Control
+from tandem.specdec.presets import PRESETS, Preset
+from tests.virtual_time.cases import faults_of, model_pair, preset, run
+
+SERVER = ModelTimes(draft_s=0.024, verify_first_s=0.072, verify_further_s=0.003)
+SLOW_EDGE = ModelTimes(draft_s=0.060, verify_first_s=0.072, verify_further_s=0.003)
+HOPELESS = ModelTimes(draft_s=0.200, verify_first_s=0.072, verify_further_s=0.010)
+GOOD = model_pair(30, sharpness=6.0, noise=0.1)
+MODERATE = model_pair(30, sharpness=6.0, noise=0.4)
+USELESS = model_pair(30, sharpness=6.0, noise=1.0)
+SEEDS = 3
+REJECTION = replace(PRESETS["stream-rejection"], truncation=Truncation(top_k=24))
+STREAMS = {"stream": PRESETS["stream"], "stream-rejection": REJECTION}
+
+
+def answers(
+    chosen: Preset, noise: int, rtt_s: float, times: ModelTimes = SERVER
+) -> list[SimulationResult]:
+    models = (GOOD, MODERATE, USELESS)[noise]
+    return [
+        run(chosen, models, seed, max_tokens=48, link=link_from(rtt_s, None, 0.0, 1), times=times)
+        for seed in range(SEEDS)
+    ]
+
+
+def duration_s(chosen: Preset, noise: int, rtt_s: float, times: ModelTimes = SERVER) -> float:
+    return fmean(result.duration_s for result in answers(chosen, noise, rtt_s, times))
+
+
+@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize("rtt_s", [0.0, 0.1])
+def test_it_is_never_slower_than_the_cloud_alone(name: str, rtt_s: float) -> None:
+    for times in (SERVER, SLOW_EDGE, HOPELESS):
+        for noise in range(3):
+            alone = duration_s(preset("ar"), noise, rtt_s, times)
+            assert duration_s(STREAMS[name], noise, rtt_s, times) <= 1.01 * alone, (times, noise)
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_good_drafts_pay_at_any_distance(name: str) -> None:
+    for rtt_s, gain in ((0.0, 2.0), (0.1, 1.5), (0.3, 1.1)):
+        assert duration_s(preset("ar"), 0, rtt_s) > gain * duration_s(STREAMS[name], 0, rtt_s)
+
+
+def test_far_away_it_beats_a_cloud_that_waits() -> None:
+    stream = preset("stream")
+    waiting = replace(stream, schedule=replace(stream.schedule, decode_when_idle=False))
+    assert duration_s(stream, 1, 0.3) < 0.8 * duration_s(waiting, 1, 0.3)
+
+
+def test_the_controller_is_within_a_twentieth_of_the_best_fixed_window() -> None:
+    for rtt_s in (0.0, 0.1):
+        for noise in (0, 1):
+            best = min(
+                duration_s(
+                    preset("stream", control=Control.FIXED).with_draft_length(length), noise, rtt_s
+                )
+                for length in (2, 4, 8)
+            )
+            assert duration_s(preset("stream"), noise, rtt_s) < 1.05 * best
+
+
+def test_the_objective_trades_passes_for_time() -> None:
+    passes, seconds = [], []
+    for weight in (0.0, 0.55, 1.0):
+        results = answers(preset("stream", idle_weight=weight), 1, 0.1)
+        passes.append(sum(result.stats.target_passes for result in results))
+        seconds.append(sum(result.duration_s for result in results))
+    assert passes[0] < passes[2]
+    assert seconds[0] > seconds[2]
+    assert passes[0] <= passes[1] <= passes[2]
+
+
+def test_nothing_is_drafted_where_drafts_come_too_late() -> None:
+    """But for a try now and then: what is known of acceptance grows old."""
+    stats = [result.stats for result in answers(preset("stream"), 2, 0.3, HOPELESS)]
+    assert sum(each.drafted for each in stats) < 6 * SEEDS
+    good = [result.stats for result in answers(preset("stream"), 0, 0.03)]
+    assert sum(each.drafted for each in good) > 35 * SEEDS
+
+
+def test_the_text_is_the_clouds_own() -> None:
+    for seed in range(30):
+        chosen = preset("stream", idle_weight=(0.0, 0.5, 1.0)[seed % 3])
+        times = (SERVER, SLOW_EDGE, HOPELESS)[seed % 3]
+        alone = run(PRESETS["ar"], MODERATE, seed, max_tokens=40)
+        streamed = run(
+            chosen, MODERATE, seed, max_tokens=40, times=times, faults=faults_of(seed, 2.0)
+        )
+        assert streamed.token_ids == alone.token_ids, seed

@@ -1,0 +1,200 @@
+"""The same seed gives the same text, token for token, whatever happens on the way."""
+
+import random
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tandem.core.probs import SamplingParams
+from tandem.core.truncation import Truncation
+from tandem.specdec.choices import Schedule, Uplink
+from tandem.specdec.presets import PRESETS, Preset
+from tests.virtual_time.cases import (
+    TokenIds,
+    faults_of,
+    model_pair,
+    preset,
+    run,
+    scheduled,
+    tree,
+)
+
+VOCABULARY = 20
+MODELS = model_pair(VOCABULARY, sharpness=5.0, noise=0.3)
+GREEDY = SamplingParams(temperature=0.0)
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ar": ("ar", {}),
+    "dsd": ("dsd", {}),
+    "dsd, float16": ("dsd", {"uplink_precision": "float16"}),
+    "dssd": ("dssd", {"payload_top": 4}),
+    "dssd, always the full distribution": ("dssd", {"payload_top": 0, "payload_tail_draws": 0}),
+    "dssd-full": ("dssd-full", {}),
+    "mc-dsd": ("mc-dsd", {"truncation": Truncation(top_k=6)}),
+    "coupled": ("coupled", {}),
+}
+
+
+def prompt_of(seed: int) -> TokenIds:
+    source = random.Random(f"prompt {seed}")
+    return tuple(source.randrange(VOCABULARY) for _ in range(source.randint(1, 6)))
+
+
+def streaming(chosen: Preset, source: random.Random) -> Preset:
+    """The same rules with a random window, and any of the switches."""
+    chunk = source.randint(1, 4)
+    schedule = Schedule(
+        window=chunk * source.randint(1, 4),
+        chunk=chunk,
+        verify_on_arrival=source.random() < 0.5,
+        bonus=source.random() < 0.5,
+        decode_when_idle=source.random() < 0.5,
+    )
+    return replace(chosen, schedule=schedule)
+
+
+@cache
+def text_of_ar(seed: int, max_tokens: int) -> TokenIds:
+    return run(
+        preset("ar"), MODELS, seed, prompt_ids=prompt_of(seed), max_tokens=max_tokens
+    ).token_ids
+
+
+@pytest.mark.parametrize("draft_length", range(1, 9))
+def test_coupled_is_ar_for_a_thousand_prompts(draft_length: int) -> None:
+    chosen = preset("coupled", draft_length)
+    for seed in range(1000):
+        coupled = run(chosen, MODELS, seed, prompt_ids=prompt_of(seed), max_tokens=8)
+        assert coupled.token_ids == text_of_ar(seed, max_tokens=8), seed
+        assert coupled.stats.target_passes <= 8
+
+
+def test_coupled_is_ar_under_faults() -> None:
+    lost = 0
+    for seed in range(250):
+        coupled = run(
+            preset("coupled", 1 + seed % 8),
+            MODELS,
+            seed,
+            prompt_ids=prompt_of(seed),
+            max_tokens=20,
+            faults=faults_of(seed, 2.0),
+        )
+        assert coupled.token_ids == text_of_ar(seed, max_tokens=20), seed
+        lost += coupled.stats.links_lost
+    assert lost > 60
+
+
+def test_streaming_with_gumbel_coupling_is_ar() -> None:
+    for seed in range(300):
+        chosen = streaming(PRESETS["coupled"], random.Random(f"schedule {seed}"))
+        if seed % 3 == 0:
+            chosen = replace(chosen, truncation=Truncation(top_k=1 + seed % 5))
+        faults = faults_of(seed, 1.0) if seed % 2 else None
+        streamed = run(
+            chosen, MODELS, seed, prompt_ids=prompt_of(seed), max_tokens=20, faults=faults
+        )
+        assert streamed.token_ids == text_of_ar(seed, max_tokens=20), (seed, chosen.schedule)
+
+
+def test_trees_with_gumbel_coupling_are_ar() -> None:
+    for seed in range(100):
+        source = random.Random(f"tree {seed}")
+        expansion = tuple(source.randint(1, 3) for _ in range(source.randint(1, 3)))
+        chosen = tree(expansion, "coupled", truncation=Truncation(source.choice((0, 1, 5))))
+        faults = faults_of(seed, 1.0) if seed % 2 else None
+        answer = run(chosen, MODELS, seed, prompt_ids=prompt_of(seed), max_tokens=20, faults=faults)
+        assert answer.token_ids == text_of_ar(seed, max_tokens=20), (seed, expansion)
+
+
+def test_a_tree_of_single_candidates_is_a_chain() -> None:
+    """The same random numbers and comparisons: the same text, token for token."""
+    for seed in range(40):
+        length = 1 + seed % 5
+        chain = run(preset("tslt", length, truncation=Truncation(6)), MODELS, seed, max_tokens=20)
+        single = tree((1,) * length, truncation=Truncation(6))
+        answer = run(single, MODELS, seed, max_tokens=20)
+        assert answer.token_ids == chain.token_ids
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_greedy_is_ar(method: str) -> None:
+    name, choices = METHODS[method]
+    for seed in range(60):
+        models = model_pair(VOCABULARY, sharpness=5.0, noise=0.7, sampling=GREEDY, seed=seed)
+        prompt_ids = prompt_of(seed)
+        alone = run(preset("ar"), models, seed, prompt_ids=prompt_ids, max_tokens=16)
+        answer = run(
+            preset(name, 1 + seed % 8, **choices),
+            models,
+            seed,
+            prompt_ids=prompt_ids,
+            max_tokens=16,
+            faults=faults_of(seed, 1.0) if seed % 2 else None,
+        )
+        assert answer.token_ids == alone.token_ids, seed
+
+
+@pytest.mark.parametrize("name", ["dsd", "dssd", "dssd-full", "coupled"])
+def test_greedy_streaming_is_ar(name: str) -> None:
+    models = model_pair(VOCABULARY, sharpness=5.0, noise=0.7, sampling=GREEDY)
+    for seed in range(100):
+        prompt_ids = prompt_of(seed)
+        chosen = streaming(PRESETS[name], random.Random(f"schedule {seed}"))
+        if name.startswith("dssd"):
+            chosen = replace(chosen, schedule=replace(chosen.schedule, decode_when_idle=False))
+        chosen.validate()
+        alone = run(preset("ar"), models, seed, prompt_ids=prompt_ids, max_tokens=16)
+        faults = faults_of(seed, 1.0) if seed % 2 else None
+        streamed = run(chosen, models, seed, prompt_ids=prompt_ids, max_tokens=16, faults=faults)
+        assert streamed.token_ids == alone.token_ids, (seed, chosen.schedule)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_cut_changes_no_text(method: str) -> None:
+    """Resumes are exact: what is decided again is decided the same way."""
+    name, choices = METHODS[method]
+    lost = departures = 0
+    for seed in range(250):
+        chosen = preset(name, 1 + seed % 5, **choices)
+        uncut = run(chosen, MODELS, seed, max_tokens=20)
+        cut = run(chosen, MODELS, seed, max_tokens=20, faults=faults_of(seed, 2.0))
+        assert cut.token_ids == uncut.token_ids, seed
+        assert cut.finish == uncut.finish
+        lost += cut.stats.links_lost
+        departures += cut.stats.departures
+    assert lost > 80
+    assert departures > 40
+
+
+PIPELINED = {
+    "full distributions": scheduled("dsd", Schedule(6, 2, bonus=False)),
+    "full distributions, tokens one by one": scheduled("dsd", Schedule(4, 1, True, bonus=False)),
+    "split": scheduled("dssd", Schedule(6, 3, bonus=False), payload_top=2, payload_tail_draws=1),
+    "picospec": preset("picospec"),
+    "picospec, from distributions": preset("picospec", uplink=Uplink.FULL_DISTRIBUTIONS),
+    "split, full answers": scheduled("dssd-full", Schedule(8, 2, bonus=False)),
+}
+
+
+@pytest.mark.parametrize("method", PIPELINED)
+def test_a_cut_changes_no_pipelined_text(method: str) -> None:
+    """Without tokens of the cloud's own, each position is judged by its draft, however late."""
+    for seed in range(150):
+        uncut = run(PIPELINED[method], MODELS, seed, max_tokens=20)
+        cut = run(PIPELINED[method], MODELS, seed, max_tokens=20, faults=faults_of(seed, 2.0))
+        assert cut.token_ids == uncut.token_ids, seed
+
+
+def test_the_draft_model_matters_to_the_speed_only() -> None:
+    better = model_pair(VOCABULARY, sharpness=5.0, noise=0.05)
+    worse = model_pair(VOCABULARY, sharpness=5.0, noise=0.95)
+    passes = {0.05: 0, 0.95: 0}
+    for seed in range(50):
+        first = run(preset("coupled"), better, seed, max_tokens=24)
+        second = run(preset("coupled"), worse, seed, max_tokens=24)
+        assert first.token_ids == second.token_ids
+        passes[0.05] += first.stats.target_passes
+        passes[0.95] += second.stats.target_passes
+    assert passes[0.05] < 0.7 * passes[0.95]
