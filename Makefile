@@ -108,7 +108,7 @@ logs: ## follow what its services write
 bench: setup proto ## one experiment on a quiet machine: make bench BENCH=overhead BENCH_ARGS=--quick
 	$(BIN)/tandem bench $(or $(BENCH),overhead) $(BENCH_ARGS)
 
-faults: setup proto ## 15 minutes of killed services, dead links and failing disks; checks what clients saw
+faults: setup proto ## an hour of killed services, dead links and failing disks; checks what clients saw
 	$(BIN)/tandem bench faults $(BENCH_ARGS)
 
 soak: setup proto ## mixed traffic with faults; nothing may grow: make soak MINUTES=30

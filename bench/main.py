@@ -47,6 +47,11 @@ _PEPS = click.option(
     help="JSON lines with id, title and text of PEPs; .gz is read too.",
 )
 
+_PART = click.option(
+    "--part", multiple=True, help="Only this: documents, keys-and-values, link, or a service."
+)
+_LOGS = click.option("--logs", type=_FOLDER, help="Keep the services' logs in this folder.")
+
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
@@ -132,6 +137,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "faults": Experiment(
         "bench.faults.faults",
         "Histories of clients while services are killed, the link goes dead and disks fail.",
+        (_PART, _LOGS),
         exact=True,
     ),
     "overload": Experiment(

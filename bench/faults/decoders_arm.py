@@ -16,7 +16,7 @@ from math import inf
 from pathlib import Path
 
 from bench.faults.documents_arm import DiskFault
-from bench.faults.fail_points import KINDS, Switches
+from bench.faults.fail_points import KINDS, Switches, can_fail
 from bench.faults.fleet import PromiseBroken
 from bench.faults.suite_members import WholeSuite, side_of, whole_suite
 from bench.faults.text_history import OK, Answered
@@ -27,7 +27,6 @@ from tandem.net.retriever_client import RetrieverClient, Upload
 from tandem.net.status import Rejected
 
 DECODERS = ("drafter", "verifier")
-FAILING = (*KINDS, "write")
 LOGGED = "keys and values are not kept on disk"
 MAX_TOKENS, ANSWER_S, NOTICED_S = 8, 60.0, 20.0
 PRESET = "dragon-coupled"
@@ -43,6 +42,11 @@ class DecodersArm:
     undisturbed: dict[int, list[int]] = field(default_factory=dict)
     faults: list[tuple[str, DiskFault]] = field(default_factory=list)
     """With the service."""
+
+    @property
+    def breakable(self) -> tuple[str, ...]:
+        """What of the disks can be made to fail here."""
+        return (*KINDS, "write") if self.switches else ("write",)
 
     async def disturbed(self, kind: str) -> None:
         """A new document at each side is decoded while the disks of both decoders refuse."""
@@ -117,7 +121,7 @@ class DecodersArm:
                     answer.arrived(result.token_ids, time.monotonic())
             answer.status = OK
         except Rejected as error:
-            answer.status = error.code.name
+            answer.status, answer.why = error.code.name, str(error)
         answer.ended_s = time.monotonic()
         return answer
 
@@ -125,12 +129,15 @@ class DecodersArm:
 @asynccontextmanager
 async def decoders_arm(place: Path, models: Models) -> AsyncIterator[DecodersArm]:
     """Started."""
-    paths = {name: place / f"{name}.switches" for name in DECODERS}
-    switches = {name: Switches.create(path) for name, path in paths.items()}
+    folders = {name: place / f"{side_of(name)}-kv" for name in DECODERS}
+    switches = {
+        name: Switches.create(place / f"{name}.switches", folder)
+        for name, folder in folders.items()
+        if can_fail()
+    }
     model = {"drafter": models.draft, "verifier": models.target}
     settings: dict[str, dict[str, object]] = {
-        name: {"model": model[name], "document-kv-folder": place / f"{side_of(name)}-kv"}
-        for name in DECODERS
+        name: {"model": model[name], "document-kv-folder": folders[name]} for name in DECODERS
     }
-    async with whole_suite(place, settings, switches=paths) as suite:
+    async with whole_suite(place, settings, switches=switches) as suite:
         yield DecodersArm(suite, switches)

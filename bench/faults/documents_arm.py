@@ -21,7 +21,7 @@ from bench.faults.document_history import (
     told_s,
     wrong_reads,
 )
-from bench.faults.fail_points import Switches
+from bench.faults.fail_points import Switches, can_fail
 from bench.faults.fleet import HOST, Fleet, Member, PromiseBroken, dialled_ports, flags_of
 from bench.harness.suite import SuiteFailed
 from tandem.index.sqlite_store import verify_folder
@@ -58,7 +58,8 @@ class DocumentsArm:
 
     fleet: Fleet
     folder: Path
-    switches: Switches
+    switches: Switches | None
+    """None where no call of a service can be made to fail."""
     disk: Path | None
     """The small file system that the folder is on, where one could be made."""
     seed: int
@@ -85,6 +86,12 @@ class DocumentsArm:
         await self.fleet.kill(RETRIEVER)
         await self._started_again("kill -9", began_s)
 
+    @property
+    def breakable(self) -> tuple[str, ...]:
+        """What of the disk can be made to fail here while clients go on."""
+        kinds = ("write", *(() if self.switches is None else ("fsync",)))
+        return kinds if self.disk is None else (*kinds, "full disk")
+
     async def disturbed(self, kind: str, source: random.Random) -> None:
         """A call to the system fails for a moment while clients go on."""
         began_s = time.monotonic()
@@ -104,25 +111,25 @@ class DocumentsArm:
         self.fleet.limit(RETRIEVER, "descriptors", None)
         await self._note(DiskFault("descriptors", began_s, time.monotonic(), restarted_s))
 
-    async def not_opened(self, source: random.Random) -> None:
+    async def not_opened(self, switches: Switches) -> None:
         """Its files cannot be opened when it starts: it says so, and loses nothing."""
         began_s = time.monotonic()
         await self.fleet.kill(RETRIEVER)
-        self.switches.set("open", True)
+        switches.set("open", True)
         try:
             await self._refuses_to_start("open")
         finally:
-            self.switches.set("open", False)
+            switches.set("open", False)
         await self._started_again("open", began_s)
 
     async def not_renamed(self, name: str) -> None:
         """A new folder's database cannot get its name: there is none then, and there is the next
         time. Beside the clients, as a retriever of its own."""
-        switches = Switches.create(self.fleet.logs / f"{name}.switches")
-        switches.set("rename", True)
         folder, began_s = self.folder.parent / name, time.monotonic()
+        switches = Switches.create(self.fleet.logs / f"{name}.switches", folder)
+        switches.set("rename", True)
         (port,) = dialled_ports(1)
-        member = _member(folder, port, self.fleet.logs / f"{name}.switches")
+        member = _member(folder, port, switches)
         fresh = Fleet({name: member}, self.fleet.logs, {name: port})
         with suppress(SuiteFailed):
             await fresh.start(name)
@@ -263,6 +270,7 @@ class DocumentsArm:
             finally:
                 self.fleet.limit(RETRIEVER, "file size", None)
         else:
+            assert self.switches is not None
             self.switches.set(kind, True)
             try:
                 yield
@@ -277,10 +285,9 @@ async def documents_arm(place: Path, seed: int) -> AsyncIterator[DocumentsArm]:
     with ExitStack() as stack:
         disk = stack.enter_context(_small_disk(place / "disk"))
         folder = (disk or place) / "index"
-        path = place / "switches"
-        switches = Switches.create(path)
+        switches = Switches.create(place / "switches", folder) if can_fail() else None
         (port,) = dialled_ports(1)
-        members = {RETRIEVER: _member(folder, port, path)}
+        members = {RETRIEVER: _member(folder, port, switches)}
         async with Fleet(members, place, {RETRIEVER: port}) as fleet:
             arm, stop = DocumentsArm(fleet, folder, switches, disk, seed), asyncio.Event()
             clients: list[Awaitable[None]] = [arm.write(each, stop) for each in range(WRITERS)]
@@ -295,7 +302,7 @@ async def documents_arm(place: Path, seed: int) -> AsyncIterator[DocumentsArm]:
             arm.tracebacks = fleet.logged(RETRIEVER, TRACEBACK)
 
 
-def _member(folder: Path, port: int, switches: Path) -> Member:
+def _member(folder: Path, port: int, switches: Switches | None) -> Member:
     settings = {"port": port, "folder": folder, "embedding": "lexical", "insecure": "true"}
     return Member("tandem.services.retriever", flags_of(settings), switches)
 

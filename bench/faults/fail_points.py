@@ -1,55 +1,98 @@
-"""`python -m bench.faults.fail_points SWITCHES MODULE FLAGS`: a service whose disk fails when told.
+"""`python -m bench.faults.fail_points SWITCHES FOLDER MODULE FLAGS`: a service whose disk fails
+when told.
 
-The service's code is as it is; what fails are the calls to the system. SWITCHES is a file of one
-byte for each of `KINDS`, mapped by this process and by whoever breaks it: a byte that is not 0
-makes each such call fail with EIO until it is 0 again.
+The service's code and its libraries are as they are. The kernel asks a watcher, a child process,
+about each call that opens, syncs or renames a file (seccomp's user notification), and the call
+returns EIO where the watcher says so. SWITCHES is a file of one byte for each of `KINDS`, mapped by
+the watcher and by whoever breaks the disk: a byte that is not 0 makes such calls fail for paths
+below FOLDER until it is 0 again. Linux on x86-64 or arm64.
 
-SQLite makes its calls from C, through a table of functions that it publishes for replacement (its
-virtual file system). Here the entries that open a file and that sync one are replaced; they answer
-what SQLite makes of the system's error. Python's own calls are replaced by name.
+Invariant: the watcher ends with the service, however that ends; whoever kills the service kills it
+alone.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
+import importlib
 import mmap
 import os
+import platform
+import select
+import socket
+import struct
 import sys
-import threading
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tandem.suite.supervised import run_module
 
 KINDS = ("open", "fsync", "rename")
 
-_SQLITE_CANTOPEN = 14
-_SQLITE_IOERR_FSYNC = 10 | 4 << 8
-_METHODS_BYTES = {1: 104, 2: 136, 3: 152}
-"""Size of sqlite3_io_methods by its version: a number and 12, 16 or 18 pointers."""
-_SYNC_AT = 40
-"""Where xSync is in it: after the version, and the pointers to close, read, write and truncate."""
+_PR_SET_PTRACER, _PR_SET_NO_NEW_PRIVS = 0x59616D61, 38
+_SET_FILTER, _GET_SIZES = 1, 3
+_FLAGS = 1 | 8 | 16
+"""For all threads or not at all, and with a descriptor."""
+_RECEIVE, _SEND, _SET_IOCTL_FLAGS = 0xC0502100, 0xC0182101, 0x40082104
+_QUESTION, _ANSWER = struct.Struct("=QIIiIQ6Q"), struct.Struct("=QqiI")
+_GO_ON, _WAKE_HERE = 1, 1
+_LOAD, _EQUAL, _RETURN = 0x20, 0x15, 0x06
+_AT_AUDIT = 4
+_ALLOW, _ASK = 0x7FFF0000, 0x7FC00000
+_PATH_BYTES = 4096
+"""The kernel's words: linux/prctl.h, seccomp.h and filter.h."""
 
-# Names stay addresses: SQLite keeps them, and what follows them in memory are parameters.
-_OPEN = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
-)
-_SYNC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A system call; `path` is the argument that has a path's address, or None where the first one
+    is a descriptor."""
+
+    kind: str
+    path: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """The kernel's numbers on one kind of machine."""
+
+    audit: int
+    seccomp: int
+    calls: dict[int, _Call]
+
+
+_OPEN, _SYNC, _OPEN_AT = _Call("open", 0), _Call("fsync"), _Call("open", 1)
+_RENAME, _RENAME_AT = _Call("rename", 0), _Call("rename", 1)
+_MACHINES = {
+    "x86_64": _Machine(
+        0xC000003E, 317,
+        {2: _OPEN, 257: _OPEN_AT, 74: _SYNC, 75: _SYNC,
+         82: _RENAME, 264: _RENAME_AT, 316: _RENAME_AT},
+    ),
+    "aarch64": _Machine(
+        0xC00000B7, 277,
+        {56: _OPEN_AT, 82: _SYNC, 83: _SYNC, 38: _RENAME_AT, 276: _RENAME_AT},
+    ),
+}  # fmt: skip
 
 
 class Switches:
-    """The mapped file. The breaking side makes it; see `create`."""
+    """The mapped file, of a service whose disk is `folder`. The breaking side makes it; see
+    `create`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, folder: Path) -> None:
+        self.path, self.folder = path, folder
         with path.open("r+b") as file:
             self._bytes = mmap.mmap(file.fileno(), len(KINDS))
 
     @classmethod
-    def create(cls, path: Path) -> Switches:
+    def create(cls, path: Path, folder: Path) -> Switches:
         path.write_bytes(bytes(len(KINDS)))
-        return cls(path)
+        return cls(path, folder.resolve())
 
     def set(self, kind: str, broken: bool) -> None:
         self._bytes[KINDS.index(kind)] = int(broken)
@@ -58,99 +101,107 @@ class Switches:
         return self._bytes[KINDS.index(kind)] != 0
 
 
-class _Vfs(ctypes.Structure):
-    """The beginning of sqlite3_vfs."""
-
-    _fields_ = (
-        ("version", ctypes.c_int),
-        ("file_bytes", ctypes.c_int),
-        ("longest_path", ctypes.c_int),
-        ("next", ctypes.c_void_p),
-        ("name", ctypes.c_char_p),
-        ("own", ctypes.c_void_p),
-        ("open", _OPEN),
-    )
-
-
-class SqliteFailPoints:
-    """Replaces SQLite's ways to open and sync files in this process, for good."""
-
-    def __init__(self, switches: Switches) -> None:
-        import _sqlite3
-
-        self._switches = switches
-        library = ctypes.CDLL(_sqlite3.__file__)  # whichever SQLite it is bound to
-        library.sqlite3_vfs_find.restype = ctypes.POINTER(_Vfs)
-        self._vfs = vfs = library.sqlite3_vfs_find(None).contents
-        # The entry itself will change: what it points to now is kept by its address.
-        self._open_file = _OPEN(ctypes.cast(vfs.open, ctypes.c_void_p).value or 0)
-        self._open, self._sync = _OPEN(self._opened), _SYNC(self._synced)
-        self._lock = threading.Lock()
-        self._syncs: dict[int, Any] = {}
-        self._tables: dict[int, Any] = {}
-        vfs.open = self._open
-
-    def _opened(self, vfs: int, path: int, file: int, flags: int, out_flags: int) -> int:
-        if self._switches.broken("open"):
-            ctypes.memset(file, 0, ctypes.sizeof(ctypes.c_void_p))  # nothing to close
-            return _SQLITE_CANTOPEN
-        code = int(self._open_file(vfs, path, file, flags, out_flags))
-        methods = ctypes.c_void_p.from_address(file)
-        if code == 0 and methods.value is not None:
-            methods.value = ctypes.addressof(self._table(methods.value))
-        return code
-
-    def _table(self, original: int) -> Any:
-        """A copy of a table of methods whose xSync is ours. One for all files: they hold its bare
-        address."""
-        with self._lock:
-            return self._copied(original)
-
-    def _copied(self, original: int) -> Any:
-        if original not in self._tables:
-            version = ctypes.c_int.from_address(original).value
-            size = _METHODS_BYTES[min(version, 3)]
-            table = ctypes.create_string_buffer(ctypes.string_at(original, size), size)
-            sync = ctypes.c_void_p.from_buffer(table, _SYNC_AT)
-            self._syncs[ctypes.addressof(table)] = _SYNC(sync.value or 0)
-            sync.value = ctypes.cast(self._sync, ctypes.c_void_p).value
-            self._tables[original] = table
-        return self._tables[original]
-
-    def _synced(self, file: int, flags: int) -> int:
-        if self._switches.broken("fsync"):
-            return _SQLITE_IOERR_FSYNC
-        methods = ctypes.c_void_p.from_address(file).value
-        assert methods is not None
-        return int(self._syncs[methods](file, flags))
-
-
-def fail_python_calls(switches: Switches) -> None:
-    """`os.open`, `os.fsync`, `os.rename` and `os.replace` of this process, for good."""
-
-    def failing(call: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        def called(*arguments: Any, **named: Any) -> Any:
-            if switches.broken(kind):
-                raise OSError(errno.EIO, os.strerror(errno.EIO), str(arguments[0]))
-            return call(*arguments, **named)
-
-        return called
-
-    for name, kind in (("open", "open"), ("fsync", "fsync"), ("rename", "rename")):
-        setattr(os, name, failing(getattr(os, name), kind))
-    os.replace = failing(os.replace, "rename")
-
-
-_KEPT: list[SqliteFailPoints] = []
-"""SQLite holds bare addresses of their functions."""
+def can_fail() -> bool:
+    """Whether this system can ask a watcher about calls."""
+    if sys.platform != "linux" or platform.machine() not in _MACHINES:
+        return False
+    number, sizes = _MACHINES[platform.machine()].seccomp, ctypes.create_string_buffer(6)
+    return bool(ctypes.CDLL(None).syscall(number, _GET_SIZES, 0, sizes) == 0)
 
 
 def main() -> None:
-    path, module, *arguments = sys.argv[1:]
-    switches = Switches(Path(path))
-    _KEPT.append(SqliteFailPoints(switches))
-    fail_python_calls(switches)
+    path, folder, module, *arguments = sys.argv[1:]
+    # First: the libraries that are loaded next do not stand a fork. But those come before the
+    # filter: thousands of files are opened for them, none of which is on the disk that fails.
+    watcher = _forked_watcher(Switches(Path(path), Path(folder)))
+    importlib.import_module(f"{module}.__main__")
+    with watcher:
+        descriptor = _filter_calls()
+        socket.send_fds(watcher, [b"f"], [descriptor])
+        os.close(descriptor)
     run_module(module, arguments)
+
+
+def _filter_calls() -> int:
+    """Have all threads of this process ask; returns the descriptor that brings their questions."""
+    machine = _MACHINES[platform.machine()]
+    last = len(machine.calls)
+    steps = [(_LOAD, 0, 0, _AT_AUDIT), (_EQUAL, 0, last + 1, machine.audit), (_LOAD, 0, 0, 0)]
+    steps += [(_EQUAL, last - at, 0, number) for at, number in enumerate(machine.calls)]
+    steps += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ASK)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
+    program = struct.pack("@HP", len(steps), ctypes.addressof(code))
+    system = ctypes.CDLL(None, use_errno=True)
+    system.prctl(_PR_SET_PTRACER, ctypes.c_ulong(2**64 - 1), 0, 0, 0)  # the watcher reads paths
+    system.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    found = system.syscall(machine.seccomp, _SET_FILTER, _FLAGS, program)
+    if found < 0:
+        raise OSError(ctypes.get_errno(), "seccomp takes no filter that asks")
+    return int(found)
+
+
+def _forked_watcher(switches: Switches) -> socket.socket:
+    """A child that waits for the descriptor on the other end of this socket."""
+    ours, its = socket.socketpair()
+    watched = os.getpid()
+    if os.fork():
+        its.close()
+        return ours
+    try:
+        ours.close()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard in range(3):  # whoever reads the service's output waits for its end
+            os.dup2(nowhere, standard)
+        _, descriptors, _, _ = socket.recv_fds(its, 1, 1)
+        for descriptor in descriptors:
+            _Watcher(descriptor, switches, watched).answer_all()
+    finally:
+        os._exit(0)
+
+
+class _Watcher:
+    """Answers for one service."""
+
+    def __init__(self, descriptor: int, switches: Switches, watched: int) -> None:
+        self._descriptor, self._switches = descriptor, switches
+        self._folder = os.fsencode(switches.folder)
+        self._files = f"/proc/{watched}/fd"
+        self._memory = os.open(f"/proc/{watched}/mem", os.O_RDONLY)
+        self._calls = _MACHINES[platform.machine()].calls
+        with suppress(OSError):  # of Linux 6.6 on: the service waits no longer than it must
+            fcntl.ioctl(descriptor, _SET_IOCTL_FLAGS, struct.pack("=Q", _WAKE_HERE))
+
+    def answer_all(self) -> None:
+        """Until the service has ended."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        while True:
+            ((_, events),) = poll.poll()
+            if events & select.POLLIN:
+                with suppress(FileNotFoundError):  # the thread was killed while it waited
+                    self._answer()
+            elif events:
+                return
+
+    def _answer(self) -> None:
+        question = bytearray(_QUESTION.size)
+        fcntl.ioctl(self._descriptor, _RECEIVE, question)
+        number, _, _, called, _, _, *arguments = _QUESTION.unpack(question)
+        error = -errno.EIO if self._fails(self._calls[called], arguments) else 0
+        answer = _ANSWER.pack(number, 0, error, 0 if error else _GO_ON)
+        fcntl.ioctl(self._descriptor, _SEND, answer)
+
+    def _fails(self, call: _Call, arguments: Sequence[int]) -> bool:
+        if not self._switches.broken(call.kind):
+            return False
+        try:
+            if call.path is None:
+                path = os.fsencode(os.readlink(f"{self._files}/{arguments[0]}"))
+            else:
+                path = os.pread(self._memory, _PATH_BYTES, arguments[call.path]).split(b"\0")[0]
+        except OSError:  # an address or a descriptor that is none: the kernel says so
+            return False
+        return path.startswith(self._folder)
 
 
 if __name__ == "__main__":

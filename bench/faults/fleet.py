@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
+from bench.faults.fail_points import Switches
 from bench.harness.suite import ROOT, SuiteFailed, clean_environment
 from tandem.core.errors import TandemError
 
@@ -37,11 +38,11 @@ class PromiseBroken(TandemError):
 @dataclass(frozen=True, slots=True)
 class Member:
     """A service: `module` with `flags`, which name its port. With `switches` it runs under
-    `bench.faults.fail_points`, which that file arms."""
+    `bench.faults.fail_points`, which they arm."""
 
     module: str
     flags: tuple[str, ...]
-    switches: Path | None = None
+    switches: Switches | None = None
 
 
 @dataclass(slots=True)
@@ -77,8 +78,9 @@ class Fleet:
         """When it listened, by time.monotonic. Raises SuiteFailed with its last words."""
         member = self.members[name]
         before: tuple[str, ...] = (member.module,)
-        if member.switches is not None:
-            before = ("bench.faults.fail_points", str(member.switches), member.module)
+        if (switches := member.switches) is not None:
+            failing = (str(switches.path), str(switches.folder))
+            before = ("bench.faults.fail_points", *failing, member.module)
         supervised = ("-P", "-m", "tandem.suite.supervised", str(os.getpid()))
         process = await asyncio.create_subprocess_exec(
             sys.executable,

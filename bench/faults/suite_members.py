@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from bench.faults.fail_points import Switches
 from bench.faults.fleet import HOST, Fleet, Member, dialled_ports, flags_of
 from bench.harness.suite import SuiteFailed
 from tandem.api.access import client_access
@@ -24,7 +25,7 @@ SERVICES = (
 RTT_S = 0.02
 
 Flags = Mapping[str, Mapping[str, object]]
-NO_SWITCHES: Mapping[str, Path] = MappingProxyType({})
+NO_SWITCHES: Mapping[str, Switches] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +46,11 @@ async def whole_suite(
     place: Path,
     more: Flags,
     certificates: Path | None = None,
-    switches: Mapping[str, Path] = NO_SWITCHES,
+    switches: Mapping[str, Switches] = NO_SWITCHES,
 ) -> AsyncIterator[WholeSuite]:
     """Started, with a few documents at each side. `more` are further settings of some services;
     with `certificates`, a folder of `tandem certs`, all of them have TLS and keys; those
-    with a file of `switches` run under fail-points."""
+    with `switches` run under fail-points."""
     found = dialled_ports(2 * len(SERVICES) + 1)
     ports = dict(zip(SERVICES, found, strict=False))
     metrics = dict(zip(SERVICES, found[len(SERVICES) :], strict=False))

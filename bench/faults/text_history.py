@@ -16,7 +16,8 @@ OK = "ok"
 
 @dataclass(slots=True)
 class Answered:
-    """One request by one caller. Times by time.monotonic; `status` is OK or how it failed."""
+    """One request by one caller. Times by time.monotonic; `status` is OK or how it failed, `why`
+    in which words."""
 
     caller: int
     request: int
@@ -28,12 +29,22 @@ class Answered:
     links_lost: int = 0
     loss_noticed_s: float = 0.0
     resumes: int = 0
+    why: str = ""
 
     def arrived(self, token_ids: Sequence[int], at_s: float) -> None:
         """All that has come so far."""
         if len(token_ids) > len(self.token_ids):
             self.arrivals_s.append(at_s)
         self.token_ids = list(token_ids)
+
+
+FOR_A_FAULT = (OK, "UNAVAILABLE", "CANCELLED")
+"""How an answer may end while things break."""
+
+
+def improper_ends(answers: Iterable[Answered]) -> list[Answered]:
+    """Answers that ended as if somebody had asked or answered wrongly."""
+    return [answer for answer in answers if answer.status not in FOR_A_FAULT]
 
 
 def wrong_tokens(answer: Answered, whole: Sequence[int]) -> int:

@@ -121,7 +121,8 @@ class TextsArm:
             ]
         for one, other in zip(first, second, strict=True):
             if one.status != OK or one.token_ids != other.token_ids:
-                raise PromiseBroken(f"request {one.request} has no fixed answer: {one.status}")
+                ends = [f"{each.status} {each.why}".strip() for each in (one, other)]
+                raise PromiseBroken(f"request {one.request} has no fixed answer: {ends}")
             self.undisturbed[one.request] = one.token_ids
 
     async def _ask(self, client: AggregatorClient, caller: int, request: int) -> Answered:
@@ -136,7 +137,7 @@ class TextsArm:
                     answer.loss_noticed_s = result.summary.loss_noticed_s
                     answer.resumes = result.summary.resumes
         except Rejected as error:
-            answer.status = error.code.name
+            answer.status, answer.why = error.code.name, str(error)
         answer.ended_s = time.monotonic()
         return answer
 
