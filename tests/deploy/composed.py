@@ -90,8 +90,8 @@ class Composed:
         return self.compose("logs", "--no-color", "--tail=40", *services)
 
     def container(self, service: str) -> Container:
-        """The one that Compose started. Its images carry the first two labels as well, and so does every
-        container that anybody runs from them.
+        """The one that Compose started. Its images carry the first two labels as well, and so does
+        every container that anybody runs from them.
         """
         (found,) = self.docker.containers.list(
             all=True,
