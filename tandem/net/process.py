@@ -103,6 +103,7 @@ async def _serve(
     loop_series: LoopSeries,
 ) -> None:
     service = build()  # inside the loop: channels belong to the loop they are made in
+    _keep_for_good()
     host, port, limit = settings.host, settings.port, settings.max_message_bytes
     running = RunningService(service, host, port, limit, access, settings.health_port or None)
     await running.start()
@@ -120,6 +121,14 @@ async def _serve(
         await stop.wait()
         await running.drain(settings.drain_s)
     watching.cancel()
+
+
+def _keep_for_good() -> None:
+    """Take what has been loaded out of the garbage collector's sight. It looks at everything only
+    once what is new has come to a quarter of all, and torch's modules alone are half a million
+    objects: the cycles of thousands of calls would wait for it, and every call for its pass."""
+    gc.collect()
+    gc.freeze()
 
 
 async def watch_event_loop(series: LoopSeries, every_s: float = LAG_EVERY_S) -> NoReturn:

@@ -1,11 +1,18 @@
-"""What the metric of the event loop says of one that is held up."""
+"""What holds up an event loop: how its metric tells, and what the garbage collector looks at."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import signal
 import time
+from typing import Any
 
-from tandem.net.process import watch_event_loop
+import pytest
+
+from tandem.core.errors import TandemError
+from tandem.net.process import run_service, watch_event_loop
+from tandem.settings import ServiceSettings
 from tandem.telemetry.metrics import Metrics, new_registry
 
 
@@ -26,3 +33,30 @@ async def test_a_loop_that_was_held_up_is_seen() -> None:
         await asyncio.sleep(0.001)
     assert value("sum") - before > 0.15
     watching.cancel()
+
+
+def test_what_is_loaded_is_out_of_the_collectors_sight_before_calls_come() -> None:
+    """A pass over torch's modules takes a quarter of a second, and comes so seldom that memory
+    grows meanwhile."""
+    kept: list[int] = []
+
+    class Loaded:
+        full_name = "a.service"
+
+        def register(self, server: object) -> None:
+            kept.append(gc.get_freeze_count())
+            raise TandemError("that is all")
+
+    def build(settings: ServiceSettings, metrics: Metrics) -> Any:
+        return Loaded()
+
+    gc.unfreeze()
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            run_service(ServiceSettings, build, "cloud", ["--port", "0", "--insecure", "true"])
+    finally:
+        gc.unfreeze()
+        signal.signal(signal.SIGTERM, handler)
+    assert ended.value.code == 1
+    assert kept[0] > 10_000
