@@ -13,6 +13,7 @@ import random
 import resource
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from typing import Self
 from bench.faults.fail_points import Switches
 from bench.harness.suite import ROOT, SuiteFailed, clean_environment
 from tandem.core.errors import TandemError
+from tandem.suite.child_process import Spawned
 
 HOST = "127.0.0.1"
 START_S = 120.0
@@ -47,7 +49,7 @@ class Member:
 
 @dataclass(slots=True)
 class _Running:
-    process: asyncio.subprocess.Process
+    process: Spawned
     logging: asyncio.Task[None]
 
 
@@ -82,21 +84,16 @@ class Fleet:
             failing = (str(switches.path), str(switches.folder))
             before = ("bench.faults.fail_points", *failing, member.module)
         supervised = ("-P", "-m", "tandem.suite.supervised", str(os.getpid()))
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *(*supervised, *before, *member.flags, "--log-level", "warning"),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            cwd=ROOT,
-            env=clean_environment() | {"GRPC_VERBOSITY": "NONE"},
-            start_new_session=True,
+        process = await Spawned.start(
+            (sys.executable, *supervised, *before, *member.flags, "--log-level", "warning"),
+            clean_environment() | {"GRPC_VERBOSITY": "NONE"},
+            stderr=subprocess.PIPE,
+            folder=ROOT,
         )
         running = _Running(process, asyncio.create_task(self._keep_log(name, process)))
         self._running[name] = running
-        assert process.stdout is not None
         async with asyncio.timeout(START_S):
-            line = await process.stdout.readline()
+            line = await (await process.output()).readline()
         if not line.startswith(b"listening "):
             status = await process.wait()
             await running.logging
@@ -106,8 +103,7 @@ class Fleet:
     async def kill(self, name: str) -> None:
         """With SIGKILL; returns once it is gone."""
         running = self._running.pop(name)
-        with suppress(ProcessLookupError):
-            running.process.kill()
+        running.process.send_signal(signal.SIGKILL)
         await running.process.wait()
         await running.logging
 
@@ -131,11 +127,11 @@ class Fleet:
         """How often its log has these words."""
         return self._log(name).read_text(errors="replace").count(words)
 
-    async def _keep_log(self, name: str, process: asyncio.subprocess.Process) -> None:
+    async def _keep_log(self, name: str, process: Spawned) -> None:
         """Not written by the service itself: a limit of its files would be one of its log."""
-        assert process.stderr is not None
+        errors = await process.errors()
         with self._log(name).open("ab", buffering=0) as log:
-            while part := await process.stderr.read(1 << 16):
+            while part := await errors.read(1 << 16):
                 log.write(part)
 
     def _log(self, name: str) -> Path:
@@ -144,8 +140,7 @@ class Fleet:
     async def _end(self) -> None:
         running, self._running = list(self._running.values()), {}
         for each in running:
-            with suppress(ProcessLookupError):
-                each.process.send_signal(signal.SIGKILL)
+            each.process.send_signal(signal.SIGKILL)
         await asyncio.gather(*(each.process.wait() for each in running))
         await asyncio.gather(*(each.logging for each in running))
 

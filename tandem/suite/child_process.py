@@ -4,10 +4,13 @@ Its parent stops it, or on Linux the kernel, should the parent be killed."""
 import asyncio
 import os
 import signal
+import subprocess
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from tandem.core.errors import TandemError
 
@@ -18,10 +21,78 @@ class ChildDied(TandemError):
     """A child ended unasked; the message has its last log line."""
 
 
+class Spawned:
+    """A process in a session of its own. uvloop's way to start one runs the handlers that gRPC has
+    for forks in the child, which crashes there now and then; that of `subprocess` runs none."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[int] = loop.create_future()
+        threading.Thread(target=self._wait, args=(loop,), daemon=True).start()
+
+    @classmethod
+    async def start(
+        cls,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        stderr: int | None = None,
+        folder: Path | None = None,
+    ) -> Self:
+        """`stderr`: a descriptor, or as for subprocess.Popen. On this thread: the kernel tells the
+        child (see `supervised`) when the thread that started it ends."""
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            cwd=folder,
+            env=environment,
+            start_new_session=True,
+        )
+        return cls(process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._ended.result() if self._ended.done() else None
+
+    async def output(self) -> asyncio.StreamReader:
+        """What it prints; to be asked for once."""
+        return await _read(self._process.stdout)
+
+    async def errors(self) -> asyncio.StreamReader:
+        """What it writes to standard error, where that is a pipe; to be asked for once."""
+        return await _read(self._process.stderr)
+
+    def send_signal(self, number: int) -> None:
+        """Nothing where it has ended."""
+        self._process.send_signal(number)
+
+    async def wait(self) -> int:
+        """Its exit code, or a signal's number below 0."""
+        return await asyncio.shield(self._ended)
+
+    def _wait(self, loop: asyncio.AbstractEventLoop) -> None:
+        status = self._process.wait()
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(self._ended.set_result, status)
+
+
+async def _read(pipe: IO[bytes] | None) -> asyncio.StreamReader:
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, pipe)
+    return reader
+
+
 class ChildProcess:
     """`name` is what messages call it; its log goes to `log`, or to standard error."""
 
-    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path | None) -> None:
+    def __init__(self, name: str, process: Spawned, log: Path | None) -> None:
         self.name, self.address = name, ""
         self._process, self._log = process, log
 
@@ -37,20 +108,11 @@ class ChildProcess:
         """Run tandem.services.SERVICE under `supervised`; `name` tells two of a service apart."""
         # -P: a folder called `tandem` in the working directory must not be taken for ours.
         module = f"tandem.services.{service}"
-        command = ("-P", "-m", "tandem.suite.supervised", str(os.getpid()), module)
+        command = (sys.executable, "-P", "-m", "tandem.suite.supervised", str(os.getpid()), module)
         appended = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         stderr = None if log is None else os.open(log, appended, 0o600)
         try:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                *command,
-                *arguments,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=stderr,
-                env=environment,
-                start_new_session=True,
-            )
+            process = await Spawned.start((*command, *arguments), environment, stderr)
         finally:
             if stderr is not None:
                 os.close(stderr)
@@ -62,8 +124,8 @@ class ChildProcess:
 
     async def listening(self) -> None:
         """Wait until it serves and `address` is known. Raises ChildDied."""
-        assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
+        output = await self._process.output()
+        while line := await output.readline():
             word, _, address = line.decode(errors="replace").strip().partition(" ")
             if word == "listening":
                 self.address = address
@@ -78,8 +140,7 @@ class ChildProcess:
 
     async def stop(self, grace_s: float) -> None:
         """Ask it to drain; kill it when that takes longer than `grace_s`. Idempotent."""
-        if self._process.returncode is None:
-            self._process.terminate()
+        self._process.send_signal(signal.SIGTERM)
         try:
             async with asyncio.timeout(grace_s):
                 await self._process.wait()
@@ -88,8 +149,7 @@ class ChildProcess:
             await self._process.wait()
 
     def kill(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
+        self._process.send_signal(signal.SIGKILL)
 
     def pin(self, core: int) -> None:
         """Run on this core only."""
