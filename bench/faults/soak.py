@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from grpc import StatusCode
+
 from bench.faults.fleet import HOST
 from bench.faults.http_caller import streamed
 from bench.faults.process_samples import FIGURES, Samples
@@ -32,6 +34,7 @@ from bench.harness.suite import Models
 from bench.harness.texts import prompts
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
+from tandem.net.frame_stream import BROKEN
 from tandem.net.process import run_loop
 from tandem.net.retriever_client import RetrieverClient, Upload
 from tandem.net.status import Rejected
@@ -46,6 +49,7 @@ MAX_TOKENS, PROMPTS = 32, 60
 ANSWER_S, CALL_S = 60.0, 10.0
 DOCUMENT_KV_BYTES = 8 << 20
 """So small that it is full before the second half begins."""
+BLAMING = BROKEN | {StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION}
 COLUMNS = (
     *("service", "figure", "first", "mean", "last"),
     *("slope_per_h", "margin_per_h", "growth", "verdict"),
@@ -60,6 +64,8 @@ class Traffic:
     seed: int
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
+    improper: list[str] = field(default_factory=list)
+    """Ends that blame the caller or the code, in their own words: every call is a good one."""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Everybody at once, until told to stop."""
@@ -82,6 +88,8 @@ class Traffic:
                 self.ended[kind, "ok"] += 1
             except Rejected as error:
                 self.ended[kind, error.code.name] += 1
+                if error.code in BLAMING:
+                    self.improper.append(f"{kind} ended with {error.code.name}: {error}")
             except (OSError, ValueError) as error:
                 self.ended[kind, type(error).__name__] += 1
             await _pause(stop, source.uniform(0.1, 0.5))
@@ -171,7 +179,11 @@ def run(report: Report, models: Models, minutes: float) -> None:
         report.goals.append(Goal(f"services whose {figure} grow", growing, 0, "at most"))
     answered = sum(count for (_, status), count in traffic.ended.items() if status == "ok")
     report.goals.append(Goal("calls served", answered, minutes * 20, "at least"))
+    report.goals.append(
+        Goal("good calls that were refused as bad ones", len(traffic.improper), 0, "at most")
+    )
     report.notes += [
+        *traffic.improper[:5],
         f"calls: {_counted(traffic.ended)}",
         f"faults: {_counted(traffic.faults)}",
         f"{len(samples.times_s)} samples of each; the first half is warm-up",
