@@ -46,4 +46,9 @@ class ResourceExhausted(TandemError):
 
 
 class Unavailable(TandemError):
-    """The service, or what it depends on, cannot be reached or is stopping."""
+    """The service, or what it depends on, cannot be reached, is stopping or does not work."""
+
+    def __init__(self, why: str, silent_s: float = 0.0) -> None:
+        """`silent_s`: how long its engine had been stuck."""
+        super().__init__(why)
+        self.silent_s = silent_s

@@ -12,7 +12,7 @@ from grpc import StatusCode
 
 from tandem.core.errors import InvalidArgument, ResourceExhausted
 from tandem.net.connection import Connection
-from tandem.net.status import actual_status, details_of, with_tls_advice
+from tandem.net.status import actual_status, details_of, engine_silent_s, with_tls_advice
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -124,7 +124,8 @@ class FrameStream(Generic[Out, In]):
             return
         code = await self._call.code()
         details = with_tls_advice(code, await self._call.details() or "")
-        self._end(None if code is StatusCode.OK else StreamEnded(code, details))
+        silent_s = engine_silent_s(await self._call.trailing_metadata())
+        self._end(None if code is StatusCode.OK else StreamEnded(code, details, silent_s))
 
     def _end(self, error: BaseException | None) -> None:
         """Once: `close` or an end has forgotten who listens."""
@@ -151,11 +152,12 @@ BROKEN = frozenset(
 
 
 class StreamEnded(Exception):
-    """A stream ended with another status than OK."""
+    """A stream ended with another status than OK; `silent_s`: how long the service's engine had
+    been stuck."""
 
-    def __init__(self, code: StatusCode, details: str) -> None:
+    def __init__(self, code: StatusCode, details: str, silent_s: float = 0.0) -> None:
         super().__init__(details)
-        self.code = code
+        self.code, self.silent_s = code, silent_s
 
 
 def end_status(error: BaseException | None) -> tuple[StatusCode, str]:
@@ -167,3 +169,12 @@ def end_status(error: BaseException | None) -> tuple[StatusCode, str]:
     if isinstance(error, grpc.aio.AioRpcError):
         return actual_status(error.code(), details_of(error))
     return StatusCode.INTERNAL, str(error)
+
+
+def stuck_s(error: BaseException | None) -> float:
+    """How long the service's engine had been stuck, as it says at a stream's end."""
+    if isinstance(error, StreamEnded):
+        return error.silent_s
+    if isinstance(error, grpc.aio.AioRpcError):
+        return engine_silent_s(error.trailing_metadata())
+    return 0.0

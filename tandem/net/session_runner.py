@@ -16,7 +16,7 @@ from tandem.core.errors import InvalidArgument, ProtocolError, Unavailable
 from tandem.core.hashing import hash_words, unit
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixMismatch
-from tandem.net.frame_stream import BROKEN, FATAL, FrameStream, end_status
+from tandem.net.frame_stream import BROKEN, FATAL, FrameStream, end_status, stuck_s
 from tandem.net.status import STATUS_LOST, Rejected, upstream_rejection
 from tandem.specdec.events import Commit, Reconnect
 from tandem.specdec.liveness import Phase
@@ -48,7 +48,7 @@ class ResumableMachine(Protocol[Output]):
     phase: Phase
 
     def connect(self, now: float) -> list[Output]: ...
-    def lost(self, now: float) -> list[Output]: ...
+    def lost(self, now: float, stuck_s: float = 0.0) -> list[Output]: ...
     def tick(self, now: float) -> list[Output]: ...
 
 
@@ -202,7 +202,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         if code in BROKEN:
             return self._resync(details or f"the stream ended with {code.name}")
         self._last_error = "" if details == STATUS_LOST else details or code.name
-        return self.machine.lost(time.monotonic())
+        return self.machine.lost(time.monotonic(), stuck_s(error))
 
     def _is_final(self, code: grpc.StatusCode) -> bool:
         """Whether another stream would end the same way. A peer that has admitted this request may

@@ -7,7 +7,7 @@ import gc
 import inspect
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NoReturn
 
 import grpc
@@ -29,6 +29,11 @@ log = get_logger(__name__)
 
 STATUS_S = 5.0
 """How long a status may wait for the frames before it, which its caller does not read."""
+
+ENGINE_SILENT_S, MAX_SILENT_S = "engine-silent-s", 3600.0
+"""Metadata of a status: so a caller can count the outage from its beginning."""
+
+Metadata = tuple[tuple[str, str], ...]
 
 STATUS_LOST = "the stream ended while a message was being sent"
 """All that is known of an end whose status was lost."""
@@ -157,21 +162,38 @@ async def errors_as_status(context: grpc.aio.ServicerContext[Any, Any]) -> Async
             log.exception("rpc failed", status=code.name)
         else:
             log.warning("rpc refused", status=code.name, reason=details)
-        await end_call(context, code, details, getattr(error, "retry_after_s", None))
+        await end_call(context, code, details, _metadata_of(error))
+
+
+def _metadata_of(error: Exception) -> Metadata:
+    """After how many seconds it may be worth another try, as HTTP says it, and how long the engine
+    had been stuck."""
+    if isinstance(error, Unavailable) and error.silent_s:
+        return ((ENGINE_SILENT_S, f"{error.silent_s:.3f}"),)
+    retry_after_s = getattr(error, "retry_after_s", None)
+    return () if retry_after_s is None else (("retry-after", str(math.ceil(retry_after_s))),)
+
+
+def engine_silent_s(metadata: Any) -> float:
+    """What a status's metadata say of a stuck engine; 0 for an engine that works. From another
+    service, so it may be anything."""
+    for key, value in metadata or ():
+        if key == ENGINE_SILENT_S:
+            with suppress(TypeError, ValueError):
+                return max(0.0, min(float(value), MAX_SILENT_S))
+    return 0.0
 
 
 async def end_call(
     context: grpc.aio.ServicerContext[Any, Any],
     code: StatusCode,
     details: str,
-    retry_after_s: float | None = None,
+    metadata: Metadata = (),
 ) -> NoReturn:
-    """End the call with this status; behind a frame that is not read, without one. Metadata says,
-    as HTTP does, after how many seconds it may be worth another try."""
-    more = () if retry_after_s is None else (("retry-after", str(math.ceil(retry_after_s))),)
+    """End the call with this status; behind a frame that is not read, without one."""
     try:
         async with asyncio.timeout(STATUS_S):
-            await context.abort(code, details, more)
+            await context.abort(code, details, metadata)
     except (TimeoutError, grpc.aio.InternalError):
         log.warning("caller does not read", status=code.name)
     await _reset_this_call()

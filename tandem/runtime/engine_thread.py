@@ -78,7 +78,7 @@ class EngineThread:
     def check(self) -> None:
         """Raises Unavailable while the engine does not work."""
         if self._state.fault:
-            raise Unavailable(self._state.fault)
+            raise _unavailable(self._state)
 
     @property
     def waiting(self) -> int:
@@ -172,22 +172,22 @@ class EngineThread:
         self._waiting_for.add(future)
         future.add_done_callback(self._waiting_for.discard)
         if self._state.stuck:
-            _fail(future, self._state.fault)
+            _fail(future, _unavailable(self._state))
 
     def _watch(self) -> None:
         """On a thread of its own, until the engine's ends."""
         while self._thread.is_alive():
             self._state = state = self._watchdog.tick(time.monotonic())
             if state.stuck:
-                self._fail_waiting(state.fault)
+                self._fail_waiting(_unavailable(state))
             if state.probe:
                 self._inbox.put(self._probe)
             self._thread.join(TICK_S)
         if not self._stopped:
             self._state = EngineState("the engine's thread has ended", stuck=True)
-        self._fail_waiting("the engine has stopped")
+        self._fail_waiting(Unavailable("the engine has stopped"))
 
-    def _fail_waiting(self, why: str) -> None:
+    def _fail_waiting(self, why: Unavailable) -> None:
         for future in self._waiting_for.copy():
             with suppress(RuntimeError):  # its loop is closed
                 future.get_loop().call_soon_threadsafe(_fail, future, why)
@@ -327,8 +327,12 @@ class EngineThread:
         self._notifier.add_after(loop, lambda: self._inbox.put(reacted))
 
 
-def _fail(future: asyncio.Future[Any], why: str) -> None:
+def _unavailable(state: EngineState) -> Unavailable:
+    return Unavailable(state.fault, state.silent_s)
+
+
+def _fail(future: asyncio.Future[Any], why: Unavailable) -> None:
     """On the event loop; who does not wait for the future is not told."""
     if not future.done():
-        future.set_exception(Unavailable(why))
+        future.set_exception(Unavailable(str(why), why.silent_s))
         future.exception()

@@ -27,11 +27,12 @@ STUCK_AFTER_S = 1.5
 @dataclass(frozen=True, slots=True)
 class EngineState:
     """`fault` says what is wrong, and is empty for an engine that works. `stuck`: nothing that is
-    handed over will run. `probe`: run one now."""
+    handed over will run, for `silent_s` already. `probe`: run one now."""
 
     fault: str = ""
     stuck: bool = False
     probe: bool = False
+    silent_s: float = 0.0
 
 
 class Watchdog:
@@ -81,7 +82,8 @@ class Watchdog:
         else:
             self._silent_s += min(since_s, LATE_TICK_S)
             if self._silent_s >= self._stuck_after_s * (1 + rows / ROWS_AS_LONG):
-                return EngineState(f"a pass has been stuck for {self._silent_s:.1f} s", stuck=True)
+                why = f"a pass has been stuck for {self._silent_s:.1f} s"
+                return EngineState(why, stuck=True, silent_s=self._silent_s)
         return self._judged(now)
 
     def _judged(self, now: float) -> EngineState:

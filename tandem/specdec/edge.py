@@ -101,13 +101,14 @@ class EdgeMachine:
         self.stats.begin_stream()
         return [Send(self.request.opening(self.epoch, self.committed)), *self._flush(now)]
 
-    def lost(self, now: float) -> list[EdgeOutput]:
-        """The stream broke or was found dead."""
+    def lost(self, now: float, stuck_s: float = 0.0) -> list[EdgeOutput]:
+        """The stream broke or was found dead; `stuck_s`: see `Liveness.lost`."""
         if self.phase is not Phase.RUNNING:
             return []
         self._disconnect()
         self.stats.links_lost += 1
-        self.stats.loss_noticed_s = max(self.stats.loss_noticed_s, self._liveness.lost(now))
+        silent_s = self._liveness.lost(now, stuck_s)
+        self.stats.loss_noticed_s = max(self.stats.loss_noticed_s, silent_s)
         return [Reconnect(), *self._give_up_if_due(now)]
 
     def _disconnect(self) -> None:

@@ -37,6 +37,9 @@ class LivenessTimes:
 TICK_S = 0.22
 """Ticks come more often than that, unless this process did not get to run."""
 
+ANOTHER_CLOUD_S = 0.4
+"""For what a replica that works takes to answer. Connecting anew begins at once."""
+
 UNHURRIED_BYTES = 256 * 1024
 SLOW_UPLINK_BYTES_PER_S = 250_000
 MAX_UPLOAD_S = 5.0
@@ -75,11 +78,16 @@ class Liveness:
         self._received_s = self._quiet_since_s = now
         self._pinged_s = None
 
-    def lost(self, now: float) -> float:
-        """The stream is gone; returns how long the cloud had been silent."""
+    def lost(self, now: float, stuck_s: float = 0.0) -> float:
+        """The stream is gone; returns how long the cloud had been silent. One that ended it as its
+        engine was stuck for `stuck_s` answered pings all the while: its outage began with that. A
+        moment is left to find another cloud."""
+        if stuck_s > 0:
+            began_s = now - min(stuck_s, self._times.give_up_after_s - ANOTHER_CLOUD_S)
+            self._received_s = min(self._received_s, began_s)
         self._uploaded_s = self._received_s
         self._pinged_s = None
-        return now - self._quiet_since_s
+        return max(now - self._quiet_since_s, stuck_s)
 
     def tick(self, now: float) -> None:
         """Called regularly. Time in which this process did not get to run does not count as

@@ -11,10 +11,14 @@ import pytest
 
 from tandem.backends.interface import ForwardRequest, Logits, never
 from tandem.backends.scripted import ScriptedEngine, scripted_probs
+from tandem.generation.request import GenerationRequest
+from tandem.net.status import engine_silent_s
+from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.specdec.liveness import LostCloud
 from tandem.telemetry.metrics import Metrics, new_registry
 from tests.services.health import health_of
-from tests.services.scripted_suite import CONTEXT, VOCABULARY, started
+from tests.services.scripted_suite import CONTEXT, VOCABULARY, scripted_suite, started
 from tests.services.verifier_peer import dssd_draft, edge_peer, opening
 
 TOLD_WITHIN_S = 3.0
@@ -60,9 +64,11 @@ async def test_health_and_the_caller_are_told_in_time(way: str) -> None:
         async with edge_peer(running.target) as peer:
             await peer.send(opening(), dssd_draft(1, 2))
             ending = await peer.ending()
+            stuck_s = engine_silent_s(await peer.call.trailing_metadata())
             await becomes(running.target, "NOT_SERVING")
         assert time.monotonic() - began_s < TOLD_WITHIN_S
         assert ending.code == ("UNAVAILABLE" if way == "hangs" else "INTERNAL")
+        assert (stuck_s >= STUCK_AFTER_S) is (way == "hangs"), "the edge counts from the beginning"
         working = "tandem_engine_working"
         labels = {"model_name": engine.model_name, "side": "cloud"}
         assert metrics.registry.get_sample_value(working, labels) == 0.0
@@ -74,3 +80,19 @@ async def test_health_and_the_caller_are_told_in_time(way: str) -> None:
     finally:
         engine.go_on.set()
         await running.drain(0.5)
+
+
+async def test_pongs_of_a_stuck_verifier_are_no_reason_to_wait_longer() -> None:
+    """Its drafter counts the outage from when the engine fell silent, and goes on alone."""
+    engine = Breakable()
+    async with scripted_suite(target=engine) as suite:
+        request = GenerationRequest(
+            "ab", preset="coupled", max_tokens=100, ignore_eos=True, lost_cloud=LostCloud.EDGE
+        )
+        async for result in suite.client.stream(request, DEADLINE_S):
+            if result.token_ids:
+                engine.go_on.clear()
+        assert result.summary is not None
+        assert result.unverified
+        assert result.summary.loss_noticed_s >= STUCK_AFTER_S
+        engine.go_on.set()

@@ -139,13 +139,14 @@ class SideMachine:
         self._epoch_offset = self._epoch + 1
         self._decoder_epoch = 0
 
-    def lost(self, now: float) -> list[SideOutput]:
-        """The device's stream broke or was found dead."""
+    def lost(self, now: float, stuck_s: float = 0.0) -> list[SideOutput]:
+        """The device's stream broke or was found dead; `stuck_s`: see `Liveness.lost`."""
         if self.phase is not Phase.RUNNING:
             return []
         self.phase = Phase.CONNECTING
         self._drafts.peer.clear()
-        self._counters.lost_stream(0.0 if self._liveness is None else self._liveness.lost(now))
+        liveness = self._liveness
+        self._counters.lost_stream(0.0 if liveness is None else liveness.lost(now, stuck_s))
         return [Reconnect(), *self._give_up_if_due(now)]
 
     def tick(self, now: float) -> list[SideOutput]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandem.specdec.liveness import TICK_S, Liveness, LivenessTimes, LostCloud
+from tandem.specdec.liveness import ANOTHER_CLOUD_S, TICK_S, Liveness, LivenessTimes, LostCloud
 
 TIMES = LivenessTimes(ping_after_s=1.0, dead_after_s=3.0, give_up_after_s=10.0)
 
@@ -44,6 +44,27 @@ def test_an_outage_goes_on_over_silent_streams(policy: LostCloud) -> None:
     assert alive.is_given_up(111.0)
     alive.received(111.5)
     assert not alive.is_given_up(112.0), "a sign of life ends it"
+
+
+def test_an_outage_begins_when_a_stuck_cloud_last_worked_whatever_it_answered() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    alive.received(107.0)  # a pong
+    assert alive.lost(108.0, stuck_s=7.5) == 7.5
+    alive.connected(108.1)
+    assert not alive.is_given_up(110.4)
+    assert alive.is_given_up(110.5)
+
+
+def test_a_moment_is_left_to_find_another_cloud_than_one_that_was_stuck_for_long() -> None:
+    alive = liveness()
+    alive.lost(100.5, stuck_s=1000.0)
+    alive.connected(100.5)
+    assert not alive.is_given_up(100.5 + ANOTHER_CLOUD_S - 0.01)
+    alive.lost(100.6, stuck_s=1000.1)
+    assert alive.is_given_up(100.5 + ANOTHER_CLOUD_S)
+    alive.received(100.9)
+    assert not alive.is_given_up(101.0), "another one"
 
 
 def test_who_waits_never_gives_up() -> None:
