@@ -33,7 +33,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup proto deploy-tools dashboards docs release-check lint format wheel test test-deploy test-texts fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup proto deploy-tools dashboards docs release-check lint format wheel test test-deploy test-texts test-openapi fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -72,6 +72,9 @@ fuzz: setup proto ## every decoder by coverage-guided fuzzing: make fuzz SECONDS
 
 test-texts: setup proto ## 1,000 texts per preset and temperature equal the cloud's own (minutes)
 	$(BIN)/python -m pytest tests/pair --prompts 125 $(PYTEST_ARGS)
+
+test-openapi: setup proto ## 2,000 random requests after the OpenAPI document, each answered as it says (minutes)
+	$(BIN)/python -m pytest tests/gateway/test_openapi.py --openapi-cases 1000 $(PYTEST_ARGS)
 
 lint: setup proto deploy-tools ## style, types, import rules, protobuf, scripts, Dockerfiles, deploy/
 	$(BIN)/ruff check $(CODE)

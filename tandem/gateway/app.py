@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
@@ -25,6 +26,13 @@ from tandem.gateway.errors import ApiError, api_error, json_response
 from tandem.gateway.event_stream import EventStream
 from tandem.gateway.guard import CALLER_LEFT, Guard
 from tandem.gateway.known_names import ANY, KnownNames
+from tandem.gateway.openapi import (
+    CHAT_PATH,
+    COMPLETION_PATH,
+    MODEL_PATH,
+    MODELS_PATH,
+    openapi_document,
+)
 from tandem.gateway.parallel_choices import ChoiceDelta, deltas
 from tandem.gateway.request_reading import AskingLimits, chat_requests, completion_requests
 from tandem.gateway.schema import Asking, ChatAsking, CompletionAsking, TandemOptions
@@ -33,7 +41,6 @@ from tandem.net.access_keys import KeyRing
 from tandem.telemetry.metrics import Metrics
 
 AskingKind = TypeVar("AskingKind", bound=Asking)
-CHAT_PATH = "/v1/chat/completions"
 _TANDEM_FIELDS = frozenset(TandemOptions.model_fields)
 
 
@@ -83,13 +90,14 @@ def make_routes(
     """All that can be asked, before anyone is asked for a key."""
     gateway = _Gateway(suite, metrics, settings, ending or asyncio.Event())
     app = FastAPI(title="Tandem", version=__version__, docs_url=None, redoc_url=None)
-    _route(app, "POST", CHAT_PATH, gateway.chat, ChatAsking)
-    _route(app, "POST", "/v1/completions", gateway.complete, CompletionAsking)
-    _route(app, "GET", "/v1/models", gateway.models)
-    _route(app, "GET", "/v1/models/{model:path}", gateway.model)
+    _route(app, "POST", CHAT_PATH, gateway.chat)
+    _route(app, "POST", COMPLETION_PATH, gateway.complete)
+    _route(app, "GET", MODELS_PATH, gateway.models)
+    _route(app, "GET", MODEL_PATH.replace("}", ":path}"), gateway.model)
     _route(app, "GET", "/metrics", gateway.metrics)
     _route(app, "GET", "/healthz", gateway.healthy)
     _route(app, "GET", "/readyz", gateway.ready)
+    app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]
     for kind in (ApiError, TandemError, Exception):
         app.add_exception_handler(kind, _refused)
     app.add_exception_handler(CallerLeft, _nobody)
@@ -180,15 +188,9 @@ async def _last_deltas(answering: Any) -> list[ChoiceDelta]:
         return [delta async for delta in answering if delta.ended]
 
 
-def _route(
-    app: FastAPI, method: str, path: str, handler: Any, body: type[Asking] | None = None
-) -> None:
-    """Bodies are read by the handler, within bounds; OpenAPI is told of them here."""
-    extra: dict[str, Any] = {}
-    if body is not None:
-        schema = {"schema": body.model_json_schema()}
-        extra["requestBody"] = {"required": True, "content": {"application/json": schema}}
-    app.add_api_route(path, handler, methods=[method], response_model=None, openapi_extra=extra)
+def _route(app: FastAPI, method: str, path: str, handler: Any) -> None:
+    """Bodies are read by the handler, within bounds; `openapi` tells of them."""
+    app.add_api_route(path, handler, methods=[method], response_model=None)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

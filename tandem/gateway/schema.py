@@ -130,10 +130,28 @@ class Message(Strict):
     content: str | Annotated[list[Part], Field(fail_fast=True)]
 
 
+def _all_parameters(schema: dict[str, Any]) -> None:
+    """Tell of what is taken beside the fields, and that nothing else is."""
+    schema["additionalProperties"] = False
+    schema["properties"] |= {
+        **{name: {"description": "Of no effect."} for name in sorted(_HARMLESS)},
+        **{
+            name: {"enum": list(values), "description": why}
+            for name, (values, why) in _NEUTRAL.items()
+        },
+    }
+
+
 class Asking(BaseModel):
     """What both endpoints take."""
 
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, frozen=True)
+    model_config = ConfigDict(
+        strict=True,
+        extra="allow",
+        allow_inf_nan=False,
+        frozen=True,
+        json_schema_extra=_all_parameters,
+    )
 
     model: str
     max_tokens: Count | None = None

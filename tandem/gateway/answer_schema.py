@@ -1,0 +1,212 @@
+"""The bodies that the gateway answers with, for its OpenAPI document. Invariant: every answer that
+`bodies`, `catalog` and `errors` write is one of these, with no field more; tests hold real answers
+against them."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tandem.gateway.schema import Strict
+
+Rate = Annotated[float, Field(ge=0, le=1)]
+
+
+class ApiErrorDetails(Strict):
+    message: str
+    type: str
+    param: str | None = Field(description="The field of the body that is at fault, if one is.")
+    code: str | None
+
+
+class ErrorBody(Strict):
+    """What OpenAI's API answers in place of an answer; also the last event of a broken stream."""
+
+    error: ApiErrorDetails
+
+
+class TokenProvenance(Strict):
+    id: int
+    source: str | None = Field(description="Who made it; null for a token of no known source.")
+
+
+class SideFigures(Strict):
+    """Of one side of an answer from documents."""
+
+    documents: int
+    document_tokens: int
+    drafted: int
+    accepted: int
+    decode_s: float
+    acceptance_rate: Rate | None
+
+
+class ChunkExtension(Strict):
+    """What Tandem adds to a choice; a chunk has `provenance` where it was asked for, and the last
+    chunk of a choice all else."""
+
+    provenance: list[TokenProvenance] | None = None
+    seed: int | None = None
+    session: str | None = None
+    preset: str | None = None
+    tokens: int | None = None
+    rounds: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    target_passes: int | None = None
+    uplink_bytes: int | None = None
+    downlink_bytes: int | None = None
+    prompt_tokens: int | None = None
+    resumes: int | None = None
+    links_lost: int | None = None
+    predrafted: int | None = None
+    predraft_hits: int | None = None
+    predraft_misses: int | None = None
+    early_verdicts: int | None = None
+    lossy: bool | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    duration_s: float | None = None
+    acceptance_rate: Rate | None = None
+    predraft_miss_rate: Rate | None = None
+    unverified: list[int] | None = Field(
+        default=None, description="Positions of tokens that no target model has seen."
+    )
+    side_moves: int | None = None
+    fetches: int | None = None
+    device: SideFigures | None = None
+    cloud: SideFigures | None = None
+
+
+class TokenLogprob(Strict):
+    token: str
+    logprob: float | None = Field(description="Null for a token that nobody verified.")
+    bytes: list[int]
+
+
+class ContentLogprob(TokenLogprob):
+    top_logprobs: list[TokenLogprob]
+
+
+class ChatLogprobs(Strict):
+    content: list[ContentLogprob]
+    refusal: None
+
+
+class CompletionLogprobs(Strict):
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
+    text_offset: list[int]
+
+
+class UsageFigures(Strict):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class _Frame(Strict):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+class _Choice(Strict):
+    index: int
+    tandem: ChunkExtension
+
+
+class _ChunkChoice(Strict):
+    index: int
+    finish_reason: Literal["stop", "length"] | None
+    tandem: ChunkExtension | None = None
+
+
+class AssistantMessage(Strict):
+    role: Literal["assistant"]
+    content: str
+
+
+class AssistantDelta(Strict):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChoice(_Choice):
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Literal["stop", "length"]
+
+
+class ChatChunkChoice(_ChunkChoice):
+    delta: AssistantDelta
+    logprobs: ChatLogprobs | None
+
+
+class CompletionChoice(_Choice):
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Literal["stop", "length"]
+
+
+class CompletionChunkChoice(_ChunkChoice):
+    text: str
+    logprobs: CompletionLogprobs | None
+
+
+class ChatCompletion(_Frame):
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: UsageFigures
+
+
+class ChatCompletionChunk(_Frame):
+    """An event of a streamed chat; the last one, if usage was asked for, has no choices."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChatChunkChoice]
+    usage: UsageFigures | None = None
+
+
+class TextCompletion(_Frame):
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+    usage: UsageFigures
+
+
+class TextCompletionChunk(_Frame):
+    """An event of a streamed completion, as ChatCompletionChunk of a chat."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChunkChoice]
+    usage: UsageFigures | None = None
+
+
+class ServedPair(Strict):
+    draft: str
+    context_length: int
+    presets: list[str]
+    default_preset: str
+
+
+class ModelCard(Strict):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: Literal["tandem"]
+    tandem: ServedPair
+
+
+class ModelList(Strict):
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class Liveness(Strict):
+    status: Literal["ok"]
+
+
+class Readiness(Strict):
+    status: Literal["ready", "not ready"]
+    reason: str | None = None

@@ -1,0 +1,151 @@
+"""The OpenAPI document of the HTTP API. Invariant: an operation names every status that it can
+answer with and the body that comes with it; every reference resolves inside the document."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
+
+from tandem.gateway.answer_schema import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ErrorBody,
+    Liveness,
+    ModelCard,
+    ModelList,
+    Readiness,
+    TextCompletion,
+    TextCompletionChunk,
+)
+from tandem.gateway.schema import ChatAsking, CompletionAsking
+
+CHAT_PATH, COMPLETION_PATH = "/v1/chat/completions", "/v1/completions"
+MODELS_PATH, MODEL_PATH = "/v1/models", "/v1/models/{model}"
+_JSON, _EVENTS = "application/json", "text/event-stream"
+_REF = "#/components/schemas/{model}"
+_AT_THE_DOOR = (403, 421)
+_WITH_A_KEY = (*_AT_THE_DOOR, 401, 429, 500, 503)
+_FROM_THE_SUITE = (*_WITH_A_KEY, 501, 502, 504)
+_OF_A_BODY = (400, 404, 408, 413, 415)
+_HEADERS: Mapping[int, tuple[str, str, str]] = {
+    401: ("WWW-Authenticate", "string", "How a key is shown."),
+    429: ("Retry-After", "integer", "Seconds."),
+    503: ("Retry-After", "integer", "Seconds."),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`answer` by media type, a model or words for what is none; `refusals` are statuses whose body
+    is an ErrorBody unless `other` says what it is."""
+
+    answer: Mapping[str, type[BaseModel] | str]
+    refusals: Sequence[int]
+    body: type[BaseModel] | None = None
+    other: Mapping[int, type[BaseModel]] | None = None
+    needs_key: bool = True
+
+
+OPERATIONS: Mapping[tuple[str, str], Operation] = {
+    ("post", CHAT_PATH): Operation(
+        {
+            _JSON: ChatCompletion,
+            _EVENTS: "With `stream`: each event is a ChatCompletionChunk, the last `[DONE]`.",
+        },
+        (*_FROM_THE_SUITE, *_OF_A_BODY),
+        ChatAsking,
+    ),
+    ("post", COMPLETION_PATH): Operation(
+        {
+            _JSON: TextCompletion,
+            _EVENTS: "With `stream`: each event is a TextCompletionChunk, the last `[DONE]`.",
+        },
+        (*_FROM_THE_SUITE, *_OF_A_BODY),
+        CompletionAsking,
+    ),
+    ("get", MODELS_PATH): Operation({_JSON: ModelList}, _FROM_THE_SUITE),
+    ("get", MODEL_PATH): Operation({_JSON: ModelCard}, (*_FROM_THE_SUITE, 404)),
+    ("get", "/metrics"): Operation({CONTENT_TYPE_LATEST: "Prometheus' text format."}, _WITH_A_KEY),
+    ("get", "/healthz"): Operation({_JSON: Liveness}, _AT_THE_DOOR, needs_key=False),
+    ("get", "/readyz"): Operation(
+        {_JSON: Readiness}, (*_AT_THE_DOOR, 503), other={503: Readiness}, needs_key=False
+    ),
+}
+_EVENT_MODELS = (ChatCompletionChunk, TextCompletionChunk)
+
+
+def openapi_document(app: FastAPI) -> dict[str, Any]:
+    """Of the app's routes, each of which is in OPERATIONS. Raises KeyError for one that is not."""
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        description="OpenAI's API over an edge and a cloud. `tandem` is the one extension.",
+        routes=app.routes,
+    )
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            known = OPERATIONS[method, path]
+            operation["responses"] = _responses(known)
+            operation["security"] = [{"key": []}] if known.needs_key else []
+            if known.body is not None:
+                content = {_JSON: {"schema": _reference(known.body)}}
+                operation["requestBody"] = {"required": True, "content": content}
+    document["components"] = {
+        "schemas": _schemas(),
+        "securitySchemes": {
+            "key": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "Where the server has keys: one of them.",
+            }
+        },
+    }
+    return document
+
+
+def _responses(operation: Operation) -> dict[str, Any]:
+    other = operation.other or {}
+    answers = {200: dict(operation.answer)}
+    for status in sorted(operation.refusals):
+        answers[status] = {_JSON: other.get(status, ErrorBody)}
+    return {str(status): _response(status, content) for status, content in answers.items()}
+
+
+def _response(status: int, content: Mapping[str, type[BaseModel] | str]) -> dict[str, Any]:
+    headers = {"X-Request-Id": _header("string", "In the logs of this server too.")}
+    if status in _HEADERS:
+        name, kind, words = _HEADERS[status]
+        headers[name] = _header(kind, words)
+    return {
+        "description": HTTPStatus(status).phrase,
+        "headers": headers,
+        "content": {kind: {"schema": _reference(what)} for kind, what in content.items()},
+    }
+
+
+def _header(kind: str, words: str) -> dict[str, Any]:
+    return {"description": words, "schema": {"type": kind}}
+
+
+def _reference(what: type[BaseModel] | str) -> dict[str, Any]:
+    if isinstance(what, str):
+        return {"type": "string", "description": what}
+    return {"$ref": _REF.format(model=what.__name__)}
+
+
+def _schemas() -> dict[str, Any]:
+    models: set[type[BaseModel]] = {*_EVENT_MODELS, ErrorBody}
+    for operation in OPERATIONS.values():
+        found = (*operation.answer.values(), *(operation.other or {}).values(), operation.body)
+        models |= {each for each in found if isinstance(each, type)}
+    mode: JsonSchemaMode = "validation"
+    named = [(each, mode) for each in sorted(models, key=lambda each: each.__name__)]
+    _, schemas = models_json_schema(named, ref_template=_REF)
+    definitions: dict[str, Any] = schemas["$defs"]
+    return definitions

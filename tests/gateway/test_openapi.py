@@ -1,0 +1,143 @@
+"""The OpenAPI document says what the API does: real answers fit it, and so do answers to whatever
+can be asked by it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from tandem.gateway.answer_schema import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ErrorBody,
+    Liveness,
+    ModelCard,
+    ModelList,
+    Readiness,
+    TextCompletion,
+    TextCompletionChunk,
+)
+from tandem.net.access_keys import KEY_BYTES, key_line, new_key
+from tandem.net.scopes import Scope
+from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
+
+KEY = new_key(bytes([7]) * KEY_BYTES)
+CASES = 5
+"""Of each kind and operation; `make test-openapi` asks some 2,000 in all."""
+
+
+def references(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if "$ref" in value:
+            yield value["$ref"]
+        value = list(value.values())
+    if isinstance(value, list):
+        for each in value:
+            yield from references(each)
+
+
+async def document_of(suite: HttpSuite) -> dict[str, Any]:
+    document: dict[str, Any] = (await suite.http.get("/openapi.json")).json()
+    return document
+
+
+async def test_references_resolve_and_every_status_is_named() -> None:
+    async with http_suite() as suite:
+        document = await document_of(suite)
+    found = list(references(document))
+    assert found
+    for reference in found:
+        part: Any = document
+        for name in reference.removeprefix("#/").split("/"):
+            part = part[name]
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        answers = document["paths"][path]["post"]["responses"]
+        assert {"200", "400", "401", "404", "413", "429", "503"} <= answers.keys()
+        assert "422" not in answers
+        assert answers["200"]["content"].keys() == {"application/json", "text/event-stream"}
+    assert (
+        "application/json"
+        not in document["paths"]["/metrics"]["get"]["responses"]["200"]["content"]
+    )
+
+
+async def test_answers_are_what_the_document_says() -> None:
+    """No field more and none less, in whole answers, chunks, lists and refusals."""
+    tandem = {"provenance": True}
+    chat = chat_body(max_tokens=6, logprobs=True, top_logprobs=2, tandem={**tandem, "preset": "ar"})
+    text = {"model": MODEL, "prompt": "once", "max_tokens": 6, "logprobs": 2, "tandem": tandem}
+    text["tandem"] = {**tandem, "preset": "ar"}
+    streamed = {"stream": True, "stream_options": {"include_usage": True}}
+
+    def fits(kind: type[BaseModel], raw: bytes | str) -> None:
+        told = kind.model_validate_json(raw).model_dump(exclude_unset=True)
+        assert told == json.loads(raw)
+
+    async with http_suite() as suite:
+        for path, body, whole, chunk in (
+            ("/v1/chat/completions", chat, ChatCompletion, ChatCompletionChunk),
+            ("/v1/completions", text, TextCompletion, TextCompletionChunk),
+        ):
+            fits(whole, (await suite.post(path, body)).content)
+            fits(
+                whole,
+                (
+                    await suite.post(
+                        path,
+                        {**body, "tandem": {}, "logprobs": None}
+                        | ({"top_logprobs": None} if whole is ChatCompletion else {}),
+                    )
+                ).content,
+            )
+            lines = (await suite.post(path, {**body, **streamed})).text.split("\n\n")
+            events = [line.removeprefix("data: ") for line in lines if line.startswith("data: {")]
+            assert len(events) > 3
+            for event in events:
+                fits(chunk, event)
+            fits(ErrorBody, (await suite.post(path, {**body, "top_p": 2})).content)
+        fits(ModelList, (await suite.http.get("/v1/models")).content)
+        fits(ModelCard, (await suite.http.get(f"/v1/models/{MODEL}")).content)
+        fits(ErrorBody, (await suite.http.get("/v1/models/other")).content)
+        fits(Liveness, (await suite.http.get("/healthz")).content)
+        fits(Readiness, (await suite.http.get("/readyz")).content)
+
+
+@pytest.mark.timeout(1800)
+async def test_whatever_is_asked_by_the_document_is_answered_by_it(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    """Schemathesis, in a process of its own: no 5xx; no status, header, type or body that the
+    document does not name; nothing taken that it forbids, and nothing given without a key. It is
+    not asked whether every body that the document allows is taken: there are rules between fields.
+    """
+    cases = pytestconfig.getoption("--openapi-cases", None) or CASES
+    keys = tmp_path / "keys"
+    keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
+    async with http_suite(key=KEY, http_keys_file=keys) as suite:
+        document = await document_of(suite)
+        for kind in ("ChatAsking", "CompletionAsking"):
+            schema = document["components"]["schemas"][kind]
+            schema["properties"]["model"]["enum"] = [MODEL]
+            schema["properties"]["max_tokens"] = {"type": "integer", "minimum": 1, "maximum": 4}
+            schema["required"] += ["max_tokens"]
+        place = tmp_path / "openapi.json"
+        place.write_text(json.dumps(document))
+        running = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "schemathesis.cli", "run", str(place), "--url", suite.url),
+            *("--max-examples", str(cases), "--seed", "1", "--no-color"),
+            *("--header", f"Authorization: Bearer {KEY}"),
+            *("--exclude-checks", "positive_data_acceptance"),
+            *("--phases", "examples,coverage,fuzzing", "--suppress-health-check", "all"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=tmp_path,
+        )
+        said, _ = await running.communicate()
+    assert running.returncode == 0, said.decode()[-6000:]
