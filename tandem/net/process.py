@@ -129,6 +129,7 @@ def _keep_for_good() -> None:
     objects: the cycles of thousands of calls would wait for it, and every call for its pass."""
     gc.collect()
     gc.freeze()
+    gc.collect()  # nothing; but only a full collection counts anew what "all" is
 
 
 async def watch_event_loop(series: LoopSeries, every_s: float = LAG_EVERY_S) -> NoReturn:

@@ -44,7 +44,10 @@ def test_what_is_loaded_is_out_of_the_collectors_sight_before_calls_come() -> No
         full_name = "a.service"
 
         def register(self, server: object) -> None:
-            kept.append(gc.get_freeze_count())
+            before = gc.get_stats()[2]["collections"]
+            living = [[number] for number in range(80_000)]  # looked at soon, not in an hour
+            assert len(living) == 80_000
+            kept.extend((gc.get_freeze_count(), gc.get_stats()[2]["collections"] - before))
             raise TandemError("that is all")
 
     def build(settings: ServiceSettings, metrics: Metrics) -> Any:
@@ -60,3 +63,4 @@ def test_what_is_loaded_is_out_of_the_collectors_sight_before_calls_come() -> No
         signal.signal(signal.SIGTERM, handler)
     assert ended.value.code == 1
     assert kept[0] > 10_000
+    assert kept[1] > 0
