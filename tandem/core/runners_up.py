@@ -15,10 +15,10 @@ RunnersUp = tuple[tuple[int, float], ...]
 
 def likely_runners_up(probs: Array, token_id: int, count: int) -> RunnersUp:
     """The `count` likeliest tokens of `probs` [V] but `token_id`, weighted by probability."""
-    ids = [int(other) for other in most_likely(probs, count + 1) if other != token_id]
+    others = [int(other) for other in most_likely(probs, count + 1) if other != token_id]
+    best = sorted(others, key=lambda other: -float(probs[other]))[:count]
     own = float(probs[token_id])
-    weighted = [(other, _ratio(float(probs[other]), own)) for other in ids if probs[other] > 0]
-    return tuple(sorted(weighted, key=lambda runner_up: -runner_up[1])[:count])
+    return tuple((other, _ratio(float(probs[other]), own)) for other in best)
 
 
 def gumbel_runners_up(

@@ -96,7 +96,7 @@ def window_for(schedule: Schedule, measured: Measured, idle_weight: float) -> Sc
     if rate <= 0:
         depth = 1
     elif pair.verify_further_s > 0:
-        worth = log(min(1.0, pair.verify_further_s / pair.verify_first_s)) / log(rate)
+        worth = log(pair.verify_further_s / pair.verify_first_s) / log(rate)
         depth = min(depth, max(1, floor(worth)))
     piece = max(1, min(depth, ceil(MESSAGE_S / step_s)))
     chunk = max(piece, min(schedule.chunk, depth))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,7 +13,7 @@ import pytest
 from tests.programs import REPOSITORY
 from tools.mutants.equivalent import Equivalents
 from tools.mutants.mutations import mutants_of
-from tools.mutants.selection import chosen_modules, files_to_ask
+from tools.mutants.selection import SUBJECTS, chosen_modules, files_to_ask
 
 MODULE = '''"""Text."""
 from math import inf
@@ -18,10 +22,103 @@ LIMIT = 3
 
 
 def checked(value: int | None, name: str = "value") -> float:
+    pairs = zip(name, name, strict=True)
     if value is None or value >= LIMIT:
         raise ValueError(f"{name} {value}", LIMIT + 1)
     return max(value, 0) * 2.0 if len(name) > 1 else inf
 '''
+
+
+ROOM = """LIMIT = 3
+
+
+class Counter:
+    def __init__(self, start=0):
+        self.total = start
+
+    def count(self, steps):
+        while self.total < steps:
+            self.total += 1
+        return self.total
+
+    @property
+    def full(self):
+        return self.total >= LIMIT
+
+
+def bounded(number):
+    return min(
+        number,
+        LIMIT,
+    )
+
+
+def unasked(number):
+    return number + 1
+"""
+
+TESTS = """from roomy import Counter, bounded
+
+
+def test_counter():
+    assert Counter().count(3) == 3
+    assert Counter().count(0) == 0
+    assert not Counter(2).full
+
+
+def test_bounded():
+    assert [bounded(n) for n in (2, 3, 4)] == [2, 3, 3]
+"""
+
+JUDGE = """import json, sys
+from pathlib import Path
+from tools.mutants import room
+from tools.mutants.mutations import mutants_of
+root = Path(sys.argv[1])
+room.SPARE_CPU_S = 0.5
+mutants = mutants_of(root, "roomy.py")
+verdicts = room.Room(root, mutants, 2).judge(["test_roomy.py"])
+found = {one.mutant: one.found_by for one in verdicts}
+print(json.dumps([[*mutants[number].change(), found[number]] for number in sorted(found)]))
+"""
+
+
+def judged(folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "roomy.py").write_text(ROOM)
+    paths = {"PYTHONPATH": f"{folder}:{REPOSITORY}"}
+    return subprocess.run(
+        (sys.executable, "-c", JUDGE, str(folder)),
+        cwd=folder,
+        env={**os.environ, **paths},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_mutant_is_tried_in_place_by_the_tests_of_its_lines(tmp_path: Path) -> None:
+    (tmp_path / "test_roomy.py").write_text(TESTS)
+    done = judged(tmp_path)
+    lines = done.stdout.splitlines()
+    found = {becomes: by for _, becomes, by in json.loads(lines[-1])}
+    counter, bounded = "test_roomy.py::test_counter", "test_roomy.py::test_bounded"
+    assert found["while self.total <= steps:"] == counter
+    assert found["self.total -= 1"] == counter, "it never ends"
+    assert found["self.total = 1"] == found["self.total += 2"] == counter
+    assert found["return self.total > LIMIT"] == ""
+    assert found["return number - 1"] == "", "no test runs it"
+    assert found[""] == bounded, "a line less"
+    assert found["LIMIT = 4"] is None, "the tests would not see it in place"
+    assert found["def __init__(self, start=1):"] is None
+    assert "survived: roomy.py:26" in done.stdout
+
+
+def test_tests_must_pass_without_a_mutant(tmp_path: Path) -> None:
+    (tmp_path / "test_roomy.py").write_text(TESTS.replace("== 3", "== 5"))
+    done = judged(tmp_path)
+    assert done.returncode
+    assert "FAILED test_roomy.py::test_counter" in done.stderr
 
 
 @pytest.fixture
@@ -46,6 +143,7 @@ def test_borders_numbers_and_conditions_change_and_nothing_that_others_check(fol
         assert "None" not in line or "value is" in line
         assert "raise" not in line
         assert "XX" not in line
+        assert "zip" not in line or "strict=True" in line
     for mutant in mutants:
         compile(mutant.source(), "module.py", "exec")
         assert mutant.source() != MODULE
@@ -77,6 +175,14 @@ def test_modules_are_chosen_by_path_or_name() -> None:
         module for module in every if module.startswith("tandem/core/")
     ]
     assert not chosen_modules(REPOSITORY, ["nonsense"])
+
+
+def test_only_tests_that_import_the_room_and_little_else_are_asked() -> None:
+    for subject in SUBJECTS:
+        files = subject.files(REPOSITORY)
+        assert len(files) > 10
+        for file in files:
+            assert "torch" not in (REPOSITORY / file).read_text()
 
 
 def test_a_module_s_own_tests_are_asked_first_and_all_of_its_room_at_last() -> None:

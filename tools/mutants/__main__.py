@@ -12,8 +12,10 @@ import click
 
 from tools.mutants.equivalent import Equivalents
 from tools.mutants.mutations import Mutant, mutants_of
-from tools.mutants.selection import chosen_modules, dotted_name, files_to_ask
-from tools.mutants.trials import Trial, tried
+from tools.mutants.processes import outcomes
+from tools.mutants.room import Room
+from tools.mutants.selection import SUBJECTS, chosen_modules, dotted_name, files_to_ask
+from tools.mutants.trials import Trial
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAST = 0.9
@@ -50,20 +52,24 @@ def main(modules: Sequence[str], sample: int, seed: int, jobs: int, least: float
 
 
 def _survivors(mutants: Sequence[Mutant], jobs: int) -> list[Mutant]:
-    """The mutants that no test notices, each printed; first of all the tests must pass as they
-    are."""
-    tests = {mutant.path: files_to_ask(ROOT, mutant.path) for mutant in mutants}
-    files = {file for stages in tests.values() for stage in stages for file in stage}
-    trials: list[tuple[object, Trial]] = [(None, Trial([sorted(files)]))]
-    trials += (
-        (mutant, Trial(tests[mutant.path], dotted_name(mutant.path), mutant.source))
-        for mutant in mutants
+    """The mutants that no test notices, each printed as soon as that is known."""
+    survivors, to_import = [], []
+    for subject in SUBJECTS:
+        of_room = [mutant for mutant in mutants if Path(mutant.path).parent == Path(subject.room)]
+        if not of_room:
+            continue
+        try:
+            verdicts = Room(ROOT, of_room, jobs).judge(subject.files(ROOT))
+        except RuntimeError as error:
+            raise click.ClickException(f"without any mutant:\n{error}") from error
+        survivors += [of_room[one.mutant] for one in verdicts if one.found_by == ""]
+        to_import += [of_room[one.mutant] for one in verdicts if one.found_by is None]
+    trials = (
+        (one, Trial(files_to_ask(ROOT, one.path), dotted_name(one.path), one.source).run)
+        for one in to_import
     )
-    survivors = []
-    for mutant, failure in tried(trials, jobs):
-        if mutant is None and failure:
-            raise click.ClickException(f"without any mutant:\n{failure}")
-        if isinstance(mutant, Mutant) and not failure:
+    for mutant, failure in outcomes(trials, jobs):
+        if not failure:
             survivors.append(mutant)
             click.echo("\n".join((f"survived: {mutant}", *mutant.diff(), "")))
     return survivors

@@ -1,8 +1,8 @@
 """The mutants of a module: its source with one expression or statement changed.
 
 mutmut says what may become of a node. Left out is what decides nothing that tests should ask for
-(strings, annotations, decorators, imports, what a `raise` says), and what mypy finds: a value or an
-argument that becomes None.
+(strings, annotations, decorators, imports, what a `raise` says, the `strict` of `zip`),
+and what mypy finds: a value or an argument that becomes None.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ class Mutant:
     def __str__(self) -> str:
         return f"{self.path}:{self.line} #{self.number}"
 
+    def original(self) -> str:
+        """The whole module, as it is."""
+        return self._module.code
+
     def source(self) -> str:
         """The whole module, changed."""
         changed = self._module.deep_replace(self._node, self._becomes)
@@ -44,7 +48,7 @@ class Mutant:
 
     def diff(self, context: int = 3) -> list[str]:
         """Unified, without its two head lines."""
-        before, after = self._module.code.splitlines(), self.source().splitlines()
+        before, after = self.original().splitlines(), self.source().splitlines()
         return list(difflib.unified_diff(before, after, n=context, lineterm=""))[2:]
 
     def change(self) -> tuple[str, str]:
@@ -68,12 +72,12 @@ def mutants_of(root: Path, path: str) -> list[Mutant]:
 
 def _changes(node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
     """(node, what becomes of it) of a node and of all below it."""
-    if isinstance(node, _UNCHANGED) or _is_size_or_type(node):
+    if isinstance(node, _UNCHANGED) or _is_size_or_type(node) or _is_strict(node):
         return
     for kind, operator in mutation_operators:
         if isinstance(node, kind) and operator not in (operator_assignment, operator_lambda):
             for becomes in operator(node):
-                if not _has_none_for_an_argument(node, becomes):
+                if not (_has_none_for_an_argument(node, becomes) or _is_not_strict(node, becomes)):
                     yield node, becomes
     for child in node.children:
         yield from _changes(child)
@@ -86,6 +90,18 @@ def _is_size_or_type(node: cst.CSTNode) -> bool:
         and isinstance(node.func, cst.Name)
         and node.func.value in ("isinstance", "len", "cast")
     )
+
+
+def _is_strict(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.Arg) and node.keyword is not None and node.keyword.value == "strict"
+
+
+def _is_not_strict(node: cst.CSTNode, becomes: cst.CSTNode) -> bool:
+    """Whether a `zip` no longer asserts equal lengths."""
+    if not (isinstance(node, cst.Call) and isinstance(becomes, cst.Call)):
+        return False
+    before, after = ([arg for arg in call.args if _is_strict(arg)] for call in (node, becomes))
+    return len(before) > len(after)
 
 
 def _has_none_for_an_argument(node: cst.CSTNode, becomes: cst.CSTNode) -> bool:

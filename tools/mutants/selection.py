@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -15,10 +15,28 @@ class Subject:
     room: str
     tests: tuple[str, ...]
 
+    def files(self, root: Path) -> list[str]:
+        """Of tests that import any of the room, and nothing that takes long to import."""
+        places = (root / place for place in self.tests)
+        found = (
+            file
+            for path in places
+            for file in (sorted(path.glob("test_*.py")) if path.is_dir() else [path])
+        )
+        texts = {str(file.relative_to(root)): file.read_text("utf-8") for file in found}
+        room = dotted_name(self.room)
+        return [
+            file
+            for file, text in texts.items()
+            if room in text and not any(name in text for name in _HEAVY)
+        ]
+
+
+_HEAVY = ("import asyncio", "torch", "tandem.telemetry")
 
 SUBJECTS = (
     Subject("tandem/core", ("tests/unit/core",)),
-    Subject("tandem/specdec", ("tests/unit/specdec", "tests/virtual_time/test_schedules.py")),
+    Subject("tandem/specdec", ("tests/unit/specdec",)),
     Subject("tandem/two_sided/protocol", ("tests/unit/two_sided",)),
 )
 
@@ -48,18 +66,10 @@ def files_to_ask(root: Path, module: str) -> list[list[str]]:
     """Test files in the order to ask them: named like the module or importing it, then the others
     of its room that import any of it."""
     (subject,) = (one for one in SUBJECTS if Path(module).parent.as_posix() == one.room)
-    texts = {file: (root / file).read_text(encoding="utf-8") for file in _files(root, subject)}
+    texts = {file: (root / file).read_text(encoding="utf-8") for file in subject.files(root)}
     stem, dotted = Path(module).stem, dotted_name(module)
     named = [file for file in texts if Path(file).stem == f"test_{stem}"]
     importing = [file for file in texts if f"from {dotted} import" in texts[file]]
     nearest = list(dict.fromkeys(named + sorted(importing, key=lambda file: len(texts[file]))))
-    room = dotted_name(subject.room)
-    others = [file for file in texts if file not in nearest and room in texts[file]]
+    others = [file for file in texts if file not in nearest]
     return [files for files in (nearest, others) if files]
-
-
-def _files(root: Path, subject: Subject) -> Iterable[str]:
-    for place in subject.tests:
-        path = root / place
-        for file in sorted(path.glob("test_*.py")) if path.is_dir() else [path]:
-            yield file.relative_to(root).as_posix()

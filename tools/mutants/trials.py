@@ -1,4 +1,4 @@
-"""Tests under a mutant, each in a process of its own: forked before anything of Tandem is imported.
+"""Tests under a mutant that is imported, in a process forked before anything of Tandem is imported.
 
 The mutant exists in that process's memory only, so several run at once over one checkout, and an
 interrupted run leaves nothing behind.
@@ -9,82 +9,41 @@ from __future__ import annotations
 import importlib.abc
 import importlib.machinery
 import importlib.util
-import os
 import resource
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType, ModuleType
 
+import hypothesis  # noqa: F401
 import numpy  # noqa: F401  # so are the next: imported once, before the forks
 import pytest
 import pytest_asyncio  # noqa: F401
 
-CPU_S, DATA_BYTES = 40, 4 * 2**30
-"""What tests may take under a mutant that never ends or fills the memory; both kill it."""
+CPU_S = 90
+"""What tests may take under a mutant that never ends."""
 
-FLAGS = ("-x", "-q", "--no-header", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist")
+FLAGS = ("-x", "-q", "--no-header", "--tb=line", "-o", "timeout=3600")
+WITHOUT = ("-p", "no:cacheprovider", "-p", "no:xdist")
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Tests, stage by stage, with one module (a dotted name) replaced by another source; with none
-    replaced where there is no module."""
+    """Tests, stage by stage, with one module (a dotted name) replaced by another source."""
 
     tests: Sequence[Sequence[str]]
-    module: str = ""
-    source: Callable[[], str] = str
+    module: str
+    source: Callable[[], str]
 
-
-def tried(trials: Iterable[tuple[object, Trial]], jobs: int) -> Iterator[tuple[object, str]]:
-    """(name, what a test said before it failed, or "" where all passed), as trials end."""
-    waiting, running = iter(trials), dict[int, tuple[object, int]]()
-    while True:
-        while len(running) < jobs and (following := next(waiting, None)) is not None:
-            name, trial = following
-            process, output = _forked(trial)
-            running[process] = (name, output)
-        if not running:
-            return
-        process, status = os.wait()
-        name, output = running.pop(process)
-        yield name, _words(output, os.waitstatus_to_exitcode(status))
-
-
-def _words(output: int, exit_code: int) -> str:
-    os.lseek(output, 0, os.SEEK_SET)
-    with os.fdopen(output, encoding="utf-8", errors="replace") as written:
-        words = written.read()
-    return "" if exit_code == 0 else words or f"ended with {exit_code}"
-
-
-def _forked(trial: Trial) -> tuple[int, int]:
-    """A child that runs it, and the file of what it writes."""
-    output = os.memfd_create("trial")
-    process = os.fork()
-    if process:
-        return process, output
-    code = 1
-    try:
-        os.dup2(output, 1)
-        os.dup2(output, 2)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    def run(self) -> int:
         resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
-        resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES, DATA_BYTES))
-        code = _run(trial)
-    finally:
-        os._exit(code)
-
-
-def _run(trial: Trial) -> int:
-    if trial.module:
         assert not any(name.split(".")[0] == "tandem" for name in sys.modules)
-        sys.meta_path.insert(0, _Replacing(trial.module, trial.source()))
-    for files in trial.tests:
-        if code := pytest.main([*FLAGS, *files]):
-            return int(code)
-    return 0
+        sys.meta_path.insert(0, _Replacing(self.module, self.source()))
+        for files in self.tests:
+            if code := pytest.main([*FLAGS, *WITHOUT, *files]):
+                return int(code)
+        return 0
 
 
 class _Replacing(importlib.abc.MetaPathFinder):

@@ -32,6 +32,14 @@ def test_the_likeliest_others_by_their_share_of_the_token_s_own(
     assert [share for _, share in found] == pytest.approx([share for _, share in expected])
 
 
+def test_the_likeliest_comes_first_wherever_it_stands() -> None:
+    rising = np.array([0.1, 0.2, 0.3, 0.4], dtype=np.float32)
+    assert [other for other, _ in likely_runners_up(rising, 3, 3)] == [2, 1, 0]
+    assert [other for other, _ in likely_runners_up(rising, 3, 2)] == [2, 1]
+    assert [other for other, _ in likely_runners_up(rising, 0, 2)] == [3, 2]
+    assert likely_runners_up(rising, 0, 0) == ()
+
+
 def test_under_gumbel_coupling_the_next_best_scores() -> None:
     scores = {
         token: float(np.log(PROBS[token]) + gumbel(7, 11, np.array([token]))[0])

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tandem.core.errors import ProtocolError
@@ -15,7 +16,7 @@ from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.early_verdicts import EarlyQueue, early_payload_rule
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.messages import Cancel, EarlyVerdict, Verdict, Work
-from tandem.specdec.rules import acceptance_rule
+from tandem.specdec.rules import Proposal, acceptance_rule
 from tandem.specdec.verify_work import VerifyWork
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import MODELS, draft_after, opening, own_tokens, pass_of
@@ -232,3 +233,14 @@ def test_confidence_is_that_of_the_row_that_speaks(accepted: int) -> None:
     assert verdict is not None
     assert (verdict.accepted, verdict.rejected) == (accepted, accepted < 2)
     assert verdict.confidence == pytest.approx((0.1, 0.1, 0.2)[accepted])
+
+
+def test_an_early_payload_is_a_small_one() -> None:
+    rng = SeededRandom(1)
+    flat = np.full(64, 1 / 64, dtype=np.float32)
+    for name, top, expected in (("dssd", 40, 32), ("dssd", 5, 5), ("dssd-full", 5, 32)):
+        chosen = preset(name, 2, payload_top=top)
+        rule = early_payload_rule(chosen, acceptance_rule(chosen, 1, rng), rng)
+        made = rule.payload(flat, Proposal((1,), 0.5), 4)
+        assert isinstance(made, SparsePayload)
+        assert len(made.ids) == expected

@@ -1,5 +1,6 @@
 """The running totals of a request."""
 
+import dataclasses
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,46 @@ from tandem.specdec.events import EdgeStats
 from tandem.specdec.messages import Tokens, Verdict, Work
 from tests.virtual_time.cases import model_pair, preset
 from tests.virtual_time.lockstep import request_for
+
+
+def test_nothing_is_counted_at_first() -> None:
+    stats = EdgeStats()
+    fields = {one.name: getattr(stats, one.name) for one in dataclasses.fields(stats)}
+    assert fields.pop("round_overheads_s") == []
+    assert fields.pop("_round_started_s") is None
+    assert set(fields.values()) == {0}
+    assert stats.resumes == 0
+    stats.begin_stream()
+    assert stats.resumes == 0
+
+
+def test_a_hit_is_no_miss() -> None:
+    stats = EdgeStats()
+    for hit in (True, True, False):
+        stats.count_resolved(hit)
+    assert (stats.predraft_hits, stats.predraft_misses) == (2, 1)
+
+
+def test_the_cloud_s_times_and_passes_add_up() -> None:
+    stats = EdgeStats()
+    stats.begin_stream()
+    for passes in (1, 3):
+        work = Work(verify_s=0.5, queue_s=0.25, target_passes=passes)
+        stats.count_tokens(Tokens(1, 0, 0, 0, token_ids=(1,), work=work))
+    assert (stats.verify_s, stats.queue_s, stats.target_passes) == (1.0, 0.5, 3)
+    stats.count_verdict(verdict(1, Work(verify_s=0.5, queue_s=0.25, target_passes=4)))
+    assert (stats.verify_s, stats.queue_s, stats.target_passes) == (1.5, 0.75, 4)
+
+
+def test_rounds_add_up() -> None:
+    stats = EdgeStats()
+    for began in (1.0, 5.0):
+        stats.begin_round(began)
+        stats.count_drafts(1, draft_s=0.5)
+        stats.end_round(Work(verify_s=0.25, queue_s=8.0), began + 2.0)
+    assert stats.round_s == 4.0
+    assert stats.round_overheads_s == [1.25, 1.25]
+    assert (stats.drafted, stats.draft_s) == (2, 1.0)
 
 
 def verdict(accepted: int, work: Work) -> Verdict:

@@ -6,8 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tandem.core.codecs import sparse_wire_probs, wire_probs
+from tandem.core.truncation import Truncation, truncate
 from tandem.specdec.events import Drafted, EdgeRequest
-from tandem.specdec.in_flight import DraftsInFlight, bulk_bytes, draft_frame
+from tandem.specdec.in_flight import (
+    DraftsInFlight,
+    bulk_bytes,
+    draft_frame,
+    probs_to_draft_from,
+)
 from tandem.specdec.messages import Draft, Frame, GenerationParams
 from tandem.specdec.presets import PRESETS, find_preset
 
@@ -91,3 +98,16 @@ def test_whole_distributions_are_bulk(name: str, choices: dict[str, Any], wanted
     frames = [Draft(1, 0, 9, 0, token_ids=ids, end_of_chunk=True) for ids in ((5, 6), (7,))]
     request = EdgeRequest(1, (1,), "", 1000, GenerationParams(max_tokens=8), preset)
     assert bulk_bytes(frames, request) == wanted
+
+
+@pytest.mark.parametrize("name", ["dsd", "tslt", "coupled"])
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_draft_is_drawn_from_what_its_uplink_can_carry(name: str, precision: str) -> None:
+    preset = replace(find_preset(name), uplink_precision=precision, truncation=Truncation(top_k=2))
+    probs = np.array([0.3, 0.25, 0.45], dtype=np.float32)
+    cut = truncate(probs, preset.truncation)
+    rounded = {"dsd": wire_probs(cut, "float16"), "tslt": sparse_wire_probs(cut, "float16")}
+    expected = rounded.get(name, cut) if precision == "float16" else cut
+    np.testing.assert_array_equal(probs_to_draft_from(probs, preset), expected)
+    if precision == "float16" and name in rounded:
+        assert (expected != cut).any()

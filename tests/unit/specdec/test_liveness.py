@@ -136,3 +136,54 @@ def test_punctual_looks_excuse_nothing() -> None:
     for tick in range(1, 16):
         alive.tick(100.0 + 0.2 * tick)
     assert alive.is_dead(103.0)
+
+
+def test_by_default_a_lost_cloud_costs_less_than_three_seconds() -> None:
+    alive = Liveness(LostCloud.FAIL, LivenessTimes(), 0.0)
+    alive.connected(0.0)
+    assert alive.ping_due(0.79) is None
+    assert alive.ping_due(0.8) == 1
+    assert (alive.is_dead(2.39), alive.is_dead(2.4)) == (False, True)
+    assert (alive.is_given_up(2.59), alive.is_given_up(2.6)) == (False, True)
+
+
+def test_uploads_follow_each_other_for_five_seconds_at_most() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    for _ in range(2):  # two seconds each
+        alive.uploading(256 * 1024 + 500_000, 100.0)
+    assert (alive.is_dead(106.9), alive.is_dead(107.0)) == (False, True)
+    alive.uploading(256 * 1024 + 500_000, 103.0)  # one is left of the others
+    assert (alive.is_dead(108.9), alive.is_dead(109.0)) == (False, True)
+    alive.uploading(256 * 1024 + 500_000, 107.0)  # none is
+    assert (alive.is_dead(111.9), alive.is_dead(112.0)) == (False, True)
+    for _ in range(3):
+        alive.uploading(256 * 1024 + 500_000, 120.0)
+    assert (alive.is_dead(127.9), alive.is_dead(128.0)) == (False, True)
+
+
+def test_an_upload_a_little_too_large_takes_a_little_longer() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    alive.uploading(256 * 1024 + 125_000, 100.0)
+    assert (alive.is_dead(103.4), alive.is_dead(103.5)) == (False, True)
+
+
+def test_a_sign_of_life_ends_the_silence_of_this_stream_and_the_outage() -> None:
+    alive = Liveness(LostCloud.FAIL, LivenessTimes(1.0, 3.0, 3.5), 100.0)
+    alive.connected(101.0)
+    assert (alive.is_given_up(103.4), alive.is_given_up(103.5)) == (False, True)
+    alive.received(102.0)
+    assert (alive.is_dead(104.9), alive.is_dead(105.0)) == (False, True)
+    assert (alive.is_given_up(105.4), alive.is_given_up(105.5)) == (False, True)
+    assert alive.lost(104.5) == 2.5
+
+
+def test_a_lost_stream_s_ping_is_nobody_s() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    assert alive.ping_due(101.0) == 1
+    alive.lost(101.5)
+    assert alive.ping_due(101.5) == 2
+    alive.connected(102.0)
+    assert alive.ping_due(103.0) == 3

@@ -1,0 +1,121 @@
+"""How fast a request's measurements follow what happens, and how much of the past they keep."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tandem.specdec.messages import Draft, Work
+from tandem.specdec.profile import Profile
+from tandem.specdec.scheduling import Measured
+
+FAST = Work(verify_s=0.05, drafts=2)
+
+
+def frame(end: int) -> Draft:
+    return Draft(1, 0, end - 1, 9, (0,), end_of_chunk=True)
+
+
+def measured(profile: Profile) -> Measured:
+    found = profile.measured
+    assert found is not None
+    return found
+
+
+def trip(profile: Profile, end: int, rtt_s: float, work: Work = FAST) -> None:
+    profile.sent(frame(end), 10.0)
+    profile.answered(end, work, 10.0 + rtt_s + work.verify_s + work.queue_s)
+
+
+def seen(work: Work = FAST) -> Profile:
+    profile = Profile()
+    profile.drafted(2, 0.04)
+    trip(profile, 1, 0.03, work)
+    return profile
+
+
+def test_a_draft_step_moves_the_estimate_by_a_tenth_of_the_way() -> None:
+    profile = seen()
+    profile.drafted(1, 0.12)
+    assert measured(profile).pair.draft_s == pytest.approx(0.03)
+
+
+@pytest.mark.parametrize(("later", "shortest"), [(31, 0.01), (32, 0.03)])
+def test_the_shortest_round_trip_is_forgotten_after_32_others(later: int, shortest: float) -> None:
+    profile = seen()
+    trip(profile, 2, 0.01)
+    for end in range(3, 3 + later):
+        trip(profile, end, 0.03)
+    assert measured(profile).rtt_s == pytest.approx(shortest)
+
+
+@pytest.mark.parametrize(("frames", "shortest"), [(128, 0.01), (129, 0.03)])
+def test_of_unanswered_frames_the_last_128_are_remembered(frames: int, shortest: float) -> None:
+    profile = seen()
+    for end in range(2, 2 + frames):
+        profile.sent(frame(end), 10.0)
+    profile.answered(2, FAST, 10.0 + 0.01 + FAST.verify_s)
+    assert measured(profile).rtt_s == pytest.approx(shortest)
+
+
+def test_a_frame_that_an_answer_judged_in_part_waits_for_the_next() -> None:
+    profile = seen()
+    profile.sent(frame(5), 10.0)
+    profile.answered(4, FAST, 10.0 + FAST.verify_s)
+    assert measured(profile).rtt_s == pytest.approx(0.03)
+    profile.answered(5, FAST, 10.0 + 0.02 + FAST.verify_s)
+    assert measured(profile).rtt_s == pytest.approx(0.02)
+
+
+def test_the_first_guess_of_acceptance_weighs_four_tokens_and_fades() -> None:
+    profile = seen()
+    assert measured(profile).acceptance_rate == pytest.approx(0.7)
+    profile.judged(3, 1)
+    kept = 0.97**4
+    assert measured(profile).acceptance_rate == pytest.approx((kept * 2.8 + 3) / (kept * 4 + 4))
+
+
+def test_what_was_judged_fades_towards_the_first_guess_without_drafts() -> None:
+    profile = seen()
+    profile.judged(0, 4)
+    kept, aged = 0.97**4, 0.97**10
+    accepted, judged = kept * 2.8, kept * 4 + 4
+    profile.unjudged(10)
+    expected = (aged * accepted + (1 - aged) * 2.8) / (aged * judged + (1 - aged) * 4)
+    assert measured(profile).acceptance_rate == pytest.approx(expected)
+
+
+def test_the_cost_of_a_pass_is_a_line_through_the_recent_ones() -> None:
+    """Each older pass weighs nine tenths of the next: as numpy fits it."""
+    passes = [(2, 0.05), (4, 0.07), (3, 0.055), (8, 0.1)]
+    profile = seen(Work(verify_s=passes[0][1], drafts=passes[0][0]))
+    for drafts, verify_s in passes[1:]:
+        profile.passed(Work(verify_s=verify_s, drafts=drafts))
+    weights = 0.9 ** np.arange(len(passes))[::-1]
+    slope, first = np.polyfit(*zip(*passes, strict=True), deg=1, w=np.sqrt(weights))
+    pair = measured(profile).pair
+    assert (pair.verify_further_s, pair.verify_first_s) == pytest.approx((slope, first))
+
+
+def test_passes_of_nearly_one_size_tell_nothing_of_a_further_draft() -> None:
+    """One pass of another size among many is no line."""
+    profile = seen(Work(verify_s=0.08, drafts=3))
+    for _ in range(20):
+        profile.passed(Work(verify_s=0.05, drafts=2))
+    weights = 0.9 ** np.arange(21)
+    mean = np.average([0.05] * 20 + [0.08], weights=weights)
+    pair = measured(profile).pair
+    assert (pair.verify_further_s, pair.verify_first_s) == pytest.approx((0.0, mean))
+
+
+def test_a_pass_over_no_drafts_costs_at_least_as_much_as_a_further_draft() -> None:
+    profile = seen(Work(verify_s=0.01, drafts=2))
+    profile.passed(Work(verify_s=0.08, drafts=8))
+    mean_s, mean_drafts = (0.009 + 0.08) / 1.9, (1.8 + 8) / 1.9
+    pair = measured(profile).pair
+    assert pair.verify_further_s == pytest.approx(mean_s / (1 + mean_drafts))
+    assert pair.verify_first_s == pytest.approx(pair.verify_further_s)
+
+
+def test_a_pass_takes_a_microsecond_at_least() -> None:
+    assert measured(seen(Work(verify_s=1e-9, drafts=2))).pair.verify_first_s == 1e-6
