@@ -35,7 +35,7 @@ def _changes(before: CodeType, after: CodeType) -> list[Change] | None:
     found: list[Change] = []
     for old, new in zip(before.co_consts, after.co_consts, strict=True):
         if not isinstance(old, CodeType) or not isinstance(new, CodeType):
-            below = [] if repr(old) == repr(new) else None
+            below: list[Change] | None = [] if repr(old) == repr(new) else None
         else:
             below = _changes(old, new)
         if below is None:

@@ -1,0 +1,149 @@
+"""Which outcomes are drafted for before the verdict, how many tokens, and where that ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.choices import Predraft
+from tandem.specdec.drafting import Drafting
+from tandem.specdec.events import Drafted
+from tandem.specdec.predraft_cache import Branch, LikelyOutcome
+from tandem.specdec.predrafting import Predrafting
+from tandem.specdec.presets import PRESETS, Preset
+from tests.virtual_time.cases import preset
+from tests.virtual_time.edge_frames import MODELS, PROBS, drafts_of
+from tests.virtual_time.lockstep import request_for
+
+AHEAD = preset("predraft", 2, predraft_workers=2)
+
+
+def predrafting(
+    chosen: Preset = AHEAD, max_tokens: int = 12, ends: frozenset[int] = frozenset()
+) -> tuple[Predrafting, Drafting, PrefixedTokens]:
+    """With the drafts 0 and 1 in flight, at positions 2 and 3."""
+    request = request_for(chosen, MODELS, max_tokens=max_tokens, ends=ends)
+    committed = PrefixedTokens(request.prompt_ids)
+    drafting = Drafting(request, committed)
+    work = drafting.begin(2, ends)
+    drafting.take(work, drafts_of(0, 1), 3)
+    drafting.send_due(0)
+    return Predrafting(request, committed, drafting), drafting, committed
+
+
+@pytest.mark.parametrize(
+    ("position", "token", "wanted"),
+    [
+        *[(1, 0, False), (2, 0, False), (2, 1, True), (3, 1, False), (3, 0, True)],
+        *[(4, 0, True), (4, 1, True), (5, 0, False)],
+    ],
+)
+def test_what_the_drafts_in_flight_say_already_is_no_outcome(
+    position: int, token: int, wanted: bool
+) -> None:
+    found, _, _ = predrafting()
+    found.expect([LikelyOutcome(position, token, 0.5)])
+    work = found.work()
+    assert (work is not None) is wanted
+    if work is not None:
+        assert (work.position, work.token_ids[-1], work.branch) == (position + 1, token, True)
+
+
+def test_nor_is_the_token_that_was_drafted_ahead() -> None:
+    found, drafting, _ = predrafting()
+    ahead = drafting.begin_ahead()
+    assert ahead is not None
+    drafting.take(ahead, drafts_of(2), 4)
+    found.expect([LikelyOutcome(4, 2, 0.5)])
+    assert found.work() is None
+    found.expect([LikelyOutcome(4, 1, 0.5)])
+    assert found.work() is not None
+
+
+@pytest.mark.parametrize(("max_tokens", "count"), [(12, 2), (4, 2), (3, 1), (2, None)])
+def test_a_branch_is_as_long_as_a_chunk_and_the_answer_allow(
+    max_tokens: int, count: int | None
+) -> None:
+    found, _, _ = predrafting(max_tokens=max_tokens)
+    found.expect([LikelyOutcome(3, 0, 0.5)])
+    work = found.work()
+    assert (work.count if work else None) == count
+    if work is not None:
+        assert work.stepwise is (work.count > 1)
+        assert (work.keep, work.token_ids) == (3, (0,))
+        assert found.context(work) == (1, 2, 0, 0)
+
+
+def test_nothing_follows_an_end() -> None:
+    found, _, _ = predrafting(ends=frozenset({2}))
+    found.expect([LikelyOutcome(3, 2, 0.9), LikelyOutcome(3, 0, 0.5)])
+    work = found.work()
+    assert work is not None
+    assert work.token_ids[-1] == 0
+
+
+def test_as_many_branches_as_workers_are_drafted_at_once() -> None:
+    found, _, _ = predrafting()
+    found.expect([LikelyOutcome(3, 0, 0.5), LikelyOutcome(3, 2, 0.4), LikelyOutcome(2, 2, 0.3)])
+    works = [found.work(), found.work()]
+    assert None not in works
+    assert found.work() is None
+    assert works[0] is not None
+    found.take(works[0], drafts_of(0, 1))
+    assert found.work() is not None, "one has ended"
+    assert not found.take(replace(works[0]), drafts_of(0)), "another work"
+
+
+def test_without_predrafting_nothing_is_expected() -> None:
+    chosen = replace(AHEAD, predraft=Predraft.OFF)
+    found, _, _ = predrafting(chosen)
+    found.expect([LikelyOutcome(3, 0, 0.5)])
+    assert found.work() is None
+    found.expect_likely()
+    assert found.work() is None
+
+
+def test_runners_up_come_as_likely_as_all_before_them_stand() -> None:
+    found, drafting, _ = predrafting()
+    drafting.in_flight.clear()
+    drafting.in_flight.add(
+        [
+            Drafted(0, PROBS, alternatives=((1, 0.5), (2, 0.5))),
+            Drafted(1, PROBS, alternatives=((2, 0.25),)),
+        ]
+    )
+    likely = {(one.position, one.token_id): one.confidence for one in found._likely()}
+    assert likely == {
+        (2, 1): pytest.approx(0.25),
+        (2, 2): pytest.approx(0.25),
+        (3, 2): pytest.approx(0.5 * 0.2),
+    }
+
+
+def test_a_text_that_went_on_otherwise_keeps_the_branch_that_predicted_it() -> None:
+    found, _, committed = predrafting()
+    found.expect([LikelyOutcome(2, 1, 0.9), LikelyOutcome(3, 0, 0.5)])
+    first, second = found.work(), found.work()
+    assert first is not None
+    branch, void = found.resolve(1)
+    assert branch is not None
+    assert branch.work is first
+    assert void == [second]
+    found.expect([LikelyOutcome(2, 1, 0.9)])
+    found.work()
+    committed.append(0)
+    assert found.forget_committed() == [first]
+    assert found.clear() == []
+
+
+def test_a_branch_is_not_drafted_before_its_work_is_begun() -> None:
+    assert not Branch(LikelyOutcome(2, 1, 0.5), 1).open
+
+
+def test_predrafting_takes_room_beside_the_text() -> None:
+    assert PRESETS["coupled"].branch_tokens == 0
+    chosen = AHEAD.schedule
+    assert AHEAD.branch_tokens == 2 * (chosen.window + chosen.chunk + 1)
+    assert AHEAD.spare_tokens == AHEAD.branch_tokens
