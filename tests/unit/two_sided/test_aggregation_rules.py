@@ -88,6 +88,11 @@ def test_nothing_is_sent_of_a_stretch_whose_weights_are_not_known() -> None:
         for position in unknown:
             assert not any(rule.sends_draft(position) for rule in rules)
     assert all(sum(rule.sends_draft(position) for rule in rules) == 1 for position in (7, 8, 9))
+    late = reweighted(Side.DEVICE, first=9)
+    late.decide(9, both(9))
+    other = reweighted(Side.CLOUD, first=9)
+    other.decide(9, both(9))
+    assert not any(rule.sends_draft(position) for rule in (late, other) for position in (11, 12))
 
 
 def test_a_stretch_has_the_weights_that_its_first_drafts_carry() -> None:
