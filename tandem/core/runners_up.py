@@ -14,7 +14,7 @@ RunnersUp = tuple[tuple[int, float], ...]
 
 
 def likely_runners_up(probs: Array, token_id: int, count: int) -> RunnersUp:
-    """The `count` likeliest tokens of `probs` [V] but `token_id`, weighted by probability."""
+    """The `count` likeliest tokens of `probs` [V] but `token_id`, each runner-up with a weight."""
     others = [int(other) for other in most_likely(probs, count + 1) if other != token_id]
     best = sorted(others, key=lambda other: -float(probs[other]))[:count]
     own = float(probs[token_id])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.core.codecs import sparse_wire_probs, wire_probs
+from tandem.core.codecs import Precision, sparse_wire_probs, wire_probs
 from tandem.core.truncation import Truncation, truncate
 from tandem.specdec.events import Drafted, EdgeRequest
 from tandem.specdec.in_flight import (
@@ -102,7 +102,7 @@ def test_whole_distributions_are_bulk(name: str, choices: dict[str, Any], wanted
 
 @pytest.mark.parametrize("name", ["dsd", "tslt", "coupled"])
 @pytest.mark.parametrize("precision", ["float32", "float16"])
-def test_a_draft_is_drawn_from_what_its_uplink_can_carry(name: str, precision: str) -> None:
+def test_a_draft_is_drawn_from_what_its_uplink_can_carry(name: str, precision: Precision) -> None:
     preset = replace(find_preset(name), uplink_precision=precision, truncation=Truncation(top_k=2))
     probs = np.array([0.3, 0.25, 0.45], dtype=np.float32)
     cut = truncate(probs, preset.truncation)

@@ -92,7 +92,12 @@ def test_the_cost_of_a_pass_is_a_line_through_the_recent_ones() -> None:
     for drafts, verify_s in passes[1:]:
         profile.passed(Work(verify_s=verify_s, drafts=drafts))
     weights = 0.9 ** np.arange(len(passes))[::-1]
-    slope, first = np.polyfit(*zip(*passes, strict=True), deg=1, w=np.sqrt(weights))
+    slope, first = np.polyfit(
+        [drafts for drafts, _ in passes],
+        [verify_s for _, verify_s in passes],
+        1,
+        w=np.sqrt(weights),
+    )
     pair = measured(profile).pair
     assert (pair.verify_further_s, pair.verify_first_s) == pytest.approx((slope, first))
 

@@ -12,6 +12,7 @@ from tandem.specdec.events import TokenSource
 from tandem.two_sided.protocol.counters import AggregationCounters
 from tandem.two_sided.protocol.decoder_messages import DecodingCost, DecodingDraft
 from tandem.two_sided.protocol.draft_queues import (
+    CommitBatch,
     OwnDrafts,
     PeerDrafts,
     QueuedDraft,
@@ -125,11 +126,12 @@ def test_a_batch_of_tokens_says_where_it_begins_whose_they_are_and_why_it_ends()
     assert (pair.of(Side.CLOUD), pair.of(Side.DEVICE)) == (pair.cloud, pair.device)
     batch = drafts.begin()
     drafts.commit(3, TokenSource.DEVICE, batch)
-    assert batch.reason is None
+    assert not batch.reason
     assert counters.stats.drafted == {Side.DEVICE: 1, Side.CLOUD: 1}
     assert counters.stats.accepted == {Side.DEVICE: 1, Side.CLOUD: 0}
     drafts.commit(4, None, batch)
-    assert (batch.base, batch.prefix, batch.reason) == (2, head(), FinishReason.LENGTH)
+    ended: CommitBatch = batch
+    assert (ended.base, ended.prefix, ended.reason) == (2, head(), FinishReason.LENGTH)
     assert (batch.token_ids, batch.token_sources) == ([3, 4], [TokenSource.DEVICE])
     assert drafts.begin().base == 4
     drafts.peer.add(draft((3, 4), 5))

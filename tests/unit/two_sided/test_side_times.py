@@ -134,8 +134,8 @@ def test_a_departing_cloud_is_left_at_once() -> None:
     machine = device()
     assert machine.receive(GoingAway(1, 0, 2, head(()), grace_s=5.0), 0.0) == [Reconnect()]
     assert machine.phase is Phase.CONNECTING
-    (farewell,) = told(cloud().going_away(2.5, 0.0), GoingAway)
-    assert farewell == GoingAway(1, 0, 2, head(()), grace_s=2.5)
+    (said,) = told(cloud().going_away(2.5, 0.0), GoingAway)
+    assert said == GoingAway(1, 0, 2, head(()), grace_s=2.5)
 
 
 def test_only_a_connected_device_tells_the_cloud_that_it_ends() -> None:
@@ -188,11 +188,11 @@ def test_the_side_that_hands_over_sends_its_drafts_and_no_last_token_does() -> N
     (target,) = told(outputs, TargetFrame)
     assert (target.token_ids, target.hands_over) == ((0,), True)
     assert [sent.base for sent in told(outputs, SideDraftFrame)] == [3]
-    assert machine.aggregation_side is Side.CLOUD
+    moved = [machine.aggregation_side]
     assert machine.stats.side_moves == 1
     back = TargetFrame(1, 0, 3, head((0,)), (0,), hands_over=True)
     machine.receive(back, 0.0)
-    assert machine.aggregation_side is Side.DEVICE
+    assert [*moved, machine.aggregation_side] == [Side.CLOUD, Side.DEVICE]
     last = SideMachine(
         Side.DEVICE,
         request_for("dragon-device", max_tokens=1),
