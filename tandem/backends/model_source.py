@@ -16,12 +16,23 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
+class Parallelism:
+    """Over how many devices a model is spread: each layer over `tensor`, the layers over `pipeline`
+    groups of those. `executor` runs the workers: mp on one machine, ray on several; None chooses."""
+
+    tensor: int = 1
+    pipeline: int = 1
+    executor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelChoice:
     """One model and how to compute it.
 
     `source` is a folder, or the name of a hub model with its `revision`, unless the back end says
     otherwise. `exits`, of a target: a folder of early exits, "none", or "auto" for those that lie
     beside it. `engine` names the back end. `drafts`: mostly one token will be fed at a time.
+    `kv_budget_bytes`, for back ends that allocate keys and values at once: of all workers together.
     """
 
     source: str
@@ -32,6 +43,8 @@ class ModelChoice:
     exits: str = "none"
     engine: str = DEFAULT_ENGINE
     drafts: bool = False
+    parallel: Parallelism = Parallelism()
+    kv_budget_bytes: int = 2 * 2**30
 
 
 @dataclass(frozen=True, slots=True)

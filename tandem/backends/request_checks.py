@@ -1,7 +1,10 @@
-"""Checks that every back end makes before it changes anything, and the growth of token trees."""
+"""Checks that every back end makes: of a request before anything changes, of a model once it is
+loaded; and the growth of token trees."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
 
 from tandem.backends.interface import Engine, ForwardRequest
 from tandem.core.errors import InvalidArgument
@@ -69,3 +72,24 @@ def grown(tree: ForwardRequest, more: ForwardRequest) -> ForwardRequest:
     token_ids = (*tree.token_ids, *more.token_ids)
     parents = (*(tree.parents or ()), *(more.parents or ()))
     return replace(more, token_ids=token_ids, parents=parents, extends_tree=False)
+
+
+def check_sessions(engine: Engine, within: float) -> None:
+    """Raise InvalidArgument("model") unless a sequence fed in steps, beside another, gives the
+    logits it gives when fed at once: what a layer that keeps a state of its own would break.
+    `within` bounds the relative difference."""
+    tokens = tuple(step * 7 % engine.vocabulary_size for step in range(1, 5))
+    capacity = min(engine.context_length, len(tokens))
+    whole, steps, other = (engine.open(capacity) for _ in range(3))
+    try:
+        (want,) = engine.forward([ForwardRequest(whole, tokens, 2)])
+        engine.forward([ForwardRequest(steps, tokens[:2], 0)])
+        _, got = engine.forward(
+            [ForwardRequest(other, tokens[1:3], 0), ForwardRequest(steps, tokens[2:], 2)]
+        )
+    finally:
+        for session in (whole, steps, other):
+            session.close()
+    if not np.linalg.norm(want - got) <= within * np.linalg.norm(want - want.mean()):
+        why = f"{engine.model_name}: logits depend on how a sequence is split over passes"
+        raise InvalidArgument("model", why)

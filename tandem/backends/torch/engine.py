@@ -7,12 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from itertools import accumulate
 
-import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from tandem.backends.interface import Capabilities, ForwardRequest, Logits, Session, Vision, never
-from tandem.backends.request_checks import check_batch, check_capacity, check_length
+from tandem.backends.request_checks import (
+    check_batch,
+    check_capacity,
+    check_length,
+    check_sessions,
+)
 from tandem.backends.torch.exit_adapters import ExitAdapters
 from tandem.backends.torch.exit_pass import EarlyExits
 from tandem.backends.torch.generic_forward import GenericForward
@@ -131,27 +135,6 @@ class HuggingFaceEngine:
         if not isinstance(session, KvSession) or session not in self._pool.sessions:
             raise InvalidArgument("session", "closed, or of another engine")
         return session
-
-
-def check_sessions(engine: HuggingFaceEngine, within: float) -> None:
-    """Raise InvalidArgument("model") unless a sequence fed in steps, beside another, gives the
-    logits it gives when fed at once: what a layer that keeps a state of its own would break.
-    `within` bounds the relative difference."""
-    tokens = tuple(step * 7 % engine.vocabulary_size for step in range(1, 5))
-    capacity = min(engine.context_length, len(tokens))
-    whole, steps, other = (engine.open(capacity) for _ in range(3))
-    try:
-        (want,) = engine.forward([ForwardRequest(whole, tokens, 2)])
-        engine.forward([ForwardRequest(steps, tokens[:2], 0)])
-        _, got = engine.forward(
-            [ForwardRequest(other, tokens[1:3], 0), ForwardRequest(steps, tokens[2:], 2)]
-        )
-    finally:
-        for session in (whole, steps, other):
-            session.close()
-    if not np.linalg.norm(want - got) <= within * np.linalg.norm(want - want.mean()):
-        why = f"{engine.model_name}: logits depend on how a sequence is split over passes"
-        raise InvalidArgument("model", why)
 
 
 def _context_length(model: PreTrainedModel) -> int:

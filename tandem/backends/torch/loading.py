@@ -53,9 +53,9 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
     ids_only_hash = hashlib.sha256(f"ids only:{config.vocab_size}".encode()).hexdigest()
     engine = HuggingFaceEngine(
         model,
-        model_name=_name(folder_or_name),
+        model_name=model_name_of(folder_or_name),
         vocabulary_hash=tokenizer.vocabulary_hash if tokenizer else ids_only_hash,
-        eos_token_ids=tokenizer.eos_token_ids if tokenizer else _eos_token_ids(source),
+        eos_token_ids=tokenizer.eos_token_ids if tokenizer else eos_token_ids_of(source),
         vocabulary_size=tokenizer.vocabulary_size if tokenizer else None,
         exits=_exits(choice.exits, source, config),
         single_rows=choice.drafts,
@@ -156,7 +156,7 @@ def load_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> T
     except _LOADING_ERRORS as error:
         _refuse(folder_or_name, error)
     config = AutoConfig.from_pretrained(source.name, **source.options).get_text_config()
-    return TextTokenizer(tokenizer, _eos_token_ids(source), getattr(config, "vocab_size", None))
+    return TextTokenizer(tokenizer, eos_token_ids_of(source), getattr(config, "vocab_size", None))
 
 
 def find_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer | None:
@@ -220,7 +220,7 @@ def _has_tokenizer(source: ModelSource) -> bool:
     return not source.local or any((folder / name).exists() for name in names)
 
 
-def _eos_token_ids(source: ModelSource) -> frozenset[int]:
+def eos_token_ids_of(source: ModelSource) -> frozenset[int]:
     """Every id that the model's configuration or its generation settings call end of text."""
     config = AutoConfig.from_pretrained(source.name, **source.options)
     settings: list[Any] = [config.get_text_config()]
@@ -233,7 +233,7 @@ def _eos_token_ids(source: ModelSource) -> frozenset[int]:
     return frozenset(found)
 
 
-def _name(folder_or_name: str | Path) -> str:
+def model_name_of(folder_or_name: str | Path) -> str:
     folder = Path(folder_or_name)
     return folder.resolve().name if folder.exists() else str(folder_or_name)
 

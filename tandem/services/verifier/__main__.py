@@ -1,6 +1,7 @@
 """`python -m tandem.services.verifier`: the verifier as a process."""
 
 from tandem.backends.factory import load_served
+from tandem.backends.model_source import Parallelism
 from tandem.index.reranking import find_rescoring
 from tandem.net.process import run_service
 from tandem.net.served_sessions import quota_of
@@ -15,7 +16,14 @@ from tandem.two_sided.decoding.document_decoder import documents_of
 def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
     """The servicer with its engine loaded."""
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "verifier")
-    model = load_served(settings, settings.model, exits=settings.exits)
+    model = load_served(
+        *(settings, settings.model),
+        exits=settings.exits,
+        parallel=Parallelism(
+            settings.tensor_parallel, settings.pipeline_parallel, settings.executor
+        ),
+        kv_budget_bytes=settings.kv_budget_bytes,
+    )
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
     limits = VerifierLimits(
         *(settings.max_sessions, settings.kv_budget_bytes, settings.max_draft_length),

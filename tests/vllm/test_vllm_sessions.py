@@ -1,0 +1,182 @@
+"""Sessions over vLLM's pages: whatever was drafted, taken back, shared or fed in pieces before, the
+logits are those of the text alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tandem.backends.interface import Engine, ForwardCancelled, ForwardRequest, Logits, Session
+from tandem.backends.model_source import LoadedModel
+from tandem.backends.vllm.engine import VllmEngine
+from tandem.core.errors import ResourceExhausted
+
+WITHIN = 2e-4
+"""Of a logit, float32: kernels chosen by size add up in different orders. A wrong key or position
+moves logits by whole units."""
+
+
+@pytest.fixture
+def engine(on_vllm: LoadedModel) -> VllmEngine:
+    found = on_vllm.engine
+    assert isinstance(found, VllmEngine)
+    assert (found.sessions_open, found.kv_bytes_in_use) == (0, 0)
+    return found
+
+
+@contextmanager
+def passes_of(engine: VllmEngine, tokens: int) -> Iterator[None]:
+    """Passes are over so many tokens at most."""
+    before, engine.pages.pass_tokens = engine.pages.pass_tokens, tokens
+    try:
+        yield
+    finally:
+        engine.pages.pass_tokens = before
+
+
+def tokens(random: np.random.Generator, count: int) -> list[int]:
+    found: list[int] = random.integers(3, 4000, count).tolist()
+    return found
+
+
+def feed(engine: Engine, session: Session, token_ids: list[int], rows: int) -> Logits:
+    (logits,) = engine.forward([ForwardRequest(session, tuple(token_ids), rows)])
+    return logits
+
+
+def alone(engine: Engine, token_ids: list[int]) -> Logits:
+    """Logits after every token, fed at once to a session of its own."""
+    session = engine.open(len(token_ids))
+    try:
+        return feed(engine, session, token_ids, len(token_ids))
+    finally:
+        session.close()
+
+
+def close(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> None:
+    assert found.shape == wanted.shape
+    assert float(np.abs(found - wanted).max()) <= WITHIN
+
+
+def test_logits_are_those_of_the_reference_back_end(engine: VllmEngine, on_torch: Engine) -> None:
+    text = tokens(np.random.default_rng(1), 200)
+    assert engine.vocabulary_hash == on_torch.vocabulary_hash
+    assert engine.eos_token_ids == on_torch.eos_token_ids
+    assert engine.kv_bytes_per_token == on_torch.kv_bytes_per_token
+    close(alone(engine, text), alone(on_torch, text))
+
+
+def test_rounds_of_refused_drafts_over_shared_prefixes(
+    engine: VllmEngine, on_torch: Engine
+) -> None:
+    """300 steps of opening, forking, drafting, taking back and closing, in passes of 64 tokens; a
+    page of the prefix cache must never hold a refused draft. The reference keeps no pages."""
+    random = np.random.default_rng(0)
+    base, live, compared = tokens(random, 200), [], 0
+    live = list[tuple[Session, list[int]]]()
+    hits = engine.prefix_hit_tokens
+    with passes_of(engine, 64):
+        for _ in range(300):
+            if len(live) < 6 and random.random() < 0.3:
+                live.append(begun(engine, random, base, live))
+            chosen = [pair for pair in live if random.random() < 0.5]
+            fed = [tokens(random, int(random.integers(1, 18))) for _ in chosen]
+            answers = engine.forward(
+                [
+                    ForwardRequest(session, tuple(new), len(new))
+                    for (session, _), new in zip(chosen, fed, strict=True)
+                ]
+            )
+            for (session, text), new, logits in zip(chosen, fed, answers, strict=True):
+                if random.random() < 0.1:
+                    close(logits, alone(on_torch, text + new)[-len(new) :])
+                    compared += 1
+                # Mostly after the first, which is committed text; at times far before it.
+                least = len(text) + 1 if random.random() < 0.95 else 1
+                kept = int(random.integers(least, len(text) + len(new) + 1))
+                session.rollback(kept)
+                text[:] = (text + new)[:kept]
+                if len(text) > 500 or random.random() < 0.05:
+                    session.close()
+                    live = [pair for pair in live if pair[0] is not session]
+    for session, _ in live:
+        session.close()
+    assert compared > 20
+    assert engine.prefix_hit_tokens > hits + 1000
+    assert (engine.sessions_open, engine.kv_bytes_in_use, engine.pages.used) == (0, 0, 0)
+
+
+def begun(
+    engine: VllmEngine,
+    random: np.random.Generator,
+    base: list[int],
+    live: list[tuple[Session, list[int]]],
+) -> tuple[Session, list[int]]:
+    """A session over a prompt that others may share, or a fork of one."""
+    if live and random.random() < 0.3:
+        parent, text = live[int(random.integers(len(live)))]
+        length = int(random.integers(1, len(text) + 1))
+        return engine.fork(parent, length, 600), text[:length]
+    session = engine.open(600)
+    prompt = base[: int(random.integers(20, 200))] + tokens(random, int(random.integers(0, 5)))
+    feed(engine, session, prompt, 1)
+    return session, prompt
+
+
+def test_a_prompt_that_was_fed_before_is_found(engine: VllmEngine) -> None:
+    """Whole pages of it; and what was only drafted is not."""
+    random = np.random.default_rng(2)
+    page = engine.pages.page_tokens
+    prompt, drafts = tokens(random, 3 * page), tokens(random, 2 * page)
+    session = engine.open(600)
+    feed(engine, session, prompt + drafts, len(drafts) + 1)
+    session.rollback(len(prompt))
+    before = engine.prefix_hit_tokens
+    other = engine.open(600)
+    feed(engine, other, prompt + drafts, len(drafts))
+    assert engine.prefix_hit_tokens == before + len(prompt)
+    for each in (session, other):
+        each.close()
+
+
+def test_a_text_fed_in_pieces_can_be_cancelled_and_fed_again(
+    engine: VllmEngine, on_torch: Engine
+) -> None:
+    random = np.random.default_rng(3)
+    kept, text = tokens(random, 40), tokens(random, 300)
+    session = engine.open(400)
+    with passes_of(engine, 64):
+        feed(engine, session, kept, 1)
+        signs = iter([False, False, True])
+        with pytest.raises(ForwardCancelled):
+            engine.forward([ForwardRequest(session, tuple(text), 90)], lambda: next(signs))
+        assert session.length == 40
+        other = tokens(random, 30)
+        close(feed(engine, session, other, 30), alone(on_torch, kept + other)[-30:])
+        session.rollback(40)
+        close(feed(engine, session, text, 90), alone(on_torch, kept + text)[-90:])
+    session.close()
+
+
+def test_no_more_is_opened_than_there_are_pages(engine: VllmEngine) -> None:
+    """Else a pass in the middle of an answer would find no room. One page is left for a probe."""
+    opened = []
+    with pytest.raises(ResourceExhausted, match="KV pages"):
+        while True:
+            opened.append(engine.open(1000))
+    assert len(opened) >= 2
+    random = np.random.default_rng(4)
+    full = [ForwardRequest(session, tuple(tokens(random, 1000)), 1) for session in opened]
+    assert len(engine.forward(full)) == len(opened)
+    probe = engine.open(1)
+    feed(engine, probe, [0], 1)
+    probe.close()
+    opened.pop().close()
+    opened.append(engine.open(1000))
+    for session in opened:
+        session.close()
+    assert engine.pages.used == 0
