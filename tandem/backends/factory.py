@@ -10,7 +10,7 @@ from importlib import import_module
 from types import MappingProxyType
 
 from tandem.backends.interface import Engine, ForwardRequest
-from tandem.backends.model_source import LoadedModel, ModelChoice, Parallelism
+from tandem.backends.model_source import ONE_DEVICE, LoadedModel, ModelChoice, Parallelism
 from tandem.backends.paced import PacedEngine
 from tandem.core.errors import InvalidArgument
 from tandem.settings import ModelSettings
@@ -47,7 +47,7 @@ def load_model(choice: ModelChoice) -> LoadedModel:
     if choice.engine not in LOADERS:
         why = f"unknown: {choice.engine!r}; there are {', '.join(LOADERS)}"
         raise InvalidArgument("engine", why)
-    if choice.parallel != Parallelism() and choice.engine not in PARALLEL:
+    if choice.parallel != ONE_DEVICE and choice.engine not in PARALLEL:
         why = f"the engine {choice.engine!r} computes on one device; several need {PARALLEL[0]!r}"
         raise InvalidArgument("engine", why)
     return LOADERS[choice.engine](choice)
@@ -60,15 +60,15 @@ def load_served(
     exits: str = "none",
     drafts: bool = False,
     target_tokenizer: str | None = None,
-    parallel: Parallelism = Parallelism(),  # noqa: B008  # frozen
+    parallel: Parallelism = ONE_DEVICE,
     kv_budget_bytes: int = 2 * 2**30,
 ) -> LoadedModel:
     """The model of a service; `model` and what follows are settings of some services only. A draft
     model is translated to the vocabulary of `target_tokenizer`, and passes are paced, where the
     settings say so. The model has made a pass."""
     place = (settings.revision, settings.device, settings.dtype, settings.threads)
-    chosen = (exits, settings.engine, drafts, parallel, kv_budget_bytes)
-    loaded = load_model(ModelChoice(model, *place, *chosen))
+    choice = ModelChoice(model, *place, exits, settings.engine, drafts, parallel, kv_budget_bytes)
+    loaded = load_model(choice)
     if target_tokenizer is not None:
         from tandem.backends.cross_vocabulary.pairing import fit_draft, load_target_tokenizer
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.core.errors import TandemError
+from tandem.core.errors import TandemError, Unavailable
 
 Logits = NDArray[np.float32]
 
@@ -55,6 +55,10 @@ class Capabilities:
 
 class ForwardCancelled(TandemError):
     """A forward pass was stopped between two layers; no session's length has changed."""
+
+
+class EngineFailed(Unavailable):
+    """The engine's own fault, not the request's: callers may go elsewhere."""
 
 
 def never() -> bool:

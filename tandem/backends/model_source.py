@@ -18,11 +18,15 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 @dataclass(frozen=True, slots=True)
 class Parallelism:
     """Over how many devices a model is spread: each layer over `tensor`, the layers over `pipeline`
-    groups of those. `executor` runs the workers: mp on one machine, ray on several; None chooses."""
+    groups of those. `executor` runs the workers: mp on one machine, ray on several; None: either.
+    """
 
     tensor: int = 1
     pipeline: int = 1
     executor: str | None = None
+
+
+ONE_DEVICE = Parallelism()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ class ModelChoice:
     exits: str = "none"
     engine: str = DEFAULT_ENGINE
     drafts: bool = False
-    parallel: Parallelism = Parallelism()
+    parallel: Parallelism = ONE_DEVICE
     kv_budget_bytes: int = 2 * 2**30
 
 

@@ -17,7 +17,14 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from tandem.backends.interface import Engine, ForwardCancelled, ForwardRequest, Logits, Session
+from tandem.backends.interface import (
+    Engine,
+    EngineFailed,
+    ForwardCancelled,
+    ForwardRequest,
+    Logits,
+    Session,
+)
 from tandem.core.errors import TandemError, Unavailable
 from tandem.runtime.engine_jobs import Closing, Done, GroupJob, Job, JobHandle, SingleJob, settle
 from tandem.runtime.loop_notifier import LoopNotifier
@@ -258,7 +265,8 @@ class EngineThread:
             return
         except Exception as error:
             self._watchdog.ended()
-            if not isinstance(error, TandemError):  # those are the jobs' own faults
+            # Other errors of ours are the jobs' own faults.
+            if isinstance(error, EngineFailed) or not isinstance(error, TandemError):
                 self._watchdog.failed(type(error).__name__)
             if len(handles) > 1:
                 for handle in handles:

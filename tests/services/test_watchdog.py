@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tandem.backends.interface import ForwardRequest, Logits, never
+from tandem.backends.interface import EngineFailed, ForwardRequest, Logits, never
 from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import engine_silent_s
@@ -34,14 +34,14 @@ class Breakable(ScriptedEngine):
         )
         self.go_on = threading.Event()
         self.go_on.set()
-        self.raises = False
+        self.raises: Exception | None = None
 
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
     ) -> list[Logits]:
         self.go_on.wait(DEADLINE_S)
         if self.raises:
-            raise RuntimeError("the device is gone")
+            raise self.raises
         return super().forward(batch, cancelled)
 
 
@@ -51,7 +51,15 @@ async def becomes(target: str, wanted: str) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("way", ["hangs", "raises"])
+GONE = {
+    "hangs": (None, "UNAVAILABLE"),
+    "raises": (RuntimeError("the device is gone"), "INTERNAL"),
+    "fails": (EngineFailed("a worker is gone"), "UNAVAILABLE"),
+}
+"""What a pass raises, and how the stream ends that waits for it."""
+
+
+@pytest.mark.parametrize("way", GONE)
 async def test_health_and_the_caller_are_told_in_time(way: str) -> None:
     engine, metrics = Breakable(), Metrics(new_registry(), "cloud")
     running = await started(VerifierServicer(engine, VerifierLimits(), metrics))
@@ -59,7 +67,7 @@ async def test_health_and_the_caller_are_told_in_time(way: str) -> None:
         assert await health_of(running.target) == "SERVING"
         if way == "hangs":
             engine.go_on.clear()
-        engine.raises = way == "raises"
+        engine.raises, code = GONE[way]
         began_s = time.monotonic()
         async with edge_peer(running.target) as peer:
             await peer.send(opening(), dssd_draft(1, 2))
@@ -67,12 +75,12 @@ async def test_health_and_the_caller_are_told_in_time(way: str) -> None:
             stuck_s = engine_silent_s(await peer.call.trailing_metadata())
             await becomes(running.target, "NOT_SERVING")
         assert time.monotonic() - began_s < TOLD_WITHIN_S
-        assert ending.code == ("UNAVAILABLE" if way == "hangs" else "INTERNAL")
+        assert ending.code == code
         assert (stuck_s >= STUCK_AFTER_S) is (way == "hangs"), "the edge counts from the beginning"
         working = "tandem_engine_working"
         labels = {"model_name": engine.model_name, "side": "cloud"}
         assert metrics.registry.get_sample_value(working, labels) == 0.0
-        engine.raises = False
+        engine.raises = None
         engine.go_on.set()
         await becomes(running.target, "SERVING")
         assert metrics.registry.get_sample_value(working, labels) == 1.0

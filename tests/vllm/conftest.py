@@ -9,7 +9,7 @@ import pytest
 
 from tandem.backends.factory import load_model
 from tandem.backends.interface import Engine
-from tandem.backends.model_source import LoadedModel, ModelChoice, Parallelism
+from tandem.backends.model_source import ONE_DEVICE, LoadedModel, ModelChoice, Parallelism
 from tandem.backends.vllm import installed_version
 from tandem.demo import demo_folder
 
@@ -19,17 +19,18 @@ KV_BYTES = 2**24
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if installed_version() is None:
-        skip = pytest.mark.skip(reason="vLLM has an environment of its own: make test-vllm")
-        for item in items:
-            if item.path.parent == Path(__file__).parent:
-                item.add_marker(skip)
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(1500))  # vLLM alone takes long to import
+            if installed_version() is None:
+                why = "vLLM has an environment of its own: make test-vllm"
+                item.add_marker(pytest.mark.skip(reason=why))
 
 
 @pytest.fixture(scope="session")
 def on_vllm() -> Iterator[LoadedModel]:
     """The demo target in this process."""
-    yield from started(Parallelism())
+    yield from started(TARGET)
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +39,9 @@ def on_torch() -> Engine:
     return load_model(ModelChoice(TARGET)).engine
 
 
-def started(parallel: Parallelism) -> Iterator[LoadedModel]:
+def started(source: str, parallel: Parallelism = ONE_DEVICE) -> Iterator[LoadedModel]:
     loaded = load_model(
-        ModelChoice(TARGET, engine="vllm", parallel=parallel, kv_budget_bytes=KV_BYTES)
+        ModelChoice(source, engine="vllm", parallel=parallel, kv_budget_bytes=KV_BYTES)
     )
     yield loaded
     loaded.engine.shut_down()  # type: ignore[attr-defined]  # an engine of processes

@@ -13,6 +13,7 @@ import numpy as np
 
 from tandem.backends.interface import (
     Capabilities,
+    EngineFailed,
     ForwardCancelled,
     ForwardRequest,
     Logits,
@@ -22,10 +23,6 @@ from tandem.backends.interface import (
 from tandem.backends.request_checks import check_batch, check_capacity, check_length
 from tandem.backends.vllm.paged_session import Fed, PagedSession, PagePool
 from tandem.core.errors import InvalidArgument
-
-
-class WorkersFailed(RuntimeError):
-    """A worker process of vLLM has ended or failed; this engine computes nothing any more."""
 
 
 class VllmEngine:
@@ -119,13 +116,13 @@ class VllmEngine:
 
     def _run(self, scheduled: Any, wanted: dict[str, int]) -> Logits:
         if self._failure:
-            raise WorkersFailed(self._failure)
+            raise EngineFailed(self._failure)
         try:
             arguments = (scheduled, wanted, self.vocabulary_size)
             answers = self._core.model_executor.collective_rpc("tandem_pass", args=arguments)
-        except BaseException as error:
+        except Exception as error:
             self._failure = f"vLLM's workers failed: {error}"
-            raise WorkersFailed(self._failure) from error
+            raise EngineFailed(self._failure) from error
         none = np.empty((0, self.vocabulary_size), dtype=np.float32)
         return next((answer for answer in answers if answer is not None), none)
 

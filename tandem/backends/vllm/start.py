@@ -86,7 +86,7 @@ def _start(choice: ModelChoice, source: ModelSource) -> Any:
             enforce_eager=cpu,
             tensor_parallel_size=parallel.tensor,
             pipeline_parallel_size=parallel.pipeline,
-            distributed_executor_backend=parallel.executor or ("mp" if workers > 1 else "uni"),
+            distributed_executor_backend=parallel.executor,
             worker_extension_cls=WORKER,
         ).create_engine_config()
         return EngineCore(config, Executor.get_class(config), log_stats=False)

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from tandem.backends.factory import load_model, load_served
-from tandem.backends.model_source import ModelChoice
+from tandem.backends.model_source import ModelChoice, Parallelism
 from tandem.backends.paced import PacedEngine
 from tandem.backends.scripted import ScriptedEngine
 from tandem.core.errors import InvalidArgument
+from tandem.demo import demo_folder
 from tandem.settings import ModelSettings
 
 
@@ -42,6 +43,29 @@ def test_a_pace_is_kept_around_the_engine() -> None:
     for pace in ({"pace_first_s": 0.01}, {"pace_further_s": 0.01}):
         paced = load_served(settings(**pace), "4").engine
         assert isinstance(paced, PacedEngine)
+
+
+def test_one_device_is_not_said_to_be_several() -> None:
+    with pytest.raises(InvalidArgument, match="'scripted' computes on one device") as caught:
+        load_model(ModelChoice("4", engine="scripted", parallel=Parallelism(tensor=2)))
+    assert caught.value.field == "engine"
+
+
+@pytest.mark.parametrize(
+    ("found", "why"), [(None, "needs the package vllm, 0.32 or later"), ("0.99.1", "0.99.1 is")]
+)
+def test_a_missing_or_untested_vllm_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, found: str | None, why: str
+) -> None:
+    monkeypatch.setattr("tandem.backends.vllm.installed_version", lambda: found)
+    with pytest.raises(InvalidArgument, match=why) as caught:
+        load_model(ModelChoice(str(demo_folder("demo-target")), engine="vllm"))
+    assert caught.value.field == "engine"
+
+
+def test_a_draft_model_is_not_given_to_vllm() -> None:
+    with pytest.raises(InvalidArgument, match="drafters take torch"):
+        load_model(ModelChoice("anything", engine="vllm", drafts=True))
 
 
 def test_vocabularies_that_cannot_be_compared_are_refused() -> None:
