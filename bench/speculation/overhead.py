@@ -1,7 +1,7 @@
 """`bench overhead`: what running a pair over two machines costs beside the models themselves.
 
-Three parts: the draft step against Hugging Face's, the round overhead in a working pair, and
-efficiency on a paced pair behind an emulated link.
+Four parts: a token from a row of logits, the draft step against Hugging Face's, the round overhead
+in a working pair, and efficiency on a paced pair behind an emulated link.
 """
 
 from __future__ import annotations
@@ -13,17 +13,28 @@ from bench.harness.report import Goal, Report
 from bench.harness.suite import Models
 from bench.speculation.efficiency import MBPS, PACING, measure_efficiency
 from bench.speculation.round_overhead import measure_round_overhead
+from bench.speculation.row_cost import COUPLED, VOCABULARY, measure_row_cost
 
 STEP_RATIO_LIMIT = 0.6
 ROUND_OVERHEAD_LIMIT_S = 350e-6
 EFFICIENCY_LIMIT = 0.95
+ROW_LIMIT_S = 150e-6
 
 
 def run(report: Report, models: Models) -> None:
-    """Fill the report with all three parts."""
+    """Fill the report with all four parts."""
+    _row_cost(report)
     _efficiency(report, models)
     _round_overhead(report, models)
     _draft_step(report, models)  # last: it loads torch and pins this process
+
+
+def _row_cost(report: Report) -> None:
+    rows = measure_row_cost(report.seed, 100 if report.quick else 500)
+    title = f"A row of {VOCABULARY:,} logits, one core"
+    report.add(title, ("kind", "row_median_s", "row_fastest_s", "rows"), rows)
+    (coupled,) = (row["row_median_s"] for row in rows if row["kind"] == COUPLED)
+    report.goals.append(Goal("a coupled row (s)", coupled, ROW_LIMIT_S, "at most"))
 
 
 def _efficiency(report: Report, models: Models) -> None:

@@ -14,8 +14,8 @@ from statistics import fmean
 from bench.harness.plots import bars
 from bench.harness.report import Goal, Report, Row, make_row, progress
 from bench.harness.suite import Models
+from bench.harness.zipf_distributions import ZipfDistributions
 from bench.wire.wire_rounds import CountedRequest, RoundBytes, count_rounds
-from bench.wire.zipf_distributions import ZipfDistributions
 from tandem.specdec.presets import Preset, find_preset
 
 VOCABULARY_SIZE = 151_936

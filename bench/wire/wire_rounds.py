@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from bench.wire.zipf_distributions import ZipfDistributions
+from bench.harness.zipf_distributions import ZipfDistributions
 from tandem.netem.link_model import link_from
 from tandem.simulation.simulator import ModelTimes, simulate
 from tandem.specdec.cloud import CloudModel

@@ -2,13 +2,10 @@
 drawn or accepted depends on them; a wrong guess costs time only. Weights compare with the draft
 token's own, which is 1."""
 
-import numpy as np
+import math
 
-from tandem.core.gumbel import gumbel
+from tandem.core.distribution import Distribution, distribution_of
 from tandem.core.probs import Array, most_likely
-
-_HEAD = 64
-"""Noise is added to this many of the likeliest tokens: others hardly ever win."""
 
 RunnersUp = tuple[tuple[int, float], ...]
 
@@ -22,17 +19,13 @@ def likely_runners_up(probs: Array, token_id: int, count: int) -> RunnersUp:
 
 
 def gumbel_runners_up(
-    probs: Array, token_id: int, seed: int, position: int, count: int
+    probs: Array | Distribution, token_id: int, seed: int, position: int, count: int
 ) -> RunnersUp:
     """The runners-up of the Gumbel coupling rule: the next best log distribution + noise."""
-    head = most_likely(probs, _HEAD)
-    ids = head[(probs[head] > 0) & (head != token_id)]
-    if not len(ids):
-        return ()
-    with_own = np.append(ids, token_id)
-    scores = np.log(probs[with_own].astype(np.float64)) + gumbel(seed, position, with_own)
-    best = np.argsort(-scores[:-1], kind="stable")[:count]
-    return tuple((int(ids[i]), _ratio(float(np.exp(scores[i] - scores[-1])), 1.0)) for i in best)
+    found = distribution_of(probs).coupled_candidates(seed, position, count + 1)
+    own = dict(found).get(token_id, -math.inf)
+    others = [(other, score) for other, score in found if other != token_id][:count]
+    return tuple((other, math.exp(min(0.0, score - own))) for other, score in others)
 
 
 def _ratio(weight: float, own: float) -> float:

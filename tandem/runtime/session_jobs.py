@@ -9,12 +9,13 @@ from contextlib import suppress
 from typing import Any
 
 from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
+from tandem.core.distribution import Distribution, LogitsDistribution
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logits
 from tandem.core.runners_up import RunnersUp, likely_runners_up
-from tandem.specdec.events import Drafted, DraftWork
+from tandem.specdec.events import NO_PROBS, Drafted, DraftWork
 from tandem.specdec.in_flight import probs_to_draft_from
-from tandem.specdec.judge import Judgement
+from tandem.specdec.judge import DistributionAt, Judgement
 from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import AcceptanceRule
@@ -55,6 +56,7 @@ class DraftJob:
         self._rule = rule
         self._preset = preset
         self._threshold = preset.confidence_threshold
+        self._by_token = rule.drafter_invariant and preset.sends_ids_alone
         self._on_draft = on_draft if work.stepwise else None
         self._count = 0
         self._last = -1
@@ -69,12 +71,15 @@ class DraftJob:
         return ForwardRequest(self._session, self._work.token_ids, logits_to_keep=1)
 
     def take(self, logits: Logits) -> bool:
-        whole = probs_from_logits(logits[0], self._sampling)
-        probs = probs_to_draft_from(whole, self._preset)
+        whole = LogitsDistribution(logits[0], self._sampling)
         position = self._work.position + self._count
-        guess = self._work.guess and not self._count
-        draw = self._rule.target_token if guess else self._rule.propose
-        self._last = draw(probs, position)
+        if self._by_token:
+            self._last, probs = self._rule.propose(whole, position), NO_PROBS
+        else:
+            guess = self._work.guess and not self._count
+            draw = self._rule.target_token if guess else self._rule.propose
+            probs = probs_to_draft_from(whole.probs, self._preset)
+            self._last = draw(probs, position)
         self._count += 1
         runners_up = self._runners_up(logits[0], whole, position)
         unsure = self._threshold > 0 and confidence(logits[0]) < self._threshold
@@ -88,14 +93,14 @@ class DraftJob:
             self._on_draft(self._drafts.pop(), self._session.length, took_s)
         return False
 
-    def _runners_up(self, logits: Array, probs: Array, position: int) -> RunnersUp:
+    def _runners_up(self, logits: Array, whole: Distribution, position: int) -> RunnersUp:
         wanted = self._work.alternatives
         if not wanted:
             return ()
         if self._sampling.greedy:  # the distribution is one-hot and knows no second
             warm = probs_from_logits(logits, SamplingParams())
             return likely_runners_up(warm, self._last, wanted)
-        return self._rule.runners_up(probs, self._last, position, wanted)
+        return self._rule.runners_up(whole, self._last, position, wanted)
 
     def result(self) -> tuple[list[Drafted], int]:
         """The drafts that were not handed over yet, and the length of the draft KV."""
@@ -153,17 +158,17 @@ class VerifyJob:
         assert self._work.early is not None, "no exit is read"
         with suppress(InvalidArgument):
             verdict = self._work.early.verdict(
-                exit_index, self._probs_at(logits), lambda row: confidence(logits[row])
+                exit_index, self._rows_of(logits), lambda row: confidence(logits[row])
             )
             if verdict is not None:
                 self._on_early(verdict)
 
     def take(self, logits: Logits) -> bool:
-        self._judgement = self._work.judge.judge(self._probs_at(logits))
+        self._judgement = self._work.judge.judge(self._rows_of(logits))
         return True
 
-    def _probs_at(self, logits: Logits) -> Callable[[int], Array]:
-        return lambda row: probs_from_logits(logits[row], self._sampling)
+    def _rows_of(self, logits: Logits) -> DistributionAt:
+        return lambda row: LogitsDistribution(logits[row], self._sampling)
 
     def result(self) -> Judgement:
         assert self._judgement is not None, "the pass is over"

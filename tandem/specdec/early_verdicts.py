@@ -11,15 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tandem.core.hashing import hash_words, unit
-from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource
 from tandem.specdec.choices import PredraftOrder, RejectionPayload
-from tandem.specdec.judge import Judge
+from tandem.specdec.judge import DistributionAt, Judge
 from tandem.specdec.messages import EarlyVerdict, Frame
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import AcceptanceRule, PayloadRule, payload_rule
-
-ProbsAt = Callable[[int], Array]
 
 EARLY_TOP = 32
 """Most entries of an early payload: it is a guess, and not worth the bytes of a whole one."""
@@ -35,12 +32,15 @@ class EarlyJudge:
     judge: Judge
 
     def verdict(
-        self, exit_index: int, probs_at: ProbsAt, confidence_at: Callable[[int], float]
+        self,
+        exit_index: int,
+        distribution_at: DistributionAt,
+        confidence_at: Callable[[int], float],
     ) -> EarlyVerdict | None:
-        """`probs_at(row)`: the exit's distribution in a row of the pass, after sampling settings;
+        """`distribution_at(row)`: the exit's in a row of the pass, after sampling settings;
         `confidence_at(row)`: how sure it is there, in [0, 1]. None: nothing follows."""
         judge, frame = self.judge, self.frame
-        judgement = judge.judge(probs_at)
+        judgement = judge.judge(distribution_at)
         target, accepted = judgement.next_target, len(judgement.path)
         if target is None:
             return None

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import median
 
+import numpy as np
+
 from tandem.core.probs import Array
 from tandem.core.runners_up import RunnersUp
 from tandem.core.stopping import FinishReason
@@ -90,6 +92,10 @@ class DraftWork:
     branch: bool = False
     expansion: tuple[int, ...] = ()
     path: tuple[int, ...] = ()
+
+
+NO_PROBS: Array = np.empty(0, dtype=np.float32)
+"""Where nothing that is sent or drawn depends on a draft's distribution."""
 
 
 @dataclass(frozen=True, slots=True)

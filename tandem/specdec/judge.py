@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from tandem.core.distribution import Distribution
 from tandem.core.probs import Array
 from tandem.core.tree import children, depths
 from tandem.specdec.messages import Draft
 from tandem.specdec.rules import AcceptanceRule, PayloadRule, Proposal, Replacement, TargetProbs
+
+DistributionAt = Callable[[int], Array | Distribution]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +91,13 @@ class Judge:
     frontier: TargetProbs | None = None
     bonus: bool = True
 
-    def judge(self, probs_at: Callable[[int], Array]) -> Judgement:
-        """`probs_at(row)`: the target distribution [V] of a row of logits, after sampling
-        settings."""
+    def judge(self, distribution_at: DistributionAt) -> Judgement:
+        """`distribution_at(row)`: the target's of a row of logits, after sampling settings."""
         path, token_ids, targets = list[int](), list[int](), list[TargetProbs]()
         node, replacement = -1, None
         while (step := self.steps.get(node)) is not None or self.bonus:
             position = self.base + len(path)
-            targets.append(self._target(node, position, probs_at))
+            targets.append(self._target(node, position, distribution_at))
             if step is None:
                 break
             index = self.rule.accepted(targets[-1], step.proposal, position)
@@ -113,7 +115,7 @@ class Judge:
         """Which row of the pass's logits follows a node; -1 for the frontier known before."""
         return node + 1 - (self.frontier is not None)
 
-    def _target(self, node: int, position: int, probs_at: Callable[[int], Array]) -> TargetProbs:
+    def _target(self, node: int, position: int, distribution_at: DistributionAt) -> TargetProbs:
         if node < 0 and self.frontier is not None:
             return self.frontier
-        return self.rule.prepare(probs_at(self.row(node)), position)
+        return self.rule.prepare(distribution_at(self.row(node)), position)

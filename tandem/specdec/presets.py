@@ -78,6 +78,11 @@ class Preset:
         return self.uplink in (Uplink.FULL_DISTRIBUTIONS, Uplink.SPARSE_DISTRIBUTIONS)
 
     @property
+    def sends_ids_alone(self) -> bool:
+        """Whether drafts are drawn from the draft model's own distribution, and travel as ids."""
+        return self.uplink is Uplink.IDS and not self.truncation.cuts
+
+    @property
     def lossy(self) -> bool:
         """Whether the output distribution may differ from the target's."""
         return self.drafts and not (acceptance_type(self).exact and payload_type(self).exact)

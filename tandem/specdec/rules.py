@@ -30,6 +30,7 @@ from tandem.core.acceptance import (
     sample_draft,
     sample_target,
 )
+from tandem.core.distribution import Distribution, distribution_of, known_probs
 from tandem.core.gumbel import coupled_candidates, coupled_token
 from tandem.core.probs import Array
 from tandem.core.randomness import Purpose, RandomSource
@@ -53,7 +54,15 @@ class Proposal:
     draft_probs: Array | None = None
 
 
-TargetProbs = Array | int
+@dataclass(frozen=True, slots=True, eq=False)
+class DecidedTarget:
+    """The target's token at a position, with its distribution where more is asked of it."""
+
+    token_id: int
+    probs: Array
+
+
+TargetProbs = Array | int | DecidedTarget
 """The target's distribution at a position, or its token where the rule has already decided it."""
 
 Replacement = int | FullPayload | SparsePayload
@@ -93,7 +102,7 @@ class AcceptanceRule(ABC):
         """The rule for one session. `keep_probs`: `prepare` keeps whole distributions."""
 
     @abstractmethod
-    def propose(self, draft_probs: Array, position: int) -> int:
+    def propose(self, draft_probs: Array | Distribution, position: int) -> int:
         """The edge's draft token at an absolute position."""
 
     @abstractmethod
@@ -103,13 +112,15 @@ class AcceptanceRule(ABC):
         """Up to `count` draft tokens for one position of a tree; `first_draw` numbers its first
         random decision, differently for each node of a layer."""
 
-    def runners_up(self, draft_probs: Array, token_id: int, position: int, count: int) -> RunnersUp:
+    def runners_up(
+        self, draft_probs: Array | Distribution, token_id: int, position: int, count: int
+    ) -> RunnersUp:
         """Tokens that may well come in the place of the draft `token_id`, the likeliest first."""
-        return likely_runners_up(draft_probs, token_id, count)
+        return likely_runners_up(known_probs(draft_probs), token_id, count)
 
-    def prepare(self, target_probs: Array, position: int) -> TargetProbs:
-        """The distribution reduced to what judging needs, with the same outcome."""
-        return target_probs
+    def prepare(self, target: Array | Distribution, position: int) -> TargetProbs:
+        """What judging needs of the distribution, computed once."""
+        return known_probs(target)
 
     @abstractmethod
     def target_token(self, target: TargetProbs, position: int) -> int:
@@ -135,8 +146,8 @@ class RejectionRule(AcceptanceRule):
     def of(cls, choices: RuleChoices, seed: int, rng: RandomSource, keep_probs: bool) -> Self:
         return cls(rng, choices.with_replacement)
 
-    def propose(self, draft_probs: Array, position: int) -> int:
-        return sample_draft(draft_probs, self.rng, position)
+    def propose(self, draft_probs: Array | Distribution, position: int) -> int:
+        return sample_draft(known_probs(draft_probs), self.rng, position)
 
     def candidates(
         self, draft_probs: Array, count: int, position: int, first_draw: int
@@ -172,8 +183,8 @@ class RacingRejectionRule(RejectionRule):
     as often as can be, and what was drafted after the draft stays valid. Exact if that number does
     not decide the race."""
 
-    def propose(self, draft_probs: Array, position: int) -> int:
-        return self.rng.gumbel_categorical(draft_probs, position, Purpose.DRAFT)
+    def propose(self, draft_probs: Array | Distribution, position: int) -> int:
+        return self.rng.gumbel_categorical(known_probs(draft_probs), position, Purpose.DRAFT)
 
     def target_token(self, target: TargetProbs, position: int) -> int:
         return self.rng.gumbel_categorical(probs_of(target), position, Purpose.DRAFT)
@@ -192,22 +203,27 @@ class GumbelCouplingRule(AcceptanceRule):
     def of(cls, choices: RuleChoices, seed: int, rng: RandomSource, keep_probs: bool) -> Self:
         return cls(seed, keep_probs)
 
-    def propose(self, draft_probs: Array, position: int) -> int:
-        return coupled_token(draft_probs, self.seed, position)
+    def propose(self, draft_probs: Array | Distribution, position: int) -> int:
+        return distribution_of(draft_probs).coupled_token(self.seed, position)
 
     def candidates(
         self, draft_probs: Array, count: int, position: int, first_draw: int
     ) -> list[int]:
         return coupled_candidates(draft_probs, self.seed, position, count)
 
-    def runners_up(self, draft_probs: Array, token_id: int, position: int, count: int) -> RunnersUp:
+    def runners_up(
+        self, draft_probs: Array | Distribution, token_id: int, position: int, count: int
+    ) -> RunnersUp:
         return gumbel_runners_up(draft_probs, token_id, self.seed, position, count)
 
-    def prepare(self, target_probs: Array, position: int) -> TargetProbs:
+    def prepare(self, target: Array | Distribution, position: int) -> TargetProbs:
         """The target's token: the noise decides it, whatever the drafts."""
-        return target_probs if self.keep_probs else self.target_token(target_probs, position)
+        token_id = distribution_of(target).coupled_token(self.seed, position)
+        return DecidedTarget(token_id, known_probs(target)) if self.keep_probs else token_id
 
     def target_token(self, target: TargetProbs, position: int) -> int:
+        if isinstance(target, DecidedTarget):
+            return target.token_id
         return target if isinstance(target, int) else coupled_token(target, self.seed, position)
 
     def accepted(self, target: TargetProbs, proposal: Proposal, position: int) -> int | None:
@@ -221,7 +237,7 @@ class GumbelCouplingRule(AcceptanceRule):
 def probs_of(target: TargetProbs) -> Array:
     """The distribution itself, for rules and payloads that need more than a token of it."""
     assert not isinstance(target, int), "this rule judges by whole distributions"
-    return target
+    return target.probs if isinstance(target, DecidedTarget) else target
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bench.harness.zipf_distributions import ZipfDistributions
 from bench.wire.wire_bytes import EXPONENT, VOCABULARY_SIZE, count, goals
-from bench.wire.zipf_distributions import ZipfDistributions
 from tandem.core.codecs import Precision
 from tandem.specdec.presets import find_preset
 

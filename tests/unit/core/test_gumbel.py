@@ -4,8 +4,10 @@ promised."""
 import numpy as np
 import pytest
 
+from tandem.core import gumbel as gumbel_module
 from tandem.core.errors import InvalidArgument
-from tandem.core.gumbel import coupled_token, gumbel
+from tandem.core.gumbel import coupled_candidates, coupled_token, gumbel
+from tandem.core.hashing import GOLDEN, Purpose, hash_ids, hash_words, mix, unit
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tests.chi_squared import assert_fits
 
@@ -25,12 +27,78 @@ def random_probs(source: np.random.Generator, size: int) -> Array:
     return rounded
 
 
-@pytest.mark.parametrize("size", [1, 2, 50, 4096, 8192, 20_000])
+def slow_noise(seed: int, position: int, token_id: int) -> float:
+    """One token's noise as the module's docstring says it, in whole numbers and floats."""
+    span, inside = divmod(token_id, 64 * 1024)
+    row, column = divmod(inside, 1024)
+    key = hash_words(seed, position, Purpose.GUMBEL)
+    of_block = hash_words(seed, position, Purpose.GUMBEL, 64)
+    word = mix(of_block + (span * 1024 + column + 1) * GOLDEN)
+    first_arrives = -np.log(unit(word)) / 64
+    waits = 0.0 if row == word % 64 else -np.log(unit(mix(key + (token_id + 1) * GOLDEN)))
+    return float(-np.log(first_arrives + waits))
+
+
+@pytest.mark.parametrize("size", [1, 2, 50, 2048, 2049, 20_000, 65_536, 70_000, 151_936])
 def test_coupled_token_is_the_argmax_over_all_the_noise(size: int) -> None:
     source = np.random.default_rng(size)
-    for position in range(60):
+    for position in range(60 if size < 10_000 else 6):
         probs = random_probs(source, size)
         assert coupled_token(probs, size, position) == reference_token(probs, size, position)
+
+
+@pytest.mark.parametrize("count", [1, 2, 30, 5000])
+def test_candidates_are_the_best_over_all_the_noise(count: int) -> None:
+    source = np.random.default_rng(count)
+    for position in range(3):
+        probs = random_probs(source, 9000)
+        (support,) = np.nonzero(probs)
+        scores = np.log(probs[support].astype(np.float64)) + gumbel(1, position, support)
+        best = support[np.argsort(-scores)][:count]
+        assert coupled_candidates(probs, 1, position, count) == best.tolist()
+
+
+def test_noise_is_that_of_the_docstring() -> None:
+    ids = np.array([0, 1, 1024, 1023, 65_535, 65_536, 151_935, *range(0, 65_536, 1024)])
+    for position in range(4):
+        expected = [slow_noise(5, position, int(token_id)) for token_id in ids]
+        np.testing.assert_allclose(gumbel(5, position, ids), expected, rtol=1e-13)
+
+
+def test_hardly_any_noise_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = []
+    whole = hash_ids
+
+    def counting(key: int, ids: Array) -> Array:
+        drawn.append(len(ids))
+        return whole(key, ids)
+
+    monkeypatch.setattr(gumbel_module, "hash_ids", counting)
+    probs = np.random.default_rng(1).permutation(np.arange(1, 151_937) ** -1.3)
+    for position in range(50):
+        coupled_token(probs, 1, position)
+    blocks = 3 * 1024
+    assert sum(drawn) < 50 * (blocks + 500)
+
+
+def test_noises_of_one_block_are_independent_though_one_word_says_which_is_the_first() -> None:
+    """Tokens 0, 1024 and 2048 are of one block, 1 is of another: their ranks in all orders are
+    equally likely, and so are all cells of the unit cube of two of them."""
+    ids = np.array([0, 1024, 2048, 1])
+    noise = np.array([gumbel(3, position, ids) for position in range(4000)])
+    orders = (np.argsort(noise, axis=1) * [64, 16, 4, 1]).sum(axis=1)
+    _, counts = np.unique(orders, return_counts=True)
+    assert len(counts) == 24
+    assert_fits(counts, np.ones(24))
+    uniform = (np.exp(-np.exp(-noise)) * 6).astype(int)
+    assert_fits(np.bincount(uniform[:, 0] * 6 + uniform[:, 1], minlength=36), np.ones(36))
+
+
+def test_coupled_tokens_of_one_block_have_the_distribution() -> None:
+    probs = np.zeros(3 * 1024, dtype=np.float32)
+    probs[[0, 1024, 1025, 2048]] = [0.55, 0.3, 0.1, 0.05]
+    tokens = [coupled_token(probs, 4, position) for position in range(2000)]
+    assert_fits(np.bincount(tokens, minlength=len(probs)), probs)
 
 
 def test_noise_of_a_token_does_not_depend_on_the_others() -> None:
@@ -44,7 +112,7 @@ def test_noise_is_pinned() -> None:
     # The text of a seed depends on these values; the last bits may differ with the libm.
     np.testing.assert_allclose(
         gumbel(42, 7, np.array([0, 1, 151_935])),
-        [0.5629051216764456, 1.234464378810045, 1.8477197305926976],
+        [0.4480690853145522, 1.114917717618638, 1.7492821315640283],
         rtol=1e-14,
     )
 

@@ -18,7 +18,7 @@ from tandem.specdec.events import Drafted, DraftWork
 from tandem.specdec.in_flight import probs_to_draft_from
 from tandem.specdec.judge import Judge, Step
 from tandem.specdec.presets import PRESETS, Preset
-from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, TokenPayload
+from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, TokenPayload, probs_of
 from tandem.specdec.verify_work import VerifyWork
 
 V = 12
@@ -174,7 +174,7 @@ def test_a_tree_is_judged_by_one_pass_over_all_its_nodes(
     judgement = job.result()
     assert judgement.path == path
     for probs, after in zip(judgement.targets, judged, strict=True):
-        np.testing.assert_allclose(probs, np.asarray(PROBS((1, 2, 3, *after))), rtol=1e-5)
+        np.testing.assert_allclose(probs_of(probs), np.asarray(PROBS((1, 2, 3, *after))), rtol=1e-5)
 
 
 def test_of_a_judged_tree_the_path_is_kept() -> None:

@@ -1,0 +1,122 @@
+"""A next-token distribution that is computed only as far as it is asked for.
+
+Invariant: `coupled_token` follows the distribution that `probs` gives, up to the rounding of its
+float32 entries, and the same logits give the same token wherever they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isfinite
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.blocks import block_maxima, largest
+from tandem.core.errors import InvalidArgument
+from tandem.core.gumbel import CoupledNoise, Floats, Ids, best_of, best_of_probs, coupled_token
+from tandem.core.probs import Array, SamplingParams, probs_from_logits
+
+Candidates = list[tuple[int, float]]
+"""Token ids with log distribution + noise, up to a common constant; best first."""
+
+
+class Distribution(Protocol):
+    """One position's."""
+
+    @property
+    def probs(self) -> Array:
+        """All of it [V], as by `probs_from_logits`."""
+
+    def coupled_token(self, seed: int, position: int) -> int:
+        """The token that Gumbel noise takes; at temperature 0 the most likely one."""
+
+    def coupled_candidates(self, seed: int, position: int, count: int) -> Candidates:
+        """The `count` best tokens of log distribution + noise, fewer where there are fewer."""
+
+
+class LogitsDistribution:
+    """Of `logits` [V] in this machine's memory, after `sampling`. Both raise as
+    `probs_from_logits`, when they are asked."""
+
+    def __init__(self, logits: Array, sampling: SamplingParams) -> None:
+        self._logits, self._sampling = logits, sampling
+        self._probs: NDArray[np.float32] | None = None
+
+    @property
+    def probs(self) -> NDArray[np.float32]:
+        if self._probs is None:
+            self._probs = probs_from_logits(self._logits, self._sampling)
+        return self._probs
+
+    def coupled_token(self, seed: int, position: int) -> int:
+        if self._sampling.greedy:
+            return most_likely_token(self._logits)
+        return self.coupled_candidates(seed, position, 1)[0][0]
+
+    def coupled_candidates(self, seed: int, position: int, count: int) -> Candidates:
+        logits, sampling = self._logits, self._sampling
+        sampling.validate(len(logits))
+        if sampling.greedy:
+            return [(most_likely_token(logits), 0.0)]
+        if sampling.top_p < 1:  # how far the nucleus reaches takes every token's probability
+            return _pairs(*best_of_probs(self.probs, seed, position, count))
+        noise = CoupledNoise(seed, position)
+        maxima = block_maxima(logits)
+        weights = LogWeights(float(maxima.max()), sampling.temperature)
+        if 0 < sampling.top_k < len(logits):
+            ids = largest(logits, maxima, sampling.top_k)
+            return _pairs(*best_of(ids, noise.added_to(weights(logits[ids]), ids), count))
+        return _pairs(*noise.best(logits, maxima, weights, count))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownDistribution:
+    """Of probabilities [V]."""
+
+    probs: Array
+
+    def coupled_token(self, seed: int, position: int) -> int:
+        return coupled_token(self.probs, seed, position)
+
+    def coupled_candidates(self, seed: int, position: int, count: int) -> Candidates:
+        return _pairs(*best_of_probs(self.probs, seed, position, count))
+
+
+class LogWeights:
+    """Logits as logarithms of weights, where the `highest` logit has weight 1. Raises
+    InvalidArgument("logits") if that is not finite."""
+
+    def __init__(self, highest: float, temperature: float) -> None:
+        if not isfinite(highest):  # a maximum passes NaN on
+            raise InvalidArgument("logits", f"maximum is {highest}")
+        self._highest, self._temperature = highest, temperature
+
+    def __call__(self, logits: Array) -> Floats:
+        weights: Floats = logits.astype(np.float64)
+        weights -= self._highest
+        with np.errstate(over="ignore"):  # towards temperature 0 all others are without weight
+            weights /= self._temperature
+        return weights
+
+
+def most_likely_token(logits: Array) -> int:
+    """The greedy choice among `logits` [V]; ties go to the lower id."""
+    token = int(logits.argmax())
+    if not isfinite(highest := float(logits[token])):  # argmax finds NaN first
+        raise InvalidArgument("logits", f"maximum is {highest}")
+    return token
+
+
+def distribution_of(target: Array | Distribution) -> Distribution:
+    """Of probabilities [V] as well."""
+    return KnownDistribution(target) if isinstance(target, np.ndarray) else target
+
+
+def known_probs(target: Array | Distribution) -> Array:
+    """The probabilities [V]."""
+    return target if isinstance(target, np.ndarray) else target.probs
+
+
+def _pairs(ids: Ids, sums: Floats) -> Candidates:
+    return list(zip(ids.tolist(), sums.tolist(), strict=True))
