@@ -11,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from tandem.backends.interface import ForwardRequest, Logits
 from tandem.runtime.loop_notifier import LoopNotifier
+from tandem.runtime.prompt_pieces import PromptPieces, is_long
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -100,6 +101,29 @@ class JobHandle(Generic[Result]):
         self.submitted_s = time.perf_counter()
         self.started_s = 0.0
         self.batch_size = 0
+        self.pieces: PromptPieces | None = None
+
+    def requests(self) -> Sequence[ForwardRequest]:
+        """What the job feeds in the next pass; nothing yet while a long prompt is fed in pieces."""
+        if self.pieces is None:
+            requests = self.job.requests()
+            if not is_long(requests):
+                return requests
+            self.pieces = PromptPieces(requests)
+        return self.pieces.rest() if self.pieces.are_fed else ()
+
+    @property
+    def feeds_piece(self) -> bool:
+        """Whether what it feeds is a piece of a prompt, and not the last."""
+        return self.pieces is not None and not self.pieces.are_fed
+
+    def take(self, logits: Sequence[Logits]) -> bool:
+        """Take what a pass brought; whether the job is done."""
+        if self.pieces is not None and not self.pieces.are_fed:
+            self.pieces.done()
+            return False
+        self.pieces = None
+        return self.job.take_all(logits)
 
     @property
     def cancelled(self) -> bool:

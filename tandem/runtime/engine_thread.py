@@ -1,16 +1,17 @@
 """The engine thread: every model pass of one engine, packed over all jobs that are ready.
 
 A job asks for one forward pass or several in a row (a draft of n tokens); jobs join and leave
-between passes, which is continuous batching. Invariants: the engine and its sessions are touched by
-this thread alone; the event loop only hands jobs over and gets results back. Nobody waits for an
-engine that is stuck: a second thread watches it, and fails what waits."""
+between passes, which is continuous batching; long prompts go through in pieces. Invariants: the
+engine and its sessions are touched by this thread alone; the event loop only hands jobs over and
+gets results back. Nobody waits for an engine that is stuck: a second thread watches it, and fails
+what waits."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -28,6 +29,7 @@ from tandem.backends.interface import (
 from tandem.core.errors import TandemError, Unavailable
 from tandem.runtime.engine_jobs import Closing, Done, GroupJob, Job, JobHandle, SingleJob, settle
 from tandem.runtime.loop_notifier import LoopNotifier
+from tandem.runtime.prompt_pieces import PIECE_ROWS, ROWS_ALONE, PromptTurns
 from tandem.runtime.watchdog import CALL_ROWS, STUCK_AFTER_S, TICK_S, EngineState, Watchdog
 from tandem.telemetry.logging import get_logger
 
@@ -68,6 +70,7 @@ class EngineThread:
         self._notifier = LoopNotifier()
         self._pass_number = 0
         self._patience_s = 0.0
+        self._prompt_turns = PromptTurns()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopped = False
         self._handover = threading.Lock()
@@ -276,16 +279,20 @@ class EngineThread:
             self._notifier.send()
             return
         self._watchdog.passed()
-        for handle in handles:
+        for handle, _ in passed:
             handle.started_s = handle.started_s or started_s
-            handle.batch_size = max(handle.batch_size, len(handles))
+            handle.batch_size = max(handle.batch_size, len(passed))
+        shares_piece = len(passed) > 1 and any(handle.feeds_piece for handle, _ in passed)
         self._take([taken for taken in passed if not taken[0].low_priority])
         low_priority = [taken for taken in passed if taken[0].low_priority]
         if low_priority:
             self._notifier.send()
             self._take(low_priority)
-        pass_s = time.perf_counter() - started_s
-        self._on_pass(pass_s, len(handles))
+        ended_s = time.perf_counter()
+        pass_s = ended_s - started_s
+        if shares_piece:
+            self._prompt_turns.shared(ended_s, pass_s)
+        self._on_pass(pass_s, len(passed))
         self._watchdog.ended()
         self._await_reactions(handles[0].loop, PATIENCE * pass_s)
         # Last: a loop that is awake waits for the interpreter as long as this thread has it.
@@ -294,28 +301,38 @@ class EngineThread:
     def _forward(
         self, handles: list[JobHandle[object]]
     ) -> list[tuple[JobHandle[object], list[Logits]]]:
-        """Each job with the logits of its requests."""
+        """Each job that fed something with the logits of its requests."""
         watchdog = self._watchdog
-        requests = [tuple(handle.job.requests()) for handle in handles]
-        batch = [request for some in requests for request in some]
+        due = self._due(handles)
+        batch = [request for _, some in due for request in some]
 
         def cancelled() -> bool:
             watchdog.progressed()
-            return all(handle.cancelled for handle in handles)
+            return all(handle.cancelled for handle, _ in due)
 
         watchdog.began(sum(len(request.token_ids) for request in batch))
         logits = iter(self.engine.forward(batch, cancelled))
         watchdog.progressed()
-        return [
-            (handle, list(islice(logits, len(some))))
-            for handle, some in zip(handles, requests, strict=True)
-        ]
+        return [(handle, list(islice(logits, len(some)))) for handle, some in due]
+
+    def _due(
+        self, handles: list[JobHandle[object]]
+    ) -> list[tuple[JobHandle[object], Sequence[ForwardRequest]]]:
+        """What each job feeds. Of long prompts only the first goes on, and beside others only if it
+        is its turn."""
+        due = [(handle, handle.requests()) for handle in handles]
+        prompt = next((handle for handle, requests in due if not requests), None)
+        due = [(handle, requests) for handle, requests in due if requests]
+        if prompt is None or (due and not self._prompt_turns.is_due(time.perf_counter())):
+            return due
+        assert prompt.pieces is not None, "only a long prompt feeds nothing by itself"
+        return [*due, (prompt, prompt.pieces.next_piece(PIECE_ROWS if due else ROWS_ALONE))]
 
     def _take(self, passed: list[tuple[JobHandle[object], list[Logits]]]) -> None:
         """Have the jobs take their logits, and end those that are done."""
         for handle, logits in passed:
             try:
-                if handle.job.take_all(logits):
+                if handle.take(logits):
                     self._end(handle, handle.done())
             except Exception as error:  # the job's own; its neighbours' passes stand
                 self._end(handle, error)

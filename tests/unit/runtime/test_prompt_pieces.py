@@ -1,0 +1,181 @@
+"""Long prompts in pieces: the same logits, and other sessions' passes go on between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from tandem.backends.interface import ForwardRequest, Logits, Session, never
+from tandem.backends.scripted import ScriptedEngine, scripted_probs
+from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.prompt_pieces import (
+    PIECE_ROWS,
+    PROMPT_SHARE,
+    ROWS_ALONE,
+    PromptPieces,
+    PromptTurns,
+    is_long,
+)
+
+VOCABULARY = 16
+PROMPT = tuple(token % VOCABULARY for token in range(3, 3 + 3 * PIECE_ROWS + 40))
+
+
+class Recorded(ScriptedEngine):
+    """Notes the rows of each request of each pass; one pass may fail."""
+
+    def __init__(self) -> None:
+        probs = scripted_probs(1, VOCABULARY)
+        super().__init__(VOCABULARY, probs, context_length=4 * ROWS_ALONE)
+        self.passes: list[list[int]] = []
+        self.failing = -1
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        self.passes.append([len(request.token_ids) for request in batch])
+        found = super().forward(batch, cancelled)
+        if len(self.passes) - 1 == self.failing:
+            raise RuntimeError("after some of the work was done")
+        return found
+
+
+class Feed:
+    """A job that feeds its tokens in one go, `times` over."""
+
+    def __init__(self, session: Session, token_ids: tuple[int, ...], times: int = 1) -> None:
+        self._session, self._token_ids, self._times = session, token_ids, times
+        self.logits: list[Logits] = []
+
+    def request(self) -> ForwardRequest:
+        self._session.rollback(0)
+        return ForwardRequest(self._session, self._token_ids, logits_to_keep=2)
+
+    def take(self, logits: Logits) -> bool:
+        self.logits.append(logits)
+        return len(self.logits) == self._times
+
+    def result(self) -> Logits:
+        return self.logits[-1]
+
+
+@pytest.fixture
+def engine() -> Recorded:
+    return Recorded()
+
+
+@pytest.fixture
+def thread(engine: Recorded) -> Iterator[EngineThread]:
+    running = EngineThread(engine, "test-engine")
+    yield running
+    running.stop()
+
+
+def whole(token_ids: tuple[int, ...]) -> Logits:
+    engine = Recorded()
+    (logits,) = engine.forward([ForwardRequest(engine.open(len(token_ids)), token_ids, 2)])
+    return logits
+
+
+async def fed(thread: EngineThread, *jobs: tuple[tuple[int, ...], int]) -> list[Logits]:
+    """What jobs that are handed over at once find."""
+    sessions = [thread.engine.open(len(token_ids)) for token_ids, _ in jobs]
+    handles = [
+        thread.submit(Feed(session, token_ids, times))
+        for session, (token_ids, times) in zip(sessions, jobs, strict=True)
+    ]
+    return [(await handle.future).value for handle in handles]
+
+
+def always(self: PromptTurns, now_s: float) -> bool:
+    return True
+
+
+async def test_alone_a_long_prompt_is_bounded_by_rows(
+    engine: Recorded, thread: EngineThread
+) -> None:
+    prompt = tuple(token % VOCABULARY for token in range(2 * ROWS_ALONE + 300))
+    (logits,) = await fed(thread, (prompt, 1))
+    assert engine.passes == [[ROWS_ALONE], [ROWS_ALONE], [PIECE_ROWS], [300 - PIECE_ROWS]]
+    assert np.array_equal(logits, whole(prompt))
+
+
+async def test_one_piece_at_most_shares_a_pass_and_others_go_on(
+    engine: Recorded, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PromptTurns, "is_due", always)
+    step = (1, 2, 3)
+    short, one, other = await fed(thread, (step, 12), (PROMPT, 1), (PROMPT[1:], 1))
+    shared = [rows for rows in engine.passes if len(rows) > 1]
+    assert sum(rows.count(PIECE_ROWS) for rows in shared) == 6
+    assert all(rows[0] == len(step) and max(rows[1:]) <= PIECE_ROWS for rows in shared)
+    assert all(rows.count(PIECE_ROWS) <= 1 for rows in shared)
+    for logits, token_ids in ((short, step), (one, PROMPT), (other, PROMPT[1:])):
+        assert np.array_equal(logits, whole(token_ids))
+
+
+async def test_a_prompt_waits_for_its_turn_while_others_run(
+    engine: Recorded, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = iter([True, False, False, True])
+    monkeypatch.setattr(PromptTurns, "is_due", lambda self, now_s: next(turns, True))
+    await fed(thread, ((1, 2), 8), (PROMPT, 1))
+    shared = [len(rows) == 2 for rows in engine.passes[:6]]
+    assert shared == [True, False, False, True, True, True]
+
+
+async def test_a_failed_pass_repeats_the_piece(
+    engine: Recorded, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PromptTurns, "is_due", always)
+    engine.failing = 1
+    short, prompt = await fed(thread, ((1, 2), 3), (PROMPT, 1))
+    assert np.array_equal(short, whole((1, 2)))
+    assert np.array_equal(prompt, whole(PROMPT))
+
+
+async def test_a_cancelled_prompt_is_not_fed_on(engine: Recorded, thread: EngineThread) -> None:
+    async with asyncio.timeout(60):
+        session = engine.open(40 * ROWS_ALONE // 10)
+        handle = thread.submit(Feed(session, (1,) * (3 * ROWS_ALONE)))
+        handle.cancel()
+        await fed(thread, ((1, 2), 1))
+    assert session.length < 3 * ROWS_ALONE
+
+
+def test_prompts_take_their_share_of_the_time() -> None:
+    turns = PromptTurns()
+    assert turns.is_due(0.0)
+    turns.shared(10.0, pass_s=2.0)
+    others_s = 2.0 * (1 - PROMPT_SHARE) / PROMPT_SHARE
+    assert not turns.is_due(10.0 + 0.99 * others_s)
+    assert turns.is_due(10.0 + others_s)
+
+
+def test_the_logits_asked_for_come_with_the_last_piece(engine: Recorded) -> None:
+    session = engine.open(2000)
+    for length, keep, before in ((256, 1, 0), (257, 1, 256), (300, 64, 0), (512, 0, 256)):
+        request = ForwardRequest(session, (1,) * length, keep)
+        assert is_long([request]) == (before > 0)
+        pieces, fed_rows = PromptPieces([request]), 0
+        while not pieces.are_fed:
+            (piece,) = pieces.next_piece(PIECE_ROWS)
+            assert piece.logits_to_keep == 0
+            engine.forward([piece])
+            fed_rows += len(piece.token_ids)
+            pieces.done()
+        (rest,) = pieces.rest()
+        assert (fed_rows, len(rest.token_ids), rest.logits_to_keep) == (
+            before,
+            length - before,
+            keep,
+        )
+        session.rollback(0)
+
+
+def test_a_tree_is_never_cut(engine: Recorded) -> None:
+    nodes = tuple(range(-1, 299))
+    assert not is_long([ForwardRequest(engine.open(1), (1,) * 300, 300, nodes)])
