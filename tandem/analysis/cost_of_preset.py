@@ -3,14 +3,14 @@ model counts the time, the payloads what travels. Invariant: pure arithmetic on 
 
 from dataclasses import dataclass
 
-from tandem.analysis.cost_fsd import fsd
-from tandem.analysis.cost_models import LinkTimes, Prediction, ar, rejection_probability
-from tandem.analysis.cost_tslt import mc_dsd, sparse_probs_bytes
-from tandem.analysis.cost_window import streaming
+from tandem.analysis.cost_models import LinkTimes, Prediction
+from tandem.analysis.cost_tslt import sparse_probs_bytes, tree_distributions
 from tandem.core.codecs import Precision
-from tandem.specdec.choices import Predraft, RejectionPayload, Uplink
+from tandem.specdec.choices import Predraft, RejectionPayload, Schedule, Uplink
+from tandem.specdec.epoch_timeline import Expected, StepTimes, expected
 from tandem.specdec.presets import Preset
-from tandem.specdec.scheduling import PairTimes
+from tandem.specdec.scheduling import Measured, PairTimes, schedule_for
+from tandem.specdec.shared_passes import expected_together
 
 PRECISION_BYTES: dict[Precision, int] = {"float32": 4, "float16": 2}
 TAIL_MASS_BYTES = 4
@@ -36,43 +36,99 @@ def predict(
     acceptance_rate: float,
     sizes: Sizes,
     miss_rate: float = 1.0,
+    sessions: int = 1,
 ) -> Prediction:
-    """What a preset is expected to take. `acceptance_rate` is that of its own acceptance rule,
-    `miss_rate` that of its pre-draft cache where a round waits for its verdict."""
-    if not preset.drafts:
-        return ar(pair, token_bytes=sizes.token_bytes)
-    schedule = preset.schedule
-    if preset.expansion:  # the acceptance rate is then a layer's
-        return mc_dsd(
-            pair,
-            link,
-            layer_acceptance_rate=acceptance_rate,
-            expansion=preset.expansion,
-            probs_bytes=draft_bytes(preset, sizes) - sizes.token_bytes,
-            token_bytes=sizes.token_bytes + PARENT_BYTES,
-            downlink_bytes=sizes.token_bytes + sizes.head_bytes,
-        )
-    if schedule.window > schedule.chunk or not schedule.bonus:
-        return streaming(
-            pair,
-            link,
-            acceptance_rate=acceptance_rate,
-            window=schedule.window,
-            chunk=schedule.chunk,
-            decode_when_idle=schedule.decode_when_idle,
-            draft_bytes=draft_bytes(preset, sizes) + sizes.head_bytes / schedule.chunk,
-            payload_bytes=payload_bytes(preset, sizes) + sizes.head_bytes,
-        )
-    rejected = rejection_probability(acceptance_rate, schedule.chunk)
-    return fsd(  # without a hit, plain stop-and-wait
-        pair,
-        link,
-        acceptance_rate=acceptance_rate,
-        draft_length=schedule.chunk,
-        miss_rate=1.0 if preset.predraft is Predraft.OFF else miss_rate,
-        uplink_bytes=schedule.chunk * draft_bytes(preset, sizes) + sizes.head_bytes,
-        downlink_bytes=rejected * payload_bytes(preset, sizes) + sizes.head_bytes,
+    """What a preset is expected to take of each of `sessions` that share one verifier, each with an
+    edge of its own. `acceptance_rate` is that of its own acceptance rule, `miss_rate` that of its
+    pre-draft cache; of a tree the rate is a layer's. A pass over t tokens of all sessions takes
+    verify_first + (t - 1)·further."""
+    found = _expected(preset, pair, link, sessions, acceptance_rate, sizes, miss_rate)
+    rejection = payload_bytes(preset, sizes) if preset.drafts else 0.0
+    answers = found.passes * sizes.head_bytes + found.corrections * rejection
+    up = found.frames * sizes.head_bytes + found.drafted * _bytes_per_draft(preset, sizes)
+    return Prediction(
+        pair.verify_s(sessions - 1),
+        tokens_per_round=1.0,
+        round_s=found.tpot_s,
+        communication_s=link.communication_s(up, answers) if preset.drafts else 0.0,
+        uplink_bytes=up if preset.drafts else 0.0,
+        downlink_bytes=answers,
     )
+
+
+def _expected(
+    preset: Preset,
+    pair: PairTimes,
+    link: LinkTimes,
+    sessions: int,
+    acceptance_rate: float,
+    sizes: Sizes,
+    miss_rate: float,
+) -> Expected:
+    """A controller sees passes as long as they are with what the other sessions feed to them."""
+    times = _step_times(preset, pair, link, sizes)
+    pass_s = pair.verify_first_s
+    for _ in range(_FITTINGS if sessions > 1 else 1):
+        seen = PairTimes(pair.draft_s, pass_s, pair.verify_further_s)
+        schedule = schedule_for(preset, Measured(seen, link.rtt_s, acceptance_rate))
+        ahead = preset.predraft is Predraft.LIKELY_OUTCOMES and schedule.stop_and_wait
+        hit_rate = _hit_rate(preset, schedule, acceptance_rate, miss_rate, ahead)
+        fed = schedule.chunk if schedule.stop_and_wait else 0
+        head_s = link.rtt_s + pass_s + fed * pair.verify_further_s
+        if sessions == 1:
+            return expected(
+                schedule, times, acceptance_rate, hit_rate=hit_rate, head_s=head_s, ahead=ahead
+            )
+        found, pass_s = expected_together(
+            schedule,
+            times,
+            acceptance_rate,
+            sessions=sessions,
+            hit_rate=hit_rate,
+            head_s=head_s,
+            ahead=ahead,
+        )
+    return found
+
+
+_FITTINGS = 3
+
+
+def _hit_rate(
+    preset: Preset, schedule: Schedule, acceptance_rate: float, miss_rate: float, ahead: bool
+) -> float:
+    """How often a correction had been drafted for. Where all drafts and the guess of the bonus
+    token hold, that counts as a hit too."""
+    if preset.predraft is Predraft.OFF:
+        return 0.0
+    corrected = 1 - acceptance_rate ** (schedule.chunk + 1) if ahead else 1.0
+    return max(0.0, 1 - miss_rate / corrected) if corrected > 0 else 0.0
+
+
+def _step_times(preset: Preset, pair: PairTimes, link: LinkTimes, sizes: Sizes) -> StepTimes:
+    up, down = link.uplink_bytes_per_s, link.downlink_bytes_per_s
+    return StepTimes(
+        draft_s=pair.draft_s,
+        pass_s=pair.verify_first_s,
+        further_s=pair.verify_further_s,
+        up_s=link.rtt_s / 2,
+        down_s=link.rtt_s / 2,
+        frame_s=sizes.head_bytes / up,
+        token_s=_bytes_per_draft(preset, sizes) / up,
+        verdict_s=sizes.head_bytes / down,
+        correction_s=(payload_bytes(preset, sizes) + sizes.head_bytes) / down,
+        siblings=max(0, preset.tree_nodes - preset.schedule.chunk),
+    )
+
+
+def _bytes_per_draft(preset: Preset, sizes: Sizes) -> float:
+    """Of one draft of a chain, or of one layer of a tree."""
+    if not preset.expansion:
+        return draft_bytes(preset, sizes)
+    probs_bytes = draft_bytes(preset, sizes) - sizes.token_bytes
+    nodes_bytes = preset.tree_nodes * (sizes.token_bytes + PARENT_BYTES)
+    distributions = tree_distributions(preset.expansion)
+    return (distributions * probs_bytes + nodes_bytes) / len(preset.expansion)
 
 
 def draft_bytes(preset: Preset, sizes: Sizes) -> float:

@@ -43,7 +43,7 @@ NOT_REPRODUCED = 1
     "--method", "methods", type=click.Choice(list(METHODS)), multiple=True, help="Default: all."
 )
 @click.option(
-    "--miss-rate", type=float, default=0.4, help="fsd: how often no pre-draft fits the verdict."
+    "--miss-rate", type=float, default=0.4, help="How often no pre-draft fits the verdict."
 )
 @click.option(
     "--kept", type=click.IntRange(1), default=320, help="tslt, mc-dsd: tokens sent of each draft."
@@ -57,15 +57,23 @@ NOT_REPRODUCED = 1
 @click.option(
     "--window",
     type=click.IntRange(1),
-    help="stream: drafts in flight. Default: as many as keep the edge drafting.",
+    help="stream: drafts in flight. Default: as its controller chooses.",
+)
+@click.option(
+    "--sessions",
+    type=click.IntRange(1, 1024),
+    default=1,
+    help="Sessions that share the verifier, each with an edge of its own.",
 )
 @json_option("Print one JSON object with a row per method or cell.")
 def plan(**options: Any) -> int:
     """Predict tokens per second of each method, or recompute a paper's table.
 
-    Without --paper, give --draft-ms, --verify-ms and --acceptance. The models are the papers' own
-    with their misprints corrected: drafts are accepted independently, token ids cost no bytes.
-    'bytes' are per token and in expectation.
+    Without --paper, give --draft-ms, --verify-ms and --acceptance. Drafts are accepted
+    independently. Methods in rounds follow the papers' own models with their misprints corrected:
+    token ids cost no bytes. 'picospec', 'predraft' and 'stream', and every method of several
+    --sessions, follow the schedule of their preset step by step, with all that it sends.
+    Figures are per session; 'bytes' are per token and in expectation.
     """
     if options["paper"] is not None:
         return _paper(options["paper"], options["as_json"])
@@ -163,6 +171,7 @@ def _situation(options: dict[str, Any], rate: float) -> Situation:
         kept=options["kept"],
         expansion=_expansion(options["tree"]),
         window=options["window"],
+        sessions=options["sessions"],
     )
 
 

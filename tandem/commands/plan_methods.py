@@ -1,22 +1,23 @@
-"""The methods that `tandem plan` compares, by the papers' cost models and ours. As in the papers,
-token ids and single probabilities count no bytes."""
+"""The methods that `tandem plan` compares: of one session those in rounds by the papers' models, in
+which token ids and single probabilities count no bytes; all others by the model of their preset."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tandem.analysis.cost_fsd import fsd
 from tandem.analysis.cost_models import LinkTimes, Prediction, ar, coupled, dsd, dssd
-from tandem.analysis.cost_picospec import picospec
+from tandem.analysis.cost_of_preset import Sizes, predict
 from tandem.analysis.cost_tslt import mc_dsd, sparse_probs_bytes, tslt
-from tandem.analysis.cost_window import shortest_window, streaming
 from tandem.core.errors import InvalidArgument
+from tandem.specdec.choices import Control
+from tandem.specdec.presets import PRESETS, Preset
 from tandem.specdec.scheduling import PairTimes
 
 
 @dataclass(frozen=True, slots=True)
 class Situation:
     """What the flags describe. `coupled_rate`: acceptance under Gumbel coupling; `layer_rate`: of a
-    layer of the tree; `window` None: the shortest that keeps the edge drafting."""
+    layer of the tree; `window` None: the controller's; `sessions` share one verifier."""
 
     pair: PairTimes
     link: LinkTimes
@@ -30,6 +31,7 @@ class Situation:
     kept: int
     expansion: tuple[int, ...]
     window: int | None
+    sessions: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,29 +86,61 @@ def _mc_dsd(at: Situation) -> Planned:
     return Planned(at.layer_rate, len(at.expansion), prediction)
 
 
-def _stream(at: Situation) -> Planned:
-    """Gumbel coupling, drafts sent one by one, the cloud decoding when idle."""
-    shortest = shortest_window(at.pair, at.link, chunk=1)
-    prediction = streaming(
-        at.pair,
-        at.link,
-        acceptance_rate=at.coupled_rate,
-        window=shortest if at.window is None else at.window,
-        chunk=1,
-        decode_when_idle=True,
-    )
-    return Planned(at.coupled_rate, 1, prediction)
+def _composed(name: str) -> Callable[[Situation], Planned]:
+    """The preset itself, with all that it sends, its controller, and the other sessions."""
+
+    def plan(at: Situation) -> Planned:
+        preset = _preset(name, at)
+        rate = at.layer_rate if preset.expansion else at.rate
+        rate = at.coupled_rate if preset.drafter_invariant else rate
+        prediction = predict(
+            preset,
+            at.pair,
+            at.link,
+            acceptance_rate=rate,
+            sizes=Sizes(at.vocabulary_size),
+            miss_rate=at.miss_rate,
+            sessions=at.sessions,
+        )
+        if not preset.drafts:
+            return Planned(None, 0, prediction)
+        return Planned(rate, preset.schedule.chunk, prediction)
+
+    return plan
+
+
+def _preset(name: str, at: Situation) -> Preset:
+    preset = PRESETS[name]
+    if preset.expansion:
+        preset = preset.with_expansion(at.expansion)
+    elif preset.control is Control.WINDOW:
+        if at.window is not None:
+            schedule = replace(preset.schedule, window=at.window, chunk=min(at.window, 8))
+            preset = replace(preset, schedule=schedule, control=Control.FIXED)
+    else:
+        preset = preset.with_draft_length(at.draft_length)
+    preset.validate()
+    return preset
+
+
+def _alone_or_shared(
+    name: str, paper: Callable[[Situation], Planned]
+) -> Callable[[Situation], Planned]:
+    """The paper's model of one session; of several, the preset's own."""
+    shared = _composed(name)
+    return lambda at: paper(at) if at.sessions == 1 else shared(at)
 
 
 METHODS: Mapping[str, Callable[[Situation], Planned]] = {
-    "ar": lambda at: Planned(None, 0, ar(at.pair)),
-    "dsd": _chain(dsd, _whole_probs),
-    "dssd": _chain(dssd, _whole_probs),
-    "coupled": _coupled,
-    "tslt": _chain(tslt, _sparse_probs),
-    "mc-dsd": _mc_dsd,
-    "picospec": _chain(picospec),
-    "fsd": _chain(fsd, lambda at: {"miss_rate": at.miss_rate}),
-    "stream": _stream,
-}
+    name: _alone_or_shared(name, paper)
+    for name, paper in {
+        "ar": lambda at: Planned(None, 0, ar(at.pair)),
+        "dsd": _chain(dsd, _whole_probs),
+        "dssd": _chain(dssd, _whole_probs),
+        "coupled": _coupled,
+        "tslt": _chain(tslt, _sparse_probs),
+        "mc-dsd": _mc_dsd,
+        "fsd": _chain(fsd, lambda at: {"miss_rate": at.miss_rate}),
+    }.items()
+} | {name: _composed(name) for name in ("picospec", "predraft", "stream")}
 """What a method takes. InvalidArgument names a bad field of the situation."""

@@ -1,14 +1,16 @@
-"""One answer in virtual time, with its latencies and bytes. Invariant: a pure function of its
+"""Answers in virtual time, with their latencies and bytes. Invariant: a pure function of its
 arguments; the same seed gives the same answer to the last bit."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tandem.core.errors import InvalidArgument
-from tandem.netem.link_model import link_from
+from tandem.netem.link_model import LinkSettings, link_from
 from tandem.simulation.model_pair import SimulatedPair
-from tandem.simulation.simulator import ModelTimes, simulate
+from tandem.simulation.simulated_verifier import TargetModel
+from tandem.simulation.simulator import Asked, ModelTimes, SimulationResult, simulate_together
 from tandem.simulation.wire_sizes import WireSizes
 from tandem.specdec.events import EdgeRequest, EdgeStats
 from tandem.specdec.liveness import LivenessTimes
@@ -28,11 +30,24 @@ class Conditions:
     mbps: float | None = None
     jitter_s: float = 0.0
     padded_vocabulary: int | None = None
+    link_changes: tuple[tuple[float, LinkSettings], ...] = ()
+    """Other settings of both directions, each from a moment on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What one session is asked, and when."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    seed: int
+    start_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedAnswer:
-    """An answer and its cost in virtual time. `ttft_s` and `last_commit_s` count from the request;
+    """An answer and its cost in virtual time. `ttft_s` and `last_commit_s` count from the request,
+    `commits` from the beginning of virtual time;
     bytes are those of every message; `rejections` counts the verdicts that reject a draft."""
 
     token_ids: tuple[int, ...]
@@ -42,6 +57,8 @@ class SimulatedAnswer:
     downlink_bytes: int
     rejections: int
     stats: EdgeStats
+    commits: tuple[tuple[float, int], ...] = ()
+    """When how many tokens were committed."""
 
     @property
     def tpot_s(self) -> float | None:
@@ -60,8 +77,30 @@ def simulate_answer(
     seed: int,
 ) -> SimulatedAnswer:
     """An answer of exactly `max_tokens` tokens. InvalidArgument names a bad setting."""
+    return simulate_answers(preset, pair, conditions, [Question(prompt_ids, max_tokens, seed)])[0]
+
+
+def simulate_answers(
+    preset: Preset, pair: SimulatedPair, conditions: Conditions, questions: Sequence[Question]
+) -> list[SimulatedAnswer]:
+    """Answers of sessions that share one verifier, each with an edge and a link of its own."""
     preset = preset.fitted(pair.vocabulary_size)
     preset.validate()
+    for question in questions:
+        _check(question, pair)
+    sizes = [
+        WireSizes(preset, pair.vocabulary_size, conditions.padded_vocabulary) for _ in questions
+    ]
+    asked = [
+        _asked(preset, pair, conditions, question, number, weighed)
+        for number, (question, weighed) in enumerate(zip(questions, sizes, strict=True))
+    ]
+    done = simulate_together(asked, conditions.times)
+    return [_answer(*parts) for parts in zip(questions, done, sizes, strict=True)]
+
+
+def _check(question: Question, pair: SimulatedPair) -> None:
+    prompt_ids, max_tokens = question.prompt_ids, question.max_tokens
     if not prompt_ids:
         raise InvalidArgument("prompt", "has no tokens")
     if max_tokens < 1:
@@ -69,34 +108,47 @@ def simulate_answer(
     if len(prompt_ids) + max_tokens > pair.context_length:
         why = f"{len(prompt_ids)} + {max_tokens} tokens exceed the context of {pair.context_length}"
         raise InvalidArgument("max_tokens", why)
+
+
+def _asked(
+    preset: Preset,
+    pair: SimulatedPair,
+    conditions: Conditions,
+    question: Question,
+    number: int,
+    sizes: WireSizes,
+) -> Asked:
+    seed = question.seed
     request = EdgeRequest(
-        session=1,
-        prompt_ids=prompt_ids,
+        session=number + 1,
+        prompt_ids=question.prompt_ids,
         vocabulary_hash="simulated",
         vocabulary_size=pair.vocabulary_size,
         params=GenerationParams(
-            sampling=pair.sampling, seed=seed, max_tokens=max_tokens, ignore_eos=True
+            sampling=pair.sampling, seed=seed, max_tokens=question.max_tokens, ignore_eos=True
         ),
         preset=preset,
     )
-    sizes = WireSizes(preset, pair.vocabulary_size, conditions.padded_vocabulary)
-    done = simulate(
+    return Asked(
         request,
         pair.draft_probs,
-        pair.target_probs,
-        link_from(conditions.rtt_s, conditions.mbps, conditions.jitter_s, seed),
-        conditions.times,
+        TargetModel(pair.target_probs, pair.exit_distributions, pair.exit_depths),
+        link_from(conditions.rtt_s, conditions.mbps, conditions.jitter_s, seed + number),
+        start_s=question.start_s,
+        link_changes=conditions.link_changes,
         liveness_times=NEVER_LOST,
         size_of=sizes.size_of,
-        exit_distributions=pair.exit_distributions,
-        exit_depths=pair.exit_depths or None,
     )
+
+
+def _answer(question: Question, done: SimulationResult, sizes: WireSizes) -> SimulatedAnswer:
     return SimulatedAnswer(
         done.token_ids,
-        ttft_s=done.commits[0][0],
-        last_commit_s=done.commits[-1][0],
+        ttft_s=done.commits[0][0] - question.start_s,
+        last_commit_s=done.commits[-1][0] - question.start_s,
         uplink_bytes=sizes.uplink_bytes,
         downlink_bytes=sizes.downlink_bytes,
         rejections=sizes.rejections,
         stats=done.stats,
+        commits=tuple((moment, len(commit.token_ids)) for moment, commit in done.commits),
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 from tandem.analysis.cost_models import LinkTimes
 from tandem.analysis.cost_of_preset import Sizes, predict
+from tandem.core.errors import InvalidArgument
 from tandem.simulation.answer import Conditions, SimulatedAnswer
 from tandem.specdec.presets import Preset
 from tandem.specdec.scheduling import PairTimes
@@ -31,6 +32,22 @@ def answers_figures(answers: Sequence[SimulatedAnswer]) -> dict[str, Any]:
         "downlink_bytes_per_token": sum(a.downlink_bytes for a in answers) / tokens,
         "cache_miss_rate": cache_miss_rate(answers),
     }
+
+
+def tokens_per_s_together(answers: Sequence[SimulatedAnswer]) -> float:
+    """Tokens of all sessions per second, while all of them are past their first token and before
+    their last."""
+    begun_s = max(answer.commits[0][0] for answer in answers)
+    ended_s = min(answer.commits[-1][0] for answer in answers)
+    if ended_s <= begun_s:
+        raise InvalidArgument("max_tokens", "the sessions are never all under way")
+    tokens = sum(
+        count
+        for answer in answers
+        for moment, count in answer.commits
+        if begun_s < moment <= ended_s
+    )
+    return tokens / (ended_s - begun_s)
 
 
 def verified_acceptance(answers: Sequence[SimulatedAnswer]) -> float | None:

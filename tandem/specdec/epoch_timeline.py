@@ -1,0 +1,283 @@
+"""When positions are decided after a correction, if every draft is accepted from there on.
+
+A correction is the token that the target puts in the place of a draft. From there on what either
+side does is known until the next one: so one timeline per schedule, weighted by how likely each
+position is the first that goes wrong, gives the expected time and work of a token, whatever the
+schedule. Invariant: pure arithmetic, no randomness; times count from the correction, at the cloud.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+from tandem.specdec.choices import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Seconds. `draft_s`: a draft step; `pass_s`: a pass over one token of this session, with what
+    other sessions feed to it, and `further_s` each further token; `wait_s`: what work that comes
+    due waits for a pass under way; `up_s`, `down_s`: propagation; `frame_s`, `token_s`,
+    `verdict_s`, `correction_s`: serialising a frame of drafts, each draft in it, an answer, and
+    one with a rejection. `siblings`: tokens of a tree beside its accepted path, fed with drafts."""
+
+    draft_s: float
+    pass_s: float
+    further_s: float
+    wait_s: float = 0.0
+    up_s: float = 0.0
+    down_s: float = 0.0
+    frame_s: float = 0.0
+    token_s: float = 0.0
+    verdict_s: float = 0.0
+    correction_s: float = 0.0
+    siblings: int = 0
+
+
+@dataclass(slots=True)
+class Position:
+    """A token after the correction: when it is decided, if its draft is accepted, or if it is not;
+    whether there was a draft; passes, tokens fed and frames sent up until then."""
+
+    accepted_s: float
+    rejected_s: float
+    judged: bool
+    passes: int
+    fed: int
+    frames: int
+    drafted: int
+
+
+def timeline(
+    schedule: Schedule, times: StepTimes, depth: int, *, head_s: float = 0.0, ahead: bool = False
+) -> list[Position]:
+    """The next `depth` positions. `head_s`: for so long the edge has drafted already when it hears
+    of the correction. `ahead`: in stop-and-wait the edge drafts past the bonus token."""
+    return Timeline(schedule, times, depth, head_s, ahead).positions()
+
+
+class Timeline:
+    """Positions count from 1; what is known, drafted, arrived, committed is the last such one."""
+
+    def __init__(
+        self, schedule: Schedule, times: StepTimes, depth: int, head_s: float, ahead: bool
+    ) -> None:
+        self.schedule, self.times, self.depth = schedule, times, depth
+        self.ahead = ahead and schedule.stop_and_wait and schedule.bonus
+        self.now, self.count = 0.0, 0
+        self.events: list[tuple[float, int, int, int, bool]] = []
+        self.known = self.drafted = self.sent = self.arrived = self.ready = self.committed = 0
+        self.chunk_sent = self.step = self.passes = self.fed = self.frames = 0
+        self.head_s = head_s
+        self.drafting = self.frontier = self.busy = False
+        self.up_free_s = 0.0
+        self.first_judged_s = -1.0
+        self.found: list[Position] = []
+
+    def positions(self) -> list[Position]:
+        self.begin()
+        while len(self.found) < self.depth and self.events:
+            self.now, _, kind, number, whole = heapq.heappop(self.events)
+            self.take(kind, number, whole)
+        return self.found[: self.depth]
+
+    def begin(self) -> None:
+        """The correction is made: the edge will hear of it, the cloud goes on if it does that."""
+        self.at(self.now + self.times.down_s + self.times.correction_s, _HEARD, 0)
+        self.start_pass(0.0)
+
+    def take(self, kind: int, number: int, whole: bool) -> None:
+        if kind == _HEARD:
+            self.heard(number)
+        elif kind == _DRAFTED and number == self.step:
+            self.drafting = False
+            self.drafted += 1
+            self.send()
+            self.draft()
+        elif kind == _ARRIVED:
+            self.arrive(number, whole)
+        elif kind == _PASSED:
+            self.passed(number)
+
+    def at(self, moment: float, kind: int, number: int, whole: bool = False) -> None:
+        self.count += 1
+        heapq.heappush(self.events, (moment, self.count, kind, number, whole))
+
+    def heard(self, known: int) -> None:
+        """The edge knows that so many positions are decided."""
+        self.known = known
+        if not known and self.head_s and self.schedule.window:
+            self.begin_ahead()
+        if self.drafted < known:  # the cloud was there first: what is being drafted is void
+            self.drafted = known
+            self.drafting = False
+            self.step += 1
+        if self.sent < known:
+            self.sent, self.chunk_sent = known, 0
+        self.send()
+        self.draft()
+
+    def begin_ahead(self) -> None:
+        """What a branch holds when it comes true: a chunk at most, or a part and a step begun."""
+        steps = self.head_s / self.times.draft_s if self.times.draft_s else float("inf")
+        self.drafted = int(min(steps, self.schedule.chunk))
+        if self.drafted < self.schedule.chunk:
+            self.drafting = True
+            self.step += 1
+            left_s = (self.drafted + 1 - steps) * self.times.draft_s
+            self.at(self.now + left_s, _DRAFTED, self.step)
+
+    def draft(self) -> None:
+        room = self.schedule.window
+        if self.ahead and self.sent > self.known:
+            room += 1 + self.schedule.chunk
+        if self.drafting or not self.schedule.window or self.drafted - self.known >= room:
+            return
+        self.drafting = True
+        self.step += 1
+        self.at(self.now + self.times.draft_s, _DRAFTED, self.step)
+
+    def send(self) -> None:
+        """What is due of the drafts, in frames."""
+        schedule, times = self.schedule, self.times
+        most = min(self.drafted, self.known + schedule.window)
+        while self.sent < most:
+            count = min(most - self.sent, max(1, schedule.chunk) - self.chunk_sent)
+            full = self.chunk_sent + count == schedule.chunk
+            whole = full or self.sent + count - self.known >= schedule.window
+            if not whole and not schedule.token_by_token:
+                return
+            self.sent += count
+            self.chunk_sent = 0 if whole else self.chunk_sent + count
+            self.frames += 1
+            self.up_free_s = max(self.now, self.up_free_s) + times.frame_s + count * times.token_s
+            self.at(self.up_free_s + times.up_s, _ARRIVED, self.sent, whole)
+
+    def arrive(self, end: int, whole: bool) -> None:
+        self.arrived = max(self.arrived, end)
+        if whole or self.schedule.verify_on_arrival:
+            self.ready = self.arrived
+        if self.frontier and self.ready > self.committed and not self.busy:
+            self.judge_first()
+        self.start_pass(self.times.wait_s)
+
+    def judge_first(self) -> None:
+        """The first draft is judged before its pass: by the distribution kept from the last."""
+        self.first_judged_s = self.now
+
+    def start_pass(self, wait_s: float) -> None:
+        """Over the drafts that are ready, or over none where the cloud decodes alone."""
+        drafts = max(0, self.ready - self.committed)
+        idle = self.schedule.decode_when_idle and not self.frontier
+        if self.busy or not (drafts or idle):
+            return
+        self.busy = True
+        tokens = drafts + (not self.frontier) + (self.times.siblings if drafts else 0)
+        self.passes += 1
+        self.fed += tokens
+        self.submit(drafts, tokens, wait_s)
+
+    def submit(self, drafts: int, tokens: int, wait_s: float) -> None:
+        took_s = self.times.pass_s + (tokens - 1) * self.times.further_s
+        self.at(self.now + wait_s + took_s, _PASSED, drafts)
+
+    def passed(self, drafts: int) -> None:
+        self.busy = False
+        for _ in range(drafts):
+            if not self.decide(judged=True):
+                return
+        schedule = self.schedule
+        pending = self.arrived > self.committed
+        if not pending and ((drafts and schedule.bonus) or schedule.decode_when_idle):
+            self.frontier = False
+            if not self.decide(judged=self.drafted > self.committed):
+                return
+        else:
+            self.frontier = True
+        heard_s = self.now + self.times.verdict_s + self.times.down_s
+        self.at(heard_s, _HEARD, self.committed)
+        if self.frontier and self.ready > self.committed:
+            self.judge_first()
+        self.start_pass(0.0)
+
+    def decide(self, judged: bool) -> bool:
+        """The next position is decided; whether its draft, if there is one, was right."""
+        early_s, self.first_judged_s = self.first_judged_s, -1.0
+        rejected_s = early_s if early_s >= 0 else self.now
+        work = (self.passes, self.fed, self.frames, self.drafted)
+        self.found.append(Position(self.now, rejected_s, judged, *work))
+        self.committed += 1
+        return True
+
+
+_HEARD, _DRAFTED, _ARRIVED, _PASSED = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """Per token: seconds, target passes, tokens fed to them, frames of drafts, drafts made, and
+    corrections."""
+
+    tpot_s: float
+    passes: float
+    fed: float
+    frames: float
+    drafted: float
+    corrections: float
+
+
+_LEAST, _MOST, _RARE = 8, 72, 0.003
+
+
+def expected(
+    schedule: Schedule,
+    times: StepTimes,
+    acceptance_rate: float,
+    *,
+    hit_rate: float = 0.0,
+    head_s: float = 0.0,
+    ahead: bool = False,
+) -> Expected:
+    """What a token takes if each draft is accepted with `acceptance_rate`, whatever came before.
+    `hit_rate`: how often a correction finds drafts that were begun `head_s` before."""
+    depth = _LEAST
+    while depth < _MOST and acceptance_rate**depth > _RARE:
+        depth += 4
+    sums = [0.0] * 7
+    for share, early_s in ((1 - hit_rate, 0.0), (hit_rate, head_s)):
+        if share > 0:
+            found = timeline(schedule, times, depth, head_s=early_s, ahead=ahead)
+            for index, part in enumerate(_epoch(found, acceptance_rate)):
+                sums[index] += share * part
+    tokens, epoch_s, passes, fed, frames, drafted, corrections = sums
+    return Expected(
+        *(part / tokens for part in (epoch_s, passes, fed, frames, drafted, corrections))
+    )
+
+
+def _epoch(found: list[Position], rate: float) -> list[float]:
+    """Expected tokens, seconds, passes, tokens fed, frames, drafts and corrections of an epoch."""
+    sums, survives = [0.0] * 7, 1.0
+    for count, position in enumerate(found, start=1):
+        ends = survives * (1 - rate) if position.judged else 0.0
+        _add(sums, ends, _totals(count, position, position.rejected_s), 1.0)
+        survives -= ends
+    last, middle = found[-1], found[len(found) // 2 - 1]
+    count, half = len(found), len(found) // 2
+    # Beyond what was followed it goes on as it did at last.
+    goes_on = 1 / (1 - rate) if rate < 1 else 1e6
+    ended, before = _totals(count, last, last.accepted_s), _totals(half, middle, middle.accepted_s)
+    further = [(a - b) / (count - half) * goes_on for a, b in zip(ended, before, strict=True)]
+    corrected = 1.0 if any(position.judged for position in found) else 0.0
+    _add(sums, survives, [a + b for a, b in zip(ended, further, strict=True)], corrected)
+    return sums
+
+
+def _totals(count: int, position: Position, moment_s: float) -> list[float]:
+    return [count, moment_s, position.passes, position.fed, position.frames, position.drafted]
+
+
+def _add(sums: list[float], weight: float, totals: list[float], corrections: float) -> None:
+    for index, part in enumerate((*totals, corrections)):
+        sums[index] += weight * part

@@ -1,0 +1,173 @@
+"""Many sessions of one schedule on one verifier: what a token of theirs takes, by running their
+timelines together with drafts that are accepted at random.
+
+A pass takes all sessions whose work is due, and what comes due while it runs waits. How sessions
+fall into step with each other decides how long they wait, and no average of one session tells
+that. Invariant: pure and seeded; the same arguments give the same figures."""
+
+from __future__ import annotations
+
+import heapq
+
+from tandem.core.hashing import hash_words, unit
+from tandem.specdec.choices import Schedule
+from tandem.specdec.epoch_timeline import Expected, StepTimes, Timeline
+
+_WARM = 0.25
+"""The share of the tokens that is left out, while sessions fall into step."""
+_LEAST_TOKENS, _ALL_TOKENS = 48, 2400
+"""Of each session, and of all: chance then moves the figures by a few hundredths."""
+_SPREAD = 0.618033988749895
+
+
+def expected_together(
+    schedule: Schedule,
+    times: StepTimes,
+    acceptance_rate: float,
+    *,
+    sessions: int,
+    hit_rate: float = 0.0,
+    head_s: float = 0.0,
+    ahead: bool = False,
+) -> tuple[Expected, float]:
+    """As `expected`, of each of `sessions`, over some hundred tokens of each; and the mean pass in
+    seconds. `times.pass_s` is a pass over one token, `times.further_s` each further one of any."""
+    crowd = _Crowd(schedule, times, acceptance_rate, sessions, hit_rate, head_s, ahead)
+    tokens = max(_LEAST_TOKENS, _ALL_TOKENS // sessions)
+    warm = crowd.run_until(int(_WARM * tokens * sessions))
+    return _between(warm, crowd.run_until(tokens * sessions), sessions), crowd.mean_pass_s
+
+
+def _between(before: list[float], after: list[float], sessions: int) -> Expected:
+    elapsed_s, tokens, *rest = (a - b for a, b in zip(after, before, strict=True))
+    return Expected(elapsed_s * sessions / tokens, *(part / tokens for part in rest))
+
+
+class _Crowd:
+    def __init__(
+        self,
+        schedule: Schedule,
+        times: StepTimes,
+        acceptance_rate: float,
+        sessions: int,
+        hit_rate: float,
+        head_s: float,
+        ahead: bool,
+    ) -> None:
+        self.now, self.busy_until_s = 0.0, 0.0
+        self.times, self.rate, self.hit_rate, self.head_s = times, acceptance_rate, hit_rate, head_s
+        self.events: list[tuple[float, int, _Member | None, int, int, int, bool]] = []
+        self.count = self.passes = 0
+        self.pass_s_sum = 0.0
+        self.waiting: list[_Member] = []
+        self.passing: list[_Member] = []
+        self.totals = [0.0] * 6  # tokens, passes, fed, frames, drafted, corrections
+        self.members = [_Member(self, schedule, times, ahead, n) for n in range(sessions)]
+        for number, member in enumerate(self.members):
+            start_s = (number * _SPREAD % 1.0) * 4 * times.pass_s
+            self.push(start_s, member, 0, _BEGIN, 0, False)
+
+    @property
+    def mean_pass_s(self) -> float:
+        return self.pass_s_sum / max(1, self.passes)
+
+    def run_until(self, tokens: int) -> list[float]:
+        """Seconds and totals once so many tokens are committed."""
+        while self.totals[0] < tokens and self.events:
+            self.now, _, member, epoch, kind, number, whole = heapq.heappop(self.events)
+            if member is None:
+                self.end_pass()
+            elif kind == _BEGIN:
+                member.correct()
+            elif epoch == member.epoch:
+                member.now = self.now
+                member.take(kind, number, whole)
+            self.start_pass()
+        return [self.now, *self.totals]
+
+    def push(
+        self, moment: float, member: _Member | None, epoch: int, kind: int, number: int, whole: bool
+    ) -> None:
+        self.count += 1
+        heapq.heappush(self.events, (moment, self.count, member, epoch, kind, number, whole))
+
+    def start_pass(self) -> None:
+        if self.passing or not self.waiting:
+            return
+        self.passing, self.waiting = self.waiting, []
+        fed = sum(member.due_tokens for member in self.passing)
+        took_s = self.times.pass_s + (fed - 1) * self.times.further_s
+        self.passes += 1
+        self.pass_s_sum += took_s
+        self.push(self.now + took_s, None, 0, _BEGIN, 0, False)
+
+    def end_pass(self) -> None:
+        ended, self.passing = self.passing, []
+        for member in ended:
+            member.now = self.now
+            member.passed(member.due_drafts)
+
+    def lucky(self) -> bool:
+        self.count += 1
+        return unit(hash_words(self.count)) < self.rate
+
+    def hits(self) -> bool:
+        self.count += 1
+        return unit(hash_words(self.count)) < self.hit_rate
+
+
+_BEGIN = -1
+
+
+class _Member(Timeline):
+    """One session: a timeline that begins anew with every correction."""
+
+    def __init__(
+        self, crowd: _Crowd, schedule: Schedule, times: StepTimes, ahead: bool, number: int
+    ) -> None:
+        super().__init__(schedule, times, 0, 0.0, ahead)
+        self.crowd, self.number, self.epoch = crowd, number, 0
+        self.due_drafts = self.due_tokens = 0
+        self.is_right = False
+
+    def correct(self) -> None:
+        """A token stands in the place of a draft, and all after it is void."""
+        crowd, up_free_s = self.crowd, self.up_free_s
+        self.counted()
+        super().__init__(self.schedule, self.times, 0, 0.0, self.ahead)
+        self.now, self.up_free_s = crowd.now, up_free_s
+        self.head_s = crowd.head_s if crowd.hits() else 0.0
+        self.epoch += 1
+        self.is_right = False
+        self.begin()
+
+    def counted(self) -> None:
+        """Add what this epoch made to the totals."""
+        for index, part in enumerate((self.passes, self.fed, self.frames, self.drafted)):
+            self.crowd.totals[1 + index] += part
+        self.crowd.totals[5] += 1
+
+    def at(self, moment: float, kind: int, number: int, whole: bool = False) -> None:
+        self.crowd.push(moment, self, self.epoch, kind, number, whole)
+
+    def submit(self, drafts: int, tokens: int, wait_s: float) -> None:
+        self.due_drafts, self.due_tokens = drafts, tokens
+        self.crowd.waiting.append(self)
+
+    def judge_first(self) -> None:
+        """The first draft is judged before its pass: by the distribution kept from the last."""
+        if self.is_right:
+            return
+        self.is_right = self.crowd.lucky()
+        if not self.is_right:
+            self.crowd.totals[0] += 1
+            self.correct()
+
+    def decide(self, judged: bool) -> bool:
+        self.crowd.totals[0] += 1
+        right = self.is_right or not judged or self.crowd.lucky()
+        self.is_right = False
+        self.committed += 1
+        if not right:
+            self.correct()
+        return right

@@ -1,0 +1,67 @@
+"""Several sessions over one simulated verifier."""
+
+from __future__ import annotations
+
+from tandem.netem.link_model import settings_from
+from tandem.simulation.answer import Conditions, Question, simulate_answer, simulate_answers
+from tandem.simulation.answer_figures import tokens_per_s_together, verified_acceptance
+from tandem.simulation.declared_pair import declared_pair
+from tandem.simulation.simulator import ModelTimes
+from tandem.specdec.presets import PRESETS
+
+TIMES = ModelTimes(0.024, 0.072, 0.003)
+PAIR = declared_pair(0.6, seed=4)
+
+
+def test_a_pass_takes_every_session_whose_work_is_due() -> None:
+    questions = [Question((number + 1,), 30, 1, number * 0.01) for number in range(8)]
+    answers = simulate_answers(PRESETS["ar"], PAIR, Conditions(TIMES), questions)
+    assert abs(tokens_per_s_together(answers) * TIMES.pass_s(8) / 8 - 1) < 0.05
+    assert max(answer.stats.queue_s for answer in answers) < TIMES.pass_s(8) + 1e-9
+
+
+def test_texts_do_not_depend_on_who_shares_the_verifier() -> None:
+    questions = [Question((number + 1, 2), 16, number, number * 0.03) for number in range(3)]
+    conditions = Conditions(TIMES, 0.05, 20.0)
+    for name in ("stream", "predraft", "dssd", "picospec", "fsd"):
+        together = simulate_answers(PRESETS[name], PAIR, conditions, questions)
+        alone = [
+            simulate_answer(PRESETS[name], PAIR, conditions, q.prompt_ids, q.max_tokens, q.seed)
+            for q in questions
+        ]
+        assert [a.token_ids for a in together] == [a.token_ids for a in alone]
+
+
+def test_work_that_comes_due_in_a_pass_waits_for_the_next() -> None:
+    first, second = simulate_answers(
+        PRESETS["ar"],
+        PAIR,
+        Conditions(TIMES),
+        [Question((1,), 3, 1, 0.0), Question((2,), 1, 1, 0.001)],
+    )
+    assert first.ttft_s == TIMES.pass_s(1)
+    assert abs(second.ttft_s - (0.071 + TIMES.pass_s(2))) < 1e-9
+
+
+def test_a_session_that_ended_keeps_nobody_waiting() -> None:
+    short, long = Question((1,), 1, 1), Question((2,), 20, 1)
+    _, answer = simulate_answers(PRESETS["ar"], PAIR, Conditions(TIMES), [short, long])
+    assert abs(answer.tpot_s - TIMES.pass_s(1)) < 1e-9
+
+
+def test_a_link_changes_while_an_answer_is_written() -> None:
+    steady = Conditions(TIMES, 0.01)
+    slower = Conditions(TIMES, 0.01, link_changes=((1.0, settings_from(0.3)),))
+    (before,) = simulate_answers(PRESETS["dssd"], PAIR, steady, [Question((1,), 60, 1)])
+    (after,) = simulate_answers(PRESETS["dssd"], PAIR, slower, [Question((1,), 60, 1)])
+    assert after.token_ids == before.token_ids
+    assert after.last_commit_s > before.last_commit_s + 3
+
+
+def test_drafts_are_accepted_at_the_declared_rate() -> None:
+    for name in ("dssd", "coupled"):
+        pair = declared_pair(lambda position: 0.9 if position < 400 else 0.3, seed=2)
+        answer = simulate_answer(PRESETS[name], pair, Conditions(TIMES), (1,), 399, 1)
+        rate = verified_acceptance([answer])
+        assert rate is not None
+        assert abs(rate - 0.9) < 0.05
