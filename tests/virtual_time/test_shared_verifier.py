@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tandem.netem.link_model import settings_from
 from tandem.simulation.answer import Conditions, Question, simulate_answer, simulate_answers
 from tandem.simulation.answer_figures import tokens_per_s_together, verified_acceptance
@@ -40,13 +42,13 @@ def test_work_that_comes_due_in_a_pass_waits_for_the_next() -> None:
         [Question((1,), 3, 1, 0.0), Question((2,), 1, 1, 0.001)],
     )
     assert first.ttft_s == TIMES.pass_s(1)
-    assert abs(second.ttft_s - (0.071 + TIMES.pass_s(2))) < 1e-9
+    assert second.ttft_s == pytest.approx(0.071 + TIMES.pass_s(2))
 
 
 def test_a_session_that_ended_keeps_nobody_waiting() -> None:
     short, long = Question((1,), 1, 1), Question((2,), 20, 1)
     _, answer = simulate_answers(PRESETS["ar"], PAIR, Conditions(TIMES), [short, long])
-    assert abs(answer.tpot_s - TIMES.pass_s(1)) < 1e-9
+    assert answer.tpot_s == pytest.approx(TIMES.pass_s(1))
 
 
 def test_a_link_changes_while_an_answer_is_written() -> None:
