@@ -262,6 +262,7 @@ class CloudMachine:
         accepted, target = len(judgement.path), judgement.next_target
         assert target is not None, "the rejected position was judged"
         self._end_epoch(base + accepted)
+        self._frontier = None
         if isinstance(judgement.replacement, int):
             self._commit(judgement.replacement, target)
         else:
@@ -274,7 +275,6 @@ class CloudMachine:
     def _end_epoch(self, position: int) -> None:
         self.epoch += 1
         self._pending.begin_epoch(position)
-        self._frontier = None
 
     def _receive_draft(self, draft: Draft) -> list[CloudMessage]:
         if self.finished or self._is_stale(draft):
@@ -287,7 +287,8 @@ class CloudMachine:
         self._pending.check(draft)
         self._hold = draft.hold
         if (overtaken_at := self._pending.add(draft)) is not None:
-            # The cloud went on alone with another token; the edge learns it from that token.
+            # The cloud went on alone with another token; the edge learns it from that token. The
+            # committed text stays as it is, and so does the distribution kept for what follows it.
             self._end_epoch(overtaken_at)
             return []
         if draft.end_of_chunk or self._schedule.verify_on_arrival:
