@@ -258,6 +258,8 @@ class SideMachine:
         if self._rule is None or not self._rule.receives_drafts():
             return []  # sent before the other side knew that it would not count
         limit, ahead = self._text.length_limit, self.request.preset.ahead
+        if self.side is Side.CLOUD and frame.base >= limit:
+            return []  # drafted where the device may answer more than this side has room for
         check_side_draft(frame, self._rule, limit, len(self.committed), ahead)
         self._counters.decoded(self.side.other, frame.base, frame.decode_s)
         self._counters.answered(frame, self.side, size_bytes, now)

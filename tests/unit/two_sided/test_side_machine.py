@@ -316,3 +316,11 @@ def test_drafts_that_the_other_side_decided_are_not_kept() -> None:
     assert told(machine.receive(fetch, 0.0), SideDraftFrame)
     machine.receive(TargetFrame(1, 0, 2, head(()), token_ids=(0,)), 0.0)
     assert not told(machine.receive(fetch, 0.0), SideDraftFrame)
+
+
+@pytest.mark.parametrize("name", ["dragon-coupled", "dragon-cloud"])
+def test_drafts_beyond_a_shorter_answer_of_the_cloud_are_nobody_s_fault(name: str) -> None:
+    """Its documents may leave less room than the device was granted, which learns that late."""
+    machine = cloud(name, max_tokens=1)
+    assert machine.receive(frame((0,)), 0.0) == []
+    assert machine.queued == (0, 0)
