@@ -29,7 +29,7 @@ class TokenProvenance(Strict):
     source: str | None = Field(description="Who made it; null for a token of no known source.")
 
 
-class SideFigures(Strict):
+class DocumentSideFigures(Strict):
     """Of one side of an answer from documents."""
 
     documents: int
@@ -73,18 +73,18 @@ class ChunkExtension(Strict):
     )
     side_moves: int | None = None
     fetches: int | None = None
-    device: SideFigures | None = None
-    cloud: SideFigures | None = None
+    device: DocumentSideFigures | None = None
+    cloud: DocumentSideFigures | None = None
 
 
-class TokenLogprob(Strict):
+class LikelyToken(Strict):
     token: str
     logprob: float | None = Field(description="Null for a token that nobody verified.")
     bytes: list[int]
 
 
-class ContentLogprob(TokenLogprob):
-    top_logprobs: list[TokenLogprob]
+class ContentLogprob(LikelyToken):
+    top_logprobs: list[LikelyToken]
 
 
 class ChatLogprobs(Strict):
@@ -203,10 +203,10 @@ class ModelList(Strict):
     data: list[ModelCard]
 
 
-class Liveness(Strict):
+class AliveAnswer(Strict):
     status: Literal["ok"]
 
 
-class Readiness(Strict):
+class ReadyAnswer(Strict):
     status: Literal["ready", "not ready"]
     reason: str | None = None

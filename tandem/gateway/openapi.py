@@ -13,13 +13,13 @@ from pydantic import BaseModel
 from pydantic.json_schema import JsonSchemaMode, models_json_schema
 
 from tandem.gateway.answer_schema import (
+    AliveAnswer,
     ChatCompletion,
     ChatCompletionChunk,
     ErrorBody,
-    Liveness,
     ModelCard,
     ModelList,
-    Readiness,
+    ReadyAnswer,
     TextCompletion,
     TextCompletionChunk,
 )
@@ -72,9 +72,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("get", MODELS_PATH): Operation({_JSON: ModelList}, _FROM_THE_SUITE),
     ("get", MODEL_PATH): Operation({_JSON: ModelCard}, (*_FROM_THE_SUITE, 404)),
     ("get", "/metrics"): Operation({CONTENT_TYPE_LATEST: "Prometheus' text format."}, _WITH_A_KEY),
-    ("get", "/healthz"): Operation({_JSON: Liveness}, _AT_THE_DOOR, needs_key=False),
+    ("get", "/healthz"): Operation({_JSON: AliveAnswer}, _AT_THE_DOOR, needs_key=False),
     ("get", "/readyz"): Operation(
-        {_JSON: Readiness}, (*_AT_THE_DOOR, 503), other={503: Readiness}, needs_key=False
+        {_JSON: ReadyAnswer}, (*_AT_THE_DOOR, 503), other={503: ReadyAnswer}, needs_key=False
     ),
 }
 _EVENT_MODELS = (ChatCompletionChunk, TextCompletionChunk)

@@ -14,13 +14,13 @@ import pytest
 from pydantic import BaseModel
 
 from tandem.gateway.answer_schema import (
+    AliveAnswer,
     ChatCompletion,
     ChatCompletionChunk,
     ErrorBody,
-    Liveness,
     ModelCard,
     ModelList,
-    Readiness,
+    ReadyAnswer,
     TextCompletion,
     TextCompletionChunk,
 )
@@ -105,8 +105,8 @@ async def test_answers_are_what_the_document_says() -> None:
         fits(ModelList, (await suite.http.get("/v1/models")).content)
         fits(ModelCard, (await suite.http.get(f"/v1/models/{MODEL}")).content)
         fits(ErrorBody, (await suite.http.get("/v1/models/other")).content)
-        fits(Liveness, (await suite.http.get("/healthz")).content)
-        fits(Readiness, (await suite.http.get("/readyz")).content)
+        fits(AliveAnswer, (await suite.http.get("/healthz")).content)
+        fits(ReadyAnswer, (await suite.http.get("/readyz")).content)
 
 
 @pytest.mark.timeout(1800)
