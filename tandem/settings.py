@@ -157,8 +157,9 @@ class ModelSettings(ServiceSettings):
     )
     revision: str | None = Field(default=None, description="Pinned revision of a hub model.")
     device: str = Field(default="cpu", description="cpu, cuda or cuda:N.")
-    dtype: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="Precision of weights and activations."
+    dtype: Literal["float32", "bfloat16", "float16", "int8", "int4"] = Field(
+        default="float32",
+        description="Precision of weights and activations; int8 and int4: of weights alone.",
     )
     threads: int = Field(default=1, ge=1, le=256, description="Threads of one forward pass.")
     stuck_after_s: float = Field(

@@ -46,6 +46,9 @@ class Capabilities:
     """A session may be fed embeddings in the place of token ids, as images are."""
     kv_files: bool = False
     """Keys and values as files: there are `Engine.kv_files`."""
+    same_bits: bool = False
+    """A sequence's logits are the same to the last bit however it is cut into passes and whatever
+    shares them. Then a coupled text depends on its seed alone; otherwise also on the batching."""
 
     @property
     def names(self) -> tuple[str, ...]:

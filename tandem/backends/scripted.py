@@ -78,7 +78,7 @@ class ScriptedEngine:
         count = len(self._exit_distributions) + 1
         self.exit_depths = tuple((index + 1) / count for index in range(count - 1))
         exits = bool(self.exit_depths)
-        self.capabilities = Capabilities(trees=True, forks=True, cancellation=True, exits=exits)
+        self.capabilities = Capabilities(True, True, True, exits=exits, same_bits=True)
         self._open: set[ScriptedSession] = set()
 
     @property

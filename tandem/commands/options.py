@@ -12,7 +12,7 @@ from tandem.netem.link_model import LinkSettings, settings_from
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-DTYPES = ("float32", "bfloat16", "float16")
+DTYPES = ("float32", "bfloat16", "float16", "int8", "int4")
 
 
 class AddressType(click.ParamType[tuple[str, int]]):
@@ -75,7 +75,7 @@ def _model_options(side: str) -> Callable[[Command], Command]:
             f"--dtype-{side}",
             type=click.Choice(DTYPES),
             default="float32",
-            help="Precision of weights and activations.",
+            help="Precision of weights and activations; int8 and int4: of weights alone.",
         ),
     )
 

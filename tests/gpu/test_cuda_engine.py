@@ -52,6 +52,17 @@ def test_bfloat16_on_cuda_is_close_to_float32_on_the_cpu(tmp_path: Path, name: s
     assert error < 0.05
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_quantised_weights_on_cuda_are_those_on_the_cpu(tmp_path: Path, dtype: str) -> None:
+    sequence, answers = tuple(tokens(30, seed=2)), []
+    write_model(tmp_path, "llama")
+    for device in ("cpu", "cuda"):
+        engine = load_engine(tmp_path, device=device, dtype=dtype)
+        answers += engine.forward([ForwardRequest(engine.open(30), sequence, 30)])
+    error = np.linalg.norm(answers[1] - answers[0]) / np.linalg.norm(answers[0])
+    assert error < 0.05
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 async def test_documents_are_the_same_from_disk(tmp_path: Path, dtype: str) -> None:
     write_model(tmp_path / "model", "llama")

@@ -42,7 +42,9 @@ class TranslatedEngine:
         self.vocabulary_hash, self.eos_token_ids = vocabulary_hash, eos_token_ids
         self.context_length = engine.context_length
         own = engine.capabilities
-        self.capabilities = Capabilities(own.trees, own.forks, own.cancellation)
+        self.capabilities = Capabilities(
+            own.trees, own.forks, own.cancellation, same_bits=own.same_bits
+        )
         self.kv_bytes_per_token = SPARE * engine.kv_bytes_per_token
         self._engine = engine
         self._open: set[TranslatedSession] = set()

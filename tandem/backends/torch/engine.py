@@ -25,6 +25,7 @@ from tandem.backends.torch.kv_files import TorchKvFiles
 from tandem.backends.torch.linear import FEW_ROWS
 from tandem.backends.torch.llama_forward import LlamaForward, llama_forward_serves
 from tandem.backends.torch.packed_batch import PackedBatch
+from tandem.backends.torch.quantised import quantise_modules
 from tandem.core.errors import InvalidArgument
 
 
@@ -35,6 +36,7 @@ class HuggingFaceEngine:
     different sizes, with rows that no token has. `fast_path=False` keeps the generic path for a
     model that the Llama path would serve. `exits` are early exits that requests may read.
     `single_rows` is for an engine that mostly feeds one token at a time, as a drafter's does.
+    `bits`, 8 or 4, quantises the weights; all else is float32 then.
     Raises InvalidArgument("model") for a model whose attention cannot be packed.
     """
 
@@ -50,33 +52,41 @@ class HuggingFaceEngine:
         exits: ExitAdapters | None = None,
         single_rows: bool = False,
         vision: Vision | None = None,
+        bits: int | None = None,
     ) -> None:
         model.train(False)
         model.requires_grad_(False)
+        self.fast_path = fast_path and llama_forward_serves(model)
+        dtype = model.dtype if bits is None else torch.float32
+        if bits is not None and not self.fast_path:
+            quantise_modules(model, bits)
         generic = GenericForward(model)
         layers, logits = generic.survey()
         self.vocabulary_size = logits if vocabulary_size is None else min(logits, vocabulary_size)
         self.model_name, self.vision = model_name, vision
         every = Capabilities(*[True] * len(fields(Capabilities)))
         sees = vision is not None
-        self.capabilities = replace(every, exits=exits is not None, vision=sees, embeddings=sees)
+        exact = dtype == torch.float32 and bits is None
+        same = exact and model.device.type == "cpu"
+        self.capabilities = replace(
+            every, exits=exits is not None, vision=sees, embeddings=sees, same_bits=same
+        )
         self.vocabulary_hash = vocabulary_hash
         self.eos_token_ids = frozenset(t for t in eos_token_ids if t < self.vocabulary_size)
         self.context_length = _context_length(model)
-        self.fast_path = fast_path and llama_forward_serves(model)
         self._single_rows = single_rows
-        self._like = torch.empty(0, dtype=model.dtype, device=model.device)
+        self._like = torch.empty(0, dtype=dtype, device=model.device)
         early = EarlyExits(exits, self._like, self.vocabulary_size) if exits else None
         self.exit_depths: tuple[float, ...] = early.depths if early else ()
         self._run: LlamaForward | GenericForward = generic
         if self.fast_path:
-            self._run = LlamaForward(model, layers, early, single_rows=single_rows)
+            self._run = LlamaForward(model, layers, early, single_rows=single_rows, bits=bits)
         elif early:
             generic.read(early)
-        self._pool = KvPool(layers, model.dtype, model.device)
+        self._pool = KvPool(layers, dtype, model.device)
         self.kv_bytes_per_token = self._pool.bytes_per_token
         self.kv_files = TorchKvFiles(self._pool)
-        check_sessions(self, 1e-3 if model.dtype == torch.float32 else 0.1)
+        check_sessions(self, 1e-3 if exact else 0.1)
 
     @property
     def kv_bytes_in_use(self) -> int:

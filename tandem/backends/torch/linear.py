@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tandem.backends.torch.quantised import QuantisedLinear
+
 FEW_ROWS = 3
 """Most rows that a product of transposed weights takes at once. On some processors that many rows
 give the same bits as one; beyond, sums are ordered otherwise, which changes the last bits."""
@@ -32,9 +34,13 @@ class Linear(Protocol):
         """residual [rows, out] + the product; `residual` itself stays as it is."""
 
 
-def make_linear(weight: Tensor, bias: Tensor | None, *, single_rows: bool) -> Linear:
+def make_linear(
+    weight: Tensor, bias: Tensor | None, *, single_rows: bool, bits: int | None = None
+) -> Linear:
     """The product with `weight` [out, in], laid out for its place. `single_rows`: most calls have
-    one row, as a drafter's do; a verifier's have several."""
+    one row, as a drafter's do; a verifier's have several. `bits`: 8 or 4, to quantise it."""
+    if bits is not None:
+        return QuantisedLinear(weight, bias, bits)
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return _Plain(weight, bias)
     if single_rows or not torch.backends.mkldnn.is_available():

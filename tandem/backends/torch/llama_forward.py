@@ -6,6 +6,7 @@ so they are laid out for it (`linear`). The model's own are released layer by la
 no second copy, but can no longer run. Equal to the generic path within 1e-5 in float32.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,6 +27,7 @@ from tandem.backends.torch.kv_cache import LayerShape
 from tandem.backends.torch.linear import Linear, make_guessing_linear, make_linear
 from tandem.backends.torch.packed_batch import PackedBatch
 
+MakeLinear = Callable[[Tensor, Tensor | None], Linear]
 Module = Any  # transformers types its modules by what all of them have, not by their sequences
 
 _FAMILY = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
@@ -47,7 +49,8 @@ def llama_forward_serves(model: PreTrainedModel) -> bool:
 
 class LlamaForward:
     """Runs packed batches like `GenericForward`, for models that `llama_forward_serves`.
-    `single_rows`: what most passes are made of, see `make_linear`."""
+    `single_rows`: what most passes are made of, `bits`: of each weight; see `make_linear`. With
+    `bits` all but the weights is float32, and embeddings stay as they were loaded."""
 
     def __init__(
         self,
@@ -56,25 +59,30 @@ class LlamaForward:
         exits: EarlyExits | None = None,
         *,
         single_rows: bool,
+        bits: int | None = None,
     ) -> None:
         self._exits = exits
         decoder: Module = model.model
         self._embedding: Tensor = decoder.embed_tokens.weight.detach()
+        self._dtype = self._embedding.dtype if bits is None else torch.float32
+        if bits is not None:
+            _widen_norms(decoder)
         self._norm = _rms_norm(decoder.norm)
-        self._rotary = _Rotary(decoder.rotary_emb, self._embedding)
+        self._rotary = _Rotary(decoder.rotary_emb, self._embedding.new_empty(0, dtype=self._dtype))
+        make = partial(make_linear, single_rows=single_rows, bits=bits)
         with torch.inference_mode(False), torch.no_grad():
             self._layers = [
-                _Layer(layer, index, shape, single_rows)
+                _Layer(layer, index, shape, make)
                 for index, (layer, shape) in enumerate(zip(decoder.layers, shapes, strict=True))
             ]
             head: Tensor = model.lm_head.weight.detach()
-            self._head = make_linear(head, None, single_rows=single_rows)  # tied: a second copy
+            self._head = make(head, None)  # tied: a second copy
             self._early_head = make_guessing_linear(head, self._head) if exits else self._head
 
     @torch.inference_mode()
     def __call__(self, packed: PackedBatch) -> Tensor:
         """Logits [packed.logits_to_keep, vocabulary_size]."""
-        hidden = functional.embedding(packed.token_ids, self._embedding)
+        hidden = functional.embedding(packed.token_ids, self._embedding).to(self._dtype)
         turn = self._rotary.at(packed)
         exits = self._exits if packed.reads_exits else None
         for index, layer in enumerate(self._layers[:-1]):
@@ -95,12 +103,12 @@ class LlamaForward:
 class _Layer:
     """One decoder layer: attention and gated feed-forward block, each after an RMS norm."""
 
-    def __init__(self, layer: Module, index: int, shape: LayerShape, single_rows: bool) -> None:
+    def __init__(self, layer: Module, index: int, shape: LayerShape, make: MakeLinear) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self._attention = AttentionLayer(index, attention.scaling, shape.window)
         self._head_size, self._kv_heads = shape.key_size, shape.kv_heads
         self._heads = attention.q_proj.weight.shape[0] // shape.key_size
-        take_over = partial(_take_over, single_rows=single_rows)
+        take_over = partial(_take_over, make=make)
         self._qkv = take_over(attention.q_proj, attention.k_proj, attention.v_proj)
         self._out = take_over(attention.o_proj)
         self._gate_up = take_over(mlp.gate_proj, mlp.up_proj)
@@ -194,11 +202,17 @@ def _rms_norm(norm: Module) -> _RmsNorm:
     return _RmsNorm(norm.weight, norm.variance_epsilon)
 
 
-def _take_over(*linears: Module, single_rows: bool) -> Linear:
+def _widen_norms(decoder: Module) -> None:
+    for module in decoder.modules():
+        if hasattr(module, "variance_epsilon"):
+            module.float()
+
+
+def _take_over(*linears: Module, make: MakeLinear) -> Linear:
     """One product for several linear layers of one input, which give their weights up."""
     weight = torch.cat([linear.weight for linear in linears])
     biases = [linear.bias for linear in linears]
     bias = None if biases[0] is None else torch.cat(biases).detach()
     for linear in linears:
         linear.weight = Parameter(weight.new_empty(0), requires_grad=False)
-    return make_linear(weight.detach(), bias, single_rows=single_rows)
+    return make(weight.detach(), bias)

@@ -28,6 +28,7 @@ from tandem.backends.torch.exit_adapters import (
     place_beside,
     weights_hash,
 )
+from tandem.backends.torch.quantised import WEIGHT_BITS
 from tandem.backends.torch.qwen_vision import VISION_MODELS, QwenVision
 from tandem.core.errors import InvalidArgument
 from tandem.telemetry.logging import get_logger
@@ -42,8 +43,9 @@ _LOADING_ERRORS = (*_PYTHON_ERRORS, SafetensorError)
 
 def load_chosen(choice: ModelChoice) -> LoadedModel:
     """The causal language model that is chosen, with its tokenizer if it has one. `dtype` is
-    float32, bfloat16 or float16, whatever the file holds. `threads` is how many CPU threads torch
-    uses in this process. Raises InvalidArgument naming the field."""
+    float32, bfloat16 or float16, whatever the file holds, or int8 or int4 for quantised weights.
+    `threads` is how many CPU threads torch uses in this process. Raises InvalidArgument naming the
+    field."""
     folder_or_name, revision, dtype = choice.source, choice.revision, choice.dtype
     use_threads(choice.threads)
     source = find_source(folder_or_name, revision)
@@ -60,6 +62,7 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
         exits=_exits(choice.exits, source, config),
         single_rows=choice.drafts,
         vision=_vision(source, model),
+        bits=WEIGHT_BITS.get(dtype),
     )
     return LoadedModel(engine, tokenizer, partial(model_hash, folder_or_name, dtype, revision))
 
@@ -80,9 +83,11 @@ def use_threads(threads: int) -> None:
 def load_model(
     folder_or_name: str | Path, device: str, dtype: str, revision: str | None = None
 ) -> Any:
-    """transformers' own model, complete and on its device; errors as of `load_chosen`."""
-    if dtype not in _DTYPES:
-        raise InvalidArgument("dtype", f"{dtype!r} is not one of {', '.join(_DTYPES)}")
+    """transformers' own model, complete and on its device; errors as of `load_chosen`. What is to
+    be quantised has the precision of its file."""
+    if dtype not in (*_DTYPES, *WEIGHT_BITS):
+        known = ", ".join((*_DTYPES, *WEIGHT_BITS))
+        raise InvalidArgument("dtype", f"{dtype!r} is not one of {known}")
     place = _device(device)
     source = find_source(folder_or_name, revision)
     if source.local:
@@ -92,7 +97,7 @@ def load_model(
         loaded: Any = _model_class(source).from_pretrained(
             source.name,
             **source.options,
-            dtype=_DTYPES[dtype],
+            dtype=_DTYPES.get(dtype, "auto"),
             use_safetensors=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,

@@ -45,6 +45,11 @@ def hugging_face(name: str, fast_path: bool = True) -> Engine:
     return pair(name, fast_path=fast_path).engine
 
 
+def narrow(name: str, dtype: str) -> Callable[[], Engine]:
+    """A demo model's weights in fewer bits."""
+    return lambda: load_model(ModelChoice(str(demo_folder(name)), dtype=dtype)).engine
+
+
 SOURCES = {
     "torch": "TINY",
     "scripted": "3",
@@ -59,6 +64,9 @@ VARIANTS: dict[str, Callable[[], Engine]] = {
     "paced": lambda: PacedEngine(scripted(), 0.0, 0.0),
     "fast-path": lambda: hugging_face("mistral"),
     "generic": lambda: hugging_face("gemma2", fast_path=False),
+    "bfloat16": narrow("demo-draft", "bfloat16"),
+    "int8": narrow("demo-draft", "int8"),
+    "int4": narrow("demo-draft", "int4"),
     "toy": lambda: BigramEngine(1, VOCABULARY),
 }
 
@@ -108,6 +116,13 @@ def feed(engine: Engine, session: Session, token_ids: list[int]) -> Row:
     return last
 
 
+def near(engine: Engine, found: Row, wanted: Row) -> bool:
+    """Equal, but for what an engine may round differently when a sequence is cut differently."""
+    if engine.capabilities.same_bits:
+        return np.allclose(found, wanted, atol=1e-5)
+    return bool(np.linalg.norm(found - wanted) <= 0.03 * np.linalg.norm(wanted))
+
+
 def fresh(engine: Engine, token_ids: list[int]) -> Row:
     """Logits after a sequence fed at once to a session of its own."""
     session = engine.open(len(token_ids))
@@ -140,7 +155,7 @@ def test_a_bad_request_is_refused_before_anything_changes(
         engine.forward([ForwardRequest(good, (8, 9), 1), bad])
     assert caught.value.field == field
     assert (good.length, session.length) == (1, 2)
-    assert np.allclose(feed(engine, session, [4]), fresh(engine, [5, 6, 4]), atol=1e-5)
+    assert near(engine, feed(engine, session, [4]), fresh(engine, [5, 6, 4]))
     good.close()
     session.close()
 
@@ -256,9 +271,7 @@ def test_a_tree_is_pending_until_a_path_is_kept(growing: Engine) -> None:
     assert session.length == 5
     with pytest.raises(InvalidArgument, match="no tree"):
         session.keep_path([0])
-    assert np.allclose(
-        feed(growing, session, [11]), fresh(growing, [5, 6, 7, 9, 10, 11]), atol=1e-5
-    )
+    assert near(growing, feed(growing, session, [11]), fresh(growing, [5, 6, 7, 9, 10, 11]))
     session.close()
 
 
@@ -279,12 +292,10 @@ def test_a_tree_grows_layer_by_layer(growing: Engine) -> None:
     assert state_of(session) == (2, (-1, -1, 1, 0, 0, 2))
     paths = [[8, 9], [7, 10], [7, 11], [8, 9, 12]]
     for row, path in zip([*second, *third], paths, strict=True):
-        assert np.allclose(row, fresh(growing, [5, 6, *path]), atol=1e-5)
+        assert near(growing, row, fresh(growing, [5, 6, *path]))
     session.keep_path([1, 2, 5])
     assert state_of(session) == (5, None)
-    assert np.allclose(
-        feed(growing, session, [13]), fresh(growing, [5, 6, 8, 9, 12, 13]), atol=1e-5
-    )
+    assert near(growing, feed(growing, session, [13]), fresh(growing, [5, 6, 8, 9, 12, 13]))
     session.close()
 
 
@@ -335,7 +346,7 @@ def test_a_tree_that_is_not_kept_is_forgotten(growing: Engine, forget: str) -> N
             growing.forward([ForwardRequest(session, (7,), 1)], lambda: True)
     with pytest.raises(InvalidArgument, match="no tree"):
         session.keep_path([0])
-    assert np.allclose(feed(growing, session, [10]), fresh(growing, [5, 6, 10]), atol=1e-5)
+    assert near(growing, feed(growing, session, [10]), fresh(growing, [5, 6, 10]))
     session.close()
 
 
@@ -376,7 +387,7 @@ def test_random_histories_leave_what_a_fresh_session_has(engine: Engine) -> None
     room = [(session, mirror) for session, mirror in live if len(mirror) < 80]
     answers = engine.forward([ForwardRequest(session, (9,), 1) for session, _ in room])
     for logits, (_, mirror) in zip(answers, room, strict=True):
-        assert np.allclose(logits[0], fresh(engine, [*mirror, 9]), atol=1e-5)
+        assert near(engine, logits[0], fresh(engine, [*mirror, 9]))
     for session, _ in live:
         session.close()
     assert (engine.kv_bytes_in_use, engine.sessions_open) == (0, 0)

@@ -1,4 +1,5 @@
-"""In float32 on a CPU a sequence's logits are the same bit for bit in whatever company.
+"""On a CPU a sequence's logits are the same bit for bit in whatever company, in float32 and where
+weights have 8 or 4 bits.
 
 The demo pair's shapes, since kernels are chosen by shape.
 """
@@ -18,9 +19,15 @@ MODELS = Path(__file__).resolve().parents[3] / "models"
 PROMPT = 40
 
 
-@pytest.fixture(scope="module", params=["demo-target", "demo-draft"])
+@pytest.fixture(
+    scope="module",
+    params=[(name, "float32") for name in ("demo-target", "demo-draft")]
+    + [("demo-target", "int8"), ("demo-draft", "int4")],
+    ids="-".join,
+)
 def engine(request: pytest.FixtureRequest) -> Engine:
-    return load_engine(MODELS / request.param, drafts=request.param == "demo-draft")
+    name, dtype = request.param
+    return load_engine(MODELS / name, drafts=name == "demo-draft", dtype=dtype)
 
 
 def sequences(count: int) -> list[tuple[int, ...]]:
