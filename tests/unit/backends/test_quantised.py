@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,11 +34,13 @@ def expanded(weight: torch.Tensor, bits: int) -> torch.Tensor:
     weight = nn.functional.pad(weight, (0, -inputs % GROUP))
     if bits == 8:
         numbers, scale = int8_weight(weight)
-        return (numbers.float() * scale.float()[:, None])[:, :inputs]
+        found: torch.Tensor = (numbers.float() * scale.float()[:, None])[:, :inputs]
+        return found
     numbers, scales = int4_weight(weight)
     scale, middle = scales.float().transpose(0, 1).unbind(-1)
     groups = (numbers - 8).float().unflatten(1, (-1, GROUP))
-    return (groups * scale[..., None] + middle[..., None]).flatten(1)[:, :inputs]
+    found = (groups * scale[..., None] + middle[..., None]).flatten(1)
+    return found[:, :inputs]
 
 
 @pytest.mark.parametrize("bits", [8, 4])
@@ -99,7 +102,7 @@ def test_rows_that_are_no_block_of_memory() -> None:
 def test_an_engine_runs_the_model_whose_weights_are_rounded(
     name: str, fast_path: bool, bits: int
 ) -> None:
-    rounded = copy.deepcopy(pair(name, fast_path=False).reference)
+    rounded: Any = copy.deepcopy(pair(name, fast_path=False).reference)
     engine = HuggingFaceEngine(
         copy.deepcopy(rounded), model_name=name, vocabulary_hash="", bits=bits, fast_path=fast_path
     )
