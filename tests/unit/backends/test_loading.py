@@ -137,7 +137,7 @@ def test_an_unusable_folder_is_refused_with_the_reason(
         ({"folder_or_name": "no/such-model"}, "model"),
         ({"folder_or_name": __file__}, "model"),
         ({"folder_or_name": "no/such-model", "revision": "main"}, "revision"),
-        ({"dtype": "int8"}, "dtype"),
+        ({"dtype": "int3"}, "dtype"),
         ({"device": "abacus"}, "device"),
         ({"device": "meta"}, "device"),
         ({"device": "cuda:999"}, "device"),
