@@ -35,13 +35,16 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup proto deploy-tools dashboards docs release-check lint format wheel test test-deploy test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup llamacpp proto deploy-tools dashboards docs release-check lint format wheel test test-deploy test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
 	  | while IFS='|' read -r name words; do printf '%-14s %s\n' "$$name" "$$words"; done
 
 setup: $(VENV)/.installed ## create the environment (quick when nothing changed)
+
+llamacpp: setup ## the extra 'llamacpp', built for this machine's processor; kept for later environments
+	tools/llamacpp.sh $(BIN)/python
 
 proto: gen/.stamp ## generate gen/tandem_api from protos/
 

@@ -153,15 +153,31 @@ class ModelSettings(ServiceSettings):
 
     max_message_bytes: MessageBytes = 16 * 2**20
     engine: str = Field(
-        default="torch", min_length=1, description="Back end that computes the model."
+        default="auto",
+        min_length=1,
+        description="Back end that computes the model; auto: llamacpp for a .gguf file, else"
+        " torch.",
     )
     revision: str | None = Field(default=None, description="Pinned revision of a hub model.")
     device: str = Field(default="cpu", description="cpu, cuda or cuda:N.")
     dtype: Literal["float32", "bfloat16", "float16", "int8", "int4"] = Field(
         default="float32",
-        description="Precision of weights and activations; int8 and int4: of weights alone.",
+        description="Precision of weights and activations; int8 and int4: of weights alone. With the"
+        " engine llamacpp, of keys and values.",
     )
     threads: int = Field(default=1, ge=1, le=256, description="Threads of one forward pass.")
+    gpu_layers: int | None = Field(
+        default=None,
+        ge=0,
+        description="Engine llamacpp: layers on the device cuda, of the last ones; none: all.",
+    )
+    kv_cells: int = Field(
+        default=0,
+        ge=0,
+        le=2**24,
+        description="Engine llamacpp: tokens that it has room for, of all sessions together; 0: 256"
+        " MiB of them.",
+    )
     stuck_after_s: float = Field(
         default=1.5,
         gt=0,

@@ -12,7 +12,7 @@ from tandem.api.access import Place, client_access
 from tandem.api.errors import typed
 from tandem.api.options import GenerationOptions, Message, request_of
 from tandem.api.results import Answer, Piece, Progress, answer_of
-from tandem.backends.model_source import DEFAULT_ENGINE
+from tandem.backends.model_source import AUTO
 from tandem.core.errors import InvalidArgument
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.net.status import Rejected
@@ -218,8 +218,8 @@ def embedded_async(
     draft: Place | None = None,
     target: Place | None = None,
     *,
-    engine_draft: str = DEFAULT_ENGINE,
-    engine_target: str = DEFAULT_ENGINE,
+    engine_draft: str = AUTO,
+    engine_target: str = AUTO,
     device_draft: str = "cpu",
     device_target: str = "cpu",
     dtype_draft: str = "float32",

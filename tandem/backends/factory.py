@@ -10,7 +10,14 @@ from importlib import import_module
 from types import MappingProxyType
 
 from tandem.backends.interface import Engine, ForwardRequest
-from tandem.backends.model_source import ONE_DEVICE, LoadedModel, ModelChoice, Parallelism
+from tandem.backends.model_source import (
+    AUTO,
+    GGUF,
+    ONE_DEVICE,
+    LoadedModel,
+    ModelChoice,
+    Parallelism,
+)
 from tandem.backends.paced import PacedEngine
 from tandem.core.errors import InvalidArgument
 from tandem.settings import ModelSettings
@@ -31,6 +38,7 @@ def _from(module: str) -> Loader:
 LOADERS: Mapping[str, Loader] = MappingProxyType(
     {
         "torch": _from("tandem.backends.torch"),
+        "llamacpp": _from("tandem.backends.llamacpp"),
         "lookup": _from("tandem.backends.lookup"),
         "scripted": _from("tandem.backends.scripted"),
         "vllm": _from("tandem.backends.vllm"),
@@ -44,13 +52,21 @@ PARALLEL = ("vllm",)
 def load_model(choice: ModelChoice) -> LoadedModel:
     """The model, by the back end that the choice names. Raises InvalidArgument naming the field of
     the choice ("model" for its source)."""
-    if choice.engine not in LOADERS:
-        why = f"unknown: {choice.engine!r}; there are {', '.join(LOADERS)}"
+    engine = engine_of(choice)
+    if engine not in LOADERS:
+        why = f"unknown: {choice.engine!r}; there are {', '.join((AUTO, *LOADERS))}"
         raise InvalidArgument("engine", why)
-    if choice.parallel != ONE_DEVICE and choice.engine not in PARALLEL:
-        why = f"the engine {choice.engine!r} computes on one device; several need {PARALLEL[0]!r}"
+    if choice.parallel != ONE_DEVICE and engine not in PARALLEL:
+        why = f"the engine {engine!r} computes on one device; several need {PARALLEL[0]!r}"
         raise InvalidArgument("engine", why)
-    return LOADERS[choice.engine](choice)
+    return LOADERS[engine](choice)
+
+
+def engine_of(choice: ModelChoice) -> str:
+    """The back end's name; AUTO guesses it from the model."""
+    if choice.engine != AUTO:
+        return choice.engine
+    return "llamacpp" if choice.source.lower().endswith(GGUF) else "torch"
 
 
 def load_served(
@@ -68,7 +84,8 @@ def load_served(
     settings say so. The model has made a pass."""
     place = (settings.revision, settings.device, settings.dtype, settings.threads)
     choice = ModelChoice(model, *place, exits, settings.engine, drafts, parallel, kv_budget_bytes)
-    loaded = load_model(choice)
+    cells, layers = settings.kv_cells, settings.gpu_layers
+    loaded = load_model(replace(choice, gpu_layers=layers, kv_cells=cells))
     if target_tokenizer is not None:
         from tandem.backends.cross_vocabulary.pairing import fit_draft, load_target_tokenizer
 

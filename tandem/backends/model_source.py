@@ -11,7 +11,10 @@ from tandem.backends.interface import Engine
 from tandem.core.errors import InvalidArgument
 from tandem.text import Tokenizer
 
-DEFAULT_ENGINE = "torch"
+AUTO = "auto"
+"""The engine that the model's source suggests: llama.cpp for a .gguf file, else torch."""
+GGUF = ".gguf"
+"""How the names of llama.cpp's files end."""
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -35,8 +38,10 @@ class ModelChoice:
 
     `source` is a folder, or the name of a hub model with its `revision`, unless the back end says
     otherwise. `exits`, of a target: a folder of early exits, "none", or "auto" for those that lie
-    beside it. `engine` names the back end. `drafts`: mostly one token will be fed at a time.
-    `kv_budget_bytes`, for back ends that allocate keys and values at once: of all workers together.
+    beside it. `engine` names the back end, or is AUTO. `drafts`: mostly one token will be fed at a
+    time. `kv_budget_bytes`, for back ends that allocate keys and values at once: of all workers
+    together. `gpu_layers` and `kv_cells` are llama.cpp's: layers on the device (None: all), and
+    tokens that there is room for (0: a default).
     """
 
     source: str
@@ -45,10 +50,12 @@ class ModelChoice:
     dtype: str = "float32"
     threads: int = 1
     exits: str = "none"
-    engine: str = DEFAULT_ENGINE
+    engine: str = AUTO
     drafts: bool = False
     parallel: Parallelism = ONE_DEVICE
     kv_budget_bytes: int = 2 * 2**30
+    gpu_layers: int | None = None
+    kv_cells: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ from tandem.core.probs import SamplingParams, check_probs, probs_from_logits
 from tandem.specdec.presets import PRESETS
 from tandem.suite.models import DEMO, choose_side, load_model
 
-FOLDER = "give a folder in Hugging Face format with safetensors weights as --{side}"
+FOLDER = (
+    "give a folder in Hugging Face format with safetensors weights, or a GGUF file, as --{side}"
+)
 EXITS = "train them for this target with 'tandem train-exits', or say --exits none"
 ONE_VOCABULARY = "use a draft and a target with one tokenizer, or give --target-tokenizer"
 SHARED_TOKENS = "use a draft whose tokenizer has more in common with the target's"

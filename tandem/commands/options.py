@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tandem.backends.model_source import DEFAULT_ENGINE
+from tandem.backends.model_source import AUTO
 from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import LinkSettings, settings_from
 
@@ -65,9 +65,7 @@ def _model_options(side: str) -> Callable[[Command], Command]:
             help=f"{side.capitalize()} model: a folder, or a hub model as NAME@COMMIT. "
             "Default: of the demo pair.",
         ),
-        click.option(
-            f"--engine-{side}", default=DEFAULT_ENGINE, metavar="NAME", help="Its back end."
-        ),
+        click.option(f"--engine-{side}", default=AUTO, metavar="NAME", help="Its back end."),
         click.option(
             f"--device-{side}", default="cpu", metavar="DEVICE", help="cpu, cuda or cuda:N."
         ),

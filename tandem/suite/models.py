@@ -6,7 +6,7 @@ from typing import Any
 
 from tandem.backends import factory
 from tandem.backends.interface import Engine
-from tandem.backends.model_source import DEFAULT_ENGINE, LoadedModel, ModelChoice
+from tandem.backends.model_source import AUTO, GGUF, LoadedModel, ModelChoice
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.demo import demo_folder
 from tandem.text import Tokenizer
@@ -39,14 +39,14 @@ def choose_model(
     device: str = "cpu",
     dtype: str = "float32",
     exits: str = "none",
-    engine: str = DEFAULT_ENGINE,
+    engine: str = AUTO,
 ) -> ModelChoice:
     """What `--draft` or `--target` names; None names the demo model. Sources for back ends other
     than the default one are theirs to check."""
     source, revision = given or str(_demo_model(demo)), None
-    if Path(source).exists():
+    if Path(source).exists() and not source.lower().endswith(GGUF):
         _check_readable(Path(source))
-    elif engine == DEFAULT_ENGINE:
+    elif engine in (AUTO, "torch") and not source.lower().endswith(GGUF):
         source, at, revision = source.rpartition("@")
         if not at:
             raise CannotLoad(f"{given}: no such folder; a model of the hub is given as NAME@COMMIT")

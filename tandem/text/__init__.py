@@ -2,7 +2,9 @@
 that knows no tokenizer library."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+from tandem.text.vocabulary import Vocabulary
 
 
 class IncrementalText(Protocol):
@@ -28,3 +30,23 @@ class Tokenizer(Protocol):
         many `images`, one placeholder each."""
 
     def detokenizer(self) -> IncrementalText: ...
+
+
+@runtime_checkable
+class ComparableTokenizer(Tokenizer, Protocol):
+    """A tokenizer whose tokens can be compared with another's."""
+
+    vocabulary_hash: str
+    model_size: int
+    """Tokens that the model has logits for."""
+    eos_token_ids: frozenset[int]
+
+    def encode_piece(self, text: str) -> list[int]:
+        """Ids of text inside a text; control tokens spelt out in it are text."""
+
+    @property
+    def starts_with_bos(self) -> bool:
+        """Whether a prompt begins with the beginning-of-text token."""
+
+    def vocabulary(self) -> Vocabulary:
+        """What each token spells. Raises InvalidArgument("tokenizer") where that cannot be told."""

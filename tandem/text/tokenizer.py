@@ -1,8 +1,6 @@
 """Text to token ids and back, with a Hugging Face tokenizer. Invariant: what a `Detokenizer` has
 returned is never taken back, and together it is the text of all ids pushed."""
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -12,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import check_token_ids
 from tandem.text.token_strings import read_vocabulary
-from tandem.text.vocabulary import Vocabulary
+from tandem.text.vocabulary import Vocabulary, hash_vocabulary
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for half a character
 
@@ -138,14 +136,3 @@ def _with_images(messages: Sequence[Mapping[str, str]], images: int) -> list[dic
             message["content"] = [*({"type": "image"} for _ in range(images)), text]
             break
     return found
-
-
-def hash_vocabulary(vocabulary: Mapping[str, int], size: int) -> str:
-    """SHA-256 over the sorted (token, id) pairs with ids below `size`, and their number, as hex.
-    Tokens for which a model has no logits are left out: a tokenizer's class may add some of its
-    own. So is the number of logits: models of one family pad it differently."""
-    known = sorted(pair for pair in vocabulary.items() if pair[1] < size)
-    digest = hashlib.sha256(f"{len(known)}\n".encode())
-    for pair in known:
-        digest.update(json.dumps(pair).encode() + b"\n")
-    return digest.hexdigest()

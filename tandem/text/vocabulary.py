@@ -7,6 +7,8 @@ of the pairing. Truncation before sampling costs at most the truncated mass of a
 exactness (TSLT).
 """
 
+import hashlib
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -115,6 +117,17 @@ def _same_bytes(draft: Vocabulary, target: Vocabulary) -> Iterator[tuple[int, in
     theirs = target.spellings()
     for spelling, ours in draft.spellings().items():
         yield from zip(ours, theirs.get(spelling, ()), strict=False)
+
+
+def hash_vocabulary(vocabulary: Mapping[str, int], size: int) -> str:
+    """SHA-256 over the sorted (token, id) pairs with ids below `size`, and their number, as hex.
+    Tokens for which a model has no logits are left out: a tokenizer's class may add some of its
+    own. So is the number of logits: models of one family pad it differently."""
+    known = sorted(pair for pair in vocabulary.items() if pair[1] < size)
+    digest = hashlib.sha256(f"{len(known)}\n".encode())
+    for pair in known:
+        digest.update(json.dumps(pair).encode() + b"\n")
+    return digest.hexdigest()
 
 
 def byte_level_bytes(piece: str) -> bytes:

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from tandem.backends.cross_vocabulary.engine import TranslatedEngine
 from tandem.backends.interface import Engine, ForwardRequest
-from tandem.backends.torch.loading import load_tokenizer
+from tandem.backends.model_source import GGUF
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, batch_probs_from_logits
-from tandem.text import Tokenizer
-from tandem.text.tokenizer import TextTokenizer
+from tandem.text import ComparableTokenizer, Tokenizer
 from tandem.text.translation import Translation
 from tandem.text.vocabulary import Intersection, intersect
 
@@ -47,16 +46,26 @@ def fit_draft(engine: Engine, draft: Tokenizer | None, target: Tokenizer | None)
     )
 
 
-def load_target_tokenizer(source: str) -> TextTokenizer:
-    """The tokenizer in a folder (no weights needed beside it), or of a hub model as NAME@COMMIT.
-    Raises InvalidArgument("target_tokenizer")."""
+def load_target_tokenizer(source: str) -> ComparableTokenizer:
+    """The tokenizer in a folder (no weights needed beside it), in a GGUF file, or of a hub model as
+    NAME@COMMIT. Raises InvalidArgument("target_tokenizer")."""
     name, at, revision = source.rpartition("@")
     try:
+        if source.lower().endswith(GGUF):
+            return _gguf_tokenizer(source)
+        from tandem.backends.torch.loading import load_tokenizer
+
         if at and not Path(source).exists():
             return load_tokenizer(name, revision)
         return load_tokenizer(source)
     except InvalidArgument as error:
         raise InvalidArgument(FIELD, error.why) from error
+
+
+def _gguf_tokenizer(path: str) -> ComparableTokenizer:
+    from tandem.backends.llamacpp import load_tokenizer
+
+    return load_tokenizer(path)
 
 
 def translate(draft: Tokenizer | None, target: Tokenizer | None) -> Translation:
@@ -70,8 +79,8 @@ def translate(draft: Tokenizer | None, target: Tokenizer | None) -> Translation:
     return Translation(ours, theirs, shared, draft.encode_piece, draft.starts_with_bos)
 
 
-def _comparable(tokenizer: Tokenizer | None) -> TextTokenizer:
-    if not isinstance(tokenizer, TextTokenizer):
+def _comparable(tokenizer: Tokenizer | None) -> ComparableTokenizer:
+    if not isinstance(tokenizer, ComparableTokenizer):
         raise InvalidArgument(FIELD, "a model has no tokenizer whose tokens can be compared")
     return tokenizer
 

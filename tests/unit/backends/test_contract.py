@@ -52,11 +52,12 @@ def narrow(name: str, dtype: str) -> Callable[[], Engine]:
 
 SOURCES = {
     "torch": "TINY",
+    "llamacpp": "GGUF",
     "scripted": "3",
     "lookup": str(demo_folder("demo-target")),
     "vllm": str(demo_folder("demo-target")),
 }
-"""A small model for each back end of the factory; TINY is a folder written for the test."""
+"""A small model for each back end of the factory; TINY and GGUF are written for the test."""
 
 VARIANTS: dict[str, Callable[[], Engine]] = {
     "scripted-long-memory": scripted,
@@ -84,6 +85,14 @@ def loaded_once(source: str) -> Engine:
     return load_model(ModelChoice(source, engine="vllm", kv_budget_bytes=2**24)).engine
 
 
+@pytest.fixture(scope="module")
+def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.unit.backends.gguf_files import draft_gguf, needs_llamacpp
+
+    needs_llamacpp()
+    return draft_gguf(tmp_path_factory.mktemp("gguf"))
+
+
 @pytest.fixture(params=[*LOADERS, *VARIANTS])
 def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param in VARIANTS:
@@ -95,6 +104,8 @@ def engine(request: pytest.FixtureRequest) -> Engine:
         return loaded_once(source)
     if source == "TINY":
         source = str(request.getfixturevalue("tiny_folder"))
+    if source == "GGUF":
+        source = str(request.getfixturevalue("gguf_file"))
     drafts = request.param == "lookup"  # no target
     return load_model(ModelChoice(source, engine=request.param, drafts=drafts)).engine
 

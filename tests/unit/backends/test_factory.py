@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tandem.backends.factory import load_model, load_served
+from tandem.backends.factory import engine_of, load_model, load_served
 from tandem.backends.model_source import ModelChoice, Parallelism
 from tandem.backends.paced import PacedEngine
 from tandem.backends.scripted import ScriptedEngine
@@ -20,10 +20,16 @@ def settings(**given: Any) -> ModelSettings:
 
 def test_an_unknown_back_end_is_refused_by_the_setting_s_name() -> None:
     with pytest.raises(
-        InvalidArgument, match="'tensor'; there are torch, lookup, scripted"
+        InvalidArgument, match="'tensor'; there are auto, torch, llamacpp, lookup, scripted"
     ) as caught:
         load_model(ModelChoice("model", engine="tensor"))
     assert caught.value.field == "engine"
+
+
+def test_the_model_says_which_back_end_it_needs() -> None:
+    for source, engine in (("m.gguf", "llamacpp"), ("M.GGUF", "llamacpp"), ("folder", "torch")):
+        assert engine_of(ModelChoice(source)) == engine
+    assert engine_of(ModelChoice("m.gguf", engine="torch")) == "torch"
 
 
 def test_scripted_models_of_one_seed_are_a_pair() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from tandem.backends.torch.loading import load_tokenizer
 from tandem.core.errors import InvalidArgument
-from tandem.text.tokenizer import TextTokenizer, hash_vocabulary
+from tandem.text.tokenizer import TextTokenizer
+from tandem.text.vocabulary import hash_vocabulary
 from tests.unit.backends.tiny_folders import (
     SPECIAL,
     write_generation_config,

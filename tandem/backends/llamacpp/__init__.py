@@ -1,0 +1,55 @@
+"""GGUF models on llama.cpp: packed passes over one pool of cells, sessions and trees as sequences.
+
+Needs the extra 'llamacpp' and no torch. `load` reads nothing but the file."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from tandem.backends.model_source import LoadedModel, ModelChoice
+from tandem.core.errors import InvalidArgument
+from tandem.text import ComparableTokenizer
+
+MAGIC = b"GGUF"
+INSTALL = "'make llamacpp', or pip install 'tandem-edge[llamacpp]'"
+
+
+def load(choice: ModelChoice) -> LoadedModel:
+    """For the factory. A wrong file is refused without waiting for the library."""
+    check_gguf(Path(choice.source))
+    if choice.exits not in ("none", "auto"):
+        raise InvalidArgument("exits", "llama.cpp's models have no early exits; use 'none'")
+    loaded: LoadedModel = _library_module("gguf_model").load_chosen(choice)
+    return loaded
+
+
+def load_tokenizer(source: str) -> ComparableTokenizer:
+    """The tokenizer of a GGUF file; its weights are not read. Raises InvalidArgument("model")."""
+    check_gguf(Path(source))
+    model = _library_module("native").LlamaModel(Path(source), vocabulary_only=True)
+    tokenizer: ComparableTokenizer = _library_module("gguf_tokenizer").GgufTokenizer(model)
+    return tokenizer
+
+
+def _library_module(name: str) -> Any:
+    try:
+        return import_module(f"tandem.backends.llamacpp.{name}")
+    except (ImportError, OSError, RuntimeError) as error:  # missing, or of another machine
+        reason = str(error).splitlines()[0]
+        why = f"'llamacpp' needs the extra of that name ({reason}); install it: {INSTALL}"
+        raise InvalidArgument("engine", why) from error
+
+
+def check_gguf(path: Path) -> None:
+    """Raise InvalidArgument("model") for what is no GGUF file."""
+    if not path.is_file():
+        raise InvalidArgument("model", f"{path} is not a file; llama.cpp takes a .gguf file")
+    try:
+        with path.open("rb") as file:
+            begin = file.read(12)
+    except OSError as error:
+        raise InvalidArgument("model", f"{path} cannot be read: {error.strerror}") from error
+    if begin == b"version http":
+        raise InvalidArgument("model", f"{path} is a Git LFS pointer, not the weights")
+    if not begin.startswith(MAGIC):
+        raise InvalidArgument("model", f"{path} is no GGUF file; convert the model to GGUF first")

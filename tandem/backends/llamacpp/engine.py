@@ -1,0 +1,159 @@
+"""The engine for GGUF models: packed passes over the sequences of one llama.cpp context."""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from tandem.backends.interface import (
+    Capabilities,
+    ForwardCancelled,
+    ForwardRequest,
+    Logits,
+    Session,
+    never,
+)
+from tandem.backends.llamacpp.native import LlamaContext
+from tandem.backends.llamacpp.sequences import LlamaSession, Placed, SequencePool
+from tandem.backends.request_checks import check_batch, check_capacity, check_length
+from tandem.core.errors import InvalidArgument, ResourceExhausted
+
+_PROBE_TOKENS, _PROBE_STEPS, _PROBE_PIECE = 300, 5, 7
+
+
+class LlamaCppEngine:
+    """Implements `tandem.backends.interface.Engine` over a context, which it takes over.
+
+    `cancelled` is asked before each `most_tokens` of the context: what llama.cpp computes at once.
+    Opening raises ResourceExhausted where the context has too few cells left. Loading measures
+    whether a sequence's logits depend on what shares its passes: quantisations differ in that.
+    """
+
+    vision = None
+    kv_files = None
+    exit_depths: tuple[float, ...] = ()
+
+    def __init__(
+        self,
+        context: LlamaContext,
+        *,
+        model_name: str,
+        vocabulary_hash: str,
+        vocabulary_size: int,
+        context_length: int,
+        kv_bytes_per_token: int,
+        eos_token_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        self.model_name, self.vocabulary_hash = model_name, vocabulary_hash
+        self.vocabulary_size, self.eos_token_ids = vocabulary_size, eos_token_ids
+        self.context_length = min(context_length, context.cells)
+        self.kv_bytes_per_token = kv_bytes_per_token
+        self._context, self._pool = context, SequencePool(context)
+        self.capabilities = Capabilities(trees=True, forks=True, cancellation=True)
+        same = _gives_same_bits(self)
+        self.capabilities = Capabilities(True, True, True, same_bits=same)
+
+    @property
+    def kv_bytes_in_use(self) -> int:
+        return self._pool.cells_in_use * self.kv_bytes_per_token
+
+    @property
+    def sessions_open(self) -> int:
+        return len(self._pool.sessions)
+
+    def open(self, capacity: int, spare: int = 0) -> LlamaSession:
+        check_capacity(capacity, self.context_length)
+        self._check_cells(capacity + spare)
+        return LlamaSession(self._pool, self._pool.take(), capacity, spare=spare)
+
+    def fork(self, parent: Session, length: int, capacity: int) -> LlamaSession:
+        source = self._own(parent)
+        check_length(length, source.length)
+        check_capacity(capacity, self.context_length, length)
+        self._check_cells(capacity - length)
+        return source.fork(length, capacity)
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        sessions = [self._own(request.session) for request in batch]
+        check_batch(batch, self)
+        if not batch:
+            return []
+        begun: list[LlamaSession] = []
+        places = []
+        try:
+            for session, request in zip(sessions, batch, strict=True):
+                begun.append(session)
+                places.append(session.place(request))
+            logits = self._feed(batch, places, cancelled)
+        except Exception:
+            for session in begun:
+                session.undo()
+            raise
+        for session, request in zip(sessions, batch, strict=True):
+            session.finish(request)
+        ends = list(accumulate(request.logits_to_keep for request in batch))
+        return [logits[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+    def _feed(
+        self,
+        batch: Sequence[ForwardRequest],
+        places: Sequence[Placed],
+        cancelled: Callable[[], bool],
+    ) -> Logits:
+        """All tokens side by side, as many at once as the context takes."""
+        token_ids = [token for request in batch for token in request.token_ids]
+        positions = [position for place in places for position in place.positions]
+        sequences = [joined for place in places for joined in place.sequences]
+        wanted = np.zeros(len(token_ids), np.bool_)
+        for end, request in zip(_ends(batch), batch, strict=True):
+            wanted[end - request.logits_to_keep : end] = True
+        found, step = [], self._context.most_tokens
+        for start in range(0, len(token_ids), step):
+            if cancelled():
+                raise ForwardCancelled("cancelled before llama.cpp had seen all tokens")
+            part = slice(start, start + step)
+            found.append(
+                self._context.feed(token_ids[part], positions[part], sequences[part], wanted[part])
+            )
+        logits = found[0] if len(found) == 1 else np.concatenate(found)
+        return logits[:, : self.vocabulary_size]
+
+    def _check_cells(self, wanted: int) -> None:
+        free = self._context.cells - self._pool.cells_in_use
+        if wanted > free:
+            why = f"{wanted} tokens wanted, {free} of {self._context.cells} free"
+            raise ResourceExhausted(f"llama.cpp's keys and values: {why} (kv_cells sets how many)")
+
+    def _own(self, session: Session) -> LlamaSession:
+        if not isinstance(session, LlamaSession) or session not in self._pool.sessions:
+            raise InvalidArgument("session", "closed, or of another engine")
+        return session
+
+
+def _ends(batch: Sequence[ForwardRequest]) -> list[int]:
+    return list(accumulate(len(request.token_ids) for request in batch))
+
+
+def _gives_same_bits(engine: LlamaCppEngine) -> bool:
+    """Whether a sequence has the same logits to the last bit fed at once, and in pieces beside
+    another. Its cells lie apart then, between those of the other: some quantisations that pass
+    alone do not beside others, nor after a few dozen tokens."""
+    length = min(_PROBE_TOKENS, engine.context_length // 3)
+    tokens = tuple(step * 7 % engine.vocabulary_size for step in range(1, length + 1))
+    prompt, steps = tokens[:-_PROBE_STEPS], tokens[-_PROBE_STEPS:]
+    if not prompt:
+        return False
+    whole, pieces, other = (engine.open(length) for _ in range(3))
+    try:
+        (want,) = engine.forward([ForwardRequest(whole, tokens, len(steps))])
+        for start in range(0, len(prompt), _PROBE_PIECE):
+            piece = prompt[start : start + _PROBE_PIECE]
+            beside = ForwardRequest(other, piece[:3], 0)
+            engine.forward([beside, ForwardRequest(pieces, piece, 0)])
+        got = [engine.forward([ForwardRequest(pieces, (token,), 1)])[0] for token in steps]
+        return bool(np.array_equal(np.concatenate(got), want))
+    finally:
+        for session in (whole, pieces, other):
+            session.close()

@@ -1,0 +1,71 @@
+"""A GGUF file as an engine and a tokenizer. Every failure is an InvalidArgument that says what is
+wrong with which part of the choice."""
+
+import hashlib
+from functools import partial
+from pathlib import Path
+
+from tandem.backends.llamacpp.engine import LlamaCppEngine
+from tandem.backends.llamacpp.gguf_tokenizer import GgufTokenizer
+from tandem.backends.llamacpp.native import KV_TYPES, LlamaContext, LlamaModel
+from tandem.backends.model_source import LoadedModel, ModelChoice
+from tandem.core.errors import InvalidArgument
+
+POOL_BYTES = 2**28
+"""Of keys and values, where the choice does not say for how many tokens there is room."""
+LEAST_CELLS = 2048
+MOST_CONTEXTS = 16
+"""No more than this many full contexts unasked."""
+_AT_ONCE, _AT_ONCE_ON_DEVICE = 256, 512
+"""Tokens that llama.cpp computes without asking whether the pass was cancelled."""
+
+
+def load_chosen(choice: ModelChoice) -> LoadedModel:
+    """`dtype` is that of keys and values; weights are as the file has them. `threads` are those of
+    a pass. `gpu_layers` lie on the device; None: all, unless it is the CPU. `kv_cells`: tokens that
+    there is room for, of all sessions together. Raises InvalidArgument naming the field."""
+    path = Path(choice.source)
+    if choice.dtype not in KV_TYPES:
+        raise InvalidArgument("dtype", f"{choice.dtype!r} is not one of {', '.join(KV_TYPES)}")
+    if choice.threads < 1:
+        raise InvalidArgument("threads", f"{choice.threads} is less than 1")
+    model = LlamaModel(path, *_placement(choice))
+    tokenizer = GgufTokenizer(model)
+    cell = model.kv_values_per_token * KV_TYPES[choice.dtype][1]
+    cells = choice.kv_cells or _cells(cell, model.trained_length)
+    at_once = _AT_ONCE if choice.device == "cpu" else _AT_ONCE_ON_DEVICE
+    engine = LlamaCppEngine(
+        LlamaContext(model, cells, choice.threads, choice.dtype, min(at_once, cells)),
+        model_name=path.resolve().name.removesuffix(".gguf"),
+        vocabulary_hash=tokenizer.vocabulary_hash,
+        vocabulary_size=tokenizer.vocabulary_size,
+        context_length=model.trained_length,
+        kv_bytes_per_token=cell,
+        eos_token_ids=tokenizer.eos_token_ids,
+    )
+    return LoadedModel(engine, tokenizer, partial(_content_hash, path, choice.dtype))
+
+
+def _placement(choice: ModelChoice) -> tuple[int, int]:
+    """How many layers lie on an accelerator (-1: all), and on which."""
+    kind, _, number = choice.device.partition(":")
+    if kind not in ("cpu", "cuda") or not (number or "0").isdecimal():
+        raise InvalidArgument("device", f"{choice.device!r} is neither cpu nor cuda")
+    if kind == "cpu":
+        if choice.gpu_layers:
+            raise InvalidArgument("gpu_layers", "needs the device cuda")
+        return 0, 0
+    return (-1 if choice.gpu_layers is None else choice.gpu_layers), int(number or 0)
+
+
+def _cells(cell_bytes: int, trained_length: int) -> int:
+    """Room for `POOL_BYTES`, within reason."""
+    least, most = min(LEAST_CELLS, trained_length), MOST_CONTEXTS * trained_length
+    return min(max(POOL_BYTES // cell_bytes, least), most)
+
+
+def _content_hash(path: Path, dtype: str) -> str:
+    """Of all that decides keys and values. Reads the whole file."""
+    with path.open("rb") as file:
+        weights = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashlib.sha256(f"{weights}\n{dtype}".encode()).hexdigest()

@@ -1,0 +1,201 @@
+"""The tokenizer that a GGUF file carries. Invariant: ids are those of the model's Hugging Face
+tokenizer, and so is the vocabulary's hash: a GGUF draft pairs with a safetensors target."""
+
+import codecs
+import ctypes
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import NoReturn
+
+import llama_cpp.llama_cpp as library
+from jinja2 import Template, TemplateError
+from jinja2.ext import loopcontrols
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from tandem.backends.llamacpp.native import LlamaModel
+from tandem.core.errors import InvalidArgument
+from tandem.core.tokens import check_token_ids
+from tandem.text.vocabulary import Vocabulary, fallback_byte, hash_vocabulary
+
+_UNKNOWN, _UNUSED, _CONTROL, _USER_DEFINED, _BYTE = 1, 2, 8, 16, 32
+_SENTENCEPIECE = 1  # llama.cpp's number of the kind
+_PADDING = re.compile(r"\[PAD\d+\]")
+"""What converters call ids that the tokenizer does not have and the model has logits for."""
+_PIECE_BYTES = 512
+_OPEN, _CLOSE = "\ue0f0", "\ue0f1"  # private use; around control tokens that a content spells
+_NONE = -1
+
+
+class GgufTokenizer:
+    """Text to ids and back, by llama.cpp itself; conversations by the template in the file."""
+
+    def __init__(self, model: LlamaModel) -> None:
+        self._model = model
+        self._pointer = model.vocabulary
+        count = int(library.llama_vocab_n_tokens(self._pointer))
+        self._kinds = [int(library.llama_vocab_get_attr(self._pointer, i)) for i in range(count)]
+        self._names = {
+            token: library.llama_vocab_get_text(self._pointer, token).decode("utf-8", "replace")
+            for token in range(count)
+        }
+        for token in range(count):
+            if self._kinds[token] & _UNUSED and _PADDING.fullmatch(self._names[token]):
+                del self._names[token]
+        if not self._names:
+            raise InvalidArgument("model", "the file has no vocabulary")
+        self.vocabulary_size = self.model_size = max(self._names) + 1
+        ids = {name: token for token, name in self._names.items()}
+        self.vocabulary_hash = hash_vocabulary(ids, self.model_size)
+        self.eos_token_ids = frozenset(
+            token for token in self._names if library.llama_vocab_is_eog(self._pointer, token)
+        )
+        self._control = {self._names[t] for t in self._names if self._kinds[t] & _CONTROL}
+        self._spelt_control = re.compile("|".join(map(re.escape, sorted(self._control)[::-1])))
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a prompt, with the beginning-of-text token where the model is used to one."""
+        return self._tokenize(text, special=True, control=True)
+
+    def encode_piece(self, text: str) -> list[int]:
+        """Ids of text inside a text; control tokens spelt out in it are text."""
+        return self._tokenize(text, special=False, control=False)
+
+    def chat(self, messages: Sequence[Mapping[str, str]], images: int = 0) -> list[int]:
+        """Ids of a conversation, up to where the assistant's answer begins; control tokens spelt
+        out in a content are text. Raises InvalidArgument("messages") when the file has no chat
+        template or it refuses them."""
+        if self._template is None:
+            raise InvalidArgument("messages", "this model has no chat template; send a prompt")
+        for index, message in enumerate(messages):
+            if not all(isinstance(message.get(field), str) for field in ("role", "content")):
+                raise InvalidArgument("messages", f"[{index}] needs a role and a content")
+        marked = [{**one, "content": self._mark(one["content"])} for one in messages]
+        try:
+            text = self._template.render(messages=marked, add_generation_prompt=True)
+        except TemplateError as error:
+            raise InvalidArgument("messages", f"refused by the chat template: {error}") from error
+        parts = re.split(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}", text)  # every second is a content's
+        kinds = ((part, index % 2 == 0) for index, part in enumerate(parts) if part)
+        return [i for part, ours in kinds for i in self._tokenize(part, False, control=ours)]
+
+    @property
+    def starts_with_bos(self) -> bool:
+        """Whether a prompt begins with the beginning-of-text token."""
+        bos = int(library.llama_vocab_bos(self._pointer))
+        return bos != _NONE and self.encode("a")[:1] == [bos]
+
+    def vocabulary(self) -> Vocabulary:
+        """What each token spells."""
+        pieces, byte_ids, specials = {}, set(), {}
+        for token, name in self._names.items():
+            if self._kinds[token] & (_CONTROL | _UNKNOWN):
+                specials[token] = name
+                continue
+            byte = fallback_byte(name) if self._kinds[token] & _BYTE else None
+            if byte is not None:
+                byte_ids.add(token)
+            plain = self._kinds[token] & _USER_DEFINED
+            pieces[token] = byte or (name.encode() if plain else self.piece(token))
+        ends = (library.llama_vocab_bos(self._pointer), library.llama_vocab_eos(self._pointer))
+        bos, eos = (int(token) if token != _NONE else None for token in ends)
+        unknown = next((t for t in specials if self._kinds[t] & _UNKNOWN), None)
+        ids = frozenset(byte_ids)
+        return Vocabulary(self.model_size, pieces, ids, specials, bos, eos, unknown)
+
+    def decode(self, token_ids: Iterable[int]) -> str:
+        """Text of ids, without special tokens."""
+        text = self.detokenizer()
+        return text.push(list(token_ids)) + text.finish()
+
+    def detokenizer(self) -> "GgufText":
+        return GgufText(self)
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that a token adds to a text; none for a control token."""
+        buffer = ctypes.create_string_buffer(_PIECE_BYTES)
+        size = library.llama_token_to_piece(self._pointer, token, buffer, _PIECE_BYTES, 0, False)
+        if size < 0:
+            buffer = ctypes.create_string_buffer(-size)
+            size = library.llama_token_to_piece(self._pointer, token, buffer, -size, 0, False)
+        return buffer.raw[:size]
+
+    @cached_property
+    def drops_first_space(self) -> bool:
+        """Whether encoding puts a space before every text, which decoding takes away."""
+        kind = int(library.llama_vocab_type(self._pointer))
+        return kind == _SENTENCEPIECE and self._said("add_space_prefix") != "false"
+
+    @cached_property
+    def _template(self) -> Template | None:
+        source = self._model.chat_template
+        if source is None:
+            return None
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
+        )
+        ends = {"bos_token": library.llama_vocab_bos, "eos_token": library.llama_vocab_eos}
+        names = {name: self._names.get(int(of(self._pointer)), "") for name, of in ends.items()}
+        environment.globals.update(names, raise_exception=_raise, strftime_now=_now)
+        try:
+            return environment.from_string(source)
+        except TemplateError as error:
+            raise InvalidArgument("messages", f"the chat template is broken: {error}") from error
+
+    def _said(self, key: str) -> str | None:
+        return self._model.text(f"tokenizer.ggml.{key}")
+
+    def _mark(self, content: str) -> str:
+        content = content.replace(_OPEN, "").replace(_CLOSE, "")
+        if not self._control:
+            return content
+        return self._spelt_control.sub(lambda found: _OPEN + found[0] + _CLOSE, content)
+
+    def _tokenize(self, text: str, special: bool, control: bool) -> list[int]:
+        """`special`: with the tokens before and after every text. `control`: those spelt out in the
+        text are meant."""
+        spelt = text.encode("utf-8", "replace")
+        room = len(spelt) + 8
+        ids = (ctypes.c_int32 * room)()
+        count = library.llama_tokenize(
+            self._pointer, spelt, len(spelt), ids, room, special, control
+        )
+        if count < 0:
+            raise InvalidArgument("prompt", f"cannot be tokenized: {-count} tokens")
+        return ids[:count]
+
+
+class GgufText:
+    """A stream of ids as a stream of text; half a character waits for its other half."""
+
+    def __init__(self, tokenizer: GgufTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._bytes = codecs.getincrementaldecoder("utf-8")("replace")
+        self._first = tokenizer.drops_first_space
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Raises InvalidArgument("token_ids") for an id outside the vocabulary."""
+        check_token_ids(token_ids, self._tokenizer.vocabulary_size, "token_ids")
+        spelt = b"".join(map(self._tokenizer.piece, token_ids))
+        if self._first and spelt:
+            self._first, spelt = False, spelt.removeprefix(b" ")
+        return self._bytes.decode(spelt)
+
+    def preview(self, token_id: int) -> str:
+        twin = GgufText(self._tokenizer)
+        twin._bytes.setstate(self._bytes.getstate())
+        twin._first = self._first
+        return twin.push((token_id,))
+
+    def finish(self) -> str:
+        """What is left at the end of the text; half a character becomes U+FFFD."""
+        return self._bytes.decode(b"", final=True)
+
+
+def _raise(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _now(layout: str) -> str:
+    return datetime.now().strftime(layout)

@@ -1,0 +1,195 @@
+"""llama.cpp's library: a model's file, and a context that feeds packed tokens to sequences.
+
+Thin: it knows no sessions. Invariant: no pointer of the library leaves this module, and arrays that
+do are copies. What the library writes to its log is kept for errors, never printed.
+"""
+
+import ctypes
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, cast
+
+import llama_cpp.llama_cpp as library
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.backends.interface import Logits
+from tandem.core.errors import InvalidArgument, ResourceExhausted, TandemError
+
+MOST_SEQUENCES = 256
+"""llama.cpp's own bound."""
+_ERROR_LINES: deque[str] = deque(maxlen=8)
+_ERROR_LEVEL = 3
+_NO_ROOM = 1  # what llama_decode returns
+_TEXT_BYTES = 2**16
+_FLASH = {False: 0, True: -1}
+"""Off on a CPU, where it rounds to half precision and splits rows by their number; else as
+llama.cpp likes."""
+
+
+def _log(level: int, text: bytes, _: object) -> None:
+    if level == _ERROR_LEVEL:
+        _ERROR_LINES.append(text.decode("utf-8", "replace").strip())
+
+
+_LOG: Any = library.llama_log_callback(_log)  # the library keeps its address
+
+
+def first_error() -> str:
+    """What the library said first since it was last asked, as one line."""
+    lines = [line.split(": ", 1)[-1] for line in _ERROR_LINES if line]
+    _ERROR_LINES.clear()
+    return lines[0] if lines else "llama.cpp does not say why"
+
+
+class LlamaModel:
+    """The weights and the vocabulary of a GGUF file. Raises InvalidArgument("model") for a file
+    that llama.cpp does not take, or whose sequences cannot be rolled back."""
+
+    def __init__(
+        self, path: Path, gpu_layers: int = 0, gpu: int = 0, vocabulary_only: bool = False
+    ) -> None:
+        """`gpu_layers` lie on the accelerator `gpu`; -1: all."""
+        library.llama_log_set(_LOG, None)
+        library.llama_backend_init()
+        if gpu_layers and not library.llama_supports_gpu_offload():
+            why = "llama-cpp-python was built without CUDA; build it with, or use the device cpu"
+            raise InvalidArgument("device", why)
+        options = library.llama_model_default_params()
+        options.n_gpu_layers, options.main_gpu = gpu_layers, gpu
+        options.vocab_only = vocabulary_only
+        first_error()
+        self.pointer: Any = library.llama_model_load_from_file(str(path).encode(), options)
+        if not self.pointer:
+            raise InvalidArgument("model", f"{path} cannot be loaded: {first_error()}")
+        self.close = weakref.finalize(self, library.llama_model_free, self.pointer)
+        self.vocabulary: Any = library.llama_model_get_vocab(self.pointer)
+        self.on_device = gpu_layers != 0
+        self.trained_length = int(library.llama_model_n_ctx_train(self.pointer))
+        self._refuse_unfit(path)
+
+    def text(self, key: str) -> str | None:
+        """A field of the file's metadata, as text."""
+        buffer = ctypes.create_string_buffer(_TEXT_BYTES)
+        size = library.llama_model_meta_val_str(self.pointer, key.encode(), buffer, _TEXT_BYTES)
+        return buffer.value.decode("utf-8", "replace") if size >= 0 else None
+
+    @property
+    def chat_template(self) -> str | None:
+        found = library.llama_model_chat_template(self.pointer, None)
+        return found.decode("utf-8", "replace") if found else None
+
+    @property
+    def kv_values_per_token(self) -> int:
+        """Numbers that a token's keys and values consist of, over all layers."""
+        layers = int(library.llama_model_n_layer(self.pointer))
+        heads = int(library.llama_model_n_head(self.pointer))
+        size = int(library.llama_model_n_embd(self.pointer)) // max(heads, 1)
+        kv_heads = self._numbers("head_count_kv") or [heads]
+        of_layers = kv_heads if len(kv_heads) > 1 else kv_heads * layers
+        keys, values = (self._numbers(f"{part}_length") or [size] for part in ("key", "value"))
+        return sum(of_layers) * (keys[0] + values[0])
+
+    def _numbers(self, key: str) -> list[int]:
+        """An attention field, which is a number or one number for each layer."""
+        found = self.text(f"{self.text('general.architecture')}.attention.{key}") or ""
+        return [int(number) for number in found.strip("[] ").split(",") if number.strip()]
+
+    def _refuse_unfit(self, path: Path) -> None:
+        kinds = {
+            "is an encoder": library.llama_model_has_encoder,
+            "is recurrent": library.llama_model_is_recurrent,
+            "is partly recurrent": library.llama_model_is_hybrid,
+            "is a diffusion model": library.llama_model_is_diffusion,
+        }
+        for words, applies in kinds.items():
+            if applies(self.pointer):
+                why = f"{path} {words}; Tandem needs a decoder whose text can be rolled back"
+                raise InvalidArgument("model", why)
+
+
+KV_TYPES = {"float32": (0, 4), "float16": (1, 2), "bfloat16": (30, 2)}
+"""ggml's number of a type, and its bytes."""
+
+
+class LlamaContext:
+    """Cells for keys and values, and passes over them. A token's place is its position in one or
+    more of `MOST_SEQUENCES` sequences; it sees what precedes it in any of its own."""
+
+    def __init__(
+        self, model: LlamaModel, cells: int, threads: int, kv_type: str, most_tokens: int
+    ) -> None:
+        """`most_tokens` may be fed at once. Raises ResourceExhausted where memory does not suffice
+        for so many cells."""
+        self._model = model  # lives as long as its context
+        self.cells, self.most_tokens = cells, most_tokens
+        self._logits_per_row = int(library.llama_vocab_n_tokens(model.vocabulary))
+        options = library.llama_context_default_params()
+        options.n_ctx, options.n_seq_max, options.kv_unified = cells, MOST_SEQUENCES, True
+        options.n_batch = options.n_ubatch = max(most_tokens, MOST_SEQUENCES)
+        options.n_threads = options.n_threads_batch = threads
+        options.type_k = options.type_v = KV_TYPES[kv_type][0]
+        options.swa_full, options.no_perf = True, True  # else a window's rollback is refused
+        options.flash_attn_type = _FLASH[model.on_device]
+        first_error()
+        pointer = library.llama_init_from_model(model.pointer, options)
+        if not pointer:
+            raise ResourceExhausted(f"llama.cpp: no context of {cells} tokens: {first_error()}")
+        self._pointer: Any = pointer
+        self.close = weakref.finalize(self, library.llama_free, pointer)
+        self._memory: Any = library.llama_get_memory(pointer)
+
+    def feed(
+        self,
+        token_ids: Sequence[int],
+        positions: Sequence[int],
+        sequences: Sequence[Sequence[int]],
+        wanted: NDArray[np.bool_],
+    ) -> Logits:
+        """The logits [wanted, V] after the `wanted` ones of these tokens, at most `most_tokens`.
+        Raises ResourceExhausted where there are too few free cells, TandemError for a failed pass;
+        either may leave some of the tokens in their sequences."""
+        ids, at = np.array(token_ids, np.int32), np.array(positions, np.int32)
+        counts = np.fromiter(map(len, sequences), np.int32, len(sequences))
+        flat = np.fromiter(chain.from_iterable(sequences), np.int32, int(counts.sum()))
+        starts = flat.ctypes.data + flat.itemsize * (np.cumsum(counts, dtype=np.int64) - counts)
+        outputs = wanted.astype(np.int8)
+        batch = library.llama_batch(
+            n_tokens=len(ids),
+            token=ids.ctypes.data_as(_POINTERS["token"]),
+            pos=at.ctypes.data_as(_POINTERS["pos"]),
+            n_seq_id=counts.ctypes.data_as(_POINTERS["n_seq_id"]),
+            seq_id=starts.ctypes.data_as(_POINTERS["seq_id"]),
+            logits=outputs.ctypes.data_as(_POINTERS["logits"]),
+        )
+        status = library.llama_decode(self._pointer, batch)
+        if status == _NO_ROOM:
+            why = f"the pool of {self.cells} tokens is full; set kv_cells higher"
+            raise ResourceExhausted(f"llama.cpp: {why}")
+        if status:
+            raise TandemError(f"llama.cpp: the pass failed ({status}): {first_error()}")
+        return self._logits(int(outputs.sum()))
+
+    def _logits(self, rows: int) -> Logits:
+        if not rows:
+            return np.empty((0, self._logits_per_row), np.float32)
+        found = ctypes.cast(library.llama_get_logits(self._pointer), ctypes.c_void_p).value
+        kind = ctypes.c_float * (rows * self._logits_per_row)
+        values: Logits = np.ctypeslib.as_array(kind.from_address(cast(int, found)))
+        return values.reshape(rows, self._logits_per_row).copy()
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """An empty sequence begins as the first `length` tokens of another, in the same cells."""
+        if length:
+            library.llama_memory_seq_cp(self._memory, source, target, 0, length)
+
+    def forget(self, sequence: int, length: int = 0) -> None:
+        """All of a sequence after its first `length` tokens."""
+        if not library.llama_memory_seq_rm(self._memory, sequence, length, -1):
+            raise TandemError("llama.cpp: this model's sequences cannot be rolled back")
+
+
+_POINTERS: dict[str, Any] = dict(library.llama_batch._fields_)
