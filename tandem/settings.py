@@ -162,8 +162,8 @@ class ModelSettings(ServiceSettings):
     device: str = Field(default="cpu", description="cpu, cuda or cuda:N.")
     dtype: Literal["float32", "bfloat16", "float16", "int8", "int4"] = Field(
         default="float32",
-        description="Precision of weights and activations; int8 and int4: of weights alone. With the"
-        " engine llamacpp, of keys and values.",
+        description="Precision of weights and activations; int8 and int4: of weights alone. With"
+        " the engine llamacpp, of keys and values.",
     )
     threads: int = Field(default=1, ge=1, le=256, description="Threads of one forward pass.")
     gpu_layers: int | None = Field(
