@@ -257,3 +257,15 @@ def test_the_bias_of_top_k_is_the_residual_outside_of_it() -> None:
     assert top_k_bias(target, draft, 2) == pytest.approx(0.2)
     assert top_k_bias(target, draft, 3) == pytest.approx(0.1)
     assert top_k_bias(target, draft, 4) == 0
+
+
+def test_each_position_finishes_with_random_numbers_of_its_own() -> None:
+    target = np.array([0.4, 0.2, 0.2, 0.2])
+    need = TailExhausted(1)
+    payload = make_sparse_payload(target, 1, 0, SeededRandom(1), 0)
+    for draft in (np.array([1.0, 0.0, 0.0, 0.0]), np.array([0.1, 0.1, 0.2, 0.6])):
+        found = {
+            finish_with_full_distribution(payload, target, draft, need, SeededRandom(1), position)
+            for position in range(60)
+        }
+        assert len(found) > 1

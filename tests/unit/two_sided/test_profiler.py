@@ -107,3 +107,25 @@ def test_what_is_no_measurement_is_refused() -> None:
         profiler.drafted(Side.DEVICE, -1)
     with pytest.raises(InvalidArgument):
         profiler.decoded(Side.DEVICE, 3, float("nan"))
+
+
+def test_averages_go_a_tenth_of_the_way() -> None:
+    profiler = SideProfiler()
+    profiler.decoded(Side.DEVICE, 1, 0.1)
+    profiler.decoded(Side.DEVICE, 2, 0.2)
+    assert profiler.reading().device_decode_s == pytest.approx(0.11)
+    profiler.decoded(Side.DEVICE, 3, 0.0)
+    assert profiler.reading().device_decode_s == pytest.approx(0.099)
+    for size in (100, 200, 0):
+        profiler.drafted(Side.DEVICE, size)
+    assert profiler._draft_bytes == {Side.DEVICE: pytest.approx(99.0)}
+
+
+def test_a_refused_draft_counts_more_than_the_one_before() -> None:
+    profiler = SideProfiler()
+    for accepted in (1, 1, 0):
+        profiler.verified(Side.CLOUD, accepted)
+    assert profiler.reading().cloud_acceptance == pytest.approx((0.64 + 0.8) / (0.64 + 0.8 + 1))
+    assert profiler.reading().device_acceptance is None
+    profiler.verified(Side.DEVICE, 0)
+    assert profiler.reading().device_acceptance == 0.0

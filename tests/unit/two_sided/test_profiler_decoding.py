@@ -38,6 +38,7 @@ def test_noise_makes_no_term_negative() -> None:
     )
     assert through_zero.slope_s == pytest.approx(wanted)
     assert fit_decoding([100, 100], [0.01, 0.03]).at(100) == pytest.approx(0.02)
+    assert fit_decoding([100, 100], [0.01, 0.03]).at(200) == pytest.approx(0.02)
 
 
 def test_an_update_is_the_paper_s_formula() -> None:

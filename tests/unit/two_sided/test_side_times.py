@@ -160,6 +160,7 @@ def test_only_a_connected_device_tells_the_cloud_that_it_ends() -> None:
 def test_a_ping_is_answered_with_its_number() -> None:
     (pong,) = told(cloud().receive(Ping(1, 0, 2, head(()), nonce=7), 0.0), Pong)
     assert pong == Pong(1, 0, 2, head(()), nonce=7)
+    assert device().receive(pong, 0.0) == []
 
 
 def test_drafts_that_follow_nothing_are_counted() -> None:
