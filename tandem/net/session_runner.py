@@ -31,6 +31,8 @@ CANCEL_FLUSH_S = 0.2
 ASK_AFTER_S = 1.4
 """Silence before the peer is diagnosed: longer than a slow link's round trip, short enough that the
 answer is there when a silent peer is given up by default."""
+ANSWER_WITHIN_S = 0.3
+"""What a caller who is about to hear that the peer is lost still waits to hear why."""
 
 Out = TypeVar("Out")
 In = TypeVar("In")
@@ -273,10 +275,14 @@ class Diagnosis:
             self._asking = asyncio.ensure_future(self._ask())
 
     async def answer(self) -> str:
-        """Why the peer is silent; empty if nothing is known."""
+        """Why the peer is silent; empty if nothing is known within ANSWER_WITHIN_S."""
         if self._asking is None:
             self._asking = asyncio.ensure_future(self._ask())
-        return await self._asking
+        try:
+            async with asyncio.timeout(ANSWER_WITHIN_S):
+                return await self._asking
+        except TimeoutError:
+            return ""
 
     def close(self) -> None:
         if self._asking is not None:

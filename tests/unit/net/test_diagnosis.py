@@ -44,6 +44,13 @@ async def test_it_is_asked_once_a_silence_before_anybody_wants_to_know() -> None
     assert peer.asked == 1
 
 
+async def test_a_caller_does_not_wait_long_to_hear_why() -> None:
+    """A peer that has died under load was told of a second late: nobody answered the question."""
+    peer = Peer()
+    assert await asyncio.wait_for(Diagnosis(peer.ask, now=0.0).answer(), 60.0) == ""
+    assert peer.asked == 1
+
+
 async def test_a_sign_of_life_ends_the_question() -> None:
     peer = Peer()
     diagnosis = Diagnosis(peer.ask, now=0.0)
