@@ -83,7 +83,8 @@ class SimulatedVerifier:
         self._start()
 
     def remove(self, session: ServedSession) -> None:
-        """Its stream is gone."""
+        """Its stream is gone, and with it what its pass would have said."""
+        session.due = None
         self._waiting = [other for other in self._waiting if other is not session]
         if session in self._passing:
             self._passing.remove(session)
@@ -139,7 +140,7 @@ class SimulatedVerifier:
 
     def _send_early(self, session: ServedSession) -> None:
         """The next early verdict leaves when the link is free, unless the pass ends before."""
-        if not session.cloud.early_verdicts:
+        if session.due is None or not session.cloud.early_verdicts:
             return
         if session.down.free_at > self._time.now:
             self._time.at(session.down.free_at, partial(self._send_early, session))

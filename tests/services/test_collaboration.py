@@ -86,10 +86,6 @@ BAD_FRAMES: dict[str, tuple[dict[str, Any], str]] = {
         {"draft": pb.SideDraft(token_id=1)},
         "INVALID_ARGUMENT probs",
     ),
-    "beyond the answer": (
-        {"base": 9, "draft": pb.SideDraft(token_id=1)},
-        "INVALID_ARGUMENT base",
-    ),
     "a fetch of nothing": ({"fetch": pb.Fetch()}, "INVALID_ARGUMENT count"),
 }
 

@@ -18,7 +18,7 @@ HOPELESS = ModelTimes(draft_s=0.200, verify_first_s=0.072, verify_further_s=0.01
 GOOD = model_pair(30, sharpness=6.0, noise=0.1)
 MODERATE = model_pair(30, sharpness=6.0, noise=0.4)
 USELESS = model_pair(30, sharpness=6.0, noise=1.0)
-SEEDS = 2
+SEEDS = 3
 REJECTION = replace(PRESETS["stream-rejection"], truncation=Truncation(top_k=24))
 STREAMS = {"stream": PRESETS["stream"], "stream-rejection": REJECTION}
 
