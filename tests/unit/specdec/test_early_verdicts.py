@@ -106,10 +106,10 @@ def spoken(exit_index: int, confidence: float, base: int = 5) -> EarlyVerdict:
     return EarlyVerdict(1, 0, base, 9, exit_index, 1, True, 2, confidence)
 
 
-def left(order: PredraftOrder, seed: int = 3) -> list[int]:
+def left(order: PredraftOrder, seed: int = 3, base: int = 5) -> list[int]:
     queue = EarlyQueue(order, seed)
     for exit_index, confidence in ((0, 0.2), (1, 0.9), (2, 0.5)):
-        queue.push(spoken(exit_index, confidence))
+        queue.push(spoken(exit_index, confidence, base))
     found = []
     while queue:
         found.append(queue.pop().exit_index)
@@ -122,6 +122,8 @@ def test_the_order_in_which_early_verdicts_leave() -> None:
     orders = {tuple(left(PredraftOrder.RANDOM, seed)) for seed in range(60)}
     assert len(orders) == 6
     assert left(PredraftOrder.RANDOM) == left(PredraftOrder.RANDOM)
+    rounds = {tuple(left(PredraftOrder.RANDOM, base=base)) for base in range(60)}
+    assert len(rounds) == 6, "another order each round"
 
 
 def test_an_exit_s_newer_verdict_replaces_its_older_and_the_final_one_discards_all() -> None:

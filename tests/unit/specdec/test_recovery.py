@@ -78,3 +78,17 @@ def test_a_bad_full_distribution_leaves_the_draw_waiting() -> None:
         drawing.finish(head_only, REFUSED, POSITION)
     assert caught.value.field == "target_probs"
     assert drawing.waits
+
+
+def test_what_an_early_verdict_foretells_is_what_the_verdict_brings() -> None:
+    """By the same random numbers at the same position, and another draw at another."""
+    tokens = set()
+    for position in range(40):
+        drawing = Recovery(RejectionRule(SeededRandom(3)), SeededRandom(3), True)
+        told = drawing.predict(sparse(3, 3, 0), REFUSED, position)
+        brought = recovery(3).start(FullPayload(TARGET), REFUSED, position)
+        assert told == brought
+        tokens.add(told)
+    assert tokens == {0, 1}
+    nothing = make_sparse_payload(TARGET, 0, 1, SeededRandom(3), POSITION)
+    assert drawing.predict(nothing, REFUSED, POSITION) is None
