@@ -121,13 +121,11 @@ async def test_whatever_is_asked_by_the_document_is_answered_by_it(
     cases, phases = asked or CASES, "examples,coverage,fuzzing" if asked else "examples,fuzzing"
     keys = tmp_path / "keys"
     keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
-    async with http_suite(key=KEY, http_keys_file=keys) as suite:
+    async with http_suite(key=KEY, http_keys_file=keys, http_max_tokens=4) as suite:
         document = await document_of(suite)
         for kind in ("ChatAsking", "CompletionAsking"):
             schema = document["components"]["schemas"][kind]
             schema["properties"]["model"]["enum"] = [MODEL]
-            schema["properties"]["max_tokens"] = {"type": "integer", "minimum": 1, "maximum": 4}
-            schema["required"] += ["max_tokens"]
         place = tmp_path / "openapi.json"
         place.write_text(json.dumps(document))
         running = await asyncio.create_subprocess_exec(
