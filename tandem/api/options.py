@@ -3,12 +3,13 @@ what no model is needed to refuse is refused here, as InvalidArgument naming the
 
 import secrets
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from operator import attrgetter, index
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, TypeVar
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
-from tandem.core.prompt import Prompt, Turn
+from tandem.core.prompt import Prompt, Truncate, Turn
 from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.overrides import field_names, with_overrides
@@ -16,6 +17,7 @@ from tandem.specdec.presets import PRESETS, Preset
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset
 
 Choice = bool | int | float | str
+Policy = TypeVar("Policy", bound=StrEnum)
 SEED_BELOW = 2**53
 """So that every JSON reader holds a seed exactly."""
 
@@ -43,6 +45,15 @@ class GenerationOptions(TypedDict, total=False):
     """The same seed and options give the same text. Drawn if left out."""
     stop: str | Sequence[str]
     """End before any of these strings."""
+    stop_token_ids: Sequence[int]
+    """End with any of these tokens, beside the model's own."""
+    truncate: Literal["none", "oldest"]
+    """A prompt that the context does not hold: refuse it (default), or leave out its oldest turns
+    after the system's, or its oldest tokens."""
+    suffix: str
+    """Text that is to follow the answer, for models with tokens for filling in."""
+    priority: int
+    """Among waiting requests of one caller the smallest goes first."""
     ignore_eos: bool
     """Go on after the end-of-text token."""
     rag: bool
@@ -63,7 +74,12 @@ class GenerationOptions(TypedDict, total=False):
     """For the whole answer; default: 600."""
 
 
-_SAME = frozenset({"max_tokens", "ignore_eos", "query", "documents", "logprobs", "top_logprobs"})
+_SAME = frozenset(
+    {
+        *("max_tokens", "ignore_eos", "query", "documents", "logprobs", "top_logprobs"),
+        *("suffix", "priority"),
+    }
+)
 """Options that a request has in the same form."""
 
 
@@ -93,7 +109,9 @@ def request_of(
         ),
         seed=secrets.randbelow(SEED_BELOW) if seed is None else seed,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        lost_cloud=_lost_cloud(options.get("lost_cloud", "fail")),
+        stop_token_ids=tuple(options.get("stop_token_ids", ())),
+        lost_cloud=_one_of(LostCloud, "lost_cloud", options.get("lost_cloud", "fail")),
+        truncate=_one_of(Truncate, "truncate", options.get("truncate", "none")),
         images=tuple(options.get("images", ())),
         **{name: value for name, value in options.items() if name in _SAME},  # type: ignore[arg-type]
     )
@@ -115,12 +133,12 @@ def _prompt(prompt: str | Sequence[int] | Sequence[Message]) -> Prompt:
         raise InvalidArgument("prompt", why) from None
 
 
-def _lost_cloud(word: str) -> LostCloud:
+def _one_of(kind: type[Policy], field: str, word: str) -> Policy:
     try:
-        return LostCloud(word)
+        return kind(word)
     except ValueError:
-        known = ", ".join(LostCloud)
-        raise InvalidArgument("lost_cloud", f"must be one of {known}, is {word!r}") from None
+        known = ", ".join(kind)
+        raise InvalidArgument(field, f"must be one of {known}, is {word!r}") from None
 
 
 def _method(options: GenerationOptions) -> tuple[str, tuple[str, ...]]:

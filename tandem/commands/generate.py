@@ -14,7 +14,7 @@ from tandem.commands.options import ADDRESS, address_text, json_option, model_op
 from tandem.commands.rag_options import document_options, documents_of
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
-from tandem.core.prompt import MAX_IMAGES_BYTES, Prompt, Turn
+from tandem.core.prompt import MAX_IMAGES_BYTES, Prompt, Truncate, Turn
 from tandem.core.tokens import check_token_ids
 from tandem.generation.client import Generated
 from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
@@ -98,6 +98,18 @@ def overrides_of(options: dict[str, Any]) -> tuple[str, ...]:
 @click.option("--top-p", type=float, default=1.0, help="1 switches the cut off.")
 @click.option("--seed", type=int, default=0, help="Same seed and settings, same text.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="End before this text; repeatable.")
+@click.option(
+    "--stop-token-id", "stop_token_ids", type=int, multiple=True, help="End with it; repeatable."
+)
+@click.option(
+    "--truncate",
+    type=click.Choice([str(policy) for policy in Truncate]),
+    default=str(Truncate.NONE),
+    help="A prompt that the context does not hold: refuse it, or leave out what is oldest.",
+)
+@click.option(
+    "--suffix", default="", metavar="TEXT", help="What is to follow, for models that fill in."
+)
 @override_options
 @click.option(
     "--lost-cloud",
@@ -148,6 +160,9 @@ def build_request(options: dict[str, Any]) -> GenerationRequest:
         max_tokens=options["max_tokens"],
         seed=options["seed"],
         stop=options["stop"],
+        stop_token_ids=options["stop_token_ids"],
+        truncate=Truncate(options["truncate"]),
+        suffix=options["suffix"],
         overrides=overrides_of(options),
         lost_cloud=LostCloud(options["lost_cloud"]),
         ignore_eos=options["ignore_eos"],

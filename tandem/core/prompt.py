@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import groupby
 
 from tandem.core.errors import InvalidArgument
@@ -33,6 +34,15 @@ class Turn:
 
     role: str
     content: str
+
+
+class Truncate(StrEnum):
+    """What becomes of a prompt that the context does not hold."""
+
+    NONE = "none"
+    """It is refused."""
+    OLDEST = "oldest"
+    """Its oldest turns or tokens are left out."""
 
 
 Prompt = str | tuple[int, ...] | tuple[Turn, ...]

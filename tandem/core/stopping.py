@@ -7,6 +7,7 @@ from tandem.core.errors import InvalidArgument
 
 MAX_STOPS = 16
 MAX_STOP_CHARACTERS = 256
+MAX_STOP_TOKEN_IDS = 64
 
 
 def check_stops(stops: Sequence[str]) -> None:

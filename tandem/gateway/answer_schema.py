@@ -190,12 +190,16 @@ class ServedPair(Strict):
     default_preset: str
 
 
+class ServedEmbedding(Strict):
+    dimension: int
+
+
 class ModelCard(Strict):
     id: str
     object: Literal["model"]
     created: int
     owned_by: Literal["tandem"]
-    tandem: ServedPair
+    tandem: ServedPair | ServedEmbedding
 
 
 class ModelList(Strict):

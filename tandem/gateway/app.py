@@ -3,7 +3,7 @@ Invariant: a request is checked before the suite hears of it, and admitted by th
 status is sent, so that a refusal is a status and no broken stream."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -22,6 +22,7 @@ from tandem.gateway.bodies import CHAT, COMPLETION, Form, Writer
 from tandem.gateway.body_parsing import parse_body
 from tandem.gateway.catalog import Catalog, ServingSuite
 from tandem.gateway.connection_body import CallerLeft, read_body, unless_ending, unless_gone
+from tandem.gateway.docs_page import DOCS_PATHS, add_docs_page
 from tandem.gateway.errors import ApiError, api_error, json_response
 from tandem.gateway.event_stream import EventStream
 from tandem.gateway.guard import CALLER_LEFT, Guard
@@ -29,28 +30,34 @@ from tandem.gateway.known_names import ANY, KnownNames
 from tandem.gateway.openapi import (
     CHAT_PATH,
     COMPLETION_PATH,
+    DETOKENIZE_PATH,
+    EMBEDDINGS_PATH,
     MODEL_PATH,
     MODELS_PATH,
+    TOKENIZE_PATH,
     openapi_document,
 )
 from tandem.gateway.parallel_choices import ChoiceDelta, deltas
 from tandem.gateway.request_reading import AskingLimits, chat_requests, completion_requests
 from tandem.gateway.schema import Asking, ChatAsking, CompletionAsking, TandemOptions
+from tandem.gateway.text_endpoints import TextEndpoints
 from tandem.generation.request import GenerationRequest
 from tandem.net.access_keys import KeyRing
 from tandem.telemetry.metrics import Metrics
 
 AskingKind = TypeVar("AskingKind", bound=Asking)
-_TANDEM_FIELDS = frozenset(TandemOptions.model_fields)
+_TANDEM_FIELDS = frozenset(TandemOptions.model_fields.keys() - ChatAsking.model_fields.keys())
 
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """`keys` gives the keys known now; None lets everybody in who calls by one of `names`.
+    """`keys` gives the keys known now; None lets everybody in who calls by one of `names`. `docs`:
+    interactive documentation at /docs.
     `max_requests` are handled at once; how many of them are answered at once, and how many wait, is
     for the suite to say."""
 
     keys: Callable[[], KeyRing] | None = None
+    docs: bool = True
     names: KnownNames = field(default_factory=KnownNames)
     limits: AskingLimits = field(default_factory=AskingLimits)
     max_body_bytes: int = 2 * 2**20
@@ -68,7 +75,8 @@ def make_app(
     not complete when `ending` is set are told that this process stops."""
     app = make_routes(suite, metrics, settings, ending)
     series = metrics.http()
-    guarded = Guard(app, settings.keys, settings.names, settings.max_requests, series)
+    pages = DOCS_PATHS if settings.docs else frozenset[str]()
+    guarded = Guard(app, settings.keys, settings.names, settings.max_requests, series, pages=pages)
     if not settings.names.origins:
         return guarded
     # A browser asks whether it may ask before it asks, and without the key.
@@ -92,6 +100,12 @@ def make_routes(
     app = FastAPI(title="Tandem", version=__version__, docs_url=None, redoc_url=None)
     _route(app, "POST", CHAT_PATH, gateway.chat)
     _route(app, "POST", COMPLETION_PATH, gateway.complete)
+    texts = TextEndpoints(suite, gateway.catalog, settings.max_body_bytes, gateway.ending)
+    _route(app, "POST", EMBEDDINGS_PATH, texts.embed)
+    _route(app, "POST", TOKENIZE_PATH, texts.tokenize)
+    _route(app, "POST", DETOKENIZE_PATH, texts.detokenize)
+    if settings.docs:
+        add_docs_page(app)
     _route(app, "GET", MODELS_PATH, gateway.models)
     _route(app, "GET", MODEL_PATH.replace("}", ":path}"), gateway.model)
     _route(app, "GET", "/metrics", gateway.metrics)
@@ -114,10 +128,10 @@ class _Gateway:
         ending: asyncio.Event,
     ) -> None:
         self._suite = suite
-        self._ending = ending
+        self.ending = ending
         self._registry = metrics.registry
         self._settings = settings
-        self._catalog = Catalog(suite)
+        self.catalog = Catalog(suite)
 
     async def chat(self, request: Request) -> Response:
         """Answer a conversation, in the model's own chat template."""
@@ -128,13 +142,12 @@ class _Gateway:
         return await self._answer(request, CompletionAsking, completion_requests, COMPLETION)
 
     async def models(self) -> Response:
-        """The model that answers here."""
-        return json_response({"object": "list", "data": [await self._catalog.card()]})
+        """The pair of models that answers here, and the embedding model."""
+        return json_response({"object": "list", "data": await self.catalog.cards()})
 
     async def model(self, model: str) -> Response:
         """One model by its name."""
-        await self._catalog.fingerprint(model)
-        return json_response(await self._catalog.card())
+        return json_response(await self.catalog.card(model))
 
     async def metrics(self) -> Response:
         """Metrics of this process, for Prometheus."""
@@ -147,7 +160,7 @@ class _Gateway:
     async def ready(self) -> Response:
         """Whether an answer could be given now: the drafter and the cloud are reached."""
         try:
-            await self._catalog.reach()
+            await self.catalog.reach()
         except TandemError as error:
             return json_response({"status": "not ready", "reason": str(error)}, 503)
         return json_response({"status": "ready"})
@@ -160,22 +173,36 @@ class _Gateway:
         form: Form,
     ) -> Response:
         reading = read_body(request, self._settings.max_body_bytes)
-        raw = await unless_ending(self._ending, reading)
-        asking = parse_body(raw, kind, self._catalog.context_length)
-        fingerprint = await self._catalog.fingerprint(asking.model)
+        raw = await unless_ending(self.ending, reading)
+        asking = parse_body(raw, kind, self.catalog.context_length)
+        fingerprint = await self.catalog.fingerprint(asking.model)
         asked = requests_of(asking, self._settings.limits)
         writer = Writer(
             *(form, asking.model, fingerprint, asked),
             prompts=len(asked) // (asking.n or 1),
+            echoes=await self._echoes(asking, asked),
             provenance=asking.tandem.provenance,
             include_usage=bool(asking.stream_options and asking.stream_options.include_usage),
         )
         answering = deltas(self._suite, asked, self._settings.timeout_s)
         if asking.stream:
-            first = await unless_gone(request.receive, self._ending, _next(answering))
-            return EventStream(writer, first, answering, self._ending)
-        ended = await unless_gone(request.receive, self._ending, _last_deltas(answering))
+            first = await unless_gone(request.receive, self.ending, _next(answering))
+            return EventStream(writer, first, answering, self.ending)
+        ended = await unless_gone(request.receive, self.ending, _last_deltas(answering))
         return json_response(writer.whole(ended))
+
+    async def _echoes(self, asking: Asking, asked: Sequence[GenerationRequest]) -> list[str]:
+        """The text of each prompt, where answers are to begin with it."""
+        if not (isinstance(asking, CompletionAsking) and asking.echo):
+            return []
+        texts = []
+        for request in asked[:: asking.n or 1]:
+            text = request.prompt
+            if not isinstance(text, str):
+                found = await self._suite.tokenize(text, spell=True)
+                text = "".join(found.token_texts)
+            texts.append(text)
+        return texts
 
 
 async def _next(answering: Any) -> ChoiceDelta:

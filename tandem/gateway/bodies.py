@@ -80,6 +80,7 @@ class Writer:
     fingerprint: str
     requests: Sequence[GenerationRequest]
     prompts: int = 1
+    echoes: Sequence[str] = ()
     provenance: bool = False
     include_usage: bool = False
     _ended: list[Generated] = field(default_factory=list)
@@ -95,7 +96,7 @@ class Writer:
             choices.append(
                 {
                     "index": last.index,
-                    **self.form.choice(last.answer.text),
+                    **self.form.choice(self._echo(last.index) + last.answer.text),
                     "logprobs": self.form.logprobs(last.answer, 0, last.begins_at),
                     "finish_reason": _finish_reason(last.answer),
                     "tandem": self._figures(last) | self._tokens(last.answer, 0, last.begins_at),
@@ -107,12 +108,13 @@ class Writer:
         """The piece as a chunk; None where it says nothing."""
         first = delta.index not in self._begun
         self._begun.add(delta.index)
-        if not ((first and self.form.chat) or delta.token_ids or delta.text or delta.ended):
+        text = self._echo(delta.index) + delta.text if first else delta.text
+        if not ((first and self.form.chat) or delta.token_ids or text or delta.ended):
             return None
         span = (delta.begins_at, delta.begins_at + len(delta.token_ids))
         choice: dict[str, Any] = {
             "index": delta.index,
-            **self.form.delta(delta.text, first),
+            **self.form.delta(text, first),
             "logprobs": self.form.logprobs(delta.answer, *span) if delta.token_ids else None,
             "finish_reason": None,
         }
@@ -129,6 +131,10 @@ class Writer:
     def usage_chunk(self) -> dict[str, Any]:
         """The last chunk of a stream that tells its usage."""
         return {**self._frame(self.form.chunk), "choices": [], "usage": self._usage()}
+
+    def _echo(self, index: int) -> str:
+        """What choice `index` begins with: its prompt, where that was asked for."""
+        return self.echoes[index * len(self.echoes) // len(self.requests)] if self.echoes else ""
 
     def _frame(self, kind: str) -> dict[str, Any]:
         return {

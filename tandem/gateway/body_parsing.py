@@ -40,10 +40,11 @@ def _check_values(content: dict[str, Any], max_ids: int) -> None:
     """pydantic notes a fault for each value that it refuses, so their number is bounded before."""
     containers: list[list[Any] | dict[str, Any]] = [content]
     found, skipped = 0, set()
-    for prompt in _prompts_of_ids(content.get("prompt")):
-        if len(prompt) > max_ids:
-            raise invalid("prompt", f"prompt: {len(prompt)} tokens; the context holds {max_ids}")
-        skipped.add(id(prompt))
+    for name in ("prompt", "tokens"):
+        for ids in _lists_of_ids(content.get(name)):
+            if len(ids) > max_ids:
+                raise invalid(name, f"{name}: {len(ids)} tokens; the context holds {max_ids}")
+            skipped.add(id(ids))
     while containers:
         container = containers.pop()
         found += len(container)
@@ -55,7 +56,7 @@ def _check_values(content: dict[str, Any], max_ids: int) -> None:
         ]
 
 
-def _prompts_of_ids(prompt: Any) -> list[list[Any]]:
+def _lists_of_ids(prompt: Any) -> list[list[Any]]:
     """What seem to be token ids, at a glance."""
     if not isinstance(prompt, list) or len(prompt) == 0:
         return []

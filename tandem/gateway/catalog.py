@@ -5,15 +5,18 @@ Invariant: however many ask at once, the suite is asked once, and not more often
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Protocol
 
 from tandem.core.errors import TandemError, Unavailable
+from tandem.core.prompt import Prompt
 from tandem.core.version import __version__
 from tandem.gateway.errors import ApiError
 from tandem.generation.client import Generated
 from tandem.generation.request import DEFAULT_PRESET, GenerationRequest
 from tandem_api.common.v1.generation_pb2 import DescribeResponse
+from tandem_api.drafter.v1.drafter_pb2 import TokenizeResponse
+from tandem_api.retriever.v1.retriever_pb2 import EmbedResponse
 
 MAX_AGE_S = 2.0
 FAILED_AGE_S = 1.0
@@ -32,6 +35,12 @@ class ServingSuite(Protocol):
 
     async def describe(self) -> DescribeResponse:
         """What is served; without a cloud, `cloud_error` says why and `target` is empty."""
+
+    async def tokenize(self, prompt: Prompt, spell: bool = False) -> TokenizeResponse:
+        """The ids of a prompt; `spell`: with what each token spells."""
+
+    async def embed(self, texts: Sequence[str]) -> EmbedResponse:
+        """Vectors of texts, by the model that `describe` calls `embedding`."""
 
     def stream(self, request: GenerationRequest, timeout_s: float) -> AsyncGenerator[Generated]:
         """The growing answer, after each message; the last one has its summary. Closing it early
@@ -94,18 +103,35 @@ class Catalog:
         pair = (__version__, known.draft.model_name, model, known.target.vocabulary_hash)
         return "fp_" + hashlib.sha256("\n".join(pair).encode()).hexdigest()[:12]
 
-    async def card(self) -> dict[str, Any]:
-        """The one model, as /v1/models lists it."""
+    async def embedding(self, model: str) -> int:
+        """The length of the vectors that `model` makes; ApiError 404 for one that is not here."""
         known = await self.reach()
-        return {
-            "id": known.target.model_name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "tandem",
-            "tandem": {
-                "draft": known.draft.model_name,
-                "context_length": known.draft.context_length,
-                "presets": list(known.presets),
-                "default_preset": DEFAULT_PRESET,
-            },
+        if not model or known.embedding != model:
+            here = f"'{known.embedding}' does" if known.embedding else "none does"
+            why = f"The embedding model '{model}' does not exist here; {here}."
+            raise ApiError(404, why, param="model", code="model_not_found")
+        return known.embedding_dimension
+
+    async def card(self, model: str) -> dict[str, Any]:
+        """One model; ApiError 404 for one that is not here."""
+        for card in (cards := await self.cards()):
+            if card["id"] == model:
+                return card
+        why = f"The model '{model}' does not exist here; '{cards[0]['id']}' does."
+        raise ApiError(404, why, param="model", code="model_not_found")
+
+    async def cards(self) -> list[dict[str, Any]]:
+        """The pair, and the embedding model where there is one, as /v1/models lists them."""
+        known = await self.reach()
+        common = {"object": "model", "created": self._created, "owned_by": "tandem"}
+        served = {
+            "draft": known.draft.model_name,
+            "context_length": known.draft.context_length,
+            "presets": list(known.presets),
+            "default_preset": DEFAULT_PRESET,
         }
+        cards = [{"id": known.target.model_name, **common, "tandem": served}]
+        if known.embedding:
+            vectors = {"dimension": known.embedding_dimension}
+            cards.append({"id": known.embedding, **common, "tandem": vectors})
+        return cards

@@ -34,6 +34,7 @@ _BY_STATUS: Mapping[str, tuple[int, str, str]] = {
 }
 _PARAMS = {"request": None, "images": "messages"}
 """Fields of the suite that callers know by another name."""
+_TOO_LONG = re.compile(r"the context holds \d+")
 _TAGS = frozenset({"str", "int", "float", "bool"})
 """What pydantic calls members of a union, where it says which of them refused a value."""
 
@@ -117,7 +118,8 @@ def json_response(
 
 def _invalid_field(field: str, why: str, tandem_fields: frozenset[str]) -> ApiError:
     named = _PARAMS.get(field, f"tandem.{field}" if field in tandem_fields else field)
-    return invalid(named, f"{field}: {why}")
+    code = "context_length_exceeded" if _TOO_LONG.search(why) else "invalid_value"
+    return invalid(named, f"{field}: {why}", code)
 
 
 def _named_part(location: tuple[int | str, ...]) -> str:

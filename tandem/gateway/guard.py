@@ -1,7 +1,7 @@
 """What every HTTP request passes before and after its handler: names, keys, a bound, a number, a
 count. Invariant: a web page of another site is answered nothing, and a caller without a known key
-only `OPEN_PATHS`, whatever routes there are; every request that arrives is answered and counted
-once."""
+only `OPEN_PATHS` and pages, whatever routes there are; every request that arrives is answered and
+counted once."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ from tandem.telemetry.tracing import called_with
 log = get_logger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+PAGES_AT_ONCE = 32
 CALLER_LEFT = 499
 """No status that is ever sent; it is counted for callers who did not wait for theirs."""
 
 
 class Guard:
     """`keys` gives those known now; None admits all who call by one of `names`. `max_requests` run
-    at once off open paths, of a key's holder half of that."""
+    at once off open paths, of a key's holder half of that. `pages` are paths of files that say
+    nothing of this server: no key is asked for them, and `PAGES_AT_ONCE` are sent at once."""
 
     def __init__(
         self,
@@ -45,9 +47,12 @@ class Guard:
         max_requests: int,
         series: HttpSeries,
         recheck_s: float = RECHECK_S,
+        pages: frozenset[str] = frozenset(),
     ) -> None:
         self._app = app
         self._keys = keys
+        self._pages = pages
+        self._pages_sent = 0
         self._names = names
         self._max_requests = max_requests
         self._series = series
@@ -84,12 +89,16 @@ class Guard:
         is_open = scope["path"] in OPEN_PATHS
         try:
             self._names.check(Headers(scope=scope))
-            if not is_open:
+            if scope["path"] in self._pages:
+                self._admit_page()
+            elif not is_open:
                 self._admit(scope)
         except ApiError as error:
             return await error.response()(scope, receive, answer.send)
         if is_open:
             return await self._app(scope, receive, answer.send)
+        if scope["path"] in self._pages:
+            return await self._send_page(scope, receive, answer)
         holder = current_caller().holder
         self._handled[holder] += 1
         try:
@@ -101,6 +110,17 @@ class Guard:
             log.warning("http request ended", reason=str(recheck.found))
             if answer.status is None:
                 await recheck.found.response()(scope, receive, answer.send)
+
+    def _admit_page(self) -> None:
+        if self._pages_sent >= PAGES_AT_ONCE:
+            raise too_many(f"{self._pages_sent} pages are being sent; try again")
+
+    async def _send_page(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        self._pages_sent += 1
+        try:
+            await self._app(scope, receive, answer.send)
+        finally:
+            self._pages_sent -= 1
 
     def _refusal(self, scope: Scope) -> tuple[Caller | None, ApiError | None]:
         """Who asks, and why their key does not let them; no caller where no keys are needed."""

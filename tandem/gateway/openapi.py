@@ -24,8 +24,18 @@ from tandem.gateway.answer_schema import (
     TextCompletionChunk,
 )
 from tandem.gateway.schema import ChatAsking, CompletionAsking
+from tandem.gateway.text_schema import (
+    DetokenizeAnswer,
+    DetokenizeAsking,
+    EmbeddingAsking,
+    EmbeddingList,
+    TokenizeAnswer,
+    TokenizeAsking,
+)
 
 CHAT_PATH, COMPLETION_PATH = "/v1/chat/completions", "/v1/completions"
+TOKENIZE_PATH, DETOKENIZE_PATH = "/tokenize", "/detokenize"
+EMBEDDINGS_PATH = "/v1/embeddings"
 MODELS_PATH, MODEL_PATH = "/v1/models", "/v1/models/{model}"
 _JSON, _EVENTS = "application/json", "text/event-stream"
 _REF = "#/components/schemas/{model}"
@@ -68,6 +78,15 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         },
         (*_FROM_THE_SUITE, *_OF_A_BODY),
         CompletionAsking,
+    ),
+    ("post", EMBEDDINGS_PATH): Operation(
+        {_JSON: EmbeddingList}, (*_FROM_THE_SUITE, *_OF_A_BODY), EmbeddingAsking
+    ),
+    ("post", TOKENIZE_PATH): Operation(
+        {_JSON: TokenizeAnswer}, (*_FROM_THE_SUITE, *_OF_A_BODY), TokenizeAsking
+    ),
+    ("post", DETOKENIZE_PATH): Operation(
+        {_JSON: DetokenizeAnswer}, (*_FROM_THE_SUITE, *_OF_A_BODY), DetokenizeAsking
     ),
     ("get", MODELS_PATH): Operation({_JSON: ModelList}, _FROM_THE_SUITE),
     ("get", MODEL_PATH): Operation({_JSON: ModelCard}, (*_FROM_THE_SUITE, 404)),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from tandem.core.errors import InvalidArgument
 from tandem.core.hashing import hash_words
 from tandem.core.probs import SamplingParams
-from tandem.core.prompt import MAX_IMAGES, Prompt, Turn
+from tandem.core.prompt import MAX_IMAGES, Prompt, Truncate, Turn
 from tandem.core.tokens import check_token_ids
 from tandem.gateway.errors import invalid, unsupported
 from tandem.gateway.schema import (
@@ -51,8 +51,14 @@ def chat_requests(asking: ChatAsking, limits: AskingLimits) -> list[GenerationRe
     asking.check()
     if (asking.likeliest or 0) > MAX_TOP_LOGPROBS:
         raise unsupported("top_logprobs", f"at most {MAX_TOP_LOGPROBS} are told")
-    turns = tuple(_turn(index, message) for index, message in enumerate(asking.messages))
-    return _requests(asking, [turns], limits, _images(asking.messages))
+    turns, images = conversation(asking.messages)
+    return _requests(asking, [turns], limits, images)
+
+
+def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], tuple[bytes, ...]]:
+    """Turns and the images of the last one. Raises ApiError."""
+    turns = tuple(_turn(index, message) for index, message in enumerate(messages))
+    return turns, _images(messages)
 
 
 def completion_requests(asking: CompletionAsking, limits: AskingLimits) -> list[GenerationRequest]:
@@ -79,7 +85,7 @@ def _requests(
         preset=_preset(options),
         sampling=SamplingParams(
             1.0 if asking.temperature is None else asking.temperature,
-            options.top_k,
+            _top_k(asking),
             1.0 if asking.top_p is None else asking.top_p,
         ),
         max_tokens=asking.limit or limits.max_tokens,
@@ -88,6 +94,11 @@ def _requests(
         lost_cloud=LostCloud(options.lost_cloud),
         images=images,
         **{name: getattr(options, name) for name in _SAME},
+        ignore_eos=bool(asking.ignore_eos),
+        stop_token_ids=tuple(asking.stop_token_ids or ()),
+        truncate=Truncate(asking.truncate or Truncate.NONE),
+        priority=asking.priority or 0,
+        suffix=asking.after,
         logprobs=asking.likeliest is not None,
         top_logprobs=asking.likeliest or 0,
     )
@@ -110,6 +121,16 @@ def _check_choices(asking: Asking, prompts: int, limits: AskingLimits) -> None:
 def choice_seed(seed: int, index: int) -> int:
     """The seed of choice `index` of a request with `seed`."""
     return seed if index == 0 else hash_words(seed, index) >> (64 - SEED_BITS)
+
+
+def _top_k(asking: Asking) -> int:
+    """OpenAI's API has none; vLLM's, with -1 for all, stands beside the one in `tandem`."""
+    own, given = asking.tandem.top_k, asking.top_k
+    if given is None:
+        return own
+    if own and max(0, given) != own:
+        raise invalid("top_k", "top_k: give it or tandem.top_k, not both")
+    return max(0, given)
 
 
 def _preset(options: TandemOptions) -> str:

@@ -13,6 +13,7 @@ from tandem.generation.request import MAX_DOCUMENTS
 MAX_STOPS = 16
 UINT32 = 2**32 - 1
 
+TokenId = Annotated[int, Field(ge=0, le=UINT32)]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
 Stops = Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=UINT32)]
@@ -40,8 +41,6 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "frequency_penalty": ((None, 0), "answers follow the target's own distribution"),
     "presence_penalty": ((None, 0), "answers follow the target's own distribution"),
     "best_of": ((None, 1), "no answers are compared"),
-    "echo": ((None, False), "an answer does not repeat its prompt"),
-    "suffix": ((None, ""), "text is only added at the end"),
 }
 """Parameters of OpenAI's that are taken while they ask for nothing, and refused otherwise."""
 
@@ -159,6 +158,23 @@ class Asking(BaseModel):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: str | Stops | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=64, fail_fast=True)] | None = Field(
+        default=None, description="Any of these tokens ends the answer, beside the model's own."
+    )
+    ignore_eos: bool | None = Field(
+        default=None, description="The model's own end-of-text tokens do not end the answer."
+    )
+    top_k: Annotated[int, Field(ge=-1, le=UINT32)] | None = Field(
+        default=None, description="Sample from so many likeliest tokens; 0 and -1: from all."
+    )
+    truncate: Literal["none", "oldest"] | None = Field(
+        default=None,
+        description="A prompt that the context does not hold: refuse it (the default), or leave out"
+        " the oldest turns after the system's, or the oldest tokens.",
+    )
+    priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = Field(
+        default=None, description="Among waiting requests of one key the smallest goes first."
+    )
     seed: Seed | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -193,6 +209,11 @@ class Asking(BaseModel):
         """Most tokens of an answer, if the caller said."""
         return self.max_tokens
 
+    @property
+    def after(self) -> str:
+        """Text that is to follow the answer."""
+        return ""
+
 
 class ChatAsking(Asking):
     """Body of POST /v1/chat/completions."""
@@ -223,6 +244,19 @@ class CompletionAsking(Asking):
 
     prompt: PromptBody
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+    echo: bool | None = Field(default=None, description="Begin the answer with its prompt.")
+    suffix: str | None = Field(
+        default=None, description="Text that follows the answer, for models that fill in."
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.echo and (self.suffix or self.logprobs is not None or self.truncate == "oldest"):
+            raise invalid("echo", "echo: not beside suffix, logprobs or truncate")
+
+    @property
+    def after(self) -> str:
+        return self.suffix or ""
 
     @property
     def likeliest(self) -> int | None:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, fields, replace
 
 from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.probs import MAX_VOCABULARY_SIZE
-from tandem.core.prompt import MAX_IMAGES, Prompt, check_image_bytes
-from tandem.core.stopping import MAX_STOPS, check_stops
+from tandem.core.prompt import MAX_IMAGES, Prompt, Truncate, check_image_bytes
+from tandem.core.stopping import MAX_STOP_TOKEN_IDS, MAX_STOPS, check_stops
+from tandem.core.tokens import check_token_ids
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.logprobs import check_logprobs_available, check_top_logprobs
 from tandem.specdec.messages import GenerationParams
@@ -54,6 +55,10 @@ class GenerationRequest(GenerationParams):
     lost_cloud: LostCloud = LostCloud.FAIL
     query: str = ""
     documents: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    truncate: Truncate = Truncate.NONE
+    priority: int = 0
+    suffix: str = ""
 
     @property
     def params(self) -> GenerationParams:
@@ -80,6 +85,7 @@ class GenerationRequest(GenerationParams):
         check_image_bytes(self.images)
         check_top_logprobs(self.logprobs, self.top_logprobs)
         check_stops(self.stop)
+        self._check_prompt_options()
         if len(self.overrides) > MAX_OVERRIDES:
             raise InvalidArgument("overrides", f"at most {MAX_OVERRIDES}")
         if any(len(override) > MAX_OVERRIDE_CHARACTERS for override in self.overrides):
@@ -92,6 +98,22 @@ class GenerationRequest(GenerationParams):
             self.composed_aggregation()
         else:
             self.composed_preset()
+
+    def _check_prompt_options(self) -> None:
+        check_count(len(self.stop_token_ids), MAX_STOP_TOKEN_IDS, "stop_token_ids")
+        check_token_ids(self.stop_token_ids, MAX_VOCABULARY_SIZE, "stop_token_ids")
+        if not -(2**31) <= self.priority < 2**31:
+            raise InvalidArgument("priority", f"must be -2^31…2^31-1, is {self.priority}")
+        if self.suffix and not isinstance(self.prompt, str):
+            raise InvalidArgument("suffix", "only beside a prompt that is a text")
+        if self.truncate is not Truncate.NONE and (self.images or self.suffix):
+            raise InvalidArgument("truncate", "not beside images or a suffix")
+        if self.from_two_sides:
+            for name in ("stop_token_ids", "suffix"):
+                if getattr(self, name):
+                    raise InvalidArgument(name, "an answer from two sides has none")
+            if self.truncate is not Truncate.NONE:
+                raise InvalidArgument("truncate", "an answer from two sides keeps its prompt")
 
     def composed_preset(self, vocabulary_size: int = MAX_VOCABULARY_SIZE) -> Preset:
         """The preset, fitted to the vocabulary, with the request's overrides, validated."""
@@ -114,7 +136,8 @@ class GenerationRequest(GenerationParams):
 
 
 _POLICIES = numbers_of(LostCloud, pb.LostCloudPolicy, "LOST_CLOUD_POLICY")
-_OTHER_FORM = (*PARAMS, "prompt", "lost_cloud")
+_TRUNCATE = {Truncate.NONE: pb.TRUNCATE_UNSPECIFIED, Truncate.OLDEST: pb.TRUNCATE_OLDEST}
+_OTHER_FORM = (*PARAMS, "prompt", "lost_cloud", "truncate")
 _SAME = tuple(own.name for own in fields(GenerationRequest) if own.name not in _OTHER_FORM)
 """Fields that have one form here and in protobuf."""
 
@@ -125,6 +148,7 @@ def request_to_proto(request: GenerationRequest) -> pb.Generation:
         message = pb.Generation(
             params=params_to_proto(request),
             lost_cloud=_POLICIES[request.lost_cloud],
+            truncate=_TRUNCATE[request.truncate],
             **{name: getattr(request, name) for name in _SAME},
         )
         prompt_to_proto(message, request.prompt)
@@ -137,7 +161,9 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
     """The request, validated. Raises InvalidArgument naming the field."""
     check_count(len(message.stop), MAX_STOPS, "stop")
     check_count(len(message.overrides), MAX_OVERRIDES, "overrides")
+    check_count(len(message.stop_token_ids), MAX_STOP_TOKEN_IDS, "stop_token_ids")
     check_count(len(message.params.images), MAX_IMAGES, "images")
+    truncates = {number: truncate for truncate, number in _TRUNCATE.items()}
     policies = {number: policy for policy, number in _POLICIES.items()}
     params = params_from_proto(message.params)
     if not message.params.HasField("sampling"):
@@ -147,6 +173,7 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         **same_fields(message, _SAME) | {"preset": message.preset or DEFAULT_PRESET},
         prompt=prompt_from_proto(message),
         lost_cloud=policies.get(message.lost_cloud, LostCloud.FAIL),
+        truncate=truncates.get(message.truncate, Truncate.NONE),
     )
     request.validate()
     return request

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tandem.index.chunking import Chunking, chunk_spans, count_pieces
 from tandem.index.embedding import AUTO, LEXICAL, Embedder, load_embedder
 from tandem.index.places import Place, open_store, stored_manifest
@@ -117,6 +117,17 @@ class DocumentIndex:
         most = max(count, RERANKED) if rerank else count
         hits = self._searched(query, vector, most, mode)
         return self._reranked(query, hits)[:count] if rerank and hits else hits
+
+    def embed(self, texts: Sequence[str]) -> tuple[Vectors, Sequence[int]]:
+        """Vectors of texts that are not kept, and the tokens of each. FailedPrecondition without an
+        embedding model; InvalidArgument for a text that it would not read to its end."""
+        if self._embedder is None:
+            raise FailedPrecondition("embedding: this index is lexical")
+        tokens = self._embedder.count_tokens(texts)
+        for place, count in enumerate(tokens):
+            if count > (most := self._embedder.max_tokens):
+                raise InvalidArgument("texts", f"[{place}] has {count} tokens; at most {most}")
+        return self._embedder.embed(texts), tokens
 
     def stats(self) -> IndexStats:
         """How much there is now. Does not wait for the disk."""

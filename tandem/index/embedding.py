@@ -31,6 +31,10 @@ class Embedder(Protocol):
     def dimension(self) -> int:
         """Length of a vector."""
 
+    @property
+    def max_tokens(self) -> int:
+        """Tokens of a text that are read, without the marks at both ends."""
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         """(len(texts), dimension), float32, each of length 1."""
 

@@ -44,6 +44,10 @@ class SentenceModel:
         self.dimension = int(model.config.hidden_size)
         self._lock = threading.Lock()
 
+    @property
+    def max_tokens(self) -> int:
+        return self._longest - int(self._tokenizer.num_special_tokens_to_add())
+
     def embed(self, texts: Sequence[str]) -> Vectors:
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         # Like lengths together: padding costs as much as text.

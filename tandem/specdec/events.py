@@ -36,6 +36,7 @@ class EdgeRequest:
     params: GenerationParams
     preset: Preset
     eos_token_ids: frozenset[int] = frozenset()
+    stop_token_ids: frozenset[int] = frozenset()
 
     @property
     def max_tokens(self) -> int:
@@ -64,9 +65,9 @@ class EdgeRequest:
     def draft_ends(self) -> frozenset[int]:
         """The draft tokens after which more drafts would be wasted. None where arrival times decide
         how drafts are judged: there, they must not depend on the drafts."""
-        if self.ignore_eos or self.preset.judges_by_timing:
+        if self.preset.judges_by_timing:
             return frozenset()
-        return self.eos_token_ids
+        return self.stop_token_ids if self.ignore_eos else self.eos_token_ids | self.stop_token_ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,15 @@ class Tokenizer(Protocol):
 
 
 @runtime_checkable
+class FillingTokenizer(Protocol):
+    """A tokenizer that may know how its model is asked for text before a given end."""
+
+    def fill_in(self, prompt: str, suffix: str) -> list[int]:
+        """Ids after which the text between `prompt` and `suffix` follows. Raises
+        InvalidArgument("suffix") where the model has no tokens for it."""
+
+
+@runtime_checkable
 class ComparableTokenizer(Tokenizer, Protocol):
     """A tokenizer whose tokens can be compared with another's."""
 

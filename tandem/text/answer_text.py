@@ -4,7 +4,7 @@ Invariant: text is only appended; what might still become a stop string or a who
 held back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from tandem.core.stopping import StopStrings
 from tandem.text import Tokenizer
@@ -13,23 +13,28 @@ from tandem.text import Tokenizer
 class AnswerText:
     """`completes_stop` is told each committed token once, in order; `take` hands the text out."""
 
-    def __init__(self, tokenizer: Tokenizer, stops: tuple[str, ...]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, stops: tuple[str, ...], stop_token_ids: Iterable[int] = ()
+    ) -> None:
         self._detokenizer = tokenizer.detokenizer()
         self._spelling = tokenizer.detokenizer()
         self._stops = StopStrings(stops)
         self._looks_for_stops = bool(stops)
+        self._stop_token_ids = frozenset(stop_token_ids)
         self._unread: list[int] = []
         self._pieces: list[str] = []
         self._stopped = False
 
     def completes_stop(self, token_id: int) -> bool:
-        """Take the next token; True when a stop string is complete with it."""
+        """Take the next token; True when it is one that ends the text, or completes a stop
+        string."""
+        is_stop = token_id in self._stop_token_ids
         if not self._looks_for_stops:
             self._unread.append(token_id)  # read when the text is asked for: a round waits for this
-            return False
+            return is_stop
         piece, self._stopped = self._stops.push(self._detokenizer.push((token_id,)))
         self._pieces.append(piece)
-        return self._stopped
+        return self._stopped or is_stop
 
     def take(self, count: int) -> str:
         """The text that became final with the next `count` tokens."""

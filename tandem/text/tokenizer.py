@@ -12,6 +12,13 @@ from tandem.core.tokens import check_token_ids
 from tandem.text.token_strings import read_vocabulary
 from tandem.text.vocabulary import Vocabulary, hash_vocabulary
 
+_FILLING = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<|fim▁begin|>", "<|fim▁hole|>", "<|fim▁end|>"),
+)
+"""Tokens before a text, before what is to follow, and before what comes between them: Qwen and
+others, StarCoder, DeepSeek."""
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a decoder writes for half a character
 
 
@@ -65,6 +72,22 @@ class TextTokenizer:
         """Ids of text inside a text; control tokens spelt out in it are text."""
         options = {"add_special_tokens": False, "split_special_tokens": True}
         return cast(list[int], self._tokenizer.encode(text, **options))
+
+    def fill_in(self, prompt: str, suffix: str) -> list[int]:
+        """Ids after which the text between `prompt` and `suffix` follows. Raises
+        InvalidArgument("suffix") where the model has no tokens for it."""
+        for marks in _FILLING:
+            found = [cast("int | None", self._tokenizer.convert_tokens_to_ids(m)) for m in marks]
+            ids = [each for each in found if each is not None]
+            # What is not known may be told as the token for the unknown.
+            if self._tokenizer.convert_ids_to_tokens(ids) == [*marks]:
+                break
+        else:
+            raise InvalidArgument("suffix", "this model has no tokens for filling in")
+        before, after, between = ids
+        texts = self.encode_piece(prompt), self.encode_piece(suffix)
+        begin = self.encode("a")[:1] if self.starts_with_bos else []
+        return [*begin, before, *texts[0], after, *texts[1], between]
 
     @property
     def starts_with_bos(self) -> bool:

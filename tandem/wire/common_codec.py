@@ -16,9 +16,10 @@ from tandem.specdec.events import TokenSource
 from tandem.specdec.messages import GenerationParams
 from tandem_api.common.v1 import generation_pb2, sampling_pb2
 from tandem_api.decoding.v1 import decoding_pb2
+from tandem_api.drafter.v1 import drafter_pb2
 
 Choice = TypeVar("Choice", bound=str)
-HasPrompt = generation_pb2.Generation | decoding_pb2.Open
+HasPrompt = generation_pb2.Generation | decoding_pb2.Open | drafter_pb2.TokenizeRequest
 
 MAX_EOS_TOKEN_IDS = 4096
 """Of a model's description."""

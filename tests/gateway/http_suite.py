@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +11,26 @@ import httpx2
 from openai import AsyncOpenAI
 
 from tandem.backends.interface import Engine
+from tandem.core.errors import Unavailable
+from tandem.core.prompt import Prompt
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.http import http_door
+from tandem_api.drafter.v1.drafter_pb2 import TokenizeResponse
+from tandem_api.retriever.v1.retriever_pb2 import EmbedResponse
 from tests.services.scripted_suite import Suite, scripted_suite
 
 MODEL = "scripted"
 TIMEOUT_S = 60.0
+
+
+class NoTexts:
+    """The part of a suite that only asks of texts, for suites that are asked for answers."""
+
+    async def tokenize(self, prompt: Prompt, spell: bool = False) -> TokenizeResponse:
+        raise Unavailable("no tokenizer")
+
+    async def embed(self, texts: Sequence[str]) -> EmbedResponse:
+        raise Unavailable("no embedding model")
 
 
 @dataclass(frozen=True, slots=True)

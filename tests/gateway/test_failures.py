@@ -23,11 +23,11 @@ from tandem.net.lifecycle import PortInUse
 from tandem.net.status import Rejected
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.common.v1 import generation_pb2 as pb
-from tests.gateway.http_suite import MODEL, TIMEOUT_S, asking, chat_body
+from tests.gateway.http_suite import MODEL, TIMEOUT_S, NoTexts, asking, chat_body
 
 
 @dataclass
-class Breaking:
+class Breaking(NoTexts):
     """A suite that says `text`, then raises; without a target its cloud is lost."""
 
     error: Exception

@@ -11,7 +11,9 @@ from typing import Any
 
 import grpc
 
+from tandem.index.chunking import Chunking
 from tandem.index.document_index import DocumentIndex, open_index
+from tandem.index.embedding import Embedder
 from tandem.index.extractor import Extractor
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
@@ -52,10 +54,15 @@ async def retriever(
     tracing: Tracing = NO_TRACING,
     decoder: str = "",
     extractor: Extractor | None = None,
+    embedder: Embedder | None = None,
 ) -> AsyncIterator[Retriever]:
     """Drained at the end."""
     metrics = Metrics(new_registry(), role)
-    index = open_index(folder, "lexical")
+    index = (
+        DocumentIndex(folder, embedder, Chunking(64, 8))
+        if embedder
+        else open_index(folder, "lexical")
+    )
     limits = limits or RetrieverLimits()
     connections = [Connection(decoder, MAX_MESSAGE_BYTES, ClientAccess())] if decoder else []
     forgetting = Forgetting(connections)

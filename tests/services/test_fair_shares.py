@@ -211,9 +211,24 @@ async def test_among_equals_a_slot_goes_to_who_had_none_the_longest() -> None:
     assert order == ["greedy", "honest", "greedy", "honest", "greedy"]
 
 
-async def _hold(slots: Slots, holder: str, order: list[str] | None = None) -> None:
+async def test_of_one_holder_the_smallest_priority_goes_first() -> None:
+    slots, order = Slots(1, 8), list[str]()
+    held = slots.slot(nullcontext(), WAIT_S)
+    await held.__aenter__()
+    tasks = []
+    for holder, priority in (("a", 1), ("a", 0), ("b", 5), ("a", -2), ("a", 0)):
+        tasks.append(asyncio.create_task(_hold(slots, holder, order, priority)))
+        await asyncio.sleep(0.001)
+    await held.__aexit__(None, None, None)
+    await asyncio.gather(*tasks)
+    assert order == ["a-2", "b5", "a", "a", "a1"]
+
+
+async def _hold(
+    slots: Slots, holder: str, order: list[str] | None = None, priority: int = 0
+) -> None:
     note_caller(Caller(holder, frozenset(Scope)))
-    async with slots.slot(nullcontext(), WAIT_S):
+    async with slots.slot(nullcontext(), WAIT_S, priority):
         if order is not None:
-            order.append(holder)
+            order.append(f"{holder}{priority}" if priority else holder)
         await asyncio.sleep(0)

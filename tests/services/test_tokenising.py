@@ -9,7 +9,8 @@ import pytest
 
 from tandem.backends.scripted import ScriptedTokenizer
 from tandem.core.errors import InvalidArgument
-from tandem.core.prompt import Prompt, Turn
+from tandem.core.prompt import Prompt, Truncate, Turn
+from tandem.generation.request import GenerationRequest
 from tandem.services.drafter.tokenising import (
     LONG_CHARACTERS,
     MAX_CHARACTERS_PER_TOKEN,
@@ -45,6 +46,33 @@ async def test_short_prompts_are_read_at_once_in_every_form() -> None:
     assert await tokens.ids((Turn("user", "abc"),)) == expected
     assert await tokens.ids((1, 2, 3)) == (1, 2, 3)
     assert tokenizer.threads == {threading.current_thread()}
+
+
+async def test_the_oldest_turns_are_left_out_where_that_is_asked_for() -> None:
+    """Whole turns, from a user's on, and never the system's at the beginning."""
+    tokens = PromptTokens(ScriptedTokenizer(64), 16)
+    turns = (
+        *(Turn("system", "ss"), Turn("user", "aaaa"), Turn("assistant", "bbbb")),
+        *(Turn("user", "cccc"), Turn("assistant", "dddd"), Turn("user", "ee")),
+    )
+
+    async def kept(prompt: Prompt, max_tokens: int) -> str:
+        oldest = Truncate.OLDEST
+        request = GenerationRequest(prompt, max_tokens=max_tokens, truncate=oldest)
+        return "".join(chr(64 + token) for token in await tokens.of(request))
+
+    assert await kept(turns[:3], 6) == "ssaaaabbbb"
+    assert await kept(turns, 2) == "ssccccddddee"
+    assert await kept(turns, 8) == "ssee"
+    assert await kept(turns, 100) == "ssee", "half of the context is the answer's at most"
+    assert await kept("abcdefghijklmnopqrstu", 4) == "jklmnopqrstu"
+    assert await kept(tuple(range(20)), 4) == "".join(chr(64 + n) for n in range(8, 20))
+    with pytest.raises(InvalidArgument, match=r"the last turn alone .* the context holds 16"):
+        await kept((*turns, Turn("user", "f" * 20)), 4)
+    with pytest.raises(InvalidArgument, match="only beside a prompt that is a text"):
+        GenerationRequest((1, 2), suffix="x").validate()
+    with pytest.raises(InvalidArgument, match=r"^suffix: this model has no tokens"):
+        await tokens.of(GenerationRequest("a", suffix="x"))
 
 
 async def test_long_ones_are_read_elsewhere_one_after_the_other() -> None:

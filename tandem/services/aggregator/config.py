@@ -61,6 +61,9 @@ class AggregatorSettings(ServiceSettings):
         default="127.0.0.1", min_length=1, description="Address that HTTP listens on."
     )
     http_port: Port = Field(default=DEFAULT_HTTP_PORT, description="HTTP port; 0 takes a free one.")
+    http_docs: bool = Field(
+        default=True, description="Whether HTTP has interactive documentation at /docs."
+    )
     http_keys_file: Path | None = Field(
         default=None,
         description="File of the keys that HTTP callers must show, as HOLDER sha256:HEX lines;"

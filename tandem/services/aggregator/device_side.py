@@ -16,6 +16,7 @@ from tandem.generation.request import GenerationRequest
 from tandem.net.access import ClientAccess
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.retrieval import Retrieval
 from tandem.services.aggregator.side_resources import SideResources
 from tandem.settings import variable_of
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
@@ -236,6 +237,10 @@ class DeviceSide:
             )
 
         return open_stream
+
+    @property
+    def retrieval(self) -> Retrieval:
+        return self._resources.retrieval
 
     async def _why_silent(self) -> str:
         return "" if self._cloud is None else await self._cloud.why_silent()

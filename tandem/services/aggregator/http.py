@@ -59,6 +59,7 @@ def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:
     """Raises SettingsError for unreadable keys, and for an open door that was not asked for."""
     return GatewaySettings(
         keys=_keys(settings),
+        docs=settings.http_docs,
         names=known_names(settings),
         limits=AskingLimits(settings.http_max_tokens, settings.http_max_choices),
         max_body_bytes=settings.http_max_body_bytes,

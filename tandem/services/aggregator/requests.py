@@ -4,13 +4,14 @@ process's own clock."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, aclosing, suppress
 from typing import Any
 
 import grpc
 
 from tandem.core.errors import Unavailable
+from tandem.core.prompt import Prompt
 from tandem.generation.client import Generated
 from tandem.generation.conversation import answers_to
 from tandem.generation.request import (
@@ -33,12 +34,16 @@ from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Headers, Span, Tracing
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tandem.wire.common_codec import prompt_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
+from tandem_api.drafter.v1.drafter_pb2 import TokenizeRequest, TokenizeResponse
 from tandem_api.drafter.v1.drafter_pb2_grpc import DrafterServiceStub
+from tandem_api.retriever.v1.retriever_pb2 import EmbedResponse
 
 log = get_logger(__name__)
 
 DESCRIBE_TIMEOUT_S = 5.0
+TOKENIZE_TIMEOUT_S = 30.0
 CLOSE_S = 1.0
 POLL_S = 0.005
 
@@ -89,16 +94,37 @@ class Requests:
 
     async def describe(self, timeout_s: float = DESCRIBE_TIMEOUT_S) -> pb.DescribeResponse:
         """What the suite can do. Raises Rejected with the status."""
+        embedding = asyncio.create_task(self._two_sides.retrieval.embedding())
         try:
             async with self._connection.channel() as channel:
                 described: pb.DescribeResponse = await DrafterServiceStub(channel).Describe(
                     pb.DescribeRequest(), timeout=timeout_s
                 )
+            described.embedding, described.embedding_dimension = await embedding
         except grpc.aio.AioRpcError as error:
             raise upstream_rejection(error.code(), details_of(error)) from None
+        finally:
+            embedding.cancel()
         described.presets.extend(AGGREGATION_PRESETS)
         self._series.learned(described.target.model_name)
         return described
+
+    async def tokenize(self, prompt: Prompt, spell: bool = False) -> TokenizeResponse:
+        """What the draft model's tokenizer makes of it. Raises Unavailable or Rejected."""
+        asked = TokenizeRequest(spell=spell)
+        prompt_to_proto(asked, prompt)
+        try:
+            async with self._connection.channel() as channel:
+                answer: TokenizeResponse = await DrafterServiceStub(channel).Tokenize(
+                    asked, timeout=TOKENIZE_TIMEOUT_S
+                )
+        except grpc.aio.AioRpcError as error:
+            raise upstream_rejection(error.code(), details_of(error)) from None
+        return answer
+
+    async def embed(self, texts: Sequence[str]) -> EmbedResponse:
+        """Vectors by the retriever's model. Raises FailedPrecondition or Rejected."""
+        return await self._two_sides.retrieval.embed(texts)
 
     async def stream(
         self, request: GenerationRequest, timeout_s: float
@@ -139,7 +165,9 @@ class Requests:
             timing = RequestTiming(lambda: self._series.now(label), arrived_s)
             waits = series.requests_waiting.track_inprogress()
             with self._tracing.span("request", headers, preset=label) as span:
-                async with self._slots.slot(waits, ends_s - arrived_s) as reservation:
+                async with self._slots.slot(
+                    waits, ends_s - arrived_s, request.priority
+                ) as reservation:
                     span.record("wait for a slot", timing.elapsed_s())
                     with series.requests_running.track_inprogress():
                         left_s = max(0.0, ends_s - time.monotonic())

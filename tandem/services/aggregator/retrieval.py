@@ -3,17 +3,23 @@ this side's decoder and nowhere else, unless the preset has the cloud's document
 
 import hashlib
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 
 import grpc
 
+from tandem.core.errors import FailedPrecondition
 from tandem.net.connection import Connection
 from tandem.net.status import details_of, upstream_rejection
+from tandem.settings import variable_of
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 
 SEARCH_TIMEOUT_S = 10.0
+EMBED_TIMEOUT_S = 60.0
+DESCRIBE_TIMEOUT_S = 1.0
 RELEVANCE_SCALE = 10.0
 """What a whole unit of cosine similarity counts in the exponent of a document's weight."""
 
@@ -23,6 +29,7 @@ class Retrieval:
 
     def __init__(self, connection: Connection | None) -> None:
         self._connection = connection
+        self._embedding = ("", 0)
 
     async def search(
         self, query: str, count: int, headers: Sent = None
@@ -38,6 +45,33 @@ class Retrieval:
         except grpc.aio.AioRpcError as error:
             raise upstream_rejection(error.code(), f"retriever: {details_of(error)}") from None
         return tuple(_document(hit, rank) for rank, hit in enumerate(found.hits, 1) if hit.text)
+
+    async def embed(self, texts: Sequence[str]) -> pb.EmbedResponse:
+        """Vectors of `texts`, by the retriever's model. Raises FailedPrecondition without a
+        retriever, Rejected."""
+        if self._connection is None:
+            raise FailedPrecondition(f"embedding: needs {variable_of('retriever')}")
+        try:
+            async with self._connection.channel() as channel:
+                call = pb_grpc.RetrieverServiceStub(channel).Embed
+                answer: pb.EmbedResponse = await call(
+                    pb.EmbedRequest(texts=texts), timeout=EMBED_TIMEOUT_S
+                )
+        except grpc.aio.AioRpcError as error:
+            raise upstream_rejection(error.code(), details_of(error)) from None
+        return answer
+
+    async def embedding(self) -> tuple[str, int]:
+        """The retriever's embedding model and the length of its vectors; "" without one, or while
+        the retriever does not answer."""
+        if self._connection is not None and not self._embedding[0]:
+            with suppress(grpc.aio.AioRpcError):
+                async with self._connection.channel() as channel:
+                    call = pb_grpc.RetrieverServiceStub(channel).Describe
+                    told = await call(pb.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_S)
+                if told.dimension:
+                    self._embedding = (told.embedding.partition(":")[0], told.dimension)
+        return self._embedding
 
     async def close(self) -> None:
         if self._connection is not None:

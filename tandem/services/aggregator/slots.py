@@ -1,7 +1,8 @@
 """Slots for requests, with a bounded queue before them. Invariants: at most `running` hold a slot
 and at most `waiting` wait; one more is refused at once; a free slot goes to the holder with the
-fewest, among equals to the one who got its last slot the longest ago, then to who came first; one
-holder never has them all, and leaves one to each other holder who asked of late and has none."""
+fewest, among equals to the one who got its last slot the longest ago, then to the smallest
+priority, then to who came first; one holder never has them all, and leaves one to each other holder
+who asked of late and has none."""
 
 import asyncio
 from collections import Counter
@@ -33,7 +34,7 @@ class Slots:
         self._running: Counter[str] = Counter()
         self._given: list[str] = []
         self._asked_s: dict[str, float] = {}
-        self._queue: list[tuple[str, asyncio.Future[None]]] = []
+        self._queue: list[tuple[str, int, asyncio.Future[None]]] = []
 
     @property
     def running(self) -> int:
@@ -45,7 +46,7 @@ class Slots:
 
     @asynccontextmanager
     async def slot(
-        self, waits: AbstractContextManager[object], timeout_s: float
+        self, waits: AbstractContextManager[object], timeout_s: float, priority: int = 0
     ) -> AsyncIterator[Reservation]:
         """Wait for a slot, inside `waits`, and hold it. ResourceExhausted when all is taken or the
         caller has its share, TimeoutError when none comes free in time."""
@@ -56,40 +57,40 @@ class Slots:
         with self._admission.reserve() as reservation:
             with waits:
                 async with asyncio.timeout(timeout_s):
-                    await self._turn(holder)
+                    await self._turn(holder, priority)
             try:
                 yield reservation
             finally:
                 self._leave(holder)
 
-    async def _turn(self, holder: str) -> None:
+    async def _turn(self, holder: str, priority: int) -> None:
         """Returns once `holder` has one slot more."""
         self._asked_s[holder] = asyncio.get_running_loop().time()
         if self.running < self._limit and self._may_run(holder):
             self._give(holder)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((holder, turn))
+        self._queue.append((holder, priority, turn))
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():  # it was given, and nobody will use it
                 self._leave(holder)
             else:
-                self._queue = [each for each in self._queue if each[1] is not turn]
+                self._queue = [each for each in self._queue if each[2] is not turn]
             raise
 
     def _leave(self, holder: str) -> None:
         """One slot less for `holder`; the next of those that wait get what may be had."""
         self._running[holder] -= 1
         # Who waited may have been cancelled in this very moment, and not have left the queue yet.
-        self._queue = [each for each in self._queue if not each[1].done()]
+        self._queue = [each for each in self._queue if not each[2].done()]
         while self.running < self._limit:
-            able = [n for n, (waits, _) in enumerate(self._queue) if self._may_run(waits)]
+            able = [n for n, (waits, *_) in enumerate(self._queue) if self._may_run(waits)]
             if not able:
                 return
-            following = min(able, key=lambda n: self._before(self._queue[n][0]))
-            next_holder, turn = self._queue.pop(following)
+            following = min(able, key=self._before)
+            next_holder, _, turn = self._queue.pop(following)
             self._give(next_holder)
             turn.set_result(None)
 
@@ -110,7 +111,8 @@ class Slots:
         self._running[holder] += 1
         self._given = [*(each for each in self._given if each != holder), holder]
 
-    def _before(self, holder: str) -> tuple[int, int]:
-        """Holders with less come first."""
+    def _before(self, place: int) -> tuple[int, int, int]:
+        """Holders with less come first; of one holder's, what has the smallest priority."""
+        holder, priority, _ = self._queue[place]
         latest = self._given.index(holder) + 1 if holder in self._given else 0
-        return self._running[holder], latest
+        return self._running[holder], latest, priority

@@ -24,7 +24,7 @@ from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.quotas import Quota
 from tandem.net.served_sessions import Admission, Reservation
-from tandem.net.status import Rejected, details_of, upstream_rejection
+from tandem.net.status import Rejected, details_of, errors_as_status, upstream_rejection
 from tandem.net.stream_limits import StreamLimits, served
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
@@ -43,7 +43,7 @@ from tandem.text import Tokenizer
 from tandem.text.answer_text import AnswerText
 from tandem.two_sided.decoding.document_decoder import DocumentDecoder, Documents
 from tandem.two_sided.serving.decoding_service import DecodingServicer
-from tandem.wire.common_codec import token_sources_to_proto
+from tandem.wire.common_codec import prompt_from_proto, token_sources_to_proto
 from tandem.wire.verifier_codec import EdgeCodec, describe_model
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.common.v1 import sampling_pb2
@@ -156,6 +156,18 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             answer.cloud_error = f"{self._verifier}: {error.code.name} {error}"
         return answer
 
+    async def Tokenize(  # noqa: N802  # the RPC's name
+        self, request: drafter_pb2.TokenizeRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> drafter_pb2.TokenizeResponse:
+        async with errors_as_status(context):
+            ids = await self._prompts.ids(prompt_from_proto(request, self._engine.context_length))
+            check_token_ids(ids, self._engine.vocabulary_size, "prompt")
+            texts = await self._prompts.spelt(ids) if request.spell else []
+            return drafter_pb2.TokenizeResponse(
+                token_ids=ids, context_length=self._engine.context_length, token_texts=texts
+            )
+        raise AssertionError("abort ends the call")
+
     async def _describe_target(self, timeout_s: float) -> sampling_pb2.ModelDescription:
         """Over a connection of its own: what a standing one is like says little about now."""
         limit = self._limits.max_message_bytes
@@ -217,7 +229,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             max_tokens=edge_request.max_tokens,
         )
         await stream.write(pb.GenerateResponse(started=started))
-        text = AnswerText(self._tokenizer, request.stop)
+        text = AnswerText(self._tokenizer, request.stop, request.stop_token_ids)
         traffic = Traffic()
         log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
         async with self._thread.session(capacity, edge_request.preset.tree_nodes) as kv:
@@ -268,7 +280,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         preset = request.composed_preset(engine.vocabulary_size)
         check_preset(preset, draft=engine)
         request.sampling.validate(engine.vocabulary_size)
-        prompt_ids = images.placed(await self._prompts.ids(request.prompt, len(request.images)))
+        check_token_ids(request.stop_token_ids, engine.vocabulary_size, "stop_token_ids")
+        prompt_ids = images.placed(await self._prompts.of(request))
         if not prompt_ids:
             raise InvalidArgument("prompt", "is empty")
         check_token_ids(prompt_ids, engine.vocabulary_size, "prompt")
@@ -284,6 +297,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             params=replace(request.params, max_tokens=min(request.max_tokens, room)),
             preset=preset,
             eos_token_ids=engine.eos_token_ids,
+            stop_token_ids=frozenset(request.stop_token_ids),
         )
 
     def _stream_opener(

@@ -3,16 +3,23 @@ fit the context is refused before it is tokenised, and what takes long is done o
 prompt at a time, so that other sessions go on."""
 
 import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from tandem.core.errors import InvalidArgument
-from tandem.core.prompt import Prompt, Turn
-from tandem.text import Tokenizer
+from tandem.core.prompt import Prompt, Truncate, Turn
+from tandem.generation.request import GenerationRequest
+from tandem.text import FillingTokenizer, Tokenizer
 
 LONG_CHARACTERS = 16_384
 """Some 20 ms of tokenising, at a few characters a microsecond on one core."""
+LONG_SPELLING = 256
+"""Tokens that are spelt in some 10 ms."""
 
 MAX_CHARACTERS_PER_TOKEN = 64
 """On average over a prompt; few tokens of any vocabulary are longer."""
+
+Found = TypeVar("Found")
 
 
 class PromptTokens:
@@ -23,18 +30,47 @@ class PromptTokens:
         self._context_length = context_length
         self._turn = asyncio.Lock()
 
+    async def of(self, request: GenerationRequest) -> tuple[int, ...]:
+        """Of the prompt that is asked to be continued. Raises InvalidArgument."""
+        if request.suffix:
+            return await self._around(str(request.prompt), request.suffix)
+        if request.truncate is Truncate.NONE:
+            return await self.ids(request.prompt, len(request.images))
+        most = self._context_length - min(request.max_tokens, self._context_length // 2)
+        length = self._checked(request.prompt)
+        return await self._soon(length, lambda: self._newest(request.prompt, most))
+
     async def ids(self, prompt: Prompt, images: int = 0) -> tuple[int, ...]:
         """Ids of a text or a conversation; given ids as they are. Raises InvalidArgument."""
+        return await self._soon(self._checked(prompt), lambda: self._ids(prompt, images))
+
+    async def spelt(self, token_ids: Sequence[int]) -> list[str]:
+        """What each token spells after those before it; the last one all that is left."""
+        length = LONG_CHARACTERS + 1 if len(token_ids) > LONG_SPELLING else 0
+        return await self._soon(length, lambda: self._spelt(token_ids))
+
+    async def _around(self, prompt: str, suffix: str) -> tuple[int, ...]:
+        tokenizer = self._tokenizer
+        if not isinstance(tokenizer, FillingTokenizer):
+            raise InvalidArgument("suffix", "this model has no tokens for filling in")
+        length = self._checked(prompt + suffix)
+        return await self._soon(length, lambda: tuple(tokenizer.fill_in(prompt, suffix)))
+
+    def _checked(self, prompt: Prompt) -> int:
+        """Characters, which are not more than might fit."""
         length = _characters(prompt)
         if length > MAX_CHARACTERS_PER_TOKEN * self._context_length:
             why = f"{length} characters; the context holds {self._context_length} tokens"
             raise InvalidArgument("prompt", why)
-        if length <= LONG_CHARACTERS:
-            return self._ids(prompt, images)
-        async with self._turn:
-            return await asyncio.to_thread(self._ids, prompt, images)
+        return length
 
-    def _ids(self, prompt: Prompt, images: int) -> tuple[int, ...]:
+    async def _soon(self, length: int, work: Callable[[], Found]) -> Found:
+        if length <= LONG_CHARACTERS:
+            return work()
+        async with self._turn:
+            return await asyncio.to_thread(work)
+
+    def _ids(self, prompt: Prompt, images: int = 0) -> tuple[int, ...]:
         if isinstance(prompt, str):
             return tuple(self._tokenizer.encode(prompt))
         turns = [item for item in prompt if isinstance(item, Turn)]
@@ -42,6 +78,42 @@ class PromptTokens:
             messages = [{"role": turn.role, "content": turn.content} for turn in turns]
             return tuple(self._tokenizer.chat(messages, images))
         return tuple(item for item in prompt if isinstance(item, int))
+
+    def _newest(self, prompt: Prompt, most: int) -> tuple[int, ...]:
+        """As `_ids`, without what is oldest where there would be more than `most`."""
+        ids = self._ids(prompt)
+        if len(ids) <= most:
+            return ids
+        turns = () if isinstance(prompt, str) else [t for t in prompt if isinstance(t, Turn)]
+        if turns:
+            return self._newest_turns(turns, most)
+        mark = tuple(self._tokenizer.encode(""))  # the beginning-of-text token, where there is one
+        begin = mark if ids[: len(mark)] == mark else ()
+        return (*begin, *ids[len(ids) - most + len(begin) :])
+
+    def _newest_turns(self, turns: Sequence[Turn], most: int) -> tuple[int, ...]:
+        """The system's turns at the beginning, and the longest rest that begins with a user's."""
+        system = next((n for n, turn in enumerate(turns) if turn.role != "system"), 0)
+        begins = [n for n, turn in enumerate(turns) if turn.role == "user" and n > system]
+        kept, first = None, 0
+        while first < len(begins):
+            middle = (first + len(begins)) // 2
+            ids = self._ids((*turns[:system], *turns[begins[middle] :]))
+            if len(ids) <= most:
+                kept, begins = ids, begins[:middle]
+            else:
+                first = middle + 1
+        if kept is None:
+            why = f"the last turn alone has more than {most} tokens"
+            raise InvalidArgument("prompt", f"{why}; the context holds {self._context_length}")
+        return kept
+
+    def _spelt(self, token_ids: Sequence[int]) -> list[str]:
+        text = self._tokenizer.detokenizer()
+        pieces = [text.push((token_id,)) for token_id in token_ids]
+        if pieces:
+            pieces[-1] += text.finish()
+        return pieces
 
 
 def _characters(prompt: Prompt) -> int:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from tandem.core.errors import InvalidArgument, ResourceExhausted, Unavailable
+from tandem.core.errors import InvalidArgument, ResourceExhausted, Unavailable, check_count
 from tandem.index.document_index import DocumentIndex
 from tandem.index.extraction import MAX_DOCUMENT_BYTES
 from tandem.index.extractor import Extractor
@@ -42,6 +42,8 @@ Stream = ServedStream[pb.IngestRequest, pb.IngestResponse]
 Answer = TypeVar("Answer")
 
 MAX_DELETED = 10_000
+MAX_EMBEDDED, MAX_EMBEDDED_CHARACTERS = 256, 2**20
+"""Texts of one call: some seconds of one core."""
 SEARCH_THREADS = 4
 
 
@@ -138,6 +140,23 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
                 search_s = time.perf_counter() - began_s
             self._series.search.observe(search_s)
             return pb.SearchResponse(hits=map(hit_to_proto, hits), search_s=search_s)
+        raise AssertionError("abort ends the call")
+
+    async def Embed(  # noqa: N802  # the RPC's name
+        self, request: pb.EmbedRequest, context: Context
+    ) -> pb.EmbedResponse:
+        async with errors_as_status(context):
+            self._admit(context)
+            texts = list(request.texts)
+            check_count(len(texts), MAX_EMBEDDED, "texts")
+            if (size := sum(map(len, texts))) > MAX_EMBEDDED_CHARACTERS:
+                why = f"{size} characters in all; at most {MAX_EMBEDDED_CHARACTERS}"
+                raise InvalidArgument("texts", why)
+            with self._counted("embeddings", self._searches):
+                embed = partial(self._index.embed, texts)
+                vectors, tokens = await self._on(self._readers, embed)
+            raw = vectors.astype("<f4", copy=False).tobytes()
+            return pb.EmbedResponse(vectors=raw, tokens=tokens)
         raise AssertionError("abort ends the call")
 
     async def Delete(  # noqa: N802  # the RPC's name

@@ -14,6 +14,7 @@ class WordVectors:
     def __init__(self, dimension: int = 16, name: str = "words") -> None:
         self.dimension = dimension
         self.name = name
+        self.max_tokens = 256
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         vectors = np.zeros((len(texts), self.dimension), np.float32)

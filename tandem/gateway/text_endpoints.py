@@ -1,0 +1,115 @@
+"""What is asked of texts beside their continuation: /tokenize, /detokenize, /v1/embeddings.
+Invariant: as of `app`: a request is checked before the suite hears of it."""
+
+import asyncio
+import base64
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tandem.core.prompt import Prompt
+from tandem.gateway.body_parsing import parse_body
+from tandem.gateway.catalog import Catalog, ServingSuite
+from tandem.gateway.connection_body import read_body, unless_ending, unless_gone
+from tandem.gateway.errors import invalid, json_response
+from tandem.gateway.request_reading import conversation
+from tandem.gateway.text_schema import DetokenizeAsking, EmbeddingAsking, TokenizeAsking
+
+Body = TypeVar("Body", bound=BaseModel)
+
+
+class TextEndpoints:
+    """Handlers for the routes of an application."""
+
+    def __init__(
+        self, suite: ServingSuite, catalog: Catalog, max_body_bytes: int, ending: asyncio.Event
+    ) -> None:
+        self._suite = suite
+        self._catalog = catalog
+        self._max_body_bytes = max_body_bytes
+        self._ending = ending
+
+    async def tokenize(self, request: Request) -> Response:
+        """The token ids of a prompt or a conversation, as the models would read them."""
+
+        async def answer(asked: TokenizeAsking) -> dict[str, Any]:
+            await self._catalog.fingerprint(asked.model)
+            spell = bool(asked.return_token_strs)
+            found = await self._suite.tokenize(_prompt(asked), spell)
+            return {
+                "count": len(found.token_ids),
+                "max_model_len": found.context_length,
+                "tokens": list(found.token_ids),
+                "token_strs": list(found.token_texts) if spell else None,
+            }
+
+        return await self._answered(request, TokenizeAsking, answer)
+
+    async def detokenize(self, request: Request) -> Response:
+        """The text of token ids."""
+
+        async def answer(asked: DetokenizeAsking) -> dict[str, Any]:
+            await self._catalog.fingerprint(asked.model)
+            if len(asked.tokens) > (most := self._catalog.context_length):
+                words = f"tokens: {len(asked.tokens)}; the context holds {most}"
+                raise invalid("tokens", words)
+            found = await self._suite.tokenize(tuple(asked.tokens), True) if asked.tokens else None
+            return {"prompt": "".join(found.token_texts) if found else ""}
+
+        return await self._answered(request, DetokenizeAsking, answer)
+
+    async def embed(self, request: Request) -> Response:
+        """Vectors of texts, by the model that searches this side's documents."""
+
+        async def answer(asked: EmbeddingAsking) -> dict[str, Any]:
+            dimension = await self._catalog.embedding(asked.model)
+            if asked.dimensions not in (None, dimension):
+                words = f"dimensions: vectors of this model have {dimension}"
+                raise invalid("dimensions", words)
+            texts = [asked.input] if isinstance(asked.input, str) else asked.input
+            if "" in texts:
+                raise invalid("input", "input: has an empty text")
+            found = await self._suite.embed(texts)
+            vectors = np.frombuffer(found.vectors, "<f4").reshape(len(texts), -1)
+            as_text = asked.encoding_format == "base64"
+            tokens = sum(found.tokens)
+            return {
+                "object": "list",
+                "data": [
+                    {"object": "embedding", "index": index, "embedding": _written(row, as_text)}
+                    for index, row in enumerate(vectors)
+                ],
+                "model": asked.model,
+                "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            }
+
+        return await self._answered(request, EmbeddingAsking, answer)
+
+    async def _answered(
+        self,
+        request: Request,
+        kind: type[Body],
+        answer: Callable[[Body], Coroutine[Any, Any, dict[str, Any]]],
+    ) -> Response:
+        raw = await unless_ending(self._ending, read_body(request, self._max_body_bytes))
+        asked = parse_body(raw, kind, self._catalog.context_length)
+        return json_response(await unless_gone(request.receive, self._ending, answer(asked)))
+
+
+def _prompt(asked: TokenizeAsking) -> Prompt:
+    if (asked.prompt is None) == (asked.messages is None):
+        raise invalid("prompt", "prompt: give it or messages")
+    if asked.messages is None:
+        return asked.prompt or ""
+    turns, images = conversation(asked.messages)
+    if images:
+        raise invalid("messages", "messages: images are not counted here")
+    return turns
+
+
+def _written(row: Any, as_text: bool) -> list[float] | str:
+    return base64.b64encode(row.tobytes()).decode() if as_text else row.tolist()

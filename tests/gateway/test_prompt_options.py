@@ -1,0 +1,213 @@
+"""What is asked about prompts and endings beside a chat's own: token ids, vectors, echo, stop
+tokens, conversations that are too long."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+import pytest_asyncio
+
+from tests.gateway.http_suite import MODEL, HttpSuite, asking, chat_body, http_suite
+from tests.services.retriever_peer import retriever
+from tests.services.scripted_suite import CONTEXT
+from tests.unit.index.word_vectors import WordVectors
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+COMPLETIONS = "/v1/completions"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[HttpSuite]:
+    folder = tmp_path_factory.mktemp("documents")
+    async with (
+        retriever(folder, embedder=WordVectors()) as documents,
+        http_suite(retriever=documents.running.target) as running,
+    ):
+        yield running
+
+
+async def told(served: HttpSuite, path: str, **body: Any) -> dict[str, Any]:
+    answer = await served.post(path, {"model": MODEL, **body})
+    assert answer.status_code == 200, answer.text
+    content: dict[str, Any] = answer.json()
+    return content
+
+
+async def refusal(served: HttpSuite, path: str, **body: Any) -> tuple[int, str | None, str]:
+    answer = await served.post(path, {"model": MODEL, **body})
+    error = answer.json()["error"]
+    return answer.status_code, error["param"], error["message"]
+
+
+async def test_tokens_of_texts_and_conversations_and_back(served: HttpSuite) -> None:
+    ids = [ord(letter) % 64 for letter in "abc"]
+    plain = await told(served, "/tokenize", prompt="abc")
+    assert plain == {"count": 3, "max_model_len": CONTEXT, "tokens": ids, "token_strs": None}
+    messages = [{"role": "user", "content": "abc"}]
+    spelt = await told(served, "/tokenize", messages=messages, return_token_strs=True)
+    assert spelt["tokens"] == ids
+    assert spelt["token_strs"] == [f"<{token}>" for token in ids]
+    back = await told(served, "/detokenize", tokens=ids)
+    assert back == {"prompt": "".join(spelt["token_strs"])}
+    assert await told(served, "/detokenize", tokens=[]) == {"prompt": ""}
+    for path, body, param in (
+        ("/tokenize", {}, "prompt"),
+        ("/tokenize", {"prompt": "a", "messages": messages}, "prompt"),
+        ("/tokenize", {"prompt": "a" * 10**6}, "prompt"),
+        ("/detokenize", {"tokens": [64]}, "prompt"),
+        ("/detokenize", {"tokens": [1] * (CONTEXT + 1)}, "tokens"),
+        ("/detokenize", {"tokens": ["a"]}, "tokens.0"),
+    ):
+        assert (await refusal(served, path, **body))[:2] == (400, param), (path, body)
+    assert (await served.post("/tokenize", {"model": "x", "prompt": "a"})).status_code == 404
+
+
+async def test_vectors_by_the_retrievers_model(served: HttpSuite) -> None:
+    words = WordVectors()
+    expected = words.embed(["a heron", "two"])
+    models = {model.id: model.to_dict() async for model in served.openai.models.list()}
+    assert models.keys() == {MODEL, "words"}
+    assert models["words"]["tandem"] == {"dimension": 16}
+    for form in ("float", "base64"):
+        found = await served.openai.embeddings.create(
+            model="words", input=["a heron", "two"], encoding_format=form
+        )
+        rows: list[Any] = [item.embedding for item in found.data]
+        if form == "base64":
+            rows = [np.frombuffer(base64.b64decode(row), np.float32) for row in rows]
+        np.testing.assert_array_equal(np.array(rows, np.float32), expected)
+        assert [item.index for item in found.data] == [0, 1]
+        assert found.usage.prompt_tokens == 2
+    single = await served.openai.embeddings.create(model="words", input="a heron")
+    np.testing.assert_array_equal(np.array(single.data[0].embedding, np.float32), expected[0])
+    for more, param in (
+        ({"input": ["a", ""]}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [1, 2]}, "input"),
+        ({"input": ["a"] * 257}, "input"),
+        ({"input": "a", "dimensions": 8}, "dimensions"),
+    ):
+        body = {"model": "words", **more}
+        assert (await refusal(served, "/v1/embeddings", **body))[:2] == (400, param), more
+    assert (await refusal(served, "/v1/embeddings", input="a"))[0] == 404
+
+
+async def test_without_a_retriever_there_is_no_embedding_model() -> None:
+    async with http_suite() as bare:
+        with pytest.raises(openai.NotFoundError, match="none does"):
+            await bare.openai.embeddings.create(model="words", input="a")
+
+
+async def test_an_answer_may_begin_with_its_prompt(served: HttpSuite) -> None:
+    common: dict[str, Any] = {"max_tokens": 4, "seed": 3}
+    for prompt, echoed in (("abc", "abc"), ([1, 2], "<1><2>")):
+        plain = await told(served, COMPLETIONS, prompt=prompt, **common)
+        echo = await told(served, COMPLETIONS, prompt=prompt, **common, echo=True)
+        assert echo["choices"][0]["text"] == echoed + plain["choices"][0]["text"]
+        stream = await served.openai.completions.create(
+            model=MODEL, prompt=prompt, **common, echo=True, stream=True
+        )
+        parts = [chunk.choices[0].text async for chunk in stream]
+        assert "".join(parts) == echo["choices"][0]["text"]
+        assert parts[0] == echoed
+    several = await told(served, COMPLETIONS, prompt=["ab", "c"], n=2, **common, echo=True)
+    assert [choice["text"].partition("<")[0] for choice in several["choices"]] == [
+        *("ab", "ab"),
+        *("c", "c"),
+    ]
+    assert (await refusal(served, COMPLETIONS, prompt="a", echo=True, logprobs=1))[1] == "echo"
+
+
+async def test_a_suffix_is_refused_where_the_model_cannot_fill_in(served: HttpSuite) -> None:
+    status, param, words = await refusal(served, COMPLETIONS, prompt="a", suffix="end")
+    assert (status, param) == (400, "suffix")
+    assert "no tokens for filling in" in words
+
+
+@pytest.mark.parametrize("preset", ["coupled", "dssd", "ar", "mc-dsd"])
+async def test_stop_tokens_end_the_answer_with_them(served: HttpSuite, preset: str) -> None:
+    arguments: dict[str, Any] = {"max_tokens": 30, "seed": 2, "tandem": {"preset": preset}}
+    whole = await told(served, "/v1/chat/completions", **chat_body(**arguments, ignore_eos=True))
+    text = whole["choices"][0]["message"]["content"]
+    assert text.count("<") == 30
+    stop = int(text.split("<")[8].rstrip(">"))
+    cut = await told(
+        served,
+        "/v1/chat/completions",
+        **chat_body(**arguments, ignore_eos=True, stop_token_ids=[stop]),
+    )
+    (choice,) = cut["choices"]
+    assert choice["finish_reason"] == "stop"
+    ends = text.index(f"<{stop}>") + len(f"<{stop}>")
+    assert choice["message"]["content"] == text[:ends]
+    with pytest.raises(openai.BadRequestError, match="stop_token_ids"):
+        await served.openai.chat.completions.create(
+            **asking(), extra_body={"stop_token_ids": [1], "tandem": {"rag": True}}
+        )
+
+
+async def test_top_k_stands_at_top_level_too(served: HttpSuite) -> None:
+    common: dict[str, Any] = {"prompt": "abc", "max_tokens": 12, "seed": 4}
+    greedy = await told(served, COMPLETIONS, **common, temperature=0)
+    for own in ({"top_k": 1}, {"tandem": {"top_k": 1}}, {"top_k": 1, "tandem": {"top_k": 1}}):
+        cut = await told(served, COMPLETIONS, **common, **own)
+        assert cut["choices"][0]["text"] == greedy["choices"][0]["text"], own
+    plain = await told(served, COMPLETIONS, **common)
+    free = await told(served, COMPLETIONS, **common, top_k=-1)
+    assert free["choices"][0]["text"] == plain["choices"][0]["text"]
+    status, param, _ = await refusal(served, COMPLETIONS, **common, top_k=1, tandem={"top_k": 2})
+    assert (status, param) == (400, "top_k")
+
+
+async def test_a_conversation_that_is_too_long_is_refused_or_cut(served: HttpSuite) -> None:
+    talk = [
+        {"role": "system", "content": "s" * 20},
+        *({"role": role, "content": "a" * 150} for role in ("user", "assistant") * 2),
+        {"role": "user", "content": "last"},
+    ]
+    body = {**chat_body(max_tokens=8, seed=1), "messages": talk}
+    answer = await served.post("/v1/chat/completions", body)
+    error = answer.json()["error"]
+    assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
+    assert f"624 tokens; the context holds {CONTEXT}" in error["message"]
+    cut = await told(served, "/v1/chat/completions", **{**body, "truncate": "oldest"})
+    assert cut["usage"]["prompt_tokens"] == 20 + 150 + 150 + 4
+    kept = {**body, "messages": [talk[0], *talk[3:]]}
+    same = await told(served, "/v1/chat/completions", **kept)
+    assert cut["choices"][0]["message"] == same["choices"][0]["message"]
+
+
+async def test_max_completion_tokens_counts(served: HttpSuite) -> None:
+    arguments = asking(seed=1, max_completion_tokens=7, tandem={"preset": "ar"})
+    answer = await served.openai.chat.completions.create(**arguments)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens <= 7
+    assert answer.choices[0].finish_reason == "length"
+
+
+async def test_interactive_documentation_loads_nothing_foreign() -> None:
+    async with http_suite() as running:
+        page = await running.http.get("/docs")
+        assert page.headers["content-type"].startswith("text/html")
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert "unsafe" not in page.headers["content-security-policy"]
+        assert "//" not in page.text
+        for name, kind in (
+            ("swagger-ui.js", "javascript"),
+            ("swagger-ui.css", "css"),
+            ("docs.js", "javascript"),
+            ("docs.css", "css"),
+        ):
+            assert f'"docs/{name}"' in page.text
+            file = await running.http.get(f"/docs/{name}")
+            assert file.status_code == 200
+            assert kind in file.headers["content-type"]
+            assert file.headers["x-content-type-options"] == "nosniff"
+    async with http_suite(http_docs=False) as running:
+        assert (await running.http.get("/docs")).status_code == 404
