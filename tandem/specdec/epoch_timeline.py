@@ -35,18 +35,25 @@ class StepTimes:
     siblings: int = 0
 
 
-@dataclass(slots=True)
-class Position:
-    """A token after the correction: when it is decided, if its draft is accepted, or if it is not;
-    whether there was a draft; passes, tokens fed and frames sent up until then."""
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """When a token is decided, in seconds; passes, tokens fed, frames and drafts up until then."""
 
-    accepted_s: float
-    rejected_s: float
-    judged: bool
+    moment_s: float
     passes: int
     fed: int
     frames: int
     drafted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A token after the correction, if its draft is accepted, and if it is not, which may be known
+    before its pass; `judged`: whether there was a draft."""
+
+    accepted: Decided
+    rejected: Decided
+    judged: bool
 
 
 def timeline(
@@ -72,7 +79,7 @@ class Timeline:
         self.head_s = head_s
         self.drafting = self.frontier = self.busy = False
         self.up_free_s = 0.0
-        self.first_judged_s = -1.0
+        self.first_judged: Decided | None = None
         self.found: list[Position] = []
 
     def positions(self) -> list[Position]:
@@ -164,7 +171,7 @@ class Timeline:
 
     def judge_first(self) -> None:
         """The first draft is judged before its pass: by the distribution kept from the last."""
-        self.first_judged_s = self.now
+        self.first_judged = self.so_far
 
     def start_pass(self, wait_s: float) -> None:
         """Over the drafts that are ready, or over none where the cloud decodes alone."""
@@ -203,12 +210,14 @@ class Timeline:
 
     def decide(self, judged: bool) -> bool:
         """The next position is decided; whether its draft, if there is one, was right."""
-        early_s, self.first_judged_s = self.first_judged_s, -1.0
-        rejected_s = early_s if early_s >= 0 else self.now
-        work = (self.passes, self.fed, self.frames, self.drafted)
-        self.found.append(Position(self.now, rejected_s, judged, *work))
+        accepted, first, self.first_judged = self.so_far, self.first_judged, None
+        self.found.append(Position(accepted, first or accepted, judged))
         self.committed += 1
         return True
+
+    @property
+    def so_far(self) -> Decided:
+        return Decided(self.now, self.passes, self.fed, self.frames, self.drafted)
 
 
 _HEARD, _DRAFTED, _ARRIVED, _PASSED = range(4)
@@ -261,21 +270,21 @@ def _epoch(found: list[Position], rate: float) -> list[float]:
     sums, survives = [0.0] * 7, 1.0
     for count, position in enumerate(found, start=1):
         ends = survives * (1 - rate) if position.judged else 0.0
-        _add(sums, ends, _totals(count, position, position.rejected_s), 1.0)
+        _add(sums, ends, _totals(count, position.rejected), 1.0)
         survives -= ends
     last, middle = found[-1], found[len(found) // 2 - 1]
     count, half = len(found), len(found) // 2
     # Beyond what was followed it goes on as it did at last.
     goes_on = 1 / (1 - rate) if rate < 1 else 1e6
-    ended, before = _totals(count, last, last.accepted_s), _totals(half, middle, middle.accepted_s)
+    ended, before = _totals(count, last.accepted), _totals(half, middle.accepted)
     further = [(a - b) / (count - half) * goes_on for a, b in zip(ended, before, strict=True)]
     corrected = 1.0 if any(position.judged for position in found) else 0.0
     _add(sums, survives, [a + b for a, b in zip(ended, further, strict=True)], corrected)
     return sums
 
 
-def _totals(count: int, position: Position, moment_s: float) -> list[float]:
-    return [count, moment_s, position.passes, position.fed, position.frames, position.drafted]
+def _totals(count: int, decided: Decided) -> list[float]:
+    return [count, decided.moment_s, decided.passes, decided.fed, decided.frames, decided.drafted]
 
 
 def _add(sums: list[float], weight: float, totals: list[float], corrections: float) -> None:

@@ -83,7 +83,15 @@ class _Crowd:
                 member.now = self.now
                 member.take(kind, number, whole)
             self.start_pass()
-        return [self.now, *self.totals]
+        return [self.now, *self.so_far()]
+
+    def so_far(self) -> list[float]:
+        """The totals, with what the epochs under way have made: some never end."""
+        sums = list(self.totals)
+        for member in self.members:
+            for index, part in enumerate(member.made()):
+                sums[1 + index] += part
+        return sums
 
     def push(
         self, moment: float, member: _Member | None, epoch: int, kind: int, number: int, whole: bool
@@ -143,9 +151,13 @@ class _Member(Timeline):
 
     def counted(self) -> None:
         """Add what this epoch made to the totals."""
-        for index, part in enumerate((self.passes, self.fed, self.frames, self.drafted)):
+        for index, part in enumerate(self.made()):
             self.crowd.totals[1 + index] += part
         self.crowd.totals[5] += 1
+
+    def made(self) -> tuple[int, int, int, int]:
+        """Passes, tokens fed, frames and drafts of this epoch."""
+        return self.passes, self.fed, self.frames, self.drafted
 
     def at(self, moment: float, kind: int, number: int, whole: bool = False) -> None:
         self.crowd.push(moment, self, self.epoch, kind, number, whole)

@@ -8,7 +8,7 @@ import pytest
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.choices import Schedule
+from tandem.specdec.choices import RejectionPayload, Schedule
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.judge import Judgement
 from tandem.specdec.messages import (
@@ -25,16 +25,18 @@ from tandem.specdec.messages import (
     Work,
 )
 from tandem.specdec.presets import PRESETS
-from tests.virtual_time.cases import preset, run, scheduled
+from tandem.specdec.rules import FullDistributionPayload, LosslessSparsePayload
+from tests.virtual_time.cases import preset, run, scheduled, tree, with_exits
 from tests.virtual_time.cloud_frames import (
     MODELS,
     V,
     draft_after,
     opened_cloud,
+    opening,
     own_tokens,
     pass_of,
 )
-from tests.virtual_time.lockstep import CONTEXT_LENGTH, Lockstep, judgement_for
+from tests.virtual_time.lockstep import CONTEXT_LENGTH, Lockstep, judgement_for, model_for
 
 SPLIT = preset("dssd", 2, payload_top=1, payload_tail_draws=0)
 
@@ -272,3 +274,49 @@ def test_the_answer_follows_the_preset(name: str, kind: type) -> None:
 
     Lockstep(preset(name, 2), MODELS, to_edge=listen).run()
     assert {type(outcome) for outcome in outcomes} == {kind}
+
+
+def test_verdicts_tell_the_likeliest_tokens_that_were_asked_for() -> None:
+    cloud = opened_cloud(preset("ar"), logprobs=True, top_logprobs=2)
+    (tokens,) = pass_of(cloud)
+    assert isinstance(tokens, Tokens)
+    (noted,) = tokens.logprobs
+    probs = MODELS.target_probs((1, 2))
+    assert [token_id for token_id, _ in noted.top] == list(np.argsort(-probs)[:2])
+
+
+def test_a_chain_s_verdict_names_no_path() -> None:
+    chosen = preset("coupled", 2)
+    right = own_tokens(chosen, 2)
+    cloud = opened_cloud(chosen)
+    pass_of(cloud)
+    cloud.receive(draft_after(cloud, right))
+    (verdict,) = pass_of(cloud)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.accepted, verdict.path) == (2, ())
+
+
+def test_a_text_that_is_not_fed_yet_is_fed_before_its_tree() -> None:
+    """A pass under a tree's mask takes one token before it at most."""
+    cloud = opened_cloud(tree((2,), "coupled"))
+    cloud.receive(draft_after(cloud, (0, 1), parents=(-1, -1)))
+    first = cloud.work()
+    assert first is not None
+    assert (first.token_ids, first.drafts, first.parents) == ((1, 2), 0, None)
+    assert cloud.complete(judgement_for(MODELS, cloud, first), Work()) == []
+    second = cloud.work()
+    assert second is not None
+    assert (second.token_ids, second.drafts) == ((0, 1), 2)
+
+
+def test_an_exit_sends_less_than_the_verdict() -> None:
+    """Where that brings a whole distribution, an early one brings its head."""
+    models = with_exits(MODELS)
+    chosen = preset("fsd", 2, rejection_payload=RejectionPayload.FULL_DISTRIBUTION)
+    cloud = CloudMachine(opening(chosen), model_for(models))
+    cloud.receive(draft_after(cloud, (0, 0), probabilities=(1.0, 1.0)))
+    work = cloud.work()
+    assert work is not None
+    assert work.early is not None
+    assert isinstance(work.judge.payloads, FullDistributionPayload)
+    assert isinstance(work.early.judge.payloads, LosslessSparsePayload)

@@ -245,3 +245,17 @@ def test_a_branch_that_came_true_goes_on_where_it_is() -> None:
     one.promote(branch)
     assert one.work is None
     assert one.adopt(branch) == 1
+
+
+def test_a_frame_asks_the_cloud_to_wait_where_it_would_go_on_alone() -> None:
+    """Only if the schedule in force differs from the preset's in that."""
+    goes_on = Schedule(4, 2, decode_when_idle=True)
+    for chosen, followed, hold in (
+        (goes_on, goes_on, False),
+        (goes_on, replace(goes_on, decode_when_idle=False), True),
+        (replace(goes_on, decode_when_idle=False), goes_on, False),
+    ):
+        one = drafting(scheduled("coupled", chosen))
+        one.follow(followed)
+        take(one, 0, 1)
+        assert [sent.hold for sent in one.send_due(0)] == [hold]

@@ -9,7 +9,7 @@ from tandem.core.errors import ProtocolError
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.choices import Schedule
+from tandem.specdec.choices import Predraft, Schedule
 from tandem.specdec.edge import ALONE_CHUNK, EdgeMachine
 from tandem.specdec.events import (
     Commit,
@@ -24,6 +24,7 @@ from tandem.specdec.liveness import Liveness, LostCloud, Phase
 from tandem.specdec.messages import (
     Cancel,
     Draft,
+    EarlyVerdict,
     FullDistribution,
     GoingAway,
     NeedFullDistribution,
@@ -33,6 +34,7 @@ from tandem.specdec.messages import (
     Pong,
     Recovered,
 )
+from tandem.specdec.predraft_cache import LikelyOutcome
 from tandem.specdec.presets import PRESETS, Preset
 from tests.virtual_time.cases import model_pair, preset, scheduled
 from tests.virtual_time.edge_frames import (
@@ -360,3 +362,59 @@ def test_opened_changes_nothing_when_ends_are_ignored() -> None:
     assert edge.receive(opened, 0.0) == []
     assert edge.receive(tokens_of(edge, 0), 0.0) == [Commit((0,))]
     assert edge.phase is Phase.RUNNING
+
+
+def test_alone_only_the_target_model_s_ends_close_a_chunk() -> None:
+    """With the cloud a chunk that ends early would tell when tokens are judged by timing."""
+    edge = edge_of(
+        preset("stream-rejection", 2), LostCloud.EDGE, ends=frozenset({0}), max_tokens=20
+    )
+    edge.connect(0.0)
+    work = edge.work(0.0)
+    assert work is not None
+    assert work.ends == edge.request.draft_ends == frozenset()
+    time_passes(edge, 0.0, 10.0)
+    edge.drafted(work, drafts_of(*(1,) * work.count), 4, 0.0, 10.0)
+    alone = edge.work(10.0)
+    assert alone is not None
+    assert alone.ends == {0}
+
+
+def test_a_token_of_the_clouds_own_is_held_against_the_draft_in_flight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for token, agreed in ((0, True), (2, False)):
+        edge, told = edge_of(STREAM), list[bool | None]()
+        monkeypatch.setattr(edge._pacing, "overtaken", told.append)
+        edge.connect(0.0)
+        edge.receive(tokens_of(edge, 1), 0.0)
+        draft(edge, 0)
+        edge.receive(tokens_of(edge, token), 0.0)
+        assert told == [None, agreed]
+
+
+def test_what_was_drafted_for_the_outcome_counts_as_drafted() -> None:
+    for foreseen, drafted in ((True, 4), (False, 2)):
+        edge = edge_of(preset("predraft", 2, predraft_workers=1))
+        edge.connect(0.0)
+        draft(edge, 0, 1)
+        edge.predrafting.clear()
+        edge.predrafting.expect([LikelyOutcome(3, 2 if foreseen else 0, 0.9)])
+        work = edge.work(0.0)
+        while work is not None and not work.branch:
+            edge.drafted(work, drafts_of(1), 4, 0.0, 0.0)
+            work = edge.work(0.0)
+        assert work is not None
+        edge.drafted(work, drafts_of(0, 0), 5, 0.0, 0.0)
+        edge.receive(verdict_of(edge, 1, True, 2), 0.1)
+        assert edge.stats.drafted == drafted
+
+
+def test_early_verdicts_are_counted() -> None:
+    edge = edge_of(preset("coupled", 2, predraft=Predraft.EARLY_EXITS, exits=2))
+    edge.connect(0.0)
+    draft(edge, 0, 1)
+    for exit_index in range(2):
+        verdict = EarlyVerdict(*frame_of(edge), exit_index, 1, True, 2, 0.5)
+        assert edge.receive(verdict, 0.1) == []
+    assert edge.stats.early_verdicts == 2

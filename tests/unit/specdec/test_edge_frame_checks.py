@@ -11,6 +11,7 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixMismatch
+from tandem.core.tree import children
 from tandem.specdec.choices import Schedule, Uplink
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.edge_frame_checks import VocabularyMismatch
@@ -21,7 +22,7 @@ from tandem.specdec.messages import (
     Recovered,
 )
 from tandem.specdec.presets import Preset
-from tests.virtual_time.cases import model_pair, preset, scheduled
+from tests.virtual_time.cases import model_pair, preset, scheduled, tree
 from tests.virtual_time.cloud_frames import (
     MODELS,
     V,
@@ -355,3 +356,57 @@ def test_more_drafts_than_the_window() -> None:
 def test_drafts_beyond_the_answer() -> None:
     cloud = opened_cloud(preset("coupled", 4), max_tokens=3)
     check_refused(cloud, draft_after(cloud, (0, 0, 0, 0)), InvalidArgument, "token_ids")
+
+
+def test_a_draft_may_be_certain() -> None:
+    cloud = opened_cloud(SPLIT)
+    assert cloud.receive(draft_after(cloud, (0, 1), probabilities=(1.0, 0.5))) == []
+
+
+def tree_after(cloud: CloudMachine, tokens: tuple[int, ...], parents: tuple[int, ...]) -> Draft:
+    expanded = len(children(parents))
+    return draft_after(
+        cloud,
+        tokens,
+        parents=parents,
+        distributions=np.full((expanded, V), 1 / V, dtype=np.float32),
+    )
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parents", "field"),
+    [
+        ((0, 1, 2), (-1, 0, 1), "parents"),  # a third layer
+        ((0, 1, 2), (-1, -1, -1), "parents"),  # a third candidate first
+        ((0, 1, 2), (-1, 0, 0), "parents"),  # a second candidate in the second layer
+        ((0, 1, 2), (-1, -1, 1), None),
+        ((0, 1, 2), (-1, -1, 0), None),
+        ((0, 1, 2, 2), (-1, -1, 0, 1), None),  # the same token after two nodes
+        ((1, 1), (-1, -1), "token_ids"),
+        ((0, 1), (0, -1), "parents"),
+    ],
+)
+def test_trees_fit_the_expansion(
+    tokens: tuple[int, ...], parents: tuple[int, ...], field: str | None
+) -> None:
+    cloud = opened_cloud(tree((2, 1)))
+    message = tree_after(cloud, tokens, parents)
+    if field is None:
+        assert cloud.receive(message) == []
+    else:
+        check_refused(cloud, message, InvalidArgument, field)
+
+
+def test_candidates_with_replacement_may_repeat() -> None:
+    cloud = opened_cloud(tree((2, 1), with_replacement=True))
+    assert cloud.receive(tree_after(cloud, (1, 1), (-1, -1))) == []
+
+
+@pytest.mark.parametrize(("max_tokens", "fits"), [(1, False), (2, True), (3, True)])
+def test_a_tree_beyond_the_answer(max_tokens: int, fits: bool) -> None:
+    cloud = opened_cloud(tree((2, 1)), max_tokens=max_tokens)
+    message = tree_after(cloud, (0, 1), (-1, 0))
+    if fits:
+        assert cloud.receive(message) == []
+    else:
+        check_refused(cloud, message, InvalidArgument, "token_ids")

@@ -187,3 +187,11 @@ def test_a_lost_stream_s_ping_is_nobody_s() -> None:
     assert alive.ping_due(101.5) == 2
     alive.connected(102.0)
     assert alive.ping_due(103.0) == 3
+
+
+def test_a_stream_that_was_not_stuck_leaves_the_outage_where_it_was() -> None:
+    found = liveness(now=0.0)
+    found.received(5.0)
+    assert found.lost(5.5) == pytest.approx(0.5)
+    assert not found.is_given_up(5.0 + TIMES.give_up_after_s - 0.01)
+    assert found.is_given_up(5.0 + TIMES.give_up_after_s)

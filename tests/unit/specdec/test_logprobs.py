@@ -111,3 +111,10 @@ def test_presets_that_draw_at_the_edge_cannot_tell() -> None:
     with pytest.raises(InvalidArgument, match="dssd") as refused:
         check_logprobs_available(find_preset("dssd"))
     assert refused.value.field == "logprobs"
+
+
+def test_equally_likely_tokens_keep_the_order_of_their_ids() -> None:
+    recorder = LogprobsRecorder(True, 20)
+    recorder.note(np.tile(np.array([0.02, 0.03], dtype=np.float32), 20), 0)
+    (noted,) = recorder.take()
+    assert [token_id for token_id, _ in noted.top] == list(range(1, 40, 2))

@@ -53,3 +53,13 @@ def test_what_is_no_override(override: str, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words) as caught:
         with_overrides(PICOSPEC, [override])
     assert caught.value.field == "overrides"
+
+
+def test_a_tree_and_a_draft_length_change_all_that_goes_with_them() -> None:
+    grown = with_overrides(PRESETS["mc-dsd"], ["expansion=3,2"])
+    assert (grown.expansion, grown.schedule.window, grown.schedule.chunk) == ((3, 2), 2, 2)
+    assert with_overrides(grown, [" draft_length = 3 "]).expansion == (3, 2, 1)
+    for override in ("expansion=3,x", "expansion=", "draft_length=many"):
+        with pytest.raises(InvalidArgument, match="whole numbers") as caught:
+            with_overrides(PRESETS["mc-dsd"], [override])
+        assert caught.value.field == override.partition("=")[0]

@@ -214,3 +214,11 @@ def test_a_fixed_schedule_is_not_measured() -> None:
     assert pacing._profile.measured is None
     assert pacing.schedule == PRESETS["stream"].schedule
     assert not Pacing(PRESETS["ar"]).on
+
+
+def test_no_cloud_waits_for_a_draft_before_one_was_sent() -> None:
+    pacing = Pacing(PRESETS["stream"])
+    pacing.drafted(1, 5.0)
+    pacing._profile.sent(frame(5), 1.0)
+    pacing.take_verdict(verdict(), 1.1)
+    assert pacing.schedule.window == 0

@@ -84,3 +84,12 @@ def test_what_was_committed_otherwise_is_forgotten() -> None:
     assert [id(work) for work in predrafts.forget_before(6)] == [id(past.work)]
     assert coming.work is not None
     assert predrafts.of(coming.work) is coming
+
+
+@pytest.mark.parametrize("order", [PredraftOrder.CONFIDENCE, PredraftOrder.FIFO])
+def test_equal_outcomes_come_in_the_order_they_were_expected(order: PredraftOrder) -> None:
+    predrafts = Predrafts(order, 2, 1)
+    predrafts.expect([LikelyOutcome(5, 0, 0.5), LikelyOutcome(5, 1, 0.5)])
+    predrafts.expect([LikelyOutcome(5, 2, 0.5)])
+    assert len(predrafts) == 2, "the last that came gives way"
+    assert [started(predrafts).outcome.token_id for _ in range(2)] == [0, 1]

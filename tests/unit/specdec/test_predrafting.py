@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.choices import Predraft
+from tandem.specdec.choices import Predraft, Schedule
 from tandem.specdec.drafting import Drafting
 from tandem.specdec.events import Drafted
 from tandem.specdec.predraft_cache import Branch, LikelyOutcome
@@ -147,3 +147,12 @@ def test_predrafting_takes_room_beside_the_text() -> None:
     chosen = AHEAD.schedule
     assert AHEAD.branch_tokens == 2 * (chosen.window + chosen.chunk + 1)
     assert AHEAD.spare_tokens == AHEAD.branch_tokens
+
+
+def test_a_branch_is_no_longer_than_a_window_that_was_narrowed() -> None:
+    found, drafting, _ = predrafting()
+    drafting.follow(Schedule(1, 2))
+    found.expect([LikelyOutcome(3, 0, 0.5)])
+    work = found.work()
+    assert work is not None
+    assert (work.count, work.stepwise) == (1, False)

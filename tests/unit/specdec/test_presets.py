@@ -210,3 +210,75 @@ def test_finding_by_name() -> None:
     ) as caught:
         find_preset("vllm")
     assert caught.value.field == "preset"
+
+
+def test_the_timing_of_each_preset() -> None:
+    """What docs/presets.md says of when tokens travel and of what is drafted ahead."""
+    window = Schedule(16, 8, verify_on_arrival=True, decode_when_idle=True, token_by_token=True)
+    pipeline = Schedule(8, 4, verify_on_arrival=True, bonus=False, token_by_token=True)
+    stop_and_wait = Schedule(4, 4)
+    off, likely, exits = Predraft.OFF, Predraft.LIKELY_OUTCOMES, Predraft.EARLY_EXITS
+    timing = {
+        "ar": (Schedule(0, 0, decode_when_idle=True), Control.FIXED, off, 4, 16, 0),
+        "dsd": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
+        "dssd": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
+        "dssd-full": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
+        "tslt": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
+        "picospec": (pipeline, Control.LATENCY_AWARE, off, 4, 16, 0),
+        "picospec-top-k": (pipeline, Control.LATENCY_AWARE, off, 4, 16, 0),
+        "mc-dsd": (Schedule(3, 3), Control.FIXED, off, 4, 16, 0),
+        "stream": (window, Control.WINDOW, likely, 8, 32, 0),
+        "stream-rejection": (window, Control.WINDOW, likely, 8, 32, 0),
+        "coupled": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
+        "predraft": (stop_and_wait, Control.FIXED, likely, 4, 16, 0),
+        "lookup": (Schedule(10, 10), Control.FIXED, off, 4, 16, 0),
+        "fsd": (stop_and_wait, Control.FIXED, exits, 4, 16, 2),
+    }
+    for name, expected in timing.items():
+        found = PRESETS[name]
+        ahead = found.predraft, found.predraft_workers, found.predraft_outcomes
+        assert (found.schedule, found.control, *ahead, found.exits) == expected, name
+    assert {name: PRESETS[name].confidence_threshold for name in timing if name == "lookup"} == {
+        "lookup": 0.5
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "most"),
+    [
+        ("payload_top", 4096),
+        ("payload_tail_draws", 256),
+        ("idle_weight", 1),
+        ("confidence_threshold", 1),
+        ("predraft_workers", 32),
+        ("predraft_outcomes", 256),
+        ("exits", 64),
+    ],
+)
+def test_each_number_has_a_border(field: str, most: int) -> None:
+    changed("coupled", **{field: most}).validate()
+    for beyond in (most + 1, -1):
+        with pytest.raises(InvalidArgument) as caught:
+            changed("coupled", **{field: beyond}).validate()
+        assert caught.value.field == field
+
+
+def test_what_the_draft_kv_holds_beside_the_text() -> None:
+    """A branch is at most a window, a chunk and the outcome long."""
+    assert PRESETS["coupled"].spare_tokens == 0
+    assert PRESETS["mc-dsd"].spare_tokens == 14  # 2 + 4 + 8 nodes
+    assert PRESETS["predraft"].spare_tokens == 4 * (4 + 4 + 1)
+    assert PRESETS["stream"].spare_tokens == 8 * (16 + 8 + 1)
+
+
+def test_which_drafts_travel_as_ids_drawn_from_the_model_itself() -> None:
+    assert PRESETS["coupled"].sends_ids_alone
+    assert not changed("coupled", truncation=Truncation(top_k=3)).sends_ids_alone
+    assert not PRESETS["dssd"].sends_ids_alone
+    assert not PRESETS["tslt"].sends_ids_alone
+
+
+def test_too_many_nodes_narrow_the_deepest_layers_one_candidate_at_a_time() -> None:
+    wide = PRESETS["mc-dsd"].with_expansion((4, 3, 3))  # 4 + 12 + 36 nodes
+    assert wide.with_draft_length(4).expansion == (4, 3, 2, 1)  # 4 + 12 + 24 + 24
+    assert wide.with_draft_length(2).expansion == (4, 3)

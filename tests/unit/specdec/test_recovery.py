@@ -92,3 +92,25 @@ def test_what_an_early_verdict_foretells_is_what_the_verdict_brings() -> None:
     assert tokens == {0, 1}
     nothing = make_sparse_payload(TARGET, 0, 1, SeededRandom(3), POSITION)
     assert drawing.predict(nothing, REFUSED, POSITION) is None
+
+
+@pytest.mark.parametrize(("top", "tail_draws"), [(3, 0), (1, 1), (1, 0), (0, 1)])
+def test_a_sparse_early_verdict_foretells_what_the_payload_tells(top: int, tail_draws: int) -> None:
+    """The token of the verdict with that payload, or none where the full distribution is needed;
+    nothing is left waiting."""
+    told: list[int | None] = []
+    for seed in range(60):
+        drawing, payload = recovery(seed), sparse(seed, top, tail_draws)
+        told.append(drawing.predict(payload, REFUSED, POSITION))
+        assert not drawing.waits
+        assert told[-1] == recovery(seed).start(payload, REFUSED, POSITION)
+    assert {0, 1} & set(told)
+    assert (None in told) is (top < 3)
+
+
+def test_what_is_foretold_of_a_whole_distribution_follows_the_residual() -> None:
+    """A token that both models like alike is never recovered."""
+    liked = np.array([0.5, 0.1, 0.4], dtype=np.float32)
+    drawing = Recovery(RejectionRule(SeededRandom(3)), SeededRandom(3), True)
+    told = {drawing.predict(sparse(3, 3, 0), Drafted(2, liked), position) for position in range(60)}
+    assert told == {1}, "0.5 of 0.5 leaves no residual"

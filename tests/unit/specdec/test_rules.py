@@ -14,6 +14,7 @@ from tandem.specdec.choices import Acceptance
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rules import (
     AcceptanceRule,
+    DecidedTarget,
     GumbelCouplingRule,
     Proposal,
     RacingRejectionRule,
@@ -21,6 +22,7 @@ from tandem.specdec.rules import (
     TopKPayload,
     acceptance_rule,
     payload_rule,
+    probs_of,
 )
 from tests.virtual_time.cases import preset
 
@@ -112,3 +114,10 @@ def test_answers() -> None:
     sparse = answer("dssd", payload_top=1, payload_tail_draws=3)
     assert isinstance(sparse, SparsePayload)
     assert (sparse.ids.tolist(), len(sparse.tail_ids)) == ([0], 3)
+
+
+def test_a_target_that_was_decided_still_has_its_distribution() -> None:
+    assert probs_of(TARGET) is TARGET
+    assert probs_of(DecidedTarget(1, TARGET)) is TARGET
+    with pytest.raises(AssertionError, match="whole distributions"):
+        probs_of(3)
