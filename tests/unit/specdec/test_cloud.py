@@ -320,3 +320,18 @@ def test_an_exit_sends_less_than_the_verdict() -> None:
     assert work.early is not None
     assert isinstance(work.judge.payloads, FullDistributionPayload)
     assert isinstance(work.early.judge.payloads, LosslessSparsePayload)
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_a_verdict_tells_what_it_cost_and_how_likely_its_tokens_were(wrong: bool) -> None:
+    chosen = preset("coupled", 2)
+    right = own_tokens(chosen, 3)
+    cloud = opened_cloud(chosen, logprobs=True)
+    pass_of(cloud)
+    cloud.receive(draft_after(cloud, (right[0], (right[1] + wrong) % V)))
+    (verdict,) = pass_of(cloud)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.rejected, verdict.work.target_passes, verdict.work.drafts) == (wrong, 2, 2)
+    text = (1, 2, *right)
+    probs = [MODELS.target_probs(text[:end])[text[end]] for end in range(2, 4 if wrong else 5)]
+    assert [noted.logprob for noted in verdict.logprobs] == pytest.approx(np.log(probs))

@@ -85,6 +85,18 @@ def test_a_tree_grows_to_its_last_layer_or_until_all_have_ended() -> None:
     assert deeper.grow([PROBS]), "nothing is left to expand"
 
 
+def test_a_tree_goes_on_beside_a_node_that_ends_the_text() -> None:
+    rule = acceptance_rule(tree((3, 1)), 1, SeededRandom(1))
+    growth = TreeGrowth(DraftWork(0, (1,), 2, 2, frozenset(), expansion=(3, 1)), rule)
+    growth.grow([PROBS])
+    first = growth.newest_token_ids[0]
+    growth = TreeGrowth(DraftWork(0, (1,), 2, 2, frozenset({first}), expansion=(3, 1)), rule)
+    growth.grow([PROBS])
+    assert growth.newest_token_ids[0] == first
+    growth.grow([PROBS] * 3)
+    assert growth.newest_parents == (1, 2)
+
+
 def test_a_window_that_is_one_chunk_is_stop_and_wait() -> None:
     assert Schedule(2, 2).stop_and_wait
     assert not Schedule(4, 2).stop_and_wait

@@ -19,6 +19,7 @@ from tandem.specdec.events import (
     Interrupt,
     Reconnect,
     Send,
+    TokenSource,
 )
 from tandem.specdec.liveness import Liveness, LostCloud, Phase
 from tandem.specdec.messages import (
@@ -418,3 +419,37 @@ def test_early_verdicts_are_counted() -> None:
         verdict = EarlyVerdict(*frame_of(edge), exit_index, 1, True, 2, 0.5)
         assert edge.receive(verdict, 0.1) == []
     assert edge.stats.early_verdicts == 2
+
+
+def test_a_commit_tells_which_tokens_the_edge_had_drafted() -> None:
+    edge = edge_of(preset("coupled", 2))
+    edge.connect(0.0)
+    draft(edge, 0, 1)
+    commits = [
+        output
+        for output in edge.receive(verdict_of(edge, 1, True, 2), 0.0)
+        if isinstance(output, Commit)
+    ]
+    assert [commit.token_sources for commit in commits] == [
+        (TokenSource.DRAFT,),
+        (TokenSource.TARGET,),
+    ]
+
+
+def test_what_is_drafted_ahead_and_asked_for_is_counted() -> None:
+    edge = edge_of(preset("predraft", 2, predraft_workers=2))
+    edge.connect(0.0)
+    draft(edge, 0, 1)
+    edge.predrafting.clear()
+    edge.predrafting.expect([LikelyOutcome(3, 2, 0.9), LikelyOutcome(3, 0, 0.8)])
+    drafted = 0
+    while (work := edge.work(0.0)) is not None and drafted < 8:
+        edge.drafted(work, drafts_of(*(1,) * work.count), work.position, 0.0, 0.0)
+        drafted += work.count
+    assert drafted > 4
+    assert edge.stats.predrafted == drafted
+    split = edge_of(SPLIT)
+    split.connect(0.0)
+    draft(split, 0, 1)
+    split.receive(verdict_of(split, 0, True, SPARSE), 0.0)
+    assert split.stats.full_distribution_requests == 1

@@ -112,3 +112,12 @@ def test_draft_ends(ignore_eos: bool, expected: set[int]) -> None:
     params = replace(request.params, ignore_eos=ignore_eos)
     changed = replace(request, params=params)
     assert changed.draft_ends == expected
+
+
+def test_all_drafting_of_a_round_is_model_time() -> None:
+    stats = EdgeStats()
+    stats.begin_round(1.0)
+    stats.count_drafts(1, draft_s=0.5)
+    stats.count_drafts(2, draft_s=0.25)
+    stats.end_round(Work(verify_s=0.25), 3.0)
+    assert stats.round_overheads_s == [1.0]

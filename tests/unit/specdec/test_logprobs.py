@@ -118,3 +118,9 @@ def test_equally_likely_tokens_keep_the_order_of_their_ids() -> None:
     recorder.note(np.tile(np.array([0.02, 0.03], dtype=np.float32), 20), 0)
     (noted,) = recorder.take()
     assert [token_id for token_id, _ in noted.top] == list(range(1, 40, 2))
+
+
+def test_several_positions_are_asked_for_at_once() -> None:
+    buffer = LogprobsBuffer(asked=True)
+    buffer.take(Tokens(1, 0, 5, 0, token_ids=(1, 2), logprobs=plain(-0.5, -1.5)))
+    assert buffer.of(5, 2) == plain(-0.5, -1.5)

@@ -93,3 +93,12 @@ def test_equal_outcomes_come_in_the_order_they_were_expected(order: PredraftOrde
     predrafts.expect([LikelyOutcome(5, 2, 0.5)])
     assert len(predrafts) == 2, "the last that came gives way"
     assert [started(predrafts).outcome.token_id for _ in range(2)] == [0, 1]
+
+
+def test_chance_orders_outcomes_anew_at_each_position() -> None:
+    def first(position: int) -> int:
+        predrafts = Predrafts(PredraftOrder.RANDOM, 4, 1)
+        predrafts.expect(LikelyOutcome(position, token, 0.5) for token in (0, 1))
+        return started(predrafts).outcome.token_id
+
+    assert {first(position) for position in range(20)} == {0, 1}

@@ -9,6 +9,7 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.core.truncation import Truncation
 from tandem.specdec.choices import Acceptance, Control, Predraft, RejectionPayload, Schedule, Uplink
+from tandem.specdec.overrides import with_overrides
 from tandem.specdec.presets import (
     MAX_DRAFT_LENGTH,
     MAX_PAYLOAD_TAIL_DRAWS,
@@ -234,13 +235,13 @@ def test_the_timing_of_each_preset() -> None:
         "lookup": (Schedule(10, 10), Control.FIXED, off, 4, 16, 0),
         "fsd": (stop_and_wait, Control.FIXED, exits, 4, 16, 2),
     }
+    cuts = dict.fromkeys(("tslt", "mc-dsd", "stream-rejection"), Truncation(top_k=320))
     for name, expected in timing.items():
         found = PRESETS[name]
         ahead = found.predraft, found.predraft_workers, found.predraft_outcomes
         assert (found.schedule, found.control, *ahead, found.exits) == expected, name
-    assert {name: PRESETS[name].confidence_threshold for name in timing if name == "lookup"} == {
-        "lookup": 0.5
-    }
+        assert found.confidence_threshold == (0.5 if name == "lookup" else 0.0), name
+        assert found.truncation == cuts.get(name, Truncation()), name
 
 
 @pytest.mark.parametrize(
@@ -256,10 +257,11 @@ def test_the_timing_of_each_preset() -> None:
     ],
 )
 def test_each_number_has_a_border(field: str, most: int) -> None:
-    changed("coupled", **{field: most}).validate()
+    preset = PRESETS["coupled"]
+    with_overrides(preset, [f"{field}={most}"]).validate()
     for beyond in (most + 1, -1):
         with pytest.raises(InvalidArgument) as caught:
-            changed("coupled", **{field: beyond}).validate()
+            with_overrides(preset, [f"{field}={beyond}"]).validate()
         assert caught.value.field == field
 
 

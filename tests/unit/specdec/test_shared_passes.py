@@ -79,3 +79,8 @@ def test_more_sessions_wait_longer_and_share_passes() -> None:
     assert tpot_s == sorted(tpot_s)
     assert pass_s == sorted(pass_s)
     assert tpot_s[2] < 16 * tpot_s[0], "passes are shared"
+
+
+def test_nothing_is_foreseen_unless_it_is_said() -> None:
+    silent = expected_together(STOP_AND_WAIT, TIMES, 0.0, sessions=1, head_s=4.0)
+    assert silent == together(STOP_AND_WAIT, 0.0, 1)
