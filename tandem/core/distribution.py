@@ -59,7 +59,7 @@ class LogitsDistribution:
         sampling.validate(len(logits))
         if sampling.greedy:
             return [(most_likely_token(logits), 0.0)]
-        if sampling.top_p < 1:  # how far the nucleus reaches takes every token's probability
+        if sampling.cuts_by_probs:
             return _pairs(*best_of_probs(self.probs, seed, position, count))
         noise = CoupledNoise(seed, position)
         maxima = block_maxima(logits)

@@ -1,4 +1,5 @@
-"""Distributions: the next-token distribution that is sampled, after temperature, top-k and top-p.
+"""Distributions: the next-token distribution that is sampled, after temperature, top-k, top-p,
+min-p and typical-p.
 
 Invariant: a distribution is a float array [V] with entries in [0, 1] that sums to 1; greedy
 decoding is the one-hot distribution. Distributions are float32, the wire precision, from the start,
@@ -27,16 +28,24 @@ _HEAD_BAR = 2.0**-10
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a distribution is made from logits. top_k = 0 and top_p = 1 do not truncate."""
+    """How a distribution is made from logits. top_k = 0, top_p = 1, min_p = 0 and typical_p = 1 do
+    not truncate."""
 
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    typical_p: float = 1.0
 
     @property
     def greedy(self) -> bool:
         """Temperature 0: the distribution is one-hot on the most likely token."""
         return self.temperature == 0
+
+    @property
+    def cuts_by_probs(self) -> bool:
+        """Whether which tokens are kept takes every token's probability to say."""
+        return self.top_p < 1 or self.min_p > 0 or self.typical_p < 1
 
     def validate(self, vocabulary_size: int) -> None:
         """Raise InvalidArgument naming the first field that is out of range (NaN included)."""
@@ -46,13 +55,20 @@ class SamplingParams:
             raise InvalidArgument("top_k", f"{self.top_k} is not in [0, {vocabulary_size}]")
         if not 0 < self.top_p <= 1:
             raise InvalidArgument("top_p", f"{self.top_p} is not in (0, 1]")
+        if not 0 <= self.min_p <= 1:
+            raise InvalidArgument("min_p", f"{self.min_p} is not in [0, 1]")
+        if not 0 < self.typical_p <= 1:
+            raise InvalidArgument("typical_p", f"{self.typical_p} is not in (0, 1]")
 
 
 def probs_from_logits(logits: Array, sampling: SamplingParams) -> NDArray[np.float32]:
-    """The distribution [V] float32 of `logits` [V]: temperature, then top-k, then top-p,
-    normalised. Top-p keeps the smallest set of most likely tokens whose mass reaches top_p. Ties at
-    either border, and the greedy choice, go to the lower token id. Raises InvalidArgument("logits")
-    for NaN, +inf or nothing but -inf, and names the field of `sampling` that is out of range."""
+    """The distribution [V] float32 of `logits` [V]: temperature, then top-k, top-p,
+    min-p and typical-p, normalised. Top-p keeps the smallest set of most likely tokens whose mass
+    reaches top_p; min-p those at least min_p times as likely as the likeliest; typical-p the
+    smallest set of mass typical_p whose surprise is nearest to the entropy (Meister et al. 2023).
+    Ties at a border, and the greedy choice, go to the lower token id. Raises
+    InvalidArgument("logits") for NaN, +inf or nothing but -inf, and names the field of `sampling`
+    that is out of range."""
     if logits.ndim != 1 or not len(logits):
         raise InvalidArgument("logits", f"shape {logits.shape} is not [V]")
     sampling.validate(len(logits))
@@ -70,6 +86,10 @@ def probs_from_logits(logits: Array, sampling: SamplingParams) -> NDArray[np.flo
     probs: NDArray[np.float32] = np.exp(scores, out=scores)
     if sampling.top_p < 1:
         keep_nucleus(probs, sampling.top_p)
+    if sampling.min_p > 0:
+        np.putmask(probs, probs < np.float32(sampling.min_p) * probs.max(), 0)
+    if sampling.typical_p < 1:
+        _keep_typical(probs, sampling.typical_p)
     probs /= probs.sum()
     return probs
 
@@ -143,6 +163,19 @@ def keep_nucleus(weights: Array, top_p: float) -> None:
         keep_largest(weights, count, 0, border=ordered[count - 1])
     else:
         np.putmask(weights, weights < bar, 0)
+
+
+def _keep_typical(weights: Array, typical_p: float) -> None:
+    """Zero, in place, all but the fewest of `weights` that hold `typical_p` of the sum and whose
+    log-probabilities are nearest to the expected one."""
+    (ids,) = weights.nonzero()
+    probs = weights[ids].astype(np.float64)
+    probs /= probs.sum()
+    logs = np.log(probs)
+    order = np.argsort(np.abs(logs - (probs * logs).sum()), kind="stable")
+    reached = np.cumsum(probs[order])
+    count = int(reached.searchsorted(typical_p * reached[-1], side="left")) + 1
+    weights[ids[order[count:]]] = 0
 
 
 def keep_largest(values: Array, count: int, fill: float, border: Any = None) -> None:

@@ -82,6 +82,7 @@ class GenerationRequest(GenerationParams):
             if not least <= (number := getattr(self, name)) < 2**bits:
                 raise InvalidArgument(name, f"must be {least}…2^{bits}-1, is {number}")
         self.sampling.validate(MAX_VOCABULARY_SIZE)
+        self.processors.validate(MAX_VOCABULARY_SIZE, self.ignore_eos)
         check_image_bytes(self.images)
         check_top_logprobs(self.logprobs, self.top_logprobs)
         check_stops(self.stop)
@@ -131,6 +132,8 @@ class GenerationRequest(GenerationParams):
             raise InvalidArgument("images", "an answer from two sides has none")
         if self.logprobs:
             raise InvalidArgument("logprobs", "an answer from two sides has no one distribution")
+        if self.processors.active:
+            raise InvalidArgument("processors", "answers from two sides take none")
         preset.validate()
         return preset
 

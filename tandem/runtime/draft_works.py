@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandem.backends.interface import Session
+from tandem.core.processors import LogitsProcessor, RowsAfter
 from tandem.runtime.engine_jobs import JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import BranchJob, DraftJob
@@ -44,12 +45,18 @@ class DraftWorks:
     """Starts and interrupts works; `on_drafted` is called on the event loop, in order."""
 
     def __init__(
-        self, machine: EdgeMachine, thread: EngineThread, kv: Session, on_drafted: OnDrafted
+        self,
+        machine: EdgeMachine,
+        thread: EngineThread,
+        kv: Session,
+        on_drafted: OnDrafted,
+        processor: LogitsProcessor | None = None,
     ) -> None:
         self._machine = machine
         self._thread = thread
         self._kv = kv
         self._on_drafted = on_drafted
+        self._processor = processor
         self._running: dict[int, tuple[DraftJob, DraftHandle]] = {}
 
     @property
@@ -60,7 +67,7 @@ class DraftWorks:
     def start(self, work: DraftWork) -> None:
         request = self._machine.request
         rule, report = self._machine.rule, self._reporter(work)
-        settings = (work, request.params.sampling, rule, request.preset, report)
+        settings = (work, request.params.sampling, rule, request.preset, report, self._rows(work))
         job: DraftJob
         if work.branch:
             job = BranchJob(self._thread.engine, self._kv, *settings)
@@ -69,6 +76,11 @@ class DraftWorks:
         handle = self._thread.submit(job, low_priority=work.branch)
         self._running[id(work)] = (job, handle)
         handle.future.add_done_callback(lambda _: self._done(work, job, handle))
+
+    def _rows(self, work: DraftWork) -> RowsAfter | None:
+        if (processor := self._processor) is None:
+            return None
+        return RowsAfter(processor, self._machine.context(work)[processor.prompt_length :])
 
     def interrupt(self, work: DraftWork) -> None:
         """Stop a work between two layers; its tokens are not reported any more."""

@@ -12,6 +12,7 @@ from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
 from tandem.core.distribution import Distribution, LogitsDistribution
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logits
+from tandem.core.processors import RowsAfter
 from tandem.core.runners_up import RunnersUp, likely_runners_up
 from tandem.specdec.events import NO_PROBS, Drafted, DraftWork
 from tandem.specdec.in_flight import probs_to_draft_from
@@ -47,7 +48,9 @@ class DraftJob:
         rule: AcceptanceRule,
         preset: Preset,
         on_draft: OnDraft | None = None,
+        rows: RowsAfter | None = None,
     ) -> None:
+        """`rows`: how the text before changes the model's logits; None where it does not."""
         self.work = work
         self.handed_s = 0.0
         self._session = session
@@ -58,6 +61,8 @@ class DraftJob:
         self._threshold = preset.confidence_threshold
         self._by_token = rule.drafter_invariant and preset.sends_ids_alone
         self._on_draft = on_draft if work.stepwise else None
+        self._rows = rows
+        self._drafted: tuple[int, ...] = ()
         self._count = 0
         self._last = -1
         self._drafts: list[Drafted] = []
@@ -71,7 +76,8 @@ class DraftJob:
         return ForwardRequest(self._session, self._work.token_ids, logits_to_keep=1)
 
     def take(self, logits: Logits) -> bool:
-        whole = LogitsDistribution(logits[0], self._sampling)
+        scores = logits[0] if self._rows is None else self._rows.processed(logits[0], self._drafted)
+        whole = LogitsDistribution(scores, self._sampling)
         position = self._work.position + self._count
         if self._by_token:
             self._last, probs = self._rule.propose(whole, position), NO_PROBS
@@ -81,8 +87,10 @@ class DraftJob:
             probs = probs_to_draft_from(whole.probs, self._preset)
             self._last = draw(probs, position)
         self._count += 1
-        runners_up = self._runners_up(logits[0], whole, position)
-        unsure = self._threshold > 0 and confidence(logits[0]) < self._threshold
+        if self._rows is not None:
+            self._drafted += (self._last,)
+        runners_up = self._runners_up(scores, whole, position)
+        unsure = self._threshold > 0 and confidence(scores) < self._threshold
         self._drafts.append(Drafted(self._last, probs, runners_up, ends_chunk=unsure))
         if self._count == self._work.count or self._last in self._work.ends or unsure:
             return True
@@ -139,11 +147,13 @@ class VerifyJob:
         work: VerifyWork,
         sampling: SamplingParams,
         on_early: OnEarly = lambda verdict: None,
+        rows: RowsAfter | None = None,
     ) -> None:
         self._session = session
         self._work = work
         self._sampling = sampling
         self._on_early = on_early
+        self._rows = rows
         self._judgement: Judgement | None = None
 
     def request(self) -> ForwardRequest:
@@ -168,7 +178,13 @@ class VerifyJob:
         return True
 
     def _rows_of(self, logits: Logits) -> DistributionAt:
-        return lambda row: LogitsDistribution(logits[row], self._sampling)
+        rows, sampling = self._rows, self._sampling
+        if rows is None:
+            return lambda row: LogitsDistribution(logits[row], sampling)
+        fed_before = self._work.fed_before
+        return lambda row: LogitsDistribution(
+            rows.processed(logits[row], fed_before(row)), sampling
+        )
 
     def result(self) -> Judgement:
         assert self._judgement is not None, "the pass is over"

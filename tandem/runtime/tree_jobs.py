@@ -49,6 +49,10 @@ class TreeDraftJob(DraftJob):
         )
 
     def take(self, logits: Logits) -> bool:
+        if self._rows is not None:
+            contexts = self._growth.contexts
+            pairs = zip(logits, contexts, strict=True)
+            return self._growth.grow([self._probs(self._rows.processed(*pair)) for pair in pairs])
         return self._growth.grow([self._probs(row) for row in logits])
 
     def result(self) -> tuple[list[Drafted], int]:

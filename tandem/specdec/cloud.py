@@ -114,6 +114,7 @@ class CloudMachine:
             eos_token_ids=model.eos_token_ids,
             model_name=model.model_name,
             exits=len(self.exits),
+            processes=True,
         )
 
     def going_away(self, grace_s: float) -> GoingAway:

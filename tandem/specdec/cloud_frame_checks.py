@@ -6,16 +6,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tandem.core.errors import ProtocolError
+from tandem.core.errors import FailedPrecondition, ProtocolError
 from tandem.core.probs import Array
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.logprobs import check_logprobs
-from tandem.specdec.messages import EarlyVerdict, FullDistribution, Tokens, Verdict
+from tandem.specdec.messages import EarlyVerdict, FullDistribution, Opened, Tokens, Verdict
 from tandem.specdec.rules import payload_type
 
 _Based = Verdict | EarlyVerdict | Tokens | FullDistribution
+
+
+def check_opened(opened: Opened, request: EdgeRequest) -> None:
+    """FailedPrecondition where the cloud is older than what was asked for: it passes over what it
+    does not know, and its text would be that of another request."""
+    sampling = request.params.sampling
+    newer = request.params.processors.active or sampling.min_p > 0 or sampling.typical_p < 1
+    if newer and not opened.processes:
+        raise FailedPrecondition("the cloud is of a version without logits processors")
 
 
 def check_verdict(

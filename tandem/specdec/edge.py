@@ -15,6 +15,7 @@ from tandem.core.stopping import FinishReason
 from tandem.specdec.cloud_frame_checks import (
     check_early_verdict,
     check_full_distribution,
+    check_opened,
     check_tokens,
     check_verdict,
 )
@@ -157,6 +158,7 @@ class EdgeMachine:
     def _react(self, message: CloudMessage, now: float) -> list[EdgeOutput]:
         match message:
             case Opened():
+                check_opened(message, self.request)
                 self.target_name = message.model_name
                 self._text.take_eos(message.eos_token_ids)
             case Pong():

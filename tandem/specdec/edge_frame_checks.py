@@ -46,6 +46,7 @@ def check_open(
     check_top_logprobs(params.logprobs, params.top_logprobs)
     opening.preset.truncation.validate(vocabulary_size)
     params.sampling.validate(vocabulary_size)
+    params.processors.validate(vocabulary_size, params.ignore_eos)
     if not opening.prompt_ids:
         raise InvalidArgument("prompt_ids", "the prompt is empty")
     if params.max_tokens < 1:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tandem.core.probs import Array, SamplingParams
+from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.sparse_payload import SparsePayload
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import Replacement
@@ -22,6 +23,7 @@ class GenerationParams:
     images: tuple[bytes, ...] = ()
     logprobs: bool = False
     top_logprobs: int = 0
+    processors: Processors = NO_PROCESSORS
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class Opened(Frame):
     eos_token_ids: frozenset[int]
     model_name: str
     exits: int = 0
+    processes: bool = False
+    """Whether this cloud knows processors and all of the sampling settings."""
 
 
 Outcome = Replacement | None

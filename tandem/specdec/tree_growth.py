@@ -36,6 +36,18 @@ class TreeGrowth:
     def newest_parents(self) -> tuple[int, ...]:
         return tuple(self.nodes[node].parent for node in self.newest)
 
+    @property
+    def contexts(self) -> list[tuple[int, ...]]:
+        """The nodes' tokens that each distribution for the next layer follows."""
+        if not self._layers:
+            return [()]
+        return [self._path(node) for node in self.newest]
+
+    def _path(self, node: int) -> tuple[int, ...]:
+        drafted = self.nodes[node]
+        before = self._path(drafted.parent) if drafted.parent >= 0 else ()
+        return (*before, drafted.token_id)
+
     def grow(self, distributions: Sequence[Array]) -> bool:
         """Draw the next layer from the distributions after each of the `newest` nodes, or at first
         from the one after the committed text; whether it is complete. Ends are not expanded."""

@@ -40,6 +40,17 @@ class VerifyWork:
         steps = range(count) if self.parents is None else depths(self.parents)
         return [self.kept + step + 1 for step in steps][count - self.logits_to_keep :]
 
+    def fed_before(self, row: int) -> tuple[int, ...]:
+        """The fed tokens that the wanted distribution in `row` follows, its node's own last."""
+        node = len(self.token_ids) - self.logits_to_keep + row
+        if self.parents is None:
+            return self.token_ids[: node + 1]
+        path = list[int]()
+        while node >= 0:
+            path.append(self.token_ids[node])
+            node = self.parents[node]
+        return tuple(reversed(path))
+
     def contexts(self, before: tuple[int, ...]) -> list[tuple[int, ...]]:
         """What each wanted distribution follows, where the KV holds the tokens `before`."""
         count, found = len(self.token_ids), list[tuple[int, ...]]()

@@ -11,6 +11,14 @@ from google.protobuf.message import Message
 
 from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.probs import SamplingParams
+from tandem.core.processors import (
+    MAX_BIASES,
+    MAX_LISTED_IDS,
+    NO_PROCESSORS,
+    Grammar,
+    GrammarKind,
+    Processors,
+)
 from tandem.core.prompt import MAX_PROMPT_IDS, MAX_TURNS, Prompt, Turn
 from tandem.specdec.events import TokenSource
 from tandem.specdec.messages import GenerationParams
@@ -25,6 +33,12 @@ MAX_EOS_TOKEN_IDS = 4096
 """Of a model's description."""
 
 PARAMS = tuple(field.name for field in fields(GenerationParams))
+_MESSAGES = ("sampling", "processors")
+_PROCESSORS = (
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
+    *("banned_token_ids", "allowed_token_ids"),
+)
+"""Fields that have one form here and in protobuf."""
 
 
 def prompt_to_proto(message: HasPrompt, prompt: Prompt) -> None:
@@ -55,23 +69,70 @@ def prompt_from_proto(message: HasPrompt, most_ids: int = MAX_PROMPT_IDS) -> Pro
 
 
 def sampling_to_proto(sampling: SamplingParams) -> sampling_pb2.SamplingParams:
-    return sampling_pb2.SamplingParams(
-        temperature=sampling.temperature, top_k=sampling.top_k, top_p=sampling.top_p
+    message = sampling_pb2.SamplingParams(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
     )
+    if sampling.typical_p != 1:
+        message.typical_p = sampling.typical_p
+    return message
 
 
 def sampling_from_proto(message: sampling_pb2.SamplingParams) -> SamplingParams:
-    return SamplingParams(message.temperature, message.top_k, message.top_p)
+    typical_p = message.typical_p if message.HasField("typical_p") else 1.0
+    return SamplingParams(
+        message.temperature, message.top_k, message.top_p, message.min_p, typical_p
+    )
+
+
+def processors_to_proto(processors: Processors) -> sampling_pb2.Processors:
+    message = sampling_pb2.Processors(
+        logit_bias=[
+            sampling_pb2.LogitBias(token_id=token_id, bias=bias)
+            for token_id, bias in processors.logit_bias
+        ],
+        **{name: getattr(processors, name) for name in _PROCESSORS},
+    )
+    if (grammar := processors.grammar) is not None:
+        message.grammar.kind, message.grammar.source = _GRAMMARS[grammar.kind], grammar.source
+    return message
+
+
+def processors_from_proto(message: sampling_pb2.Processors) -> Processors:
+    check_count(len(message.logit_bias), MAX_BIASES, "logit_bias")
+    for name in ("banned_token_ids", "allowed_token_ids"):
+        check_count(len(getattr(message, name)), MAX_LISTED_IDS, name)
+    grammar = None
+    if message.HasField("grammar"):
+        kind = choice_of(_GRAMMARS, message.grammar.kind, "grammar")
+        grammar = Grammar(kind, message.grammar.source)
+    absent = {} if message.HasField("repetition_penalty") else {"repetition_penalty": 1.0}
+    return Processors(
+        logit_bias=tuple((each.token_id, each.bias) for each in message.logit_bias),
+        grammar=grammar,
+        **same_fields(message, _PROCESSORS) | absent,
+    )
 
 
 def params_to_proto(params: GenerationParams) -> sampling_pb2.GenerationParams:
-    same = {name: getattr(params, name) for name in PARAMS}
-    return sampling_pb2.GenerationParams(**same | {"sampling": sampling_to_proto(params.sampling)})
+    own: dict[str, Message] = {"sampling": sampling_to_proto(params.sampling)}
+    if params.processors.active:
+        own["processors"] = processors_to_proto(params.processors)
+    same = {name: getattr(params, name) for name in PARAMS if name not in _MESSAGES}
+    return sampling_pb2.GenerationParams(**same | own)
 
 
 def params_from_proto(message: sampling_pb2.GenerationParams) -> GenerationParams:
-    same = same_fields(message, PARAMS)
-    return GenerationParams(**same | {"sampling": sampling_from_proto(message.sampling)})
+    processors = NO_PROCESSORS
+    if message.HasField("processors"):
+        processors = processors_from_proto(message.processors)
+    return GenerationParams(
+        sampling=sampling_from_proto(message.sampling),
+        processors=processors,
+        **same_fields(message, [name for name in PARAMS if name not in _MESSAGES]),
+    )
 
 
 def same_fields(message: Message, names: Iterable[str]) -> dict[str, Any]:
@@ -95,6 +156,7 @@ def choice_of(table: dict[Any, Any], number: int, field: str) -> Any:
     raise InvalidArgument(field, f"unknown value {number}")
 
 
+_GRAMMARS = numbers_of(GrammarKind, sampling_pb2.GrammarKind, "GRAMMAR_KIND")
 _TOKEN_SOURCES = numbers_of(TokenSource, generation_pb2.TokenSource, "TOKEN_SOURCE")
 _SOURCES_BY_NUMBER = {number: source for source, number in _TOKEN_SOURCES.items()}
 

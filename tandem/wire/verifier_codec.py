@@ -143,6 +143,7 @@ class EdgeCodec:
             eos_token_ids=frozenset(opened.model.eos_token_ids),
             model_name=opened.model.model_name,
             exits=opened.exits,
+            processes=opened.processes,
         )
 
     def _early_verdict(self, head: Head, verdict: pb.EarlyVerdict) -> EarlyVerdict:
@@ -231,6 +232,7 @@ class CloudCodec:
             case Opened():
                 frame.opened.max_draft_length = message.max_draft_length
                 frame.opened.exits = message.exits
+                frame.opened.processes = message.processes
                 frame.opened.model.CopyFrom(describe_model(self._model, self._device, self._dtype))
             case Verdict():
                 _fill_verdict(frame.verdict, message)

@@ -11,7 +11,10 @@ from typing import Any
 import grpc
 import pytest
 
+from tandem.core.probs import SamplingParams
+from tandem.core.processors import Processors
 from tandem.generation.request import GenerationRequest
+from tandem.net.status import Rejected
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tests.services.scripted_suite import scripted_suite
 from tests.services.verifier_peer import VERIFY
@@ -22,7 +25,7 @@ Change = Callable[[Any], None]
 SINCE: dict[str, tuple[str, ...]] = {
     "open": ("exit_order", "exits", "with_replacement"),
     "draft": ("hold",),
-    "opened": ("exits",),
+    "opened": ("exits", "processes"),
     "verdict": ("path", "logprobs", "top_logprobs"),
     "tokens": ("logprobs", "top_logprobs"),
 }
@@ -100,3 +103,17 @@ async def test_the_text_is_the_same_with_a_peer_of_another_version(change: Chang
             assert answer.summary is not None
             assert answer.summary.resumes == 0, "no frame was refused"
     assert {"open", "draft", "opened", "verdict"} <= set(seen)
+
+
+async def test_an_older_cloud_that_would_pass_over_processors_is_refused() -> None:
+    asked: list[dict[str, Any]] = [
+        {"processors": Processors(logit_bias=((1, 2.0),))},
+        {"sampling": SamplingParams(min_p=0.1)},
+        {"sampling": SamplingParams(typical_p=0.9)},
+    ]
+    async with scripted_suite(path=path_of(older, [])) as suite:
+        for more in asked:
+            request = GenerationRequest((1, 2, 3), "coupled", max_tokens=24, **more)
+            with pytest.raises(Rejected, match="without logits processors") as refused:
+                await suite.client.generate(request)
+            assert refused.value.code is grpc.StatusCode.FAILED_PRECONDITION

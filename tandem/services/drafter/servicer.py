@@ -14,6 +14,7 @@ import grpc
 from tandem.backends.interface import Engine
 from tandem.backends.requirements import check_preset
 from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.core.processors import logits_processor
 from tandem.core.tokens import check_token_ids
 from tandem.generation.conversation import Stream, cancelled, read_start
 from tandem.generation.figures import summary_of
@@ -240,6 +241,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             session = DrafterSession(
                 *(machine, self._thread, kv, open_stream, traffic),
                 *(self._closing_tasks, self._why_silent, span),
+                logits_processor(request.processors, edge_request.prompt_ids, strict=False),
             )
             try:
                 await self._relay(stream, session, text)
@@ -281,6 +283,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         check_preset(preset, draft=engine)
         request.sampling.validate(engine.vocabulary_size)
         check_token_ids(request.stop_token_ids, engine.vocabulary_size, "stop_token_ids")
+        request.processors.validate(engine.vocabulary_size, request.ignore_eos)
         prompt_ids = images.placed(await self._prompts.of(request))
         if not prompt_ids:
             raise InvalidArgument("prompt", "is empty")

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from tandem.backends.interface import Session
+from tandem.core.processors import LogitsProcessor
 from tandem.core.stopping import FinishReason
 from tandem.net.frame_stream import Traffic
 from tandem.net.session_runner import OpenStream, SessionRunner
@@ -34,6 +35,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         closing_tasks: set[asyncio.Task[None]],
         why_silent: Callable[[], Awaitable[str]],
         span: Span,
+        processor: LogitsProcessor | None = None,
     ) -> None:
         """For `open_stream`, `closing_tasks` and `why_silent` see `SessionRunner`."""
         super().__init__(
@@ -41,7 +43,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         )
         self.traffic = traffic
         self._machine = machine
-        self._works = DraftWorks(machine, thread, kv, self._drafts_ready)
+        self._works = DraftWorks(machine, thread, kv, self._drafts_ready, processor)
         self._rounds = RoundSpans(span)
         self._relayable = asyncio.Event()
         self._holding: asyncio.TimerHandle | None = None

@@ -10,6 +10,7 @@ import grpc
 from tandem.backends.interface import Engine, Session
 from tandem.backends.requirements import check_preset
 from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.core.processors import logits_processor
 from tandem.net.quotas import Quota
 from tandem.net.served_sessions import Admission
 from tandem.net.stream_limits import StreamLimits, served
@@ -177,7 +178,10 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         async def begin(kv: Session) -> None:
             await images.show(self._thread, kv, opening.prompt_ids)
 
-        session = VerifierSession(machine, codec, self._thread, stream, series, begin, span)
+        processor = logits_processor(opening.params.processors, opening.prompt_ids)
+        session = VerifierSession(
+            machine, codec, self._thread, stream, series, begin, span, processor
+        )
         self._sessions.add(session)
         log.info("session opened", prompt_tokens=len(opening.prompt_ids), capacity=capacity)
         try:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import grpc
 
 from tandem.backends.interface import Session
+from tandem.core.processors import LogitsProcessor, RowsAfter
 from tandem.net.served_sessions import LAST_WRITE_S, converse
 from tandem.net.stream_limits import ServedStream
 from tandem.runtime.engine_jobs import JobHandle
@@ -38,6 +39,7 @@ class VerifierSession:
         series: MethodSeries,
         begin: Callable[[Session], Awaitable[None]],
         span: Span,
+        processor: LogitsProcessor | None = None,
     ) -> None:
         """`begin` is awaited with the fresh KV session, before its first pass."""
         self._machine = machine
@@ -47,6 +49,7 @@ class VerifierSession:
         self._series = series
         self._begin = begin
         self._span = span
+        self._processor = processor
         self._wake = asyncio.Event()
         self._early = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -101,8 +104,13 @@ class VerifierSession:
         work = self._machine.work()
         if work is not None:
             on_early = self._early_listener(work)
-            job = VerifyJob(self._kv, work, self._machine.sampling, on_early)
+            job = VerifyJob(self._kv, work, self._machine.sampling, on_early, self._rows(work))
             self._handle = self._thread.submit(job)
+
+    def _rows(self, work: VerifyWork) -> RowsAfter | None:
+        if self._processor is None:
+            return None
+        return RowsAfter.text(self._processor, self._machine.committed, work.kept)
 
     async def _pass_after_pass(self) -> NoReturn:
         while True:

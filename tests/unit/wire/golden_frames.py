@@ -23,6 +23,8 @@ import numpy as np
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
+from tandem.core.probs import SamplingParams
+from tandem.core.processors import Grammar, GrammarKind, Processors
 from tandem.core.prompt import Turn
 from tandem.core.sparse_payload import FullPayload
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
@@ -112,7 +114,14 @@ def _verify_request() -> Conversation:
         exact = replace(opening, preset=replace(opening.preset, uplink_precision="float32"))
         return verifier_examples.opened_cloud(exact).decode(frame)
 
+    processed = GenerationParams(
+        sampling=SamplingParams(0.5, min_p=0.25, typical_p=0.75),
+        processors=Processors(
+            ((7, -1.5), (1, 2.0)), 0.5, -0.25, 1.5, (2, 3), (1, 7), Grammar(GrammarKind.REGEX, "a+")
+        ),
+    )
     others = {
+        "open.processors": replace(opened["open.coupled"], params=processed),
         "open.params": replace(opened["open.coupled"], params=asked),
         "recovered": Recovered(*HEAD, token_id=7),
         "need_full_distribution": NeedFullDistribution(*HEAD),
@@ -129,6 +138,7 @@ def _verify_response() -> Conversation:
     told = (TokenLogprob(-0.5, ((1, -0.5), (2, -1.0))), TokenLogprob(-2.0, ((3, -0.25),)))
     messages = {
         "opened": Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", exits=3),
+        "opened.processes": Opened(*HEAD, 64, 512, frozenset({0}), "target", processes=True),
         "verdict.token": Verdict(*HEAD, 2, False, 7, work, path=(0, 2), logprobs=told),
         "verdict.none": Verdict(*HEAD, 3, False, None, work),
         "verdict.sparse": Verdict(*HEAD, 0, True, answer, work),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tandem.core.codecs import sparse_wire_probs, wire_probs
 from tandem.core.probs import SamplingParams
+from tandem.core.processors import Grammar, GrammarKind, Processors
 from tandem.core.prompt import Turn
 from tandem.core.sparse_payload import SparsePayload
 from tandem.specdec.messages import TokenLogprob, Work
@@ -74,6 +75,19 @@ samplings = st.builds(
     temperature=st.floats(0, 4, width=32),
     top_k=st.integers(0, VOCABULARY),
     top_p=float32s,
+    min_p=st.floats(0, 1, width=32),
+    typical_p=float32s,
+)
+penalties = st.floats(-2, 2, width=32)
+processors = st.builds(
+    Processors,
+    logit_bias=st.lists(st.tuples(uint32, penalties), max_size=3).map(tuple),
+    presence_penalty=penalties,
+    frequency_penalty=penalties,
+    repetition_penalty=float32s,
+    banned_token_ids=st.lists(uint32, max_size=3).map(tuple),
+    allowed_token_ids=st.lists(uint32, max_size=3).map(tuple),
+    grammar=st.none() | st.builds(Grammar, st.sampled_from(GrammarKind), st.text()),
 )
 works = st.builds(Work, seconds, seconds, uint32, uint32, uint32)
 prompts = st.one_of(

@@ -96,6 +96,7 @@ openings = st.builds(
         images=tuples_of(st.binary(), 0, 4),
         logprobs=st.booleans(),
         top_logprobs=some.uint32,
+        processors=some.processors,
     ),
     preset=st.sampled_from([told(preset) for preset in PRESETS.values()]),
 )

@@ -1,0 +1,218 @@
+"""Logits processors: what the text so far changes about the next token's logits.
+
+The order is fixed: repetition penalty, frequency and presence penalty, logit bias, then what is
+forbidden (banned ids, ids that are not allowed, the grammar's mask). Temperature and the cuts come
+after all of them (`tandem.core.probs`). Invariant: processed logits are a function of the model's
+logits, the prompt and the answer so far, so both ends apply the same one, to draft and target
+alike, and nothing has to be rolled back, forked or resumed with the keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from math import isfinite
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.errors import InvalidArgument, check_count
+from tandem.core.probs import Array
+from tandem.core.tokens import PrefixedTokens, check_token_ids
+
+MAX_BIASES = 1024
+MAX_LISTED_IDS = 2**16
+MAX_GRAMMAR_CHARACTERS = 2**16
+_LARGEST_BIAS = 100.0
+_LARGEST_PENALTY = 2.0
+_LARGEST_REPETITION_PENALTY = 10.0
+
+Mask = NDArray[np.bool_]
+
+
+class GrammarKind(StrEnum):
+    """The language that a grammar is written in."""
+
+    JSON_SCHEMA = "json_schema"
+    REGEX = "regex"
+    LARK = "lark"
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What the whole answer must match."""
+
+    kind: GrammarKind
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Processors:
+    """What a request asks for. `logit_bias`: (token id, what is added to its logit). Presence and
+    frequency penalty count the answer's tokens (OpenAI's definition), `repetition_penalty` the
+    prompt's too (Hugging Face's; 1 changes nothing). No `allowed_token_ids`: all are allowed."""
+
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    banned_token_ids: tuple[int, ...] = ()
+    allowed_token_ids: tuple[int, ...] = ()
+    grammar: Grammar | None = None
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is changed."""
+        return self != NO_PROCESSORS
+
+    def validate(self, vocabulary_size: int, ignore_eos: bool = False) -> None:
+        """Raise InvalidArgument naming the first field that is out of range (NaN included)."""
+        self._check_biases(vocabulary_size)
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not abs(penalty := getattr(self, name)) <= _LARGEST_PENALTY:
+                raise InvalidArgument(name, f"{penalty} is not in [-2, 2]")
+        if not 0 < self.repetition_penalty <= _LARGEST_REPETITION_PENALTY:
+            why = f"{self.repetition_penalty} is not in (0, {_LARGEST_REPETITION_PENALTY:g}]"
+            raise InvalidArgument("repetition_penalty", why)
+        for name in ("banned_token_ids", "allowed_token_ids"):
+            check_count(len(token_ids := getattr(self, name)), MAX_LISTED_IDS, name)
+            check_token_ids(token_ids, vocabulary_size, name)
+        if self.allowed_token_ids and not {*self.allowed_token_ids} - {*self.banned_token_ids}:
+            raise InvalidArgument("allowed_token_ids", "all of them are banned")
+        if len({*self.banned_token_ids}) == vocabulary_size:
+            raise InvalidArgument("banned_token_ids", "no token is left")
+        if self.grammar is not None:
+            raise InvalidArgument("grammar", "is not taken yet")
+
+    def _check_biases(self, vocabulary_size: int) -> None:
+        check_count(len(self.logit_bias), MAX_BIASES, "logit_bias")
+        token_ids = [token_id for token_id, _ in self.logit_bias]
+        check_token_ids(token_ids, vocabulary_size, "logit_bias")
+        if len({*token_ids}) < len(token_ids):
+            raise InvalidArgument("logit_bias", "names a token twice")
+        for _, bias in self.logit_bias:
+            if not (isfinite(bias) and abs(bias) <= _LARGEST_BIAS):
+                raise InvalidArgument("logit_bias", f"{bias} is not in [-100, 100]")
+
+
+NO_PROCESSORS = Processors()
+
+
+class GrammarMask(Protocol):
+    """A compiled grammar, over one vocabulary."""
+
+    def allowed(self, answer: tuple[int, ...]) -> Mask | None:
+        """Which tokens [V] may follow the answer so far; None after a text that is none of the
+        grammar's, or is complete and has ended."""
+
+    def forced(self, answer: tuple[int, ...]) -> int | None:
+        """The token that follows, where no other may."""
+
+
+class LogitsProcessor:
+    """The processors of one session. Used by one thread."""
+
+    def __init__(
+        self,
+        processors: Processors,
+        prompt_ids: Sequence[int],
+        mask: GrammarMask | None = None,
+        strict: bool = True,
+    ) -> None:
+        """`strict`: where no token is left, raise InvalidArgument naming the processor. Else the
+        logits stay as they are, as a draft may be anything: the text before it may never come."""
+        self.prompt_length = len(prompt_ids)
+        self._processors = processors
+        self._prompt_ids = np.unique(np.array(prompt_ids, dtype=np.intp))
+        self._bias_ids = np.array([token_id for token_id, _ in processors.logit_bias], np.intp)
+        self._biases = np.array([bias for _, bias in processors.logit_bias], np.float32)
+        self._banned = np.array(processors.banned_token_ids, np.intp)
+        self._allowed = np.array(processors.allowed_token_ids, np.intp)
+        self._mask = mask
+        self._strict = strict
+
+    def processed(self, logits: Array, answer: tuple[int, ...]) -> NDArray[np.float32]:
+        """The model's logits [V] after the answer so far, float32, with -inf for what may not
+        follow."""
+        scores = logits.astype(np.float32)
+        self._penalise(scores, answer)
+        scores[self._bias_ids] += self._biases
+        forbidden = self._forbidden(answer, len(scores))
+        if forbidden is not None:
+            np.putmask(scores, forbidden, -np.inf)
+            if scores.max() == -np.inf and logits.max() > -np.inf:
+                return self._dead_end(logits, answer)
+        return scores
+
+    def forced(self, answer: tuple[int, ...]) -> int | None:
+        """The token that alone may follow, whatever the model says; None where several may."""
+        if self._mask is None:
+            return None
+        token_id = self._mask.forced(answer)
+        if token_id is None or (self._banned == token_id).any():
+            return None
+        return token_id if not len(self._allowed) or (self._allowed == token_id).any() else None
+
+    def _penalise(self, scores: Array, answer: tuple[int, ...]) -> None:
+        own = self._processors
+        seen, counts = np.unique(np.array(answer, dtype=np.intp), return_counts=True)
+        if own.repetition_penalty != 1:
+            repeated = np.union1d(self._prompt_ids, seen)
+            before, penalty = scores[repeated], np.float32(own.repetition_penalty)
+            scores[repeated] = np.where(before < 0, before * penalty, before / penalty)
+        if own.presence_penalty or own.frequency_penalty:
+            scores[seen] -= np.float32(own.presence_penalty)
+            scores[seen] -= np.float32(own.frequency_penalty) * counts.astype(np.float32)
+
+    def _forbidden(self, answer: tuple[int, ...], vocabulary_size: int) -> Mask | None:
+        if self._mask is None and not len(self._allowed) and not len(self._banned):
+            return None
+        forbidden = np.full(vocabulary_size, len(self._allowed) > 0)
+        forbidden[self._allowed] = False
+        forbidden[self._banned] = True
+        if self._mask is not None:
+            allowed = self._mask.allowed(answer)
+            forbidden |= True if allowed is None else ~allowed
+        return forbidden
+
+    def _dead_end(self, logits: Array, answer: tuple[int, ...]) -> NDArray[np.float32]:
+        if not self._strict:
+            return logits.astype(np.float32)
+        field = "allowed_token_ids" if self._mask is None else "grammar"
+        raise InvalidArgument(field, f"no token may follow the answer's first {len(answer)} tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class RowsAfter:
+    """The rows of one pass, which follow this answer; `skipped`: the first of the fed tokens that
+    are the prompt's."""
+
+    processor: LogitsProcessor
+    answer: tuple[int, ...]
+    skipped: int = 0
+
+    @classmethod
+    def text(cls, processor: LogitsProcessor, committed: PrefixedTokens, length: int) -> RowsAfter:
+        """Rows of a pass that feeds what follows the first `length` committed tokens."""
+        prompt = processor.prompt_length
+        answer = committed.since(prompt)[: max(0, length - prompt)]
+        return cls(processor, answer, max(0, prompt - length))
+
+    def processed(self, logits: Array, fed: tuple[int, ...]) -> NDArray[np.float32]:
+        """Of the row [V] that follows `fed`, the fed tokens before it."""
+        return self.processor.processed(logits, (*self.answer, *fed[self.skipped :]))
+
+    def forced(self, fed: tuple[int, ...]) -> int | None:
+        """As of the processor."""
+        return self.processor.forced((*self.answer, *fed[self.skipped :]))
+
+
+def logits_processor(
+    processors: Processors,
+    prompt_ids: Sequence[int],
+    mask: GrammarMask | None = None,
+    strict: bool = True,
+) -> LogitsProcessor | None:
+    """None where the logits stay as they are, which costs nothing."""
+    return LogitsProcessor(processors, prompt_ids, mask, strict) if processors.active else None

@@ -1,0 +1,123 @@
+"""Logits processors through the whole suite: every row of every pass, on both ends, follows its own
+text, whatever drafted it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.backends.scripted import scripted_probs
+from tandem.core.distribution import LogitsDistribution
+from tandem.core.probs import SamplingParams, probs_from_logits
+from tandem.core.processors import LogitsProcessor, Processors
+from tandem.generation.request import GenerationRequest
+from tandem.net.status import Rejected
+from tandem.netem.link_model import LinkSettings
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.specdec.presets import PRESETS
+from tests.services.scripted_suite import VOCABULARY, scripted_suite, target_engine
+
+PROBS = scripted_probs(1, VOCABULARY, sharpness=9.0)
+PROMPT = tuple(ord(letter) % VOCABULARY for letter in "process")
+SAMPLING = SamplingParams(0.9, min_p=0.001, typical_p=0.99)
+PROCESSORS = Processors(
+    logit_bias=((3, 1.5), (40, -2.0)),
+    presence_penalty=0.75,
+    frequency_penalty=1.5,
+    repetition_penalty=1.25,
+    banned_token_ids=(7, 8, 9),
+    allowed_token_ids=tuple(range(1, 50)),
+)
+TELLING = [name for name, preset in PRESETS.items() if preset.cloud_draws]
+INVARIANT = [name for name in TELLING if PRESETS[name].acceptance == "gumbel"]
+
+
+def asking(preset: str, **more: Any) -> GenerationRequest:
+    own: dict[str, Any] = {"sampling": SAMPLING, "processors": PROCESSORS}
+    return GenerationRequest("process", preset, **{**own, "max_tokens": 40, "seed": 5, **more})
+
+
+def logits_after(answer: tuple[int, ...]) -> np.ndarray:
+    logits = np.log(PROBS((*PROMPT, *answer)))
+    return LogitsProcessor(PROCESSORS, PROMPT).processed(logits, answer)
+
+
+def own_text(seed: int, count: int) -> tuple[int, ...]:
+    """What the noise takes of the processed distributions, one position after the other."""
+    answer: tuple[int, ...] = ()
+    for _ in range(count):
+        position = len(PROMPT) + len(answer)
+        taken = LogitsDistribution(logits_after(answer), SAMPLING).coupled_token(seed, position)
+        answer = (*answer, taken)
+    return answer
+
+
+async def test_under_coupling_the_text_is_that_of_the_processed_target() -> None:
+    assert len(INVARIANT) > 3
+    async with scripted_suite() as suite:
+        for preset in INVARIANT:
+            for seed in (1, 2, 3):
+                answer = await suite.client.generate(asking(preset, seed=seed))
+                assert tuple(answer.token_ids) == own_text(seed, 40), preset
+        alone = await suite.client.generate(asking("ar", seed=1))
+    assert len(alone.token_ids) == 40
+
+
+async def test_the_log_probabilities_of_every_preset_are_of_the_processed_target() -> None:
+    async with scripted_suite() as suite:
+        for preset in TELLING:
+            told = await suite.client.generate(asking(preset, logprobs=True))
+            assert len(told.token_ids) == 40
+            for index, token in enumerate(told.token_ids):
+                probs = probs_from_logits(logits_after(tuple(told.token_ids[:index])), SAMPLING)
+                assert told.logprobs[index] == pytest.approx(math.log(probs[token]), abs=1e-4)
+
+
+async def test_edge_and_cloud_agree_on_every_row() -> None:
+    """The same model on both ends: a draft whose row had followed another text would be rejected
+    soon. Draft distributions that are cut or rounded differ from the target's anyway."""
+    async with scripted_suite(draft=target_engine()) as suite:
+        for name, preset in PRESETS.items():
+            answer = await suite.client.generate(asking(name))
+            assert {*answer.token_ids} <= {*range(1, 50)} - {7, 8, 9}, name
+            exact = not preset.truncation.cuts and preset.uplink_precision == "float32"
+            if preset.drafts and exact and preset.schedule.stop_and_wait:
+                assert answer.summary is not None
+                assert answer.summary.accepted == answer.summary.drafted, name
+
+
+@pytest.mark.parametrize("preset", ["coupled", "stream", "ar"])
+async def test_a_resumed_answer_goes_on_as_if_nothing_had_happened(preset: str) -> None:
+    """The cloud's state of the processors is that of the committed text it is told."""
+    links: list[TcpLinkEmulator] = []
+
+    @asynccontextmanager
+    async def way(address: str) -> AsyncIterator[str]:
+        host, port = address.rsplit(":", 1)
+        link = LinkSettings(delay_s=0.005)
+        async with TcpLinkEmulator(("127.0.0.1", 0), (host, int(port)), link, link) as emulator:
+            links.append(emulator)
+            yield f"127.0.0.1:{emulator.address[1]}"
+
+    async with scripted_suite(path=way) as suite:
+        cuts = 0
+        async for answer in suite.client.stream(asking(preset)):
+            if len(answer.token_ids) > 12 * (cuts + 1) and cuts < 2:
+                links[0].drop()
+                cuts += 1
+    assert tuple(answer.token_ids) == own_text(5, 40)
+    assert answer.summary is not None
+    assert answer.summary.resumes > 0
+
+
+async def test_what_cannot_be_is_refused_at_the_door() -> None:
+    too_high = replace(PROCESSORS, banned_token_ids=(VOCABULARY,))
+    async with scripted_suite() as suite:
+        with pytest.raises(Rejected, match="banned_token_ids"):
+            await suite.client.generate(asking("coupled", processors=too_high))

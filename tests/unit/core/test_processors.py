@@ -1,0 +1,150 @@
+"""Logits processors against their definitions, written plainly."""
+
+from math import inf, log, nan
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import SamplingParams, probs_from_logits
+from tandem.core.processors import (
+    NO_PROCESSORS,
+    LogitsProcessor,
+    Processors,
+    RowsAfter,
+    logits_processor,
+)
+from tandem.core.tokens import PrefixedTokens
+
+LOGITS = np.array([1.0, -2.0, 0.5, 3.0, -1.0, 0.0], dtype=np.float32)
+PROMPT = (3, 4)
+
+
+def processed(answer: tuple[int, ...] = (), **asked: Any) -> list[float]:
+    found: list[float] = (
+        LogitsProcessor(Processors(**asked), PROMPT).processed(LOGITS, answer).tolist()
+    )
+    return found
+
+
+def test_presence_and_frequency_penalty_count_the_answers_tokens() -> None:
+    answer = (1, 1, 3)
+    assert processed(answer, presence_penalty=0.5) == [1.0, -2.5, 0.5, 2.5, -1.0, 0.0]
+    assert processed(answer, frequency_penalty=0.5) == [1.0, -3.0, 0.5, 2.5, -1.0, 0.0]
+    both = processed(answer, presence_penalty=0.5, frequency_penalty=-1.0)
+    assert both == [1.0, -0.5, 0.5, 3.5, -1.0, 0.0]
+
+
+def test_repetition_penalty_counts_the_prompt_too_and_divides_or_multiplies() -> None:
+    assert processed((1,), repetition_penalty=2.0) == [1.0, -4.0, 0.5, 1.5, -2.0, 0.0]
+    assert processed(repetition_penalty=2.0) == [1.0, -2.0, 0.5, 1.5, -2.0, 0.0]
+
+
+def test_bias_comes_after_penalties_and_masks_last() -> None:
+    asked: dict[str, Any] = {"repetition_penalty": 2.0, "logit_bias": ((3, 1.0), (1, 100.0))}
+    assert processed((1,), **asked) == [1.0, 96.0, 0.5, 2.5, -2.0, 0.0]
+    banned = processed((1,), **asked, banned_token_ids=(1, 5))
+    assert banned == [1.0, -inf, 0.5, 2.5, -2.0, -inf]
+    allowed = processed(**asked, allowed_token_ids=(0, 1), banned_token_ids=(1,))
+    assert allowed == [1.0, *[-inf] * 5]
+
+
+def test_the_models_logits_stay_as_they_are() -> None:
+    before = LOGITS.copy()
+    processed((1,), repetition_penalty=2.0, logit_bias=((0, 1.0),), banned_token_ids=(2,))
+    assert (before == LOGITS).all()
+    assert logits_processor(NO_PROCESSORS, PROMPT) is None
+
+
+def test_where_nothing_is_left_the_target_is_an_error_and_a_draft_is_as_it_was() -> None:
+    logits = np.array([-inf, 1.0, 2.0], dtype=np.float32)
+    only = Processors(allowed_token_ids=(0,))
+    with pytest.raises(InvalidArgument, match="allowed_token_ids"):
+        LogitsProcessor(only, PROMPT).processed(logits, ())
+    assert (LogitsProcessor(only, PROMPT, strict=False).processed(logits, ()) == logits).all()
+
+
+@pytest.mark.parametrize("length", range(5))
+def test_rows_of_a_pass_follow_the_answer_wherever_the_pass_begins(length: int) -> None:
+    committed = PrefixedTokens((*PROMPT, 0, 5))
+    processor = LogitsProcessor(Processors(frequency_penalty=1.0), PROMPT)
+    rows = RowsAfter.text(processor, committed, length)
+    fed = (*committed.since(length), 5)
+    assert (rows.processed(LOGITS, fed) == processor.processed(LOGITS, (0, 5, 5))).all()
+
+
+@pytest.mark.parametrize(
+    ("field", "asked"),
+    [
+        ("logit_bias", {"logit_bias": ((6, 1.0),)}),
+        ("logit_bias", {"logit_bias": ((-1, 1.0),)}),
+        ("logit_bias", {"logit_bias": ((1, 1.0), (1, 2.0))}),
+        ("logit_bias", {"logit_bias": ((1, nan),)}),
+        ("logit_bias", {"logit_bias": ((1, -100.5),)}),
+        ("logit_bias", {"logit_bias": ((1, 0.0),) * 1025}),
+        ("presence_penalty", {"presence_penalty": 2.5}),
+        ("frequency_penalty", {"frequency_penalty": nan}),
+        ("repetition_penalty", {"repetition_penalty": 0.0}),
+        ("repetition_penalty", {"repetition_penalty": inf}),
+        ("banned_token_ids", {"banned_token_ids": (6,)}),
+        ("banned_token_ids", {"banned_token_ids": tuple(range(6))}),
+        ("allowed_token_ids", {"allowed_token_ids": (0,) * 2**16 + (0,)}),
+        ("allowed_token_ids", {"allowed_token_ids": (2,), "banned_token_ids": (2, 3)}),
+    ],
+)
+def test_what_is_out_of_range_is_named(field: str, asked: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        Processors(**asked).validate(6)
+    assert refused.value.field == field
+
+
+def test_the_widest_values_are_taken() -> None:
+    Processors(
+        logit_bias=((0, -100.0), (5, 100.0)),
+        presence_penalty=-2.0,
+        frequency_penalty=2.0,
+        repetition_penalty=10.0,
+        banned_token_ids=(0, 1),
+        allowed_token_ids=(5, 0),
+    ).validate(6)
+
+
+def test_min_p_keeps_what_is_likely_enough_beside_the_likeliest() -> None:
+    logits = np.log(np.array([0.5, 0.25, 0.125, 0.125], dtype=np.float32))
+    kept = probs_from_logits(logits, SamplingParams(min_p=0.5))
+    assert kept == pytest.approx([2 / 3, 1 / 3, 0, 0])
+    assert probs_from_logits(logits, SamplingParams(min_p=0.25)) == pytest.approx(np.exp(logits))
+    assert probs_from_logits(logits, SamplingParams(min_p=1.0)).tolist() == [1, 0, 0, 0]
+    after_top_p = probs_from_logits(logits, SamplingParams(top_p=0.8, min_p=0.3))
+    assert after_top_p == pytest.approx([2 / 3, 1 / 3, 0, 0])
+
+
+def test_typical_p_keeps_the_tokens_whose_surprise_is_nearest_to_the_entropy() -> None:
+    probs = [0.6, 0.2, 0.1, 0.1]
+    logits = np.log(np.array(probs, dtype=np.float32))
+    entropy = -sum(each * log(each) for each in probs)
+    distances = [abs(-log(each) - entropy) for each in probs]
+    assert sorted(range(4), key=lambda token: distances[token]) == [1, 0, 2, 3]
+    assert probs_from_logits(logits, SamplingParams(typical_p=0.2)).tolist() == [0, 1, 0, 0]
+    two = probs_from_logits(logits, SamplingParams(typical_p=0.5))
+    assert two == pytest.approx([0.75, 0.25, 0, 0])
+    tied = probs_from_logits(logits, SamplingParams(typical_p=0.85))
+    assert tied == pytest.approx(np.array([6, 2, 1, 0]) / 9)
+
+
+@pytest.mark.parametrize(
+    ("field", "sampling"),
+    [
+        ("min_p", SamplingParams(min_p=-0.1)),
+        ("min_p", SamplingParams(min_p=nan)),
+        ("min_p", SamplingParams(min_p=1.1)),
+        ("typical_p", SamplingParams(typical_p=0.0)),
+        ("typical_p", SamplingParams(typical_p=1.1)),
+        ("typical_p", SamplingParams(typical_p=nan)),
+    ],
+)
+def test_cuts_out_of_range_are_named(field: str, sampling: SamplingParams) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        sampling.validate(6)
+    assert refused.value.field == field
