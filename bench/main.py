@@ -81,6 +81,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         "bench.speculation.batching",
         "Eight concurrent sessions on one verifier against one session.",
     ),
+    "prefix": Experiment(
+        "bench.speculation.kept_prefixes",
+        "Time to the first token of a chat's second turn, with and without what was kept.",
+    ),
     "demo-pair": Experiment(
         "bench.speculation.demo_pair", "Cross-entropy and acceptance of a pair on held-out text."
     ),

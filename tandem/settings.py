@@ -185,6 +185,22 @@ class ModelSettings(ServiceSettings):
         " layer is a sign. Passes over many tokens get as long again for each 256 of them. To be"
         " raised for a model whose layers take longer.",
     )
+    prefix_kv_bytes: int = Field(
+        default=2**28,
+        ge=0,
+        description="Keys and values of finished texts that are kept for later ones with the same"
+        " beginning, of what sessions leave of the KV budget; 0: none. Engine torch only.",
+    )
+    prefix_kv_holder_bytes: int = Field(
+        default=0,
+        ge=0,
+        description="Most that is kept for one holder of a key; 0: as much as for all.",
+    )
+    share_prefixes: bool = Field(
+        default=False,
+        description="Whether a holder's kept beginnings serve others, who can then tell by the time"
+        " of an answer that somebody had the same text.",
+    )
     document_kv_budget_bytes: int = Field(
         default=2**29, ge=2**20, description="Keys and values of all documents together."
     )

@@ -10,7 +10,7 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tandem.telemetry.metrics import EngineSeries
+from tandem.telemetry.engine_series import EngineSeries
 
 TIMEOUT_S = 5.0
 

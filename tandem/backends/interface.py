@@ -26,6 +26,10 @@ from tandem.core.errors import TandemError, Unavailable
 
 Logits = NDArray[np.float32]
 
+KV_BLOCK = 64
+"""Tokens of a block of kept keys and values. With `same_bits`, a session whose first pass begins at
+a multiple of it computes in it what it would have computed from the start."""
+
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
@@ -167,7 +171,16 @@ class KvOrigin:
 
 
 class KvFiles(Protocol):
-    """What makes files of a session's keys and values."""
+    """What takes a session's keys and values out, as files and as copies."""
+
+    def copy(self, session: Session, first: int, end: int) -> Sequence[Any]:
+        """Of tokens `first`…`end` - 1, both multiples of KV_BLOCK: a copy for each block, where the
+        engine has them. On the engine's thread. Raises InvalidArgument("length") if they are not
+        there."""
+
+    def paste(self, session: Session, copies: Sequence[Any]) -> None:
+        """Put the copies of blocks, in order, into an empty session; on the engine's thread. Raises
+        InvalidArgument("length") where it is not empty or too small."""
 
     def export(self, session: Session) -> Any:
         """What `write` takes; on the engine's thread. The session must not change before that."""

@@ -43,6 +43,8 @@ class Admission:
         self.kv_budget_bytes = kv_budget_bytes
         self._shares = FairShares(Room(max_sessions, kv_budget_bytes, what), quota or Quota())
         self._series = series
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a session has taken its room, or given it back."""
 
     @property
     def sessions(self) -> int:
@@ -51,6 +53,10 @@ class Admission:
     @property
     def kv_bytes(self) -> int:
         return self._shares.kv_bytes
+
+    @property
+    def kv_free_bytes(self) -> int:
+        return self.kv_budget_bytes - self.kv_bytes
 
     @contextmanager
     def reserve(self, kv_bytes: int = 0) -> Iterator[Reservation]:
@@ -64,12 +70,14 @@ class Admission:
                 self._series.refused(caller.holder, error.kind)
             raise
         reservation = Reservation()
+        self.on_change()
         self._show(caller.holder)
         try:
             yield reservation
         finally:
             now = time.monotonic()
             self._shares.give_back(caller.holder, kv_bytes, reservation.tokens, now)
+            self.on_change()
             self._show(caller.holder)
 
     def _show(self, holder: str) -> None:

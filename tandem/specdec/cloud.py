@@ -115,6 +115,7 @@ class CloudMachine:
             model_name=model.model_name,
             exits=len(self.exits),
             processes=True,
+            cached_tokens=self.kv_length,
         )
 
     def going_away(self, grace_s: float) -> GoingAway:

@@ -17,6 +17,7 @@ from tandem.specdec.messages import (
     EdgeMessage,
     GenerationParams,
     Open,
+    Opened,
     TokenLogprob,
     Tokens,
     Verdict,
@@ -189,6 +190,7 @@ class EdgeStats:
     predraft_hits: int = 0
     predraft_misses: int = 0
     early_verdicts: int = 0
+    cached_tokens: int = 0
     links_lost: int = 0
     departures: int = 0
     loss_noticed_s: float = 0.0
@@ -216,6 +218,11 @@ class EdgeStats:
         """The cloud counts a session's passes from the start of its stream."""
         self._stream_passes = 0
         self._streams += 1
+
+    def count_opened(self, opened: Opened, prompt_tokens: int) -> None:
+        """What the cloud had kept of the prompt when the first stream opened."""
+        if self._streams <= 1:
+            self.cached_tokens = min(opened.cached_tokens, prompt_tokens)
 
     def count_drafts(self, count: int, draft_s: float) -> None:
         self.drafted += count

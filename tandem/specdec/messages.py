@@ -100,6 +100,7 @@ class Opened(Frame):
     exits: int = 0
     processes: bool = False
     """Whether this cloud knows processors and all of the sampling settings."""
+    cached_tokens: int = 0
 
 
 Outcome = Replacement | None

@@ -15,6 +15,21 @@ OTHER = "other"
 MAX_LABEL_VALUES = 64
 """Distinct values one label may take before further ones are counted as "other"."""
 
+TOKEN_BUCKETS_S = (
+    *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03),
+    *(0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0),
+)
+"""One token, one forward pass or one round trip: half a millisecond to a stalled link."""
+
+COUNT_BUCKETS = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+"""Small whole numbers: tokens of a window, jobs of a pass."""
+
+REQUEST_BUCKETS_S = (
+    *(0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0),
+    *(7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
+)
+"""A whole request, or its time to the first token."""
+
 Family = TypeVar("Family", Histogram, Counter, Gauge)
 
 

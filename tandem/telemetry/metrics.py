@@ -20,7 +20,15 @@ from prometheus_client import (
 )
 
 from tandem.core.version import __version__
-from tandem.telemetry.metric import Exported, Metric, Series
+from tandem.telemetry.engine_series import EngineSeries
+from tandem.telemetry.metric import (
+    COUNT_BUCKETS,
+    REQUEST_BUCKETS_S,
+    TOKEN_BUCKETS_S,
+    Exported,
+    Metric,
+    Series,
+)
 
 Side = Literal["device", "cloud"]
 """Which end of the pair a process runs at."""
@@ -30,21 +38,6 @@ ANYONE = "anyone"
 
 UNKNOWN_MODEL = "unknown"
 """The target's name where the cloud has not been heard yet."""
-
-TOKEN_BUCKETS_S = (
-    *(0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03),
-    *(0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5, 5.0),
-)
-"""One token, one forward pass or one round trip: half a millisecond to a stalled link."""
-
-COUNT_BUCKETS = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
-"""Small whole numbers: tokens of a window, jobs of a pass."""
-
-REQUEST_BUCKETS_S = (
-    *(0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0),
-    *(7.5, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
-)
-"""A whole request, or its time to the first token."""
 
 
 class MethodSeries(Series):
@@ -138,49 +131,6 @@ class MethodSeries(Series):
     def aggregating_at(self, side: Side) -> Gauge:
         """The gauge of requests aggregated at `side`, whichever side reports it."""
         return MethodSeries.aggregation_side.child(self, side=side)
-
-
-class EngineSeries(Series):
-    """The engine of one model in this process."""
-
-    LABELS = ("model_name", "side")
-
-    kv_bytes = Metric(Gauge, "kv_bytes", "KV memory held by sessions.")
-    kv_budget_bytes = Metric(Gauge, "kv_budget_bytes", "KV memory that sessions may hold.")
-    sessions_open = Metric(Gauge, "sessions_open", "Open engine sessions.")
-    document_kv_bytes = Metric(Gauge, "document_kv_bytes", "KV memory held by documents.")
-    document_kv_budget_bytes = Metric(
-        Gauge, "document_kv_budget_bytes", "KV memory that documents may hold."
-    )
-    document_kv = Metric(
-        Counter,
-        "document_kv_lookups_total",
-        "Documents asked for, by where their keys and values came from.",
-        more=("source",),
-    )
-    queue_depth = Metric(Gauge, "queue_depth", "Forward passes waiting for the engine.")
-    batch_size = Metric(
-        Histogram, "batch_size", "Jobs that shared a forward pass.", buckets=COUNT_BUCKETS
-    )
-    engine_pass = Metric(
-        Histogram,
-        "engine_pass_seconds",
-        "One packed forward pass of the engine.",
-        buckets=TOKEN_BUCKETS_S,
-    )
-
-    engine_working = Metric(
-        Gauge, "engine_working", "1, or 0 while a pass is stuck or every pass fails."
-    )
-
-    def document_found(self, source: str) -> None:
-        """Count one document whose keys and values came from `source`: a fixed word."""
-        self.count(EngineSeries.document_kv, "source", source)
-
-    def passed(self, pass_s: float, jobs: int) -> None:
-        """Count one forward pass that `jobs` jobs shared; may be called from any thread."""
-        self.engine_pass.observe(pass_s)
-        self.batch_size.observe(jobs)
 
 
 class SchedulerSeries(Series):

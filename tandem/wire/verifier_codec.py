@@ -144,6 +144,7 @@ class EdgeCodec:
             model_name=opened.model.model_name,
             exits=opened.exits,
             processes=opened.processes,
+            cached_tokens=opened.cached_tokens,
         )
 
     def _early_verdict(self, head: Head, verdict: pb.EarlyVerdict) -> EarlyVerdict:
@@ -233,6 +234,7 @@ class CloudCodec:
                 frame.opened.max_draft_length = message.max_draft_length
                 frame.opened.exits = message.exits
                 frame.opened.processes = message.processes
+                frame.opened.cached_tokens = message.cached_tokens
                 frame.opened.model.CopyFrom(describe_model(self._model, self._device, self._dtype))
             case Verdict():
                 _fill_verdict(frame.verdict, message)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tandem.telemetry.metrics import EngineSeries, MethodSeries
+from tandem.telemetry.engine_series import EngineSeries
+from tandem.telemetry.metrics import MethodSeries
 from tests.deploy_static.series import complaints, exported
 from tests.programs import REPOSITORY, output
 from tools.observability.dashboards import DASHBOARDS, substituted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tandem.telemetry.metrics import EngineSeries as Engine
+from tandem.telemetry.engine_series import EngineSeries as Engine
 from tandem.telemetry.metrics import HolderSeries as Holder
 from tandem.telemetry.metrics import LoopSeries as Loop
 from tandem.telemetry.metrics import MethodSeries as Method

@@ -179,6 +179,20 @@ class KvSession:
         joined = [[_joined(halves) for halves in zip(*layer, strict=True)] for layer in spans]
         return [key for key, _ in joined], [value for _, value in joined]
 
+    def copy(self, start: int, end: int) -> tuple[list[Tensor], list[Tensor]]:
+        """As `export`, of positions start..end-1, and where they are; not views."""
+        spans = [self.read(layer, start, end) for layer in range(len(self.pool.layers))]
+        keys = [torch.cat([key for key, _ in halves], dim=1) for halves in spans]
+        values = [torch.cat([value for _, value in halves], dim=1) for halves in spans]
+        return keys, values
+
+    def paste(self, keys: list[list[Tensor]], values: list[list[Tensor]], length: int) -> None:
+        """Fill an empty session with copies: [piece][layer], in order."""
+        for layer in range(len(self.pool.layers)):
+            for pieces, slots in ((keys, self._tail.keys), (values, self._tail.values)):
+                torch.cat([each[layer] for each in pieces], dim=1, out=slots[layer][:, :length])
+        self.length = length
+
     def read(self, layer: int, start: int, end: int) -> list[tuple[Tensor, Tensor]]:
         """Views [kv_heads, tokens, size] of keys and values at positions start..end-1, in order."""
         found = []

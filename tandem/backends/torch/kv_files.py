@@ -9,7 +9,7 @@ absent; anything else at its path, or sent in its place, is refused with a reaso
 import json
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save, save_file
 from torch import Tensor
 
-from tandem.backends.interface import KvFileRefused, KvOrigin, Session
+from tandem.backends.interface import KV_BLOCK, KvFileRefused, KvOrigin, Session
 from tandem.backends.torch.kv_cache import KvPool, KvSession
 from tandem.core.errors import InvalidArgument
 
@@ -44,12 +44,29 @@ class TorchKvFiles:
         self._pool = pool
 
     def export(self, session: Session) -> KvTensors:
-        if not isinstance(session, KvSession) or session not in self._pool.sessions:
-            raise InvalidArgument("session", "closed, or of another engine")
-        return KvTensors(*session.export())
+        return KvTensors(*self._own(session).export())
+
+    def copy(self, session: Session, first: int, end: int) -> list[KvTensors]:
+        own = self._own(session)
+        if not 0 <= first <= end <= own.length:
+            raise InvalidArgument("length", f"{own.length} tokens, {end} wanted")
+        return [KvTensors(*own.copy(at, at + KV_BLOCK)) for at in range(first, end, KV_BLOCK)]
+
+    def paste(self, session: Session, copies: Sequence[KvTensors]) -> None:
+        own = self._own(session)
+        length = sum(copy.keys[0].shape[1] for copy in copies)
+        if own.length or length > own.capacity:
+            why = f"{length} tokens for a session with {own.length} of {own.capacity}"
+            raise InvalidArgument("length", why)
+        own.paste([copy.keys for copy in copies], [copy.values for copy in copies], length)
 
     def adopt(self, tensors: KvTensors) -> KvSession:
         return self._pool.adopt(tensors.keys, tensors.values)
+
+    def _own(self, session: Session) -> KvSession:
+        if not isinstance(session, KvSession) or session not in self._pool.sessions:
+            raise InvalidArgument("session", "closed, or of another engine")
+        return session
 
     def write(self, path: Path, tensors: KvTensors, origin: KvOrigin) -> None:
         named, header = self._described(tensors, origin)

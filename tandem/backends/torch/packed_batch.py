@@ -12,12 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tandem.backends.interface import ForwardCancelled, ForwardRequest
+from tandem.backends.interface import KV_BLOCK, ForwardCancelled, ForwardRequest
 from tandem.backends.torch.kv_cache import KvSession
 from tandem.backends.torch.linear import FEW_ROWS
 from tandem.core.tree import ancestors, depths
 
-_ROWS_PER_BLOCK = 256  # bounds the size of a mask and skips most of what lies above the diagonal
+_ROWS_PER_BLOCK = 256
+"""Bounds the size of a mask and skips most of what lies above the diagonal. On a CPU blocks are
+those of kept keys and values: how a row is rounded depends on how many rows its block has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ class PackedSequence:
     def blocks(self, window: int | None, group: int) -> list[AttentionBlock]:
         """How this sequence attends in a layer with that window and `group` heads per key head."""
         if (window, group) not in self._blocks:
-            size = _ROWS_PER_BLOCK if self.parents is None else self.count
+            on_cpu = self._like.device.type == "cpu"
+            size = KV_BLOCK if on_cpu else _ROWS_PER_BLOCK
+            size = size if self.parents is None else self.count
             firsts = range(0, self.count, size)
             found = [self._block(row, min(row + size, self.count), window, group) for row in firsts]
             self._blocks[window, group] = found

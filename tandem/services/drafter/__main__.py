@@ -7,6 +7,7 @@ from tandem.net.access import client_access
 from tandem.net.process import run_service
 from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
+from tandem.runtime.kept_prefixes import prefix_limits
 from tandem.services.drafter.config import DrafterSettings
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.specdec.liveness import LivenessTimes
@@ -31,6 +32,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         settings.stuck_after_s,
         stream_limits(settings),
         quota_of(settings),
+        prefix_limits(settings),
     )
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
     return DrafterServicer(

@@ -24,11 +24,13 @@ from tandem.net.channels import open_channel
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.quotas import Quota
+from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Admission, Reservation
 from tandem.net.status import Rejected, details_of, errors_as_status, upstream_rejection
 from tandem.net.stream_limits import StreamLimits, served
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
+from tandem.runtime.kept_prefixes import KeptPrefixes, PrefixLimits
 from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.services.drafter.session import DrafterSession
 from tandem.services.drafter.tokenising import PromptTokens
@@ -71,6 +73,7 @@ class DrafterLimits:
     stuck_after_s: float = STUCK_AFTER_S
     streams: StreamLimits = field(default_factory=StreamLimits)
     quota: Quota = field(default_factory=Quota)
+    prefixes: PrefixLimits = field(default_factory=PrefixLimits)
 
 
 class DrafterServicer(pb_grpc.DrafterServiceServicer):
@@ -109,6 +112,10 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         series.kv_budget_bytes.set(limits.kv_budget_bytes)
         series.sessions_open.set_function(lambda: self._admission.sessions)
         series.kv_bytes.set_function(lambda: self._admission.kv_bytes)
+        self._prefixes = KeptPrefixes(
+            *(self._thread, limits.prefixes, lambda: self._admission.kv_free_bytes, series)
+        )
+        self._admission.on_change = self._prefixes.make_room
         series.queue_depth.set_function(lambda: self._thread.waiting)
         self._access = access or ClientAccess()
         self._connection = Connection(verifier, limits.max_message_bytes, self._access)
@@ -233,10 +240,15 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         text = AnswerText(self._tokenizer, request.stop, request.stop_token_ids)
         traffic = Traffic()
         log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
+        keeps = not request.images
+        prefix = self._prefixes.find(current_caller().holder, edge_request.prompt_ids, keeps)
         async with self._thread.session(capacity, edge_request.preset.tree_nodes) as kv:
             await images.show(self._thread, kv, edge_request.prompt_ids)
+            await prefix.show(kv)
             liveness = Liveness(request.lost_cloud, self._limits.liveness, time.monotonic())
             machine = EdgeMachine(edge_request, liveness, text.completes_stop)
+            drafting = machine.drafting
+            drafting.kv_length = prefix.tokens
             open_stream = self._stream_opener(stream, edge_request, traffic, span)
             session = DrafterSession(
                 *(machine, self._thread, kv, open_stream, traffic),
@@ -246,6 +258,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             try:
                 await self._relay(stream, session, text)
             finally:
+                prefix.leave(kv, drafting.context[: drafting.kv_length])
                 reservation.tokens = len(edge_request.prompt_ids) + machine.stats.tokens
         self._count(request, machine, traffic)
 

@@ -12,10 +12,12 @@ from tandem.backends.requirements import check_preset
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import logits_processor
 from tandem.net.quotas import Quota
+from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Admission
 from tandem.net.stream_limits import StreamLimits, served
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
+from tandem.runtime.kept_prefixes import KeptPrefix, KeptPrefixes, PrefixLimits
 from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.services.verifier.session import Stream, VerifierSession
 from tandem.specdec.cloud import CloudMachine, CloudModel
@@ -45,6 +47,7 @@ class VerifierLimits:
     stuck_after_s: float = STUCK_AFTER_S
     streams: StreamLimits = field(default_factory=StreamLimits)
     quota: Quota = field(default_factory=Quota)
+    prefixes: PrefixLimits = field(default_factory=PrefixLimits)
 
 
 class VerifierServicer(pb_grpc.VerifierServiceServicer):
@@ -78,6 +81,10 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         series.kv_budget_bytes.set(limits.kv_budget_bytes)
         series.sessions_open.set_function(lambda: self._admission.sessions)
         series.kv_bytes.set_function(lambda: self._admission.kv_bytes)
+        self._prefixes = KeptPrefixes(
+            *(self._thread, limits.prefixes, lambda: self._admission.kv_free_bytes, series)
+        )
+        self._admission.on_change = self._prefixes.make_room
         series.queue_depth.set_function(lambda: self._thread.waiting)
         self._device, self._dtype = device, dtype
         decoder = DocumentDecoder(self._thread, documents or Documents(), series)
@@ -147,6 +154,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         check_preset(opening.preset, target=self._engine)
         images = ImagePrompt(self._engine, opening.params.images)
         images.check(opening.prompt_ids)
+        keeps = not opening.params.images
         # A session lasts longer than the images are needed.
         opening = replace(opening, params=replace(opening.params, images=()))
         length, headers = len(opening.prompt_ids), stream.invocation_metadata()
@@ -158,8 +166,11 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             log_context(**named),
             self._tracing.span("verify session", headers, **named, prompt_tokens=length) as span,
         ):
+            text = machine.committed.since(0)
+            prefix = self._prefixes.find(current_caller().holder, text, keeps)
+            machine.kv_length = prefix.tokens
             try:
-                await self._serve(opening, machine, images, codec, stream, capacity, span)
+                await self._serve(opening, machine, images, prefix, codec, stream, capacity, span)
             finally:
                 reservation.tokens = len(machine.committed)
 
@@ -168,6 +179,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         opening: Open,
         machine: CloudMachine,
         images: ImagePrompt,
+        prefix: KeptPrefix,
         codec: CloudCodec,
         stream: Stream,
         capacity: int,
@@ -177,10 +189,11 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
 
         async def begin(kv: Session) -> None:
             await images.show(self._thread, kv, opening.prompt_ids)
+            await prefix.show(kv)
 
         processor = logits_processor(opening.params.processors, opening.prompt_ids)
         session = VerifierSession(
-            machine, codec, self._thread, stream, series, begin, span, processor
+            *(machine, codec, self._thread, stream, series, begin, prefix.leave, span, processor)
         )
         self._sessions.add(session)
         log.info("session opened", prompt_tokens=len(opening.prompt_ids), capacity=capacity)

@@ -38,16 +38,19 @@ class VerifierSession:
         stream: Stream,
         series: MethodSeries,
         begin: Callable[[Session], Awaitable[None]],
+        leave: Callable[[Session, Sequence[int]], None],
         span: Span,
         processor: LogitsProcessor | None = None,
     ) -> None:
-        """`begin` is awaited with the fresh KV session, before its first pass."""
+        """`begin` is awaited with the fresh KV session, before its first pass; `leave` is told of
+        which tokens it holds keys and values, before it closes."""
         self._machine = machine
         self._codec = codec
         self._thread = thread
         self._stream = stream
         self._series = series
         self._begin = begin
+        self._leave = leave
         self._span = span
         self._processor = processor
         self._wake = asyncio.Event()
@@ -96,6 +99,7 @@ class VerifierSession:
                 self._kv = None
                 if self._handle:
                     self._handle.cancel()
+                self._leave(kv, self._machine.committed.since(0)[: self._machine.kv_length])
 
     def _submit_due(self) -> None:
         """Hand the pass that is due to the engine; one at a time."""

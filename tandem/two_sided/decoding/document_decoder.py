@@ -11,7 +11,7 @@ from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.core.prompt import Prompt, Turn
 from tandem.runtime.engine_thread import EngineThread
 from tandem.settings import ModelSettings
-from tandem.telemetry.metrics import EngineSeries
+from tandem.telemetry.engine_series import EngineSeries
 from tandem.text import Tokenizer
 from tandem.text.answer_text import AnswerText
 from tandem.two_sided.decoding.decoding_run import DecodingRun

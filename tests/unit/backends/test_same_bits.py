@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tandem.backends.interface import Engine, ForwardRequest, Session
+from tandem.backends.interface import KV_BLOCK, Engine, ForwardRequest, Session
 from tandem.backends.torch.loading import load_engine
+from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array
 from tandem.runtime.prompt_pieces import PIECE_ROWS
 from tests.unit.backends.reference_models import tokens
@@ -107,3 +108,27 @@ def test_pieces_of_a_prompt_change_nothing(engine: Engine) -> None:
     assert np.array_equal(found, expected)
     for session in (whole, pieces):
         session.close()
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_a_session_begun_with_copies_has_the_bits_of_one_fed_from_the_start(
+    engine: Engine, blocks: int
+) -> None:
+    text = tuple(tokens(5 * KV_BLOCK + 7, seed=3))
+    files = engine.kv_files
+    assert files is not None
+    first, second, whole = (engine.open(len(text)) for _ in range(3))
+    engine.forward([ForwardRequest(first, text[: blocks * KV_BLOCK + 9], 1)])
+    copies = files.copy(first, 0, blocks * KV_BLOCK)
+    first.close()  # what is kept outlives it
+    files.paste(second, copies)
+    assert second.length == blocks * KV_BLOCK
+    (found,) = engine.forward([ForwardRequest(second, text[second.length :], 3)])
+    (wanted,) = engine.forward([ForwardRequest(whole, text, 3)])
+    assert np.array_equal(found, wanted)
+    with pytest.raises(InvalidArgument, match="length"):
+        files.paste(second, copies)
+    with pytest.raises(InvalidArgument, match="length"):
+        files.copy(second, 0, 6 * KV_BLOCK)
+    second.close()
+    whole.close()

@@ -44,6 +44,11 @@ PUBLISHED = {
     "tandem_document_kv_bytes": ("gauge", ENGINE),
     "tandem_document_kv_budget_bytes": ("gauge", ENGINE),
     "tandem_document_kv_lookups_total": ("counter", ENGINE | {"source"}),
+    "tandem_prefix_kv_bytes": ("gauge", ENGINE),
+    "tandem_prefix_kv_budget_bytes": ("gauge", ENGINE),
+    "tandem_prefix_lookups_total": ("counter", ENGINE | {"outcome"}),
+    "tandem_prefix_queried_tokens_total": ("counter", ENGINE),
+    "tandem_prefix_hit_tokens_total": ("counter", ENGINE),
     "tandem_queue_depth": ("gauge", ENGINE),
     "tandem_batch_size": ("histogram", ENGINE),
     "tandem_engine_pass_seconds": ("histogram", ENGINE),
@@ -122,13 +127,14 @@ def touch_everything(metrics: Metrics) -> None:
     engine = metrics.engine("m")
     engine.passed(0.01, 2)
     engine.document_found("disk")
+    engine.looked_up(tokens=3, found=2)
     scheduler, measured = metrics.scheduler(), metrics.measured_side("cloud")
     scheduler.decided("bandwidth")
     for gauge in (
         *(engine.kv_bytes, engine.kv_budget_bytes, engine.sessions_open, engine.queue_depth),
         *(engine.document_kv_bytes, engine.document_kv_budget_bytes, engine.engine_working),
         *(measured.decode, measured.transfer, measured.acceptance, measured.bandwidth),
-        scheduler.gain,
+        *(engine.prefix_kv_bytes, engine.prefix_kv_budget_bytes, scheduler.gain),
     ):
         gauge.set(1)
 

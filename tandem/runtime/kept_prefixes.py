@@ -1,0 +1,131 @@
+"""Keys and values that outlive their session: a chat's next turn, and another chat with the same
+system prompt, compute only what is new.
+
+A session that ends leaves whole blocks of its text to its holder, as copies; a new session of the
+same holder begins with copies of those. Invariants: sessions go first, and what is kept has only
+what they leave of the KV budget; no session writes another's keys and values; where the engine
+promises the same bits, a session that found a prefix has those that it would have computed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tandem.backends.interface import KV_BLOCK, Session
+from tandem.core.errors import Unavailable
+from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.prefix_index import PrefixIndex
+from tandem.settings import ModelSettings
+from tandem.telemetry.engine_series import EngineSeries
+
+EVERYBODY = ""
+"""The holder of prefixes that all share."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixLimits:
+    """What may be kept, in bytes; 0 of all: nothing, 0 of one holder: no limit of its own.
+    `shared`: what one holder left is found by others, who can then tell by the time of an answer
+    that somebody had asked that."""
+
+    kv_bytes: int = 2**28
+    holder_bytes: int = 0
+    shared: bool = False
+
+
+def prefix_limits(settings: ModelSettings) -> PrefixLimits:
+    """What a service was told."""
+    own = settings.prefix_kv_bytes, settings.prefix_kv_holder_bytes
+    return PrefixLimits(*own, settings.share_prefixes)
+
+
+class KeptPrefixes:
+    """What the sessions of one engine leave behind; used on the event loop."""
+
+    def __init__(
+        self,
+        thread: EngineThread,
+        limits: PrefixLimits,
+        room: Callable[[], int],
+        series: EngineSeries,
+    ) -> None:
+        """`room`: bytes of the KV budget that no session holds."""
+        self._thread, self._limits, self._room, self._series = thread, limits, room, series
+        self.files = thread.engine.kv_files if limits.kv_bytes else None
+        self.index: PrefixIndex[Any] = PrefixIndex(limits.holder_bytes)
+        series.prefix_kv_budget_bytes.set(limits.kv_bytes if self.files else 0)
+        series.prefix_kv_bytes.set_function(lambda: self.index.size_bytes)
+
+    def find(self, holder: str, token_ids: Sequence[int], keeps: bool = True) -> KeptPrefix:
+        """What is kept of a session's text, but for its last token: a pass needs one. Without
+        `keeps`, where token ids do not say all, nothing is found or kept."""
+        holder = EVERYBODY if self._limits.shared else holder
+        contents: list[Any] = []
+        if keeps and self.files is not None:
+            contents = self.index.find(holder, token_ids[: len(token_ids) - 1])
+            self._series.looked_up(len(token_ids), len(contents) * KV_BLOCK)
+        return KeptPrefix(self, self._thread, holder, len(token_ids), contents, keeps)
+
+    def make_room(self) -> None:
+        """Forget what the sessions leave no room for."""
+        self.index.shrink(min(self._limits.kv_bytes, self._room()))
+
+    def put(self, holder: str, token_ids: Sequence[int], copies: Sequence[Any]) -> None:
+        """Keep copies of a text's last blocks. Their session gives back as much room at once."""
+        size = KV_BLOCK * self._thread.engine.kv_bytes_per_token
+        self.index.put(holder, token_ids, copies, size)
+        self.index.shrink(self._limits.kv_bytes)
+
+    def has(self, holder: str, token_ids: Sequence[int]) -> int:
+        """How many blocks of the text are kept."""
+        return len(self.index.find(holder, token_ids))
+
+
+class KeptPrefix:
+    """One session's: what it found, and what it leaves."""
+
+    def __init__(
+        self,
+        kept: KeptPrefixes,
+        thread: EngineThread,
+        holder: str,
+        length: int,
+        contents: list[Any],
+        keeps: bool,
+    ) -> None:
+        self._kept, self._thread, self._holder = kept, thread, holder
+        self._length, self._contents, self._keeps = length, contents, keeps
+        self.tokens = len(contents) * KV_BLOCK
+
+    async def show(self, session: Session) -> None:
+        """Give a fresh session what was found, once."""
+        contents, self._contents = self._contents, []
+        files = self._kept.files
+        if contents and files is not None:
+            await self._thread.call(partial(files.paste, session, contents))
+
+    def leave(self, session: Session, token_ids: Sequence[int]) -> None:
+        """Before the session closes: keep what it holds of `token_ids`. Where the engine promises
+        the same bits, only of the text that it began with: passes over a few tokens round
+        differently from those over many, as which a later session would compute them."""
+        files = self._kept.files
+        if files is None or not self._keeps:
+            return
+        if self._thread.engine.capabilities.same_bits:
+            token_ids = token_ids[: self._length]
+        token_ids = token_ids[: len(token_ids) // KV_BLOCK * KV_BLOCK]
+        first = self._kept.has(self._holder, token_ids) * KV_BLOCK
+        if first == len(token_ids):
+            return
+        with suppress(Unavailable):  # nothing is kept of an engine that does not work
+            copied = self._thread.call(partial(files.copy, session, first, len(token_ids)))
+            copied.add_done_callback(partial(self._put, tuple(token_ids)))
+
+    def _put(self, token_ids: Sequence[int], copied: asyncio.Future[Sequence[Any]]) -> None:
+        if not copied.cancelled() and copied.exception() is None:
+            self._kept.put(self._holder, token_ids, copied.result())

@@ -1,0 +1,180 @@
+"""Keys and values that outlive their session, through real services with a small torch model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from transformers import AutoModelForCausalLM
+
+from tandem.backends.interface import KV_BLOCK, Engine
+from tandem.backends.torch.loading import load_engine
+from tandem.generation.client import Generated
+from tandem.generation.request import GenerationRequest
+from tandem.net.lifecycle import RunningService
+from tandem.runtime.kept_prefixes import PrefixLimits
+from tandem.services.drafter.servicer import DrafterLimits
+from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.specdec.liveness import LivenessTimes
+from tandem.telemetry.metrics import Metrics, new_registry
+from tandem_api.verifier.v1 import verifier_pb2_grpc
+from tests.services.scripted_suite import VOCABULARY, scripted_suite, started
+from tests.services.test_fair_shares import Unguarded
+from tests.services.verifier_peer import TIMEOUT_S, control, opening
+from tests.unit.backends.reference_models import CONFIGS
+
+NOTHING = PrefixLimits(kv_bytes=0)
+CHAT = "".join(chr(97 + number % 23) for number in range(3 * KV_BLOCK + 5))
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """Ids alone: what a prompt's letters are is the scripted tokenizer's matter."""
+    folder = tmp_path_factory.mktemp("tiny")
+    config = type(CONFIGS["llama"])(**CONFIGS["llama"].to_dict())
+    config.vocab_size, config.max_position_embeddings = VOCABULARY, 512
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return load_engine(Path(folder))
+
+
+def prompt_of(blocks: int, first: int = 1) -> tuple[int, ...]:
+    """A text of so many blocks and a little more."""
+    return tuple((first + 7 * number) % VOCABULARY for number in range(blocks * KV_BLOCK + 3))
+
+
+class Verifier:
+    """One that believes its callers."""
+
+    def __init__(self, engine: Engine, running: RunningService, metrics: Metrics) -> None:
+        self._engine, self._running, self._metrics = engine, running, metrics
+
+    async def answer(
+        self, holder: str, prompt: tuple[int, ...], committed: tuple[int, ...] = ()
+    ) -> tuple[int, tuple[int, ...]]:
+        """What `opened` says was found of a text, and the token that the cloud goes on with."""
+        async with grpc.aio.insecure_channel(self._running.target) as channel:
+            stub: Any = verifier_pb2_grpc.VerifierServiceStub(channel)
+            call = stub.Verify(timeout=TIMEOUT_S, metadata=(("holder", holder),))
+            hashed = self._engine.vocabulary_hash
+            frame = opening(
+                "ar", prompt_ids=prompt, committed_ids=committed, vocabulary_hash=hashed
+            )
+            await call.write(frame)
+            opened, first = (await call.read()).opened, await call.read()
+            await call.write(control("cancel", after=(*prompt, *committed)))
+            await call.done_writing()
+        while self._running.service.open_requests:
+            await asyncio.sleep(0.002)
+        return opened.cached_tokens, tuple(first.tokens.token_ids)
+
+    def told(self, name: str, **labels: str) -> float | None:
+        more = {"side": "cloud", "model_name": self._engine.model_name, **labels}
+        return self._metrics.registry.get_sample_value(f"tandem_prefix_{name}", more)
+
+
+@asynccontextmanager
+async def verifier(engine: Engine, **limits: Any) -> AsyncIterator[Verifier]:
+    metrics = Metrics(new_registry(), "cloud")
+    servicer = VerifierServicer(engine, VerifierLimits(**limits), metrics)
+    running = await started(servicer, access=Unguarded())
+    try:
+        yield Verifier(engine, running, metrics)
+    finally:
+        await running.drain(0.5)
+    assert engine.kv_bytes_in_use == 0
+
+
+async def test_a_later_session_of_a_holder_begins_with_what_an_earlier_one_left(
+    engine: Engine,
+) -> None:
+    async with verifier(engine) as cloud:
+        found, token = await cloud.answer("edge-1", prompt_of(2))
+        assert found == 0
+        again = await cloud.answer("edge-1", prompt_of(2))
+        assert again == (2 * KV_BLOCK, token)
+        longer = await cloud.answer("edge-1", prompt_of(4))
+        assert longer[0] == 2 * KV_BLOCK
+        assert cloud.told("lookups_total", outcome="hit") == 2
+        assert cloud.told("lookups_total", outcome="miss") == 1
+        assert cloud.told("hit_tokens_total") == 4 * KV_BLOCK
+        assert cloud.told("queried_tokens_total") == 8 * KV_BLOCK + 9
+        assert cloud.told("kv_bytes") == 4 * KV_BLOCK * engine.kv_bytes_per_token
+    async with verifier(engine, prefixes=NOTHING) as fresh:
+        await fresh.answer("edge-1", prompt_of(2))
+        assert await fresh.answer("edge-1", prompt_of(2)) == (0, token)
+        assert await fresh.answer("edge-1", prompt_of(4)) == (0, longer[1])
+        assert fresh.told("kv_bytes") == 0
+
+
+async def test_holders_find_nothing_of_each_other_unless_that_is_allowed(engine: Engine) -> None:
+    async with verifier(engine) as cloud:
+        await cloud.answer("edge-1", prompt_of(2))
+        assert (await cloud.answer("edge-2", prompt_of(2)))[0] == 0
+        assert (await cloud.answer("edge-1", prompt_of(2)))[0] == 2 * KV_BLOCK
+    async with verifier(engine, prefixes=PrefixLimits(shared=True)) as cloud:
+        await cloud.answer("edge-1", prompt_of(2))
+        assert (await cloud.answer("edge-2", prompt_of(2)))[0] == 2 * KV_BLOCK
+
+
+async def test_a_resumed_session_finds_its_text(engine: Engine) -> None:
+    async with verifier(engine) as cloud:
+        prompt = prompt_of(2)
+        _, token = await cloud.answer("edge-1", prompt)
+        found, _ = await cloud.answer("edge-1", prompt, committed=token)
+        assert found == 2 * KV_BLOCK
+
+
+async def test_a_whole_text_that_is_kept_still_makes_a_pass(engine: Engine) -> None:
+    async with verifier(engine) as cloud:
+        prompt = prompt_of(2)[: 2 * KV_BLOCK]
+        _, token = await cloud.answer("edge-1", prompt)
+        assert await cloud.answer("edge-1", prompt) == (KV_BLOCK, token)
+
+
+async def test_sessions_go_before_what_is_kept(engine: Engine) -> None:
+    each = engine.kv_bytes_per_token
+    budget = (4 * KV_BLOCK + 3 + 40) * each
+    async with verifier(engine, kv_budget_bytes=budget) as cloud:
+        await cloud.answer("edge-1", prompt_of(3))
+        assert cloud.told("kv_bytes") == 3 * KV_BLOCK * each
+        await cloud.answer("edge-1", prompt_of(3, first=2))
+        assert (await cloud.answer("edge-1", prompt_of(3)))[0] == 0
+    async with verifier(engine, prefixes=PrefixLimits(2 * KV_BLOCK * each)) as cloud:
+        await cloud.answer("edge-1", prompt_of(3))
+        assert cloud.told("kv_bytes") == cloud.told("kv_budget_bytes") == 2 * KV_BLOCK * each
+        assert (await cloud.answer("edge-1", prompt_of(3)))[0] == 2 * KV_BLOCK
+    async with verifier(engine, prefixes=PrefixLimits(holder_bytes=KV_BLOCK * each)) as cloud:
+        for holder in ("edge-1", "edge-2"):
+            await cloud.answer(holder, prompt_of(3))
+            assert (await cloud.answer(holder, prompt_of(3)))[0] == KV_BLOCK
+
+
+async def two_turns(engine: Engine, preset: str, prefixes: PrefixLimits) -> list[Generated]:
+    """A chat's turns at one seed, through all services."""
+    limits = DrafterLimits(liveness=LivenessTimes(give_up_after_s=30.0), prefixes=prefixes)
+    cloud, answers = VerifierLimits(prefixes=prefixes), []
+    async with scripted_suite(cloud, limits, target=engine, draft=engine) as suite:
+        prompt = CHAT
+        for _ in range(2):
+            asked = GenerationRequest(prompt, preset, max_tokens=24, seed=5, ignore_eos=True)
+            answers.append(await suite.client.generate(asked))
+            prompt += answers[-1].text + "and then"
+            await suite.idle()
+    return answers
+
+
+@pytest.mark.parametrize("preset", ["coupled", "mc-dsd", "predraft", "ar"])
+async def test_the_second_turn_of_a_chat_is_the_same_text_and_says_what_was_kept(
+    engine: Engine, preset: str
+) -> None:
+    kept = await two_turns(engine, preset, PrefixLimits())
+    fresh = await two_turns(engine, preset, NOTHING)
+    assert [each.token_ids for each in kept] == [each.token_ids for each in fresh]
+    summaries = [each.summary for each in (*kept, *fresh)]
+    told = [summary.cached_tokens for summary in summaries if summary is not None]
+    assert told == [0, 3 * KV_BLOCK, 0, 0]
