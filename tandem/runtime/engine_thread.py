@@ -51,14 +51,14 @@ class _Reacted:
 
 
 class EngineThread:
-    """Runs one engine. `on_pass(seconds, jobs)` is called on the thread after every pass; for
-    `stuck_after_s` see `Watchdog`."""
+    """Runs one engine. `on_pass(seconds, jobs, tokens)` is called on the thread after every pass;
+    for `stuck_after_s` see `Watchdog`."""
 
     def __init__(
         self,
         engine: Engine,
         name: str,
-        on_pass: Callable[[float, int], None] = lambda s, n: None,
+        on_pass: Callable[[float, int, int], None] = lambda seconds, jobs, tokens: None,
         stuck_after_s: float = STUCK_AFTER_S,
     ) -> None:
         self.engine = engine
@@ -262,7 +262,7 @@ class EngineThread:
         started_s = time.perf_counter()
         self._patience_s = 0.0
         try:
-            passed = self._forward(handles)
+            passed, tokens = self._forward(handles)
         except ForwardCancelled:
             self._watchdog.ended()
             return
@@ -292,7 +292,7 @@ class EngineThread:
         pass_s = ended_s - started_s
         if shares_piece:
             self._prompt_turns.shared(ended_s, pass_s)
-        self._on_pass(pass_s, len(passed))
+        self._on_pass(pass_s, len(passed), tokens)
         self._watchdog.ended()
         self._await_reactions(handles[0].loop, PATIENCE * pass_s)
         # Last: a loop that is awake waits for the interpreter as long as this thread has it.
@@ -300,8 +300,8 @@ class EngineThread:
 
     def _forward(
         self, handles: list[JobHandle[object]]
-    ) -> list[tuple[JobHandle[object], list[Logits]]]:
-        """Each job that fed something with the logits of its requests."""
+    ) -> tuple[list[tuple[JobHandle[object], list[Logits]]], int]:
+        """Each job that fed something with the logits of its requests; and the tokens fed."""
         watchdog = self._watchdog
         due = self._due(handles)
         batch = [request for _, some in due for request in some]
@@ -310,10 +310,11 @@ class EngineThread:
             watchdog.progressed()
             return all(handle.cancelled for handle, _ in due)
 
-        watchdog.began(sum(len(request.token_ids) for request in batch))
+        tokens = sum(len(request.token_ids) for request in batch)
+        watchdog.began(tokens)
         logits = iter(self.engine.forward(batch, cancelled))
         watchdog.progressed()
-        return [(handle, list(islice(logits, len(some)))) for handle, some in due]
+        return [(handle, list(islice(logits, len(some)))) for handle, some in due], tokens
 
     def _due(
         self, handles: list[JobHandle[object]]

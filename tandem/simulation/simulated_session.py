@@ -152,7 +152,7 @@ class SimulatedSession:
             eos_token_ids=self.edge.request.eos_token_ids,
             exits=len(self.target.exit_distributions),
         )
-        cloud = CloudMachine(opening, model)
+        cloud = CloudMachine(opening, model, budget=self.verifier.budget)
         self._leave_verifier()
         self.served = ServedSession(cloud, self.target, self.link.down, self._to_edge)
         self._to_edge([cloud.opened()])

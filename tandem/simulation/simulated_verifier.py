@@ -14,6 +14,7 @@ from tandem.simulation.virtual_time import VirtualTime
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.judge import Judgement
 from tandem.specdec.messages import CloudMessage, Work
+from tandem.specdec.pass_budget import PassBudget
 from tandem.specdec.verify_work import VerifyWork
 
 
@@ -72,6 +73,7 @@ class SimulatedVerifier:
         """`pass_s`: duration of a pass over so many tokens of all its sessions together."""
         self.passes = 0
         self.busy_s = 0.0
+        self.budget = PassBudget()
         self._time = time
         self._pass_s = pass_s
         self._waiting: list[ServedSession] = []
@@ -103,8 +105,10 @@ class SimulatedVerifier:
             return
         self._passing, self._waiting = self._waiting, []
         dues = [(session, session.due) for session in self._passing if session.due]
-        took_s = self._pass_s(sum(len(due.work.token_ids) for _, due in dues))
+        tokens = sum(len(due.work.token_ids) for _, due in dues)
+        took_s = self._pass_s(tokens)
         now, self.passes = self._time.now, self.passes + 1
+        self.budget.passed(took_s, tokens, len(dues))
         self.busy_s += took_s
         for session, due in dues:
             for index in due.work.early.exits if due.work.early else ():

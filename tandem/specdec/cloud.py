@@ -34,6 +34,7 @@ from tandem.specdec.messages import (
     Verdict,
     Work,
 )
+from tandem.specdec.pass_budget import PassBudget, SessionAcceptance, UsualAcceptance
 from tandem.specdec.pending_drafts import PendingDrafts
 from tandem.specdec.rules import TargetProbs, acceptance_rule, payload_rule, probs_of
 from tandem.specdec.scheduling import decodes_alone
@@ -60,7 +61,14 @@ class CloudMachine:
     """One session. Raises InvalidArgument for bad frames, ProtocolError for wrong use by the
     caller, PrefixMismatch when the two committed texts differ."""
 
-    def __init__(self, opening: Open, model: CloudModel, rng: RandomSource | None = None) -> None:
+    def __init__(
+        self,
+        opening: Open,
+        model: CloudModel,
+        rng: RandomSource | None = None,
+        budget: PassBudget | None = None,
+    ) -> None:
+        """`budget`: of the verifier's passes, which this session shares with others."""
         check_open(opening, model.vocabulary_hash, model.vocabulary_size, model.context_length)
         params = opening.params
         rng = rng if rng is not None else SeededRandom(params.seed)
@@ -89,6 +97,8 @@ class CloudMachine:
         self._sent_in_full = False
         self._in_flight: VerifyWork | None = None
         self._pass_yield = _EXPECTED_YIELD
+        self._budget = budget if opening.preset.judged_in_parts else None
+        self._acceptance = SessionAcceptance(budget.usual if budget else UsualAcceptance())
         self._hold = False
         self._ended = False
 
@@ -162,8 +172,11 @@ class CloudMachine:
 
     def _chain_pass(self, unfed: tuple[int, ...]) -> VerifyWork:
         """The pass over the drafts that are ready, if any, after the text that is not fed yet."""
-        drafts = self._pending.ready
-        judge = self._judge(chain_steps(self._pending.first_ready()))
+        drafts, proposals = self._pending.ready, self._pending.first_ready()
+        if self._budget is not None:
+            drafts = self._budget.drafts(self._acceptance.rate, drafts)
+            proposals = proposals[: drafts + 1]  # the last needs no more than the rows before it
+        judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals))
         early = None
         if drafts and self.exits:
             bonus = self._schedule.bonus and len(self._pending) == drafts
@@ -192,7 +205,8 @@ class CloudMachine:
     @property
     def _decodes_alone(self) -> bool:
         """Whether the cloud decodes on while no draft waits."""
-        if not self._schedule.decode_when_idle or self._hold:
+        waits = self._hold and (self._budget is None or self._budget.alone)
+        if not self._schedule.decode_when_idle or waits:
             return False
         return not self.preset.drafts or decodes_alone(self.preset.idle_weight, self._pass_yield)
 
@@ -209,6 +223,7 @@ class CloudMachine:
             return []
         cost = replace(cost, target_passes=self.target_passes, drafts=work.drafts)
         base, accepted = len(self.committed), len(judgement.path)
+        self._acceptance.judged(accepted, int(judgement.replacement is not None))
         if work.drafts:
             self._pass_yield += _YIELD_WEIGHT * (accepted + 1 - self._pass_yield)
         self._keep_accepted(judgement, work)
@@ -220,16 +235,17 @@ class CloudMachine:
         if accepted:
             path = judgement.path if work.parents is not None else ()
             verdict = Verdict(*frame, accepted, False, outcome, cost, path, logprobs)
-            return [verdict, *self._reject_at_once()]
+            return [verdict, *self._judge_at_once()]
         if outcome is not None:
             return [Tokens(*frame, (outcome,), cost, logprobs)]
-        return self._reject_at_once()
+        return self._judge_at_once()
 
     def _keep_accepted(self, judgement: Judgement, work: VerifyWork) -> None:
         """Commit the accepted drafts; of a tree's nodes the KV keeps those on the path."""
         if work.parents is None:
             self._pending.accept(len(judgement.path))
-            self.kv_length, self._kept_path = len(self.committed) + len(judgement.path), ()
+            judged, fed = len(self.committed) + len(judgement.path), len(work.token_ids)
+            self.kv_length, self._kept_path = min(judged, work.kept + fed), ()
         else:
             before = len(work.token_ids) - work.drafts
             self._tree = None
@@ -295,7 +311,7 @@ class CloudMachine:
             return []
         if draft.end_of_chunk or self._schedule.verify_on_arrival:
             self._pending.make_ready()
-        return self._reject_at_once()
+        return self._judge_at_once()
 
     def _receive_tree(self, draft: Draft) -> list[CloudMessage]:
         if self._tree is not None:
@@ -309,15 +325,23 @@ class CloudMachine:
         self._tree = tree
         return []
 
-    def _reject_at_once(self) -> list[CloudMessage]:
+    def _judge_at_once(self) -> list[CloudMessage]:
         """The first draft may already be judged by the distribution kept from the last position."""
         if self._frontier is None or not self._pending.ready or self._in_flight:
             return []
         judge = self._judge(chain_steps(self._pending.first_ready()[:1]), bonus=False)
-        judgement = judge.judge(_no_row)
-        if judgement.replacement is None:
+        judgement, cost = judge.judge(_no_row), Work(target_passes=self.target_passes)
+        if judgement.replacement is not None:
+            self._acceptance.judged(0, 1)
+            return [self._reject(judgement, judge.base, cost)]
+        if self._budget is None:
             return []
-        return [self._reject(judgement, judge.base, Work(target_passes=self.target_passes))]
+        self._acceptance.judged(1, 0)
+        self._pending.accept(1)
+        self._frontier = None
+        self._commit(judgement.token_ids[0], judgement.targets[0])
+        logprobs = self._logprobs_recorder.take()
+        return [Verdict(*self._frame(judge.base), 1, False, None, cost, (), logprobs)]
 
     def _is_stale(self, message: EdgeMessage) -> bool:
         if message.epoch > self.epoch:

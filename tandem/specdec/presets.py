@@ -124,6 +124,18 @@ class Preset:
         by_timing = self.drafts and (bonus or schedule.decode_when_idle)
         return by_timing and not self.drafter_invariant
 
+    @property
+    def judged_in_parts(self) -> bool:
+        """Whether the cloud may judge any part of what has come: neither the text nor the edge
+        minds how many drafts a pass takes."""
+        schedule = self.schedule
+        return (
+            self.drafter_invariant
+            and self.drafts
+            and schedule.verify_on_arrival
+            and schedule.decode_when_idle
+        )
+
     def with_draft_length(self, length: int) -> Preset:
         """The same method with another draft length; one that drafts nothing stays as it is."""
         _check_range("draft_length", length, 1, MAX_DRAFT_LENGTH)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from tandem.core.line_fit import LineFit
 from tandem.specdec.messages import Draft, Work
 from tandem.specdec.scheduling import Measured, PairTimes
 
@@ -19,7 +20,7 @@ class Profile:
 
     def __init__(self) -> None:
         self._draft_s: float | None = None
-        self._verify = _LinearFit()
+        self._verify = LineFit(_KEEP)
         self._trips_s: deque[float] = deque(maxlen=_RECENT)
         self._sent: deque[tuple[int, float]] = deque(maxlen=4 * _RECENT)
         self._accepted = _PRIOR_ACCEPTANCE * _PRIOR_TOKENS
@@ -74,28 +75,6 @@ class Profile:
         keep = _KEEP_PER_TOKEN**tokens
         self._accepted = keep * self._accepted + (1 - keep) * _PRIOR_ACCEPTANCE * _PRIOR_TOKENS
         self._judged = keep * self._judged + (1 - keep) * _PRIOR_TOKENS
-
-
-class _LinearFit:
-    """seconds = first + further·drafts, fitted to recent passes."""
-
-    def __init__(self) -> None:
-        self.weight = 0.0
-        self._x = self._xx = self._y = self._xy = 0.0
-
-    def add(self, x: float, y: float) -> None:
-        self.weight = _KEEP * self.weight + 1
-        self._x = _KEEP * self._x + x
-        self._xx = _KEEP * self._xx + x * x
-        self._y = _KEEP * self._y + y
-        self._xy = _KEEP * self._xy + x * y
-
-    def fit(self) -> tuple[float, float]:
-        mean_x, mean_y = self._x / self.weight, self._y / self.weight
-        spread = self._xx / self.weight - mean_x**2
-        slope = (self._xy / self.weight - mean_x * mean_y) / spread if spread > 0.05 else 0.0
-        slope = min(max(0.0, slope), mean_y / (1 + mean_x))
-        return mean_y - slope * mean_x, slope
 
 
 def _follow(estimate: float, sample: float) -> float:

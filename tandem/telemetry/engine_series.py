@@ -45,6 +45,9 @@ class EngineSeries(Series):
     batch_size = Metric(
         Histogram, "batch_size", "Jobs that shared a forward pass.", buckets=COUNT_BUCKETS
     )
+    pass_tokens = Metric(
+        Histogram, "pass_tokens", "Tokens fed to a forward pass.", buckets=COUNT_BUCKETS
+    )
     engine_pass = Metric(
         Histogram,
         "engine_pass_seconds",
@@ -66,7 +69,8 @@ class EngineSeries(Series):
         self.prefix_queried_tokens.inc(tokens)
         self.prefix_hit_tokens.inc(found)
 
-    def passed(self, pass_s: float, jobs: int) -> None:
-        """Count one forward pass that `jobs` jobs shared; may be called from any thread."""
+    def passed(self, pass_s: float, jobs: int, tokens: int) -> None:
+        """Count one forward pass over `tokens` tokens of `jobs` jobs; from any thread."""
         self.engine_pass.observe(pass_s)
         self.batch_size.observe(jobs)
+        self.pass_tokens.observe(tokens)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tandem.netem.link_model import settings_from
@@ -9,7 +11,13 @@ from tandem.simulation.answer import Conditions, Question, simulate_answer, simu
 from tandem.simulation.answer_figures import tokens_per_s_together, verified_acceptance
 from tandem.simulation.declared_pair import declared_pair
 from tandem.simulation.simulator import ModelTimes
+from tandem.specdec.choices import Predraft
+from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.messages import Verdict, Work
+from tandem.specdec.pass_budget import PassBudget
 from tandem.specdec.presets import PRESETS
+from tests.virtual_time.cloud_frames import MODELS, V, draft_after, opening, own_tokens, pass_of
+from tests.virtual_time.lockstep import judgement_for, model_for
 
 TIMES = ModelTimes(0.024, 0.072, 0.003)
 PAIR = declared_pair(0.6, seed=4)
@@ -67,3 +75,55 @@ def test_drafts_are_accepted_at_the_declared_rate() -> None:
         rate = verified_acceptance([answer])
         assert rate is not None
         assert abs(rate - 0.9) < 0.05
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.5, 0.9])
+def test_drafts_never_slow_the_verifier_down(rate: float) -> None:
+    """A pass takes no more drafts than it can bear: sixteen sessions are as fast as without."""
+    pair = declared_pair(rate, seed=4)
+    questions = [Question((number + 1,), 30, 1, number * 0.05) for number in range(16)]
+    drafting = replace(PRESETS["stream"], predraft=Predraft.OFF)
+    alone, drafted = (
+        simulate_answers(preset, pair, Conditions(TIMES, 0.03), questions)
+        for preset in (PRESETS["ar"], drafting)
+    )
+    assert [a.token_ids for a in drafted] == [a.token_ids for a in alone]
+    assert tokens_per_s_together(drafted) > 0.97 * tokens_per_s_together(alone)
+    passes = sum(answer.stats.target_passes for answer in drafted)
+    assert rate < 0.9 or passes < 0.5 * sum(answer.stats.target_passes for answer in alone)
+
+
+def test_a_pass_that_feeds_no_draft_judges_the_first_all_the_same() -> None:
+    """What waits is compared with what the cloud says by itself, at the moment it says it."""
+    stream = PRESETS["stream"]
+    right = own_tokens(stream, 3)
+    full = PassBudget()
+    full.price = 1.0
+    cloud = CloudMachine(opening(stream), model_for(MODELS, frozenset()), budget=full)
+    wrong = (right[2] + 1) % V
+    cloud.receive(draft_after(cloud, (*right[:2], wrong)))
+    for expected in right[:2]:
+        work = cloud.work()
+        assert work is not None
+        assert work.drafts == 0
+        (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
+        assert isinstance(verdict, Verdict)
+        assert (verdict.accepted, verdict.rejected, verdict.outcome) == (1, False, None)
+        assert cloud.committed.last == expected
+    (verdict,) = pass_of(cloud)
+    assert isinstance(verdict, Verdict)
+    assert (verdict.accepted, verdict.rejected, verdict.outcome) == (0, True, right[2])
+    assert cloud.kv_length == len(cloud.committed) - 1
+
+
+def test_a_draft_that_comes_in_a_pass_is_judged_at_its_end() -> None:
+    stream = PRESETS["stream"]
+    right = own_tokens(stream, 2)
+    cloud = CloudMachine(opening(stream), model_for(MODELS, frozenset()), budget=PassBudget())
+    cloud.receive(draft_after(cloud, right[:1]))
+    work = cloud.work()
+    assert work is not None
+    cloud.receive(draft_after(cloud, right[1:], right[:1]))
+    verdicts = cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    assert [verdict.accepted for verdict in verdicts if isinstance(verdict, Verdict)] == [1, 1]
+    assert cloud.committed.since(2) == right

@@ -22,6 +22,7 @@ from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.services.verifier.session import Stream, VerifierSession
 from tandem.specdec.cloud import CloudMachine, CloudModel
 from tandem.specdec.messages import Open
+from tandem.specdec.pass_budget import PassBudget
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
@@ -73,9 +74,10 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         )
         self._metrics = metrics
         self._tracing = tracing
-        series = metrics.engine(engine.model_name)
+        self._series = series = metrics.engine(engine.model_name)
+        self._budget = PassBudget()
         self._thread = EngineThread(
-            *(engine, "verifier-engine", series.passed), limits.stuck_after_s
+            *(engine, "verifier-engine", self._passed), limits.stuck_after_s
         )
         series.engine_working.set_function(lambda: not self._thread.fault)
         series.kv_budget_bytes.set(limits.kv_budget_bytes)
@@ -101,6 +103,11 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             *(engine.context_length, engine.eos_token_ids),
             *(limits.max_draft_length, len(engine.exit_depths)),
         )
+
+    def _passed(self, pass_s: float, jobs: int, tokens: int) -> None:
+        """On the engine thread."""
+        self._series.passed(pass_s, jobs, tokens)
+        self._budget.passed(pass_s, tokens, jobs)
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_VerifierServiceServicer_to_server(self, server)
@@ -150,7 +157,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         if self._leaving:
             raise Unavailable("the verifier is stopping")
         self._thread.check()
-        machine = CloudMachine(opening, self._model)
+        machine = CloudMachine(opening, self._model, budget=self._budget)
         check_preset(opening.preset, target=self._engine)
         images = ImagePrompt(self._engine, opening.params.images)
         images.check(opening.prompt_ids)

@@ -51,6 +51,7 @@ PUBLISHED = {
     "tandem_prefix_hit_tokens_total": ("counter", ENGINE),
     "tandem_queue_depth": ("gauge", ENGINE),
     "tandem_batch_size": ("histogram", ENGINE),
+    "tandem_pass_tokens": ("histogram", ENGINE),
     "tandem_engine_pass_seconds": ("histogram", ENGINE),
     "tandem_engine_working": ("gauge", ENGINE),
     "tandem_scheduler_decisions_total": ("counter", {"side", "reason"}),
@@ -125,7 +126,7 @@ def touch_everything(metrics: Metrics) -> None:
     method.aggregating_at("cloud").inc()
     method.request_ended("OK")
     engine = metrics.engine("m")
-    engine.passed(0.01, 2)
+    engine.passed(0.01, 2, 5)
     engine.document_found("disk")
     engine.looked_up(tokens=3, found=2)
     scheduler, measured = metrics.scheduler(), metrics.measured_side("cloud")

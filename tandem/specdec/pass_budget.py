@@ -1,0 +1,103 @@
+"""What a pass of one verifier can bear: how many drafts it takes of each session, and whether a
+session may wait for drafts.
+
+Every token fed makes the pass longer for all sessions in it. A draft goes in while it brings more
+tokens than all sessions lose by that: then the tokens per second of all grow. A session that gets
+more than the others has to bring more in proportion, as proportional fairness asks. With no draft
+worth its cost each session gets its own token from each pass, as if nobody drafted. Invariant: no
+session waits for another's drafts; pure, one clock's seconds go in."""
+
+from __future__ import annotations
+
+from tandem.core.line_fit import LineFit
+
+MARGIN = 1.1
+"""A draft must be worth so many times its cost: the estimates are noisy."""
+_GUESS, _GUESS_TOKENS = 0.7, 4.0
+_USUAL_TOKENS = 8.0
+_KEEP_OWN, _KEEP_ALL = 0.97, 0.998
+_FOLLOW, _FOLLOW_YIELD = 0.3, 0.05
+_ALONE = 1.5
+"""So many sessions a pass, on average, are one."""
+_MOST_EACH = 17
+"""Tokens a session in a pass of drafts: more than a window of 16 and the token before it."""
+_TINY_S = 1e-9
+
+
+class UsualAcceptance:
+    """How often the drafts of all sessions are right, as of now; a guess to begin with."""
+
+    keep = _KEEP_ALL
+
+    def __init__(self) -> None:
+        self._accepted, self._judged = _GUESS * _GUESS_TOKENS, _GUESS_TOKENS
+
+    @property
+    def rate(self) -> float:
+        return self._accepted / self._judged
+
+    def judged(self, accepted: int, rejected: int) -> None:
+        """Drafts were accepted, or rejected; those after a rejected one are not judged."""
+        keep = self.keep ** (accepted + rejected)
+        self._accepted = keep * self._accepted + accepted
+        self._judged = keep * self._judged + accepted + rejected
+
+
+class SessionAcceptance(UsualAcceptance):
+    """Of one session: what it has seen, and as some more drafts what is usual."""
+
+    keep = _KEEP_OWN
+
+    def __init__(self, usual: UsualAcceptance) -> None:
+        self._accepted = self._judged = 0.0
+        self._usual = usual
+
+    @property
+    def rate(self) -> float:
+        accepted = self._accepted + _USUAL_TOKENS * self._usual.rate
+        return accepted / (self._judged + _USUAL_TOKENS)
+
+    def judged(self, accepted: int, rejected: int) -> None:
+        super().judged(accepted, rejected)
+        self._usual.judged(accepted, rejected)
+
+
+class PassBudget:
+    """Takes every pass of a verifier; tells each session's machine what the next one bears.
+
+    `price`: the share of its tokens per second that a further token of a pass costs each session in
+    it, summed over them. `alone`: whether a session has the passes to itself; where others go on
+    meanwhile, one that waits for drafts loses a token of its own with every pass."""
+
+    def __init__(self) -> None:
+        self.usual = UsualAcceptance()
+        self.price, self.alone = 0.0, True
+        self._seconds = LineFit(keep=0.98)
+        self._sessions, self._tokens_each = 1.0, 1.0
+        self._yield_each = 1.0
+
+    def passed(self, seconds: float, tokens: int, sessions: int) -> None:
+        """A pass over so many tokens of so many sessions took so long. May be called on another
+        thread than the rest."""
+        if tokens > _MOST_EACH * sessions:
+            return  # prompts, whose tokens cost less
+        self._seconds.add(tokens, seconds)
+        self._sessions += _FOLLOW * (sessions - self._sessions)
+        self._tokens_each += _FOLLOW * (tokens / sessions - self._tokens_each)
+        first_s, further_s = self._seconds.fit()
+        sessions_now = max(self._sessions, sessions)
+        pass_s = first_s + further_s * sessions_now * self._tokens_each
+        self.price = sessions_now * further_s / max(pass_s, _TINY_S)
+        self.alone = self._sessions < _ALONE
+
+    def drafts(self, acceptance_rate: float, ready: int) -> int:
+        """How many of a session's `ready` drafts the next pass takes."""
+        least, tokens, right, taken = MARGIN * self.price, 1.0, 1.0, 0
+        while taken < ready:
+            right *= acceptance_rate
+            if right < least * max(self._yield_each, tokens):
+                break
+            tokens += right
+            taken += 1
+        self._yield_each += _FOLLOW_YIELD * (tokens - self._yield_each)
+        return taken

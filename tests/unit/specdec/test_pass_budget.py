@@ -1,0 +1,84 @@
+"""What a pass can bear: drafts that are worth their cost, and none that are not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tandem.specdec.pass_budget import PassBudget, SessionAcceptance, UsualAcceptance
+
+FIRST_S, FURTHER_S = 0.069, 0.003
+
+
+def busy(sessions: int, drafts: int = 1, passes: int = 60) -> PassBudget:
+    """After passes over a token of each session, and every other time over drafts too."""
+    budget = PassBudget()
+    for number in range(passes):
+        tokens = sessions * (1 + drafts * (number % 2))
+        budget.passed(FIRST_S + tokens * FURTHER_S, tokens, sessions)
+    return budget
+
+
+def test_before_any_pass_all_drafts_are_taken() -> None:
+    assert PassBudget().drafts(0.1, 8) == 8
+
+
+def test_one_session_feeds_deep_and_many_feed_what_pays() -> None:
+    depths = [busy(sessions).drafts(0.8, 8) for sessions in (1, 4, 16, 64)]
+    assert depths[0] >= 6
+    assert depths == sorted(depths, reverse=True)
+    assert depths[-1] <= 1
+
+
+def test_drafts_that_are_mostly_wrong_are_not_fed_under_load() -> None:
+    assert busy(16).drafts(0.3, 8) == 0
+    assert busy(64).drafts(0.5, 8) == 0
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("sessions", [4, 16, 64])
+def test_no_other_depth_yields_clearly_more(sessions: int, rate: float) -> None:
+    """All sessions alike: tokens per second of every depth, by the line that passes follow."""
+
+    def tokens_per_s(depth: int) -> float:
+        tokens = sum(rate**count for count in range(depth + 1))
+        return sessions * tokens / (FIRST_S + sessions * (1 + depth) * FURTHER_S)
+
+    budget, depth = busy(sessions), 8
+    for _ in range(100):
+        tokens = sessions * (1 + depth)
+        budget.passed(FIRST_S + tokens * FURTHER_S, tokens, sessions)
+        for _ in range(sessions):
+            depth = budget.drafts(rate, 8)
+    assert tokens_per_s(depth) > 0.96 * max(map(tokens_per_s, range(9)))
+
+
+def test_passes_over_prompts_say_nothing_of_drafts() -> None:
+    budget = busy(4)
+    price = budget.price
+    budget.passed(0.5, 900, 4)
+    assert budget.price == price
+
+
+def test_a_session_is_alone_until_others_share_its_passes() -> None:
+    assert busy(1).alone
+    assert not busy(2).alone
+
+
+def test_a_new_session_starts_from_what_is_usual_and_learns() -> None:
+    usual = UsualAcceptance()
+    before = SessionAcceptance(usual)
+    for _ in range(100):
+        before.judged(1, 3)
+    fresh = SessionAcceptance(usual)
+    assert fresh.rate == pytest.approx(0.25, abs=0.03)
+    for _ in range(60):
+        fresh.judged(9, 1)
+    assert fresh.rate > 0.75
+
+
+def test_a_session_that_gets_more_than_others_must_bring_more() -> None:
+    """Beside drafts that are hardly ever right, fewer of the sure ones go in than alone."""
+    budget = busy(16)
+    fair = budget.drafts(0.95, 16)
+    assert 1 <= fair < 16
+    assert 0.95 ** (fair + 1) > budget.price, "worth its cost, were all to gain alike"
