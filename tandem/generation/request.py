@@ -122,7 +122,7 @@ class GenerationRequest(GenerationParams):
         preset.validate()
         preset.truncation.validate(vocabulary_size)
         if self.logprobs:
-            check_logprobs_available(preset)
+            check_logprobs_available(preset, self.top_logprobs)
         return preset
 
     def composed_aggregation(self) -> AggregationPreset:

@@ -88,7 +88,7 @@ class EdgeMachine:
         self.predrafting = Predrafting(request, self.committed, self.drafting)
         self._pacing = Pacing(request.preset)
         self._recovery = Recovery(self.rule, rng, payload_type(request.preset).kind is FullPayload)
-        self._logprobs_buffer = LogprobsBuffer(request.params.logprobs)
+        self._logprobs_buffer = LogprobsBuffer(request.params.logprobs, request.params.top_logprobs)
         self._leaving = False
 
     def connect(self, now: float) -> list[EdgeOutput]:
@@ -218,7 +218,7 @@ class EdgeMachine:
         """The first draft in flight was rejected: draw the token in its place."""
         token = self._recovery.start(payload, self.drafting.in_flight.first, len(self.committed))
         if token is not None:
-            return self._draw(token)
+            return self._draw(token, payload)
         self.stats.full_distribution_requests += 1
         ahead = map(Interrupt, self.drafting.discard_ahead())
         session, epoch, base, prefix = self._frame()
@@ -233,11 +233,12 @@ class EdgeMachine:
             token = self._recovery.finish(message.target_probs, rejected, message.base)
         except InvalidArgument as error:
             raise ProtocolError(_DRAWING, "FullDistribution", str(error)) from error
-        return self._draw(token)
+        return self._draw(token, FullPayload(message.target_probs))
 
-    def _draw(self, token: int) -> list[EdgeOutput]:
+    def _draw(self, token: int, payload: FullPayload | SparsePayload) -> list[EdgeOutput]:
         """Commit the token the edge drew, and tell the cloud."""
         position, prefix = len(self.committed), self.committed.prefix
+        self._logprobs_buffer.drawn(position, token, payload)
         outputs = self._diverge(token, new_epoch=True)
         if self.phase is Phase.DONE:
             return outputs

@@ -42,7 +42,7 @@ def check_open(
     check_image_bytes(params.images)
     opening.preset.validate()
     if params.logprobs:
-        check_logprobs_available(opening.preset)
+        check_logprobs_available(opening.preset, opening.params.top_logprobs)
     check_top_logprobs(params.logprobs, params.top_logprobs)
     opening.preset.truncation.validate(vocabulary_size)
     params.sampling.validate(vocabulary_size)

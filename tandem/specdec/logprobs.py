@@ -10,19 +10,26 @@ import numpy as np
 
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array
+from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.specdec.messages import GenerationParams, TokenLogprob, Tokens, Verdict
 from tandem.specdec.presets import Preset
-from tandem.specdec.rules import TargetProbs, probs_of
+from tandem.specdec.rules import TargetProbs, payload_type, probs_of
 
 MAX_TOP_LOGPROBS = 5
 """Likeliest tokens that go with a token; each is 8 bytes on the way to the edge."""
 
 
-def check_logprobs_available(preset: Preset) -> None:
-    """InvalidArgument("logprobs") for a preset that lets the edge draw tokens itself."""
-    if not preset.cloud_draws:
-        where = "at the edge, from a part of the target's distribution"
-        raise InvalidArgument("logprobs", f"the preset '{preset.name}' draws tokens {where}")
+def check_logprobs_available(preset: Preset, top: int = 0) -> None:
+    """InvalidArgument for a preset whose edge draws tokens from what is not the target's
+    distribution, or hears of fewer than `top` likeliest tokens where it draws one."""
+    if preset.cloud_draws:
+        return
+    if not payload_type(preset).exact:
+        why = f"the preset '{preset.name}' is lossy: a drawn token's distribution is not known"
+        raise InvalidArgument("logprobs", why)
+    if payload_type(preset).kind is SparsePayload and top > preset.payload_top:
+        why = f"at most payload_top of the preset '{preset.name}', which is {preset.payload_top}"
+        raise InvalidArgument("top_logprobs", why)
 
 
 def check_top_logprobs(logprobs: bool, top: int) -> None:
@@ -54,16 +61,23 @@ class LogprobsRecorder:
 
 
 class LogprobsBuffer:
-    """The edge's side: what messages said of positions, until these are committed."""
+    """The edge's side: what messages said of positions, until these are committed; of the tokens
+    that the edge drew, what it drew them from."""
 
-    def __init__(self, asked: bool) -> None:
+    def __init__(self, asked: bool, top: int = 0) -> None:
         self._asked = asked
+        self._top = top
         self._by_position: dict[int, TokenLogprob] = {}
 
     def take(self, message: Verdict | Tokens) -> None:
         """Of the tokens that `message`, which was checked, commits from its base on."""
         self._by_position.clear()  # what came before is committed, or past the end
         self._by_position.update(enumerate(message.logprobs, start=message.base))
+
+    def drawn(self, position: int, token_id: int, payload: FullPayload | SparsePayload) -> None:
+        """The edge drew the token at `position` from a payload that has it."""
+        if self._asked:
+            self._by_position[position] = _of_drawn(token_id, payload, self._top)
 
     def of(self, position: int, count: int) -> tuple[TokenLogprob, ...]:
         """Of `count` tokens from `position` on; NaN where no distribution of the cloud is known."""
@@ -94,6 +108,18 @@ def check_logprobs(
         values += [value for _, value in each.top]
     if not all(-math.inf < value <= 0 for value in values):  # False for NaN as well
         raise ProtocolError("logprobs", message, "one is above 0 or not finite")
+
+
+def _of_drawn(token_id: int, payload: FullPayload | SparsePayload, top: int) -> TokenLogprob:
+    if isinstance(payload, FullPayload):
+        probs = payload.target_probs
+        return TokenLogprob(math.log(probs[token_id]), _likeliest(probs, top))
+    # The head holds the likeliest tokens, in the order of their ids; the tail's draws may repeat.
+    known = dict(zip(payload.tail_ids.tolist(), payload.tail_probs.tolist(), strict=True))
+    known |= zip(payload.ids.tolist(), payload.probs.tolist(), strict=True)
+    head = _likeliest(payload.probs, top)
+    likeliest = tuple((int(payload.ids[place]), logprob) for place, logprob in head)
+    return TokenLogprob(math.log(known[token_id]), likeliest)
 
 
 def _likeliest(probs: Array, count: int) -> tuple[tuple[int, float], ...]:

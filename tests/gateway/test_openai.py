@@ -268,10 +268,10 @@ async def test_errors_are_the_client_s_own_exceptions(served: HttpSuite) -> None
     assert unknown.value.param == "tandem.preset"
     with pytest.raises(openai.BadRequestError) as none_known:
         await served.openai.chat.completions.create(
-            **asking(logprobs=True, tandem={"preset": "dssd"})
+            **asking(logprobs=True, tandem={"preset": "picospec-top-k"})
         )
     assert none_known.value.param == "logprobs"
-    assert "dssd" in str(none_known.value)
+    assert "picospec-top-k" in str(none_known.value)
     with pytest.raises(openai.BadRequestError) as others:
         await served.openai.chat.completions.create(**asking(logprobs=True, top_logprobs=6))
     assert others.value.param == "top_logprobs"

@@ -27,7 +27,7 @@ PROBS = scripted_probs(1, VOCABULARY, sharpness=9.0)
 """The scripted target's."""
 
 SAMPLING = SamplingParams(0.8, 0, 0.95)
-TELLING = [name for name, preset in PRESETS.items() if preset.cloud_draws]
+TELLING = [name for name in PRESETS if name != "picospec-top-k"]
 
 
 def expected(prompt: str, token_ids: list[int]) -> list[float]:
@@ -46,8 +46,8 @@ def asking(preset: str, **more: Any) -> GenerationRequest:
     )
 
 
-async def test_every_preset_whose_cloud_draws_tells_them_and_changes_no_text() -> None:
-    assert {"ar", "dsd", "tslt", "mc-dsd", "stream", "coupled"} <= set(TELLING)
+async def test_every_exact_preset_tells_them_and_changes_no_text() -> None:
+    assert set(TELLING) >= {name for name, preset in PRESETS.items() if not preset.lossy}
     async with scripted_suite() as suite:
         for preset in TELLING:
             told = await suite.client.generate(asking(preset))
@@ -61,7 +61,9 @@ async def test_every_preset_whose_cloud_draws_tells_them_and_changes_no_text() -
                 assert untold.logprobs == []
 
 
-@pytest.mark.parametrize("preset", ["ar", "dsd", "mc-dsd", "coupled", "stream"])
+@pytest.mark.parametrize(
+    "preset", ["ar", "dsd", "mc-dsd", "coupled", "stream", "dssd", "dssd-full", "fsd", "picospec"]
+)
 async def test_the_likeliest_tokens_go_with_them_and_change_no_text(preset: str) -> None:
     async with scripted_suite() as suite:
         told = await suite.client.generate(asking(preset, top_logprobs=3))
@@ -77,7 +79,7 @@ async def test_the_likeliest_tokens_go_with_them_and_change_no_text(preset: str)
         context = (*context, token)
 
 
-async def test_a_preset_that_draws_at_the_edge_says_so() -> None:
+async def test_a_preset_that_draws_at_the_edge_from_something_else_says_so() -> None:
     async with scripted_suite() as suite:
         for preset in set(PRESETS) - set(TELLING):
             with pytest.raises(Rejected, match=f"logprobs: the preset '{preset}'") as refused:

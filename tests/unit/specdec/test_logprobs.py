@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from tandem.core.errors import InvalidArgument, ProtocolError
+from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.specdec.logprobs import (
     MAX_TOP_LOGPROBS,
     LogprobsBuffer,
@@ -106,11 +108,32 @@ def test_certainty_is_zero() -> None:
     check_logprobs(plain(0.0, -1e30), 2, asking(True), VOCABULARY, "Verdict")
 
 
-def test_presets_that_draw_at_the_edge_cannot_tell() -> None:
-    check_logprobs_available(find_preset("coupled"))
-    with pytest.raises(InvalidArgument, match="dssd") as refused:
-        check_logprobs_available(find_preset("dssd"))
+def test_a_token_drawn_at_the_edge_is_told_from_what_it_was_drawn_from() -> None:
+    probs = np.array([0.1, 0.4, 0.05, 0.25, 0.2], np.float32)
+    sparse = SparsePayload(np.array([1, 3]), probs[[1, 3]], 0.35, np.array([4, 4]), probs[[4, 4]])
+    buffer = LogprobsBuffer(asked=True, top=2)
+    best = ((1, pytest.approx(np.log(0.4))), (3, pytest.approx(np.log(0.25))))
+    for payload, token in ((FullPayload(probs), 2), (sparse, 3), (sparse, 4)):
+        buffer.drawn(7, token, payload)
+        (told,) = buffer.of(7, 1)
+        assert told.logprob == pytest.approx(np.log(probs[token]))
+        assert told.top == best
+    silent = LogprobsBuffer(asked=False)
+    silent.drawn(7, 3, sparse)
+    assert silent.of(7, 1) == ()
+
+
+def test_lossy_draws_at_the_edge_and_short_payloads_cannot_tell() -> None:
+    for name in ("coupled", "dssd", "dssd-full", "picospec"):
+        check_logprobs_available(find_preset(name), 5)
+    with pytest.raises(InvalidArgument, match="picospec-top-k") as refused:
+        check_logprobs_available(find_preset("picospec-top-k"))
     assert refused.value.field == "logprobs"
+    short = replace(find_preset("dssd"), payload_top=2)
+    check_logprobs_available(short, 2)
+    with pytest.raises(InvalidArgument, match="which is 2") as refused:
+        check_logprobs_available(short, 3)
+    assert refused.value.field == "top_logprobs"
 
 
 def test_equally_likely_tokens_keep_the_order_of_their_ids() -> None:
