@@ -1,6 +1,7 @@
 """What a caller asks for: prompt, sampling and method, as a request that was checked. Invariant:
 what no model is needed to refuse is refused here, as InvalidArgument naming the option."""
 
+import json
 import secrets
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -9,6 +10,7 @@ from typing import Any, Literal, TypedDict, TypeVar
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
+from tandem.core.processors import Grammar, GrammarKind, Processors
 from tandem.core.prompt import Prompt, Truncate, Turn
 from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
 from tandem.specdec.liveness import LostCloud
@@ -41,6 +43,28 @@ class GenerationOptions(TypedDict, total=False):
     """Sample from so many likeliest tokens; 0, the default: from all."""
     top_p: float
     """Sample from the likeliest tokens of this mass; default: 1.0."""
+    min_p: float
+    """Leave out tokens with less than this share of the largest probability; default: 0."""
+    typical_p: float
+    """Sample from the most typical tokens of this mass; default: 1.0."""
+    presence_penalty: float
+    """Of tokens that the answer has, as OpenAI defines it; default: 0."""
+    frequency_penalty: float
+    """Of each time that the answer has them; default: 0."""
+    repetition_penalty: float
+    """Of the prompt's and the answer's tokens, as Hugging Face defines it; default: 1.0, none."""
+    logit_bias: Mapping[int, float]
+    """What is added to the logits of these tokens."""
+    banned_token_ids: Sequence[int]
+    """These tokens never follow."""
+    allowed_token_ids: Sequence[int]
+    """No other tokens follow."""
+    json_schema: str | Mapping[str, Any]
+    """The answer is JSON that fits it."""
+    regex: str
+    """The answer matches it, as a whole."""
+    grammar: str
+    """The answer is of this grammar, in Lark's syntax."""
     seed: int
     """The same seed and options give the same text. Drawn if left out."""
     stop: str | Sequence[str]
@@ -105,8 +129,10 @@ def request_of(
         preset=name,
         overrides=(*choices, *_as_text(options.get("overrides", {}))),
         sampling=SamplingParams(
-            options.get("temperature", 1.0), options.get("top_k", 0), options.get("top_p", 1.0)
+            *(options.get("temperature", 1.0), options.get("top_k", 0), options.get("top_p", 1.0)),
+            *(options.get("min_p", 0.0), options.get("typical_p", 1.0)),
         ),
+        processors=_processors(options),
         seed=secrets.randbelow(SEED_BELOW) if seed is None else seed,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(options.get("stop_token_ids", ())),
@@ -131,6 +157,32 @@ def _prompt(prompt: str | Sequence[int] | Sequence[Message]) -> Prompt:
     except (KeyError, TypeError):
         why = "must be whole numbers, or messages with a role and a content each"
         raise InvalidArgument("prompt", why) from None
+
+
+def _processors(options: GenerationOptions) -> Processors:
+    return Processors(
+        logit_bias=tuple(options.get("logit_bias", {}).items()),
+        presence_penalty=options.get("presence_penalty", 0.0),
+        frequency_penalty=options.get("frequency_penalty", 0.0),
+        repetition_penalty=options.get("repetition_penalty", 1.0),
+        banned_token_ids=tuple(options.get("banned_token_ids", ())),
+        allowed_token_ids=tuple(options.get("allowed_token_ids", ())),
+        grammar=_grammar(options),
+    )
+
+
+def _grammar(options: GenerationOptions) -> Grammar | None:
+    schema = options.get("json_schema")
+    text = schema if schema is None or isinstance(schema, str) else json.dumps(schema)
+    sources = {
+        "json_schema": (GrammarKind.JSON_SCHEMA, text),
+        "regex": (GrammarKind.REGEX, options.get("regex")),
+        "grammar": (GrammarKind.LARK, options.get("grammar")),
+    }
+    given = [(name, kind, source) for name, (kind, source) in sources.items() if source is not None]
+    if len(given) > 1:
+        raise InvalidArgument(given[1][0], f"give it or {given[0][0]}, not both")
+    return Grammar(given[0][1], given[0][2]) if given else None
 
 
 def _one_of(kind: type[Policy], field: str, word: str) -> Policy:

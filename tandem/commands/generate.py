@@ -11,6 +11,7 @@ from tandem.commands.answer_view import AnswerView
 from tandem.commands.ask_suite import answer_object, ask, figures
 from tandem.commands.calling import access_options, access_to
 from tandem.commands.options import ADDRESS, address_text, json_option, model_options, together
+from tandem.commands.processor_options import processor_options, processors_of
 from tandem.commands.rag_options import document_options, documents_of
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
@@ -110,6 +111,7 @@ def overrides_of(options: dict[str, Any]) -> tuple[str, ...]:
 @click.option(
     "--suffix", default="", metavar="TEXT", help="What is to follow, for models that fill in."
 )
+@processor_options
 @override_options
 @click.option(
     "--lost-cloud",
@@ -156,7 +158,11 @@ def build_request(options: dict[str, Any]) -> GenerationRequest:
     request = GenerationRequest(
         prompt=_prompt(options),
         preset=options["preset"] or (RAG_PRESET if options["rag"] else DEFAULT_PRESET),
-        sampling=SamplingParams(options["temperature"], options["top_k"], options["top_p"]),
+        sampling=SamplingParams(
+            *(options["temperature"], options["top_k"], options["top_p"]),
+            *(options["min_p"], options["typical_p"]),
+        ),
+        processors=processors_of(options),
         max_tokens=options["max_tokens"],
         seed=options["seed"],
         stop=options["stop"],

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tandem.gateway.schema import Strict
+from tandem.gateway.body_parsing import Strict
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 

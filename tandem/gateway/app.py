@@ -175,6 +175,8 @@ class _Gateway:
         reading = read_body(request, self._settings.max_body_bytes)
         raw = await unless_ending(self.ending, reading)
         asking = parse_body(raw, kind, self.catalog.context_length)
+        if grammar := asking.named_grammar():
+            request.state.grammar = grammar[0]
         fingerprint = await self.catalog.fingerprint(asking.model)
         asked = requests_of(asking, self._settings.limits)
         writer = Writer(
@@ -224,6 +226,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     refused = api_error(error, _TANDEM_FIELDS)
     if request.url.path == CHAT_PATH and refused.body["param"] == "prompt":
         refused.body["param"] = "messages"  # which the suite made its prompt of
+    if refused.body["param"] == "grammar":
+        refused.body["param"] = getattr(request.state, "grammar", "grammar")
     return refused.response()
 
 

@@ -4,9 +4,9 @@ much longer than reading its JSON takes, whatever it says."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
 
 from tandem.gateway.errors import ApiError, invalid, validation_error
@@ -16,7 +16,16 @@ MAX_VALUES = 20_000
 MAX_BRACKETS = 100_000
 """In the raw body, those inside of texts included: each may be an object to make."""
 
+UINT32 = 2**32 - 1
+
+TokenId = Annotated[int, Field(ge=0, le=UINT32)]
 Body = TypeVar("Body", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """An object whose types are what they say, with no field more."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
 
 
 def parse_body(raw: bytes, kind: type[Body], max_ids: int) -> Body:

@@ -12,9 +12,9 @@ from tandem.core.hashing import hash_words
 from tandem.core.probs import SamplingParams
 from tandem.core.prompt import MAX_IMAGES, Prompt, Truncate, Turn
 from tandem.core.tokens import check_token_ids
+from tandem.gateway.body_parsing import UINT32
 from tandem.gateway.errors import invalid, unsupported
 from tandem.gateway.schema import (
-    UINT32,
     Asking,
     ChatAsking,
     CompletionAsking,
@@ -87,7 +87,10 @@ def _requests(
             1.0 if asking.temperature is None else asking.temperature,
             _top_k(asking),
             1.0 if asking.top_p is None else asking.top_p,
+            asking.min_p or 0.0,
+            1.0 if asking.typical_p is None else asking.typical_p,
         ),
+        processors=asking.processors(grammar[1] if (grammar := asking.named_grammar()) else None),
         max_tokens=asking.limit or limits.max_tokens,
         stop=asking.stops,
         overrides=(*_overrides(options), *options.overrides),

@@ -5,15 +5,15 @@ ignored silently but what cannot change an answer."""
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator
+from pydantic import ConfigDict, Field, PlainValidator
 
+from tandem.gateway.body_parsing import UINT32, Strict, TokenId
+from tandem.gateway.constraints import Constraints
 from tandem.gateway.errors import invalid, unsupported
 from tandem.generation.request import MAX_DOCUMENTS
 
 MAX_STOPS = 16
-UINT32 = 2**32 - 1
 
-TokenId = Annotated[int, Field(ge=0, le=UINT32)]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]
 Stops = Annotated[list[str], Field(max_length=MAX_STOPS, fail_fast=True)]
 Count = Annotated[int, Field(ge=1, le=UINT32)]
@@ -31,22 +31,14 @@ _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "tool_choice": ((None, "none", "auto"), "the models answer with text"),
     "functions": ((None, []), "the models answer with text"),
     "function_call": ((None, "none", "auto"), "the models answer with text"),
-    "response_format": ((None, {"type": "text"}), "the text is not constrained"),
     "modalities": ((None, ["text"]), "the models answer with text"),
     "audio": ((None,), "the models answer with text"),
     "prediction": ((None,), "the draft model predicts"),
     "reasoning_effort": ((None,), "it is the model's own"),
     "web_search_options": ((None,), "nothing is looked up"),
-    "logit_bias": ((None, {}), "answers follow the target's own distribution"),
-    "frequency_penalty": ((None, 0), "answers follow the target's own distribution"),
-    "presence_penalty": ((None, 0), "answers follow the target's own distribution"),
     "best_of": ((None, 1), "no answers are compared"),
 }
 """Parameters of OpenAI's that are taken while they ask for nothing, and refused otherwise."""
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
 
 
 class StreamOptions(Strict):
@@ -141,7 +133,7 @@ def _all_parameters(schema: dict[str, Any]) -> None:
     }
 
 
-class Asking(BaseModel):
+class Asking(Constraints):
     """What both endpoints take."""
 
     model_config = ConfigDict(

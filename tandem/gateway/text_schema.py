@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tandem.gateway.schema import Message, Strict, TokenId
+from tandem.gateway.body_parsing import Strict, TokenId
+from tandem.gateway.schema import Message
 
 MAX_INPUTS = 256
 

@@ -71,9 +71,24 @@ def error_of(answer: httpx2.Response) -> dict[str, Any]:
         ("messages", [{"role": "user", "content": "a" * 600}], "messages"),
         ("model", None, "model"),
         ("tools", [{"type": "function"}], "tools"),
-        ("logit_bias", {"5": 1}, "logit_bias"),
-        ("frequency_penalty", 0.5, "frequency_penalty"),
-        ("response_format", {"type": "json_object"}, "response_format"),
+        ("logit_bias", {"a": 1}, "logit_bias"),
+        ("logit_bias", {"64": 1}, "logit_bias"),
+        ("logit_bias", {"5": 101}, "logit_bias"),
+        ("frequency_penalty", 2.5, "frequency_penalty"),
+        ("presence_penalty", -2.5, "presence_penalty"),
+        ("repetition_penalty", 0, "repetition_penalty"),
+        ("min_p", 1.5, "min_p"),
+        ("typical_p", 0, "typical_p"),
+        ("banned_token_ids", list(range(64)), "banned_token_ids"),
+        ("allowed_token_ids", [64], "allowed_token_ids"),
+        ("response_format", {"type": "yaml"}, "response_format"),
+        (
+            *("response_format", {"type": "json_schema", "json_schema": {}}),
+            "response_format.json_schema.name",
+        ),
+        ("guided_json", "{", "guided_json"),
+        ("guided_choice", [], "guided_choice"),
+        ("structured_outputs", {"json": 1}, "structured_outputs.json"),
         ("temprature", 1, "temprature"),
         ("top_k", -2, "top_k"),
         ("top_k", 10**6, "top_k"),
@@ -124,7 +139,7 @@ async def test_a_bad_prompt_is_named(served: HttpSuite, prompt: Any, more: Any) 
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("best_of", 3), ("presence_penalty", -1)],
+    [("best_of", 3), ("functions", [{}])],
 )
 async def test_what_would_have_to_be_ignored_is_refused(
     served: HttpSuite, field: str, value: Any
@@ -136,7 +151,14 @@ async def test_what_would_have_to_be_ignored_is_refused(
 
 async def test_what_asks_for_nothing_is_taken(served: HttpSuite) -> None:
     body = chat_body(
-        max_tokens=2, user="me", tools=[], frequency_penalty=0.0, logit_bias={}, stop=None, n=None
+        max_tokens=2,
+        user="me",
+        tools=[],
+        frequency_penalty=0.0,
+        logit_bias={},
+        response_format={"type": "text"},
+        stop=None,
+        n=None,
     )
     assert (await served.post(CHAT, body)).status_code == 200
 

@@ -1,0 +1,154 @@
+"""What a body says of the tokens that may follow: penalties, biases, cuts, and the grammar of the
+answer in OpenAI's and in vLLM's words. Invariant: of the ways to name a grammar at most one is
+used, and an answer that ends matches it."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.processors import Grammar, GrammarKind, Processors
+from tandem.gateway.body_parsing import Strict, TokenId
+from tandem.gateway.errors import invalid
+
+MAX_CHOICES = 256
+JsonSchema = dict[str, Any]
+Choices = Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+TokenIds = Annotated[list[TokenId], Field(max_length=2**14, fail_fast=True)]
+
+ANY_OBJECT: JsonSchema = {"type": "object"}
+
+
+class TextFormat(Strict):
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Strict):
+    type: Literal["json_object"]
+
+
+class NamedSchema(Strict):
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    json_schema: JsonSchema = Field(default=ANY_OBJECT, alias="schema")
+    strict: bool | None = Field(default=None, description="Of no effect: answers always match.")
+
+
+class JsonSchemaFormat(Strict):
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+Format = Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")]
+
+
+class StructuredOutputs(Strict):
+    """vLLM's: one of them."""
+
+    json_schema: JsonSchema | str | None = Field(default=None, alias="json")
+    regex: str | None = None
+    choice: Choices | None = None
+    grammar: str | None = Field(default=None, description="In Lark's syntax.")
+    json_object: bool | None = None
+
+
+class Constraints(BaseModel):
+    """The part of a body that every endpoint for answers takes."""
+
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = Field(
+        default=None, description="Of the prompt's tokens too; 1: none."
+    )
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        default=None, description="Least probability, as a share of the largest; 0: none."
+    )
+    typical_p: Annotated[float, Field(gt=0, le=1)] | None = Field(
+        default=None, description="Mass of the most typical tokens to sample from; 1: all."
+    )
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+        default=None, description="By token id: what is added to its logit."
+    )
+    allowed_token_ids: TokenIds | None = Field(default=None, description="All others are not.")
+    banned_token_ids: TokenIds | None = None
+    response_format: Format | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: JsonSchema | str | None = None
+    guided_regex: str | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: str | None = Field(default=None, description="In Lark's syntax.")
+
+    def named_grammar(self) -> tuple[str, Grammar] | None:
+        """The parameter that constrains the answer, and how. Raises ApiError for several."""
+        found = list(self._grammars())
+        if len(found) > 1:
+            names = [name for name, _ in found]
+            raise invalid(names[1], f"{names[1]}: give it or {names[0]}, not both")
+        return found[0] if found else None
+
+    def processors(self, grammar: Grammar | None) -> Processors:
+        """Raises ApiError for ids that are none."""
+        return Processors(
+            logit_bias=tuple(_biases(self.logit_bias or {})),
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=self.repetition_penalty or 1.0,
+            banned_token_ids=tuple(self.banned_token_ids or ()),
+            allowed_token_ids=tuple(self.allowed_token_ids or ()),
+            grammar=grammar,
+        )
+
+    def _grammars(self) -> Iterator[tuple[str, Grammar]]:
+        match self.response_format:
+            case JsonObjectFormat():
+                yield "response_format", schema_grammar(ANY_OBJECT)
+            case JsonSchemaFormat(json_schema=named):
+                yield "response_format", schema_grammar(named.json_schema)
+        own = self.structured_outputs
+        yield from _named("guided_", self.guided_json, self.guided_regex, self.guided_choice)
+        if self.guided_grammar is not None:
+            yield "guided_grammar", Grammar(GrammarKind.LARK, self.guided_grammar)
+        if own is not None:
+            prefix = "structured_outputs."
+            yield from _named(prefix, own.json_schema, own.regex, own.choice)
+            if own.grammar is not None:
+                yield f"{prefix}grammar", Grammar(GrammarKind.LARK, own.grammar)
+            if own.json_object:
+                yield f"{prefix}json_object", schema_grammar(ANY_OBJECT)
+
+
+def schema_grammar(schema: JsonSchema) -> Grammar:
+    """JSON that fits `schema`."""
+    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+
+
+def _named(
+    prefix: str, schema: JsonSchema | str | None, regex: str | None, choices: list[str] | None
+) -> Iterator[tuple[str, Grammar]]:
+    if schema is not None:
+        yield f"{prefix}json", _schema(f"{prefix}json", schema)
+    if regex is not None:
+        yield f"{prefix}regex", Grammar(GrammarKind.REGEX, regex)
+    if choices is not None:
+        yield f"{prefix}choice", Grammar(GrammarKind.REGEX, "|".join(map(re.escape, choices)))
+
+
+def _schema(field: str, schema: JsonSchema | str) -> Grammar:
+    if isinstance(schema, dict):
+        return schema_grammar(schema)
+    try:
+        parsed = json.loads(schema)
+    except (ValueError, RecursionError):
+        raise invalid(field, f"{field}: is not JSON") from None
+    return schema_grammar(parsed)
+
+
+def _biases(biases: dict[str, float]) -> Iterator[tuple[int, float]]:
+    for token, bias in biases.items():
+        if not (token.isascii() and token.isdecimal() and len(token) < 11):
+            raise InvalidArgument("logit_bias", f"{token[:20]!r} is no token id")
+        yield int(token), bias

@@ -1,0 +1,108 @@
+"""Penalties, biases, cuts and grammars over HTTP are those of the suite's own request."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tandem.core.probs import SamplingParams
+from tandem.core.processors import NO_PROCESSORS, Grammar, GrammarKind, Processors
+from tandem.gateway.errors import ApiError
+from tandem.gateway.schema import ChatAsking
+from tandem.generation.request import GenerationRequest
+from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+JSON, REGEX, LARK = GrammarKind.JSON_SCHEMA, GrammarKind.REGEX, GrammarKind.LARK
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served() -> AsyncIterator[HttpSuite]:
+    async with http_suite() as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("body", "processors", "cuts"),
+    [
+        ({"logit_bias": {"5": 40, "7": -1.5}}, {"logit_bias": ((5, 40.0), (7, -1.5))}, {}),
+        ({"presence_penalty": 2, "frequency_penalty": 1.5}, None, {}),
+        ({"repetition_penalty": 3}, None, {}),
+        ({"allowed_token_ids": [3, 9, 0], "banned_token_ids": [9]}, None, {}),
+        ({"min_p": 0.3}, {}, {"min_p": 0.3}),
+        ({"typical_p": 0.4}, {}, {"typical_p": 0.4}),
+    ],
+)
+async def test_an_answer_is_that_of_the_suite_s_own_request(
+    served: HttpSuite, body: dict[str, Any], processors: dict[str, Any] | None, cuts: dict[str, Any]
+) -> None:
+    common: dict[str, Any] = {"max_tokens": 16, "seed": 3, "ignore_eos": True}
+    if processors is None:
+        processors = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in body.items()
+        }
+    request = GenerationRequest(
+        "abc", sampling=SamplingParams(**cuts), processors=Processors(**processors), **common
+    )
+    expected = (await served.suite.client.generate(request)).text
+    plain = (await served.suite.client.generate(GenerationRequest("abc", **common))).text
+    answer = await served.post(
+        "/v1/completions", {"model": MODEL, "prompt": "abc", **common, **body}
+    )
+    assert answer.json()["choices"][0]["text"] == expected
+    assert expected != plain
+
+
+NAMED = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "grammar"),
+    [
+        ({"response_format": NAMED}, "response_format", (JSON, json.dumps(SCHEMA))),
+        ({"response_format": {"type": "json_object"}}, "response_format", (JSON, None)),
+        ({"guided_json": SCHEMA}, "guided_json", (JSON, json.dumps(SCHEMA))),
+        ({"guided_json": json.dumps(SCHEMA)}, "guided_json", (JSON, json.dumps(SCHEMA))),
+        ({"guided_regex": "a+"}, "guided_regex", (REGEX, "a+")),
+        ({"guided_choice": ["a.", "b"]}, "guided_choice", (REGEX, r"a\.|b")),
+        ({"guided_grammar": "start: A"}, "guided_grammar", (LARK, "start: A")),
+        ({"structured_outputs": {"regex": "b"}}, "structured_outputs.regex", (REGEX, "b")),
+        (
+            {"structured_outputs": {"json_object": True}},
+            "structured_outputs.json_object",
+            (JSON, None),
+        ),
+        ({"structured_outputs": {"grammar": "x"}}, "structured_outputs.grammar", (LARK, "x")),
+    ],
+)
+async def test_each_way_to_name_a_grammar(
+    body: dict[str, Any], name: str, grammar: tuple[GrammarKind, str | None]
+) -> None:
+    asking = ChatAsking.model_validate(chat_body(**body))
+    kind, source = grammar
+    if source is None:
+        source = json.dumps({"type": "object"})
+    assert asking.named_grammar() == (name, Grammar(kind, source))
+    assert asking.processors(None) == NO_PROCESSORS
+
+
+async def test_two_grammars_are_one_too_many() -> None:
+    body = chat_body(response_format={"type": "json_object"}, guided_regex="a")
+    with pytest.raises(ApiError, match="give it or response_format, not both") as refused:
+        ChatAsking.model_validate(body).named_grammar()
+    assert refused.value.body["param"] == "guided_regex"
+
+
+async def test_what_cannot_be_compiled_is_named_as_the_caller_named_it(served: HttpSuite) -> None:
+    for body, param in (
+        ({"guided_grammar": "start: ("}, "guided_grammar"),
+        ({"response_format": NAMED, "ignore_eos": True}, "response_format"),
+    ):
+        answer = await served.post("/v1/chat/completions", chat_body(**body))
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
