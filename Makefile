@@ -35,7 +35,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup llamacpp proto deploy-tools dashboards docs release-check lint format wheel test test-deploy test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup llamacpp proto deploy-tools dashboards docs release-check lint format wheel test test-page test-deploy test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -62,9 +62,12 @@ release-check: setup proto ## whether this commit can be tagged as a release
 
 # Four at once are for two cores: a third of the time is waiting for links, deadlines and processes.
 # The longest files begin first (tests/conftest.py).
-test: setup proto deploy-tools ## every test that needs no Docker
-	$(BIN)/python -m pytest --ignore=tests/deploy -n 4 --dist loadfile \
+test: setup proto deploy-tools ## every test that needs no Docker and no browser
+	$(BIN)/python -m pytest --ignore=tests/deploy --ignore=tests/page -n 4 --dist loadfile \
 	  --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs/pictures' writes the docs' pictures
+	$(BIN)/python -m pytest tests/page $(PYTEST_ARGS)
 
 test-deploy: setup proto ## images, compose and chaos on a Docker engine, which is started if need be
 	.ci/docker/engine.sh

@@ -206,6 +206,7 @@ def _announce(suite: LocalSuite, as_json: bool) -> None:
         held = ", ".join(f"{count} at the {side}" for side, count in suite.documents.items())
         click.echo(f"documents: {held}")
     click.echo(f"OpenAI-compatible API at {suite.http}/v1")
+    click.echo(f"in a browser: {suite.http}")
     click.echo(f"chat: tandem chat --endpoint {suite.http}")
     click.echo(f"ask: tandem generate --endpoint {suite.endpoint} --prompt 'Once upon a time'")
     click.echo("stop: Ctrl-C")

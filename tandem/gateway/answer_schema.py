@@ -27,6 +27,23 @@ class ErrorBody(Strict):
 class TokenProvenance(Strict):
     id: int
     source: str | None = Field(description="Who made it; null for a token of no known source.")
+    text: str | None = Field(
+        default=None, description="What it spells after those before it, where asked for."
+    )
+
+
+class RoundReport(Strict):
+    """One round up to its verdict; `in_flight` drafts were not judged yet then. Times in seconds,
+    each by the clock of the machine that did the work."""
+
+    drafted: int
+    accepted: int
+    in_flight: int
+    round_s: float
+    draft_s: float
+    verify_s: float
+    queue_s: float
+    resumes: int = Field(description="Streams opened after the first, so far.")
 
 
 class DocumentSideFigures(Strict):
@@ -41,10 +58,13 @@ class DocumentSideFigures(Strict):
 
 
 class ChunkExtension(Strict):
-    """What Tandem adds to a choice; a chunk has `provenance` where it was asked for, and the last
-    chunk of a choice all else."""
+    """What Tandem adds to a choice; a chunk has `provenance` and `rounds` where they were asked
+    for, and the last chunk of a choice all else."""
 
     provenance: list[TokenProvenance] | None = None
+    rounds_ended: list[RoundReport] | None = Field(
+        default=None, description="Rounds whose tokens these are, where asked for."
+    )
     seed: int | None = None
     session: str | None = None
     preset: str | None = None
@@ -188,6 +208,9 @@ class ServedPair(Strict):
     context_length: int
     presets: list[str]
     default_preset: str
+    logprobs: list[str] = Field(description="Presets that can tell log-probabilities.")
+    documents: list[str] = Field(description="Presets that answer from documents.")
+    lossy: list[str] = Field(description="Presets that change the distribution of answers.")
 
 
 class ServedEmbedding(Strict):

@@ -27,6 +27,7 @@ from tandem.gateway.errors import ApiError, api_error, json_response
 from tandem.gateway.event_stream import EventStream
 from tandem.gateway.guard import CALLER_LEFT, Guard
 from tandem.gateway.known_names import ANY, KnownNames
+from tandem.gateway.link_route import LinkRoute
 from tandem.gateway.openapi import (
     CHAT_PATH,
     COMPLETION_PATH,
@@ -41,6 +42,7 @@ from tandem.gateway.parallel_choices import ChoiceDelta, deltas
 from tandem.gateway.request_reading import AskingLimits, chat_requests, completion_requests
 from tandem.gateway.schema import Asking, ChatAsking, CompletionAsking, TandemOptions
 from tandem.gateway.text_endpoints import TextEndpoints
+from tandem.gateway.web_page import WebPage
 from tandem.generation.request import GenerationRequest
 from tandem.net.access_keys import KeyRing
 from tandem.telemetry.metrics import Metrics
@@ -54,7 +56,8 @@ class GatewaySettings:
     """`keys` gives the keys known now; None lets everybody in who calls by one of `names`. `docs`:
     interactive documentation at /docs.
     `max_requests` are handled at once; how many of them are answered at once, and how many wait, is
-    for the suite to say."""
+    for the suite to say. `page` serves the web page at `/`; `link_control` is the control socket of
+    an emulated link, which callers may then change."""
 
     keys: Callable[[], KeyRing] | None = None
     docs: bool = True
@@ -63,6 +66,12 @@ class GatewaySettings:
     max_body_bytes: int = 2 * 2**20
     max_requests: int = 256
     timeout_s: float = 600.0
+    page: bool = True
+    link_control: str = ""
+
+    @property
+    def web_page(self) -> WebPage | None:
+        return WebPage({"link": bool(self.link_control)}) if self.page else None
 
 
 def make_app(
@@ -76,6 +85,8 @@ def make_app(
     app = make_routes(suite, metrics, settings, ending)
     series = metrics.http()
     pages = DOCS_PATHS if settings.docs else frozenset[str]()
+    if (page := settings.web_page) is not None:
+        pages |= page.paths
     guarded = Guard(app, settings.keys, settings.names, settings.max_requests, series, pages=pages)
     if not settings.names.origins:
         return guarded
@@ -111,6 +122,10 @@ def make_routes(
     _route(app, "GET", "/metrics", gateway.metrics)
     _route(app, "GET", "/healthz", gateway.healthy)
     _route(app, "GET", "/readyz", gateway.ready)
+    if settings.link_control:
+        LinkRoute(settings.link_control).add_routes(app)
+    if (page := settings.web_page) is not None:
+        page.add_routes(app)
     app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]
     for kind in (ApiError, TandemError, Exception):
         app.add_exception_handler(kind, _refused)
@@ -184,6 +199,7 @@ class _Gateway:
             prompts=len(asked) // (asking.n or 1),
             echoes=await self._echoes(asking, asked),
             provenance=asking.tandem.provenance,
+            token_texts=asking.tandem.token_texts,
             include_usage=bool(asking.stream_options and asking.stream_options.include_usage),
         )
         answering = deltas(self._suite, asked, self._settings.timeout_s)

@@ -5,6 +5,7 @@ field `tandem` of a choice and nowhere else."""
 import math
 import time
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ from tandem.gateway.parallel_choices import ChoiceDelta
 from tandem.generation.client import Generated, TopLogprobs
 from tandem.generation.figures import answer_figures
 from tandem.generation.request import GenerationRequest
+from tandem_api.common.v1.generation_pb2 import RoundFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ def _by_text(top: TopLogprobs) -> dict[str, float] | None:
     return {text: logprob for _, text, logprob in reversed(top)} or None
 
 
+_OF_A_ROUND = tuple(field.name for field in RoundFigures.DESCRIPTOR.fields)
 CHAT = Form("chatcmpl-", "chat.completion", "chat.completion.chunk", chat=True)
 COMPLETION = Form("cmpl-", "text_completion", "text_completion", chat=False)
 
@@ -82,9 +85,11 @@ class Writer:
     prompts: int = 1
     echoes: Sequence[str] = ()
     provenance: bool = False
+    token_texts: bool = False
     include_usage: bool = False
     _ended: list[Generated] = field(default_factory=list)
     _begun: set[int] = field(default_factory=set)
+    _rounds_told: Counter[int] = field(default_factory=Counter)
     _id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _created: int = field(default_factory=lambda: int(time.time()))
 
@@ -99,7 +104,9 @@ class Writer:
                     **self.form.choice(self._echo(last.index) + last.answer.text),
                     "logprobs": self.form.logprobs(last.answer, 0, last.begins_at),
                     "finish_reason": _finish_reason(last.answer),
-                    "tandem": self._figures(last) | self._tokens(last.answer, 0, last.begins_at),
+                    "tandem": self._figures(last)
+                    | self._tokens(last.answer, 0, last.begins_at)
+                    | self._rounds(last),
                 }
             )
         return {**self._frame(self.form.whole), "choices": choices, "usage": self._usage()}
@@ -119,6 +126,7 @@ class Writer:
             "finish_reason": None,
         }
         tandem = self._tokens(delta.answer, *span) if delta.token_ids else {}
+        tandem |= self._rounds(delta)
         if delta.ended:
             self._ended.append(delta.answer)
             choice["finish_reason"] = _finish_reason(delta.answer)
@@ -153,7 +161,19 @@ class Writer:
         if not self.provenance:
             return {}
         made = zip(answer.token_ids[begin:end], answer.token_sources[begin:end], strict=True)
-        return {"provenance": [{"id": token, "source": source or None} for token, source in made]}
+        told: list[dict[str, Any]]
+        told = [{"id": token, "source": source or None} for token, source in made]
+        if self.token_texts:  # an answer from two sides has none
+            for token, text in zip(told, answer.token_texts[begin:end], strict=False):
+                token["text"] = text
+        return {"provenance": told}
+
+    def _rounds(self, delta: ChoiceDelta) -> dict[str, Any]:
+        """Those not told yet, where there are any: nobody who did not ask for them gets some."""
+        new = delta.answer.rounds[self._rounds_told[delta.index] :]
+        self._rounds_told[delta.index] += len(new)
+        told = [{name: getattr(each, name) for name in _OF_A_ROUND} for each in new]
+        return {"rounds_ended": told} if told else {}
 
     def _usage(self) -> dict[str, Any]:
         """Each prompt counts once, however many choices it has."""

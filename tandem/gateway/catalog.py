@@ -5,7 +5,7 @@ Invariant: however many ask at once, the suite is asked once, and not more often
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Protocol
 
 from tandem.core.errors import TandemError, Unavailable
@@ -14,6 +14,8 @@ from tandem.core.version import __version__
 from tandem.gateway.errors import ApiError
 from tandem.generation.client import Generated
 from tandem.generation.request import DEFAULT_PRESET, GenerationRequest
+from tandem.specdec.presets import PRESETS
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem_api.common.v1.generation_pb2 import DescribeResponse
 from tandem_api.drafter.v1.drafter_pb2 import TokenizeResponse
 from tandem_api.retriever.v1.retriever_pb2 import EmbedResponse
@@ -129,9 +131,22 @@ class Catalog:
             "context_length": known.draft.context_length,
             "presets": list(known.presets),
             "default_preset": DEFAULT_PRESET,
+            **_kinds_of(known.presets),
         }
         cards = [{"id": known.target.model_name, **common, "tandem": served}]
         if known.embedding:
             vectors = {"dimension": known.embedding_dimension}
             cards.append({"id": known.embedding, **common, "tandem": vectors})
         return cards
+
+
+def _kinds_of(names: Iterable[str]) -> dict[str, list[str]]:
+    """Of the presets that a suite has, those that this version knows to be something particular."""
+    known = [PRESETS[name] for name in names if name in PRESETS]
+    two_sided = [AGGREGATION_PRESETS[name] for name in names if name in AGGREGATION_PRESETS]
+    return {
+        "logprobs": [preset.name for preset in known if preset.cloud_draws],
+        "documents": [preset.name for preset in two_sided],
+        "lossy": [each.name for each in known if each.lossy]
+        + [each.name for each in two_sided if each.lossy],
+    }

@@ -23,6 +23,7 @@ from tandem.gateway.answer_schema import (
     TextCompletion,
     TextCompletionChunk,
 )
+from tandem.gateway.link_route import LINK_PATH, LinkChange, LinkState
 from tandem.gateway.schema import ChatAsking, CompletionAsking
 from tandem.gateway.text_schema import (
     DetokenizeAnswer,
@@ -90,6 +91,10 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("get", MODELS_PATH): Operation({_JSON: ModelList}, _FROM_THE_SUITE),
     ("get", MODEL_PATH): Operation({_JSON: ModelCard}, (*_FROM_THE_SUITE, 404)),
+    ("get", LINK_PATH): Operation({_JSON: LinkState}, _WITH_A_KEY),
+    ("post", LINK_PATH): Operation(
+        {_JSON: LinkState}, (*_WITH_A_KEY, 400, 408, 413, 415), LinkChange
+    ),
     ("get", "/metrics"): Operation({CONTENT_TYPE_LATEST: "Prometheus' text format."}, _WITH_A_KEY),
     ("get", "/healthz"): Operation({_JSON: AliveAnswer}, _AT_THE_DOOR, needs_key=False),
     ("get", "/readyz"): Operation(

@@ -65,6 +65,12 @@ class TandemOptions(Strict):
     provenance: bool = Field(
         default=False, description="Say of each token what it is and who made it."
     )
+    token_texts: bool = Field(
+        default=False, description="Beside `provenance`: say what each token spells."
+    )
+    rounds: bool = Field(
+        default=False, description="Tell of each round: its drafts, and where its time went."
+    )
     top_k: Annotated[int, Field(ge=0, le=UINT32)] = Field(
         default=0, description="Sample from so many likeliest tokens; 0: from all."
     )

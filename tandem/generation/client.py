@@ -28,7 +28,8 @@ TopLogprobs = tuple[tuple[int, str, float], ...]
 class Generated:
     """A generation as its caller saw it; times in seconds by the caller's clock. `token_sources`
     says who made each token (the values of `TokenSource`, "" where that is not known); `logprobs`
-    and `token_texts` are there if they were asked for, and `top_logprobs` if those were too."""
+    and `token_texts` are there if they were asked for, and `top_logprobs` if those were too, as are
+    `rounds`."""
 
     preset: str = ""
     session: str = ""
@@ -40,6 +41,7 @@ class Generated:
     logprobs: list[float] = field(default_factory=list)
     token_texts: list[str] = field(default_factory=list)
     top_logprobs: list[TopLogprobs] = field(default_factory=list)
+    rounds: list[pb.RoundFigures] = field(default_factory=list)
     ttft_s: float | None = None
     tpot_s: float | None = None
     duration_s: float = 0.0
@@ -76,6 +78,7 @@ class Generated:
         )
         self.logprobs += committed.logprobs
         self.token_texts += committed.token_texts
+        self.rounds += committed.rounds
         for top in tops:
             spelt = zip(top.token_ids, top.texts, top.logprobs, strict=True)
             self.top_logprobs.append(tuple(spelt))

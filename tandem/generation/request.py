@@ -46,7 +46,8 @@ RAG_PRESET = "dragon-coupled"
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest(GenerationParams):
-    """What a caller asks for. `overrides` ("field=value") change single choices of the preset."""
+    """What a caller asks for. `overrides` ("field=value") change single choices of the preset;
+    `rounds` and `token_texts` have each round told, and what each token spells."""
 
     prompt: Prompt
     preset: str = DEFAULT_PRESET
@@ -59,6 +60,8 @@ class GenerationRequest(GenerationParams):
     truncate: Truncate = Truncate.NONE
     priority: int = 0
     suffix: str = ""
+    rounds: bool = False
+    token_texts: bool = False
 
     @property
     def params(self) -> GenerationParams:

@@ -11,6 +11,8 @@ from tandem.backends.interface import Engine
 from tandem.backends.model_source import LoadedModel
 from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, Service
+from tandem.netem.link_control import LinkControl
+from tandem.netem.link_group import LinkGroup
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
@@ -62,7 +64,17 @@ class EmbeddedSuite:
             "aggregator": Metrics(new_registry(), "device"),
         }
         self.target = self.drafter_target = self.verifier_target = self.http_url = ""
-        self.emulator: TcpLinkEmulator | None = None
+        self._emulators: list[TcpLinkEmulator] = []
+        self._services: tuple[Service, ...] = ()
+
+    @property
+    def open_requests(self) -> int:
+        """At the aggregator, the drafter and the verifier."""
+        return sum(service.open_requests for service in self._services)
+
+    @property
+    def emulator(self) -> TcpLinkEmulator | None:
+        return self._emulators[0] if self._emulators else None
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
@@ -107,6 +119,7 @@ class EmbeddedSuite:
             settings = settings.model_copy(update={"retriever": retriever, "cloud": cloud})
         aggregator = AggregatorServicer(settings, self.metrics["aggregator"])
         self.target = await _serve(stack, aggregator)
+        self._services = (aggregator, drafter, verifier)
         if self._http:
             self.http_url = await self._open_http(stack, aggregator)
 
@@ -125,7 +138,12 @@ class EmbeddedSuite:
         from tandem.gateway.app import GatewaySettings, make_app
         from tandem.gateway.server import HttpServer
 
-        app = make_app(aggregator.requests, self.metrics["aggregator"], GatewaySettings())
+        control = ""
+        if self._emulators:
+            link = await stack.enter_async_context(LinkControl(LinkGroup(self._emulators)))
+            control = f"{link.address[0]}:{link.address[1]}"
+        settings = GatewaySettings(link_control=control)
+        app = make_app(aggregator.requests, self.metrics["aggregator"], settings)
         return (await stack.enter_async_context(HttpServer(app, HOST, 0))).url
 
     async def _through_link(self, stack: AsyncExitStack, target: str) -> str:
@@ -135,7 +153,7 @@ class EmbeddedSuite:
         address = HOST, int(target.rpartition(":")[2])
         emulator = TcpLinkEmulator((HOST, 0), address, link, link, seed=self._link_seed)
         await stack.enter_async_context(emulator)
-        self.emulator = self.emulator or emulator
+        self._emulators.append(emulator)
         return f"{HOST}:{emulator.address[1]}"
 
 

@@ -15,6 +15,7 @@ from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.gateway.app import make_routes
 from tandem.gateway.docs_page import DOCS_PATHS
 from tandem.gateway.guard import OPEN_PATHS
+from tandem.gateway.web_page import WebPage
 from tandem.generation.request import GenerationRequest
 from tandem.net.access_keys import key_line
 from tandem.net.scopes import Scope
@@ -109,7 +110,7 @@ def all_routes(served: HttpSuite, settings: AggregatorSettings) -> list[tuple[st
     ]
 
 
-async def test_without_a_key_nothing_is_open_but_health(keys: Path) -> None:
+async def test_without_a_key_nothing_is_open_but_health_and_the_page(keys: Path) -> None:
     async with http_suite(http_keys_file=keys, key=KEY) as served:
         settings = AggregatorSettings(http_keys_file=keys)
         routes = all_routes(served, settings)
@@ -117,7 +118,7 @@ async def test_without_a_key_nothing_is_open_but_health(keys: Path) -> None:
         async with httpx2.AsyncClient(base_url=served.url) as nobody:
             for method, path in [*routes, ("GET", "/nowhere"), ("POST", "/v1/models/../metrics")]:
                 answer = await nobody.request(method, path.replace("{model:path}", "scripted"))
-                if path in OPEN_PATHS | DOCS_PATHS:  # files that say nothing of this server
+                if path in OPEN_PATHS | DOCS_PATHS | WebPage({}).paths:  # say nothing of the server
                     assert answer.status_code == 200, path
                 else:
                     assert answer.status_code == 401, path

@@ -80,7 +80,9 @@ def test_its_packages_and_metadata(installed: Installed) -> None:
         lines = archive.read(metadata).decode().splitlines()
     packages = {name.split("/")[0] for name in names}
     assert packages == {"tandem", "tandem_api", metadata.split("/")[0]}
-    assert "tandem/py.typed" in names
+    page = "tandem/gateway/page/"
+    vendored = {f"{page}vendor/{each}" for each in ("preact.mjs", "LICENSE.preact", "LICENSE.htm")}
+    assert {"tandem/py.typed", f"{page}index.html", f"{page}main.mjs"} | vendored <= {*names}
     for line in ("Name: tandem-edge", f"Version: {__version__}", "License-Expression: Apache-2.0"):
         assert line in lines
 

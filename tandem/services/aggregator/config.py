@@ -57,6 +57,15 @@ class AggregatorSettings(ServiceSettings):
         default=600.0, gt=0, description="Longest time a request may take, waiting included."
     )
     http: bool = Field(default=True, description="Whether to serve the OpenAI-compatible HTTP API.")
+    http_page: bool = Field(
+        default=True, description="Whether HTTP serves the web page at /, a chat with its figures."
+    )
+    http_link_control: str = Field(
+        default="",
+        pattern=r"^([\w.\[\]:-]*:)?\d{1,5}$|^$",
+        description="Control socket of an emulated link, as 127.0.0.1:6000; who may ask over HTTP"
+        " can then slow and cut it. None: no such route.",
+    )
     http_host: str = Field(
         default="127.0.0.1", min_length=1, description="Address that HTTP listens on."
     )

@@ -65,6 +65,8 @@ def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:
         max_body_bytes=settings.http_max_body_bytes,
         max_requests=settings.http_max_requests,
         timeout_s=settings.request_timeout_s,
+        page=settings.http_page,
+        link_control=settings.http_link_control,
     )
 
 

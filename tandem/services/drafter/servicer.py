@@ -4,8 +4,6 @@ before it was checked and admitted."""
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,10 +30,11 @@ from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.kept_prefixes import KeptPrefixes, PrefixLimits
 from tandem.runtime.watchdog import STUCK_AFTER_S
+from tandem.services.drafter.relaying import write_commits
 from tandem.services.drafter.session import DrafterSession
 from tandem.services.drafter.tokenising import PromptTokens
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.events import Commit, EdgeRequest
+from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import Liveness, LivenessTimes
 from tandem.specdec.messages import CloudMessage, EdgeMessage
 from tandem.specdec.presets import PRESETS
@@ -46,7 +45,7 @@ from tandem.text import Tokenizer
 from tandem.text.answer_text import AnswerText
 from tandem.two_sided.decoding.document_decoder import DocumentDecoder, Documents
 from tandem.two_sided.serving.decoding_service import DecodingServicer
-from tandem.wire.common_codec import prompt_from_proto, token_sources_to_proto
+from tandem.wire.common_codec import prompt_from_proto
 from tandem.wire.verifier_codec import EdgeCodec, describe_model
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.common.v1 import sampling_pb2
@@ -256,15 +255,21 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 logits_processor(request.processors, edge_request.prompt_ids, strict=False),
             )
             try:
-                await self._relay(stream, session, text)
+                await self._relay(stream, session, text, request)
             finally:
                 prefix.leave(kv, drafting.context[: drafting.kv_length])
                 reservation.tokens = len(edge_request.prompt_ids) + machine.stats.tokens
         self._count(request, machine, traffic)
 
-    async def _relay(self, stream: Stream, session: DrafterSession, text: AnswerText) -> None:
+    async def _relay(
+        self,
+        stream: Stream,
+        session: DrafterSession,
+        text: AnswerText,
+        request: GenerationRequest,
+    ) -> None:
         """Commits to the caller, until the end or the caller's cancel."""
-        relaying = asyncio.create_task(_write_commits(stream, session.commits(), text))
+        relaying = asyncio.create_task(write_commits(stream, session, text, request))
         cancelling = asyncio.create_task(cancelled(stream))
         try:
             await asyncio.wait((relaying, cancelling), return_when=asyncio.FIRST_COMPLETED)
@@ -361,39 +366,3 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             uplink_bytes=traffic.uplink_bytes,
             downlink_bytes=traffic.downlink_bytes,
         )
-
-
-def _fill_logprobs(committed: pb.Committed, commit: Commit, text: AnswerText) -> None:
-    """How likely the tokens were, where that was asked for, with what they spell."""
-    if not commit.logprobs:
-        return
-    tops = [each.top for each in commit.logprobs]
-    likeliest = [[token_id for token_id, _ in top] for top in tops]
-    spelt, others = text.spelt(commit.token_ids, likeliest)
-    committed.token_texts.extend(spelt)
-    committed.logprobs.extend(each.logprob for each in commit.logprobs)
-    if any(tops):
-        for top, token_ids, texts in zip(tops, likeliest, others, strict=True):
-            logprobs = [logprob for _, logprob in top]
-            committed.top_logprobs.add(token_ids=token_ids, logprobs=logprobs, texts=texts)
-
-
-async def _write_commits(
-    stream: Stream, commits: AsyncGenerator[Commit, None], text: AnswerText
-) -> None:
-    position = 0
-    async with aclosing(commits):  # a caller that left must not leave the generator running
-        async for commit in commits:
-            committed = pb.Committed(
-                position=position,
-                token_ids=commit.token_ids,
-                text=text.take(len(commit.token_ids)),
-                unverified=commit.unverified,
-                token_sources=token_sources_to_proto(commit.token_sources),
-            )
-            _fill_logprobs(committed, commit, text)
-            position += len(commit.token_ids)
-            await stream.write(pb.GenerateResponse(committed=committed))
-    if rest := text.rest():
-        committed = pb.Committed(position=position, text=rest)
-        await stream.write(pb.GenerateResponse(committed=committed))

@@ -13,13 +13,16 @@ from tandem.net.session_runner import OpenStream, SessionRunner
 from tandem.runtime.draft_works import DraftsReady, DraftWorks
 from tandem.runtime.engine_thread import EngineThread
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.events import Commit, EdgeOutput, Finish, Interrupt, Send
+from tandem.specdec.events import Commit, EdgeOutput, EdgeStats, Finish, Interrupt, Send
 from tandem.specdec.messages import CloudMessage, EdgeMessage, Opened, Verdict
 from tandem.telemetry.tracing import Span
+from tandem_api.common.v1 import generation_pb2 as pb
 
 RELAY_HOLD_S = 0.003
 """How long committed text may wait for the drafts that follow it: relaying it takes processor time
 that the next round waits for, and there is time for it while the cloud verifies."""
+_GROWING = ("drafted", "round_s", "draft_s", "verify_s", "queue_s")
+"""Totals of `EdgeStats` whose growth is told of a round."""
 
 
 class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
@@ -44,7 +47,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self.traffic = traffic
         self._machine = machine
         self._works = DraftWorks(machine, thread, kv, self._drafts_ready, processor)
-        self._rounds = RoundSpans(span)
+        self._spans = RoundSpans(span)
+        self._rounds = RoundReports(machine.stats)
         self._relayable = asyncio.Event()
         self._holding: asyncio.TimerHandle | None = None
         self._commits: list[Commit] = []
@@ -77,8 +81,15 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self._works.close()
 
     def receive(self, message: CloudMessage, size_bytes: int, now: float) -> list[EdgeOutput]:
-        self._rounds.heard(message)
-        return self.machine.receive(message, now)
+        self._spans.heard(message)
+        outputs = self.machine.receive(message, now)
+        if isinstance(message, Verdict):
+            self._rounds.ended(message, self.machine.drafting.in_flight.sent)
+        return outputs
+
+    def take_rounds(self) -> list[pb.RoundFigures]:
+        """Those that ended since the last time."""
+        return self._rounds.take()
 
     def perform(self, output: EdgeOutput) -> None:
         match output:
@@ -96,7 +107,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
 
     def start_work(self) -> None:
         while (work := self.machine.work(time.monotonic())) is not None:
-            self._rounds.drafting()
+            self._spans.drafting()
             self._works.start(work)
 
     def notify(self) -> None:
@@ -131,6 +142,29 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             merged.append(commit)
         self._commits.clear()
         return merged
+
+
+class RoundReports:
+    """Rounds of one request as its caller is told of them: what the totals grew by between two
+    verdicts."""
+
+    def __init__(self, stats: EdgeStats) -> None:
+        self._stats = stats
+        self._before = dict.fromkeys(_GROWING, 0.0)
+        self._ended: list[pb.RoundFigures] = []
+
+    def ended(self, verdict: Verdict, in_flight: int) -> None:
+        totals = {name: getattr(self._stats, name) for name in _GROWING}
+        grown = {name: totals[name] - self._before[name] for name in _GROWING}
+        self._before = totals
+        drafted, resumes = int(grown.pop("drafted")), self._stats.resumes
+        told = pb.RoundFigures(drafted=drafted, accepted=verdict.accepted, **grown)
+        told.in_flight, told.resumes = in_flight, resumes
+        self._ended.append(told)
+
+    def take(self) -> list[pb.RoundFigures]:
+        ended, self._ended = self._ended, []
+        return ended
 
 
 class RoundSpans:

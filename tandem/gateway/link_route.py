@@ -1,0 +1,89 @@
+"""The emulated link between the two sides, seen and changed over HTTP: the page's sliders. It is
+there only where the aggregator was told of the link's control socket, on this machine. Invariant:
+a request is one line to that socket and its one answer."""
+
+import asyncio
+import json
+from contextlib import closing
+from typing import Any
+
+from fastapi import FastAPI, Request
+from pydantic import Field
+from starlette.responses import Response
+
+from tandem.core.errors import Unavailable
+from tandem.gateway.body_parsing import Strict, parse_body
+from tandem.gateway.connection_body import read_body
+from tandem.gateway.errors import invalid, json_response
+
+LINK_PATH = "/v1/tandem/link"
+MAX_BODY_BYTES = 1024
+TIMEOUT_S = 2.0
+
+
+class LinkChange(Strict):
+    """What is left out stays as it is."""
+
+    rtt_ms: float | None = Field(default=None, ge=0, le=10_000, description="There and back.")
+    mbps: float | None = Field(
+        default=None, ge=0, le=100_000, description="Of each direction, in Mbit/s; 0: no limit."
+    )
+    cut: bool | None = Field(default=None, description="Carry nothing; open streams are lost.")
+
+
+class LinkState(Strict):
+    rtt_ms: float
+    mbps: float = Field(description="Of each direction, in Mbit/s; 0: no limit.")
+    cut: bool
+
+
+class LinkRoute:
+    """`control` is HOST:PORT of the socket that `tandem link --control-port` opens."""
+
+    def __init__(self, control: str) -> None:
+        host, _, port = control.rpartition(":")
+        self._place = host or "127.0.0.1", int(port)
+
+    def add_routes(self, app: FastAPI) -> None:
+        app.add_api_route(LINK_PATH, self.state, methods=["GET"], response_model=None)
+        app.add_api_route(LINK_PATH, self.change, methods=["POST"], response_model=None)
+
+    async def state(self) -> Response:
+        """How slow the emulated link is, and whether it carries anything."""
+        return json_response(_state(await self._ask([{"op": "stats"}])))
+
+    async def change(self, request: Request) -> Response:
+        """Make the emulated link slower, narrower, or cut it."""
+        raw = await read_body(request, MAX_BODY_BYTES)
+        wanted = parse_body(raw, LinkChange, 0)
+        lines: list[dict[str, Any]] = []
+        if wanted.rtt_ms is not None:
+            lines.append({"op": "set", "rtt_s": wanted.rtt_ms / 1e3})
+        if wanted.mbps is not None:
+            lines.append({"op": "set", "mbps": wanted.mbps or None})
+        if wanted.cut is not None:
+            lines.append({"op": "cut" if wanted.cut else "restore"})
+        return json_response(_state(await self._ask(lines or [{"op": "stats"}])))
+
+    async def _ask(self, lines: list[dict[str, Any]]) -> dict[str, Any]:
+        """The answer to the last line. Raises Unavailable, and ApiError for what is refused."""
+        answer: dict[str, Any] = {}
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                reader, writer = await asyncio.open_connection(*self._place)
+                with closing(writer):
+                    for line in lines:
+                        writer.write(json.dumps(line).encode() + b"\n")
+                        answer = json.loads(await reader.readline())
+                        if not answer["ok"]:
+                            raise invalid(None, f"link: {answer['error']}")
+        except (OSError, TimeoutError, ValueError) as error:
+            raise Unavailable(f"the link's control socket does not answer: {error}") from error
+        return answer
+
+
+def _state(answer: dict[str, Any]) -> dict[str, Any]:
+    up, down = answer["up"], answer["down"]
+    rtt_ms = round((up["delay_s"] + down["delay_s"]) * 1e3, 3)
+    mbps = 8e-6 * (up["bytes_per_s"] or 0)
+    return LinkState(rtt_ms=rtt_ms, mbps=round(mbps, 6), cut=answer["cut"]).model_dump()

@@ -1,0 +1,96 @@
+// What a person chooses: how answers are made, and how bad the emulated link is.
+import { link } from "./api.mjs";
+import { html } from "./html.mjs";
+import { useEffect, useState } from "./vendor/hooks.mjs";
+
+export function Controls({ model, chosen, choose }) {
+  const wide = useWide();
+  const kinds = model.tandem;
+  const field = (name) => ({
+    value: chosen[name],
+    onInput: (event) => choose({ [name]: event.target.value }),
+  });
+  const plain = kinds.presets.filter((name) => !kinds.documents.includes(name));
+  const noteOf = (name) => (kinds.lossy.includes(name) ? " (lossy)" : "");
+  const option = (name) => html`<option value=${name}>${name}${noteOf(name)}</option>`;
+  return html`<details class="card" open=${wide}>
+    <summary>How to answer</summary>
+    <label class="field"><span>Preset</span>
+      <select ...${field("preset")}>
+        <optgroup label="Draft and target">${plain.map(option)}</optgroup>
+        ${kinds.documents.length > 0 && html`<optgroup label="From documents">${kinds.documents.map(option)}</optgroup>`}
+      </select>
+    </label>
+    <label class="field"><span>Temperature <b>${Number(chosen.temperature).toFixed(1)}</b></span>
+      <input type="range" min="0" max="2" step="0.1" ...${field("temperature")} />
+    </label>
+    <div class="pairs">
+      <label class="field"><span>Seed</span>
+        <input inputmode="numeric" pattern="[0-9]*" placeholder="random" ...${field("seed")} />
+      </label>
+      <label class="field"><span>Most tokens</span>
+        <input type="number" min="1" max="4096" required ...${field("maxTokens")} />
+      </label>
+    </div>
+    <label class="field"><span>If the cloud is lost</span>
+      <select ...${field("lostCloud")}>
+        <option value="wait">wait for it</option>
+        <option value="edge">go on at the edge</option>
+        <option value="fail">give up</option>
+      </select>
+    </label>
+    <label class="tick">
+      <input type="checkbox" checked=${chosen.logprobs} onChange=${(event) => choose({ logprobs: event.target.checked })} />
+      <span>Tell probabilities</span>
+    </label>
+    ${!kinds.logprobs.includes(chosen.preset) && chosen.logprobs && html`<p class="hint">This preset cannot tell them: no side knows them all.</p>`}
+  </details>`;
+}
+
+// Sliders of the link emulator, for those who may change it.
+export function Link({ report }) {
+  const [state, setState] = useState(null);
+  const wide = useWide();
+  const change = async (wanted) => {
+    try {
+      setState(await link(wanted));
+    } catch (error) {
+      report(error);
+    }
+  };
+  useEffect(() => {
+    change();
+  }, []);
+  if (!state) return null;
+  return html`<details class="card" open=${wide}>
+    <summary>The link</summary>
+    <label class="field"><span>Round trip <b>${state.rtt_ms.toFixed(0)} ms</b></span>
+      <input type="range" min="0" max="500" step="5" value=${state.rtt_ms}
+        onChange=${(event) => change({ rtt_ms: Number(event.target.value) })} />
+    </label>
+    <label class="field"><span>Bandwidth <b>${state.mbps ? `${Number(state.mbps.toPrecision(2))} Mbit/s` : "no limit"}</b></span>
+      <input type="range" min="-1" max="3.1" step="0.1" value=${state.mbps ? Math.log10(state.mbps) : 3.1}
+        onChange=${(event) => change({ mbps: bandwidth(Number(event.target.value)) })} />
+    </label>
+    <div class="row">
+      <button class="button" aria-pressed=${state.cut} onClick=${() => change({ cut: !state.cut })}>
+        ${state.cut ? "Restore the link" : "Cut the link"}
+      </button>
+    </div>
+    <p class="hint" role="status">${state.cut ? "The link is cut." : ""}</p>
+  </details>`;
+}
+
+// From the slider's logarithm; its end is no limit.
+const bandwidth = (exponent) => (exponent > 3.05 ? 0 : Number((10 ** exponent).toPrecision(2)));
+
+export function useWide() {
+  const query = matchMedia("(min-width: 60rem)");
+  const [wide, setWide] = useState(query.matches);
+  useEffect(() => {
+    const onChange = (event) => setWide(event.matches);
+    query.addEventListener("change", onChange);
+    return () => query.removeEventListener("change", onChange);
+  }, []);
+  return wide;
+}

@@ -1,0 +1,155 @@
+"""The web page as it is served, and what streams tell it; tests/page looks at it in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tandem.gateway.answer_schema import ChatCompletion, ChatCompletionChunk
+from tandem.gateway.link_route import LinkState
+from tandem.net.access_keys import KEY_BYTES, key_line, new_key
+from tandem.net.scopes import Scope
+from tandem.netem.link_control import LinkControl
+from tandem.netem.link_model import settings_from
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tests.gateway.http_suite import HttpSuite, chat_body, http_suite
+
+KEY = new_key(bytes([5]) * KEY_BYTES)
+
+
+async def streamed(suite: HttpSuite, **more: Any) -> list[dict[str, Any]]:
+    """The choices of the chunks, each of which fits the API's document."""
+    answer = await suite.post("/v1/chat/completions", chat_body(stream=True, seed=3, **more))
+    assert answer.status_code == 200, answer.text
+    events = [event.removeprefix("data: ") for event in answer.text.split("\n\n")]
+    chunks = [event for event in events if event.startswith("{")]
+    for chunk in chunks:
+        ChatCompletionChunk.model_validate_json(chunk)
+    return [json.loads(chunk)["choices"][0] for chunk in chunks]
+
+
+def joined(choices: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [each for choice in choices for each in choice.get("tandem", {}).get(name, [])]
+
+
+async def test_every_file_that_the_page_names_is_served_and_nothing_of_another_host() -> None:
+    async with http_suite() as suite:
+        waiting, seen = ["/"], set[str]()
+        while waiting:
+            path = waiting.pop()
+            seen.add(path)
+            answer = await suite.http.get(path)
+            assert answer.status_code == 200, path
+            policy = answer.headers["content-security-policy"]
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            text = answer.text
+            assert not re.search(r"""(src|href|from|url)[=( ]*["']?(https?:)?//""", text), path
+            assert not re.search(r"<style|\sstyle=\"|<script>|\son\w+=\"", text), path
+            named = re.findall(r"""(?:src|href)="(/page/[^"]+)"|from ?"\./([^"]+)\"""", text)
+            folder = path.rpartition("/")[0]
+            found = {absolute or f"{folder}/{relative}" for absolute, relative in named}
+            waiting += found - seen - set(waiting)
+            again = await suite.http.get(path, headers={"If-None-Match": answer.headers["etag"]})
+            assert (again.status_code, again.content) == (304, b"")
+    assert {"/page/main.mjs", "/page/page.css", "/page/vendor/preact.mjs"} <= seen
+    assert len(seen) >= 10
+
+
+async def test_the_page_needs_no_key_and_what_it_asks_does(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
+    async with (
+        http_suite(key=KEY, http_keys_file=keys) as suite,
+        httpx2.AsyncClient(base_url=suite.url) as nobody,
+    ):
+        assert (await nobody.get("/")).status_code == 200
+        assert (await nobody.get("/page/features.json")).json() == {"link": False}
+        assert (await nobody.get("/page/../v1/models")).status_code == 401
+        assert (await nobody.get("/page/vendor/LICENSE.htm")).status_code == 401
+        assert (await suite.http.get("/page/vendor/LICENSE.htm")).status_code == 404
+        assert (await nobody.get("/v1/models")).status_code == 401
+
+
+async def test_it_can_be_left_out() -> None:
+    async with http_suite(http_page=False) as suite:
+        assert (await suite.http.get("/")).status_code == 404
+        assert (await suite.http.get("/page/page.css")).status_code == 404
+        document = (await suite.http.get("/openapi.json")).json()
+    assert "/v1/tandem/link" not in document["paths"]
+
+
+async def test_rounds_and_token_texts_are_told_where_asked_for() -> None:
+    async with http_suite() as suite:
+        wanted = {"preset": "dssd", "provenance": True, "token_texts": True, "rounds": True}
+        choices = await streamed(suite, max_tokens=24, tandem=wanted)
+        plain = await streamed(suite, max_tokens=24, tandem={"preset": "dssd", "provenance": True})
+        body = chat_body(seed=3, max_tokens=24, tandem=wanted)
+        whole = (await suite.post("/v1/chat/completions", body)).json()
+    figures = choices[-1]["tandem"]
+    content = "".join(choice["delta"].get("content", "") for choice in choices)
+    made = joined(choices, "provenance")
+    assert "".join(each["text"] for each in made) == content
+    assert len(made) == figures["tokens"]
+    rounds = joined(choices, "rounds_ended")
+    assert len(rounds) == figures["rounds"] > 1
+    assert sum(each["accepted"] for each in rounds) == figures["accepted"]
+    assert 0 < sum(each["drafted"] for each in rounds) <= figures["drafted"]
+    assert all(each["round_s"] > 0 and each["resumes"] == 0 for each in rounds)
+    assert [each | {"text": ""} for each in joined(plain, "provenance")] == [
+        each | {"text": ""} for each in made
+    ]
+    assert all("text" not in each for each in joined(plain, "provenance"))
+    assert joined(plain, "rounds_ended") == []
+    ChatCompletion.model_validate(whole)
+    told = whole["choices"][0]["tandem"]
+    assert told["provenance"] == made
+    assert [each["accepted"] for each in told["rounds_ended"]] == [
+        each["accepted"] for each in rounds
+    ]
+
+
+async def test_the_model_card_says_what_presets_can() -> None:
+    async with http_suite() as suite:
+        (card,) = (await suite.http.get("/v1/models")).json()["data"]
+    kinds = card["tandem"]
+    assert {"ar", "coupled"} <= set(kinds["logprobs"])
+    assert "dssd" not in kinds["logprobs"]
+    assert "dragon" in kinds["documents"]
+    assert {"picospec-top-k", "dragon-lossy"} <= set(kinds["lossy"]) <= set(kinds["presets"])
+
+
+async def test_an_emulated_link_is_seen_and_changed() -> None:
+    link = settings_from(0.02, 8.0)
+    async with (
+        TcpLinkEmulator(("127.0.0.1", 0), ("127.0.0.1", 9), link, link) as emulator,
+        LinkControl(emulator) as control,
+    ):
+        place = f"127.0.0.1:{control.address[1]}"
+        async with http_suite(http_link_control=place) as suite:
+            assert (await suite.http.get("/page/features.json")).json() == {"link": True}
+
+            async def asked(change: dict[str, Any]) -> LinkState:
+                answer = await suite.post("/v1/tandem/link", change)
+                return LinkState.model_validate_json(answer.content)
+
+            state = await suite.http.get("/v1/tandem/link")
+            assert state.json() == {"rtt_ms": 20.0, "mbps": 8.0, "cut": False}
+            assert (await asked({"rtt_ms": 50, "mbps": 0})).model_dump() == {
+                **{"rtt_ms": 50.0, "mbps": 0.0, "cut": False}
+            }
+            assert emulator.settings == (settings_from(0.05), settings_from(0.05))
+            assert (await asked({"cut": True})).cut
+            assert emulator.stats().cut
+            assert not (await asked({"cut": False})).cut
+            for wrong in ({"rtt_ms": -1}, {"speed": 1}, {"cut": 1}):
+                assert (await suite.post("/v1/tandem/link", wrong)).status_code == 400
+            document = (await suite.http.get("/openapi.json")).json()
+            assert {"get", "post"} == document["paths"]["/v1/tandem/link"].keys()
+            await control.__aexit__(None, None, None)
+            assert (await suite.http.get("/v1/tandem/link")).status_code == 503

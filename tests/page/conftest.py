@@ -1,0 +1,70 @@
+"""The demo suite over an emulated link, and a real Chromium that looks at its page."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+
+from tandem.netem.link_model import settings_from
+from tandem.suite.background import LoopThread
+from tandem.suite.embedded import EmbeddedSuite
+from tandem.suite.models import choose_model, load_pair
+from tandem.suite.suite_documents import demo_documents
+
+RTT_MS = 40
+WAIT_MS = 60_000
+"""Longest that anything may take on a busy machine."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--pictures", type=Path, help="folder that screenshots are written to")
+
+
+@pytest.fixture(scope="session")
+def suite() -> Iterator[EmbeddedSuite]:
+    pair = load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
+    documents = demo_documents(embedding="lexical")
+    link = settings_from(RTT_MS / 1e3, 20.0)
+    serving = EmbeddedSuite(pair, link=link, http=True, documents=documents)
+    thread = LoopThread("page")
+    thread.enter(serving)
+    yield serving
+    thread.leave(serving)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    assert program is not None, "needs Chromium: apt-get install chromium"
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser: Browser, suite: EmbeddedSuite) -> Iterator[Page]:
+    """Freshly loaded, and without a complaint of the browser at the end."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(WAIT_MS)
+    shown = context.new_page()
+    said: list[str] = []
+
+    def note(message: ConsoleMessage) -> None:
+        """A refused request is the page's to explain; the browser notes it too."""
+        if "Failed to load resource" not in message.text:
+            said.append(message.text)
+
+    shown.on("console", note)
+    shown.on("pageerror", lambda error: said.append(str(error)))
+    shown.goto(suite.http_url)
+    shown.get_by_label("Preset").wait_for(state="attached")
+    yield shown
+    as_it_was = {"cut": False, "rtt_ms": RTT_MS}
+    assert shown.request.post(f"{suite.http_url}/v1/tandem/link", data=as_it_was).ok
+    context.close()
+    assert said == []

@@ -1,0 +1,292 @@
+"""The web page in a real Chromium, against the demo suite: what a person sees and does."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Locator, Page, Response, expect
+
+from tandem.net.access_keys import KEY_BYTES, key_line, new_key
+from tandem.net.scopes import Scope
+from tandem.suite.background import LoopThread
+from tandem.suite.embedded import EmbeddedSuite
+from tests.gateway.http_suite import http_suite
+from tests.page.conftest import WAIT_MS
+
+pytestmark = pytest.mark.timeout(300)
+
+QUESTION = "Tom picks 12 apples. How many apples does he have?"
+KEY = new_key(bytes([9]) * KEY_BYTES)
+
+
+@pytest.fixture(autouse=True)
+def patience() -> None:
+    expect.set_options(timeout=WAIT_MS)
+
+
+def choose(
+    page: Page, preset: str = "coupled", seed: int = 7, tokens: int = 64, temperature: float = 1.0
+) -> None:
+    page.get_by_label("Temperature").fill(f"{temperature:g}")
+    page.get_by_label("Preset").select_option(preset)
+    page.get_by_label("Seed").fill(str(seed))
+    page.get_by_label("Most tokens").fill(str(tokens))
+
+
+def ask(page: Page, words: str = QUESTION) -> Locator:
+    """The answer's card, as soon as it is there."""
+    answers = page.locator(".answer")
+    before = answers.count()
+    page.get_by_label("Your question").fill(words)
+    page.keyboard.press("Enter")
+    return answers.nth(before)
+
+
+def ended(answer: Locator) -> Locator:
+    expect(answer).to_have_attribute("aria-busy", "false")
+    return answer
+
+
+def chunks_of(response: Response) -> list[dict[str, Any]]:
+    events = [line.removeprefix("data: ") for line in response.text().split("\n\n")]
+    return [json.loads(event)["choices"][0] for event in events if event.startswith("{")]
+
+
+def text_of(answer: Locator) -> str:
+    return "".join(answer.locator(".tokens .token").all_text_contents())
+
+
+def picture(page: Page, folder: Path | None, name: str) -> None:
+    if folder is not None:
+        folder.mkdir(exist_ok=True)
+        page.screenshot(path=folder / f"{name}.png")
+
+
+@pytest.fixture
+def pictures(pytestconfig: pytest.Config) -> Path | None:
+    folder: Path | None = pytestconfig.getoption("--pictures")
+    return folder
+
+
+@pytest.mark.parametrize("preset", ["coupled", "dssd"])
+def test_tokens_come_as_a_stream_and_are_coloured_by_who_made_them(page: Page, preset: str) -> None:
+    choose(page, preset)
+    with page.expect_response("**/v1/chat/completions") as answering:
+        answer = ask(page)
+        expect(page.locator(".answer[aria-busy=true] .token").first).to_be_visible()
+    ended(answer)
+    told = chunks_of(answering.value)
+    made = [each for chunk in told for each in chunk.get("tandem", {}).get("provenance", [])]
+    shown = answer.locator(".tokens .token")
+    kinds = shown.evaluate_all("all => all.map(each => each.className)")
+    assert kinds == [f"token {each['source']}" for each in made]
+    assert {"draft", "target"} <= {each["source"] for each in made}
+    assert shown.all_text_contents() == [each["text"] for each in made]
+    assert text_of(answer) == "".join(chunk["delta"].get("content", "") for chunk in told)
+    rounds = [each for chunk in told for each in chunk.get("tandem", {}).get("rounds_ended", [])]
+    assert answer.get_by_text(f"Rounds: {len(rounds)}").is_visible()
+    assert len(rounds) == told[-1]["tandem"]["rounds"]
+    assert sum(each["accepted"] for each in rounds) == told[-1]["tandem"]["accepted"]
+    drafted = answer.locator(".legend li", has_text="accepted draft").locator("b")
+    assert int(drafted.inner_text()) == sum(each["source"] == "draft" for each in made)
+
+
+def test_a_token_tells_its_probability_to_pointer_and_keys(
+    page: Page, pictures: Path | None
+) -> None:
+    choose(page)
+    answer = ended(ask(page))
+    card = page.locator(".looked-at")
+    expect(card).to_have_count(0)
+    answer.get_by_role("listbox").focus()
+    page.keyboard.press("ArrowRight")
+    tokens = answer.get_by_role("option")
+    expect(tokens.nth(1)).to_have_attribute("aria-selected", "true")
+    expect(answer.get_by_role("listbox")).to_have_attribute(
+        "aria-activedescendant", str(tokens.nth(1).get_attribute("id"))
+    )
+    label = str(tokens.nth(1).get_attribute("aria-label"))
+    assert re.fullmatch(r"“.*”, (accepted draft|target’s own token), [\d.]+ %", label)
+    expect(card.locator(".spelt span")).to_have_text(label.rsplit(", ", 1)[1])
+    assert card.locator(".alternatives li").count() == 5
+    page.keyboard.press("Escape")
+    expect(card).to_have_count(0)
+    tokens.nth(4).hover()
+    expect(card).to_be_visible()
+    picture(page, pictures, "page-token")
+
+
+def test_the_cloud_alone_gives_the_same_text_beside_it(page: Page, pictures: Path | None) -> None:
+    choose(page)
+    answer = ended(ask(page))
+    picture(page, pictures, "page")
+    page.get_by_role("button", name="Run again with the cloud alone").click()
+    other = page.locator(".answer").nth(1)
+    expect(other.get_by_role("heading")).to_have_text("ar: the cloud alone")
+    ended(other)
+    expect(answer.get_by_text("The texts are the same.")).to_be_visible()
+    assert text_of(answer) == text_of(other)
+    assert all(float(each[:-2]) > 0 for each in page.locator(".clock").all_text_contents())
+    picture(page, pictures, "page-compared")
+
+
+def test_stop_cancels_the_answer_on_every_service(page: Page, suite: EmbeddedSuite) -> None:
+    choose(page, tokens=800, temperature=2)  # nonsense does not end by itself
+    answer = ask(page)
+    expect(answer.locator(".token").nth(3)).to_be_visible()
+    page.get_by_role("button", name="Stop").click()
+    expect(answer.get_by_text("Stopped.")).to_be_visible()
+    shown = text_of(answer)
+    until = time.monotonic() + WAIT_MS / 1e3
+    while suite.open_requests:
+        assert time.monotonic() < until
+        page.wait_for_timeout(20)
+    assert text_of(answer) == shown
+    assert answer.locator(".figures").count() == 0
+    choose(page, tokens=4)
+    ended(ask(page, "And now?"))
+
+
+def test_an_error_is_shown_and_what_was_asked_can_be_tried_again(page: Page) -> None:
+    choose(page, tokens=9000)
+    answer = ask(page)
+    expect(answer.get_by_role("alert")).to_contain_text("max_tokens: at most 4096, is 9000")
+    answer.get_by_role("button", name="Try again").click()
+    expect(page.locator(".answer").last.get_by_role("alert")).to_contain_text("at most 4096")
+    assert page.locator(".answer").count() == 1
+
+
+def test_a_cut_link_is_seen_and_the_answer_resumes_as_if_nothing_had_been(page: Page) -> None:
+    choose(page, tokens=200, temperature=2)  # nonsense does not end by itself
+    whole = text_of(ended(ask(page)))
+    page.reload()
+    choose(page, tokens=200, temperature=2)
+    answer = ask(page)
+    expect(answer.locator(".token").nth(3)).to_be_visible()
+    page.get_by_role("button", name="Cut the link").click()
+    expect(page.get_by_text("The link is cut.")).to_be_visible()
+    expect(answer.get_by_text("No word from the cloud")).to_be_visible()
+    page.wait_for_timeout(3000)  # the edge, too, finds the link dead, and opens others
+    page.get_by_role("button", name="Restore the link").click()
+    expect(answer.locator(".round.resumed")).to_have_count(1)
+    ended(answer)
+    expect(answer.get_by_text("the answer resumed")).to_be_visible()
+    assert text_of(answer) == whole
+
+
+def test_the_links_sliders_change_it(page: Page, suite: EmbeddedSuite) -> None:
+    slider = page.get_by_label("Round trip")
+    assert slider.input_value() == "40"
+    try:
+        slider.fill("120")
+        expect(page.locator("label", has_text="Round trip").locator("b")).to_have_text("120 ms")
+        assert suite.emulator is not None
+        assert suite.emulator.settings[0].delay_s == 0.06
+    finally:
+        slider.fill("40")
+        expect(page.locator("label", has_text="Round trip").locator("b")).to_have_text("40 ms")
+
+
+def test_documents_of_two_sides_have_their_colours(page: Page, pictures: Path | None) -> None:
+    choose(page, "dragon-coupled", tokens=48)
+    answer = ended(ask(page, "How long is a Python release maintained? Which does Heron support?"))
+    kinds = answer.locator(".tokens .token").evaluate_all("all => all.map(e => e.className)")
+    assert {"device", "cloud", "both"} & {each.split()[1] for each in kinds}
+    expect(answer.get_by_text("What left the device")).to_be_visible()
+    picture(page, pictures, "page-documents")
+
+
+@pytest.fixture(scope="module")
+def with_keys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Another server, which asks for keys."""
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
+    thread, serving = LoopThread("keys"), http_suite(key=KEY, http_keys_file=keys)
+    thread.start()
+    yield thread.run(serving.__aenter__()).url
+    thread.run(serving.__aexit__(None, None, None))
+    thread.stop()
+
+
+def test_a_key_is_asked_for_and_kept_for_the_tab(page: Page, with_keys: str) -> None:
+    page.goto(with_keys)
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_be_visible()
+    assert Axe().run(page).violations_count == 0
+    dialog.get_by_role("textbox").fill("wrong")
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_role("alert")).to_contain_text("Incorrect API key")
+    dialog.get_by_role("textbox").fill(KEY)
+    page.keyboard.press("Enter")
+    expect(dialog).to_have_count(0)
+    choose(page, tokens=8)
+    ended(ask(page))
+    assert text_of(page.locator(".answer")) != ""
+    page.reload()
+    page.get_by_label("Preset").wait_for()
+    expect(dialog).to_have_count(0)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(page: Page, scheme: str, pictures: Path | None) -> None:
+    """On the empty page, with an answer, with a token looked at, with two answers."""
+    page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+
+    def found() -> str:
+        report = Axe().run(page)
+        return str(report.generate_report()) if report.violations_count else ""
+
+    assert found() == ""
+    choose(page)
+    answer = ended(ask(page))
+    answer.get_by_role("option").nth(2).hover()
+    if scheme == "dark":
+        picture(page, pictures, "page-dark")
+    assert found() == ""
+    page.get_by_role("button", name="Run again with the cloud alone").click()
+    ended(page.locator(".answer").nth(1))
+    assert found() == ""
+
+
+@pytest.mark.parametrize(("width", "height"), [(640, 450), (390, 844), (320, 640)])
+def test_narrow_and_magnified_pages_need_no_sideways_scrolling(
+    page: Page, width: int, height: int, pictures: Path | None
+) -> None:
+    """640 pixels are 1280 at 200 %."""
+
+    def overflow() -> int:
+        script = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        return int(page.evaluate(script))
+
+    page.set_viewport_size({"width": width, "height": height})
+    assert overflow() == 0
+    page.get_by_text("How to answer").click()
+    choose(page)
+    assert overflow() == 0
+    page.get_by_text("How to answer").click()
+    answer = ended(ask(page))
+    page.get_by_role("button", name="Run again with the cloud alone").click()
+    ended(page.locator(".answer").nth(1))
+    answer.get_by_role("option").nth(1).hover()
+    assert overflow() == 0
+    if width == 390:
+        picture(page, pictures, "page-narrow")
+
+
+def test_everything_can_be_reached_by_the_tab_key(page: Page) -> None:
+    choose(page, tokens=16)
+    ended(ask(page))
+    reached = set()
+    page.locator("body").click(position={"x": 2, "y": 2})
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.textContent.trim().slice(0, 12)"))
+        reached.add(page.evaluate("document.activeElement.getAttribute('role') ?? ''"))
+    assert {"listbox", "Run again wi", "Cut the link"} <= reached
