@@ -63,8 +63,9 @@ def text_of_ar(seed: int, max_tokens: int) -> TokenIds:
 
 @pytest.mark.parametrize("draft_length", range(1, 9))
 def test_coupled_is_ar_for_a_thousand_prompts(draft_length: int) -> None:
+    """All of them at three lengths, and a part at those between."""
     chosen = preset("coupled", draft_length)
-    for seed in range(1000):
+    for seed in range(1000 if draft_length in (1, 4, 8) else 200):
         coupled = run(chosen, MODELS, seed, prompt_ids=prompt_of(seed), max_tokens=8)
         assert coupled.token_ids == text_of_ar(seed, max_tokens=8), seed
         assert coupled.stats.target_passes <= 8
@@ -156,7 +157,7 @@ def test_a_cut_changes_no_text(method: str) -> None:
     """Resumes are exact: what is decided again is decided the same way."""
     name, choices = METHODS[method]
     lost = departures = 0
-    for seed in range(250):
+    for seed in range(125):
         chosen = preset(name, 1 + seed % 5, **choices)
         uncut = run(chosen, MODELS, seed, max_tokens=20)
         cut = run(chosen, MODELS, seed, max_tokens=20, faults=faults_of(seed, 2.0))
@@ -164,8 +165,8 @@ def test_a_cut_changes_no_text(method: str) -> None:
         assert cut.finish == uncut.finish
         lost += cut.stats.links_lost
         departures += cut.stats.departures
-    assert lost > 80
-    assert departures > 40
+    assert lost > 40
+    assert departures > 20
 
 
 PIPELINED = {
@@ -181,7 +182,7 @@ PIPELINED = {
 @pytest.mark.parametrize("method", PIPELINED)
 def test_a_cut_changes_no_pipelined_text(method: str) -> None:
     """Without tokens of the cloud's own, each position is judged by its draft, however late."""
-    for seed in range(150):
+    for seed in range(80):
         uncut = run(PIPELINED[method], MODELS, seed, max_tokens=20)
         cut = run(PIPELINED[method], MODELS, seed, max_tokens=20, faults=faults_of(seed, 2.0))
         assert cut.token_ids == uncut.token_ids, seed
