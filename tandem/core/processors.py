@@ -83,7 +83,11 @@ class Processors:
         if len({*self.banned_token_ids}) == vocabulary_size:
             raise InvalidArgument("banned_token_ids", "no token is left")
         if self.grammar is not None:
-            raise InvalidArgument("grammar", "is not taken yet")
+            if len(self.grammar.source) > MAX_GRAMMAR_CHARACTERS:
+                why = f"{len(self.grammar.source)} characters; at most {MAX_GRAMMAR_CHARACTERS}"
+                raise InvalidArgument("grammar", why)
+            if ignore_eos:
+                raise InvalidArgument("grammar", "ends the text, which ignore_eos does not let end")
 
     def _check_biases(self, vocabulary_size: int) -> None:
         check_count(len(self.logit_bias), MAX_BIASES, "logit_bias")
@@ -101,6 +105,9 @@ NO_PROCESSORS = Processors()
 
 class GrammarMask(Protocol):
     """A compiled grammar, over one vocabulary."""
+
+    @property
+    def vocabulary_size(self) -> int: ...
 
     def allowed(self, answer: tuple[int, ...]) -> Mask | None:
         """Which tokens [V] may follow the answer so far; None after a text that is none of the
@@ -129,7 +136,7 @@ class LogitsProcessor:
         self._biases = np.array([bias for _, bias in processors.logit_bias], np.float32)
         self._banned = np.array(processors.banned_token_ids, np.intp)
         self._allowed = np.array(processors.allowed_token_ids, np.intp)
-        self._mask = mask
+        self.mask = mask
         self._strict = strict
 
     def processed(self, logits: Array, answer: tuple[int, ...]) -> NDArray[np.float32]:
@@ -147,9 +154,9 @@ class LogitsProcessor:
 
     def forced(self, answer: tuple[int, ...]) -> int | None:
         """The token that alone may follow, whatever the model says; None where several may."""
-        if self._mask is None:
+        if self.mask is None:
             return None
-        token_id = self._mask.forced(answer)
+        token_id = self.mask.forced(answer)
         if token_id is None or (self._banned == token_id).any():
             return None
         return token_id if not len(self._allowed) or (self._allowed == token_id).any() else None
@@ -166,20 +173,20 @@ class LogitsProcessor:
             scores[seen] -= np.float32(own.frequency_penalty) * counts.astype(np.float32)
 
     def _forbidden(self, answer: tuple[int, ...], vocabulary_size: int) -> Mask | None:
-        if self._mask is None and not len(self._allowed) and not len(self._banned):
+        if self.mask is None and not len(self._allowed) and not len(self._banned):
             return None
         forbidden = np.full(vocabulary_size, len(self._allowed) > 0)
         forbidden[self._allowed] = False
         forbidden[self._banned] = True
-        if self._mask is not None:
-            allowed = self._mask.allowed(answer)
+        if self.mask is not None:
+            allowed = self.mask.allowed(answer)
             forbidden |= True if allowed is None else ~allowed
         return forbidden
 
     def _dead_end(self, logits: Array, answer: tuple[int, ...]) -> NDArray[np.float32]:
         if not self._strict:
             return logits.astype(np.float32)
-        field = "allowed_token_ids" if self._mask is None else "grammar"
+        field = "allowed_token_ids" if self.mask is None else "grammar"
         raise InvalidArgument(field, f"no token may follow the answer's first {len(answer)} tokens")
 
 
@@ -206,6 +213,13 @@ class RowsAfter:
     def forced(self, fed: tuple[int, ...]) -> int | None:
         """As of the processor."""
         return self.processor.forced((*self.answer, *fed[self.skipped :]))
+
+    def certain(self, token_id: int) -> NDArray[np.float32]:
+        """The distribution [V] where the grammar forces a token."""
+        assert self.processor.mask is not None, "only a grammar forces tokens"
+        probs = np.zeros(self.processor.mask.vocabulary_size, dtype=np.float32)
+        probs[token_id] = 1
+        return probs
 
 
 def logits_processor(

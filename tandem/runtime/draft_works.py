@@ -5,6 +5,7 @@ parent runs, so that the parent need not copy what the fork still reads."""
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from tandem.backends.interface import Session
 from tandem.core.processors import LogitsProcessor, RowsAfter
 from tandem.runtime.engine_jobs import JobHandle
 from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.forced_drafts import forced_drafts
 from tandem.runtime.session_jobs import BranchJob, DraftJob
 from tandem.runtime.tree_jobs import TreeDraftJob
 from tandem.specdec.edge import EdgeMachine
@@ -57,7 +59,7 @@ class DraftWorks:
         self._kv = kv
         self._on_drafted = on_drafted
         self._processor = processor
-        self._running: dict[int, tuple[DraftJob, DraftHandle]] = {}
+        self._running: dict[int, tuple[DraftWork, DraftHandle | None]] = {}
 
     @property
     def idle(self) -> bool:
@@ -66,16 +68,34 @@ class DraftWorks:
 
     def start(self, work: DraftWork) -> None:
         request = self._machine.request
-        rule, report = self._machine.rule, self._reporter(work)
-        settings = (work, request.params.sampling, rule, request.preset, report, self._rows(work))
+        rule, report, rows = self._machine.rule, self._reporter(work), self._rows(work)
+        if rows is not None and self._start_forced(work, rows):
+            return
+        settings = (work, request.params.sampling, rule, request.preset, report, rows)
         job: DraftJob
         if work.branch:
             job = BranchJob(self._thread.engine, self._kv, *settings)
         else:
             job = (TreeDraftJob if work.expansion else DraftJob)(self._kv, *settings)
         handle = self._thread.submit(job, low_priority=work.branch)
-        self._running[id(work)] = (job, handle)
+        self._running[id(work)] = (work, handle)
         handle.future.add_done_callback(lambda _: self._done(work, job, handle))
+
+    def _start_forced(self, work: DraftWork, rows: RowsAfter) -> bool:
+        """Whether a grammar alone decides all of the work, which is then done without the model."""
+        began_s, preset = time.perf_counter(), self._machine.request.preset
+        by_token = self._machine.rule.drafter_invariant and preset.sends_ids_alone
+        drafts = forced_drafts(rows, work, (), work.count, by_token)
+        if not drafts or (len(drafts) < work.count and drafts[-1].token_id not in work.ends):
+            return False
+        self._running[id(work)] = (work, None)
+        ready = DraftsReady(work, drafts, work.keep, time.perf_counter() - began_s)
+        asyncio.get_running_loop().call_soon(self._forced, ready)
+        return True
+
+    def _forced(self, ready: DraftsReady) -> None:
+        if self._running.pop(id(ready.work), None) is not None:
+            self._on_drafted(ready)
 
     def _rows(self, work: DraftWork) -> RowsAfter | None:
         if (processor := self._processor) is None:
@@ -87,12 +107,13 @@ class DraftWorks:
         if (running := self._running.pop(id(work), None)) is None:
             return
         _, handle = running
-        handle.cancel()
+        if handle is not None:
+            handle.cancel()
 
     def close(self) -> None:
         """Stop everything."""
-        for job, _ in list(self._running.values()):
-            self.interrupt(job.work)
+        for work, _ in list(self._running.values()):
+            self.interrupt(work)
 
     def _reporter(self, work: DraftWork) -> Callable[[Drafted, int, float], None] | None:
         if not work.stepwise:

@@ -14,6 +14,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logits
 from tandem.core.processors import RowsAfter
 from tandem.core.runners_up import RunnersUp, likely_runners_up
+from tandem.runtime.forced_drafts import forced_drafts
 from tandem.specdec.events import NO_PROBS, Drafted, DraftWork
 from tandem.specdec.in_flight import probs_to_draft_from
 from tandem.specdec.judge import DistributionAt, Judgement
@@ -35,10 +36,10 @@ def rewind(session: Session, keep: int, path: tuple[int, ...]) -> None:
 
 
 class DraftJob:
-    """Drafts the tokens of a work one by one; ends early after an end-of-text token, or one below
-    the preset's confidence threshold. With `stepwise` work every token but the last is handed to
-    `on_draft` with the length of the draft KV and the seconds it took, on the engine thread; the
-    result is then what is left."""
+    """Drafts the tokens of a work one by one, and those that a grammar forces without a pass; ends
+    early after an end-of-text token, or one below the preset's confidence threshold. With
+    `stepwise` work every token but the last ones is handed to `on_draft` with the length of the
+    draft KV and the seconds it took, on the engine thread; the result is then what is left."""
 
     def __init__(
         self,
@@ -62,53 +63,78 @@ class DraftJob:
         self._by_token = rule.drafter_invariant and preset.sends_ids_alone
         self._on_draft = on_draft if work.stepwise else None
         self._rows = rows
-        self._drafted: tuple[int, ...] = ()
-        self._count = 0
-        self._last = -1
+        self._token_ids: tuple[int, ...] = ()  # all that were drafted
+        self._fed: int | None = None  # of these; None before the first pass
         self._drafts: list[Drafted] = []
         self._since_s = 0.0
 
     def request(self) -> ForwardRequest:
-        if self._count:
-            return ForwardRequest(self._session, (self._last,), logits_to_keep=1)
+        if self._fed is not None:
+            unfed = self._token_ids[self._fed :]
+            return ForwardRequest(self._session, unfed, logits_to_keep=1)
         self._since_s = time.perf_counter()
         rewind(self._session, self._work.keep, self._work.path)
-        return ForwardRequest(self._session, self._work.token_ids, logits_to_keep=1)
+        if not self._token_ids:
+            self._draft_forced(self._work.count - 1)  # a pass is to give one at least
+        token_ids = (*self._work.token_ids, *self._token_ids)
+        return ForwardRequest(self._session, token_ids, logits_to_keep=1)
 
     def take(self, logits: Logits) -> bool:
-        scores = logits[0] if self._rows is None else self._rows.processed(logits[0], self._drafted)
-        whole = LogitsDistribution(scores, self._sampling)
-        position = self._work.position + self._count
-        if self._by_token:
-            self._last, probs = self._rule.propose(whole, position), NO_PROBS
-        else:
-            guess = self._work.guess and not self._count
-            draw = self._rule.target_token if guess else self._rule.propose
-            probs = probs_to_draft_from(whole.probs, self._preset)
-            self._last = draw(probs, position)
-        self._count += 1
-        if self._rows is not None:
-            self._drafted += (self._last,)
-        runners_up = self._runners_up(scores, whole, position)
-        unsure = self._threshold > 0 and confidence(scores) < self._threshold
-        self._drafts.append(Drafted(self._last, probs, runners_up, ends_chunk=unsure))
-        if self._count == self._work.count or self._last in self._work.ends or unsure:
+        self._fed = len(self._token_ids)
+        self._add(self._drawn(logits[0], self._work.position + self._fed))
+        if self._drafts[-1].ends_chunk:
             return True
-        if self._on_draft is not None:
-            now = time.perf_counter()
-            took_s, self._since_s = now - self._since_s, now
-            self.handed_s += took_s
-            self._on_draft(self._drafts.pop(), self._session.length, took_s)
+        self._draft_forced(self._work.count - len(self._token_ids))
+        if len(self._token_ids) == self._work.count or self._token_ids[-1] in self._work.ends:
+            return True
+        self._hand_over()
         return False
 
-    def _runners_up(self, logits: Array, whole: Distribution, position: int) -> RunnersUp:
+    def _drawn(self, logits: Array, position: int) -> Drafted:
+        scores = logits if self._rows is None else self._rows.processed(logits, self._token_ids)
+        whole = LogitsDistribution(scores, self._sampling)
+        if self._by_token:
+            token_id, probs = self._rule.propose(whole, position), NO_PROBS
+        else:
+            guess = self._work.guess and not self._token_ids
+            draw = self._rule.target_token if guess else self._rule.propose
+            probs = probs_to_draft_from(whole.probs, self._preset)
+            token_id = draw(probs, position)
+        runners_up = self._runners_up(scores, whole, token_id, position)
+        unsure = self._threshold > 0 and confidence(scores) < self._threshold
+        return Drafted(token_id, probs, runners_up, ends_chunk=unsure)
+
+    def _draft_forced(self, most: int) -> None:
+        for drafted in forced_drafts(self._rows, self._work, self._token_ids, most, self._by_token):
+            self._add(drafted)
+
+    def _add(self, drafted: Drafted) -> None:
+        self._token_ids += (drafted.token_id,)
+        self._drafts.append(drafted)
+
+    def _hand_over(self) -> None:
+        """Report what is drafted, oldest first, each with no more of the KV than lies before it."""
+        if self._on_draft is None:
+            return
+        now = time.perf_counter()
+        took_s, self._since_s = now - self._since_s, now
+        self.handed_s += took_s
+        share_s, held = took_s / len(self._drafts), self._session.length
+        drafts, self._drafts = self._drafts, []
+        first = self._work.position + len(self._token_ids) - len(drafts)
+        for position, drafted in enumerate(drafts, start=first):
+            self._on_draft(drafted, min(held, position), share_s)
+
+    def _runners_up(
+        self, logits: Array, whole: Distribution, token_id: int, position: int
+    ) -> RunnersUp:
         wanted = self._work.alternatives
         if not wanted:
             return ()
         if self._sampling.greedy:  # the distribution is one-hot and knows no second
             warm = probs_from_logits(logits, SamplingParams())
-            return likely_runners_up(warm, self._last, wanted)
-        return self._rule.runners_up(whole, self._last, position, wanted)
+            return likely_runners_up(warm, token_id, wanted)
+        return self._rule.runners_up(whole, token_id, position, wanted)
 
     def result(self) -> tuple[list[Drafted], int]:
         """The drafts that were not handed over yet, and the length of the draft KV."""

@@ -12,11 +12,12 @@ import grpc
 from tandem.backends.interface import Engine
 from tandem.backends.requirements import check_preset
 from tandem.core.errors import InvalidArgument, Unavailable
-from tandem.core.processors import logits_processor
+from tandem.core.processors import LogitsProcessor, logits_processor
 from tandem.core.tokens import check_token_ids
 from tandem.generation.conversation import Stream, cancelled, read_start
 from tandem.generation.figures import summary_of
 from tandem.generation.request import GenerationRequest, request_from_proto
+from tandem.grammar.compiler import GrammarCompiler
 from tandem.net.access import ClientAccess
 from tandem.net.channels import open_channel
 from tandem.net.connection import Connection
@@ -95,6 +96,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         """`access` is what the verifier is shown; without it the connection to it is plain."""
         self._engine = engine
         self._tokenizer = tokenizer
+        self._grammars = GrammarCompiler(tokenizer, engine.vocabulary_size, engine.eos_token_ids)
         self._prompts = PromptTokens(tokenizer, engine.context_length)
         self._verifier = verifier
         self._limits = limits
@@ -208,6 +210,11 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         request = request_from_proto(start)
         images = ImagePrompt(self._engine, request.images)
         edge_request = await self._edge_request(request, images)
+        asked, prompt_ids = request.processors, edge_request.prompt_ids
+        mask = (
+            await asyncio.to_thread(self._grammars.mask, asked.grammar) if asked.grammar else None
+        )
+        processor = logits_processor(asked, prompt_ids, mask, strict=False)
         capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
         held = capacity + edge_request.preset.spare_tokens
         named = {"session": f"{edge_request.session:08x}", "preset": request.preset}
@@ -217,7 +224,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             log_context(**named),
             self._tracing.span("generate", headers, **named, prompt_tokens=prompt_tokens) as span,
         ):
-            await self._serve(stream, request, edge_request, images, capacity, span, reservation)
+            own = (images, capacity, span, reservation, processor)
+            await self._serve(stream, request, edge_request, *own)
 
     async def _serve(
         self,
@@ -228,6 +236,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         capacity: int,
         span: Span,
         reservation: Reservation,
+        processor: LogitsProcessor | None,
     ) -> None:
         started = pb.Started(
             session=f"{edge_request.session:08x}",
@@ -252,7 +261,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             session = DrafterSession(
                 *(machine, self._thread, kv, open_stream, traffic),
                 *(self._closing_tasks, self._why_silent, span),
-                logits_processor(request.processors, edge_request.prompt_ids, strict=False),
+                processor,
             )
             try:
                 await self._relay(stream, session, text, request)

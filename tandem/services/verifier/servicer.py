@@ -10,7 +10,8 @@ import grpc
 from tandem.backends.interface import Engine, Session
 from tandem.backends.requirements import check_preset
 from tandem.core.errors import InvalidArgument, Unavailable
-from tandem.core.processors import logits_processor
+from tandem.core.processors import LogitsProcessor, logits_processor
+from tandem.grammar.compiler import GrammarCompiler
 from tandem.net.quotas import Quota
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Admission
@@ -89,6 +90,10 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._admission.on_change = self._prefixes.make_room
         series.queue_depth.set_function(lambda: self._thread.waiting)
         self._device, self._dtype = device, dtype
+        self._grammars = GrammarCompiler(
+            documents.tokenizer if documents else None,
+            *(engine.vocabulary_size, engine.eos_token_ids),
+        )
         decoder = DocumentDecoder(self._thread, documents or Documents(), series)
         self._decoding = DecodingServicer(
             *(decoder, self._admission, metrics, device, dtype, tracing),
@@ -164,6 +169,11 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         keeps = not opening.params.images
         # A session lasts longer than the images are needed.
         opening = replace(opening, params=replace(opening.params, images=()))
+        asked = opening.params.processors
+        mask = (
+            await asyncio.to_thread(self._grammars.mask, asked.grammar) if asked.grammar else None
+        )
+        processor = logits_processor(asked, opening.prompt_ids, mask)
         length, headers = len(opening.prompt_ids), stream.invocation_metadata()
         capacity = length + opening.params.max_tokens
         held = capacity + opening.preset.tree_nodes
@@ -177,7 +187,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             prefix = self._prefixes.find(current_caller().holder, text, keeps)
             machine.kv_length = prefix.tokens
             try:
-                await self._serve(opening, machine, images, prefix, codec, stream, capacity, span)
+                own = (images, prefix, codec, stream, capacity, span, processor)
+                await self._serve(opening, machine, *own)
             finally:
                 reservation.tokens = len(machine.committed)
 
@@ -191,6 +202,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         stream: Stream,
         capacity: int,
         span: Span,
+        processor: LogitsProcessor | None,
     ) -> None:
         series = self._metrics.method(_label(opening), self._engine.model_name)
 
@@ -198,7 +210,6 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             await images.show(self._thread, kv, opening.prompt_ids)
             await prefix.show(kv)
 
-        processor = logits_processor(opening.params.processors, opening.prompt_ids)
         session = VerifierSession(
             *(machine, codec, self._thread, stream, series, begin, prefix.leave, span, processor)
         )

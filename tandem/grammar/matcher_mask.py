@@ -1,0 +1,90 @@
+"""The state of one answer in its grammar. Invariant: what is allowed is a function of the answer;
+the parser underneath is moved from one text to the next, back and forth, and never sees the end of
+the text."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.processors import Mask
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+Bits = NDArray[np.uint8]
+
+
+class MatcherMask:
+    """Implements `GrammarMask`, on any thread."""
+
+    def __init__(
+        self, matcher: LLMatcher, vocabulary_size: int, eos_token_ids: frozenset[int]
+    ) -> None:
+        self._matcher = matcher
+        self.vocabulary_size = vocabulary_size
+        self._eos = sorted(eos_token_ids)
+        self._answer: tuple[int, ...] = ()
+        self._bits: Bits | None = None
+        self._lock = threading.Lock()
+
+    def allowed(self, answer: tuple[int, ...]) -> Mask | None:
+        with self._lock:
+            bits = self._bits_after(answer)
+        if bits is None:
+            return None
+        allowed = np.unpackbits(bits, count=self.vocabulary_size, bitorder="little").view(np.bool_)
+        if allowed[self._eos].any():
+            allowed[self._eos] = True
+        return allowed
+
+    def forced(self, answer: tuple[int, ...]) -> int | None:
+        with self._lock:
+            bits = self._bits_after(answer)
+        if bits is None or int(np.bitwise_count(bits).sum()) != 1:
+            return None
+        byte = int(bits.argmax())
+        token_id = 8 * byte + int(bits[byte]).bit_length() - 1
+        return None if token_id in self._eos and len(self._eos) > 1 else token_id
+
+    def _bits_after(self, answer: tuple[int, ...]) -> Bits | None:
+        if self._bits is None or answer != self._answer:
+            if not self._move(answer):
+                return None
+            bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+            self._check()
+            self._bits = bits
+        return self._bits if self._bits.any() else None
+
+    def _move(self, answer: tuple[int, ...]) -> bool:
+        """Whether the parser could follow the answer; it follows as much of it as it can."""
+        before, self._bits = self._answer, None
+        common = _common(before, answer)
+        if common < len(before):
+            self._matcher.rollback(len(before) - common)
+        self._answer = answer[:common]
+        rest = list(answer[common:])
+        if any(token_id in self._eos for token_id in rest):
+            return False
+        known = self._matcher.validate_tokens(rest) if rest else 0
+        if known and not self._matcher.consume_tokens(rest[:known]):
+            self._check()
+        self._answer = answer[: common + known]
+        return known == len(rest)
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            why = self._matcher.get_error().partition("\n")[0][:300]
+            raise InvalidArgument("grammar", why)
+
+
+def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """The length of their common beginning."""
+    length = min(len(one), len(other))
+    if one[:length] == other[:length]:
+        return length
+    return next(index for index in range(length) if one[index] != other[index])

@@ -1,0 +1,23 @@
+"""Drafts without a model: tokens that a grammar alone decides. Invariant: such a token is what any
+model would draft there, since its processed distribution is one-hot on it."""
+
+from __future__ import annotations
+
+from tandem.core.processors import RowsAfter
+from tandem.specdec.events import NO_PROBS, Drafted, DraftWork
+
+
+def forced_drafts(
+    rows: RowsAfter | None, work: DraftWork, drafted: tuple[int, ...], most: int, by_token: bool
+) -> list[Drafted]:
+    """At most `most` drafts of `work` that must follow those it has, up to one that ends it.
+    `by_token`: nobody asks for their distributions."""
+    found = list[Drafted]()
+    if work.expansion:  # trees grow layer by layer
+        return found
+    while rows is not None and len(found) < most and work.ends.isdisjoint(drafted[-1:]):
+        if (token_id := rows.forced(drafted)) is None:
+            break
+        found.append(Drafted(token_id, NO_PROBS if by_token else rows.certain(token_id)))
+        drafted += (token_id,)
+    return found

@@ -1,0 +1,127 @@
+"""Answers that must match a grammar, on real models through the whole suite: they match it, and
+under coupling they are the texts of the target alone under the same grammar."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import grpc
+import jsonschema
+import pytest
+
+from tandem.core.probs import SamplingParams
+from tandem.core.processors import Grammar, GrammarKind, Processors
+from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.request import GenerationRequest
+from tandem.net.status import Rejected
+from tandem.specdec.presets import PRESETS
+from tandem.suite.embedded import EmbeddedSuite
+from tandem.suite.models import ModelPair, choose_model, load_pair
+from tests.pair.json_schemas import Schema, json_schemas
+
+LONG = 160
+DRAFTING = [name for name, preset in PRESETS.items() if preset.drafts and not preset.lossy]
+
+
+@pytest.fixture(scope="module")
+def pair() -> ModelPair:
+    return load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
+
+
+def asking(preset: str, grammar: Grammar, **more: Any) -> GenerationRequest:
+    own: dict[str, Any] = {"max_tokens": LONG, "seed": 3, **more}
+    own.setdefault("processors", Processors(grammar=grammar))
+    return GenerationRequest("The answer in JSON: ", preset, **own)
+
+
+def by_schema(schema: Schema) -> Grammar:
+    return Grammar(GrammarKind.JSON_SCHEMA, json.dumps(schema))
+
+
+async def answers(
+    client: AggregatorClient, requests: list[GenerationRequest], at_once: int = 8
+) -> list[Generated]:
+    slots = asyncio.Semaphore(at_once)
+
+    async def ask(request: GenerationRequest) -> Generated:
+        async with slots:
+            return await client.generate(request)
+
+    return await asyncio.gather(*map(ask, requests))
+
+
+async def test_answers_are_valid_by_their_schemas_and_the_targets_own(pair: ModelPair) -> None:
+    schemas = list(json_schemas(30).values())
+    requests = [[asking(name, by_schema(each)) for each in schemas] for name in ("ar", "coupled")]
+    async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
+        alone, drafted = [await answers(client, asked) for asked in requests]
+    finished = 0
+    for schema, own, answer in zip(schemas, alone, drafted, strict=True):
+        assert answer.token_ids == own.token_ids, schema
+        assert answer.summary is not None
+        if answer.summary.finish_reason == "stop":
+            jsonschema.validate(json.loads(answer.text), schema)
+            finished += 1
+    assert finished > 26, "only recursion may go on to the length limit"
+
+
+@pytest.mark.parametrize("preset", DRAFTING)
+async def test_every_preset_keeps_to_a_regular_expression(pair: ModelPair, preset: str) -> None:
+    expression = r"Name: [A-Z][a-z]{2,8}, (male|female), born in (19|20)[0-9]{2}\."
+    grammar = Grammar(GrammarKind.REGEX, expression)
+    async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
+        found = await answers(client, [asking(preset, grammar, seed=seed) for seed in range(4)])
+    assert all(re.fullmatch(expression, answer.text) for answer in found), found
+    assert {each.summary.finish_reason for each in found if each.summary} == {"stop"}
+
+
+async def test_what_a_grammar_forces_is_drafted_without_the_model(pair: ModelPair) -> None:
+    """All but a letter is decided; a greedy draft of another text would be rejected."""
+    schema = {
+        "type": "object",
+        "properties": {"a_long_name_of_a_property": {"enum": ["a"]}, "another": {"const": 1}},
+        "required": ["a_long_name_of_a_property", "another"],
+        "additionalProperties": False,
+    }
+    sampling = SamplingParams(temperature=0.0)
+    async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
+        answer = await client.generate(asking("dsd", by_schema(schema), sampling=sampling))
+    assert json.loads(answer.text) == {"a_long_name_of_a_property": "a", "another": 1}
+    assert answer.summary is not None
+    assert answer.summary.accepted == answer.summary.drafted > 8
+
+
+async def test_a_lark_grammar_and_other_processors_go_together(pair: ModelPair) -> None:
+    grammar = Grammar(GrammarKind.LARK, 'start: "(" start ")" | /[01]{3}/')
+    banned = tuple(pair.tokenizer.encode("("))
+    asked = asking(
+        "coupled", grammar, processors=Processors(grammar=grammar, banned_token_ids=banned)
+    )
+    async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
+        answer = await client.generate(asked)
+    assert re.fullmatch("[01]{3}", answer.text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source"),
+    [
+        (GrammarKind.REGEX, "["),
+        (GrammarKind.LARK, "start: missing"),
+        (GrammarKind.JSON_SCHEMA, "{"),
+        (GrammarKind.JSON_SCHEMA, '{"type": "shape"}'),
+        (GrammarKind.JSON_SCHEMA, '{"not": {"type": "string"}}'),
+        (GrammarKind.JSON_SCHEMA, '{"$ref": "http://localhost:1/schema"}'),
+        (GrammarKind.JSON_SCHEMA, '{"type": "array", "items": ' * 3000 + "{}" + "}" * 3000),
+        (GrammarKind.REGEX, "a" * 70_000),
+    ],
+)
+async def test_what_cannot_be_followed_is_refused(
+    pair: ModelPair, kind: GrammarKind, source: str
+) -> None:
+    async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
+        with pytest.raises(Rejected, match="grammar") as refused:
+            await client.generate(asking("coupled", Grammar(kind, source)))
+    assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
