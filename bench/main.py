@@ -7,8 +7,8 @@ To add an experiment, change two files:
 2. `bench/main.py`, this file: one entry in `EXPERIMENTS`.
 
 The groups: `speculation` (draft and target model), `wire` (bytes of the messages), `two_sided`
-(DRAGON), `documents` (the index), `faults` (what holds while things break); `harness` has what they
-share. A test of the new module's own
+(DRAGON), `documents` (the index), `faults` (what holds while things break); `papers` puts them
+together into one report; `harness` has what they share. A test of the new module's own
 arithmetic belongs to `tests/unit/bench`. Default inputs are files of this repository.
 """
 
@@ -50,6 +50,9 @@ _PEPS = click.option(
 _PART = click.option(
     "--part", multiple=True, help="Only this: documents, keys-and-values, link, or a service."
 )
+_REPORT = click.option("--folder", type=_FOLDER, help="Where to write it. Default: report.")
+_ONLY = click.option("--only", multiple=True, help="Only this table, by its key.")
+_FRESH = click.option("--fresh", is_flag=True, help="Compute what an earlier run left there too.")
 _LOGS = click.option("--logs", type=_FOLDER, help="Keep the services' logs in this folder.")
 
 
@@ -154,6 +157,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Mixed traffic with faults for a while: what each service holds must not grow.",
         (_MINUTES,),
         exact=True,
+    ),
+    "papers": Experiment(
+        "bench.papers.paper_report",
+        "Every table and figure of the five papers, ours beside theirs, as a page.",
+        (_REPORT, _ONLY, _FRESH),
     ),
     "scheduler": Experiment(
         "bench.two_sided.scheduler",

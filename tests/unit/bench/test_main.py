@@ -31,7 +31,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         "scheduler",
         "dragon-latency",
         "dragon-ttft",
-        "document-kv",
+        *("document-kv", "papers"),
         *("faults", "overload", "soak"),
     }
     for name in EXPERIMENTS:

@@ -1,0 +1,1 @@
+"""The five papers' tables and figures, ours beside theirs, made of experiments and models."""

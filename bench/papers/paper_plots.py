@@ -1,0 +1,78 @@
+"""A table's plots: ours as lines, the paper's figures as crosses of the same colour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.harness.plots import NoPlotting, require_matplotlib
+from bench.harness.report import progress
+from bench.papers.paper_table import Figures, Label, PaperTable, Plot
+
+_MOST_CURVES = 10
+_MARKERS = "os^vD<>Pp*"
+
+
+def plot_files(folder: Path, table: PaperTable, ours: Sequence[Figures]) -> list[str]:
+    """Draw each plot of a table as SVG; the names of the files. None without matplotlib."""
+    if not table.plots:
+        return []
+    try:
+        require_matplotlib()
+    except NoPlotting:
+        progress(f"{table.key}: not drawn, as matplotlib is not installed")
+        return []
+    names = []
+    for number, plot in enumerate(table.plots, start=1):
+        name = f"{table.key}-{number}.svg"
+        _draw(folder / name, table, plot, ours)
+        names.append(name)
+    return names
+
+
+def _draw(path: Path, table: PaperTable, plot: Plot, ours: Sequence[Figures]) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    at, place = table.labels.index(plot.x), table.figures.index(plot.figure)
+    curves: dict[tuple[Label, ...], list[tuple[Any, float | None, float | None]]] = {}
+    for row, mine in zip(table.rows, ours, strict=True):
+        others = tuple(one for index, one in enumerate(row.labels) if index != at)
+        curves.setdefault(others, []).append((row.labels[at], mine[place], row.theirs[place]))
+    for number, (others, points) in enumerate(list(curves.items())[:_MOST_CURVES]):
+        _curve(axes, table, at, others, sorted(points, key=lambda point: point[0]), number)
+    axes.set_xlabel(plot.x)
+    axes.set_ylabel(plot.figure)
+    axes.set_title(f"{table.paper}, {table.place.split(',')[0]}", fontsize="medium")
+    if plot.logarithmic:
+        axes.set_xscale("log")
+    axes.grid(alpha=0.3)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize="small")
+    figure.savefig(path, metadata={"Date": None})
+
+
+def _curve(
+    axes: Any,
+    table: PaperTable,
+    at: int,
+    others: tuple[Label, ...],
+    points: Sequence[tuple[Any, float | None, float | None]],
+    number: int,
+) -> None:
+    names = [name for index, name in enumerate(table.labels) if index != at]
+    words = ", ".join(
+        one if isinstance(one, str) else f"{name} {one:g}"
+        for name, one in zip(names, others, strict=True)
+    )
+    style = {"color": f"C{number}", "marker": _MARKERS[number]}
+    mine = [(x, y) for x, y, _ in points if y is not None]
+    if mine:
+        axes.plot(*zip(*mine, strict=True), label=f"{words or 'ours'}", markersize=4, **style)
+    theirs = [(x, y) for x, _, y in points if y is not None]
+    if theirs:
+        label = f"{words}, paper".removeprefix(", ")
+        crosses = {"color": f"C{number}", "marker": "x", "s": 60, "label": label}
+        axes.scatter(*zip(*theirs, strict=True), **crosses)

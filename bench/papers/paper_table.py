@@ -1,0 +1,85 @@
+"""A table or figure of a paper: what it printed, and how we come to the same figures.
+
+Invariant: `theirs` is typed in from the paper and nothing else is; what we set beside it is
+computed when the report is made, in the units that the paper prints. Every row has a place for
+every figure, with None where there is none and a remark that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from bench.papers.testbed import Testbed
+
+Label = str | float
+Labels = tuple[Label, ...]
+Figures = tuple[float | None, ...]
+Compute = Callable[[Testbed, Labels], Figures]
+
+
+class Basis(StrEnum):
+    """What our figures rest on; nothing of it is the papers' own hardware."""
+
+    COST_MODEL = "cost model, nothing run"
+    VIRTUAL_TIME = "virtual time: real state machines and messages, declared step times"
+    DISTRIBUTIONS = "exact arithmetic over the demo pair's distributions"
+    MEASURED = "measured on this machine with the demo pair"
+
+
+@dataclass(frozen=True, slots=True)
+class PaperRow:
+    """`labels` say which row it is; `theirs` are the paper's figures in its units."""
+
+    labels: Labels
+    theirs: Figures
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One figure over one label, a curve for each value of the others; `logarithmic`: of x."""
+
+    x: str
+    figure: str
+    logarithmic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PaperTable:
+    """`place` is where the paper has it, `declared` what is paced, simulated or assumed, and
+    `difference` where ours differs and why. `figures` after the first `printed` are ours alone."""
+
+    key: str
+    paper: str
+    place: str
+    title: str
+    labels: tuple[str, ...]
+    figures: tuple[str, ...]
+    rows: tuple[PaperRow, ...]
+    basis: Basis
+    declared: str
+    difference: str
+    compute: Compute
+    printed: int | None = None
+    by_line: bool = False
+    """Whether a line of the paper's text holds all figures of a row."""
+    plots: tuple[Plot, ...] = ()
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if (len(row.labels), len(row.theirs)) != (len(self.labels), len(self.figures)):
+                raise ValueError(f"{self.key}: {row.labels} does not have the table's columns")
+            if any(one is not None for one in row.theirs[self.compared :]):
+                raise ValueError(f"{self.key}: {row.labels}: the paper has no such column")
+
+    @property
+    def compared(self) -> int:
+        """How many figures have a column of the paper's."""
+        return len(self.figures) if self.printed is None else self.printed
+
+    def checked(self, ours: Figures) -> Figures:
+        """Our figures, which have the table's shape."""
+        if len(ours) != len(self.figures):
+            raise ValueError(f"{self.key}: {len(ours)} figures for {len(self.figures)} columns")
+        return ours

@@ -1,0 +1,203 @@
+"""The report as a page and as Markdown. Invariant: the page needs nothing but its own folder."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from bench.harness.report import Report
+from bench.papers.kept_results import KeptRow
+from bench.papers.paper_plots import plot_files
+from bench.papers.paper_table import Label, PaperRow, PaperTable
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A table with our figures, a row for each of its rows."""
+
+    table: PaperTable
+    ours: tuple[KeptRow, ...]
+
+    @property
+    def lines(self) -> list[tuple[PaperRow, KeptRow]]:
+        return list(zip(self.table.rows, self.ours, strict=True))
+
+
+TITLE = "Five papers on one testbed: ours beside theirs"
+LEAD = (
+    "Every table and figure of DSSD, PicoSpec, FSD, TSLT/MC-DSD and DRAGON that has numbers. The "
+    "papers' figures are typed in from their text; ours are computed when this report is made. "
+    "None of the papers' hardware, models or tasks is here: each table says what stands for them. "
+    "A dash is a figure that there is not, and the row says why."
+)
+
+
+def write_pages(folder: Path, filled: Sequence[Filled], report: Report) -> None:
+    """`index.html`, `report.md`, and SVG plots where matplotlib is installed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plots = {
+        each.table.key: plot_files(folder, each.table, [one.figures for one in each.ours])
+        for each in filled
+    }
+    page = html_page(filled, plots, report)
+    (folder / "index.html").write_text(page, encoding="utf-8")
+    (folder / "report.md").write_text(markdown(filled, plots, report), encoding="utf-8")
+
+
+def html_page(filled: Sequence[Filled], plots: dict[str, list[str]], report: Report) -> str:
+    parts = [f"<h1>{TITLE}</h1>", f"<p>{html.escape(LEAD)}</p>", _facts(report), _contents(filled)]
+    for paper, members in groupby(filled, key=lambda each: each.table.paper):
+        parts.append(f'<h2 id="{_anchor(paper)}">{html.escape(paper)}</h2>')
+        parts += [_section(each, plots[each.table.key], report) for each in members]
+    body = "\n".join(parts)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{TITLE}</title><style>{_STYLE}</style></head><body><main>\n{body}\n</main></body></html>\n"
+    )
+
+
+def _facts(report: Report) -> str:
+    size = "quick" if report.quick else "full"
+    facts = {
+        "command": report.command,
+        "seed": f"{report.seed}, {size} size",
+        "machine": report.machine.line().replace("\n", "; "),
+    }
+    lines = "".join(f"<dt>{name}</dt><dd>{html.escape(fact)}</dd>" for name, fact in facts.items())
+    return f'<dl class="facts">{lines}</dl>'
+
+
+def _contents(filled: Sequence[Filled]) -> str:
+    links = "".join(
+        f'<li><a href="#{each.table.key}">{html.escape(each.table.paper)}, '
+        f"{html.escape(each.table.place)}</a>: {html.escape(each.table.title)}</li>"
+        for each in filled
+    )
+    return f"<nav><ul>{links}</ul></nav>"
+
+
+def _section(filled: Filled, plots: Sequence[str], report: Report) -> str:
+    table = filled.table
+    images = "".join(
+        f'<img src="{name}" alt="{html.escape(table.title)}, plotted" loading="lazy">'
+        for name in plots
+    )
+    notes = "".join(
+        f"<p><b>{name}.</b> {html.escape(words)}</p>" for name, words in _notes(filled, report)
+    )
+    return (
+        f'<section id="{table.key}"><h3>{html.escape(table.place)}: {html.escape(table.title)}</h3>'
+        f"{notes}{images}<div class='wide'>{_html_table(filled)}</div></section>"
+    )
+
+
+def _notes(filled: Filled, report: Report) -> Iterator[tuple[str, str]]:
+    table = filled.table
+    yield "Ours", f"{table.basis}. {table.declared}"
+    yield "Difference", table.difference
+    yield "Command", command_of(table, report)
+    machines = sorted({one.machine for one in filled.ours})
+    took_s = sum(one.took_s for one in filled.ours)
+    yield "Made on", f"{'; '.join(machines[:1])}, in {took_s:.1f} s"
+
+
+def command_of(table: PaperTable, report: Report) -> str:
+    """What computes this table alone."""
+    quick = " --quick" if report.quick else ""
+    return f"tandem bench papers --only {table.key} --seed {report.seed}{quick}"
+
+
+def _html_table(filled: Filled) -> str:
+    table = filled.table
+    remarks = any(row.remark for row in table.rows)
+    top = [f'<th rowspan="2" scope="col">{html.escape(name)}</th>' for name in table.labels]
+    below = []
+    for place, name in enumerate(table.figures):
+        both = place < table.compared
+        top.append(f'<th scope="colgroup" colspan="{1 + both}">{html.escape(name)}</th>')
+        below.append(
+            '<th scope="col">ours</th>' + '<th scope="col" class="theirs">paper</th>' * both
+        )
+    if remarks:
+        top.append('<th rowspan="2" scope="col">remark</th>')
+    rows = []
+    for row, ours in filled.lines:
+        cells = [f"<td>{html.escape(label_text(one))}</td>" for one in row.labels]
+        for place, (mine, theirs) in enumerate(zip(ours.figures, row.theirs, strict=True)):
+            cells.append(f'<td class="number">{figure_text(mine)}</td>')
+            if place < table.compared:
+                cells.append(f'<td class="number theirs">{figure_text(theirs)}</td>')
+        if remarks:
+            cells.append(f"<td>{html.escape(row.remark)}</td>")
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    head = f"<thead><tr>{''.join(top)}</tr><tr>{''.join(below)}</tr></thead>"
+    return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
+
+
+def markdown(filled: Sequence[Filled], plots: dict[str, list[str]], report: Report) -> str:
+    lines = [f"# {TITLE}", "", LEAD, ""]
+    lines += [f"Command: `{report.command}`, seed {report.seed}.", ""]
+    lines += [f"Machine: {report.machine.line().replace(chr(10), '; ')}.", ""]
+    for each in filled:
+        table = each.table
+        lines += [f"## {table.paper}, {table.place}: {table.title}", ""]
+        lines += [f"**{name}.** {words}\n" for name, words in _notes(each, report)]
+        lines += [f"![{table.title}]({name})\n" for name in plots[table.key]]
+        lines += [*_markdown_table(each), ""]
+    return "\n".join(lines)
+
+
+def _markdown_table(filled: Filled) -> Iterator[str]:
+    table = filled.table
+    head = list(table.labels)
+    for place, name in enumerate(table.figures):
+        head += [f"{name}, ours"] + [f"{name}, paper"] * (place < table.compared)
+    yield f"| {' | '.join([*head, 'remark'])} |"
+    yield "|" + "---|" * (len(head) + 1)
+    for row, ours in filled.lines:
+        cells = [label_text(one) for one in row.labels]
+        for place, (mine, theirs) in enumerate(zip(ours.figures, row.theirs, strict=True)):
+            cells += [figure_text(mine)] + [figure_text(theirs)] * (place < table.compared)
+        yield f"| {' | '.join([*cells, row.remark])} |"
+
+
+def label_text(label: Label) -> str:
+    return label if isinstance(label, str) else f"{label:g}"
+
+
+def figure_text(figure: float | None) -> str:
+    """Three or four digits that count."""
+    if figure is None:
+        return "–"
+    if abs(figure) >= 1000:
+        return f"{figure:,.0f}"
+    return f"{figure:.1f}" if abs(figure) >= 100 else f"{figure:.3g}" if figure else "0"
+
+
+def _anchor(words: str) -> str:
+    return "".join(one if one.isalnum() else "-" for one in words.lower())
+
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8886; --theirs: #8882; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0; }
+main { max-width: 72rem; margin: 0 auto; padding: 1.5rem; }
+h2 { margin-top: 3rem; border-bottom: 2px solid var(--line); }
+h3 { margin: 2rem 0 .5rem; }
+p { max-width: 60rem; margin: .4rem 0; }
+nav ul { columns: 2; font-size: .9rem; }
+dl.facts { display: grid; grid-template-columns: 6rem 1fr; font-size: .9rem; }
+dd { margin: 0; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; max-height: 40rem; overflow-y: auto; }
+table { border-collapse: collapse; font-size: .9rem; margin: .6rem 0; }
+th, td { border: 1px solid var(--line); padding: .2rem .6rem; text-align: left; }
+th { background: Canvas; position: sticky; top: 0; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+.theirs { background: var(--theirs); }
+img { max-width: 36rem; width: 100%; display: inline-block; background: #fff; margin: .3rem; }
+@media (max-width: 50rem) { nav ul { columns: 1; } }
+"""

@@ -1,0 +1,75 @@
+"""What computing a table may use: models, seed, and experiments that several rows share."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+from bench.harness.machine import this_machine
+from bench.harness.report import Report, Row
+from bench.harness.suite import Models
+from bench.speculation.methods import load_simulated_pair, questions
+from bench.speculation.methods_grid import Question
+from tandem.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
+from tandem.simulation.declared_pair import declared_pair
+from tandem.simulation.model_pair import SimulatedPair
+from tandem.specdec.presets import Preset
+
+DECLARED_ANSWERS, QUICK_DECLARED_ANSWERS = 16, 6
+DECLARED_TOKENS = 128
+TOKENS, QUICK_TOKENS = 96, 32
+PROMPT = (1, 2, 3)
+
+
+class Testbed:
+    """Models are loaded, and an experiment is run, when the first row asks for it."""
+
+    __test__ = False  # not pytest's
+
+    def __init__(self, models: Models, seed: int, quick: bool) -> None:
+        self.models, self.seed, self.quick = models, seed, quick
+        self._ran: dict[str, list[Row]] = {}
+
+    @cached_property
+    def pair(self) -> SimulatedPair:
+        """The demo pair, or the one given, at temperature 1."""
+        return load_simulated_pair(self.models)
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """Held-out prompts."""
+        return questions(self.models, self.seed, self.quick)
+
+    def experiment(self, module: str, **options: Any) -> list[Row]:
+        """The rows of another experiment with this seed and size, run once."""
+        if module not in self._ran:
+            report = Report(module, self.seed, self.quick, this_machine(), "")
+            import_module(module).run(report, self.models, **options)
+            self._ran[module] = report.rows
+        return self._ran[module]
+
+    def answers(self, preset: Preset, conditions: Conditions) -> list[SimulatedAnswer]:
+        """Answers to the held-out prompts in virtual time, by the models' distributions."""
+        tokens = QUICK_TOKENS if self.quick else TOKENS
+        return [
+            simulate_answer(preset, self.pair, conditions, one.prompt_ids, tokens, one.seed)
+            for one in self.questions
+        ]
+
+    def declared_answers(
+        self, preset: Preset, conditions: Conditions, acceptance_rate: float
+    ) -> list[SimulatedAnswer]:
+        """The same without models: every draft is accepted with this probability."""
+        count = QUICK_DECLARED_ANSWERS if self.quick else DECLARED_ANSWERS
+        return [
+            simulate_answer(
+                preset,
+                declared_pair(acceptance_rate, seed=seed),
+                conditions,
+                PROMPT,
+                DECLARED_TOKENS,
+                seed,
+            )
+            for seed in range(self.seed, self.seed + count)
+        ]
