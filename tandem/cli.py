@@ -16,6 +16,7 @@ _SUMMARIES = {
     "certs": "Make certificates and keys for the services.",
     "keys": "Make a key for a caller, or revoke it.",
     "link": "Emulate a slow or narrow link over TCP.",
+    "verify-lossless": "Test that answers are distributed as the target's own.",
     "plan": "Predict what each method gains, from step times and a link.",
     "sim": "Simulate every preset in virtual time, over any link.",
     "train-exits": "Train early exits for a target model.",

@@ -1,0 +1,73 @@
+"""`tandem verify-lossless`: exact presets pass, a lossy one and a broken rule fail."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tandem.cli import main
+from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs
+from tests.unit.cli.scripted_pair import scripted_pair
+
+
+def verify(*arguments: str) -> Result:
+    flags = ["verify-lossless", "--max-tokens", "8", "--samples", "120", *arguments]
+    return CliRunner().invoke(main, flags, prog_name="tandem")
+
+
+def row_of(*arguments: str) -> dict[str, Any]:
+    told = json.loads(verify("--json", *arguments).stdout)
+    row: dict[str, Any] = told["rows"][0]
+    assert told["passed"] == row["passed"]
+    return row
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "tandem.commands.verify_lossless.load_pair"
+    monkeypatch.setattr(name, lambda draft, target: scripted_pair())
+
+
+def test_the_demo_pair_passes_over_a_slow_link() -> None:
+    ended = verify("--prompt", "A list is", "--prompt", "Once upon a time", "--rtt-ms", "10")
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    head, names, row = ended.stdout.splitlines()
+    assert head == "demo-draft drafts for demo-target: 2 texts of 8 tokens"
+    assert names.split()[:2] == ["preset", "result"]
+    assert row.split()[:4] == ["coupled", "passed", "2/2", "2/2"]
+
+
+@pytest.mark.usefixtures("scripted")
+def test_an_exact_preset_passes_and_a_lossy_one_shows_its_bias() -> None:
+    ended = verify("--preset", "dssd", "--preset", "picospec-top-k", "--prompt", "a")
+    assert (ended.exit_code, ended.stderr) == (1, "")
+    _, _, exact, lossy, power = ended.stdout.splitlines()
+    assert exact.split()[:4] == ["dssd", "passed", "1/1", "-"]
+    assert lossy.split()[:2] == ["picospec-top-k", "lossy"]
+    assert "would be found in 99% of runs; a false alarm comes once in 10,000" in power
+
+
+@pytest.mark.usefixtures("scripted")
+def test_a_rule_that_accepts_everything_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert row_of("--preset", "dsd", "--prompt", "a")["passed"]
+
+    def accepted(
+        self: RejectionRule, target: TargetProbs, proposal: Proposal, position: int
+    ) -> int:
+        return 0
+
+    monkeypatch.setattr(RejectionRule, "accepted", accepted)
+    row = row_of("--preset", "dsd", "--prompt", "a")
+    assert not row["passed"]
+    assert row["sequences"]["statistic"] > row["sequences"]["limit"]
+    assert row["different"]["greedy"] == 1
+
+
+@pytest.mark.parametrize("preset", ["ar", "dragon", "nonesuch"])
+def test_only_presets_with_a_draft_and_a_target_are_taken(preset: str) -> None:
+    ended = verify("--preset", preset)
+    assert ended.exit_code == 2
+    assert "--preset" in ended.stderr
