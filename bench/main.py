@@ -80,6 +80,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         "bench.wire.wire_bytes",
         "Serialized bytes of a round per preset, vocabulary 151,936, synthetic distributions.",
     ),
+    "auto": Experiment(
+        "bench.speculation.auto",
+        "Preset auto against the cloud alone and every fixed preset, over load and changes.",
+    ),
     "batching": Experiment(
         "bench.speculation.batching",
         "Eight concurrent sessions on one verifier against one session.",

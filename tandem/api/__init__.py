@@ -2,7 +2,7 @@
 
 from tandem.api.errors import AccessDenied, DeadlineExceeded
 from tandem.api.options import GenerationOptions, preset
-from tandem.api.results import Answer, Figures, Piece, SideFigures
+from tandem.api.results import Answer, ChoiceFigures, Figures, Piece, SideFigures
 from tandem.api.suites import (
     AsyncStream,
     AsyncSuite,
@@ -28,6 +28,7 @@ __all__ = [
     "AsyncStream",
     "AsyncSuite",
     "CannotLoad",
+    "ChoiceFigures",
     "DeadlineExceeded",
     "FailedPrecondition",
     "Figures",

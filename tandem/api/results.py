@@ -20,6 +20,27 @@ class SideFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class ChoiceFigures:
+    """The last schedule that a preset chose while it ran, and what it was chosen by: seconds a
+    token expected of it, and of a cloud that decodes alone; acceptance; a draft step, a pass
+    without drafts, each draft in it and the wait before it, the round trip, in seconds; sessions
+    that share a pass."""
+
+    schedule: str
+    reason: str
+    decisions: int
+    expected_tpot_s: float
+    cloud_alone_tpot_s: float
+    acceptance_rate: float
+    draft_step_s: float
+    pass_s: float
+    further_s: float
+    wait_s: float
+    sessions: float
+    round_trip_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Figures:
     """What an answer took. Times in seconds by the caller's clock, sizes in bytes on the link
     between edge and cloud; None where there is nothing to measure.
@@ -55,6 +76,7 @@ class Figures:
     fetches: int | None = None
     device: SideFigures | None = None
     cloud: SideFigures | None = None
+    choice: ChoiceFigures | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +132,8 @@ def _figures(result: Generated) -> Figures:
     for side in ("device", "cloud"):
         if side in named:
             named[side] = SideFigures(**named[side])
+    if "choice" in named:
+        named["choice"] = ChoiceFigures(**named["choice"])
     return Figures(**named)
 
 

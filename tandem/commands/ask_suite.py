@@ -7,7 +7,7 @@ from typing import Any
 from tandem.api.errors import typed
 from tandem.core.errors import TandemError
 from tandem.generation.client import AggregatorClient, Generated
-from tandem.generation.figures import answer_figures, figures_line
+from tandem.generation.figures import answer_figures, choice_estimates, choice_line, figures_line
 from tandem.generation.request import GenerationRequest
 from tandem.net.access import ClientAccess
 from tandem.net.status import Rejected
@@ -62,10 +62,15 @@ def answer_object(request: GenerationRequest, result: Generated) -> dict[str, An
     }
 
 
-def figures(result: Generated) -> str:
-    """TTFT, TPOT, acceptance and bytes of a finished answer, in one line."""
+def figures(result: Generated, explain_choice: bool = False) -> str:
+    """TTFT, TPOT, acceptance and bytes of a finished answer, in one line; in another what its
+    preset chose, if it does that, and in a third, if wanted, by which estimates."""
     assert result.summary is not None
-    return figures_line(answer_figures(result), result.summary.finish_reason)
+    taken = answer_figures(result)
+    lines = [figures_line(taken, result.summary.finish_reason), choice_line(taken)]
+    if explain_choice:
+        lines.append(choice_estimates(taken) or f"{taken['preset']} has a schedule of its own")
+    return "\n".join(line for line in lines if line)
 
 
 def _advice(endpoint: str) -> str:

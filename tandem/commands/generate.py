@@ -127,6 +127,7 @@ def overrides_of(options: dict[str, Any]) -> tuple[str, ...]:
 @model_options
 @click.option("--timeout", type=float, default=600.0, help="Seconds in all.")
 @click.option("--verbose", is_flag=True, help="Write the services' log to standard error.")
+@click.option("--explain", is_flag=True, help="Say by which estimates auto chose its schedule.")
 @json_option("Print one JSON object with text and figures, and nothing else.")
 def generate(**options: Any) -> None:
     """Answer a prompt.
@@ -235,7 +236,8 @@ async def _show(
         result = await ask(endpoint, request, timeout_s, access=access)
         click.echo(json.dumps(answer_object(request, result)))
     else:
-        click.echo(figures(await show(endpoint, request, timeout_s, access=access)), err=True)
+        result = await show(endpoint, request, timeout_s, access=access)
+        click.echo(figures(result, options["explain"]), err=True)
 
 
 async def show(

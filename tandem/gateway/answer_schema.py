@@ -57,6 +57,23 @@ class DocumentSideFigures(Strict):
     acceptance_rate: Rate | None
 
 
+class ChosenSchedule(Strict):
+    """The last schedule that the preset chose, and what it was chosen by; times in seconds."""
+
+    schedule: str
+    reason: str
+    decisions: int
+    expected_tpot_s: float
+    cloud_alone_tpot_s: float
+    acceptance_rate: Rate
+    draft_step_s: float
+    pass_s: float
+    further_s: float
+    wait_s: float
+    sessions: float
+    round_trip_s: float
+
+
 class ChunkExtension(Strict):
     """What Tandem adds to a choice; a chunk has `provenance` and `rounds` where they were asked
     for, and the last chunk of a choice all else."""
@@ -95,6 +112,7 @@ class ChunkExtension(Strict):
     fetches: int | None = None
     device: DocumentSideFigures | None = None
     cloud: DocumentSideFigures | None = None
+    choice: ChosenSchedule | None = None
 
 
 class LikelyToken(Strict):

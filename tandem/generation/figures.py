@@ -5,12 +5,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from tandem.generation.client import Generated
-from tandem_api.common.v1.generation_pb2 import SideSummary, Summary
+from tandem.specdec.schedule_choice import CLOUD_ALONE
+from tandem_api.common.v1.generation_pb2 import ScheduleChoice, SideSummary, Summary
 
 _TOLD = (
     *("preset", "tokens", "rounds", "drafted", "accepted", "target_passes", "uplink_bytes"),
     *("downlink_bytes", "prompt_tokens", "resumes", "links_lost", "predrafted", "predraft_hits"),
     *("predraft_misses", "early_verdicts", "lossy"),
+)
+_TOLD_OF_CHOICES = (
+    *("schedule", "reason", "decisions", "expected_tpot_s", "cloud_alone_tpot_s"),
+    *("acceptance_rate", "draft_step_s", "pass_s", "further_s", "wait_s", "sessions"),
+    "round_trip_s",
 )
 _TOLD_OF_SIDES = ("documents", "document_tokens", "drafted", "accepted", "decode_s")
 
@@ -34,6 +40,7 @@ def answer_figures(result: Generated) -> dict[str, Any]:
         "acceptance_rate": _rate(summary.accepted, summary.drafted),
         "predraft_miss_rate": _rate(summary.predraft_misses, resolved),
         "unverified": result.unverified,
+        **({"choice": _choice_figures(summary.choice)} if summary.HasField("choice") else {}),
         **(_two_sided_figures(summary) if summary.HasField("device") else {}),
     }
 
@@ -63,6 +70,40 @@ def figures_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
     if figures["unverified"]:
         parts.append(f"{len(figures['unverified'])} tokens unverified: the cloud was lost")
     return "; ".join(parts)
+
+
+def choice_line(figures: Mapping[str, Any]) -> str:
+    """What a preset that chooses its schedule chose, and what it takes; empty for others."""
+    if (choice := figures.get("choice")) is None:
+        return ""
+    line = f"{figures['preset']}: {choice['schedule']}"
+    alone = _duration(choice["cloud_alone_tpot_s"])
+    if figures["tpot_s"] and choice["schedule"] != CLOUD_ALONE:
+        took = _duration(figures["tpot_s"])
+        return f"{line}; the cloud alone would take {alone} a token, this takes {took}"
+    return f"{line}; expected {alone} a token"
+
+
+def choice_estimates(figures: Mapping[str, Any]) -> str:
+    """What the schedule was chosen by; empty for presets that choose none."""
+    if (choice := figures.get("choice")) is None:
+        return ""
+    return "; ".join(
+        (
+            f"expected {_duration(choice['expected_tpot_s'])} a token",
+            f"acceptance {choice['acceptance_rate']:.0%}",
+            f"draft step {_duration(choice['draft_step_s'])}",
+            f"pass {_duration(choice['pass_s'])} and {_duration(choice['further_s'])} a draft",
+            f"round trip {_duration(choice['round_trip_s'])}",
+            f"wait {_duration(choice['wait_s'])}",
+            f"{choice['sessions']:.1f} sessions a pass",
+            f"decided {choice['decisions']} times, last by {choice['reason']}",
+        )
+    )
+
+
+def _choice_figures(choice: ScheduleChoice) -> dict[str, Any]:
+    return {name: getattr(choice, name) for name in _TOLD_OF_CHOICES}
 
 
 def _two_sided_figures(summary: Summary) -> dict[str, Any]:

@@ -50,6 +50,8 @@ class Control(StrEnum):
     """PicoSpec: a chunk ends where it stops paying for itself, or takes too long."""
     WINDOW = "window"
     """The streaming window, fitted to draft time, verify time, RTT and acceptance."""
+    LEAST_COST = "least_cost"
+    """Whatever is expected to cost least: the cloud alone, rounds, or a window."""
 
 
 class PredraftOrder(StrEnum):

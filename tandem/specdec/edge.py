@@ -86,7 +86,7 @@ class EdgeMachine:
         self.committed = self._text.tokens
         self.drafting = drafting_for(request, self.committed)
         self.predrafting = Predrafting(request, self.committed, self.drafting)
-        self._pacing = Pacing(request.preset)
+        self.pacing = Pacing(request.preset)
         self._recovery = Recovery(self.rule, rng, payload_type(request.preset).kind is FullPayload)
         self._logprobs_buffer = LogprobsBuffer(request.params.logprobs, request.params.top_logprobs)
         self._leaving = False
@@ -97,7 +97,7 @@ class EdgeMachine:
             raise ProtocolError(self.phase, "connect")
         self.phase = Phase.RUNNING
         self.drafting.reconnected()
-        self._pacing.connected()
+        self.pacing.connected()
         self._liveness.connected(now)
         self.stats.begin_stream()
         return [Send(self.request.opening(self.epoch, self.committed)), *self._flush(now)]
@@ -184,7 +184,7 @@ class EdgeMachine:
         self._logprobs_buffer.take(verdict)
         self.stats.count_verdict(verdict)
         self.stats.end_round(verdict.work, now)
-        self._pacing.take_verdict(verdict, now)
+        self.pacing.take_verdict(verdict, now)
         outputs = self._commit(drafts[: verdict.accepted], TokenSource.DRAFT)
         self.drafting.settle(verdict)
         if self.phase is Phase.DONE:
@@ -250,7 +250,7 @@ class EdgeMachine:
         check_tokens(message, self.request, self.committed)
         self._logprobs_buffer.take(message)
         self.stats.count_tokens(message)
-        self._pacing.take_tokens(message)
+        self.pacing.take_tokens(message)
         outputs: list[EdgeOutput] = []
         for token in message.token_ids:
             if self.phase is not Phase.DONE:
@@ -260,7 +260,7 @@ class EdgeMachine:
     def _overtake(self, token: int) -> list[EdgeOutput]:
         """The cloud added a token of its own; drafts in flight stay valid only if they agree."""
         in_flight, ahead = self.drafting.in_flight, self.drafting.ahead
-        self._pacing.overtaken(in_flight.first.token_id == token if in_flight else None)
+        self.pacing.overtaken(in_flight.first.token_id == token if in_flight else None)
         if in_flight and in_flight.first.token_id == token:
             in_flight.remove(1)
             return self._commit([token])
@@ -276,13 +276,14 @@ class EdgeMachine:
         """Commit `token` in place of what is in flight; only a branch that predicted it goes on."""
         branch, others = self.predrafting.resolve(token)
         outputs: list[EdgeOutput] = [*map(Interrupt, (*self.drafting.discard(), *others))]
-        self._pacing.discarded()
+        self.pacing.discarded()
         if branch is not None:
             self.drafting.promote(branch)
         self.epoch += new_epoch
         outputs += self._commit([token])
         if self.phase is not Phase.DONE and self.predrafting.on:
             self.stats.count_resolved(hit=branch is not None)
+            self.pacing.resolved(hit=branch is not None)
             self.stats.drafted += self.drafting.adopt(branch) if branch else 0
         return outputs
 
@@ -297,8 +298,9 @@ class EdgeMachine:
         return work
 
     def _main_work(self, now: float) -> DraftWork | None:
-        if self._pacing.on:
-            self.drafting.follow(self._pacing.schedule)
+        if self.pacing.on:
+            self.drafting.follow(self.pacing.schedule)
+            self.predrafting.wanted = self.pacing.branches
         alone = self.phase is Phase.ALONE
         count = min(ALONE_CHUNK, self.drafting.room) if alone else self.drafting.draftable
         if count < 1:
@@ -335,17 +337,17 @@ class EdgeMachine:
             return []
         positions = self.drafting.positions(drafts)
         self.stats.count_drafts(positions, draft_s)
-        self._pacing.drafted(positions, draft_s)
+        self.pacing.drafted(positions, draft_s)
         return self._commit_alone() if self.phase is Phase.ALONE else self._flush(now)
 
     def _flush(self, now: float) -> list[EdgeOutput]:
         """Send what is due."""
         if self.phase is not Phase.RUNNING or self._paused:
             return []
-        frames = self.drafting.send_due(self.epoch, self._pacing.chunk_budget_s)
+        frames = self.drafting.send_due(self.epoch, self.pacing.chunk_budget_s)
         if frames:
             self._liveness.uploading(bulk_bytes(frames, self.request), now)
-            self._pacing.sent(frames, now)
+            self.pacing.sent(frames, now)
             self.stats.begin_round(now)
             self.predrafting.expect_likely()
         return [Send(frame) for frame in frames]

@@ -3,6 +3,7 @@ preset of fixed control measures nothing here and keeps its schedule."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
@@ -11,7 +12,11 @@ from tandem.specdec.choices import Control, Schedule
 from tandem.specdec.messages import Draft, Tokens, Verdict
 from tandem.specdec.presets import Preset
 from tandem.specdec.profile import Profile
-from tandem.specdec.scheduling import chunk_budget_s, schedule_for
+from tandem.specdec.schedule_choice import Decision, Reason, choose
+from tandem.specdec.scheduling import Measured, chunk_budget_s, schedule_for
+
+CHOICE_EVERY = 6
+"""Answers of the cloud between two choices of a schedule."""
 
 
 class Pacing:
@@ -24,6 +29,10 @@ class Pacing:
         self._preset = preset
         self._held = False
         self._profile = Profile()
+        self.branches = preset.control is not Control.LEAST_COST
+        self.decision: Decision | None = None
+        self.decisions: Counter[Reason] = Counter()
+        self._until_choice = 0
 
     def connected(self) -> None:
         self._profile.connected()
@@ -61,15 +70,33 @@ class Pacing:
         else:
             self._profile.judged(int(agreed), int(not agreed))
 
+    def resolved(self, hit: bool) -> None:
+        """A correction came; `hit`: it had been drafted for."""
+        if self.on:
+            self._profile.resolved(hit)
+
     def discarded(self) -> None:
         self._profile.discarded()
 
     def _fit(self) -> None:
         if (measured := self._profile.measured) is None:
             return
-        self.schedule = schedule_for(self._preset, measured)
+        self.schedule = self._chosen(measured)
         if not self.schedule.window and self._held:
             # The cloud waits for a draft: it gets one more, which lets it go on alone.
             self.schedule = replace(self._preset.schedule, window=1, chunk=1)
         if self._preset.control is Control.LATENCY_AWARE:
             self.chunk_budget_s = chunk_budget_s(measured)
+
+    def _chosen(self, measured: Measured) -> Schedule:
+        if self._preset.control is not Control.LEAST_COST:
+            return schedule_for(self._preset, measured)
+        self._until_choice -= 1
+        if self.decision is None or self._until_choice <= 0:
+            self._until_choice = CHOICE_EVERY
+            limits, weight = self._preset.schedule, self._preset.idle_weight
+            chosen = choose(limits, measured, weight, self.decision)
+            if chosen is not self.decision:
+                self.decisions[chosen.reason] += 1
+            self.decision, self.branches = chosen, chosen.branches
+        return self.decision.schedule

@@ -92,12 +92,21 @@ class PassBudget:
 
     def drafts(self, acceptance_rate: float, ready: int) -> int:
         """How many of a session's `ready` drafts the next pass takes."""
-        least, tokens, right, taken = MARGIN * self.price, 1.0, 1.0, 0
-        while taken < ready:
-            right *= acceptance_rate
-            if right < least * max(self._yield_each, tokens):
-                break
-            tokens += right
-            taken += 1
+        taken, tokens = worth_feeding(acceptance_rate, ready, self.price, self._yield_each)
         self._yield_each += _FOLLOW_YIELD * (tokens - self._yield_each)
         return taken
+
+
+def worth_feeding(
+    acceptance_rate: float, most: int, price: float, yield_each: float = 1.0
+) -> tuple[int, float]:
+    """How many drafts of a session a pass should take, and the tokens that it then yields.
+    `price` as in `PassBudget`; `yield_each`: what a session gets from a pass on average."""
+    tokens, right, taken = 1.0, 1.0, 0
+    while taken < most:
+        right *= acceptance_rate
+        if right < MARGIN * price * max(yield_each, tokens):
+            break
+        tokens += right
+        taken += 1
+    return taken, tokens

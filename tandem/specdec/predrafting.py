@@ -19,6 +19,7 @@ class Predrafting:
     def __init__(self, request: EdgeRequest, committed: PrefixedTokens, drafting: Drafting) -> None:
         preset = request.preset
         self.on = preset.predraft is not Predraft.OFF
+        self.wanted = True
         self._from_distributions = preset.predraft is Predraft.LIKELY_OUTCOMES
         self._workers = preset.predraft_workers
         seed = request.params.seed
@@ -29,7 +30,7 @@ class Predrafting:
 
     def expect(self, outcomes: Iterable[LikelyOutcome]) -> None:
         """Take outcomes in, but for those that the drafts in flight or ahead speak of already."""
-        if self.on:
+        if self.on and self.wanted:
             self._cache.expect(outcome for outcome in outcomes if self._diverges(outcome))
 
     def _diverges(self, outcome: LikelyOutcome) -> bool:

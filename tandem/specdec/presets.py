@@ -300,6 +300,7 @@ _LISTED = (
     replace(_PICOSPEC, name="picospec-top-k", rejection_payload=RejectionPayload.TOP_K),
     replace(_TSLT, name="mc-dsd", schedule=_stop_and_wait(3), expansion=(2, 2, 2)),
     _STREAM,
+    replace(_STREAM, name="auto", control=Control.LEAST_COST),
     replace(
         _STREAM,
         name="stream-rejection",

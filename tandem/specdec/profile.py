@@ -25,6 +25,9 @@ class Profile:
         self._sent: deque[tuple[int, float]] = deque(maxlen=4 * _RECENT)
         self._accepted = _PRIOR_ACCEPTANCE * _PRIOR_TOKENS
         self._judged = _PRIOR_TOKENS
+        self._wait_s = 0.0
+        self._sharing = 1.0
+        self._hit_rate = 0.0
 
     @property
     def measured(self) -> Measured | None:
@@ -32,7 +35,14 @@ class Profile:
             return None
         first_s, further_s = self._verify.fit()
         pair = PairTimes(self._draft_s, max(first_s, 1e-6), further_s)
-        return Measured(pair, max(0.0, min(self._trips_s)), self._accepted / self._judged)
+        return Measured(
+            pair,
+            max(0.0, min(self._trips_s)),
+            self._accepted / self._judged,
+            self._wait_s,
+            self._sharing,
+            self._hit_rate,
+        )
 
     def drafted(self, count: int, draft_s: float) -> None:
         step_s = draft_s / count
@@ -59,6 +69,13 @@ class Profile:
         """A frame reported what a pass cost."""
         if work.verify_s > 0:
             self._verify.add(work.drafts, work.verify_s)
+            self._sharing = _follow(self._sharing, work.batch_size)
+            if work.drafts:  # the cloud's own passes follow one another, and do not wait
+                self._wait_s = _follow(self._wait_s, work.queue_s)
+
+    def resolved(self, hit: bool) -> None:
+        """A correction came; `hit`: it had been drafted for."""
+        self._hit_rate = _follow(self._hit_rate, float(hit))
 
     def discarded(self) -> None:
         """What was sent will not be judged."""

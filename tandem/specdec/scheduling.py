@@ -48,11 +48,15 @@ class PairTimes:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of one session: step times, round trip and acceptance as of now."""
+    """Of one session: step times, round trip and acceptance as of now; how long its work waits for
+    a pass, how many sessions share one, and how often a correction had been drafted for."""
 
     pair: PairTimes
     rtt_s: float
     acceptance_rate: float
+    wait_s: float = 0.0
+    sharing: float = 1.0
+    hit_rate: float = 0.0
 
 
 def schedule_for(preset: Preset, measured: Measured) -> Schedule:
@@ -62,7 +66,7 @@ def schedule_for(preset: Preset, measured: Measured) -> Schedule:
             return preset.schedule
         case Control.LATENCY_AWARE:
             return latency_aware(preset.schedule, measured)
-        case Control.WINDOW:
+        case Control.WINDOW | Control.LEAST_COST:  # `schedule_choice` begins with it
             return window_for(preset.schedule, measured, preset.idle_weight)
 
 

@@ -91,6 +91,24 @@ class MethodSeries(Series):
         "Draft tokens that may be in flight, as the schedule stood when a request ended.",
         buckets=COUNT_BUCKETS,
     )
+    auto_decisions = Metric(
+        Counter,
+        "auto_decisions_total",
+        "Schedules chosen while requests ran, by what had changed most.",
+        more=("reason",),
+    )
+    auto_expected_tpot = Metric(
+        Histogram,
+        "auto_expected_tpot_seconds",
+        "Seconds a token, as expected of the last schedule chosen for a request.",
+        buckets=TOKEN_BUCKETS_S,
+    )
+    auto_cloud_alone_tpot = Metric(
+        Histogram,
+        "auto_cloud_alone_tpot_seconds",
+        "Seconds a token, as expected then of a cloud that decodes alone.",
+        buckets=TOKEN_BUCKETS_S,
+    )
     early_verdicts = Metric(Counter, "early_verdicts_total", "Verdicts of early exits heard.")
     predraft_hits = Metric(
         Counter, "predraft_hits_total", "Outcomes of verdicts that had been drafted for."
@@ -123,6 +141,11 @@ class MethodSeries(Series):
     aggregation_side = Metric(
         Gauge, "aggregation_side", "Running requests, by the side that aggregates them."
     )
+
+    def chose(self, reason: str, count: int) -> None:
+        """Count schedules chosen for `reason`: a fixed word, never free text."""
+        for _ in range(count):
+            self.count(MethodSeries.auto_decisions, "reason", reason)
 
     def request_ended(self, status: str) -> None:
         """Count one request that ended with `status`, a gRPC status name such as "OK"."""

@@ -15,7 +15,6 @@ from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import LogitsProcessor, logits_processor
 from tandem.core.tokens import check_token_ids
 from tandem.generation.conversation import Stream, cancelled, read_start
-from tandem.generation.figures import summary_of
 from tandem.generation.request import GenerationRequest, request_from_proto
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.net.access import ClientAccess
@@ -32,6 +31,7 @@ from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.kept_prefixes import KeptPrefixes, PrefixLimits
 from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.services.drafter.relaying import write_commits
+from tandem.services.drafter.request_figures import count_request, request_summary
 from tandem.services.drafter.session import DrafterSession
 from tandem.services.drafter.tokenising import PromptTokens
 from tandem.specdec.edge import EdgeMachine
@@ -59,7 +59,6 @@ log = get_logger(__name__)
 MAX_REQUEST_S = 600.0
 DESCRIBE_TIMEOUT_S = 3.0
 DIAGNOSIS_TIMEOUT_S = 1.0
-UINT32_MAX = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +267,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             finally:
                 prefix.leave(kv, drafting.context[: drafting.kv_length])
                 reservation.tokens = len(edge_request.prompt_ids) + machine.stats.tokens
-        self._count(request, machine, traffic)
+        series = self._metrics.method(request.preset, machine.target_name or UNKNOWN_MODEL)
+        count_request(series, machine, traffic)
 
     async def _relay(
         self,
@@ -290,17 +290,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             cancelling.result()  # raises if what came was no cancel
         if not relaying.cancelled():
             relaying.result()
-        machine, stats = session.machine, session.machine.stats
-        summary = summary_of(
-            stats,
-            finish_reason=str(machine.finish_reason),
-            preset=machine.request.preset.name,
-            prompt_tokens=len(machine.request.prompt_ids),
-            target_passes=min(stats.target_passes, UINT32_MAX),  # the cloud's word, any number
-            uplink_bytes=session.traffic.uplink_bytes,
-            downlink_bytes=session.traffic.downlink_bytes,
-            lossy=machine.request.preset.lossy,
-        )
+        summary = request_summary(session.machine, session.traffic)
         await stream.write(pb.GenerateResponse(summary=summary))
 
     async def _edge_request(self, request: GenerationRequest, images: ImagePrompt) -> EdgeRequest:
@@ -347,31 +337,3 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             )
 
         return open_stream
-
-    def _count(self, request: GenerationRequest, machine: EdgeMachine, traffic: Traffic) -> None:
-        stats = machine.stats
-        series = self._metrics.method(request.preset, machine.target_name or UNKNOWN_MODEL)
-        series.drafts.inc(stats.rounds)
-        series.draft_tokens.inc(stats.drafted)
-        series.accepted_tokens.inc(stats.accepted)
-        series.target_passes.inc(stats.target_passes)
-        series.draft_window.observe(machine.drafting.schedule.window)
-        series.uplink_bytes.inc(traffic.uplink_bytes)
-        series.downlink_bytes.inc(traffic.downlink_bytes)
-        series.link_lost.inc(stats.links_lost)
-        series.resumes.inc(stats.resumes)
-        series.early_verdicts.inc(stats.early_verdicts)
-        series.predraft_hits.inc(stats.predraft_hits)
-        series.predraft_misses.inc(stats.predraft_misses)
-        if stats.drafted:
-            series.draft_step.observe(stats.draft_s / stats.drafted)
-        for round_overhead_s in stats.round_overheads_s:
-            series.round_trip.observe(max(0.0, round_overhead_s))
-        log.info(
-            "request finished",
-            tokens=stats.tokens,
-            rounds=stats.rounds,
-            resumes=stats.resumes,
-            uplink_bytes=traffic.uplink_bytes,
-            downlink_bytes=traffic.downlink_bytes,
-        )

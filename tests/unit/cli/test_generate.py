@@ -9,7 +9,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tandem.cli import main
+from tandem.generation.figures import choice_estimates, choice_line
 from tandem.specdec.presets import PRESETS
+from tandem.specdec.schedule_choice import CLOUD_ALONE
 from tests.unit.cli.scripted_pair import scripted_pair
 
 FIELDS = {
@@ -149,3 +151,23 @@ def test_nobody_at_the_endpoint_is_one_line_and_code_1() -> None:
     assert "error: 127.0.0.1:1:" in ended.stderr
     assert "tandem doctor" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+def test_auto_says_in_a_line_what_it_chose_and_on_demand_by_what() -> None:
+    choice = {
+        **dict.fromkeys(("draft_step_s", "further_s", "wait_s", "round_trip_s"), 0.003),
+        **{"schedule": "stream, window 6", "reason": "load", "decisions": 2, "sessions": 4.0},
+        **{"expected_tpot_s": 0.031, "cloud_alone_tpot_s": 0.074, "pass_s": 0.072},
+        "acceptance_rate": 0.83,
+    }
+    figures = {"preset": "auto", "tpot_s": 0.0312, "choice": choice}
+    line = "auto: stream, window 6; the cloud alone would take 74 ms a token, this takes 31.2 ms"
+    assert choice_line(figures) == line
+    assert "acceptance 83%" in choice_estimates(figures)
+    assert "decided 2 times, last by load" in choice_estimates(figures)
+    alone = {**figures, "choice": {**choice, "schedule": CLOUD_ALONE}}
+    assert choice_line(alone) == "auto: the cloud alone; expected 74 ms a token"
+    fixed = {"preset": "coupled", "tpot_s": 0.03}
+    assert (choice_line(fixed), choice_estimates(fixed)) == ("", "")
+    explained = generate("--prompt", "hello", "--max-tokens", "4", "--explain")
+    assert "coupled has a schedule of its own" in explained.stderr

@@ -386,7 +386,7 @@ def test_a_token_of_the_clouds_own_is_held_against_the_draft_in_flight(
 ) -> None:
     for token, agreed in ((0, True), (2, False)):
         edge, told = edge_of(STREAM), list[bool | None]()
-        monkeypatch.setattr(edge._pacing, "overtaken", told.append)
+        monkeypatch.setattr(edge.pacing, "overtaken", told.append)
         edge.connect(0.0)
         edge.receive(tokens_of(edge, 1), 0.0)
         draft(edge, 0)

@@ -28,6 +28,9 @@ PUBLISHED = {
     "tandem_spec_decode_num_target_passes_total": ("counter", METHOD),
     "tandem_draft_window_tokens": ("histogram", METHOD),
     "tandem_draft_step_seconds": ("histogram", METHOD),
+    "tandem_auto_decisions_total": ("counter", METHOD | {"reason"}),
+    "tandem_auto_expected_tpot_seconds": ("histogram", METHOD),
+    "tandem_auto_cloud_alone_tpot_seconds": ("histogram", METHOD),
     "tandem_verify_step_seconds": ("histogram", METHOD),
     "tandem_round_trip_seconds": ("histogram", METHOD),
     "tandem_uplink_bytes_total": ("counter", METHOD),
@@ -104,6 +107,8 @@ def touch_everything(metrics: Metrics) -> None:
         method.verify_step,
         method.round_trip,
         method.draft_window,
+        method.auto_expected_tpot,
+        method.auto_cloud_alone_tpot,
     ):
         histogram.observe(0.01)
     for counter in (
@@ -125,6 +130,7 @@ def touch_everything(metrics: Metrics) -> None:
     method.requests_waiting.inc()
     method.aggregating_at("cloud").inc()
     method.request_ended("OK")
+    method.chose("load", 2)
     engine = metrics.engine("m")
     engine.passed(0.01, 2, 5)
     engine.document_found("disk")

@@ -1,0 +1,201 @@
+"""`auto` against the cloud alone and against every fixed preset, in virtual time.
+
+Pairs of declared acceptance over hardware, round trips, bandwidths and numbers of sessions that
+share one verifier; then conditions that change while answers are written. All step times are
+declared, so figures do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import exp, log
+from statistics import fmean
+
+from bench.harness.report import Goal, Report, Row, make_row, progress
+from bench.harness.suite import Models
+from bench.speculation.methods_grid import HARDWARE, VOCABULARY
+from tandem.netem.link_model import settings_from
+from tandem.simulation.answer import Conditions, Question, SimulatedAnswer, simulate_answers
+from tandem.simulation.answer_figures import tokens_per_s_together, verified_acceptance
+from tandem.simulation.declared_pair import declared_pair
+from tandem.simulation.model_pair import SimulatedPair
+from tandem.simulation.simulator import ModelTimes
+from tandem.specdec.presets import PRESETS, Preset
+
+ALONE, CHOSEN = "ar", "auto"
+TOKENS = {1: 160, 4: 80, 16: 48, 64: 40}
+"""Of each answer, by sessions."""
+NEVER_SLOWER, ON_AVERAGE, AT_WORST, UNDER_LOAD = 0.98, 0.97, 0.92, 1.15
+JUMPS_S = (2.0, 6.0)
+"""When a condition changes, and when it changes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is declared. `rate`: acceptance of every draft."""
+
+    hardware: str
+    rtt_s: float
+    mbps: float
+    rate: float
+    sessions: int
+
+    def __str__(self) -> str:
+        link = f"{self.rtt_s * 1e3:g} ms, {self.mbps:g} Mbit/s"
+        return f"{self.hardware}, {link}, acceptance {self.rate:g}, {self.sessions} sessions"
+
+
+QUICK = tuple(
+    Cell(*choice) for choice in product(("server",), (0.030,), (100.0,), (0.05, 0.6, 0.9), (1, 4))
+)
+FULL = tuple(
+    Cell(*choice)
+    for choice in product(
+        HARDWARE, (0.0, 0.030, 0.100, 0.300), (10.0, 100.0), (0.05, 0.3, 0.6, 0.9), TOKENS
+    )
+)
+
+
+def run(report: Report, models: Models) -> None:
+    """Fill the report; `models` are not used, since distributions are declared."""
+    cells = QUICK if report.quick else FULL
+    seeds = range(report.seed, report.seed + (1 if report.quick else 3))
+    fixed = fixed_presets(report.quick)
+    rows = []
+    for number, cell in enumerate(cells, start=1):
+        progress(f"cell {number} of {len(cells)}: {cell}")
+        rows.append(_cell_row(cell, fixed, seeds))
+    columns = ("pacing", "rtt_s", "mbps", "declared", "sessions", "tokens_per_s")
+    report.add("Virtual time", (*columns, "speedup_over_ar", "best", "over_best"), rows)
+    changing = [_changing_row(name, report.seed) for name in CHANGES]
+    report.add("Conditions that change", ("change", "tokens_per_s", "speedup_over_ar"), changing)
+    report.goals += goals(rows, changing)
+
+
+def fixed_presets(quick: bool) -> dict[str, Preset]:
+    """What is chosen from in hindsight, by names: presets, in stop and wait of several lengths."""
+    found = {name: PRESETS[name] for name in ("picospec", "stream")}
+    for length in (4,) if quick else (2, 4, 8):
+        for name in ("coupled", "dssd", "predraft"):
+            found[f"{name} {length}"] = PRESETS[name].with_draft_length(length)
+    return found
+
+
+def _cell_row(cell: Cell, fixed: Mapping[str, Preset], seeds: Sequence[int]) -> Row:
+    speeds = {
+        name: fmean(_tokens_per_s(preset, cell, seed) for seed in seeds)
+        for name, preset in {ALONE: PRESETS[ALONE], CHOSEN: PRESETS[CHOSEN], **fixed}.items()
+    }
+    chosen, alone = speeds.pop(CHOSEN), speeds[ALONE]
+    best = max(speeds, key=lambda name: speeds[name])
+    return make_row(
+        preset=CHOSEN,
+        pacing=cell.hardware,
+        rtt_s=cell.rtt_s,
+        mbps=cell.mbps,
+        tokens_per_s=chosen,
+        speedup_over_ar=chosen / alone,
+        declared=cell.rate,
+        sessions=cell.sessions,
+        best=best,
+        over_best=chosen / speeds[best],
+    )
+
+
+def _tokens_per_s(preset: Preset, cell: Cell, seed: int) -> float:
+    pacing = HARDWARE[cell.hardware]
+    times = ModelTimes(pacing.draft_s, pacing.verify_first_s, pacing.verify_further_s)
+    conditions = Conditions(times, cell.rtt_s, cell.mbps, padded_vocabulary=VOCABULARY)
+    pair, tokens = declared_pair(cell.rate, seed=seed), TOKENS[cell.sessions]
+    questions = [
+        Question((number + 1, seed), tokens, seed, start_s=number * 0.618 % 1 * 4 * times.pass_s(1))
+        for number in range(cell.sessions)
+    ]
+    return tokens_per_s_together(simulate_answers(preset, pair, conditions, questions))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that changes and changes back: the pair, the link, or who else asks."""
+
+    pair: Callable[[int], SimulatedPair] = lambda seed: declared_pair(0.8, seed=seed)
+    before: float | None = None
+    after: float | None = None
+    mbps: tuple[float, float] | None = None
+    others: int = 0
+
+
+CHANGES = {
+    "acceptance 0.9, 0.05, 0.9": Change(
+        lambda seed: declared_pair(lambda at: 0.05 if 40 <= at < 120 else 0.9, seed=seed)
+    ),
+    "acceptance 0.05, 0.9, 0.05": Change(
+        lambda seed: declared_pair(lambda at: 0.9 if 40 <= at < 120 else 0.05, seed=seed)
+    ),
+    "round trip 10, 300, 10 ms": Change(before=0.010, after=0.300),
+    "round trip 300, 10, 300 ms": Change(before=0.300, after=0.010),
+    "bandwidth 100, 1, 100 Mbit/s": Change(mbps=(100.0, 1.0)),
+    "verifier idle, 15 others, idle": Change(others=15),
+}
+
+
+def _changing_row(name: str, seed: int) -> Row:
+    speeds = [_speed(_changing(PRESETS[preset], CHANGES[name], seed)) for preset in (ALONE, CHOSEN)]
+    return make_row(
+        preset=CHOSEN,
+        seed=seed,
+        tokens_per_s=speeds[1],
+        speedup_over_ar=speeds[1] / speeds[0],
+        acceptance_rate=verified_acceptance(_changing(PRESETS[CHOSEN], CHANGES[name], seed)),
+        change=name,
+    )
+
+
+def _changing(preset: Preset, change: Change, seed: int) -> list[SimulatedAnswer]:
+    rtt_s, (mbps, narrow) = change.before or 0.030, change.mbps or (100.0, 100.0)
+    conditions = Conditions(ModelTimes(), rtt_s, mbps)
+    if change.after is not None or change.mbps is not None:
+        other = settings_from(change.after or rtt_s, narrow)
+        moments = zip(JUMPS_S, (other, settings_from(rtt_s, mbps)), strict=True)
+        conditions = replace(conditions, link_changes=tuple(moments))
+    questions = [Question((1, seed), 200, seed)]
+    questions += [
+        Question((number + 2, seed), 20, seed, start_s=JUMPS_S[0] + 0.05 * number)
+        for number in range(change.others)
+    ]
+    return simulate_answers(preset, change.pair(seed), conditions, questions)
+
+
+def _speed(answers: Sequence[SimulatedAnswer]) -> float:
+    """Tokens of each answer per second that it took, summed."""
+    return sum(len(answer.token_ids) / answer.last_commit_s for answer in answers)
+
+
+def goals(rows: Sequence[Row], changing: Sequence[Row]) -> list[Goal]:
+    """Never slower than the cloud alone, about as fast as the best, and faster under load."""
+    over_ar = [row["speedup_over_ar"] for row in rows]
+    over_best = [row["over_best"] for row in rows]
+    words = f"of {len(rows)} cells"
+    found = [
+        Goal(f"auto / ar, worst {words}", min(over_ar), NEVER_SLOWER, "at least"),
+        Goal(f"auto / best preset, mean {words}", _geometric(over_best), ON_AVERAGE, "at least"),
+        Goal(f"auto / best preset, worst {words}", min(over_best), AT_WORST, "at least"),
+        Goal(
+            f"auto / ar while conditions change, worst of {len(changing)}",
+            min(row["speedup_over_ar"] for row in changing),
+            NEVER_SLOWER,
+            "at least",
+        ),
+    ]
+    for sessions in (16, 64):
+        ratios = [row["speedup_over_ar"] for row in rows if row["sessions"] == sessions]
+        if ratios:
+            name = f"auto / ar, {sessions} sessions, mean of {len(ratios)} cells"
+            found.append(Goal(name, _geometric(ratios), UNDER_LOAD, "at least"))
+    return found
+
+
+def _geometric(ratios: Sequence[float]) -> float:
+    return exp(sum(map(log, ratios)) / len(ratios))

@@ -1,0 +1,85 @@
+"""What a request took at the drafter: counted in metrics, and told to its caller. Invariant: each
+request counts once, however it ended."""
+
+from tandem.generation.figures import summary_of
+from tandem.net.frame_stream import Traffic
+from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.pacing import Pacing
+from tandem.telemetry.logging import get_logger
+from tandem.telemetry.metrics import MethodSeries
+from tandem_api.common.v1 import generation_pb2 as pb
+
+log = get_logger(__name__)
+
+UINT32_MAX = 2**32 - 1
+
+
+def count_request(series: MethodSeries, machine: EdgeMachine, traffic: Traffic) -> None:
+    """Count a request that ended."""
+    stats = machine.stats
+    series.drafts.inc(stats.rounds)
+    series.draft_tokens.inc(stats.drafted)
+    series.accepted_tokens.inc(stats.accepted)
+    series.target_passes.inc(stats.target_passes)
+    series.draft_window.observe(machine.drafting.schedule.window)
+    series.uplink_bytes.inc(traffic.uplink_bytes)
+    series.downlink_bytes.inc(traffic.downlink_bytes)
+    series.link_lost.inc(stats.links_lost)
+    series.resumes.inc(stats.resumes)
+    series.early_verdicts.inc(stats.early_verdicts)
+    series.predraft_hits.inc(stats.predraft_hits)
+    series.predraft_misses.inc(stats.predraft_misses)
+    if stats.drafted:
+        series.draft_step.observe(stats.draft_s / stats.drafted)
+    for round_overhead_s in stats.round_overheads_s:
+        series.round_trip.observe(max(0.0, round_overhead_s))
+    for reason, count in machine.pacing.decisions.items():
+        series.chose(reason, count)
+    if (decision := machine.pacing.decision) is not None:
+        series.auto_expected_tpot.observe(decision.tpot_s)
+        series.auto_cloud_alone_tpot.observe(decision.alone_tpot_s)
+    log.info(
+        "request finished",
+        tokens=stats.tokens,
+        rounds=stats.rounds,
+        resumes=stats.resumes,
+        uplink_bytes=traffic.uplink_bytes,
+        downlink_bytes=traffic.downlink_bytes,
+    )
+
+
+def request_summary(machine: EdgeMachine, traffic: Traffic) -> pb.Summary:
+    """What a finished request took."""
+    stats = machine.stats
+    return summary_of(
+        stats,
+        finish_reason=str(machine.finish_reason),
+        preset=machine.request.preset.name,
+        prompt_tokens=len(machine.request.prompt_ids),
+        target_passes=min(stats.target_passes, UINT32_MAX),  # the cloud's word, any number
+        uplink_bytes=traffic.uplink_bytes,
+        downlink_bytes=traffic.downlink_bytes,
+        lossy=machine.request.preset.lossy,
+        choice=_choice(machine.pacing),
+    )
+
+
+def _choice(pacing: Pacing) -> pb.ScheduleChoice | None:
+    """The last schedule chosen; None where none was."""
+    if (decision := pacing.decision) is None:
+        return None
+    measured = decision.measured
+    return pb.ScheduleChoice(
+        schedule=decision.words,
+        reason=decision.reason,
+        decisions=pacing.decisions.total(),
+        expected_tpot_s=decision.tpot_s,
+        cloud_alone_tpot_s=decision.alone_tpot_s,
+        acceptance_rate=measured.acceptance_rate,
+        draft_step_s=measured.pair.draft_s,
+        pass_s=measured.pair.verify_first_s,
+        further_s=measured.pair.verify_further_s,
+        wait_s=measured.wait_s,
+        sessions=measured.sharing,
+        round_trip_s=measured.rtt_s,
+    )

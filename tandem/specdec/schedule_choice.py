@@ -1,0 +1,171 @@
+"""Which schedule a session goes on with: the one whose timeline costs least by what was measured.
+
+The text does not depend on it: schedules differ in when drafts travel and are judged. Where other
+sessions share the passes, the cloud waits for nobody, and takes as many drafts as a pass can bear:
+then only windows are left to choose from. Invariant: pure; the same measurements give the same
+choice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from tandem.specdec.choices import Schedule
+from tandem.specdec.epoch_timeline import Expected, StepTimes, expected
+from tandem.specdec.pass_budget import worth_feeding
+from tandem.specdec.scheduling import Measured, window_for
+
+WINDOWS, ROUNDS = (4, 8, 16), (2, 4)
+STAYS = 0.95
+"""Another schedule must cost less than this share of the one in use: estimates are noisy, and what
+is in flight is lost on a change."""
+CHANGED = 0.04
+"""By such a share a measurement has changed enough to choose again."""
+ALONE = 1.5
+"""So many sessions a pass, on average, are one."""
+BRANCH_STEPS = 8
+"""Pre-drafting pays where so many draft steps take longer than a pass."""
+
+
+CLOUD_ALONE = "the cloud alone"
+
+
+class Reason(StrEnum):
+    """What had changed most when a schedule was chosen."""
+
+    FIRST = "first"
+    ACCEPTANCE = "acceptance"
+    ROUND_TRIP = "round_trip"
+    LOAD = "load"
+    STEP_TIMES = "step_times"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A schedule, whether to draft ahead for likely outcomes, what a token is expected to take
+    with it, and what the cloud alone would take."""
+
+    schedule: Schedule
+    branches: bool
+    tpot_s: float
+    alone_tpot_s: float
+    reason: Reason
+    measured: Measured
+
+    @property
+    def words(self) -> str:
+        """The schedule in words."""
+        schedule = self.schedule
+        if not schedule.window:
+            return CLOUD_ALONE
+        if schedule.stop_and_wait:
+            return f"rounds of {schedule.chunk}"
+        return ("stream" if schedule.decode_when_idle else "stream that waits") + (
+            f", window {schedule.window}"
+        )
+
+
+def choose(
+    limits: Schedule, measured: Measured, idle_weight: float, before: Decision | None
+) -> Decision:
+    """The decision to go on with; `before` itself where no other is clearly better."""
+    if before is not None and not _has_changed(before.measured, measured):
+        return before
+    alone = cloud_alone(limits)
+    found = {
+        schedule: _expected(schedule, measured)
+        for schedule in candidates(limits, measured, idle_weight)
+    }
+    costs = {schedule: _cost(each, measured, idle_weight) for schedule, each in found.items()}
+    best = min(costs, key=lambda schedule: costs[schedule])
+    stays = before.schedule if before is not None and before.schedule in costs else alone
+    if costs[best] > STAYS * costs[stays]:
+        best = stays
+    reason = Reason.FIRST if before is None else _reason(before.measured, measured)
+    branches = best.window > 0 and _branches_pay(measured)
+    tpot_s, alone_s = found[best].tpot_s, found[alone].tpot_s
+    return Decision(best, branches, tpot_s, alone_s, reason, measured)
+
+
+def candidates(limits: Schedule, measured: Measured, idle_weight: float) -> list[Schedule]:
+    """The cloud alone; windows, in which it goes on meanwhile; where a session has the passes to
+    itself also rounds and windows in which it waits for drafts."""
+    fitted = window_for(limits, measured, idle_weight)
+    if measured.sharing >= ALONE:
+        shared = [replace(fitted, decode_when_idle=True)] if fitted.window else []
+        return list(dict.fromkeys([cloud_alone(limits), *shared, limits]))
+    found = [cloud_alone(limits), fitted]
+    for window in WINDOWS:
+        if window <= limits.window:
+            chunk = min(limits.chunk, window)
+            found.append(replace(limits, window=window, chunk=chunk))
+            found.append(replace(limits, window=window, chunk=chunk, decode_when_idle=False))
+    found += [Schedule(length, length) for length in ROUNDS if length <= limits.chunk]
+    return list(dict.fromkeys(found))
+
+
+def cloud_alone(limits: Schedule) -> Schedule:
+    """Nothing is drafted."""
+    return replace(limits, window=0, chunk=0)
+
+
+def _branches_pay(measured: Measured) -> bool:
+    """Whether drafts that are begun with a correction would come late, and more than one is of
+    use."""
+    pair = measured.pair
+    price = measured.sharing * pair.verify_further_s / pair.verify_first_s
+    deep, _ = worth_feeding(measured.acceptance_rate, 2, price)
+    return deep > 1 and BRANCH_STEPS * pair.draft_s > pair.verify_first_s
+
+
+def _expected(schedule: Schedule, measured: Measured) -> Expected:
+    pair, way_s = measured.pair, measured.rtt_s / 2
+    times = StepTimes(
+        draft_s=pair.draft_s,
+        pass_s=pair.verify_first_s,
+        further_s=pair.verify_further_s,
+        wait_s=measured.wait_s,
+        up_s=way_s,
+        down_s=way_s,
+    )
+    return expected(
+        schedule,
+        times,
+        measured.acceptance_rate,
+        hit_rate=measured.hit_rate,
+        head_s=measured.rtt_s + pair.verify_first_s,
+        ahead=measured.hit_rate > 0,
+    )
+
+
+def _cost(found: Expected, measured: Measured, idle_weight: float) -> float:
+    """Seconds per token; where `idle_weight` is small, passes count in place of time."""
+    passes_s = found.passes * measured.pair.verify_first_s
+    return idle_weight * found.tpot_s + (1 - idle_weight) * passes_s
+
+
+def _reason(before: Measured, now: Measured) -> Reason:
+    changes = _changes(before, now)
+    return max(changes, key=lambda reason: changes[reason])
+
+
+def _has_changed(before: Measured, now: Measured) -> bool:
+    return max(_changes(before, now).values()) > CHANGED
+
+
+def _changes(before: Measured, now: Measured) -> dict[Reason, float]:
+    """By what share each measurement has changed; 0.1 of acceptance counts as a fifth."""
+    step_s = max(before.pair.verify_first_s, now.pair.verify_first_s)
+    return {
+        Reason.ACCEPTANCE: 2 * abs(now.acceptance_rate - before.acceptance_rate),
+        Reason.ROUND_TRIP: abs(now.rtt_s - before.rtt_s) / (step_s + before.rtt_s),
+        Reason.LOAD: _change(before.sharing, now.sharing),
+        Reason.STEP_TIMES: max(
+            _change(before.pair.verify_first_s, now.pair.verify_first_s),
+            abs(before.pair.draft_s - now.pair.draft_s) / step_s,
+        ),
+    }
+
+
+def _change(before: float, now: float) -> float:
+    return abs(now - before) / max(before, now)

@@ -1,0 +1,73 @@
+"""The schedule of least expected cost: what is chosen, when another one is, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tandem.specdec.presets import PRESETS
+from tandem.specdec.schedule_choice import CLOUD_ALONE, Decision, Reason, candidates, choose
+from tandem.specdec.scheduling import Measured, PairTimes
+
+LIMITS = PRESETS["auto"].schedule
+PAIR = PairTimes(0.024, 0.072, 0.003)
+GOOD = Measured(PAIR, 0.030, 0.9)
+
+
+def chosen(
+    measured: Measured, before: Decision | None = None, idle_weight: float = 1.0
+) -> Decision:
+    return choose(LIMITS, measured, idle_weight, before)
+
+
+def test_a_bad_draft_model_leaves_the_cloud_alone() -> None:
+    decision = chosen(replace(GOOD, acceptance_rate=0.02))
+    assert decision.words == CLOUD_ALONE
+    assert decision.tpot_s == decision.alone_tpot_s == pytest.approx(0.072)
+    assert decision.schedule.decode_when_idle
+    assert not decision.branches
+    assert decision.reason is Reason.FIRST
+
+
+def test_a_good_one_keeps_many_drafts_in_flight() -> None:
+    decision = chosen(GOOD)
+    assert decision.schedule.window >= 4
+    assert decision.tpot_s < 0.6 * decision.alone_tpot_s
+    assert decision.branches
+    assert f"window {decision.schedule.window}" in decision.words
+
+
+def test_among_others_no_session_waits_and_none_drafts_for_outcomes() -> None:
+    """The passes go on without it, and are long enough to draft after a correction."""
+    shared = replace(GOOD, sharing=16.0, pair=PairTimes(0.024, 0.25, 0.003))
+    assert all(schedule.decode_when_idle for schedule in candidates(LIMITS, shared, 1.0))
+    decision = chosen(shared)
+    assert decision.schedule.window >= 4
+    assert not decision.branches
+
+
+def test_where_passes_count_and_not_time_the_cloud_waits_for_drafts() -> None:
+    decision = chosen(replace(GOOD, acceptance_rate=0.7), idle_weight=0.0)
+    assert not decision.schedule.decode_when_idle
+    assert decision.schedule.window >= 4
+
+
+def test_a_schedule_is_kept_until_another_is_clearly_better() -> None:
+    first = chosen(GOOD)
+    assert chosen(replace(GOOD, acceptance_rate=0.89), first) is first
+    assert chosen(replace(GOOD, acceptance_rate=0.85), first).schedule == first.schedule
+    worse = chosen(replace(GOOD, acceptance_rate=0.05), first)
+    assert worse.schedule != first.schedule
+    assert worse.reason is Reason.ACCEPTANCE
+    assert chosen(replace(GOOD, rtt_s=0.9, acceptance_rate=0.8), first).reason is Reason.ROUND_TRIP
+    assert chosen(replace(GOOD, sharing=8.0), first).reason is Reason.LOAD
+
+
+def test_no_schedule_goes_beyond_the_presets_own() -> None:
+    limits = replace(LIMITS, window=6, chunk=3)
+    for sharing in (1.0, 4.0):
+        found = candidates(limits, replace(GOOD, sharing=sharing), 1.0)
+        assert max(schedule.window for schedule in found) == 6
+        assert max(schedule.chunk for schedule in found) == 3
+        assert len(set(found)) == len(found)
