@@ -30,10 +30,13 @@ FIELD = "images"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One turn of a conversation."""
+    """One turn of a conversation. `tool_calls`: what an assistant's turn called, a JSON list as in
+    OpenAI's API; `tool_call_id`: the call that a tool's turn answers."""
 
     role: str
     content: str
+    tool_calls: str = ""
+    tool_call_id: str = ""
 
 
 class Truncate(StrEnum):

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tandem.gateway.body_parsing import Strict
+from tandem.gateway.tool_schema import ToolCall, ToolCallDelta
 
 Rate = Annotated[float, Field(ge=0, le=1)]
 
@@ -157,27 +158,29 @@ class _Choice(Strict):
 
 class _ChunkChoice(Strict):
     index: int
-    finish_reason: Literal["stop", "length"] | None
     tandem: ChunkExtension | None = None
 
 
 class AssistantMessage(Strict):
     role: Literal["assistant"]
-    content: str
+    content: str | None = Field(description="Null beside calls alone.")
+    tool_calls: list[ToolCall] | None = None
 
 
 class AssistantDelta(Strict):
     role: Literal["assistant"] | None = None
     content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChoice(_Choice):
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "tool_calls"]
 
 
 class ChatChunkChoice(_ChunkChoice):
+    finish_reason: Literal["stop", "length", "tool_calls"] | None
     delta: AssistantDelta
     logprobs: ChatLogprobs | None
 
@@ -189,6 +192,7 @@ class CompletionChoice(_Choice):
 
 
 class CompletionChunkChoice(_ChunkChoice):
+    finish_reason: Literal["stop", "length"] | None
     text: str
     logprobs: CompletionLogprobs | None
 

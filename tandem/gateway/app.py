@@ -198,6 +198,7 @@ class _Gateway:
             *(form, asking.model, fingerprint, asked),
             prompts=len(asked) // (asking.n or 1),
             echoes=await self._echoes(asking, asked),
+            tools=isinstance(asking, ChatAsking) and bool(asking.offered),
             provenance=asking.tandem.provenance,
             token_texts=asking.tandem.token_texts,
             include_usage=bool(asking.stream_options and asking.stream_options.include_usage),
@@ -242,8 +243,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     refused = api_error(error, _TANDEM_FIELDS)
     if request.url.path == CHAT_PATH and refused.body["param"] == "prompt":
         refused.body["param"] = "messages"  # which the suite made its prompt of
-    if refused.body["param"] == "grammar":
-        refused.body["param"] = getattr(request.state, "grammar", "grammar")
+    if refused.body["param"] in ("grammar", "processors"):
+        refused.body["param"] = getattr(request.state, "grammar", None)
     return refused.response()
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tandem.gateway.parallel_choices import ChoiceDelta
+from tandem.gateway.tool_calls import ToolAnswer
 from tandem.generation.client import Generated, TopLogprobs
 from tandem.generation.figures import answer_figures
 from tandem.generation.request import GenerationRequest
@@ -84,12 +85,14 @@ class Writer:
     requests: Sequence[GenerationRequest]
     prompts: int = 1
     echoes: Sequence[str] = ()
+    tools: bool = False
     provenance: bool = False
     token_texts: bool = False
     include_usage: bool = False
     _ended: list[Generated] = field(default_factory=list)
     _begun: set[int] = field(default_factory=set)
     _rounds_told: Counter[int] = field(default_factory=Counter)
+    _calling: dict[int, ToolAnswer] = field(default_factory=dict)
     _id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _created: int = field(default_factory=lambda: int(time.time()))
 
@@ -101,9 +104,9 @@ class Writer:
             choices.append(
                 {
                     "index": last.index,
-                    **self.form.choice(self._echo(last.index) + last.answer.text),
+                    **self._choice(last.index, last.answer.text),
                     "logprobs": self.form.logprobs(last.answer, 0, last.begins_at),
-                    "finish_reason": _finish_reason(last.answer),
+                    "finish_reason": self._finish_reason(last),
                     "tandem": self._figures(last)
                     | self._tokens(last.answer, 0, last.begins_at)
                     | self._rounds(last),
@@ -121,7 +124,7 @@ class Writer:
         span = (delta.begins_at, delta.begins_at + len(delta.token_ids))
         choice: dict[str, Any] = {
             "index": delta.index,
-            **self.form.delta(text, first),
+            **self._delta(delta, text, first),
             "logprobs": self.form.logprobs(delta.answer, *span) if delta.token_ids else None,
             "finish_reason": None,
         }
@@ -129,7 +132,7 @@ class Writer:
         tandem |= self._rounds(delta)
         if delta.ended:
             self._ended.append(delta.answer)
-            choice["finish_reason"] = _finish_reason(delta.answer)
+            choice["finish_reason"] = self._finish_reason(delta)
             tandem |= self._figures(delta)
         if tandem:
             choice["tandem"] = tandem
@@ -139,6 +142,26 @@ class Writer:
     def usage_chunk(self) -> dict[str, Any]:
         """The last chunk of a stream that tells its usage."""
         return {**self._frame(self.form.chunk), "choices": [], "usage": self._usage()}
+
+    def _choice(self, index: int, text: str) -> dict[str, Any]:
+        if self.tools:
+            return self._tool_answer(index).message(text)
+        return self.form.choice(self._echo(index) + text)
+
+    def _delta(self, delta: ChoiceDelta, text: str, first: bool) -> dict[str, Any]:
+        if self.tools:
+            return self._tool_answer(delta.index).delta(text, first, delta.ended)
+        return self.form.delta(text, first)
+
+    def _tool_answer(self, index: int) -> ToolAnswer:
+        return self._calling.setdefault(index, ToolAnswer(f"{self._id[:16]}_{index}"))
+
+    def _finish_reason(self, ended: ChoiceDelta) -> str:
+        assert ended.answer.summary is not None
+        if ended.answer.summary.finish_reason == "length":
+            return "length"
+        calling = self._calling.get(ended.index)
+        return "tool_calls" if calling is not None and calling.has_calls else "stop"
 
     def _echo(self, index: int) -> str:
         """What choice `index` begins with: its prompt, where that was asked for."""
@@ -186,8 +209,3 @@ class Writer:
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
         }
-
-
-def _finish_reason(answer: Generated) -> str:
-    assert answer.summary is not None
-    return "length" if answer.summary.finish_reason == "length" else "stop"

@@ -3,6 +3,7 @@ bodies with a seed make equal requests; choice 0 is the one that n = 1 would giv
 
 import base64
 import binascii
+import json
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -52,7 +53,9 @@ def chat_requests(asking: ChatAsking, limits: AskingLimits) -> list[GenerationRe
     if (asking.likeliest or 0) > MAX_TOP_LOGPROBS:
         raise unsupported("top_logprobs", f"at most {MAX_TOP_LOGPROBS} are told")
     turns, images = conversation(asking.messages)
-    return _requests(asking, [turns], limits, images)
+    offered = [tool.model_dump(exclude_none=True) for tool in asking.offered]
+    tools = json.dumps(offered) if offered else ""
+    return [replace(each, tools=tools) for each in _requests(asking, [turns], limits, images)]
 
 
 def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], tuple[bytes, ...]]:
@@ -179,12 +182,27 @@ def _ids(items: object) -> tuple[int, ...]:
 def _turn(index: int, message: Message) -> Turn:
     # Templates know the role by its older name.
     role = "system" if message.role == "developer" else message.role
+    if (message.role == "tool") != (message.tool_call_id is not None):
+        raise invalid(f"messages.{index}.tool_call_id", "tool_call_id: of a tool's message alone")
+    if message.tool_calls is not None:
+        return _calling_turn(index, message)
+    if message.content is None:
+        raise invalid(f"messages.{index}.content", "content: Field required")
     if isinstance(message.content, str):
-        return Turn(role, message.content)
+        return Turn(role, message.content, tool_call_id=message.tool_call_id or "")
     texts = [part.text for part in message.content if isinstance(part, TextPart)]
     if len(texts) < len(message.content) and role != "user":
         raise invalid(f"messages.{index}.content", "images: only a user's message may hold them")
-    return Turn(role, "".join(texts))
+    return Turn(role, "".join(texts), tool_call_id=message.tool_call_id or "")
+
+
+def _calling_turn(index: int, message: Message) -> Turn:
+    if message.role != "assistant":
+        raise invalid(f"messages.{index}.tool_calls", "tool_calls: only of an assistant's message")
+    calls = [call.model_dump() for call in message.tool_calls or ()]
+    if not isinstance(message.content, str | None):
+        raise invalid(f"messages.{index}.content", "content: must be a text beside calls")
+    return Turn("assistant", message.content or "", json.dumps(calls) if calls else "")
 
 
 def _images(messages: Sequence[Message]) -> tuple[bytes, ...]:
@@ -192,7 +210,7 @@ def _images(messages: Sequence[Message]) -> tuple[bytes, ...]:
     users = [index for index, message in enumerate(messages) if message.role == "user"]
     found: list[bytes] = []
     for index, message in enumerate(messages):
-        for place, part in enumerate(message.content):
+        for place, part in enumerate(message.content or ()):
             if not isinstance(part, ImagePart):
                 continue
             name = f"messages.{index}.content.{place}"

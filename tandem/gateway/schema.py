@@ -7,9 +7,12 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import ConfigDict, Field, PlainValidator
 
+from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.body_parsing import UINT32, Strict, TokenId
 from tandem.gateway.constraints import Constraints
 from tandem.gateway.errors import invalid, unsupported
+from tandem.gateway.tool_calls import tool_grammar
+from tandem.gateway.tool_schema import NamedTool, Tool, ToolCall, ToolChoice, Tools
 from tandem.generation.request import MAX_DOCUMENTS
 
 MAX_STOPS = 16
@@ -21,14 +24,12 @@ Count = Annotated[int, Field(ge=1, le=UINT32)]
 _HARMLESS = frozenset(
     {
         *("user", "metadata", "store", "service_tier", "safety_identifier", "verbosity"),
-        *("prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls"),
+        *("prompt_cache_key", "prompt_cache_retention"),
     }
 )
 """Parameters that say nothing about the text: taken, and of no effect."""
 
 _NEUTRAL: Mapping[str, tuple[tuple[Any, ...], str]] = {
-    "tools": ((None, []), "the models answer with text"),
-    "tool_choice": ((None, "none", "auto"), "the models answer with text"),
     "functions": ((None, []), "the models answer with text"),
     "function_call": ((None, "none", "auto"), "the models answer with text"),
     "modalities": ((None, ["text"]), "the models answer with text"),
@@ -123,8 +124,14 @@ Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
 
 
 class Message(Strict):
-    role: Literal["system", "developer", "user", "assistant", "document"]
-    content: str | Annotated[list[Part], Field(fail_fast=True)]
+    role: Literal["system", "developer", "user", "assistant", "document", "tool"]
+    content: str | Annotated[list[Part], Field(fail_fast=True)] | None = Field(
+        default=None, validate_default=False, description="Only a message that calls has none."
+    )
+    name: str | None = Field(default=None, description="Of no effect.")
+    refusal: None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    tool_call_id: str | None = Field(default=None, description="The call that a tool answers.")
 
 
 def _all_parameters(schema: dict[str, Any]) -> None:
@@ -220,9 +227,29 @@ class ChatAsking(Asking):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: Tools | None = None
+    tool_choice: ToolChoice | None = Field(default=None, description="Without: auto.")
+    parallel_tool_calls: bool | None = Field(
+        default=None, description="Whether one answer may call several times; without: yes."
+    )
+
+    @property
+    def offered(self) -> list[Tool]:
+        """Tools that may be called: none, all, or the one that must be."""
+        if self.tool_choice == "none":
+            return []
+        tools, choice = self.tools or [], self.tool_choice
+        if not isinstance(choice, NamedTool):
+            return tools
+        return [tool for tool in tools if tool.function.name == choice.function.name]
 
     def check(self) -> None:
         super().check()
+        names = [tool.function.name for tool in self.tools or ()]
+        if len({*names}) < len(names):
+            raise invalid("tools", "tools: two have the same name")
+        if self.tool_choice not in (None, "none", "auto") and not self.offered:
+            raise invalid("tool_choice", "tool_choice: names no tool of tools")
         if self.max_tokens is not None and self.max_completion_tokens is not None:
             raise invalid("max_tokens", "max_tokens: give it or max_completion_tokens, not both")
         if self.top_logprobs is not None and not self.logprobs:
@@ -235,6 +262,19 @@ class ChatAsking(Asking):
     @property
     def limit(self) -> int | None:
         return self.max_completion_tokens or self.max_tokens
+
+    def named_grammar(self) -> tuple[str, Grammar] | None:
+        named = super().named_grammar()
+        if not self.offered:
+            return named
+        text = named[1] if named else None
+        if text is not None and text.kind is not GrammarKind.JSON_SCHEMA:
+            raise invalid("tools", "tools: the only other form that answers may have is JSON")
+        must_call = self.tool_choice not in (None, "auto")
+        parallel = self.parallel_tool_calls is not False
+        return "tools", tool_grammar(
+            self.offered, text=text, must_call=must_call, parallel=parallel
+        )
 
 
 class CompletionAsking(Asking):

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.probs import MAX_VOCABULARY_SIZE
-from tandem.core.prompt import MAX_IMAGES, Prompt, Truncate, check_image_bytes
+from tandem.core.prompt import MAX_IMAGES, Prompt, Truncate, Turn, check_image_bytes
 from tandem.core.stopping import MAX_STOP_TOKEN_IDS, MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
 from tandem.specdec.liveness import LostCloud
@@ -39,6 +39,7 @@ from tandem.wire.common_codec import (
 from tandem_api.common.v1 import generation_pb2 as pb
 
 MAX_DOCUMENTS = 32
+MAX_TOOLS_CHARACTERS = 2**17
 DEFAULT_PRESET = "coupled"
 RAG_PRESET = "dragon-coupled"
 """Where documents of both sides are asked for and no preset is named."""
@@ -60,6 +61,7 @@ class GenerationRequest(GenerationParams):
     truncate: Truncate = Truncate.NONE
     priority: int = 0
     suffix: str = ""
+    tools: str = ""
     rounds: bool = False
     token_texts: bool = False
 
@@ -112,10 +114,15 @@ class GenerationRequest(GenerationParams):
             raise InvalidArgument("suffix", "only beside a prompt that is a text")
         if self.truncate is not Truncate.NONE and (self.images or self.suffix):
             raise InvalidArgument("truncate", "not beside images or a suffix")
+        if len(self.tools) > MAX_TOOLS_CHARACTERS:
+            raise InvalidArgument("tools", f"at most {MAX_TOOLS_CHARACTERS} characters")
         if self.from_two_sides:
-            for name in ("stop_token_ids", "suffix"):
+            for name in ("stop_token_ids", "suffix", "tools"):
                 if getattr(self, name):
                     raise InvalidArgument(name, "an answer from two sides has none")
+            turns = () if isinstance(self.prompt, str) else self.prompt
+            if any(isinstance(turn, Turn) and turn.tool_call_id for turn in turns):
+                raise InvalidArgument("prompt", "an answer from two sides knows no tools")
             if self.truncate is not Truncate.NONE:
                 raise InvalidArgument("truncate", "an answer from two sides keeps its prompt")
 

@@ -2,7 +2,7 @@
 that knows no tokenizer library."""
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from tandem.text.vocabulary import Vocabulary
 
@@ -30,6 +30,19 @@ class Tokenizer(Protocol):
         many `images`, one placeholder each."""
 
     def detokenizer(self) -> IncrementalText: ...
+
+
+@runtime_checkable
+class ToolTokenizer(Protocol):
+    """A tokenizer whose chat template may know tools."""
+
+    @property
+    def template_knows_tools(self) -> bool: ...
+
+    def chat_with_tools(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], images: int = 0
+    ) -> list[int]:
+        """As `chat`, where messages may call tools and answer calls."""
 
 
 @runtime_checkable

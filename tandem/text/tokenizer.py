@@ -52,6 +52,16 @@ class TextTokenizer:
         The last turn of the user begins with so many `images`, as the template writes them.
         Raises InvalidArgument("messages") when the model has no chat template or it refuses them.
         """
+        return self.chat_with_tools(messages, (), images)
+
+    @property
+    def template_knows_tools(self) -> bool:
+        return "tools" in str(self._tokenizer.chat_template)
+
+    def chat_with_tools(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any], images: int = 0
+    ) -> list[int]:
+        """As `chat`; `tools` as OpenAI's API has them, and messages that call them and answer."""
         if not self._tokenizer.chat_template:
             raise InvalidArgument("messages", "this model has no chat template; send a prompt")
         for index, message in enumerate(messages):
@@ -60,6 +70,7 @@ class TextTokenizer:
         try:
             ids = self._tokenizer.apply_chat_template(
                 _with_images(messages, images),
+                tools=list(tools) or None,
                 add_generation_prompt=True,
                 sanitize_control_tokens=True,
                 return_dict=False,
@@ -150,7 +161,7 @@ class Detokenizer:
         return text[len(before) :]
 
 
-def _with_images(messages: Sequence[Mapping[str, str]], images: int) -> list[dict[str, Any]]:
+def _with_images(messages: Sequence[Mapping[str, Any]], images: int) -> list[dict[str, Any]]:
     """Messages as templates want them: text, or a list of parts where there are images."""
     found: list[dict[str, Any]] = [dict(message) for message in messages]
     for message in reversed(found):

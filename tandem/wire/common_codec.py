@@ -32,6 +32,7 @@ HasPrompt = generation_pb2.Generation | decoding_pb2.Open | drafter_pb2.Tokenize
 MAX_EOS_TOKEN_IDS = 4096
 """Of a model's description."""
 
+_TURN = tuple(field.name for field in fields(Turn))
 PARAMS = tuple(field.name for field in fields(GenerationParams))
 _MESSAGES = ("sampling", "processors")
 _PROCESSORS = (
@@ -49,7 +50,7 @@ def prompt_to_proto(message: HasPrompt, prompt: Prompt) -> None:
     message.token_ids.SetInParent()
     for item in prompt:
         if isinstance(item, Turn):
-            message.chat.messages.add(role=item.role, content=item.content)
+            message.chat.messages.add(**{name: getattr(item, name) for name in _TURN})
         else:
             message.token_ids.ids.append(item)
 
@@ -64,7 +65,7 @@ def prompt_from_proto(message: HasPrompt, most_ids: int = MAX_PROMPT_IDS) -> Pro
             return tuple(message.token_ids.ids)
         case "chat":
             check_count(len(message.chat.messages), MAX_TURNS, "prompt")
-            return tuple(Turn(turn.role, turn.content) for turn in message.chat.messages)
+            return tuple(Turn(**same_fields(turn, _TURN)) for turn in message.chat.messages)
     raise InvalidArgument("prompt", "is missing")
 
 

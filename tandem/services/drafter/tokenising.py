@@ -10,6 +10,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import Prompt, Truncate, Turn
 from tandem.generation.request import GenerationRequest
 from tandem.text import FillingTokenizer, Tokenizer
+from tandem.text.tool_prompt import conversation_ids
 
 LONG_CHARACTERS = 16_384
 """Some 20 ms of tokenising, at a few characters a microsecond on one core."""
@@ -35,10 +36,12 @@ class PromptTokens:
         if request.suffix:
             return await self._around(str(request.prompt), request.suffix)
         if request.truncate is Truncate.NONE:
-            return await self.ids(request.prompt, len(request.images))
+            length = self._checked(request.prompt) + len(request.tools)
+            images, tools = len(request.images), request.tools
+            return await self._soon(length, lambda: self._ids(request.prompt, images, tools))
         most = self._context_length - min(request.max_tokens, self._context_length // 2)
-        length = self._checked(request.prompt)
-        return await self._soon(length, lambda: self._newest(request.prompt, most))
+        length = self._checked(request.prompt) + len(request.tools)
+        return await self._soon(length, lambda: self._newest(request.prompt, most, request.tools))
 
     async def ids(self, prompt: Prompt, images: int = 0) -> tuple[int, ...]:
         """Ids of a text or a conversation; given ids as they are. Raises InvalidArgument."""
@@ -70,35 +73,34 @@ class PromptTokens:
         async with self._turn:
             return await asyncio.to_thread(work)
 
-    def _ids(self, prompt: Prompt, images: int = 0) -> tuple[int, ...]:
+    def _ids(self, prompt: Prompt, images: int = 0, tools: str = "") -> tuple[int, ...]:
         if isinstance(prompt, str):
             return tuple(self._tokenizer.encode(prompt))
         turns = [item for item in prompt if isinstance(item, Turn)]
         if turns:
-            messages = [{"role": turn.role, "content": turn.content} for turn in turns]
-            return tuple(self._tokenizer.chat(messages, images))
+            return tuple(conversation_ids(self._tokenizer, turns, tools, images))
         return tuple(item for item in prompt if isinstance(item, int))
 
-    def _newest(self, prompt: Prompt, most: int) -> tuple[int, ...]:
+    def _newest(self, prompt: Prompt, most: int, tools: str) -> tuple[int, ...]:
         """As `_ids`, without what is oldest where there would be more than `most`."""
-        ids = self._ids(prompt)
+        ids = self._ids(prompt, tools=tools)
         if len(ids) <= most:
             return ids
         turns = () if isinstance(prompt, str) else [t for t in prompt if isinstance(t, Turn)]
         if turns:
-            return self._newest_turns(turns, most)
+            return self._newest_turns(turns, most, tools)
         mark = tuple(self._tokenizer.encode(""))  # the beginning-of-text token, where there is one
         begin = mark if ids[: len(mark)] == mark else ()
         return (*begin, *ids[len(ids) - most + len(begin) :])
 
-    def _newest_turns(self, turns: Sequence[Turn], most: int) -> tuple[int, ...]:
+    def _newest_turns(self, turns: Sequence[Turn], most: int, tools: str) -> tuple[int, ...]:
         """The system's turns at the beginning, and the longest rest that begins with a user's."""
         system = next((n for n, turn in enumerate(turns) if turn.role != "system"), 0)
         begins = [n for n, turn in enumerate(turns) if turn.role == "user" and n > system]
         kept, first = None, 0
         while first < len(begins):
             middle = (first + len(begins)) // 2
-            ids = self._ids((*turns[:system], *turns[begins[middle] :]))
+            ids = self._ids((*turns[:system], *turns[begins[middle] :]), tools=tools)
             if len(ids) <= most:
                 kept, begins = ids, begins[:middle]
             else:
@@ -119,4 +121,8 @@ class PromptTokens:
 def _characters(prompt: Prompt) -> int:
     if isinstance(prompt, str):
         return len(prompt)
-    return sum(len(item.role) + len(item.content) for item in prompt if isinstance(item, Turn))
+    return sum(
+        len(item.role) + len(item.content) + len(item.tool_calls)
+        for item in prompt
+        if isinstance(item, Turn)
+    )

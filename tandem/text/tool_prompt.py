@@ -1,0 +1,103 @@
+"""Tools in a conversation: for chat templates that know them as they are, for others as text.
+Invariant: a call reads the same in a prompt as the gateway's grammar has it in an answer."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.prompt import Turn
+from tandem.text import Tokenizer, ToolTokenizer
+
+
+def conversation_ids(
+    tokenizer: Tokenizer, turns: Sequence[Turn], tools: str = "", images: int = 0
+) -> list[int]:
+    """Ids of a conversation, up to where the answer begins; `tools`: a JSON list of functions, as
+    OpenAI's API has them. Raises InvalidArgument."""
+    if not tools and not any(turn.tool_calls or turn.tool_call_id for turn in turns):
+        messages = [{"role": turn.role, "content": turn.content} for turn in turns]
+        return tokenizer.chat(messages, images)
+    listed = _parsed(tools, "tools") if tools else []
+    if isinstance(tokenizer, ToolTokenizer) and tokenizer.template_knows_tools:
+        names = {call["id"]: call["function"]["name"] for turn in turns for call in _calls(turn)}
+        structured = [_structured(turn, names) for turn in turns]
+        return tokenizer.chat_with_tools(structured, listed, images)
+    return tokenizer.chat(_described(turns, listed), images)
+
+
+def _structured(turn: Turn, names: dict[str, str]) -> dict[str, Any]:
+    """Templates print arguments themselves, and name the tool that answers."""
+    message: dict[str, Any] = {"role": turn.role, "content": turn.content}
+    if turn.tool_calls:
+        message["tool_calls"] = _calls(turn)
+    if turn.tool_call_id:
+        message["tool_call_id"] = turn.tool_call_id
+        message["name"] = names.get(turn.tool_call_id, "")
+    return message
+
+
+def _described(turns: Sequence[Turn], tools: Sequence[Any]) -> list[dict[str, str]]:
+    """With answers of tools as the user's, and the tools themselves before everything."""
+    messages: list[dict[str, str]] = []
+    for turn in turns:
+        if turn.tool_call_id:
+            content = f"<tool_response>\n{turn.content}\n</tool_response>"
+            if messages and messages[-1]["content"].endswith("</tool_response>"):
+                messages[-1]["content"] += f"\n{content}"  # templates want turns to alternate
+                continue
+            messages.append({"role": "user", "content": content})
+            continue
+        called = [json.dumps(call["function"]) for call in _calls(turn)]
+        parts = [turn.content] if turn.content else []
+        parts += [f"<tool_call>\n{call}\n</tool_call>" for call in called]
+        messages.append({"role": turn.role, "content": "\n".join(parts)})
+    if tools and messages:
+        words, first = _description(tools), messages[0]
+        system = first["role"] == "system"
+        both = (first["content"], words) if system else (words, first["content"])
+        first["content"] = "\n\n".join(both)
+    return messages
+
+
+def _description(tools: Sequence[Any]) -> str:
+    listed = "\n".join(json.dumps(tool) for tool in tools)
+    example = '<tool_call>\n{"name": NAME, "arguments": OBJECT}\n</tool_call>'
+    return f"You may call these functions:\n{listed}\nTo call one, answer:\n{example}"
+
+
+def _calls(turn: Turn) -> list[dict[str, Any]]:
+    """With arguments as objects."""
+    calls = _parsed(turn.tool_calls, "messages") if turn.tool_calls else []
+    try:
+        return [
+            {
+                "id": str(call["id"]),
+                "type": "function",
+                "function": {
+                    "name": str(call["function"]["name"]),
+                    "arguments": _arguments(call["function"]["arguments"]),
+                },
+            }
+            for call in calls
+        ]
+    except (KeyError, TypeError):
+        raise InvalidArgument("messages", "a tool call needs id, name and arguments") from None
+
+
+def _arguments(text: str) -> Any:
+    """What a caller passes back need not be JSON: an answer may have been cut."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _parsed(text: str, field: str) -> list[Any]:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        parsed = None
+    if not isinstance(parsed, list) or not all(isinstance(each, dict) for each in parsed):
+        raise InvalidArgument(field, "is no JSON list of objects")
+    return parsed

@@ -1,0 +1,140 @@
+"""Calls of tools in an answer's text, and tools in bodies."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tandem.core.processors import GrammarKind
+from tandem.core.prompt import Turn
+from tandem.gateway.errors import ApiError
+from tandem.gateway.request_reading import AskingLimits, chat_requests
+from tandem.gateway.schema import ChatAsking
+from tandem.gateway.tool_calls import ToolAnswer
+from tests.gateway.http_suite import chat_body
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS: list[dict[str, Any]] = [
+    {"type": "function", "function": {"name": "weather", "parameters": CITY}},
+    {"type": "function", "function": {"name": "now", "description": "The time."}},
+]
+ODD = json.dumps({"city": 'a "}{" \\ b', "nested": [{"x": {}}]})
+CALLS = (
+    f'<tool_call>\n{{"name": "weather", "arguments": {ODD}}}\n</tool_call>\n'
+    '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+)
+
+
+def asking(**more: Any) -> ChatAsking:
+    return ChatAsking.model_validate(chat_body(tools=TOOLS, **more))
+
+
+def joined(text: str, step: int) -> tuple[str | None, list[tuple[str, str, str]]]:
+    """Content and calls of the deltas of `text`, which comes in pieces of `step` letters."""
+    answer, content, calls = ToolAnswer("a"), None, list[list[str]]()
+    pieces = [text[place : place + step] for place in range(0, len(text), step)] or [""]
+    for place, piece in enumerate(pieces):
+        delta = answer.delta(piece, place == 0, place == len(pieces) - 1)["delta"]
+        if "content" in delta:
+            content = (content or "") + delta["content"]
+        for call in delta.get("tool_calls", ()):
+            if "id" in call:
+                assert call["index"] == len(calls)
+                calls.append([call["id"], call["function"]["name"], ""])
+            calls[call["index"]][2] += call["function"]["arguments"]
+    return content, [(number, name, arguments) for number, name, arguments in calls]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize(
+    "text",
+    ["", "plain", "a < b <tool", "so: " + CALLS, CALLS, CALLS[:40], CALLS[:90], CALLS[:-5]],
+)
+def test_deltas_joined_are_the_message_however_the_text_is_cut(text: str, step: int) -> None:
+    message = ToolAnswer("a").message(text)["message"]
+    content, calls = joined(text, step)
+    whole = [
+        (call["id"], call["function"]["name"], call["function"]["arguments"])
+        for call in message.get("tool_calls", ())
+    ]
+    assert calls == whole
+    assert (content or "") == (message["content"] or "")
+
+
+def test_calls_are_read_as_they_were_written() -> None:
+    message = ToolAnswer("a").message("so: " + CALLS)["message"]
+    assert message["content"] == "so: "
+    found = [
+        (call["function"]["name"], call["function"]["arguments"]) for call in message["tool_calls"]
+    ]
+    assert found == [("weather", ODD), ("now", "{}")]
+    assert len({call["id"] for call in message["tool_calls"]}) == 2
+    assert ToolAnswer("a").message(CALLS)["message"]["content"] is None
+
+
+@pytest.mark.parametrize(
+    ("more", "holds", "lacks"),
+    [
+        ({}, ["start: TEXT | calls", "f0", "f1", ")*", "%json"], ["start: calls"]),
+        ({"tool_choice": "required"}, ["start: calls", "f1"], ["TEXT"]),
+        ({"parallel_tool_calls": False}, ["calls: call\n"], [")*\n"]),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "now"}}},
+            ["start: calls", "now"],
+            ["weather", "f1"],
+        ),
+        ({"response_format": {"type": "json_object"}}, ["start: json | calls"], ["TEXT"]),
+    ],
+)
+def test_the_grammar_says_what_may_be_called(
+    more: dict[str, Any], holds: list[str], lacks: list[str]
+) -> None:
+    named = asking(**more).named_grammar()
+    assert named is not None
+    name, grammar = named
+    assert (name, grammar.kind) == ("tools", GrammarKind.LARK)
+    assert all(part in grammar.source for part in holds), grammar.source
+    assert not any(part in grammar.source for part in lacks), grammar.source
+
+
+def test_no_tools_no_grammar() -> None:
+    assert asking(tool_choice="none").named_grammar() is None
+    (request,) = chat_requests(asking(tool_choice="none"), AskingLimits())
+    assert request.tools == ""
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"tools": TOOLS[:1] * 2}, "tools"),
+        ({"tools": [], "tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        ({"guided_regex": "a"}, "tools"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.tool_call_id"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "tool_calls": []}]}, "messages.0.tool_calls"),
+    ],
+)
+def test_what_cannot_be_is_named(more: dict[str, Any], param: str) -> None:
+    read = ChatAsking.model_validate(chat_body(**{"tools": TOOLS, **more}))
+    with pytest.raises(ApiError) as refused:
+        chat_requests(read, AskingLimits())
+    assert refused.value.body["param"] == param
+
+
+def test_messages_become_turns_that_call_and_answer() -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": "when?", "name": "ann"},
+        {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "noon"}]},
+    ]
+    (request,) = chat_requests(asking(messages=messages), AskingLimits())
+    assert request.prompt == (
+        Turn("user", "when?"),
+        Turn("assistant", "", json.dumps([call])),
+        Turn("tool", "noon", tool_call_id="c1"),
+    )
+    assert [tool["function"]["name"] for tool in json.loads(request.tools)] == ["weather", "now"]
