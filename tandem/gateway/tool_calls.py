@@ -15,6 +15,8 @@ from typing import Any
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.gateway.tool_schema import Tool
 
+MAX_CALLS = 8
+"""Of one answer: a model that does not know when to stop calling would go on for ever."""
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"arguments"\s*:\s*')
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
@@ -31,7 +33,7 @@ def tool_grammar(
     JSON of the schema `text` where one is given."""
     rules = [
         "start: calls" if must_call else f"start: {'json' if text else 'TEXT'} | calls",
-        'calls: call ("\\n" call)*' if parallel else "calls: call",
+        f'calls: call ("\\n" call){{0,{MAX_CALLS - 1}}}' if parallel else "calls: call",
         f'call: "{_BEGIN}\\n{{\\"name\\": " function "}}\\n{_END}"',
         "function: " + " | ".join(f"f{index}" for index in range(len(tools))),
     ]

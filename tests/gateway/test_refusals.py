@@ -70,7 +70,7 @@ def error_of(answer: httpx2.Response) -> dict[str, Any]:
         ("messages", [{"role": "user", "content": ""}], "messages"),
         ("messages", [{"role": "user", "content": "a" * 600}], "messages"),
         ("model", None, "model"),
-        ("tools", [{"type": "function"}], "tools"),
+        ("tools", [{"type": "function"}], "tools.0.function"),
         ("logit_bias", {"a": 1}, "logit_bias"),
         ("logit_bias", {"64": 1}, "logit_bias"),
         ("logit_bias", {"5": 101}, "logit_bias"),
