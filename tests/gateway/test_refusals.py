@@ -244,7 +244,7 @@ async def test_no_junk_in_any_field_is_our_fault(served: HttpSuite) -> None:
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/v1/chat/completions", 405), ("GET", "/v2/models", 404), ("POST", "/", 404)],
+    [("GET", "/v1/chat/completions", 405), ("GET", "/v2/models", 404), ("POST", "/", 405)],
 )
 async def test_wrong_addresses_are_errors_of_the_same_form(
     served: HttpSuite, method: str, path: str, status: int
