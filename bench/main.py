@@ -92,6 +92,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         "bench.speculation.kept_prefixes",
         "Time to the first token of a chat's second turn, with and without what was kept.",
     ),
+    "structured": Experiment(
+        "bench.speculation.structured",
+        "Answers by 200 JSON schemas: valid, the target's own, their speed; the time of a mask.",
+    ),
     "demo-pair": Experiment(
         "bench.speculation.demo_pair", "Cross-entropy and acceptance of a pair on held-out text."
     ),

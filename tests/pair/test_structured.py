@@ -12,15 +12,16 @@ import grpc
 import jsonschema
 import pytest
 
+from bench.speculation.json_schemas import Schema, json_schemas
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Grammar, GrammarKind, Processors
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
+from tandem.netem.link_model import LinkSettings
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
-from tests.pair.json_schemas import Schema, json_schemas
 
 LONG = 160
 DRAFTING = [name for name, preset in PRESETS.items() if preset.drafts and not preset.lossy]
@@ -66,6 +67,29 @@ async def test_answers_are_valid_by_their_schemas_and_the_targets_own(pair: Mode
             jsonschema.validate(json.loads(answer.text), schema)
             finished += 1
     assert finished > 26, "only recursion may go on to the length limit"
+
+
+@pytest.mark.parametrize("preset", ["coupled", "predraft", "stream", "auto"])
+async def test_a_cut_answer_goes_on_in_its_grammar(pair: ModelPair, preset: str) -> None:
+    schema = {
+        "type": "array",
+        "items": {"enum": ["alpha", "beta", 10]},
+        "minItems": 12,
+        "maxItems": 12,
+    }
+    grammar, link = by_schema(schema), LinkSettings(delay_s=0.002)
+    async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
+        alone = await client.generate(asking("ar", grammar))
+    cuts = 0
+    async with EmbeddedSuite(pair, link=link) as suite, AggregatorClient(suite.target) as client:
+        async for answer in client.stream(asking(preset, grammar)):
+            if len(answer.token_ids) > 10 * (cuts + 1) and cuts < 2:
+                suite._emulators[0].drop()
+                cuts += 1
+    assert answer.token_ids == alone.token_ids
+    assert answer.summary is not None
+    assert answer.summary.resumes == cuts > 0
+    jsonschema.validate(json.loads(answer.text), schema)
 
 
 @pytest.mark.parametrize("preset", DRAFTING)

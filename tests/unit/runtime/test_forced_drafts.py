@@ -1,0 +1,140 @@
+"""What a grammar forces is drafted without a pass, and is what a pass would have drafted."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from tandem.backends.interface import Engine
+from tandem.backends.scripted import ScriptedEngine, scripted_probs
+from tandem.core.probs import SamplingParams
+from tandem.core.processors import LogitsProcessor, Mask, Processors, RowsAfter
+from tandem.core.randomness import SeededRandom
+from tandem.runtime.draft_works import DraftsReady, DraftWorks
+from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.session_jobs import DraftJob
+from tandem.specdec.events import Drafted, DraftWork
+from tandem.specdec.presets import PRESETS
+from tandem.specdec.rules import acceptance_rule
+from tests.virtual_time.cases import preset
+from tests.virtual_time.edge_frames import edge_of
+
+VOCABULARY = 8
+PROMPT = (1, 2)
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A grammar of `token_ids`, in which None may be 3 or 4."""
+
+    token_ids: tuple[int | None, ...]
+    tells: bool = True
+    vocabulary_size: int = VOCABULARY
+
+    def allowed(self, answer: tuple[int, ...]) -> Mask | None:
+        allowed = np.zeros(VOCABULARY, dtype=np.bool_)
+        token_id = self.token_ids[len(answer)]
+        allowed[[3, 4] if token_id is None else [token_id]] = True
+        return allowed
+
+    def forced(self, answer: tuple[int, ...]) -> int | None:
+        return self.token_ids[len(answer)] if self.tells else None
+
+
+def drafts_of(
+    mask: Decided, name: str, work: DraftWork, handed: list[tuple[int, int]] | None = None
+) -> tuple[list[Drafted], int, int]:
+    """The result of a job, and how many passes it took."""
+    engine: Engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY))
+    chosen, session, passes = PRESETS[name], engine.open(20), 0
+    rule = acceptance_rule(chosen, 3, SeededRandom(3))
+    rows = RowsAfter(LogitsProcessor(Processors(), PROMPT, mask), ())
+    told = handed if handed is not None else []
+    job = DraftJob(
+        *(session, work, SamplingParams(), rule, chosen),
+        lambda drafted, kv_length, _: told.append((drafted.token_id, kv_length)),
+        rows,
+    )
+    while True:
+        job.request()  # asked again where a pass is repeated
+        (logits,) = engine.forward([job.request()])
+        passes += 1
+        if job.take(logits):
+            return (*job.result(), passes)
+
+
+@pytest.mark.parametrize("name", ["coupled", "dsd", "dssd"])
+@pytest.mark.parametrize(
+    ("token_ids", "passes"),
+    [
+        ((None, 5, 6, None, 7, 1), 2),
+        ((5, 6, None, None, 7, 1), 2),
+        ((5, 6, 7, 1, 2, None), 1),
+        ((None,) * 6, 6),
+    ],
+)
+def test_forced_tokens_cost_no_pass_and_are_the_same(
+    name: str, token_ids: tuple[int | None, ...], passes: int
+) -> None:
+    work = DraftWork(keep=0, token_ids=PROMPT, position=2, count=6)
+    quick, quick_length, quick_passes = drafts_of(Decided(token_ids), name, work)
+    slow, slow_length, slow_passes = drafts_of(Decided(token_ids, tells=False), name, work)
+    assert (quick_passes, slow_passes) == (passes, 6)
+    assert [drafted.token_id for drafted in quick] == [drafted.token_id for drafted in slow]
+    for one, other in zip(quick, slow, strict=True):
+        assert np.array_equal(one.draft_probs, other.draft_probs)
+    assert quick_length <= slow_length == 2 + 5, "what was not fed is fed with the next work"
+
+
+def test_an_end_that_is_forced_ends_the_work() -> None:
+    work = DraftWork(keep=0, token_ids=PROMPT, position=2, count=6, ends=frozenset({6}))
+    drafts, _, passes = drafts_of(Decided((None, 5, 6, 1, 1, 1)), "coupled", work)
+    assert [drafted.token_id for drafted in drafts][1:] == [5, 6]
+    assert passes == 1
+
+
+def test_step_by_step_each_is_handed_over_with_the_keys_before_it() -> None:
+    work = DraftWork(keep=0, token_ids=PROMPT, position=2, count=6, stepwise=True)
+    handed: list[tuple[int, int]] = []
+    mask = Decided((5, None, 6, 7, None, 1))
+    rest, kv_length, passes = drafts_of(mask, "coupled", work, handed)
+    whole, _, _ = drafts_of(mask, "coupled", replace(work, stepwise=False))
+    assert [token_id for token_id, _ in handed] + [drafted.token_id for drafted in rest] == [
+        drafted.token_id for drafted in whole
+    ]
+    assert [length for _, length in handed] == [2, 3, 3, 3]
+    assert (len(rest), kv_length, passes) == (2, 6, 2)
+
+
+async def test_a_work_that_is_forced_as_a_whole_never_reaches_the_engine() -> None:
+    engine = ScriptedEngine(3, scripted_probs(1, 3))
+    thread = EngineThread(engine, "draft-engine")
+    ready: asyncio.Queue[DraftsReady] = asyncio.Queue()
+    edge = edge_of(preset("coupled", 4), max_tokens=20)
+    edge.connect(0.0)
+    mask = Decided((2, 1, 2, 2), vocabulary_size=3)
+    processor = LogitsProcessor(Processors(), edge.request.prompt_ids, mask, strict=False)
+    try:
+        async with thread.session(32) as kv:
+            works = DraftWorks(edge, thread, kv, ready.put_nowait, processor)
+            work = edge.work(0.0)
+            assert work is not None
+            works.start(work)
+            assert not works.idle
+            happened = await ready.get()
+            edge.drafted(happened.work, *happened.outcome(), 0.0)
+            assert edge.drafting.in_flight.token_ids == (2, 1, 2, 2)[: work.count]
+            assert (edge.drafting.kv_length, kv.length) == (0, 0)
+            assert works.idle
+            edge.drafting.discard()
+            again = edge.work(0.0)
+            assert again is not None
+            works.start(again)
+            works.interrupt(again)
+            await asyncio.sleep(0)
+            assert ready.empty()
+    finally:
+        await asyncio.to_thread(thread.stop)
