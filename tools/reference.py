@@ -194,6 +194,7 @@ def _title(series: type[Series]) -> str:
         "HolderSeries": "Holders of keys",
         "LoopSeries": "Event loop",
         "BuildSeries": "Build",
+        "CloudSeries": "Clouds of a drafter",
     }
     return titles[series.__name__]
 

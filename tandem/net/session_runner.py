@@ -101,6 +101,14 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
     def cancel_machine(self) -> Sequence[Output]:
         """The request is over, whoever ended it."""
 
+    def time_passed(self, now: float) -> Sequence[Output]:
+        """Tell the machine."""
+        return self.machine.tick(now)
+
+    def peer_failed(self, code: grpc.StatusCode) -> bool:
+        """The peer ended the stream; whether the next stream will be to another one."""
+        return False
+
     def start_work(self) -> None:
         """Begin what the machine's new state makes due."""
 
@@ -198,7 +206,8 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
 
     def _stream_ended(self, error: BaseException | None) -> Sequence[Output]:
         code, details = end_status(error)
-        if self._is_final(code):
+        goes_elsewhere = code not in BROKEN and self.peer_failed(code)
+        if self._is_final(code) and not goes_elsewhere:
             raise upstream_rejection(code, details or "the cloud refused")
         log.warning("stream ended", status=code.name, reason=details)
         if code in BROKEN:
@@ -244,7 +253,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         now = time.monotonic()
         if self._open_stream is not None:
             self._diagnosis.tick(now)
-        return self.machine.tick(now)
+        return self.time_passed(now)
 
 
 def backoff_s(attempt: int, spread: int) -> float:

@@ -47,7 +47,7 @@ class SimulatedSession:
     ) -> None:
         """The request's beginning, and what will happen to its link: faults, and from these
         moments on other settings."""
-        faults.plan(self.time, self.link, self._reset, self._depart)
+        faults.plan(self.time, self.link, self._reset, self._depart, self._move)
         for moment, settings in link_changes:
             self._at(moment, partial(self._change, settings))
         self._at(start_s, self._connect)
@@ -89,6 +89,10 @@ class SimulatedSession:
     def _depart(self) -> None:
         if self.served:
             self._to_edge([self.served.cloud.going_away(grace_s=1.0)])
+
+    def _move(self) -> None:
+        self._apply(self.edge.leave())
+        self._react()
 
     def _connect(self) -> None:
         self._apply(self.edge.connect(self.time.now))

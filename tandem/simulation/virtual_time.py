@@ -38,11 +38,12 @@ class VirtualTime:
 @dataclass(frozen=True, slots=True)
 class Faults:
     """`cuts`: (start, end) while the link carries nothing; `resets`: the stream breaks;
-    `departures`: the cloud says GoingAway."""
+    `departures`: the cloud says GoingAway; `moves`: the edge leaves for a better cloud."""
 
     cuts: tuple[tuple[float, float], ...] = ()
     resets: tuple[float, ...] = ()
     departures: tuple[float, ...] = ()
+    moves: tuple[float, ...] = ()
 
     def plan(
         self,
@@ -50,6 +51,7 @@ class Faults:
         link: LinkPair,
         reset: Callable[[], None],
         depart: Callable[[], None],
+        move: Callable[[], None] = lambda: None,
     ) -> None:
         """Schedule them: cuts at `link`, the others as calls."""
         for start, end in self.cuts:
@@ -59,3 +61,5 @@ class Faults:
             time.at(moment, reset)
         for moment in self.departures:
             time.at(moment, depart)
+        for moment in self.moves:
+            time.at(moment, move)

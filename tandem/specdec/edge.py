@@ -107,9 +107,7 @@ class EdgeMachine:
         if self.phase is not Phase.RUNNING:
             return []
         self._disconnect()
-        self.stats.links_lost += 1
-        silent_s = self._liveness.lost(now, stuck_s)
-        self.stats.loss_noticed_s = max(self.stats.loss_noticed_s, silent_s)
+        self.stats.count_loss(self._liveness.lost(now, stuck_s))
         return [Reconnect(), *self._give_up_if_due(now)]
 
     def _disconnect(self) -> None:
@@ -143,6 +141,11 @@ class EdgeMachine:
     def cancel(self) -> list[EdgeOutput]:
         """The client left."""
         return [] if self.phase is Phase.DONE else self._finish(FinishReason.CANCELLED)
+
+    def leave(self) -> list[EdgeOutput]:
+        """Another cloud is better: go there as after GoingAway."""
+        self._leaving = self.phase is Phase.RUNNING
+        return self._leave_between_rounds()
 
     def receive(self, message: CloudMessage, now: float) -> list[EdgeOutput]:
         """Take one frame of the stream that is open now."""
@@ -253,8 +256,7 @@ class EdgeMachine:
         self.pacing.take_tokens(message)
         outputs: list[EdgeOutput] = []
         for token in message.token_ids:
-            if self.phase is not Phase.DONE:
-                outputs += self._overtake(token)
+            outputs += [] if self.phase is Phase.DONE else self._overtake(token)
         return [*outputs, *self._leave_between_rounds()]
 
     def _overtake(self, token: int) -> list[EdgeOutput]:
@@ -378,8 +380,7 @@ class EdgeMachine:
         if self.phase is Phase.RUNNING:
             outputs.append(Send(Cancel(*self._frame())))
         outputs += map(Interrupt, (*self.drafting.interrupt(), *self.predrafting.clear()))
-        self.phase = Phase.DONE
-        self.finish_reason = reason
+        self.phase, self.finish_reason = Phase.DONE, reason
         return [*outputs, Finish(reason)]
 
     def _leave_between_rounds(self) -> list[EdgeOutput]:

@@ -224,6 +224,11 @@ class EdgeStats:
         if self._streams <= 1:
             self.cached_tokens = min(opened.cached_tokens, prompt_tokens)
 
+    def count_loss(self, silent_s: float) -> None:
+        """A stream broke, or was found dead after a silence."""
+        self.links_lost += 1
+        self.loss_noticed_s = max(self.loss_noticed_s, silent_s)
+
     def count_drafts(self, count: int, draft_s: float) -> None:
         self.drafted += count
         self.draft_s += draft_s

@@ -20,6 +20,7 @@ from prometheus_client import (
 )
 
 from tandem.core.version import __version__
+from tandem.telemetry.cloud_series import CloudSeries
 from tandem.telemetry.engine_series import EngineSeries
 from tandem.telemetry.metric import (
     COUNT_BUCKETS,
@@ -300,6 +301,7 @@ class BuildSeries(Series):
 ALL_SERIES: tuple[type[Series], ...] = (
     *(MethodSeries, EngineSeries, SchedulerSeries, MeasuredSideSeries),
     *(RetrieverSeries, HttpSeries, AccessSeries, HolderSeries, LoopSeries, BuildSeries),
+    CloudSeries,
 )
 """Every kind of series there is; a metric of another class would not be exported."""
 
@@ -346,6 +348,10 @@ class Metrics:
 
     def http(self) -> HttpSeries:
         return HttpSeries(self._exported, {"side": self.side})
+
+    def clouds(self) -> CloudSeries:
+        """The series of the clouds that this process chooses among."""
+        return CloudSeries(self._exported, {"side": self.side})
 
     def loop(self) -> LoopSeries:
         """The series of this process's event loop."""

@@ -94,6 +94,17 @@ def test_values_that_cannot_be_meant_are_refused(setting: str, complaint: str) -
     assert complaint in done.stderr
 
 
+def test_an_edge_reaches_every_verifier_that_it_is_told_of() -> None:
+    several = "edge.verifier=eu.example.com:50051\\,dns:///us.example.com:443"
+    own = ("--set", "cloud.enabled=false", "--set", "edge.cloudNetworks={10.0.0.0/8}")
+    values = ("--values", VALUES["insecure"], "--kube-version", OLDEST, *own, "--set", several)
+    done = run("helm", "template", "demo", CHART, *values)
+    assert done.returncode == 0, done.stderr
+    assert 'value: "eu.example.com:50051,dns:///us.example.com:443"' in done.stdout
+    policies = done.stdout.split("cidr: ")[1:]
+    assert any("{port: 50051}" in each and "{port: 443}" in each for each in policies)
+
+
 def test_without_certificates_nothing_is_installed_unless_told_insecure() -> None:
     done = run("helm", "template", "demo", CHART, "--kube-version", OLDEST)
     assert done.returncode != 0

@@ -136,6 +136,16 @@ def test_a_departing_cloud_loses_nothing(method: str) -> None:
         assert result.duration_s < uncut.duration_s + 0.6
 
 
+@pytest.mark.parametrize("method", EVERY)
+def test_a_session_that_moves_loses_nothing(method: str) -> None:
+    unmoved = answer(method, Faults())
+    result = answer(method, Faults(moves=(0.1, 0.3, 0.45, 0.8, 1.0), resets=(0.6,)))
+    assert result.token_ids == unmoved.token_ids
+    assert result.stats.links_lost == 1
+    assert result.stats.departures >= 3
+    assert result.stats.unverified_tokens == 0
+
+
 @pytest.mark.parametrize("method", ["dsd", "dssd", "dssd-full", "coupled"])
 def test_a_departure_waits_for_the_round(method: str) -> None:
     """No draft is judged twice: the stream changes between two rounds."""

@@ -1,6 +1,6 @@
 """Settings of the drafter."""
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tandem.demo import demo_folder
 from tandem.settings import ModelSettings, Port
@@ -11,8 +11,19 @@ class DrafterSettings(ModelSettings):
 
     port: Port = Field(default=50052, description="gRPC port; 0 takes a free one.")
     verifier: str = Field(
-        default="127.0.0.1:50051", min_length=1, description="Address of the verifier."
+        default="127.0.0.1:50051",
+        min_length=1,
+        description="Address of the verifier. Several with commas between them: of one target"
+        " model, among which sessions choose and move.",
     )
+
+    @field_validator("verifier")
+    @classmethod
+    def _several(cls, text: str) -> str:
+        if not addresses_of(text):
+            raise ValueError("must name a verifier")
+        return text
+
     model: str = Field(
         default=str(demo_folder("demo-draft")),
         min_length=1,
@@ -37,3 +48,10 @@ class DrafterSettings(ModelSettings):
     give_up_after_s: float = Field(
         default=2.6, gt=0, description="A cloud lost for so long is given up, by policy."
     )
+
+
+def addresses_of(text: str) -> tuple[str, ...]:
+    """Of a setting with commas between clouds; `ipv4:…` and `ipv6:…` are one with replicas."""
+    if text.startswith(("ipv4:", "ipv6:")):
+        return (text,)
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

@@ -18,18 +18,18 @@ from tandem.generation.conversation import Stream, cancelled, read_start
 from tandem.generation.request import GenerationRequest, request_from_proto
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.net.access import ClientAccess
-from tandem.net.channels import open_channel
-from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.quotas import Quota
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Admission, Reservation
-from tandem.net.status import Rejected, details_of, errors_as_status, upstream_rejection
+from tandem.net.status import Rejected, errors_as_status
 from tandem.net.stream_limits import StreamLimits, served
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.kept_prefixes import KeptPrefixes, PrefixLimits
 from tandem.runtime.watchdog import STUCK_AFTER_S
+from tandem.services.drafter.clouds import CloudRoute, Clouds
+from tandem.services.drafter.config import addresses_of
 from tandem.services.drafter.relaying import write_commits
 from tandem.services.drafter.request_figures import count_request, request_summary
 from tandem.services.drafter.session import DrafterSession
@@ -49,16 +49,14 @@ from tandem.two_sided.serving.decoding_service import DecodingServicer
 from tandem.wire.common_codec import prompt_from_proto
 from tandem.wire.verifier_codec import EdgeCodec, describe_model
 from tandem_api.common.v1 import generation_pb2 as pb
-from tandem_api.common.v1 import sampling_pb2
 from tandem_api.drafter.v1 import drafter_pb2
 from tandem_api.drafter.v1 import drafter_pb2_grpc as pb_grpc
-from tandem_api.verifier.v1 import verifier_pb2, verifier_pb2_grpc
+from tandem_api.verifier.v1 import verifier_pb2_grpc
 
 log = get_logger(__name__)
 
 MAX_REQUEST_S = 600.0
 DESCRIBE_TIMEOUT_S = 3.0
-DIAGNOSIS_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +90,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         documents: Documents | None = None,
         tracing: Tracing = NO_TRACING,
     ) -> None:
-        """`access` is what the verifier is shown; without it the connection to it is plain."""
+        """`verifier`: see `addresses_of`. `access` is what it is shown; without it the connection
+        to it is plain."""
         self._engine = engine
         self._tokenizer = tokenizer
         self._grammars = GrammarCompiler(tokenizer, engine.vocabulary_size, engine.eos_token_ids)
         self._prompts = PromptTokens(tokenizer, engine.context_length)
-        self._verifier = verifier
         self._limits = limits
         self._metrics = metrics
         self._tracing = tracing
@@ -117,8 +115,10 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         )
         self._admission.on_change = self._prefixes.make_room
         series.queue_depth.set_function(lambda: self._thread.waiting)
-        self._access = access or ClientAccess()
-        self._connection = Connection(verifier, limits.max_message_bytes, self._access)
+        self._clouds = Clouds(
+            *(addresses_of(verifier), limits.max_message_bytes, access or ClientAccess()),
+            metrics.clouds(),
+        )
         decoder = DocumentDecoder(self._thread, documents or Documents(tokenizer), series)
         self._decoding = DecodingServicer(
             *(decoder, self._admission, metrics),
@@ -132,6 +132,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_DrafterServiceServicer_to_server(self, server)
         self._decoding.register(server)
+        self._clouds.begin()
 
     @property
     def open_requests(self) -> int:
@@ -149,7 +150,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     async def close(self) -> None:
         if self._closing_tasks:
             await asyncio.wait(self._closing_tasks)
-        await self._connection.close()
+        await self._clouds.close()
         await self._decoding.close()
         await asyncio.to_thread(self._thread.stop)
         await asyncio.to_thread(self._tracing.close)
@@ -159,9 +160,10 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     ) -> pb.DescribeResponse:
         answer = pb.DescribeResponse(draft=describe_model(self._engine), presets=list(PRESETS))
         try:
-            answer.target.CopyFrom(await self._describe_target(DESCRIBE_TIMEOUT_S))
+            answer.target.CopyFrom(await self._clouds.describe(DESCRIBE_TIMEOUT_S))
         except Rejected as error:
-            answer.cloud_error = f"{self._verifier}: {error.code.name} {error}"
+            answer.cloud_error = str(error)
+        answer.clouds.extend(self._clouds.status())
         return answer
 
     async def Tokenize(  # noqa: N802  # the RPC's name
@@ -175,25 +177,6 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 token_ids=ids, context_length=self._engine.context_length, token_texts=texts
             )
         raise AssertionError("abort ends the call")
-
-    async def _describe_target(self, timeout_s: float) -> sampling_pb2.ModelDescription:
-        """Over a connection of its own: what a standing one is like says little about now."""
-        limit = self._limits.max_message_bytes
-        async with open_channel(self._verifier, limit, self._access) as channel:
-            stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-            try:
-                answer = await stub.Describe(verifier_pb2.DescribeRequest(), timeout=timeout_s)
-            except grpc.aio.AioRpcError as error:
-                raise Rejected(error.code(), details_of(error)) from None
-        return answer.model
-
-    async def _why_silent(self) -> str:
-        """Why the cloud does not answer: waiting streams never hear what stands in their way."""
-        try:
-            await self._describe_target(DIAGNOSIS_TIMEOUT_S)
-        except Rejected as error:
-            return str(upstream_rejection(error.code, str(error)))
-        return ""
 
     # The generated stubs know generators only; grpc.aio serves read/write handlers as well.
     async def Generate(  # type: ignore[override]  # noqa: N802  # the RPC's name
@@ -252,14 +235,16 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         async with self._thread.session(capacity, edge_request.preset.tree_nodes) as kv:
             await images.show(self._thread, kv, edge_request.prompt_ids)
             await prefix.show(kv)
-            liveness = Liveness(request.lost_cloud, self._limits.liveness, time.monotonic())
+            times = self._clouds.times(self._limits.liveness)
+            liveness = Liveness(request.lost_cloud, times, time.monotonic())
             machine = EdgeMachine(edge_request, liveness, text.completes_stop)
             drafting = machine.drafting
             drafting.kv_length = prefix.tokens
-            open_stream = self._stream_opener(stream, edge_request, traffic, span)
+            route = CloudRoute(self._clouds, edge_request.session)
+            open_stream = self._stream_opener(stream, edge_request, traffic, span, route)
             session = DrafterSession(
                 *(machine, self._thread, kv, open_stream, traffic),
-                *(self._closing_tasks, self._why_silent, span),
+                *(self._closing_tasks, route, span),
                 processor,
             )
             try:
@@ -321,12 +306,17 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         )
 
     def _stream_opener(
-        self, stream: Stream, request: EdgeRequest, traffic: Traffic, span: Span
+        self,
+        stream: Stream,
+        request: EdgeRequest,
+        traffic: Traffic,
+        span: Span,
+        route: CloudRoute,
     ) -> Any:
         def open_stream(on_frame: Any, on_end: Any) -> FrameStream[EdgeMessage, CloudMessage]:
             deadline_s = stream.time_remaining() or MAX_REQUEST_S
             return FrameStream(
-                self._connection,
+                route.connect(),
                 lambda channel: verifier_pb2_grpc.VerifierServiceStub(channel).Verify(
                     timeout=deadline_s, wait_for_ready=True, metadata=span.headers()
                 ),

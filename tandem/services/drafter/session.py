@@ -3,18 +3,30 @@ Invariant: each event is handled as it arrives, since a round waits for it."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
+
+import grpc
 
 from tandem.backends.interface import Session
 from tandem.core.processors import LogitsProcessor
 from tandem.core.stopping import FinishReason
 from tandem.net.frame_stream import Traffic
 from tandem.net.session_runner import OpenStream, SessionRunner
+from tandem.net.status import Rejected
 from tandem.runtime.draft_works import DraftsReady, DraftWorks
 from tandem.runtime.engine_thread import EngineThread
+from tandem.services.drafter.clouds import CloudRoute
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.events import Commit, EdgeOutput, EdgeStats, Finish, Interrupt, Send
-from tandem.specdec.messages import CloudMessage, EdgeMessage, Opened, Verdict
+from tandem.specdec.events import (
+    Commit,
+    EdgeOutput,
+    EdgeStats,
+    Finish,
+    Interrupt,
+    Reconnect,
+    Send,
+)
+from tandem.specdec.messages import CloudMessage, EdgeMessage, GoingAway, Opened, Verdict
 from tandem.telemetry.tracing import Span
 from tandem_api.common.v1 import generation_pb2 as pb
 
@@ -36,17 +48,18 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         open_stream: OpenStream[CloudMessage, EdgeMessage],
         traffic: Traffic,
         closing_tasks: set[asyncio.Task[None]],
-        why_silent: Callable[[], Awaitable[str]],
+        route: CloudRoute,
         span: Span,
         processor: LogitsProcessor | None = None,
     ) -> None:
-        """For `open_stream`, `closing_tasks` and `why_silent` see `SessionRunner`."""
-        super().__init__(
-            open_stream, Opened, closing_tasks, why_silent, spread=machine.request.session
-        )
+        """For `open_stream` and `closing_tasks` see `SessionRunner`; `route` says where the streams
+        go."""
+        spread = machine.request.session
+        super().__init__(open_stream, Opened, closing_tasks, route.why_silent, spread)
         self.traffic = traffic
         self._machine = machine
         self._works = DraftWorks(machine, thread, kv, self._drafts_ready, processor)
+        self._route = route
         self._spans = RoundSpans(span)
         self._rounds = RoundReports(machine.stats)
         self._relayable = asyncio.Event()
@@ -79,9 +92,17 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
     def close(self) -> None:
         super().close()
         self._works.close()
+        self._route.end()
 
     def receive(self, message: CloudMessage, size_bytes: int, now: float) -> list[EdgeOutput]:
         self._spans.heard(message)
+        if isinstance(message, GoingAway):
+            self._route.asked_to_leave(now)
+        if isinstance(message, Opened) and not self._route.admits(message.model_name):
+            code = grpc.StatusCode.FAILED_PRECONDITION
+            if not self.peer_failed(code):
+                raise Rejected(code, f"the cloud serves another model now: {message.model_name}")
+            return self.machine.lost(now)
         outputs = self.machine.receive(message, now)
         if isinstance(message, Verdict):
             self._rounds.ended(message, self.machine.drafting.in_flight.sent)
@@ -90,6 +111,17 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
     def take_rounds(self) -> list[pb.RoundFigures]:
         """Those that ended since the last time."""
         return self._rounds.take()
+
+    def time_passed(self, now: float) -> list[EdgeOutput]:
+        outputs = self.machine.tick(now)
+        if Reconnect() in outputs:
+            self.peer_failed(grpc.StatusCode.UNAVAILABLE)
+        elif self._route.leave_due(now):
+            outputs += self.machine.leave()
+        return outputs
+
+    def peer_failed(self, code: grpc.StatusCode) -> bool:
+        return self._route.failed(code, time.monotonic())
 
     def perform(self, output: EdgeOutput) -> None:
         match output:

@@ -2,6 +2,7 @@
 checked and admitted."""
 
 import asyncio
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from tandem.net.stream_limits import StreamLimits, served
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.kept_prefixes import KeptPrefix, KeptPrefixes, PrefixLimits
+from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.services.verifier.session import Stream, VerifierSession
 from tandem.specdec.cloud import CloudMachine, CloudModel
@@ -69,14 +71,14 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         tracing: Tracing = NO_TRACING,
     ) -> None:
         self._engine = engine
-        self._streams = limits.streams
+        self._streams, self._max_sessions = limits.streams, limits.max_sessions
         self._admission = Admission(
             *(limits.max_sessions, limits.kv_budget_bytes, limits.quota, metrics.holders())
         )
         self._metrics = metrics
         self._tracing = tracing
         self._series = series = metrics.engine(engine.model_name)
-        self._budget = PassBudget()
+        self._budget, self._recent = PassBudget(), RecentPasses()
         self._thread = EngineThread(
             *(engine, "verifier-engine", self._passed), limits.stuck_after_s
         )
@@ -113,6 +115,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         """On the engine thread."""
         self._series.passed(pass_s, jobs, tokens)
         self._budget.passed(pass_s, tokens, jobs)
+        self._recent.passed(pass_s)
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_VerifierServiceServicer_to_server(self, server)
@@ -145,6 +148,9 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             sessions_open=self._admission.sessions,
             kv_bytes_in_use=self._engine.kv_bytes_in_use,
             kv_bytes_budget=self._admission.kv_budget_bytes,
+            max_sessions=self._max_sessions,
+            queue_s=self._recent.queue_s(time.monotonic()),
+            pass_s=self._recent.pass_s,
         )
 
     # The generated stubs know generators only; grpc.aio serves read/write handlers as well.
@@ -211,7 +217,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             await prefix.show(kv)
 
         session = VerifierSession(
-            *(machine, codec, self._thread, stream, series, begin, prefix.leave, span, processor)
+            *(machine, codec, self._thread, stream, series, begin, prefix.leave, span, processor),
+            recent=self._recent,
         )
         self._sessions.add(session)
         log.info("session opened", prompt_tokens=len(opening.prompt_ids), capacity=capacity)

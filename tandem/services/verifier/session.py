@@ -3,6 +3,7 @@ Invariant: the machine and the stream are used on the event loop only, the KV se
 thread only; however the session ends, its job is cancelled and its KV freed."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
@@ -15,6 +16,7 @@ from tandem.net.served_sessions import LAST_WRITE_S, converse
 from tandem.net.stream_limits import ServedStream
 from tandem.runtime.engine_jobs import JobHandle
 from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import CloudMessage, EarlyVerdict, Work
@@ -41,6 +43,7 @@ class VerifierSession:
         leave: Callable[[Session, Sequence[int]], None],
         span: Span,
         processor: LogitsProcessor | None = None,
+        recent: RecentPasses | None = None,
     ) -> None:
         """`begin` is awaited with the fresh KV session, before its first pass; `leave` is told of
         which tokens it holds keys and values, before it closes."""
@@ -53,6 +56,7 @@ class VerifierSession:
         self._leave = leave
         self._span = span
         self._processor = processor
+        self._recent = recent or RecentPasses()
         self._wake = asyncio.Event()
         self._early = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -129,6 +133,7 @@ class VerifierSession:
             work = Work(cost.model_s, cost.queue_s, cost.batch_size)
             await self._send(self._machine.complete(done.value, work))
             self._series.verify_step.observe(cost.model_s)
+            self._recent.waited(cost.queue_s, time.monotonic())
             told = {"queue_s": work.queue_s, "verify_s": work.verify_s}
             took_s = cost.queue_s + cost.model_s
             self._span.record("verify pass", took_s, **told, batch_size=cost.batch_size)

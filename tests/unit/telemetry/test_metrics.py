@@ -66,6 +66,10 @@ PUBLISHED = {
     "tandem_http_requests_total": ("counter", {"side", "route", "code"}),
     "tandem_tls_certificate_valid_seconds": ("gauge", {"side"}),
     "tandem_event_loop_lag_seconds": ("histogram", {"side"}),
+    "tandem_cloud_sessions": ("gauge", {"cloud", "side"}),
+    "tandem_cloud_round_trip_seconds": ("gauge", {"cloud", "side"}),
+    "tandem_cloud_usable": ("gauge", {"cloud", "side"}),
+    "tandem_cloud_moves_total": ("counter", {"reason", "side"}),
     "tandem_holder_sessions": ("gauge", {"holder", "side"}),
     "tandem_holder_refusals_total": ("counter", {"holder", "limit", "side"}),
     "tandem_build_info": ("gauge", {"side", "version"}),
@@ -92,6 +96,9 @@ def touch_everything(metrics: Metrics) -> None:
     metrics.access().certificate_valid.set(1)
     metrics.loop().lag.observe(0.01)
     metrics.holders().holds("edge-1", 1)
+    metrics.clouds().knows("cloud-1:50051")
+    metrics.clouds().asked("cloud-1:50051", 0.02)
+    metrics.clouds().moved("better")
     metrics.holders().refused("", "kv")
     retriever = metrics.retriever()
     retriever.documents.set(1)

@@ -1,0 +1,261 @@
+"""At which of several clouds a session begins, and when it moves to another. Invariants: times are
+the caller's `now`, and chance is the caller's `spread`; a session leaves a cloud that works only
+for one that has been better by a margin for a while, and each such move makes it stay twice as long
+as before, so that no trace of round trips makes it go to and fro."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from statistics import median
+
+from tandem.core.hashing import hash_words, unit
+
+RECENT_ROUND_TRIPS, ALL_WORSE = 5, 4
+"""Of the first the median counts; a cloud is worse only if each of the last few was."""
+LEAST_MARGIN_S, MARGIN = 0.025, 0.4
+"""What another cloud must save of a round: seconds, and of this cloud's cost."""
+BETTER_FOR_S, SPREAD_S = 0.7, 0.6
+"""How long that must last; sessions move at different times of the spread."""
+STAY_S = 2.0
+"""A session stays that long after its first opening, and twice as long after each move."""
+NEAR_S, NEAR = 0.015, 0.25
+"""New sessions spread over the clouds that cost so much more than the best one."""
+PLACES = 64
+"""Sessions that a cloud has room for, where it does not say."""
+FAILURES, SUCCESSES = 2, 2
+"""Unanswered questions that make a cloud unusable, and answers that make it usable again."""
+
+
+class MoveReason(StrEnum):
+    """Why a session left its cloud."""
+
+    BETTER = "better"
+    DRAINING = "draining"
+    LOST = "lost"
+    NOT_SERVING = "not_serving"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class CloudReport:
+    """What a cloud answered when asked: how long the question took, and what it says of itself. A
+    round costs it about `queue_s` and `pass_s`."""
+
+    round_trip_s: float
+    serving: bool = True
+    model: str = ""
+    sessions: int = 0
+    max_sessions: int = 0
+    queue_s: float = 0.0
+    pass_s: float = 0.0
+
+
+@dataclass(slots=True)
+class CloudPlace:
+    """Where one session is: which cloud, since when, and how often it moved to a better one."""
+
+    cloud: int
+    since_s: float
+    moves: int = 0
+
+    @property
+    def stay_s(self) -> float:
+        return float(STAY_S * 2 ** min(self.moves, 16))
+
+
+class CloudRouting:
+    """Of one edge, for all its sessions; clouds are numbers from 0."""
+
+    def __init__(self, clouds: int) -> None:
+        self.clouds = [_Cloud() for _ in range(clouds)]
+
+    def reported(self, cloud: int, report: CloudReport, now: float) -> None:
+        """A cloud answered."""
+        self.clouds[cloud].reported(report)
+        self._compare(now)
+
+    def unanswered(self, cloud: int, now: float) -> None:
+        """A cloud was asked, and did not answer."""
+        self.clouds[cloud].unanswered(now)
+        self._compare(now)
+
+    def lost(self, cloud: int, now: float) -> None:
+        """A stream to it broke, or it was silent for too long."""
+        self.clouds[cloud].failed(now)
+        self._compare(now)
+
+    def leaves(self, cloud: int, now: float) -> None:
+        """It asked its sessions to go."""
+        self.lost(cloud, now)
+
+    def opened(self, cloud: int) -> None:
+        """A session begins there, of which its last report does not know."""
+        self.clouds[cloud].opened += 1
+
+    def choose(
+        self,
+        spread: int,
+        model: str = "",
+        refused: Collection[int] = (),
+        leaving: int | None = None,
+        kept: int | None = None,
+    ) -> int:
+        """The cloud for a session that begins or is `leaving` one: of two of the near ones the less
+        loaded, by the power of two choices; `kept`, which has its text's keys and values, if it is
+        near. Clouds that `refused` it and, with `model`, those of other models are out. Where no
+        other is known to work: one that was not asked yet, or that failed the longest ago."""
+        usable = self._usable(model, refused if leaving is None else {*refused, leaving})
+        if not usable:
+            return self._untried(model, refused)
+        best_s = min(self.clouds[cloud].cost_s for cloud in usable)
+        limit_s = best_s + max(NEAR_S, NEAR * best_s)
+        near = [cloud for cloud in usable if self.clouds[cloud].cost_s <= limit_s]
+        if kept in near:
+            return kept
+        first = near.pop(hash_words(spread, 1) % len(near))
+        second = near[hash_words(spread, 2) % len(near)] if near else first
+        return min(first, second, key=lambda cloud: self.clouds[cloud].load)
+
+    def why_leave(
+        self, place: CloudPlace, spread: int, now: float, model: str = ""
+    ) -> MoveReason | None:
+        """Why a session with a working stream should move now, if it should."""
+        cloud = self.clouds[place.cloud]
+        if not self._usable(model, (place.cloud,)):
+            return None
+        if cloud.refuses:
+            return MoveReason.NOT_SERVING
+        if cloud.worse_since_s is None or now - place.since_s < place.stay_s:
+            return None
+        better_for_s = now - cloud.worse_since_s - SPREAD_S * unit(hash_words(spread, 3))
+        if better_for_s < BETTER_FOR_S or not self._better(place.cloud, model):
+            return None
+        return MoveReason.BETTER if cloud.usable else MoveReason.LOST
+
+    def warm(self) -> tuple[int, ...]:
+        """The two that sessions would be moved to: channels to them are worth keeping open."""
+        return tuple(self.ranked()[:2])
+
+    def ranked(self) -> list[int]:
+        """Every cloud, best first: those that work by what a round costs, then the others."""
+
+        def rank(cloud: int) -> tuple[bool, float]:
+            state = self.clouds[cloud]
+            return not state.usable, state.cost_s if state.usable else state.failed_s
+
+        return sorted(range(len(self.clouds)), key=rank)
+
+    def _usable(self, model: str, without: Collection[int]) -> list[int]:
+        usable = [n for n, state in enumerate(self.clouds) if state.usable and n not in without]
+        return [n for n in usable if self.clouds[n].model == (model or self._model)]
+
+    @property
+    def _model(self) -> str:
+        """That of the first cloud that ever answered: the others must serve the same."""
+        return next((each.model for each in self.clouds if each.model), "")
+
+    def _untried(self, model: str, refused: Collection[int]) -> int:
+        fits = {"", model} if model else {each.model for each in self.clouds}
+        left = [n for n, each in enumerate(self.clouds) if each.model in fits and n not in refused]
+        return min(left or range(len(self.clouds)), key=lambda n: self.clouds[n].doubt)
+
+    def _better(self, cloud: int, model: str = "") -> bool:
+        """Whether another cloud is better by the margin; than one that is silent, any is."""
+        others = self._usable(model or self.clouds[cloud].model, (cloud,))
+        if not self.clouds[cloud].usable:
+            return bool(others) and self.clouds[cloud].silent
+        cost_s = self.clouds[cloud].least_cost_s
+        wanted_s = cost_s - max(LEAST_MARGIN_S, MARGIN * cost_s)
+        return any(self.clouds[other].cost_s <= wanted_s for other in others)
+
+    def _compare(self, now: float) -> None:
+        for number, cloud in enumerate(self.clouds):
+            if not self._better(number):
+                cloud.worse_since_s = None
+            elif cloud.worse_since_s is None:
+                cloud.worse_since_s = now
+
+
+class _Cloud:
+    """What is known of one cloud."""
+
+    def __init__(self) -> None:
+        self.opened = 0
+        self.worse_since_s: float | None = None
+        self.failed_s = float("-inf")
+        self.report: CloudReport | None = None
+        self._round_trips_s: deque[float] = deque(maxlen=RECENT_ROUND_TRIPS)
+        self._down = False
+        self._failures = self._successes = 0
+
+    @property
+    def usable(self) -> bool:
+        return self.report is not None and self.report.serving and not self._down
+
+    @property
+    def refuses(self) -> bool:
+        """Whether it answers that it does not serve."""
+        return self.report is not None and not self.report.serving
+
+    @property
+    def silent(self) -> bool:
+        """Whether it does not answer."""
+        return self._failures >= FAILURES
+
+    @property
+    def doubt(self) -> tuple[int, float]:
+        """How little there is to hope of one that is not usable: one that does not answer is worse
+        than one that was just lost."""
+        return min(self._failures, FAILURES), self.failed_s
+
+    @property
+    def model(self) -> str:
+        return "" if self.report is None else self.report.model
+
+    @property
+    def round_trip_s(self) -> float:
+        return median(self._round_trips_s) if self._round_trips_s else 0.0
+
+    @property
+    def cost_s(self) -> float:
+        """Of a round."""
+        return self.round_trip_s + self._busy_s
+
+    @property
+    def least_cost_s(self) -> float:
+        """Of a round, were each as short a way as the shortest of the last few."""
+        return min([*self._round_trips_s][-ALL_WORSE:], default=0.0) + self._busy_s
+
+    @property
+    def _busy_s(self) -> float:
+        return 0.0 if self.report is None else self.report.queue_s + self.report.pass_s
+
+    @property
+    def load(self) -> float:
+        """The part of its places that is taken, with those of this edge's that it did not count."""
+        if self.report is None:
+            return float(self.opened)
+        return (self.report.sessions + self.opened) / (self.report.max_sessions or PLACES)
+
+    def reported(self, report: CloudReport) -> None:
+        self.report = report
+        self._round_trips_s.append(report.round_trip_s)
+        self.opened = self._failures = 0
+        self._successes = self._successes + 1 if report.serving else 0
+        if self._successes >= SUCCESSES:
+            self._down = False
+
+    def unanswered(self, now: float) -> None:
+        self._failures += 1
+        self._successes = 0
+        if self._failures >= FAILURES or self.report is None:
+            self.failed(now)
+
+    def failed(self, now: float) -> None:
+        self._down = True
+        self._successes = 0
+        self.failed_s = now
+        self._round_trips_s.clear()

@@ -1,0 +1,57 @@
+"""The metrics of a drafter that knows several clouds: where its sessions are, and why they move."""
+
+from prometheus_client import Counter, Gauge
+
+from tandem.telemetry.metric import Metric, Series
+
+MOVE_REASONS = ("better", "draining", "lost", "not_serving", "refused")
+"""Why sessions move to another cloud."""
+
+
+class CloudSeries(Series):
+    """The clouds that one drafter chooses among; its settings name them."""
+
+    LABELS = ("side",)
+
+    cloud_sessions = Metric(
+        Gauge, "cloud_sessions", "This drafter's sessions, by cloud.", more=("cloud",)
+    )
+    cloud_round_trip = Metric(
+        Gauge,
+        "cloud_round_trip_seconds",
+        "The last measured round trip to each cloud, without any model's work.",
+        more=("cloud",),
+    )
+    cloud_usable = Metric(
+        Gauge, "cloud_usable", "1, or 0 while a cloud does not serve or answer.", more=("cloud",)
+    )
+    cloud_moves = Metric(
+        Counter,
+        "cloud_moves_total",
+        "Sessions that moved to another cloud, by why: better, draining, lost, not_serving,"
+        " refused.",
+        more=("reason",),
+    )
+
+    def knows(self, cloud: str) -> None:
+        """A cloud is named in the settings."""
+        self.holds(cloud, 0)
+        self.works(cloud, False)
+        for reason in MOVE_REASONS:  # at 0 from the start, so that the first move is a change
+            CloudSeries.cloud_moves.child(self, reason=reason)
+
+    def holds(self, cloud: str, sessions: int) -> None:
+        CloudSeries.cloud_sessions.child(self, cloud=self._admitted(cloud)).set(sessions)
+
+    def asked(self, cloud: str, round_trip_s: float) -> None:
+        CloudSeries.cloud_round_trip.child(self, cloud=self._admitted(cloud)).set(round_trip_s)
+
+    def works(self, cloud: str, usable: bool) -> None:
+        CloudSeries.cloud_usable.child(self, cloud=self._admitted(cloud)).set(usable)
+
+    def moved(self, reason: str) -> None:
+        """Count one move; `reason` is one of MOVE_REASONS."""
+        CloudSeries.cloud_moves.child(self, reason=reason).inc()
+
+    def _admitted(self, cloud: str) -> str:
+        return self.exported.admit("cloud", cloud)

@@ -1,0 +1,193 @@
+"""A drafter that is told of several verifiers: sessions go where it is better, leave what is lost
+or leaving, and no move changes a text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tandem.backends.interface import Engine
+from tandem.backends.paced import PacedEngine
+from tandem.generation.client import Generated
+from tandem.generation.request import GenerationRequest
+from tandem.net.lifecycle import RunningService
+from tandem.netem.link_model import LinkSettings
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.services.drafter.config import DrafterSettings, addresses_of
+from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
+from tandem.settings import SettingsError, load_settings
+from tandem.telemetry.metrics import Metrics, new_registry
+from tests.services.scripted_suite import Suite, scripted_suite, started, target_engine
+
+WAIT_S = 60.0
+PACED = 0.004
+
+
+def paced() -> Engine:
+    """Slow enough for a request to be moved on its way."""
+    return PacedEngine(target_engine(), 0.004, 0.0)
+
+
+@dataclass
+class TwoClouds:
+    suite: Suite
+    second: RunningService
+    engines: tuple[Engine, Engine]
+    links: list[TcpLinkEmulator]
+
+    def value(self, name: str, **labels: str) -> float:
+        registry = self.suite.edge_metrics.registry
+        return registry.get_sample_value(name, {"side": "device", **labels}) or 0.0
+
+    def moves(self, reason: str) -> float:
+        return self.value("tandem_cloud_moves_total", reason=reason)
+
+    @property
+    def addresses(self) -> list[str]:
+        if self.links:
+            return [f"127.0.0.1:{each.address[1]}" for each in self.links]
+        return [self.suite.verifier.target, self.second.target]
+
+    def sessions(self, cloud: int) -> int:
+        return int(self.value("tandem_cloud_sessions", cloud=self.addresses[cloud]))
+
+    async def both_known(self) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not all(cloud.serving for cloud in (await self.suite.client.describe()).clouds):
+                await asyncio.sleep(0.02)
+
+    async def until_served(self, cloud: int, sessions: int) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while min(self.sessions(cloud), self.engines[cloud].sessions_open) < sessions:
+                await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def two_clouds(second: Engine | None = None, links: bool = False) -> AsyncIterator[TwoClouds]:
+    metrics = Metrics(new_registry(), "cloud")
+    engines = (paced(), second or paced())
+    other = await started(VerifierServicer(engines[1], VerifierLimits(), metrics))
+    emulators: list[TcpLinkEmulator] = []
+
+    @asynccontextmanager
+    async def both(first: str) -> AsyncIterator[str]:
+        if not links:
+            yield f"{first}, {other.target}"
+            return
+        link = LinkSettings(delay_s=0.005)
+        for target in (first, other.target):
+            host, _, port = target.rpartition(":")
+            emulator = TcpLinkEmulator(("127.0.0.1", 0), (host, int(port)), link, link)
+            emulators.append(await emulator.__aenter__())
+        yield ",".join(f"127.0.0.1:{each.address[1]}" for each in emulators)
+        for each in emulators:
+            await each.__aexit__(None, None, None)
+
+    async with scripted_suite(target=engines[0], path=both) as suite:
+        clouds = TwoClouds(suite, other, engines, emulators)
+        await clouds.both_known()
+        yield clouds
+    await other.drain(0.0)
+
+
+def requests(count: int, preset: str = "coupled") -> list[GenerationRequest]:
+    return [
+        GenerationRequest("m", preset, seed=seed, max_tokens=100, ignore_eos=True)
+        for seed in range(count)
+    ]
+
+
+def begun(suite: Suite, asked: list[GenerationRequest]) -> list[asyncio.Task[Generated]]:
+    return [asyncio.create_task(suite.client.generate(each)) for each in asked]
+
+
+async def expected(suite: Suite, asked: list[GenerationRequest]) -> list[list[int]]:
+    answers = await asyncio.gather(*map(suite.client.generate, asked))
+    return [each.token_ids for each in answers]
+
+
+async def test_new_sessions_spread_and_texts_are_the_same() -> None:
+    asked = requests(4)
+    async with two_clouds() as clouds:
+        under_way = begun(clouds.suite, asked)
+        await clouds.until_served(0, 2)
+        await clouds.until_served(1, 2)
+        together = await asyncio.gather(*under_way)
+        assert [each.token_ids for each in together] == await expected(clouds.suite, asked)
+        assert [clouds.sessions(0), clouds.sessions(1)] == [0, 0]
+
+
+@pytest.mark.parametrize("preset", ["coupled", "dssd", "ar"])
+async def test_sessions_leave_a_cloud_that_stops_without_a_word(preset: str) -> None:
+    """What a killed process looks like: connections end, and nobody listens."""
+    asked = requests(4, preset)
+    async with two_clouds(links=True) as clouds:
+        under_way = begun(clouds.suite, asked)
+        await clouds.until_served(1, 2)
+        clouds.links[1].cut()
+        clouds.links[1].drop()
+        answers = await asyncio.gather(*under_way)
+        assert clouds.moves("lost") >= 1
+        assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
+        assert not any(each.unverified for each in answers)
+
+
+async def test_sessions_leave_a_cloud_that_drains_and_come_back_to_none_that_is_gone() -> None:
+    asked = requests(4)
+    async with two_clouds() as clouds:
+        under_way = begun(clouds.suite, asked)
+        await clouds.until_served(1, 2)
+        await clouds.second.drain(10.0)
+        moved = clouds.moves("draining")
+        answers = await asyncio.gather(*under_way)
+        assert moved >= 1
+        assert clouds.sessions(1) == 0
+        assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
+        described = await clouds.suite.client.describe()
+        assert described.HasField("target")
+        assert [each.serving for each in described.clouds] == [True, False]
+
+
+async def test_sessions_leave_a_cloud_that_became_far() -> None:
+    asked = [replace(each, max_tokens=300) for each in requests(2)]
+    async with two_clouds(links=True) as clouds:
+        under_way = begun(clouds.suite, asked)
+        await clouds.until_served(0, 1)
+        far = LinkSettings(delay_s=0.25)
+        clouds.links[0].configure(far, far)
+        answers = await asyncio.gather(*under_way)
+        assert clouds.moves("better") >= 1
+        assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
+
+
+async def test_a_cloud_of_another_model_is_not_used() -> None:
+    other = target_engine()
+    other.model_name = "another"
+    asked = requests(4)
+    async with two_clouds(second=other) as clouds:
+        answers = await asyncio.gather(*map(clouds.suite.client.generate, asked))
+        assert clouds.sessions(1) == 0
+        assert clouds.value("tandem_cloud_usable", cloud=clouds.addresses[1]) == 1
+        assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
+
+
+@pytest.mark.parametrize(
+    ("text", "addresses"),
+    [
+        ("verifier:50051", ("verifier:50051",)),
+        ("a:1, b:2,a:1", ("a:1", "b:2")),
+        ("ipv4:10.0.0.1:1,10.0.0.2:1", ("ipv4:10.0.0.1:1,10.0.0.2:1",)),
+        ("dns:///eu:1,dns:///us:1", ("dns:///eu:1", "dns:///us:1")),
+    ],
+)
+def test_a_setting_names_several(text: str, addresses: tuple[str, ...]) -> None:
+    assert addresses_of(text) == addresses
+
+
+def test_a_setting_that_names_none_stops_the_start() -> None:
+    with pytest.raises(SettingsError, match="--verifier: must name a verifier"):
+        load_settings(DrafterSettings, {"verifier": " , "})

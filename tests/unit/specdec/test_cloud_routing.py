@@ -1,0 +1,185 @@
+"""Where sessions go, over traces of round trips in virtual time."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from tandem.specdec.cloud_routing import (
+    STAY_S,
+    CloudPlace,
+    CloudReport,
+    CloudRouting,
+    MoveReason,
+)
+from tandem.telemetry.cloud_series import MOVE_REASONS
+
+RoundTrips = Callable[[float], tuple[float, ...]]
+"""Of each cloud at a time, in seconds."""
+
+
+def routing(*reports: CloudReport) -> CloudRouting:
+    found = CloudRouting(len(reports))
+    for cloud, report in enumerate(reports):
+        found.reported(cloud, report, 0.0)
+    return found
+
+
+def moves_over(trace: RoundTrips, seconds: float, spread: int = 5) -> list[tuple[float, int]]:
+    """When one session moves, and where to: as a drafter asks, ticks and moves."""
+    clouds = CloudRouting(len(trace(0.0)))
+    place, moves, step = CloudPlace(0, 0.0), [], 0
+    while (now := step * 0.1) < seconds:
+        if step % 5 == 0:
+            for cloud, round_trip_s in enumerate(trace(now)):
+                clouds.reported(cloud, CloudReport(round_trip_s), now)
+        if clouds.why_leave(place, spread, now):
+            found = clouds.choose(spread, leaving=place.cloud)
+            place = CloudPlace(found, now, place.moves + 1)
+            moves.append((now, found))
+        step += 1
+    return moves
+
+
+@pytest.mark.parametrize("spread", range(8))
+def test_a_far_cloud_is_left_within_five_seconds(spread: int) -> None:
+    moves = moves_over(lambda now: (0.02 if now < 60 else 0.22, 0.02), 120, spread)
+    assert [cloud for _, cloud in moves] == [1]
+    assert moves[0][0] < 65
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_jitter_alone_moves_nobody(seed: int) -> None:
+    """Ten minutes; one answer in ten is late by up to a quarter of a second."""
+    source = random.Random(seed)
+
+    def trace(now: float) -> tuple[float, ...]:
+        late_s = [source.uniform(0, 0.25) * (source.random() < 0.1) for _ in range(2)]
+        return tuple(0.04 + source.uniform(0, 0.03) + each for each in late_s)
+
+    assert moves_over(trace, 600, seed) == []
+
+
+@pytest.mark.parametrize("period_s", [2.0, 5.0, 10.0, 30.0])
+def test_no_trace_makes_a_session_go_to_and_fro(period_s: float) -> None:
+    """Clouds that take turns in being the far one: each stay is twice as long as the one before."""
+
+    def trace(now: float) -> tuple[float, ...]:
+        first = int(now / period_s) % 2 == 0
+        return (0.02, 0.3) if first else (0.3, 0.02)
+
+    moves = moves_over(trace, 600)
+    assert len(moves) <= 8
+    for (before_s, _), (after_s, _), number in zip(moves, moves[1:], range(8), strict=False):
+        assert after_s - before_s >= STAY_S * 2 ** (number + 1)
+
+
+def test_a_saving_too_small_moves_nobody() -> None:
+    assert moves_over(lambda now: (0.1, 0.07), 600) == []
+    assert moves_over(lambda now: (0.02, 0.001), 600) == []
+
+
+def test_a_busy_cloud_is_left_for_an_idle_one() -> None:
+    busy = CloudReport(0.01, queue_s=0.2, pass_s=0.1)
+    clouds = routing(busy, CloudReport(0.05, pass_s=0.1))
+    place = CloudPlace(0, 0.0)
+    assert clouds.why_leave(place, 1, 1.0) is None
+    assert clouds.why_leave(place, 1, STAY_S + 2.0) is MoveReason.BETTER
+
+
+def test_new_sessions_spread_by_load() -> None:
+    """With the power of two choices no cloud gets more than its share by much."""
+    clouds = routing(*[CloudReport(0.02, max_sessions=64)] * 4)
+    chosen = Counter[int]()
+    for session in range(400):
+        cloud = clouds.choose(session)
+        clouds.opened(cloud)
+        chosen[cloud] += 1
+    assert max(chosen.values()) - min(chosen.values()) <= 8
+
+
+def test_new_sessions_avoid_a_full_cloud_and_a_far_one() -> None:
+    reports = [CloudReport(0.02, sessions=60, max_sessions=64), CloudReport(0.02, max_sessions=8)]
+    clouds = routing(*reports, CloudReport(0.2))
+    assert {clouds.choose(session) for session in range(50)} == {1}
+
+
+def test_what_is_kept_goes_before_load_but_not_before_distance() -> None:
+    clouds = routing(CloudReport(0.02, sessions=60), CloudReport(0.02), CloudReport(0.3))
+    assert clouds.choose(1, kept=0) == 0
+    assert clouds.choose(1, kept=2) != 2
+    clouds.lost(0, 1.0)
+    assert clouds.choose(1, kept=0) == 1
+
+
+def test_a_lost_cloud_is_used_again_after_two_answers() -> None:
+    clouds = routing(CloudReport(0.01), CloudReport(0.2))
+    clouds.lost(0, 1.0)
+    assert clouds.choose(1, leaving=0) == 1
+    clouds.reported(0, CloudReport(0.01), 2.0)
+    assert clouds.choose(2) == 1
+    clouds.reported(0, CloudReport(0.01), 2.5)
+    assert clouds.choose(2) == 0
+
+
+def test_one_unanswered_question_is_no_loss() -> None:
+    clouds = routing(CloudReport(0.01), CloudReport(0.2))
+    clouds.unanswered(0, 1.0)
+    assert clouds.choose(1) == 0
+    clouds.unanswered(0, 1.5)
+    assert clouds.choose(1) == 1
+    assert clouds.warm() == (1, 0)
+
+
+def test_a_cloud_that_does_not_serve_is_left_at_once_if_another_does() -> None:
+    clouds = routing(CloudReport(0.01), CloudReport(0.3))
+    clouds.reported(0, CloudReport(0.01, serving=False), 1.0)
+    place = CloudPlace(0, 0.9)
+    assert clouds.why_leave(place, 1, 1.0) is MoveReason.NOT_SERVING
+    assert clouds.choose(1, leaving=0) == 1
+    clouds.reported(1, CloudReport(0.3, serving=False), 1.1)
+    assert clouds.why_leave(place, 1, 1.2) is None
+
+
+def test_with_no_other_a_lost_cloud_is_tried_again_before_a_dead_one() -> None:
+    clouds = CloudRouting(2)
+    clouds.reported(0, CloudReport(0.01), 0.0)
+    for now in (0.0, 1.0, 2.0):
+        clouds.unanswered(1, now)
+    clouds.lost(0, 3.0)
+    assert clouds.choose(1, leaving=0) == 0
+    clouds.unanswered(0, 4.0)
+    clouds.unanswered(0, 5.0)
+    assert clouds.choose(1, leaving=0) == 1, "both are dead: in turn"
+
+
+def test_before_any_answer_clouds_are_tried_in_turn() -> None:
+    clouds = CloudRouting(3)
+    assert clouds.choose(1) == 0
+    clouds.lost(0, 1.0)
+    assert clouds.choose(1, leaving=0) == 1
+    assert clouds.choose(1, refused={1}, leaving=0) == 2
+
+
+def test_a_cloud_of_another_model_gets_no_sessions() -> None:
+    clouds = routing(CloudReport(0.2, model="a"), CloudReport(0.01, model="b"))
+    assert {clouds.choose(session) for session in range(20)} == {0}
+    assert clouds.why_leave(CloudPlace(0, 0.0), 1, 60.0, "a") is None
+    clouds.lost(0, 60.0)
+    assert clouds.choose(1, "a", leaving=0) == 0
+
+
+def test_a_cloud_that_does_not_answer_is_left_even_while_its_stream_is_open() -> None:
+    clouds = routing(CloudReport(0.01), CloudReport(0.3))
+    place = CloudPlace(0, 0.0)
+    for now in (3.0, 4.0):
+        clouds.unanswered(0, now)
+        assert clouds.why_leave(place, 1, now) is None
+    assert clouds.why_leave(place, 1, 6.0) is MoveReason.LOST
+
+
+def test_moves_are_counted_by_every_reason() -> None:
+    assert set(MOVE_REASONS) == set(MoveReason)
