@@ -56,6 +56,7 @@ class DocumentSideFigures(Strict):
     accepted: int
     decode_s: float
     acceptance_rate: Rate | None
+    names: list[str] = Field(description="Of the documents used; the device's alone.")
 
 
 class ChosenSchedule(Strict):

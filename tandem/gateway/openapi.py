@@ -23,6 +23,7 @@ from tandem.gateway.answer_schema import (
     TextCompletion,
     TextCompletionChunk,
 )
+from tandem.gateway.document_route import DOCUMENTS_PATH, DocumentAdded, DocumentUpload
 from tandem.gateway.link_route import LINK_PATH, LinkChange, LinkState
 from tandem.gateway.schema import ChatAsking, CompletionAsking
 from tandem.gateway.text_schema import (
@@ -91,6 +92,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("get", MODELS_PATH): Operation({_JSON: ModelList}, _FROM_THE_SUITE),
     ("get", MODEL_PATH): Operation({_JSON: ModelCard}, (*_FROM_THE_SUITE, 404)),
+    ("post", DOCUMENTS_PATH): Operation(
+        {_JSON: DocumentAdded}, (*_FROM_THE_SUITE, 400, 408, 413, 415), DocumentUpload
+    ),
     ("get", LINK_PATH): Operation({_JSON: LinkState}, _WITH_A_KEY),
     ("post", LINK_PATH): Operation(
         {_JSON: LinkState}, (*_WITH_A_KEY, 400, 408, 413, 415), LinkChange

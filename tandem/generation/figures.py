@@ -109,7 +109,8 @@ def _choice_figures(choice: ScheduleChoice) -> dict[str, Any]:
 def _two_sided_figures(summary: Summary) -> dict[str, Any]:
     def of(side: SideSummary) -> dict[str, Any]:
         same = {name: getattr(side, name) for name in _TOLD_OF_SIDES}
-        return same | {"acceptance_rate": _rate(side.accepted, side.drafted)}
+        rate = _rate(side.accepted, side.drafted)
+        return same | {"acceptance_rate": rate, "names": list(side.names)}
 
     return {
         "side_moves": summary.side_moves,

@@ -172,6 +172,7 @@ class LocalSuite:
             cloud = await self._through_link(stack, ports["cloud-aggregator"])
             retriever = f"{HOST}:{ports['device-retriever']}"
             flags["aggregator"] |= {"retriever": retriever, "cloud": cloud}
+            flags["aggregator"]["http-documents"] = "true"
             flags |= document_flags(settings.documents, ports, temporary)
             for name, own in kept_kv_flags(settings.documents).items():
                 flags[name] |= own

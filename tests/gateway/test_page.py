@@ -69,7 +69,8 @@ async def test_the_page_needs_no_key_and_what_it_asks_does(tmp_path: Path) -> No
         httpx2.AsyncClient(base_url=suite.url) as nobody,
     ):
         assert (await nobody.get("/")).status_code == 200
-        assert (await nobody.get("/page/features.json")).json() == {"link": False}
+        able = (await nobody.get("/page/features.json")).json()
+        assert able == {"link": False, "documents": False}
         assert (await nobody.get("/page/../v1/models")).status_code == 401
         assert (await nobody.get("/page/vendor/LICENSE.htm")).status_code == 401
         assert (await suite.http.get("/page/vendor/LICENSE.htm")).status_code == 404
@@ -132,7 +133,8 @@ async def test_an_emulated_link_is_seen_and_changed() -> None:
     ):
         place = f"127.0.0.1:{control.address[1]}"
         async with http_suite(http_link_control=place) as suite:
-            assert (await suite.http.get("/page/features.json")).json() == {"link": True}
+            able = (await suite.http.get("/page/features.json")).json()
+            assert able == {"link": True, "documents": False}
 
             async def asked(change: dict[str, Any]) -> LinkState:
                 answer = await suite.post("/v1/tandem/link", change)
@@ -153,3 +155,17 @@ async def test_an_emulated_link_is_seen_and_changed() -> None:
             assert {"get", "post"} == document["paths"]["/v1/tandem/link"].keys()
             await control.__aexit__(None, None, None)
             assert (await suite.http.get("/v1/tandem/link")).status_code == 503
+
+
+async def test_documents_are_taken_where_that_is_set_and_there_is_a_retriever() -> None:
+    path, document = "/v1/tandem/documents", {"name": "a.md", "content": "# A"}
+    async with http_suite() as suite:
+        assert (await suite.post(path, document)).status_code == 404
+    async with http_suite(http_documents=True) as suite:
+        able = (await suite.http.get("/page/features.json")).json()
+        assert able == {"link": False, "documents": True}
+        for wrong in ({"name": "", "content": "x"}, {"name": "a"}, {**document, "more": 1}):
+            assert (await suite.post(path, wrong)).status_code == 400
+        answer = await suite.post(path, document)
+        assert answer.status_code == 503
+        assert "no retriever" in answer.json()["error"]["message"]

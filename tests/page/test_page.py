@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Locator, Page, Response, expect
+from playwright.sync_api import FilePayload, Locator, Page, Response, expect
 
 from tandem.net.access_keys import KEY_BYTES, key_line, new_key
 from tandem.net.scopes import Scope
@@ -201,6 +201,16 @@ def test_documents_of_two_sides_have_their_colours(page: Page, pictures: Path | 
     assert {"device", "cloud", "both"} & {each.split()[1] for each in kinds}
     expect(answer.get_by_text("What left the device")).to_be_visible()
     picture(page, pictures, "page-documents")
+
+
+def test_a_dropped_file_is_used_and_stays_on_the_device(page: Page) -> None:
+    secret = "The quokka Zebulon sleeps in the blue cupboard of the third floor. " * 3
+    file = FilePayload(name="zebulon.md", mimeType="text/markdown", buffer=secret.encode())
+    page.get_by_label("Drop texts here").set_input_files([file])
+    expect(page.get_by_text("zebulon.md added")).to_be_visible()
+    choose(page, "dragon-coupled", tokens=16)
+    answer = ended(ask(page, "Where does the quokka Zebulon sleep?"))
+    expect(answer.get_by_text("of the device (zebulon.md")).to_be_visible()
 
 
 @pytest.fixture(scope="module")

@@ -164,7 +164,8 @@ function Figures({ figures, answer, other }) {
 
 function documentsNote({ device, cloud, uplink_bytes: bytes }) {
   return (
-    `Documents: ${device.documents} of the device (${device.document_tokens} tokens), ${cloud.documents} of the cloud ` +
+    `Documents: ${device.documents} of the device (${[...device.names, `${device.document_tokens} tokens`].join(", ")}), ` +
+    `${cloud.documents} of the cloud ` +
     `(${cloud.document_tokens} tokens). What left the device: the question and ${device.drafted} of its drafts, ` +
     `${(bytes / 1024).toFixed(1)} KiB.`
   );

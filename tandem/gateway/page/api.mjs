@@ -25,8 +25,6 @@ export async function model() {
 
 export const link = (change) => ask("/v1/tandem/link", change);
 
-export const documents = () => ask("/v1/tandem/documents");
-
 export const addDocument = (name, content) => ask("/v1/tandem/documents", { name, content });
 
 // The chunks of a streamed answer, until it ends. Throws ApiError, also for one that breaks off.

@@ -1,5 +1,5 @@
 // What a person chooses: how answers are made, and how bad the emulated link is.
-import { link } from "./api.mjs";
+import { addDocument, link } from "./api.mjs";
 import { html } from "./html.mjs";
 import { useEffect, useState } from "./vendor/hooks.mjs";
 
@@ -78,6 +78,51 @@ export function Link({ report }) {
       </button>
     </div>
     <p class="hint" role="status">${state.cut ? "The link is cut." : ""}</p>
+  </details>`;
+}
+
+const MOST_BYTES = 1_000_000;
+
+// Files that are dropped here become documents of the device.
+export function Documents({ usable }) {
+  const wide = useWide();
+  const [added, setAdded] = useState([]);
+  const [isOver, setIsOver] = useState(false);
+  const note = (name, words) => setAdded((all) => [...all.filter((each) => each.name !== name), { name, words }]);
+  const take = async (files) => {
+    for (const file of files) {
+      try {
+        if (file.size > MOST_BYTES) throw new Error("is larger than 1 MB");
+        note(file.name, "is being added…");
+        await addDocument(file.name, await file.text());
+        note(file.name, "added");
+      } catch (error) {
+        note(file.name, error.message);
+      }
+    }
+  };
+  const drop = (event) => {
+    event.preventDefault();
+    setIsOver(false);
+    take([...event.dataTransfer.files]);
+  };
+  return html`<details class="card" open=${wide}>
+    <summary>The device’s documents</summary>
+    <label
+      class=${isOver ? "drop over" : "drop"}
+      onDragOver=${(event) => { event.preventDefault(); setIsOver(true); }}
+      onDragLeave=${() => setIsOver(false)}
+      onDrop=${drop}
+    >
+      <span>Drop texts here, or choose them</span>
+      <input type="file" multiple accept=".txt,.md,.html,text/*" onChange=${(event) => take([...event.target.files])} />
+    </label>
+    <div role="status">
+      <ul class="added">
+        ${added.map((each) => html`<li key=${each.name}><b>${each.name}</b>${" "}${each.words}</li>`)}
+      </ul>
+    </div>
+    <p class="hint">They stay on the device.${usable ? "" : " Choose a preset that answers from documents to use them."}</p>
   </details>`;
 }
 

@@ -1,7 +1,7 @@
 // The page: a conversation, and what it took.
 import { ApiError, features, model as askModel, setKey, stream } from "./api.mjs";
 import { Answer } from "./answer.mjs";
-import { Controls, Link } from "./controls.mjs";
+import { Controls, Documents, Link } from "./controls.mjs";
 import { isOpen, messagesOf, newAnswer, withAnswer, withChunk } from "./conversation.mjs";
 import { html } from "./html.mjs";
 import { render } from "./vendor/preact.mjs";
@@ -185,6 +185,7 @@ function Page() {
     </main>
     <aside class="side" aria-label="Settings">
       ${served && html`<${Controls} model=${served} chosen=${chosen} choose=${(change) => setChosen({ ...chosen, ...change })} />`}
+      ${served && able.documents && html`<${Documents} usable=${served.tandem.documents.includes(chosen.preset)} />`}
       ${served && able.link && html`<${Link} report=${report} />`}
     </aside>
     ${needsKey && html`<${KeyDialog} refused=${trouble} onKey=${(key) => { setKey(key); begin(); }} />`}

@@ -60,6 +60,10 @@ class AggregatorSettings(ServiceSettings):
     http_page: bool = Field(
         default=True, description="Whether HTTP serves the web page at /, a chat with its figures."
     )
+    http_documents: bool = Field(
+        default=False,
+        description="Whether who may ask over HTTP may also add documents to the device's.",
+    )
     http_link_control: str = Field(
         default="",
         pattern=r"^([\w.\[\]:-]*:)?\d{1,5}$|^$",

@@ -15,6 +15,7 @@ from tandem.core.tokens import PrefixedTokens
 from tandem.generation.request import GenerationRequest
 from tandem.net.access import ClientAccess
 from tandem.net.frame_stream import FrameStream, Traffic
+from tandem.net.retriever_client import Upload
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.retrieval import Retrieval
 from tandem.services.aggregator.side_resources import SideResources
@@ -86,6 +87,10 @@ class DeviceSide:
         if self._cloud is not None:
             await self._cloud.close()
 
+    async def add_document(self, upload: Upload) -> None:
+        """To the device's retriever. Raises as `Retrieval.add`."""
+        await self._resources.retrieval.add(upload)
+
     async def answers(
         self,
         request: GenerationRequest,
@@ -117,7 +122,10 @@ class DeviceSide:
                             yield committed_of(position, piece)
                             position += len(piece.token_ids)
                 _raise_fault(cancelling)
-                yield summary_of(session, preset, position, prepared.traffic)
+                ended = summary_of(session, preset, position, prepared.traffic)
+                names = dict.fromkeys(each.name for each in prepared.documents if each.name)
+                ended.summary.device.names.extend(names)
+                yield ended
             finally:
                 if cancelling is not None:
                     cancelling.cancel()

@@ -5,6 +5,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from tandem.gateway.app import GatewaySettings, make_app
 from tandem.gateway.caller_connection import ConnectionLimits
@@ -34,7 +35,10 @@ async def http_door(
         yield ""
         return
     requests = aggregator.requests
-    app = make_app(requests, metrics, gateway_settings(settings), requests.ending)
+    gateway = gateway_settings(settings)
+    if settings.http_documents:
+        gateway = replace(gateway, add_document=requests.add_document)
+    app = make_app(requests, metrics, gateway, requests.ending)
     certificate = http_certificate(settings)
     keys = settings.http_keys_file is not None and not settings.insecure
     if certificate is None and keys and not is_loopback(settings.http_host):

@@ -22,6 +22,7 @@ from tandem.generation.request import (
 )
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
+from tandem.net.retriever_client import Upload
 from tandem.net.served_sessions import quota_of
 from tandem.net.status import Rejected, details_of, status_of, upstream_rejection
 from tandem.services.aggregator.config import AggregatorSettings
@@ -125,6 +126,10 @@ class Requests:
     async def embed(self, texts: Sequence[str]) -> EmbedResponse:
         """Vectors by the retriever's model. Raises FailedPrecondition or Rejected."""
         return await self._two_sides.retrieval.embed(texts)
+
+    async def add_document(self, upload: Upload) -> None:
+        """To the device's documents. Raises InvalidArgument, Unavailable or Rejected."""
+        await self._two_sides.add_document(upload)
 
     async def stream(
         self, request: GenerationRequest, timeout_s: float

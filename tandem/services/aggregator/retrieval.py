@@ -8,8 +8,9 @@ from contextlib import suppress
 
 import grpc
 
-from tandem.core.errors import FailedPrecondition
+from tandem.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tandem.net.connection import Connection
+from tandem.net.retriever_client import Upload, messages_of
 from tandem.net.status import details_of, upstream_rejection
 from tandem.settings import variable_of
 from tandem.telemetry.tracing import Sent
@@ -18,6 +19,7 @@ from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 
 SEARCH_TIMEOUT_S = 10.0
+INGEST_TIMEOUT_S = 60.0
 EMBED_TIMEOUT_S = 60.0
 DESCRIBE_TIMEOUT_S = 1.0
 RELEVANCE_SCALE = 10.0
@@ -73,6 +75,23 @@ class Retrieval:
                     self._embedding = (told.embedding.partition(":")[0], told.dimension)
         return self._embedding
 
+    async def add(self, upload: Upload) -> None:
+        """Store a document. Raises InvalidArgument for one that cannot be read, and Rejected; this
+        side's retriever must know our key for documents:write."""
+        if self._connection is None:
+            raise Unavailable("no retriever: this side has no documents")
+        try:
+            async with self._connection.channel() as channel:
+                call = pb_grpc.RetrieverServiceStub(channel).Ingest(timeout=INGEST_TIMEOUT_S)
+                for message in messages_of(0, upload):
+                    await call.write(message)
+                await call.done_writing()
+                async for answer in call:
+                    if answer.reason:
+                        raise InvalidArgument("content", answer.reason)
+        except grpc.aio.AioRpcError as error:
+            raise upstream_rejection(error.code(), f"retriever: {details_of(error)}") from None
+
     async def close(self) -> None:
         if self._connection is not None:
             await self._connection.close()
@@ -83,4 +102,5 @@ def _document(hit: pb.Hit, rank: int) -> ContextDocument:
     the rank alone, by which the two sides' best documents weigh the same."""
     similar = hit.HasField("similarity") and math.isfinite(hit.similarity)
     relevance = RELEVANCE_SCALE * hit.similarity if similar else -math.log(rank)
-    return ContextDocument(hit.text, relevance, hashlib.sha256(hit.text.encode()).hexdigest())
+    content_hash = hashlib.sha256(hit.text.encode()).hexdigest()
+    return ContextDocument(hit.text, relevance, content_hash, name=hit.document_id)
