@@ -82,7 +82,7 @@ test-texts: setup proto ## 1,000 texts per preset and temperature equal the clou
 	$(BIN)/python -m pytest tests/pair --prompts 125 $(PYTEST_ARGS)
 
 test-openapi: setup proto ## 2,000 random requests after the OpenAPI document, each answered as it says (minutes)
-	$(BIN)/python -m pytest tests/gateway/test_openapi.py --openapi-cases 1000 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/gateway/test_openapi.py --openapi-cases 350 $(PYTEST_ARGS)
 
 vllm-env: $(VLLM_VENV)/.installed ## create the environment of the back end vllm, on CPUs (2 GB)
 

@@ -36,11 +36,14 @@ from tandem.gateway.openapi import (
     EMBEDDINGS_PATH,
     MODEL_PATH,
     MODELS_PATH,
+    RESPONSES_PATH,
     TOKENIZE_PATH,
     openapi_document,
 )
 from tandem.gateway.parallel_choices import ChoiceDelta, deltas
 from tandem.gateway.request_reading import AskingLimits, chat_requests, completion_requests
+from tandem.gateway.responses import RESPONSE_NAMES, ResponseWriter, as_chat
+from tandem.gateway.responses_schema import ResponseAsking
 from tandem.gateway.schema import Asking, ChatAsking, CompletionAsking, TandemOptions
 from tandem.gateway.text_endpoints import TextEndpoints
 from tandem.gateway.web_page import WebPage
@@ -115,6 +118,7 @@ def make_routes(
     app = FastAPI(title="Tandem", version=__version__, docs_url=None, redoc_url=None)
     _route(app, "POST", CHAT_PATH, gateway.chat)
     _route(app, "POST", COMPLETION_PATH, gateway.complete)
+    _route(app, "POST", RESPONSES_PATH, gateway.respond)
     texts = TextEndpoints(suite, gateway.catalog, settings.max_body_bytes, gateway.ending)
     _route(app, "POST", EMBEDDINGS_PATH, texts.embed)
     _route(app, "POST", TOKENIZE_PATH, texts.tokenize)
@@ -209,8 +213,30 @@ class _Gateway:
             token_texts=asking.tandem.token_texts,
             include_usage=bool(asking.stream_options and asking.stream_options.include_usage),
         )
+        return await self._written(request, asked, writer, bool(asking.stream))
+
+    async def respond(self, request: Request) -> Response:
+        """Answer as OpenAI's Responses API does, without keeping anything."""
+        reading = read_body(request, self._settings.max_body_bytes)
+        raw = await unless_ending(self.ending, reading)
+        asking = parse_body(raw, ResponseAsking, self.catalog.context_length)
+        chat = as_chat(asking)
+        if grammar := chat.named_grammar():
+            request.state.grammar = grammar[0]
+        await self.catalog.fingerprint(asking.model)
+        asked = chat_requests(chat, self._settings.limits)
+        writer = ResponseWriter(asking, asked[0].seed, bool(chat.offered))
+        return await self._written(request, asked, writer, bool(asking.stream))
+
+    async def _written(
+        self,
+        request: Request,
+        asked: Sequence[GenerationRequest],
+        writer: Writer | ResponseWriter,
+        stream: bool,
+    ) -> Response:
         answering = deltas(self._suite, asked, self._settings.timeout_s)
-        if asking.stream:
+        if stream:
             first = await unless_gone(request.receive, self.ending, _next(answering))
             return EventStream(writer, first, answering, self.ending)
         ended = await unless_gone(request.receive, self.ending, _last_deltas(answering))
@@ -251,6 +277,9 @@ async def _refused(request: Request, error: Exception) -> Response:
         refused.body["param"] = "messages"  # which the suite made its prompt of
     if refused.body["param"] in ("grammar", "processors"):
         refused.body["param"] = getattr(request.state, "grammar", None)
+    if request.url.path == RESPONSES_PATH and refused.body["param"] is not None:
+        name, dot, rest = refused.body["param"].partition(".")
+        refused.body["param"] = RESPONSE_NAMES.get(name) or name + dot + rest
     return refused.response()
 
 

@@ -6,7 +6,7 @@ import math
 import time
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,6 +138,16 @@ class Writer:
             choice["tandem"] = tandem
         frame = self._frame(self.form.chunk)
         return {**frame, "choices": [choice], **({"usage": None} if self.include_usage else {})}
+
+    def events(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
+        """The chunk of a piece, if it says anything."""
+        if (chunk := self.chunk(delta)) is not None:
+            yield chunk
+
+    def closing(self) -> Iterator[dict[str, Any]]:
+        """The usage, where a stream tells it."""
+        if self.include_usage:
+            yield self.usage_chunk()
 
     def usage_chunk(self) -> dict[str, Any]:
         """The last chunk of a stream that tells its usage."""

@@ -5,14 +5,13 @@ cancelled."""
 import asyncio
 import json
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from tandem.gateway.bodies import Writer
 from tandem.gateway.connection_body import CallerLeft, unless_gone
 from tandem.gateway.errors import api_error
 from tandem.gateway.parallel_choices import ChoiceDelta
@@ -26,6 +25,15 @@ KEEP_ALIVE_S = 15.0
 caller who vanished is noticed by writing to it."""
 
 
+class StreamWriter(Protocol):
+    """Writes an answer as events; those with a `type` are named by it."""
+
+    def events(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]: ...
+
+    def closing(self) -> Iterator[dict[str, Any]]:
+        """What follows the last piece."""
+
+
 class EventStream(Response):
     """`first` is what was heard of the answer before the stream was begun."""
 
@@ -33,7 +41,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        writer: Writer,
+        writer: StreamWriter,
         first: ChoiceDelta,
         rest: AsyncGenerator[ChoiceDelta],
         ending: asyncio.Event,
@@ -73,17 +81,19 @@ class EventStream(Response):
             await asyncio.gather(keeping, return_exceptions=True)
 
     async def _events(self, send: Send) -> None:
-        await self._event(send, self._writer.chunk(self._first))
+        for event in self._writer.events(self._first):
+            await self._event(send, event)
         async for delta in self._rest:
-            await self._event(send, self._writer.chunk(delta))
-        if self._writer.include_usage:
-            await self._event(send, self._writer.usage_chunk())
+            for event in self._writer.events(delta):
+                await self._event(send, event)
+        for event in self._writer.closing():
+            await self._event(send, event)
 
-    async def _event(self, send: Send, content: dict[str, Any] | None) -> None:
-        if content is not None:
-            self._sent_s = time.monotonic()
-            body = b"data: " + json.dumps(content).encode() + b"\n\n"
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+    async def _event(self, send: Send, content: dict[str, Any]) -> None:
+        self._sent_s = time.monotonic()
+        name = f"event: {content['type']}\n" if "type" in content else ""
+        body = f"{name}data: {json.dumps(content)}\n\n".encode()
+        await send({"type": "http.response.body", "body": body, "more_body": True})
 
     async def _keep_alive(self, send: Send) -> None:
         while True:

@@ -25,6 +25,7 @@ from tandem.gateway.answer_schema import (
 )
 from tandem.gateway.document_route import DOCUMENTS_PATH, DocumentAdded, DocumentUpload
 from tandem.gateway.link_route import LINK_PATH, LinkChange, LinkState
+from tandem.gateway.responses_schema import ResponseAsking, ResponseObject
 from tandem.gateway.schema import ChatAsking, CompletionAsking
 from tandem.gateway.text_schema import (
     DetokenizeAnswer,
@@ -37,7 +38,7 @@ from tandem.gateway.text_schema import (
 
 CHAT_PATH, COMPLETION_PATH = "/v1/chat/completions", "/v1/completions"
 TOKENIZE_PATH, DETOKENIZE_PATH = "/tokenize", "/detokenize"
-EMBEDDINGS_PATH = "/v1/embeddings"
+EMBEDDINGS_PATH, RESPONSES_PATH = "/v1/embeddings", "/v1/responses"
 MODELS_PATH, MODEL_PATH = "/v1/models", "/v1/models/{model}"
 _JSON, _EVENTS = "application/json", "text/event-stream"
 _REF = "#/components/schemas/{model}"
@@ -80,6 +81,14 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         },
         (*_FROM_THE_SUITE, *_OF_A_BODY),
         CompletionAsking,
+    ),
+    ("post", RESPONSES_PATH): Operation(
+        {
+            _JSON: ResponseObject,
+            _EVENTS: "With `stream`: OpenAI's events; the last has the ResponseObject.",
+        },
+        (*_FROM_THE_SUITE, *_OF_A_BODY),
+        ResponseAsking,
     ),
     ("post", EMBEDDINGS_PATH): Operation(
         {_JSON: EmbeddingList}, (*_FROM_THE_SUITE, *_OF_A_BODY), EmbeddingAsking

@@ -123,7 +123,13 @@ async def test_whatever_is_asked_by_the_document_is_answered_by_it(
     keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
     async with http_suite(key=KEY, http_keys_file=keys, http_max_tokens=4) as suite:
         document = await document_of(suite)
-        for kind in ("ChatAsking", "CompletionAsking", "TokenizeAsking", "DetokenizeAsking"):
+        for kind in (
+            "ChatAsking",
+            "CompletionAsking",
+            "TokenizeAsking",
+            "DetokenizeAsking",
+            "ResponseAsking",
+        ):
             schema = document["components"]["schemas"][kind]
             schema["properties"]["model"]["enum"] = [MODEL]
         place = tmp_path / "openapi.json"

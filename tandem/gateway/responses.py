@@ -1,0 +1,267 @@
+"""POST /v1/responses on what a chat is asked by: the body as a chat's, and its answer as items and
+events. Invariant: the items that a stream's events make up are those of the whole answer."""
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from tandem.gateway.errors import validation_error
+from tandem.gateway.parallel_choices import ChoiceDelta
+from tandem.gateway.responses_schema import (
+    FunctionCallItem,
+    FunctionOutput,
+    InputMessage,
+    ResponseAsking,
+    ResponseSchemaFormat,
+)
+from tandem.gateway.schema import ChatAsking
+from tandem.gateway.tool_calls import CallPiece, ToolCallReader
+from tandem.generation.figures import answer_figures
+
+RESPONSE_NAMES: Mapping[str, str] = {
+    "prompt": "input",
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "response_format": "text",
+}
+"""Parameters of a chat as this endpoint's callers know them."""
+
+
+def as_chat(asked: ResponseAsking) -> ChatAsking:
+    """The chat that asks for the same. Raises ApiError for what it could not ask."""
+    body: dict[str, Any] = {
+        "model": asked.model,
+        "messages": _merged(_messages(asked)),
+        "max_tokens": asked.max_output_tokens,
+        "temperature": asked.temperature,
+        "top_p": asked.top_p,
+        "seed": asked.seed,
+        "truncate": "oldest" if asked.truncation == "auto" else None,
+        "parallel_tool_calls": asked.parallel_tool_calls,
+        "tools": [
+            {"type": "function", "function": tool.model_dump(exclude={"type"})}
+            for tool in asked.tools or ()
+        ],
+        "tool_choice": asked.tool_choice
+        if isinstance(asked.tool_choice, str | None)
+        else {"type": "function", "function": {"name": asked.tool_choice.name}},
+        "response_format": _format(asked),
+        "tandem": asked.tandem,
+    }
+    given = {name: value for name, value in body.items() if value is not None}
+    try:
+        return ChatAsking.model_validate(given)
+    except ValidationError as error:
+        raise validation_error(error) from None
+
+
+def _format(asked: ResponseAsking) -> dict[str, Any] | None:
+    chosen = None if asked.text is None else asked.text.format
+    if chosen is None:
+        return None
+    if isinstance(chosen, ResponseSchemaFormat):
+        named = {"name": chosen.name, "schema": chosen.json_schema}
+        return {"type": "json_schema", "json_schema": named}
+    return {"type": chosen.type}
+
+
+def _merged(messages: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Calls of one answer are one message."""
+    merged: list[dict[str, Any]] = []
+    for message in messages:
+        if "tool_calls" in message and merged and "tool_calls" in merged[-1]:
+            merged[-1]["tool_calls"] += message["tool_calls"]
+        else:
+            merged.append(message)
+    return merged
+
+
+def _messages(asked: ResponseAsking) -> Iterator[dict[str, Any]]:
+    if asked.instructions:
+        yield {"role": "system", "content": asked.instructions}
+    if isinstance(asked.input, str):
+        yield {"role": "user", "content": asked.input}
+        return
+    for item in asked.input:
+        match item:
+            case InputMessage():
+                parts = item.content
+                text = parts if isinstance(parts, str) else "".join(part.text for part in parts)
+                yield {"role": item.role, "content": text}
+            case FunctionCallItem():
+                yield {"role": "assistant", "tool_calls": [_call(item)]}
+            case FunctionOutput():
+                yield {"role": "tool", "tool_call_id": item.call_id, "content": item.output}
+
+
+def _call(item: FunctionCallItem) -> dict[str, Any]:
+    function = {"name": item.name, "arguments": item.arguments}
+    return {"id": item.call_id, "type": "function", "function": function}
+
+
+class ResponseWriter:
+    """Writes the one answer to `asked`."""
+
+    def __init__(self, asked: ResponseAsking, seed: int, has_tools: bool) -> None:
+        self._asked = asked
+        self._seed = seed
+        self._id = uuid.uuid4().hex
+        self._created = int(time.time())
+        self._reader = ToolCallReader() if has_tools else None
+        self._items: list[dict[str, Any]] = []
+        self._open: dict[str, Any] | None = None
+        self._number = 0
+
+    def whole(self, deltas: Sequence[ChoiceDelta]) -> dict[str, Any]:
+        """The answer at once, from its last piece."""
+        (last,) = deltas
+        for _ in self._pieces(last.answer.text, last):
+            pass
+        return self._response(last)
+
+    def events(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
+        """What a piece of the answer adds to a stream."""
+        if not self._number:
+            yield self._event("response.created", response=self._response(None))
+            yield self._event("response.in_progress", response=self._response(None))
+        yield from self._pieces(delta.text, delta if delta.ended else None)
+        if delta.ended:
+            response = self._response(delta)
+            yield self._event(f"response.{response['status']}", response=response)
+
+    def closing(self) -> Iterator[dict[str, Any]]:
+        """Nothing follows the last event."""
+        return iter(())
+
+    def _pieces(self, text: str, ended: ChoiceDelta | None) -> Iterator[dict[str, Any]]:
+        pieces: list[str | CallPiece] = [text] if text else []
+        if self._reader is not None:
+            pieces = self._reader.push(text)
+            pieces += self._reader.finish() if ended is not None else []
+        for piece in pieces:
+            if isinstance(piece, CallPiece) and piece.name is not None:
+                yield from self._begin(self._call(piece.name))
+            elif isinstance(piece, CallPiece):
+                yield from self._add("function_call_arguments", piece.arguments)
+            else:
+                if self._open is None or self._open["type"] != "message":
+                    yield from self._begin(self._message())
+                yield from self._add("output_text", piece)
+        if ended is not None:
+            if not self._items:
+                yield from self._begin(self._message())
+            yield from self._end("incomplete" if _was_cut(ended) else "completed")
+
+    def _begin(self, item: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield from self._end("completed")
+        self._items.append(item)
+        self._open = item
+        yield self._event(
+            "response.output_item.added",
+            item={**item, "content": []} if item["type"] == "message" else dict(item),
+            **self._place(),
+        )
+        if item["type"] == "message":
+            part = dict(item["content"][0])
+            yield self._event("response.content_part.added", part=part, **self._place_of_text())
+
+    def _add(self, kind: str, text: str) -> Iterator[dict[str, Any]]:
+        assert self._open is not None, "an item was begun"
+        if kind == "output_text":
+            self._open["content"][0]["text"] += text
+            place = self._place_of_text() | {"logprobs": []}
+        else:
+            self._open["arguments"] += text
+            place = {"item_id": self._open["id"], **self._place()}
+        yield self._event(f"response.{kind}.delta", delta=text, **place)
+
+    def _end(self, status: str) -> Iterator[dict[str, Any]]:
+        if (item := self._open) is None:
+            return
+        item["status"] = status
+        if item["type"] == "message":
+            part, place = dict(item["content"][0]), self._place_of_text()
+            yield self._event("response.output_text.done", text=part["text"], logprobs=[], **place)
+            yield self._event("response.content_part.done", part=part, **place)
+        else:
+            yield self._event(
+                "response.function_call_arguments.done",
+                **{"item_id": item["id"], "name": item["name"], "arguments": item["arguments"]},
+                **self._place(),
+            )
+        yield self._event("response.output_item.done", item=dict(item), **self._place())
+        self._open = None
+
+    def _place(self) -> dict[str, Any]:
+        return {"output_index": len(self._items) - 1}
+
+    def _place_of_text(self) -> dict[str, Any]:
+        assert self._open is not None, "a message is open"
+        return {"item_id": self._open["id"], "content_index": 0, **self._place()}
+
+    def _message(self) -> dict[str, Any]:
+        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        number = f"msg_{self._id}_{len(self._items)}"
+        message = {"type": "message", "id": number, "role": "assistant", "status": "in_progress"}
+        return {**message, "content": [part]}
+
+    def _call(self, name: str) -> dict[str, Any]:
+        place = len(self._items)
+        numbers = {"id": f"fc_{self._id}_{place}", "call_id": f"call_{self._id[:16]}_{place}"}
+        call = {"type": "function_call", **numbers, "name": name, "arguments": ""}
+        return {**call, "status": "in_progress"}
+
+    def _event(self, kind: str, **content: Any) -> dict[str, Any]:
+        self._number += 1
+        return {"type": kind, "sequence_number": self._number - 1, **content}
+
+    def _response(self, ended: ChoiceDelta | None) -> dict[str, Any]:
+        asked, cut = self._asked, ended is not None and _was_cut(ended)
+        dumped = asked.model_dump(mode="json", by_alias=True, exclude_none=True)
+        status = "in_progress" if ended is None else "incomplete" if cut else "completed"
+        return {
+            "id": f"resp_{self._id}",
+            "object": "response",
+            "created_at": self._created,
+            "model": asked.model,
+            "status": status,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "instructions": asked.instructions,
+            "max_output_tokens": asked.max_output_tokens,
+            "metadata": {},
+            "output": [dict(item) for item in self._items] if ended is not None else [],
+            "parallel_tool_calls": asked.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "temperature": 1.0 if asked.temperature is None else asked.temperature,
+            "text": dumped.get("text") or {"format": {"type": "text"}},
+            "tool_choice": dumped.get("tool_choice", "auto"),
+            "tools": dumped.get("tools", []),
+            "top_p": 1.0 if asked.top_p is None else asked.top_p,
+            "truncation": asked.truncation or "disabled",
+            "usage": None if ended is None else _usage(ended),
+            "tandem": None if ended is None else self._figures(ended),
+        }
+
+    def _figures(self, ended: ChoiceDelta) -> dict[str, Any]:
+        return {"seed": self._seed, "session": ended.answer.session, **answer_figures(ended.answer)}
+
+
+def _was_cut(ended: ChoiceDelta) -> bool:
+    assert ended.answer.summary is not None
+    return ended.answer.summary.finish_reason == "length"
+
+
+def _usage(ended: ChoiceDelta) -> dict[str, Any]:
+    summary = ended.answer.summary
+    assert summary is not None
+    return {
+        "input_tokens": summary.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": summary.tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": summary.prompt_tokens + summary.tokens,
+    }
