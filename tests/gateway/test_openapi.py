@@ -130,7 +130,7 @@ async def test_whatever_is_asked_by_the_document_is_answered_by_it(
             "DetokenizeAsking",
             "ResponseAsking",
         ):
-            schema = document["components"]["schemas"][kind]
+            schema = document["components"]["schemas"][f"{kind}Asking"]
             schema["properties"]["model"]["enum"] = [MODEL]
         place = tmp_path / "openapi.json"
         place.write_text(json.dumps(document))
