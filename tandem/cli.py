@@ -1,6 +1,7 @@
 """The command line, `tandem`. Its commands are the modules of `tandem.commands` in _SUMMARIES."""
 
 import click
+from click.shell_completion import get_completion_class
 
 from tandem.commands.group import CommandGroup, LazyCommand
 from tandem.core.version import __version__
@@ -58,6 +59,17 @@ def serve(service: str, flags: tuple[str, ...]) -> None:
     'tandem serve SERVICE --help'. The same as 'python -m tandem.services.SERVICE FLAGS'. Writes
     'listening HOST:PORT' to standard output once it serves."""
     run_module(f"tandem.services.{service}", list(flags))
+
+
+@main.command(short_help="Print what lets a shell complete 'tandem'.")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that lets SHELL complete commands, flags and their values. For bash:
+    'eval "$(tandem completion bash)"' in ~/.bashrc; zsh likewise; for fish: 'tandem completion fish
+    > ~/.config/fish/completions/tandem.fish'."""
+    kind = get_completion_class(shell)
+    assert kind is not None, "click has these"
+    click.echo(kind(main, {}, "tandem", "_TANDEM_COMPLETE").source())
 
 
 if __name__ == "__main__":

@@ -152,3 +152,25 @@ def test_commands_can_be_added_in_both_ways() -> None:
     assert "Does more." in shown
     assert CliRunner().invoke(group, ["plan", "--paper", "dssd-table-1"]).exit_code == 0
     assert CliRunner().invoke(group, ["more"]).exit_code == 0
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_a_script_that_asks_for_completions(shell: str) -> None:
+    ended = CliRunner().invoke(main, ["completion", shell], prog_name="tandem")
+    assert (ended.exit_code, ended.stderr) == (0, "")
+    assert f"_TANDEM_COMPLETE={shell}_complete" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [("verify-", ["verify-lossless"]), ("verify-lossless --preset coup", ["coupled"])],
+)
+def test_commands_and_values_are_completed(words: str, completions: list[str]) -> None:
+    asked = {
+        "_TANDEM_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"tandem {words}",
+        "COMP_CWORD": str(len(words.split())),
+    }
+    ended = CliRunner().invoke(main, prog_name="tandem", env=asked)
+    found = [line.partition(",")[2] for line in ended.stdout.splitlines()]
+    assert found == completions
