@@ -34,7 +34,7 @@ def plot_files(folder: Path, table: PaperTable, ours: Sequence[Figures]) -> list
 def _draw(path: Path, table: PaperTable, plot: Plot, ours: Sequence[Figures]) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
     axes = figure.subplots()
     at, place = table.labels.index(plot.x), table.figures.index(plot.figure)
     curves: dict[tuple[Label, ...], list[tuple[Any, float | None, float | None]]] = {}
@@ -50,7 +50,7 @@ def _draw(path: Path, table: PaperTable, plot: Plot, ours: Sequence[Figures]) ->
         axes.set_xscale("log")
     axes.grid(alpha=0.3)
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(fontsize="small")
+        figure.legend(loc="outside right upper", fontsize="small")
     figure.savefig(path, metadata={"Date": None})
 
 
@@ -73,6 +73,6 @@ def _curve(
         axes.plot(*zip(*mine, strict=True), label=f"{words or 'ours'}", markersize=4, **style)
     theirs = [(x, y) for x, _, y in points if y is not None]
     if theirs:
-        label = f"{words}, paper".removeprefix(", ")
+        label = "× the paper's" if number == 0 else None
         crosses = {"color": f"C{number}", "marker": "x", "s": 60, "label": label}
         axes.scatter(*zip(*theirs, strict=True), **crosses)

@@ -15,7 +15,7 @@ from pathlib import Path
 from bench.harness.machine import this_machine
 from bench.harness.report import Report, Row, Table, make_row, progress
 from bench.harness.suite import Models
-from bench.papers import dssd_tables, fsd_tables, picospec_tables
+from bench.papers import dragon_figures, dssd_tables, fsd_tables, picospec_tables, tslt_figures
 from bench.papers.kept_results import KeptResults, KeptRow
 from bench.papers.paper_table import PaperRow, PaperTable
 from bench.papers.report_pages import Filled, write_pages
@@ -24,7 +24,7 @@ from tandem.core.errors import InvalidArgument
 
 RESULTS = "results.json"
 FOLDER = Path("report")
-PAPERS = (dssd_tables, picospec_tables, fsd_tables)
+PAPERS = (dssd_tables, picospec_tables, fsd_tables, tslt_figures, dragon_figures)
 
 
 def all_tables() -> tuple[PaperTable, ...]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeVar
 
 from bench.harness.machine import this_machine
 from bench.harness.report import Report, Row
 from bench.harness.suite import Models
+from bench.speculation.demo_pair import distributions_along, texts
 from bench.speculation.methods import load_simulated_pair, questions
 from bench.speculation.methods_grid import Question
+from tandem.backends.torch.loading import load_engine
+from tandem.core.probs import Array
 from tandem.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
 from tandem.simulation.declared_pair import declared_pair
 from tandem.simulation.model_pair import SimulatedPair
@@ -20,6 +24,10 @@ DECLARED_ANSWERS, QUICK_DECLARED_ANSWERS = 16, 6
 DECLARED_TOKENS = 128
 TOKENS, QUICK_TOKENS = 96, 32
 PROMPT = (1, 2, 3)
+POSITIONS_APART, MOST_POSITIONS = 8, 400
+
+
+T = TypeVar("T")
 
 
 class Testbed:
@@ -29,7 +37,7 @@ class Testbed:
 
     def __init__(self, models: Models, seed: int, quick: bool) -> None:
         self.models, self.seed, self.quick = models, seed, quick
-        self._ran: dict[str, list[Row]] = {}
+        self._shared: dict[Hashable, Any] = {}
 
     @cached_property
     def pair(self) -> SimulatedPair:
@@ -41,13 +49,32 @@ class Testbed:
         """Held-out prompts."""
         return questions(self.models, self.seed, self.quick)
 
+    @cached_property
+    def distributions(self) -> list[tuple[Array, Array]]:
+        """Of target and draft at positions of held-out text, evenly spread."""
+        target, draft = load_engine(self.models.target), load_engine(self.models.draft)
+        pairs: list[tuple[Array, Array]] = []
+        for _, token_ids in texts(self.models, self.quick):
+            along = (distributions_along(engine, token_ids) for engine in (target, draft))
+            pairs += list(zip(*along, strict=True))[::POSITIONS_APART]
+        return pairs[:: 1 + len(pairs) // MOST_POSITIONS]
+
     def experiment(self, module: str, **options: Any) -> list[Row]:
         """The rows of another experiment with this seed and size, run once."""
-        if module not in self._ran:
+
+        def rows() -> list[Row]:
             report = Report(module, self.seed, self.quick, this_machine(), "")
             import_module(module).run(report, self.models, **options)
-            self._ran[module] = report.rows
-        return self._ran[module]
+            return report.rows
+
+        return self.once(module, rows)
+
+    def once(self, name: Hashable, compute: Callable[[], T]) -> T:
+        """What several rows share, computed when the first one asks for it."""
+        if name not in self._shared:
+            self._shared[name] = compute()
+        found: T = self._shared[name]
+        return found
 
     def answers(self, preset: Preset, conditions: Conditions) -> list[SimulatedAnswer]:
         """Answers to the held-out prompts in virtual time, by the models' distributions."""

@@ -7,11 +7,13 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from bench.harness.suite import Models
 from bench.main import bench
+from bench.papers.fsd_runs import interpolated_exits
 from bench.papers.kept_results import KeptResults, UnreadableResults
 from bench.papers.paper_report import all_tables, chosen_tables
 from bench.papers.paper_table import Basis, Compute, Figures, Label, Labels, PaperRow, PaperTable
@@ -19,6 +21,8 @@ from bench.papers.picospec_tables import acceptance_for
 from bench.papers.testbed import Testbed
 from tandem.analysis.cost_models import expected_tokens_per_round
 from tandem.core.errors import InvalidArgument
+from tandem.core.probs import Array
+from tandem.simulation.declared_pair import declared_pair
 
 TEXTS = os.environ.get("PAPERS_TEXTS", "")
 """A folder with `dssd.txt`, `picospec.txt`, … The texts are no part of this repository."""
@@ -161,6 +165,52 @@ def test_the_report_goes_on_where_it_stopped(
     assert len(json.loads((tmp_path / "results.json").read_text())["rows"]) == 2
     CliRunner().invoke(bench, [*arguments, "--fresh"])
     assert asked == [1.0, 2.0, 2.0, 1.0, 2.0]
+
+
+class ToyTestbed(Testbed):
+    """Three positions of a vocabulary of 64 tokens, no models."""
+
+    @property
+    def distributions(self) -> list[tuple[Array, Array]]:
+        source = np.random.default_rng(self.seed)
+        pairs = source.dirichlet(np.full(64, 0.3), (3, 2)).astype(np.float32)
+        return [(target, draft) for target, draft in pairs]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("tslt-theorem-4-14", "tslt-figure-3", "tslt-figure-4", "tslt-figures-5-6"),
+        "dragon-payload",
+    ],
+)
+def test_figures_of_distributions(key: str) -> None:
+    """A theorem holds, mass and acceptance rise with K, and a smaller payload is smaller."""
+    (table,) = chosen_tables([key])
+    testbed = ToyTestbed(Models(), seed=1, quick=True)
+    found = [table.checked(table.compute(testbed, row.labels)) for row in table.rows]
+    columns = [[one or 0.0 for one in column] for column in zip(*found, strict=True)]
+    match key:
+        case "tslt-theorem-4-14":
+            assert max(columns[2]) <= 1e-5
+        case "tslt-figure-3" | "tslt-figure-4":
+            assert all(column == sorted(column) for column in columns)
+            assert columns[0][-1] <= 1 + 1e-6
+        case "tslt-figures-5-6":
+            assert columns[3] == pytest.approx(np.divide(columns[1], columns[0]).tolist())
+        case _:
+            assert columns[1] == pytest.approx([4 * 50_272 / one for one in columns[0]])
+
+
+def test_a_deeper_exit_is_closer_to_the_target() -> None:
+    pair = interpolated_exits(declared_pair(0.0), 3)
+    assert pair.exit_depths == (0.25, 0.5, 0.75)
+    target = pair.target_probs((1, 2))
+    apart = [
+        float(np.abs(exit_probs((1, 2)) - target).sum()) for exit_probs in pair.exit_distributions
+    ]
+    assert apart == sorted(apart, reverse=True)
+    assert apart[0] == pytest.approx(2 * 0.75, abs=0.01)
 
 
 @cache

@@ -1,0 +1,309 @@
+"""DRAGON's figures: its scheduler by formula, and the experiments that repeat the rest."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+import numpy as np
+
+from bench.harness.texts import PEPS
+from bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
+from bench.papers.testbed import Testbed
+from tandem.core.codecs import probs_to_bytes, sparse_probs_to_bytes
+from tandem.core.probs import Array
+from tandem.core.truncation import Truncation, truncate
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.placement import (
+    BothSides,
+    SideTimes,
+    choose_side,
+    speedup_over_synchronous,
+)
+from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+
+VOCABULARY = 50_272
+CLOUD_S, ROUND_TRIP_S = 0.060, 0.100
+DEVICE_MS = (10.0, 40.0, 80.0, 120.0, 160.0, 200.0, 240.0)
+HARDWARE = "device 110 ms, cloud 40 ms"
+ADDED_S = (0.0, 0.2, 0.5)
+NOT_PRINTED = "plotted only"
+
+
+def tables() -> tuple[PaperTable, ...]:
+    """In the paper's order."""
+    return (
+        *(_side_gain(), _theorem(), _payload(), _quality(), _latency(), _first_token()),
+        _strategies(),
+    )
+
+
+def _side_gain() -> PaperTable:
+    rates = ((0.2, 0.8), (0.5, 0.5), (0.8, 0.2))
+    return PaperTable(
+        key="dragon-figure-3",
+        paper="DRAGON",
+        place="Figure 3, section 5.1",
+        title="ΔZ: what aggregating in the cloud would save a token, by the device's step",
+        labels=("α device", "α cloud", "device step, ms"),
+        figures=("ΔZ, ms", "by the printed eq. 8, ms"),
+        rows=tuple(
+            PaperRow((*pair, device_ms), (None, None), NOT_PRINTED)
+            for pair in rates
+            for device_ms in DEVICE_MS
+        ),
+        basis=Basis.COST_MODEL,
+        declared=f"Cloud step {CLOUD_S * 1e3:g} ms, round trip {ROUND_TRIP_S * 1e3:g} ms, by the "
+        "code that the services run.",
+        difference="The figure's shape is the paper's: the slower side aggregates, and otherwise "
+        "the side whose drafts are accepted less often, so that they need not travel. Equation "
+        "8, as its text at hand has it, does not follow from equation 7: its first and third "
+        "cases have the wrong side's rate, and so it may move to the other side (the last "
+        "column).",
+        compute=_side_gains,
+        plots=(Plot("device step, ms", "ΔZ, ms"),),
+    )
+
+
+def _side_gains(testbed: Testbed, labels: Labels) -> Figures:
+    both = _both(labels)
+    device, cloud, rtt_s = both.device, both.cloud, both.round_trip_s
+    if device.decode_s <= cloud.decode_s - rtt_s:
+        printed_s = (1 - device.acceptance) * rtt_s
+    elif device.decode_s <= cloud.decode_s + rtt_s:
+        apart_s = cloud.decode_s - device.decode_s
+        printed_s = (1 - device.acceptance) * apart_s
+        printed_s += (device.acceptance - cloud.acceptance) * rtt_s
+    else:
+        printed_s = (device.acceptance - 1) * rtt_s
+    return 1e3 * choose_side(both, Side.DEVICE).gain_s, 1e3 * printed_s
+
+
+def _theorem() -> PaperTable:
+    return PaperTable(
+        key="dragon-figure-4",
+        paper="DRAGON",
+        place="Figure 4, section 6, Theorem 6.2",
+        title="Speedup over waiting for every token, by the device's step",
+        labels=("α cloud", "device step, ms"),
+        figures=("speedup",),
+        rows=tuple(
+            PaperRow((rate, device_ms), (None,), NOT_PRINTED)
+            for rate in (0.2, 0.5, 0.8)
+            for device_ms in DEVICE_MS
+        ),
+        basis=Basis.COST_MODEL,
+        declared="As for Figure 3; the device aggregates.",
+        difference="The same shape: largest while the device's step is shorter than the cloud's, "
+        "1 from the cloud's step and the round trip together on.",
+        compute=lambda testbed, labels: (speedup_over_synchronous(_both((0.5, *labels))),),
+        plots=(Plot("device step, ms", "speedup"),),
+    )
+
+
+def _both(labels: Labels) -> BothSides:
+    """Acceptance of device and cloud, and the device's step in ms."""
+    device, cloud, device_ms = (float(one) for one in labels)
+    one_way_s = ROUND_TRIP_S / 2
+    return BothSides(
+        SideTimes(device_ms / 1e3, one_way_s, device), SideTimes(CLOUD_S, one_way_s, cloud)
+    )
+
+
+CUTS = {
+    "top-p 0.8, as the paper": Truncation(top_p=0.8),
+    "preset dragon": AGGREGATION_PRESETS["dragon"].probs.truncation,
+}
+
+
+def _payload() -> PaperTable:
+    printed = dict.fromkeys(CUTS, 2363.0) | {"preset dragon": None, "preset dragon-coupled": None}
+    return PaperTable(
+        key="dragon-payload",
+        paper="DRAGON",
+        place="Section 7.1, efficient transmission",
+        title="Bytes of a draft's distribution, 50,272 tokens",
+        labels=("what is sent",),
+        figures=("times smaller", "bytes"),
+        printed=1,
+        rows=tuple(
+            PaperRow((name,), (figure, None), "" if figure else "ours alone")
+            for name, figure in printed.items()
+        ),
+        basis=Basis.DISTRIBUTIONS,
+        declared="Distributions of the demo target along held-out text, spread over 50,272 ids, "
+        "float16 values, against float32 for every token. Coupled: the id, four bytes.",
+        difference="2,363 times leaves 85 bytes. The paper's 8-bit indices cannot name 50,272 "
+        "tokens; ours code the gaps between ids. How many tokens top-p keeps depends on the "
+        "model: the demo target is less sure than a model of 1.3 billion parameters.",
+        compute=_payload_bytes,
+    )
+
+
+def _payload_bytes(testbed: Testbed, labels: Labels) -> Figures:
+    full = len(probs_to_bytes(np.full(VOCABULARY, 1 / VOCABULARY, np.float32), "float32"))
+    cut = CUTS.get(str(labels[0]))
+    if cut is None:
+        return full / 4, 4.0
+    sent = fmean(
+        len(sparse_probs_to_bytes(_spread(truncate(target, cut)), "float16"))
+        for target, _ in testbed.distributions
+    )
+    return full / sent, sent
+
+
+def _spread(probs: Array) -> Array:
+    """The same probabilities at ids all over the paper's vocabulary."""
+    spread = np.zeros(VOCABULARY, dtype=np.float32)
+    spread[np.arange(len(probs)) * (VOCABULARY // len(probs))] = probs
+    return spread
+
+
+def _quality() -> PaperTable:
+    return PaperTable(
+        key="dragon-figure-5",
+        paper="DRAGON",
+        place="Figure 5, section 7.3",
+        title="Perplexity gained over no documents, relative to the best baseline's gain",
+        labels=("pair",),
+        figures=("ratio of gains", "over one side", "DRAGON, %", "one context, %", "one side, %"),
+        printed=1,
+        rows=tuple(
+            PaperRow((pair,), (ratio, *(None,) * 4), "demo pair on PEPs; no WikiText-2 here")
+            for pair, ratio in (("Qwen2.5-1.5B", 1.9), ("OPT-1.3B", 1.4))
+        ),
+        basis=Basis.DISTRIBUTIONS,
+        declared="`tandem bench dragon-quality`: held-out PEPs after a query, most documents a "
+        "side that it has (4 quick, 16 full), weighed by rank, the target at both sides. Gains "
+        "are of perplexity. One context is the better of one side's and of all documents one "
+        "after another, the paper's CRCG and DRCG; one side is the better side with a sequence "
+        "for each document, which the paper does not have.",
+        difference="Models of a few million parameters that were never trained on texts with "
+        "documents before them gain little, so the ratio of two small gains says little: it is "
+        "the experiment that is repeated. Against one side with a sequence for each document, "
+        "most of the gain is gone. No ratio where a baseline does not gain.",
+        compute=_gains,
+    )
+
+
+def _gains(testbed: Testbed, labels: Labels) -> Figures:
+    rows = [
+        row
+        for row in testbed.experiment("bench.two_sided.dragon_quality", peps=PEPS)
+        if row["device_model"] == "target" and row["relevance"] in ("rank", "-")
+    ]
+    most = max(row["documents"] for row in rows)
+    at: dict[str, float] = {
+        row["preset"]: row["perplexity"] for row in rows if row["documents"] == most
+    }
+    none: float = next(
+        r["perplexity"] for r in rows if (r["preset"], r["documents"]) == ("dragon", 0)
+    )
+
+    def gain(*methods: str) -> float:
+        return 100 * (1 - min(at[name] for name in methods) / none)
+
+    ours, context = gain("dragon"), gain("context-all", "context-device")
+    side = gain("crcg-device", "crcg-cloud")
+    ratios = (ours / each if each > 0 else None for each in (context, side))
+    return (*ratios, ours, context, side)
+
+
+def _latency() -> PaperTable:
+    return PaperTable(
+        key="dragon-figure-6",
+        paper="DRAGON",
+        place="Figure 6, section 7.3",
+        title="Latency a token saved at 300 ms, %",
+        labels=("saved over", "steps"),
+        figures=("dragon", "dragon-coupled"),
+        printed=1,
+        rows=(
+            PaperRow(("drdg-sw", HARDWARE), (49.5, None)),
+            PaperRow(("drdg-tw", HARDWARE), (42.4, None)),
+            PaperRow(("drdg-sw", "both 60 ms"), (None, None), "not in the paper"),
+            PaperRow(("drdg-tw", "both 60 ms"), (None, None), "not in the paper"),
+        ),
+        basis=Basis.VIRTUAL_TIME,
+        declared="`tandem bench dragon-latency`: 24 tokens, two documents a side, the demo pair's "
+        "distributions, declared steps (those of the first rows after the paper's OPT-1.3B).",
+        difference="Over waiting for every token ours saves as much as the paper's. `drdg-sw` "
+        "sends its tokens once at the end without distributions, so here it is faster than "
+        "either (negative figures): what the paper saved over it was the transfer of all its "
+        "distributions.",
+        compute=_saved,
+    )
+
+
+def _saved(testbed: Testbed, labels: Labels) -> Figures:
+    rows = testbed.experiment("bench.two_sided.dragon_latency", peps=PEPS)
+    other, pacing = map(str, labels)
+    at = {
+        row["preset"]: row["latency_s"]
+        for row in rows
+        if row.get("added_s") == 0.3 and row.get("pacing") == pacing and row.get("latency_s")
+    }
+    return tuple(100 * (1 - at[name] / at[other]) for name in ("dragon", "dragon-coupled"))
+
+
+def _first_token() -> PaperTable:
+    return PaperTable(
+        key="dragon-figure-7",
+        paper="DRAGON",
+        place="Figure 7, section 7.3",
+        title="Time to the first token, times DRAGON's, mean over added latency",
+        labels=("method",),
+        figures=("÷ dragon", "÷ dragon-coupled"),
+        printed=1,
+        rows=(
+            PaperRow(("drcg-text",), (8.6, None)),
+            PaperRow(("drcg-kv",), (15.3, None)),
+            PaperRow(("crcg-device",), (None, None), "“negligible overhead” over it"),
+        ),
+        basis=Basis.VIRTUAL_TIME,
+        declared="`tandem bench dragon-ttft`: hardware declared after the paper's testbed, 114 "
+        "MB of keys and values at 100 Mbit/s, prompts of 32 tokens.",
+        difference="The order of the methods is the paper's; the ratios depend on the declared "
+        "speed of the device's prefill and of the link.",
+        compute=_first_tokens,
+    )
+
+
+def _first_tokens(testbed: Testbed, labels: Labels) -> Figures:
+    rows = testbed.experiment("bench.two_sided.dragon_ttft", peps=PEPS)
+    at = {(row["preset"], row["added_s"]): row["ttft_s"] for row in rows}
+    added = sorted({added_s for _, added_s in at})
+    return tuple(
+        fmean(at[str(labels[0]), one] / at[method, one] for one in added)
+        for method in ("dragon", "dragon-coupled")
+    )
+
+
+def _strategies() -> PaperTable:
+    return PaperTable(
+        key="dragon-figure-8",
+        paper="DRAGON",
+        place="Figure 8, section 7.4",
+        title="Seconds for 100 tokens by where is aggregated",
+        labels=("steps", "added, s"),
+        figures=("dragon", "device", "cloud", "random"),
+        rows=tuple(
+            PaperRow((pacing, added_s), (None,) * 4, NOT_PRINTED)
+            for pacing in (HARDWARE, "both 60 ms")
+            for added_s in ADDED_S
+        ),
+        basis=Basis.VIRTUAL_TIME,
+        declared="`tandem bench scheduler`: acceptance recorded along answers of the demo pair and "
+        "replayed, declared steps, added latency that varies as a sine; means over which side's "
+        "documents are relevant.",
+        difference="As in the paper, the scheduler is as fast as the best fixed side or faster, "
+        "and the more so the longer the link.",
+        compute=_totals,
+        plots=(Plot("added, s", "dragon"), Plot("added, s", "cloud")),
+    )
+
+
+def _totals(testbed: Testbed, labels: Labels) -> Figures:
+    rows = testbed.experiment("bench.two_sided.scheduler", peps=PEPS)
+    here = [row for row in rows if (row["pacing"], row["added_s"]) == labels]
+    names = ("dragon", "dragon-device", "dragon-cloud", "dragon-random")
+    return tuple(fmean(row["total_s"] for row in here if row["preset"] == name) for name in names)
