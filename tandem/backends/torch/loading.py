@@ -17,7 +17,7 @@ from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
 from tandem.backends.interface import Vision
-from tandem.backends.model_source import LoadedModel, ModelChoice, ModelSource, find_source
+from tandem.backends.model_source import GGUF, LoadedModel, ModelChoice, ModelSource, find_source
 from tandem.backends.torch.engine import HuggingFaceEngine
 from tandem.backends.torch.exit_adapters import (
     AUTO,
@@ -28,6 +28,7 @@ from tandem.backends.torch.exit_adapters import (
     place_beside,
     weights_hash,
 )
+from tandem.backends.torch.gguf_file import GgufFile
 from tandem.backends.torch.quantised import WEIGHT_BITS
 from tandem.backends.torch.qwen_vision import VISION_MODELS, QwenVision
 from tandem.core.errors import InvalidArgument
@@ -48,6 +49,8 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
     field."""
     folder_or_name, revision, dtype = choice.source, choice.revision, choice.dtype
     use_threads(choice.threads)
+    if folder_or_name.lower().endswith(GGUF):
+        return _load_gguf(choice)
     source = find_source(folder_or_name, revision)
     model = load_model(folder_or_name, choice.device, dtype, revision)
     tokenizer = find_tokenizer(folder_or_name, revision)
@@ -65,6 +68,34 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
         bits=WEIGHT_BITS.get(dtype),
     )
     return LoadedModel(engine, tokenizer, partial(model_hash, folder_or_name, dtype, revision))
+
+
+def _load_gguf(choice: ModelChoice) -> LoadedModel:
+    """A file of llama.cpp's, dequantised; `dtype` quantises anew where it says so."""
+    file = GgufFile(Path(choice.source))
+    place, precision = _device(choice.device), _precision(choice.dtype)
+    if choice.exits not in (NONE, AUTO):
+        raise InvalidArgument("exits", "belong to models in folders")
+    model = file.model(precision or torch.float32).to(place)
+    tokenizer = file.tokenizer()
+    engine = HuggingFaceEngine(
+        model,
+        model_name=Path(choice.source).resolve().name[: -len(GGUF)],
+        vocabulary_hash=tokenizer.vocabulary_hash,
+        eos_token_ids=tokenizer.eos_token_ids,
+        vocabulary_size=tokenizer.vocabulary_size,
+        single_rows=choice.drafts,
+        bits=WEIGHT_BITS.get(choice.dtype),
+    )
+    return LoadedModel(engine, tokenizer, partial(file.content_hash, choice.dtype))
+
+
+def _precision(dtype: str) -> torch.dtype | None:
+    """None for weights that are to be quantised."""
+    if dtype not in (*_DTYPES, *WEIGHT_BITS):
+        known = ", ".join((*_DTYPES, *WEIGHT_BITS))
+        raise InvalidArgument("dtype", f"{dtype!r} is not one of {known}")
+    return _DTYPES.get(dtype)
 
 
 def load_engine(folder_or_name: str | Path, **choice: Any) -> HuggingFaceEngine:
@@ -85,9 +116,7 @@ def load_model(
 ) -> Any:
     """transformers' own model, complete and on its device; errors as of `load_chosen`. What is to
     be quantised has the precision of its file."""
-    if dtype not in (*_DTYPES, *WEIGHT_BITS):
-        known = ", ".join((*_DTYPES, *WEIGHT_BITS))
-        raise InvalidArgument("dtype", f"{dtype!r} is not one of {known}")
+    precision = _precision(dtype)
     place = _device(device)
     source = find_source(folder_or_name, revision)
     if source.local:
@@ -97,7 +126,7 @@ def load_model(
         loaded: Any = _model_class(source).from_pretrained(
             source.name,
             **source.options,
-            dtype=_DTYPES.get(dtype, "auto"),
+            dtype=precision or "auto",
             use_safetensors=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,

@@ -1,0 +1,182 @@
+"""GGUF files in the PyTorch engine: the `gguf` package reads and dequantises them.
+
+The model is the file's: its weights are what the blocks of its tensors stand for, in the precision
+that was chosen. Invariant: an architecture, a tensor or a rotary scaling that is not known here is
+refused, since a guess would give fluent nonsense. Nothing of the file is run but its chat template.
+"""
+
+import hashlib
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from tandem.core.errors import InvalidArgument
+from tandem.text.tokenizer import TextTokenizer
+
+_CONFIGS: dict[str, type[PreTrainedConfig]] = {
+    "llama": LlamaConfig,
+    "qwen2": Qwen2Config,
+    "qwen3": Qwen3Config,
+}
+"""Of the file's own names of architectures. Mistral's and SmolLM's call themselves llama."""
+
+_LAYER = {
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+}
+_OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
+_TENSOR = re.compile(r"(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)")
+
+
+class GgufFile:
+    """One file, open. Raises InvalidArgument("model") without the extra, and for what is no GGUF
+    file or not of a known kind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            from gguf import GGUFReader
+        except ImportError as error:
+            why = "GGUF files in the engine torch need the extra 'gguf'"
+            raise InvalidArgument("model", why) from error
+        try:
+            self._reader = GGUFReader(path)
+        except (OSError, ValueError, KeyError, IndexError) as error:
+            raise InvalidArgument("model", f"{path} cannot be read: {error}") from error
+        self._architecture = self._said("general.architecture")
+        if self._architecture not in _CONFIGS:
+            why = f"{path} is of the architecture {self._architecture!r}, which is none of"
+            raise InvalidArgument("model", f"{why} {', '.join(_CONFIGS)}")
+
+    def model(self, dtype: torch.dtype) -> Any:
+        """transformers' own, with the file's weights dequantised."""
+        weights = {
+            self._name(each.name): self._weight(each, dtype) for each in self._reader.tensors
+        }
+        config = self._config(weights)
+        with torch.device("meta"):
+            model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        if config.tie_word_embeddings:
+            weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+        try:
+            model.load_state_dict(weights, strict=True, assign=True)
+        except RuntimeError as error:
+            raise InvalidArgument("model", f"{self.path}: {str(error).splitlines()[-1]}") from error
+        model.tie_weights()
+        model.model.rotary_emb = type(model.model.rotary_emb)(config)
+        return model
+
+    def tokenizer(self) -> TextTokenizer:
+        """With the file's chat template, and every end of text that it names."""
+        said = (self._said(f"tokenizer.ggml.{end}_token_id") for end in ("eos", "eot", "eom"))
+        ends = frozenset(token for token in said if token is not None)
+        return TextTokenizer(self.own_tokenizer(), ends, self._rows())
+
+    def own_tokenizer(self) -> Any:
+        """transformers' own."""
+        place = {"gguf_file": self.path.name, "local_files_only": True}
+        try:
+            return AutoTokenizer.from_pretrained(str(self.path.parent), **place)
+        except (ImportError, KeyError, OSError, TypeError, ValueError) as error:
+            why = f"the tokenizer of {self.path} cannot be read: {error}"
+            raise InvalidArgument("model", why) from error
+
+    def content_hash(self, dtype: str) -> str:
+        """Of what decides keys and values; reads all of the file."""
+        with self.path.open("rb") as file:
+            read = hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.sha256(f"{read}\n{dtype}".encode()).hexdigest()
+
+    def _said(self, key: str, default: Any = None) -> Any:
+        field = self._reader.get_field(key)
+        return default if field is None else field.contents()
+
+    def _own(self, key: str, default: Any = None) -> Any:
+        """What the file says of its architecture. Without a default it must."""
+        found = self._said(f"{self._architecture}.{key}", default)
+        if found is None:
+            raise InvalidArgument("model", f"{self.path} does not say {self._architecture}.{key}")
+        return found
+
+    def _config(self, weights: dict[str, torch.Tensor]) -> PreTrainedConfig:
+        scaling = self._own("rope.scaling.type", "none")
+        if scaling != "none":
+            raise InvalidArgument("model", f"{self.path} scales positions ({scaling})")
+        heads, size = self._own("attention.head_count"), self._own("embedding_length")
+        named: dict[str, Any] = {
+            "hidden_size": size,
+            "vocab_size": self._rows(),
+            "num_attention_heads": heads,
+            "intermediate_size": self._own("feed_forward_length"),
+            "num_hidden_layers": self._own("block_count"),
+            "num_key_value_heads": self._said(
+                f"{self._architecture}.attention.head_count_kv", heads
+            ),
+            "head_dim": self._said(f"{self._architecture}.attention.key_length", size // heads),
+            "max_position_embeddings": self._own("context_length"),
+            "rms_norm_eps": self._own("attention.layer_norm_rms_epsilon"),
+            "rope_theta": self._own("rope.freq_base", 10_000.0),
+            "tie_word_embeddings": "lm_head.weight" not in weights,
+            "bos_token_id": self._said("tokenizer.ggml.bos_token_id"),
+            "eos_token_id": self._said("tokenizer.ggml.eos_token_id"),
+        }
+        if self._architecture == "llama":
+            named["attention_bias"] = "model.layers.0.self_attn.q_proj.bias" in weights
+        return _CONFIGS[self._architecture](**named)
+
+    def _rows(self) -> int:
+        """Tokens that there are logits for."""
+        (found,) = (each for each in self._reader.tensors if each.name == "token_embd.weight")
+        return int(found.shape[1])
+
+    def _name(self, name: str) -> str:
+        """transformers' name of a tensor."""
+        found = _TENSOR.fullmatch(name)
+        layer, part, kind = found.groups() if found else (None, "", "")
+        known = _OUTSIDE if layer is None else _LAYER
+        if part not in known:
+            raise InvalidArgument("model", f"{self.path} holds {name}, which no model here has")
+        inside = f"model.layers.{layer}." if layer is not None else ""
+        return f"{inside}{known[part]}.{kind}"
+
+    def _weight(self, tensor: Any, dtype: torch.dtype) -> torch.Tensor:
+        from gguf.quants import dequantize
+
+        try:
+            values = dequantize(tensor.data, tensor.tensor_type)
+        except NotImplementedError as error:
+            kind = tensor.tensor_type.name
+            raise InvalidArgument("model", f"{self.path} has tensors of the kind {kind}") from error
+        weight = torch.from_numpy(values.copy()).to(dtype)  # what is not quantised is the file's
+        part = tensor.name.split(".")[-2]
+        if self._architecture != "llama" or part not in ("attn_q", "attn_k"):
+            return weight
+        heads = self._own("attention.head_count")
+        return _halves(
+            weight, heads if part == "attn_q" else self._own("attention.head_count_kv", heads)
+        )
+
+
+def _halves(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """llama.cpp rotates pairs of rows beside each other, transformers pairs half a head apart."""
+    pairs = weight.view(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
+    return pairs.transpose(1, 2).reshape(weight.shape).contiguous()
