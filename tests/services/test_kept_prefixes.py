@@ -68,6 +68,7 @@ class Verifier:
             opened, first = (await call.read()).opened, await call.read()
             await call.write(control("cancel", after=(*prompt, *committed)))
             await call.done_writing()
+            await call.code()  # a stream that is torn off ends before what it leaves is kept
         while self._running.service.open_requests:
             await asyncio.sleep(0.002)
         return opened.cached_tokens, tuple(first.tokens.token_ids)
