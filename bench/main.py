@@ -88,6 +88,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         "bench.speculation.batching",
         "Eight concurrent sessions on one verifier against one session.",
     ),
+    "quantised": Experiment(
+        "bench.speculation.quantised_weights",
+        "Decoding step and cross-entropy of the target in float32, bfloat16, int8 and int4.",
+    ),
     "prefix": Experiment(
         "bench.speculation.kept_prefixes",
         "Time to the first token of a chat's second turn, with and without what was kept.",

@@ -36,12 +36,12 @@ def _measure(model: str, bursts: int, context: int, seed: int) -> list[Row]:
     engine = load_engine(model, drafts=True)
     reference: PreTrainedModel
     reference = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-    token_ids = _token_ids(context, engine.vocabulary_size, seed)
+    token_ids = random_ids(context, engine.vocabulary_size, seed)
     ours: list[float] = []
     theirs: list[float] = []
     with torch.inference_mode():
         for burst in range(-WARM_UP_BURSTS, bursts):
-            of_ours = _burst(_engine_step(engine, token_ids), token_ids)
+            of_ours = engine_steps(engine, token_ids)
             of_theirs = _burst(_hugging_face_step(reference, token_ids), token_ids)
             if burst >= 0:
                 ours += of_ours
@@ -51,6 +51,11 @@ def _measure(model: str, bursts: int, context: int, seed: int) -> list[Row]:
         _row("tandem engine", ours, context, seed) | {"step_ratio": ratio},
         _row("DynamicCache", theirs, context, seed),
     ]
+
+
+def engine_steps(engine: Engine, token_ids: list[int]) -> list[float]:
+    """Seconds of each step of a burst after these tokens."""
+    return _burst(_engine_step(engine, token_ids), token_ids)
 
 
 def _row(who: str, durations: list[float], context: int, seed: int) -> Row:
@@ -99,7 +104,7 @@ def _hugging_face_step(model: PreTrainedModel, token_ids: list[int]) -> Step:
     return step
 
 
-def _token_ids(count: int, vocabulary_size: int, seed: int) -> list[int]:
+def random_ids(count: int, vocabulary_size: int, seed: int) -> list[int]:
     generator = torch.Generator().manual_seed(seed)
     ids: list[int] = torch.randint(vocabulary_size, (count,), generator=generator).tolist()
     return ids

@@ -23,7 +23,17 @@ def stub_run(report: Report, models: Models) -> None:
 
 def test_every_experiment_has_help_and_the_common_options() -> None:
     assert set(EXPERIMENTS) == {
-        *("overhead", "hf", "bytes", "batching", "prefix", "demo-pair", "cuts", "methods"),
+        *(
+            "overhead",
+            "hf",
+            "bytes",
+            "batching",
+            "prefix",
+            "quantised",
+            "demo-pair",
+            "cuts",
+            "methods",
+        ),
         *("truncation", "trees", "exits", "auto", "structured"),
         "bias",
         "retriever",

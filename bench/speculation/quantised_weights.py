@@ -1,0 +1,97 @@
+"""`bench quantised`: one model in float32, bfloat16, int8 and int4: its decoding step, its
+cross-entropy on held-out text, and how near its distributions stay to float32's.
+
+Steps are those of one thread on one core, in short bursts that take turns, so that whatever else
+the machine does meets all alike. Exactness is with respect to the model in that precision; the
+table says what is given up for it. With `--target` of a real model, which `make real-pair` makes:
+small matrices of a demo model lie in the processor's cache, and gain less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+import torch
+
+from bench.harness.machine import pinned, usable_cores
+from bench.harness.report import Goal, Report, Row, make_row, progress
+from bench.harness.suite import Models
+from bench.speculation.demo_pair import Sums, distributions_along, texts
+from bench.speculation.draft_step import engine_steps, random_ids
+from tandem.backends.interface import Engine
+from tandem.backends.torch.loading import load_engine
+
+DTYPES = ("float32", "bfloat16", "int8", "int4")
+STEP_LIMITS = {"int8": 0.45, "int4": 0.40}
+CONTEXT, WARM_UP_BURSTS = 128, 2
+STEP_COLUMNS = ("dtype", "step_median_s", "step_fastest_s", "step_ratio")
+FIT_COLUMNS = ("dtype", "tokens", "cross_entropy", "more_than_float32", "overlap", "top1_agreement")
+
+
+def run(report: Report, models: Models) -> None:
+    """The goals are those of the steps."""
+    engines = {dtype: load_engine(models.target, dtype=dtype, drafts=True) for dtype in DTYPES}
+    with pinned(usable_cores()[0]):
+        steps = _steps(engines, 6 if report.quick else 20, report.seed)
+    report.add(f"Decoding step after {CONTEXT} tokens, one thread", STEP_COLUMNS, steps)
+    rows = _fits(engines, models, report.quick, report.seed)
+    report.add("Held-out text, temperature 1", FIT_COLUMNS, rows)
+    for row in steps:
+        if (limit := STEP_LIMITS.get(row["dtype"])) is not None:
+            name = f"decoding step, {row['dtype']} ÷ float32"
+            report.goals.append(Goal(name, row["step_ratio"], limit, "at most"))
+    report.notes.append(
+        "overlap: mean of Σ min(float32's probability, this one's), which is how often rejection"
+        " sampling would keep a token of the one as the other's."
+    )
+
+
+def _steps(engines: Mapping[str, Engine], bursts: int, seed: int) -> list[Row]:
+    torch.set_num_threads(1)
+    durations: dict[str, list[float]] = {dtype: [] for dtype in engines}
+    with torch.inference_mode():
+        for burst in range(-WARM_UP_BURSTS, bursts):
+            progress(f"decoding steps, burst {max(0, burst)} of {bursts}")
+            for dtype, engine in engines.items():
+                token_ids = random_ids(CONTEXT, engine.vocabulary_size, seed)
+                taken = engine_steps(engine, token_ids)
+                durations[dtype] += taken if burst >= 0 else []
+    whole = median(durations["float32"])
+    return [
+        make_row(
+            part="step",
+            dtype=dtype,
+            seed=seed,
+            step_median_s=median(some),
+            step_fastest_s=min(some),
+            step_ratio=median(some) / whole,
+        )
+        for dtype, some in durations.items()
+    ]
+
+
+def _fits(engines: Mapping[str, Engine], models: Models, quick: bool, seed: int) -> list[Row]:
+    """Each precision beside float32, over the same positions."""
+    sums = {dtype: Sums() for dtype in engines}
+    for _, token_ids in texts(models, quick):
+        progress("held-out text")
+        exact = distributions_along(engines["float32"], token_ids)
+        for dtype, engine in engines.items():
+            narrow = exact if dtype == "float32" else distributions_along(engine, token_ids)
+            sums[dtype].add(exact, narrow, token_ids[1:])
+    return [_fit(dtype, each.row("all", seed)) for dtype, each in sums.items()]
+
+
+def _fit(dtype: str, row: Row) -> Row:
+    more = row["draft_cross_entropy"] - row["target_cross_entropy"]
+    return make_row(
+        part="fit",
+        dtype=dtype,
+        seed=row["seed"],
+        tokens=row["tokens"],
+        cross_entropy=row["draft_cross_entropy"],
+        more_than_float32=more,
+        overlap=row["acceptance_rate"],
+        top1_agreement=row["top1_agreement"],
+    )
