@@ -124,7 +124,6 @@ def _payload() -> PaperTable:
         title="Bytes of a draft's distribution, 50,272 tokens",
         labels=("what is sent",),
         figures=("times smaller", "bytes"),
-        printed=1,
         rows=tuple(
             PaperRow((name,), (figure, None), "" if figure else "ours alone")
             for name, figure in printed.items()
@@ -166,7 +165,6 @@ def _quality() -> PaperTable:
         title="Perplexity gained over no documents, relative to the best baseline's gain",
         labels=("pair",),
         figures=("ratio of gains", "over one side", "DRAGON, %", "one context, %", "one side, %"),
-        printed=1,
         rows=tuple(
             PaperRow((pair,), (ratio, *(None,) * 4), "demo pair on PEPs; no WikiText-2 here")
             for pair, ratio in (("Qwen2.5-1.5B", 1.9), ("OPT-1.3B", 1.4))
@@ -216,7 +214,6 @@ def _latency() -> PaperTable:
         title="Latency a token saved at 300 ms, %",
         labels=("saved over", "steps"),
         figures=("dragon", "dragon-coupled"),
-        printed=1,
         rows=(
             PaperRow(("drdg-sw", HARDWARE), (49.5, None)),
             PaperRow(("drdg-tw", HARDWARE), (42.4, None)),
@@ -253,7 +250,6 @@ def _first_token() -> PaperTable:
         title="Time to the first token, times DRAGON's, mean over added latency",
         labels=("method",),
         figures=("÷ dragon", "÷ dragon-coupled"),
-        printed=1,
         rows=(
             PaperRow(("drcg-text",), (8.6, None)),
             PaperRow(("drcg-kv",), (15.3, None)),

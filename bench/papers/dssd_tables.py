@@ -95,7 +95,6 @@ def _table_2() -> PaperTable:
         title="Homogeneous pair: communication time of an answer, speedup over the target alone",
         labels=("NTT, ms", "Mbit/s", "γ", "method"),
         figures=("T_com, s", "speedup", "speedup, virtual time"),
-        printed=2,
         rows=tuple(rows),
         basis=Basis.COST_MODEL,
         declared="Equations 6 to 15 with the printed α and c, float16 distributions of "

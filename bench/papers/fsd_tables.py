@@ -54,7 +54,6 @@ def _prices() -> PaperTable:
         title="Dollars for a million requests of 100 + 500 tokens",
         labels=("provider", "draft/target"),
         figures=("cloud AR", "cloud SD", "edge-cloud SD", "edge-cloud SD, drafts billed"),
-        printed=3,
         rows=tuple(PaperRow(names, (*dollars, None)) for names, (_, _, *dollars) in PRICES.items()),
         by_line=True,
         basis=Basis.COST_MODEL,
@@ -308,7 +307,7 @@ def _batches() -> PaperTable:
         declared="Demo target and demo draft on one core of this machine, one token of each "
         "session after 64; lower quartile of the passes.",
         difference="A processor has no idle lanes that a batch would fill, so latency grows sooner "
-        "than on an A100; the demo models are a thousand times smaller.",
+        "than on an A100; the demo models are far smaller.",
         compute=batch_latency,
         plots=(Plot("batch", "server, ms", True), Plot("batch", "client, ms", True)),
     )

@@ -119,5 +119,5 @@ def _table(filled: Filled, rows: Sequence[Row]) -> Table:
     columns = list(table.labels)
     for place, figure in enumerate(table.figures):
         columns.append(f"{figure} (ours)")
-        columns += [f"{figure} (paper)"] * (place < table.compared)
+        columns += [f"{figure} (paper)"] * table.compares(place)
     return Table(f"{table.paper}, {table.place}: {table.title}", tuple(columns), rows)

@@ -48,7 +48,7 @@ class Plot:
 @dataclass(frozen=True, slots=True)
 class PaperTable:
     """`place` is where the paper has it, `declared` what is paced, simulated or assumed, and
-    `difference` where ours differs and why. `figures` after the first `printed` are ours alone."""
+    `difference` where ours differs and why."""
 
     key: str
     paper: str
@@ -61,7 +61,6 @@ class PaperTable:
     declared: str
     difference: str
     compute: Compute
-    printed: int | None = None
     by_line: bool = False
     """Whether a line of the paper's text holds all figures of a row."""
     plots: tuple[Plot, ...] = ()
@@ -70,13 +69,10 @@ class PaperTable:
         for row in self.rows:
             if (len(row.labels), len(row.theirs)) != (len(self.labels), len(self.figures)):
                 raise ValueError(f"{self.key}: {row.labels} does not have the table's columns")
-            if any(one is not None for one in row.theirs[self.compared :]):
-                raise ValueError(f"{self.key}: {row.labels}: the paper has no such column")
 
-    @property
-    def compared(self) -> int:
-        """How many figures have a column of the paper's."""
-        return len(self.figures) if self.printed is None else self.printed
+    def compares(self, place: int) -> bool:
+        """Whether the paper prints this figure in any row."""
+        return any(row.theirs[place] is not None for row in self.rows)
 
     def checked(self, ours: Figures) -> Figures:
         """Our figures, which have the table's shape."""

@@ -117,7 +117,7 @@ def _html_table(filled: Filled) -> str:
     top = [f'<th rowspan="2" scope="col">{html.escape(name)}</th>' for name in table.labels]
     below = []
     for place, name in enumerate(table.figures):
-        both = place < table.compared
+        both = table.compares(place)
         top.append(f'<th scope="colgroup" colspan="{1 + both}">{html.escape(name)}</th>')
         below.append(
             '<th scope="col">ours</th>' + '<th scope="col" class="theirs">paper</th>' * both
@@ -129,7 +129,7 @@ def _html_table(filled: Filled) -> str:
         cells = [f"<td>{html.escape(label_text(one))}</td>" for one in row.labels]
         for place, (mine, theirs) in enumerate(zip(ours.figures, row.theirs, strict=True)):
             cells.append(f'<td class="number">{figure_text(mine)}</td>')
-            if place < table.compared:
+            if table.compares(place):
                 cells.append(f'<td class="number theirs">{figure_text(theirs)}</td>')
         if remarks:
             cells.append(f"<td>{html.escape(row.remark)}</td>")
@@ -155,13 +155,13 @@ def _markdown_table(filled: Filled) -> Iterator[str]:
     table = filled.table
     head = list(table.labels)
     for place, name in enumerate(table.figures):
-        head += [f"{name}, ours"] + [f"{name}, paper"] * (place < table.compared)
+        head += [f"{name}, ours"] + [f"{name}, paper"] * table.compares(place)
     yield f"| {' | '.join([*head, 'remark'])} |"
     yield "|" + "---|" * (len(head) + 1)
     for row, ours in filled.lines:
         cells = [label_text(one) for one in row.labels]
         for place, (mine, theirs) in enumerate(zip(ours.figures, row.theirs, strict=True)):
-            cells += [figure_text(mine)] + [figure_text(theirs)] * (place < table.compared)
+            cells += [figure_text(mine)] + [figure_text(theirs)] * table.compares(place)
         yield f"| {' | '.join([*cells, row.remark])} |"
 
 
@@ -192,10 +192,10 @@ p { max-width: 60rem; margin: .4rem 0; }
 nav ul { columns: 2; font-size: .9rem; }
 dl.facts { display: grid; grid-template-columns: 6rem 1fr; font-size: .9rem; }
 dd { margin: 0; overflow-wrap: anywhere; }
-.wide { overflow-x: auto; max-height: 40rem; overflow-y: auto; }
+.wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; margin: .6rem 0; }
 th, td { border: 1px solid var(--line); padding: .2rem .6rem; text-align: left; }
-th { background: Canvas; position: sticky; top: 0; }
+th { background: Canvas; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .theirs { background: var(--theirs); }
 img { max-width: 36rem; width: 100%; display: inline-block; background: #fff; margin: .3rem; }

@@ -62,7 +62,6 @@ def _mass() -> PaperTable:
         title="Mass that the K most likely tokens keep",
         labels=("K of 32,000",),
         figures=("same share", "same K"),
-        printed=1,
         rows=tuple(PaperRow((float(k),), (printed[k], None), remarks.get(k, "")) for k in printed),
         basis=Basis.DISTRIBUTIONS,
         declared="The demo draft along held-out text at temperature 1. Its vocabulary is an "
@@ -87,7 +86,7 @@ def _acceptance() -> PaperTable:
         declared="As for Figure 3, the same share; Σ min(P, Q) for one candidate, equation 39 for "
         "more, drawn with replacement as in the paper.",
         difference="As in the paper: several candidates are accepted more often than one at "
-        "every K, a tenth of the vocabulary is as good as all of it, and a thousandth costs "
+        "every K, a tenth of the vocabulary is nearly as good as all of it, and a thousandth costs "
         "much. The demo pair accepts one candidate so often that a second has little to gain.",
         compute=_accepted,
         plots=(Plot("K of 32,000", "SC-DSD", True), Plot("K of 32,000", "MC-DSD, two", True)),
