@@ -31,10 +31,16 @@ def complaints(command: Command) -> Iterator[str]:
             yield from path_complaints(word)
 
 
+MADE_BY_COMMANDS = ("models/real/", "report/")
+"""Folders that git ignores and that stand among others."""
+
+
 def path_complaints(word: str) -> Iterator[str]:
-    """A path into a folder of the repository must exist."""
+    """A path into a folder of the repository must exist, unless a command makes it."""
     path = word.partition("=")[2] if word.startswith("-") or "=" in word else word
     path = path.partition("$")[0].rstrip(".,:")
+    if path.startswith(MADE_BY_COMMANDS):
+        return
     if "/" in path and path.split("/")[0] in folders() and not any(REPOSITORY.glob(path)):
         yield f"{path}: does not exist"
 
