@@ -35,6 +35,7 @@ def judge_suite(endpoint: str, described: Any) -> list[Check]:
     checks = [
         Check("endpoint", True, f"{endpoint}; presets {', '.join(described.presets)}"),
         Check("edge", True, f"{draft.model_name}: {describe(draft)}"),
+        *map(_cloud_check, described.clouds),
     ]
     if not described.HasField("target"):
         todo = "start the verifier, or give the drafter its address"
@@ -45,3 +46,14 @@ def judge_suite(endpoint: str, described: Any) -> list[Check]:
         Check("cloud", True, f"{target.model_name}: {describe(target)}"),
         Check("both ends", not differences, "; ".join(differences) or "fit", ONE_VOCABULARY),
     ]
+
+
+def _cloud_check(cloud: Any) -> Check:
+    """Of one of several, as the drafter sees it."""
+    if not cloud.serving:
+        todo = "start this verifier, or take its address out of the drafter's TANDEM_VERIFIER"
+        return Check(cloud.address, False, "does not answer, or does not serve", todo)
+    round_ms, busy_ms = 1e3 * cloud.round_trip_s, 1e3 * (cloud.queue_s + cloud.pass_s)
+    times = f"round trip {round_ms:.0f} ms, wait and pass {busy_ms:.0f} ms"
+    sessions = f"{cloud.sessions} sessions, {cloud.own_sessions} of this edge"
+    return Check(cloud.address, True, f"{cloud.model_name}: {times}; {sessions}")

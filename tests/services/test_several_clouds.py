@@ -12,6 +12,7 @@ import pytest
 
 from tandem.backends.interface import Engine
 from tandem.backends.paced import PacedEngine
+from tandem.commands.check_suite import judge_suite
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import RunningService
@@ -162,6 +163,36 @@ async def test_sessions_leave_a_cloud_that_became_far() -> None:
         answers = await asyncio.gather(*under_way)
         assert clouds.moves("better") >= 1
         assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
+
+
+async def test_a_chat_goes_back_to_where_its_keys_and_values_are() -> None:
+    """Though the other cloud is as near, and has fewer sessions."""
+    first = GenerationRequest("m" * 200, "coupled", max_tokens=8, ignore_eos=True)
+    async with two_clouds() as clouds:
+        for text in ("m" * 200, "n" * 200):
+            homes = []
+            for turn in range(4):
+                asked = replace(first, prompt=text + "and then? " * turn, max_tokens=60)
+                (answer,) = begun(clouds.suite, [asked])
+                async with asyncio.timeout(WAIT_S):
+                    while not any(clouds.sessions(cloud) for cloud in (0, 1)):
+                        await asyncio.sleep(0.002)
+                homes.append(clouds.sessions(1))
+                await answer
+            assert len(set(homes)) == 1
+
+
+async def test_doctor_tells_of_each_cloud() -> None:
+    async with two_clouds() as clouds:
+        await clouds.second.drain(0.0)
+        async with asyncio.timeout(WAIT_S):
+            while clouds.value("tandem_cloud_usable", cloud=clouds.addresses[1]):
+                await asyncio.sleep(0.02)
+        checks = judge_suite("here", await clouds.suite.client.describe())
+    near, gone = (check for check in checks if check.name in clouds.addresses)
+    assert (near.ok, gone.ok) == (True, False)
+    assert "round trip" in near.found
+    assert "TANDEM_VERIFIER" in gone.todo
 
 
 async def test_a_cloud_of_another_model_is_not_used() -> None:

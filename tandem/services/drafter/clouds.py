@@ -13,11 +13,13 @@ import grpc
 from grpc import StatusCode
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tandem.backends.interface import KV_BLOCK
 from tandem.net.access import ClientAccess
 from tandem.net.channels import is_replicated, open_channel
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FATAL
 from tandem.net.status import Rejected, details_of, upstream_rejection
+from tandem.runtime.prefix_index import PrefixIndex
 from tandem.specdec.cloud_routing import CloudPlace, CloudReport, CloudRouting, MoveReason
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.cloud_series import CloudSeries
@@ -33,6 +35,8 @@ ASK_TIMEOUT_S = 1.5
 DIAGNOSIS_TIMEOUT_S = 1.0
 MOVE_S = 1.0
 """For what another cloud takes to answer, before a lost one is given up."""
+MOST_BLOCKS = 65_536
+"""Of texts, of which it is known where their keys and values were left."""
 OWN_FAULT = frozenset({StatusCode.DEADLINE_EXCEEDED, StatusCode.INVALID_ARGUMENT})
 """Refusals that any other cloud would give too."""
 
@@ -50,6 +54,7 @@ class Clouds:
         self._max_bytes, self._access = max_bytes, access
         self._connections = [Connection(each, max_bytes, access) for each in self.addresses]
         self._asking: list[asyncio.Task[None]] = []
+        self._texts: PrefixIndex[int] = PrefixIndex()
 
     @property
     def several(self) -> bool:
@@ -76,6 +81,18 @@ class Clouds:
         await asyncio.gather(*self._asking, return_exceptions=True)
         for connection in self._connections:
             await connection.close()
+
+    def left(self, holder: str, token_ids: Sequence[int], cloud: int) -> None:
+        """A session of `holder` has ended there, with this text."""
+        blocks = len(token_ids) // KV_BLOCK
+        self._texts.put(holder, token_ids, [cloud] * blocks, block_bytes=1)
+        self._texts.shrink(MOST_BLOCKS)
+
+    def keeping(self, holder: str, token_ids: Sequence[int]) -> int | None:
+        """The cloud that may still have the keys and values of most of this text: of an earlier
+        turn, say. What is common to many texts, as a system prompt, binds none of them."""
+        found = self._texts.find(holder, token_ids)
+        return found[-1] if 2 * KV_BLOCK * len(found) > len(token_ids) else None
 
     def connection(self, cloud: int) -> Connection:
         return self._connections[cloud]
@@ -155,8 +172,12 @@ class Clouds:
 class CloudRoute:
     """One session's way; it counts at its cloud until `end`."""
 
-    def __init__(self, clouds: Clouds, session: int) -> None:
+    def __init__(
+        self, clouds: Clouds, session: int, holder: str = "", prompt_ids: Sequence[int] = ()
+    ) -> None:
+        """`prompt_ids` of which the cloud may keep the keys and values, for this holder."""
         self._clouds, self._session = clouds, session
+        self._holder, self._prompt_ids = holder, prompt_ids
         self._place: CloudPlace | None = None
         self._reason: MoveReason | None = None
         self._refused: set[int] = set()
@@ -173,7 +194,8 @@ class CloudRoute:
         if not clouds.several:
             return clouds.connection(0)
         if place is None:
-            self._settle(CloudPlace(clouds.routing.choose(self._session), now))
+            kept = clouds.keeping(self._holder, self._prompt_ids)
+            self._settle(CloudPlace(clouds.routing.choose(self._session, kept=kept), now))
         elif self._reason is not None:
             refused, leaving = self._refused, place.cloud
             found = clouds.routing.choose(self._session, self._model, refused, leaving)
@@ -221,15 +243,20 @@ class CloudRoute:
     async def why_silent(self) -> str:
         return await self._clouds.why_silent(0 if self._place is None else self._place.cloud)
 
-    def end(self) -> None:
-        """The session is over, or moves."""
+    def end(self, token_ids: Sequence[int]) -> None:
+        """The session is over, with this text."""
+        if self._place is not None and self._prompt_ids:
+            self._clouds.left(self._holder, token_ids, self._place.cloud)
+        self._leave()
+
+    def _leave(self) -> None:
         place, self._place = self._place, None
         if place is not None:
             self._count(place.cloud, -1)
 
     def _settle(self, place: CloudPlace) -> None:
         self._clouds.routing.opened(place.cloud)
-        self.end()
+        self._leave()
         self._place = place
         self._count(place.cloud, 1)
 

@@ -230,8 +230,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         text = AnswerText(self._tokenizer, request.stop, request.stop_token_ids)
         traffic = Traffic()
         log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
-        keeps = not request.images
-        prefix = self._prefixes.find(current_caller().holder, edge_request.prompt_ids, keeps)
+        keeps, holder = not request.images, current_caller().holder
+        prefix = self._prefixes.find(holder, edge_request.prompt_ids, keeps)
         async with self._thread.session(capacity, edge_request.preset.tree_nodes) as kv:
             await images.show(self._thread, kv, edge_request.prompt_ids)
             await prefix.show(kv)
@@ -240,7 +240,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             machine = EdgeMachine(edge_request, liveness, text.completes_stop)
             drafting = machine.drafting
             drafting.kv_length = prefix.tokens
-            route = CloudRoute(self._clouds, edge_request.session)
+            kept_ids = edge_request.prompt_ids if keeps else ()
+            route = CloudRoute(self._clouds, edge_request.session, holder, kept_ids)
             open_stream = self._stream_opener(stream, edge_request, traffic, span, route)
             session = DrafterSession(
                 *(machine, self._thread, kv, open_stream, traffic),

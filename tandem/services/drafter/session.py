@@ -92,7 +92,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
     def close(self) -> None:
         super().close()
         self._works.close()
-        self._route.end()
+        self._route.end(self.machine.committed.since(0))
 
     def receive(self, message: CloudMessage, size_bytes: int, now: float) -> list[EdgeOutput]:
         self._spans.heard(message)
