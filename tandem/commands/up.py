@@ -66,6 +66,12 @@ TWO_SIDED_REQUEST = GenerationRequest(TWO_SIDED_PROMPT, RAG_PRESET, max_tokens=4
 )
 @link_options
 @click.option("--link-seed", type=int, default=0, help="Of the link's jitter.")
+@click.option(
+    "--verifiers",
+    type=click.IntRange(1, 8),
+    default=1,
+    help="How many, among which the drafter chooses.",
+)
 @click.option("--pin", is_flag=True, help="Keep the two sides on different cores (Linux).")
 @click.option(
     "--drain-s",
@@ -113,6 +119,7 @@ def up(**options: Any) -> int:
         verbose=options["verbose"],
         drain_s=options["drain_s"],
         documents=_documents(options),
+        verifiers=options["verifiers"],
     )
     configure_logging("critical")
     exit_code: int = run_loop(_run(settings, options["demo"], options["as_json"]))

@@ -65,6 +65,8 @@ class LocalSuiteSettings:
     verbose: bool = False
     drain_s: float = 10.0
     documents: SuiteDocuments | None = None
+    verifiers: int = 1
+    """Alike, each behind a link of its own."""
 
 
 class LocalSuite:
@@ -147,7 +149,9 @@ class LocalSuite:
     async def _flags(self, stack: AsyncExitStack, temporary: Path) -> dict[str, dict[str, object]]:
         """The flags of each service; opens the emulated links."""
         settings = self.settings
-        ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+        free = free_ports(len(PORTS) + settings.verifiers - 1)
+        ports = dict(zip(PORTS, free, strict=False))
+        clouds = (ports["verifier"], *free[len(PORTS) :])
         http_port = settings.http_port or ports["http"]
         self.http = f"http://{HOST}:{http_port}"
         flags: dict[str, dict[str, object]] = {
@@ -158,16 +162,15 @@ class LocalSuite:
             },
             "drafter": {
                 "port": ports["drafter"],
-                "verifier": await self._through_link(stack, ports["verifier"]),
+                "verifier": ",".join([await self._through_link(stack, port) for port in clouds]),
                 **_model_flags(settings.draft),
                 **tokenizer_flag(settings.draft, settings.target),
             },
-            "verifier": {
-                "port": ports["verifier"],
-                **_model_flags(settings.target),
-                "exits": settings.target.exits,
-            },
         }
+        for number, port in enumerate(clouds, start=1):
+            name = "verifier" if number == 1 else f"{number}-verifier"
+            target = _model_flags(settings.target)
+            flags[name] = {"port": port, **target, "exits": settings.target.exits}
         if settings.documents is not None:
             cloud = await self._through_link(stack, ports["cloud-aggregator"])
             retriever = f"{HOST}:{ports['device-retriever']}"
@@ -184,7 +187,7 @@ class LocalSuite:
         return flags
 
     async def _start_child(self, name: str, flags: Mapping[str, object]) -> ChildProcess:
-        """`name` is the service, after the side where there are two of it."""
+        """`name` is the service, after the side or number where there are two of it."""
         service = name.rpartition("-")[2]
         arguments = ["--insecure", f"--drain-s={self.settings.drain_s}"]  # loopback alone
         arguments += [f"--{flag}={value}" for flag, value in flags.items()]
@@ -215,9 +218,9 @@ class LocalSuite:
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         if len(cores) < 2:
             raise TandemError("--pin needs two cores and Linux; leave it out")
-        cloud = {"verifier", "cloud-aggregator", "cloud-retriever"}
+        cloud = {"cloud-aggregator", "cloud-retriever"}
         for name, child in self.children.items():
-            child.pin(cores[0] if name in cloud else cores[1])
+            child.pin(cores[0] if name in cloud or name.endswith("verifier") else cores[1])
 
     async def _stop(self) -> None:
         """Aggregators first."""

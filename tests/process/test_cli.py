@@ -252,6 +252,15 @@ def test_stopping_lets_open_requests_finish() -> None:
         assert not up.logs.exists()
 
 
+def test_up_starts_several_verifiers_that_doctor_finds() -> None:
+    with running_up("--verifiers", "2") as up:
+        addresses = [up.places["verifier"], up.places["2-verifier"]]
+        assert up.generate(*GREEDY)["text"]
+        ended = tandem("doctor", "--endpoint", up.endpoint, "--json")
+        found = {check["name"]: check["ok"] for check in json.loads(ended.stdout)["checks"]}
+        assert [found[address] for address in addresses] == [True, True]
+
+
 def test_a_service_that_dies_stops_the_others() -> None:
     with running_up() as up:
         os.kill(up.pids["verifier"], signal.SIGKILL)
