@@ -148,6 +148,27 @@ class ServiceSettings(BaseSettings):
         return init_settings, env_settings, TomlFile(settings_cls)
 
 
+class MeasuredSettings(ServiceSettings):
+    """What every service has that begins with what others measured."""
+
+    prometheus: str = Field(
+        default="",
+        description="Address of a Prometheus server, as http://prometheus:9090, that knows what"
+        " earlier requests, other edges and other replicas measured, by the recording rules of"
+        " deploy/prometheus; none: this process alone.",
+    )
+    prometheus_labels: str = Field(
+        default="suite=tandem",
+        description="Labels that series of this suite have at that server, as"
+        " suite=tandem,release=prod; others do not count.",
+    )
+    prometheus_instance: str = Field(
+        default="",
+        description="What that server calls this side's process with a model (its label instance),"
+        " as drafter:9100; unset: the mean of all with the same model.",
+    )
+
+
 class ModelSettings(ServiceSettings):
     """What every service has that runs a language model."""
 

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from tandem.core.errors import TandemError
+from tandem.core.errors import InvalidArgument, TandemError
 from tandem.net.access import ServerAccess, server_access
 from tandem.net.lifecycle import (
     PortInUse,
@@ -20,10 +20,17 @@ from tandem.net.lifecycle import (
     raise_descriptor_limit,
     stop_signal,
 )
-from tandem.settings import ServiceSettings, SettingsError, load_settings
+from tandem.settings import (
+    MeasuredSettings,
+    ServiceSettings,
+    SettingsError,
+    load_settings,
+    variable_of,
+)
 from tandem.telemetry.endpoint import MetricsServer, serve_metrics
 from tandem.telemetry.logging import configure_logging
 from tandem.telemetry.metrics import LoopSeries, Metrics, Side, new_registry
+from tandem.telemetry.prometheus_server import PrometheusServer, labels_of
 
 Settings = TypeVar("Settings", bound=ServiceSettings)
 Beside = Callable[[Any, Metrics, Any], AbstractAsyncContextManager[str]]
@@ -59,6 +66,16 @@ def run_service(
         sys.exit(_complain(error, 1))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def prometheus_server(settings: MeasuredSettings) -> PrometheusServer | None:
+    """The one that is named, not asked yet. Raises SettingsError for one that cannot be asked."""
+    if not settings.prometheus:
+        return None
+    try:
+        return PrometheusServer(settings.prometheus, labels_of(settings.prometheus_labels))
+    except InvalidArgument as error:
+        raise SettingsError(f"{variable_of(error.field)}: {error.why}") from None
 
 
 def _leave(signal_number: int, frame: object) -> NoReturn:

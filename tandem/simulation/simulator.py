@@ -18,6 +18,7 @@ from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, EdgeRequest, EdgeStats, Finish
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import CloudMessage, EdgeMessage
+from tandem.specdec.profile import Profile
 
 SizeOf = Callable[[EdgeMessage | CloudMessage], int]
 
@@ -45,6 +46,8 @@ class SimulationResult:
     duration_s: float
     commits: tuple[tuple[float, Commit], ...]
     stats: EdgeStats
+    profile: Profile
+    """What it measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,9 @@ def _result(session: SimulatedSession) -> SimulationResult:
     edge, commits = session.edge, tuple(session.commits)
     assert session.finish is not None, "the session is over"
     token_ids = edge.committed.since(len(edge.request.prompt_ids))
-    return SimulationResult(token_ids, session.finish, session.ended_s, commits, edge.stats)
+    return SimulationResult(
+        token_ids, session.finish, session.ended_s, commits, edge.stats, edge.pacing.profile
+    )
 
 
 def _evenly(exits: int) -> tuple[float, ...]:

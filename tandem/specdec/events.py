@@ -24,6 +24,7 @@ from tandem.specdec.messages import (
     Work,
 )
 from tandem.specdec.presets import Preset
+from tandem.specdec.profile import NOTHING_EARLIER, Earlier
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class EdgeRequest:
     preset: Preset
     eos_token_ids: frozenset[int] = frozenset()
     stop_token_ids: frozenset[int] = frozenset()
+    earlier: Earlier = NOTHING_EARLIER
 
     @property
     def max_tokens(self) -> int:

@@ -1,5 +1,5 @@
 """Keeps a session's schedule fitted to what it measures, if its preset asks for that. Invariant: a
-preset of fixed control measures nothing here and keeps its schedule."""
+preset of fixed control keeps its schedule; what it measures is for the requests after it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from math import inf
 from tandem.specdec.choices import Control, Schedule
 from tandem.specdec.messages import Draft, Tokens, Verdict
 from tandem.specdec.presets import Preset
-from tandem.specdec.profile import Profile
+from tandem.specdec.profile import NOTHING_EARLIER, Earlier, Profile
 from tandem.specdec.schedule_choice import Decision, Reason, choose
 from tandem.specdec.scheduling import Measured, chunk_budget_s, schedule_for
 
@@ -20,66 +20,63 @@ CHOICE_EVERY = 6
 
 
 class Pacing:
-    """Takes what happens to the drafts; `schedule` is the one to continue with."""
+    """Takes what happens to the drafts; `schedule` is the one to continue with. What `earlier`
+    requests measured gives the one to begin with, if it is enough for that."""
 
-    def __init__(self, preset: Preset) -> None:
+    def __init__(self, preset: Preset, earlier: Earlier = NOTHING_EARLIER) -> None:
         self.on = preset.drafts and preset.control is not Control.FIXED
         self.schedule: Schedule = preset.schedule
         self.chunk_budget_s = inf
         self._preset = preset
         self._held = False
-        self._profile = Profile()
+        self.profile = Profile(earlier)
         self.branches = preset.control is not Control.LEAST_COST
         self.decision: Decision | None = None
         self.decisions: Counter[Reason] = Counter()
         self._until_choice = 0
+        self._fit()
+        self._first = self.schedule
 
     def connected(self) -> None:
-        self._profile.connected()
-        self.schedule = self._preset.schedule
+        self.profile.connected()
+        self.schedule = self._first
         self._held = False
 
     def drafted(self, count: int, draft_s: float) -> None:
-        if self.on:
-            self._profile.drafted(count, draft_s)
+        self.profile.drafted(count, draft_s)
 
     def sent(self, frames: Sequence[Draft], now: float) -> None:
-        if self.on:
-            for frame in frames:
-                self._profile.sent(frame, now)
-                self._held = frame.hold
+        for frame in frames:
+            self.profile.sent(frame, now)
+            self._held = frame.hold
 
     def take_verdict(self, verdict: Verdict, now: float) -> None:
-        if self.on:
-            end = verdict.base + verdict.accepted + verdict.rejected
-            self._profile.answered(end, verdict.work, now)
-            self._profile.judged(verdict.accepted, int(verdict.rejected))
-            self._fit()
+        end = verdict.base + verdict.accepted + verdict.rejected
+        self.profile.answered(end, verdict.work, now)
+        self.profile.judged(verdict.accepted, int(verdict.rejected))
+        self._fit()
 
     def take_tokens(self, message: Tokens) -> None:
-        if self.on:
-            self._profile.passed(message.work)
-            self._fit()
+        self.profile.passed(message.work)
+        self._fit()
 
     def overtaken(self, agreed: bool | None) -> None:
         """The cloud decoded a token: a draft in flight was equal, was not, or there was none."""
-        if not self.on:
-            return
         if agreed is None:
-            self._profile.unjudged(1)
+            self.profile.unjudged(1)
         else:
-            self._profile.judged(int(agreed), int(not agreed))
+            self.profile.judged(int(agreed), int(not agreed))
 
     def resolved(self, hit: bool) -> None:
         """A correction came; `hit`: it had been drafted for."""
         if self.on:
-            self._profile.resolved(hit)
+            self.profile.resolved(hit)
 
     def discarded(self) -> None:
-        self._profile.discarded()
+        self.profile.discarded()
 
     def _fit(self) -> None:
-        if (measured := self._profile.measured) is None:
+        if not self.on or (measured := self.profile.measured) is None:
             return
         self.schedule = self._chosen(measured)
         if not self.schedule.window and self._held:

@@ -21,6 +21,11 @@ from prometheus_client import (
 
 from tandem.core.version import __version__
 from tandem.telemetry.cloud_series import CloudSeries
+from tandem.telemetry.document_series import (
+    MeasuredSideSeries,
+    RetrieverSeries,
+    SchedulerSeries,
+)
 from tandem.telemetry.engine_series import EngineSeries
 from tandem.telemetry.metric import (
     COUNT_BUCKETS,
@@ -81,6 +86,15 @@ class MethodSeries(Series):
     accepted_tokens = Metric(
         Counter, "spec_decode_num_accepted_tokens_total", "Draft tokens accepted."
     )
+    judged_tokens = Metric(
+        Counter,
+        "spec_decode_num_judged_tokens_total",
+        "Draft tokens that were compared with the token that came; those after a refused one are"
+        " not. With documents on two sides, `side` is the one that drafted.",
+    )
+    agreed_tokens = Metric(
+        Counter, "spec_decode_num_agreed_tokens_total", "Of those, the ones that were equal."
+    )
     target_passes = Metric(
         Counter,
         "spec_decode_num_target_passes_total",
@@ -129,6 +143,12 @@ class MethodSeries(Series):
         "The forward pass of the target model that verified a draft, once per draft.",
         buckets=TOKEN_BUCKETS_S,
     )
+    queue = Metric(
+        Histogram,
+        "queue_seconds",
+        "How long a draft, or with documents a step, waited for its forward pass.",
+        buckets=TOKEN_BUCKETS_S,
+    )
     round_trip = Metric(
         Histogram,
         "round_trip_seconds",
@@ -152,71 +172,14 @@ class MethodSeries(Series):
         """Count one request that ended with `status`, a gRPC status name such as "OK"."""
         self.count(MethodSeries.requests, "status", status)
 
+    def judged(self, judged: int, agreed: int, side: Side) -> None:
+        """Count drafts of `side` that were compared with the token that came, whoever tells."""
+        MethodSeries.judged_tokens.child(self, side=side).inc(judged)
+        MethodSeries.agreed_tokens.child(self, side=side).inc(agreed)
+
     def aggregating_at(self, side: Side) -> Gauge:
         """The gauge of requests aggregated at `side`, whichever side reports it."""
         return MethodSeries.aggregation_side.child(self, side=side)
-
-
-class SchedulerSeries(Series):
-    """The scheduler of one process: what it decided, and the ΔZ that said so."""
-
-    LABELS = ("side",)
-
-    gain = Metric(
-        Gauge,
-        "scheduler_gain_seconds",
-        "The last decision's delta Z: seconds a token that moving to the other side saves.",
-    )
-    decisions = Metric(
-        Counter, "scheduler_decisions_total", "Decisions taken, by reason.", more=("reason",)
-    )
-
-    def decided(self, reason: str) -> None:
-        """Count one decision taken for `reason`: a fixed word, never free text."""
-        self.count(SchedulerSeries.decisions, "reason", reason)
-
-
-class MeasuredSideSeries(Series):
-    """The inputs of a scheduler's ΔZ; `side` is the measured one, whichever side measures."""
-
-    LABELS = ("side",)
-
-    decode = Metric(Gauge, "scheduler_decode_seconds", "Decoding of one draft token at this side.")
-    transfer = Metric(
-        Gauge,
-        "scheduler_transfer_seconds",
-        "The way of a draft from this side to the other; both sides' sum is the round trip.",
-    )
-    acceptance = Metric(
-        Gauge, "scheduler_acceptance_ratio", "Share of this side's drafts that are accepted."
-    )
-    bandwidth = Metric(
-        Gauge,
-        "scheduler_bandwidth_bytes_per_second",
-        "Bandwidth from this side to the other; +Inf where frames showed no limit.",
-    )
-
-
-class RetrieverSeries(Series):
-    """The documents of one process."""
-
-    LABELS = ("side",)
-
-    documents = Metric(Gauge, "documents", "Documents stored.")
-    chunks = Metric(Gauge, "document_chunks", "Chunks that can be found.")
-    search = Metric(
-        Histogram,
-        "search_seconds",
-        "One search, with embedding of the query and re-ranking.",
-        buckets=TOKEN_BUCKETS_S,
-    )
-    ingests = Metric(
-        Counter, "ingested_documents_total", "Documents handed in, by outcome.", more=("outcome",)
-    )
-
-    def ingested(self, outcome: str) -> None:
-        """Count one document with this outcome: a fixed word, never free text."""
-        self.count(RetrieverSeries.ingests, "outcome", outcome)
 
 
 class HttpSeries(Series):

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.telemetry.metrics import ALL_METRICS, new_registry
 
-TARGET = frozenset({"job", "instance", "service", "suite"})
+TARGET = frozenset({"job", "instance", "service", "suite", "release"})
 """Labels that are added to everything that is scraped."""
 
 
@@ -41,7 +41,7 @@ def complaints(expression: str, series: Mapping[str, frozenset[str]]) -> Iterato
     text = re.sub(r"\[[^\]]*\]", "", expression)
     groupings = re.findall(rf"\b(?:{_GROUPING})\s*\(([^)]*)\)", text)
     text = re.sub(rf"\b(?:{_GROUPING})\s*\([^)]*\)", " ", text)
-    seen: set[str] = set()
+    seen = set(re.findall(r'\blabel_replace\(\s*[\w:]+,\s*"(\w+)"', text))
     for name, _, matchers in _SELECTOR.findall(text):
         if name in _WORDS:
             continue

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tandem.telemetry.metrics import MeasuredSideSeries as Measured
+from tandem.telemetry.document_series import MeasuredSideSeries as Measured
+from tandem.telemetry.document_series import SchedulerSeries as Scheduler
 from tandem.telemetry.metrics import MethodSeries as Method
-from tandem.telemetry.metrics import SchedulerSeries as Scheduler
 from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
 from tools.observability.promql import PRESET_AND_MODEL, average, quantile, rate, total
 

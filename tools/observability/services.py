@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from tandem.telemetry.document_series import RetrieverSeries as Retriever
 from tandem.telemetry.engine_series import EngineSeries as Engine
 from tandem.telemetry.metrics import HolderSeries as Holder
 from tandem.telemetry.metrics import LoopSeries as Loop
 from tandem.telemetry.metrics import MethodSeries as Method
-from tandem.telemetry.metrics import RetrieverSeries as Retriever
 from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
 from tools.observability.promql import (
     MODEL,

@@ -5,13 +5,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from tandem.settings import Port, ServiceSettings
+from tandem.settings import MeasuredSettings, Port
 
 DEFAULT_PORT = 50050
 DEFAULT_HTTP_PORT = 8000
 
 
-class AggregatorSettings(ServiceSettings):
+class AggregatorSettings(MeasuredSettings):
     """What the aggregator can be told; see `tandem.settings` for where from."""
 
     port: Port = Field(default=DEFAULT_PORT, description="gRPC port; 0 takes a free one.")
@@ -42,11 +42,6 @@ class AggregatorSettings(ServiceSettings):
         default=None,
         description="What 'tandem doctor --profile' measured of this side's decoder; without it the"
         " chooser of the aggregating side starts from what it sees.",
-    )
-    prometheus: str = Field(
-        default="",
-        description="Address of a Prometheus server, as http://prometheus:9090, that knows what"
-        " earlier answers and other replicas measured; none: this process alone.",
     )
     give_up_after_s: float = Field(
         default=2.6, gt=0, description="A cloud lost for so long is given up, by policy."

@@ -4,7 +4,7 @@ from tandem.backends.factory import load_served
 from tandem.core.errors import InvalidArgument
 from tandem.index.reranking import find_rescoring
 from tandem.net.access import client_access
-from tandem.net.process import run_service
+from tandem.net.process import prometheus_server, run_service
 from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
 from tandem.runtime.kept_prefixes import prefix_limits
@@ -38,6 +38,8 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     return DrafterServicer(
         *(model.engine, model.tokenizer, settings.verifier, limits, metrics, access),
         *(documents_of(settings, model, rescore), tracing),
+        prometheus=prometheus_server(settings),
+        instance=settings.prometheus_instance,
     )
 
 

@@ -3,10 +3,10 @@
 from pydantic import Field, field_validator
 
 from tandem.demo import demo_folder
-from tandem.settings import ModelSettings, Port
+from tandem.settings import MeasuredSettings, ModelSettings, Port
 
 
-class DrafterSettings(ModelSettings):
+class DrafterSettings(ModelSettings, MeasuredSettings):
     """What the drafter can be told; see `tandem.settings` for where from."""
 
     port: Port = Field(default=50052, description="gRPC port; 0 takes a free one.")

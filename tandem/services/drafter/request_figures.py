@@ -26,13 +26,15 @@ def count_request(series: MethodSeries, machine: EdgeMachine, traffic: Traffic) 
     series.downlink_bytes.inc(traffic.downlink_bytes)
     series.link_lost.inc(stats.links_lost)
     series.resumes.inc(stats.resumes)
+    profile = machine.pacing.profile
+    series.judged(profile.judged_tokens, profile.agreed_tokens, "device")
     series.early_verdicts.inc(stats.early_verdicts)
     series.predraft_hits.inc(stats.predraft_hits)
     series.predraft_misses.inc(stats.predraft_misses)
     if stats.drafted:
         series.draft_step.observe(stats.draft_s / stats.drafted)
-    for round_overhead_s in stats.round_overheads_s:
-        series.round_trip.observe(max(0.0, round_overhead_s))
+    for trip_s in profile.trips_s:
+        series.round_trip.observe(trip_s)
     for reason, count in machine.pacing.decisions.items():
         series.chose(reason, count)
     if (decision := machine.pacing.decision) is not None:

@@ -30,6 +30,7 @@ from tandem.runtime.kept_prefixes import KeptPrefixes, PrefixLimits
 from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.services.drafter.clouds import CloudRoute, Clouds
 from tandem.services.drafter.config import addresses_of
+from tandem.services.drafter.earlier_requests import EarlierRequests
 from tandem.services.drafter.relaying import write_commits
 from tandem.services.drafter.request_figures import count_request, request_summary
 from tandem.services.drafter.session import DrafterSession
@@ -41,6 +42,7 @@ from tandem.specdec.messages import CloudMessage, EdgeMessage
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import UNKNOWN_MODEL, Metrics
+from tandem.telemetry.prometheus_server import PrometheusServer, Sample
 from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
 from tandem.text import Tokenizer
 from tandem.text.answer_text import AnswerText
@@ -89,6 +91,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         access: ClientAccess | None = None,
         documents: Documents | None = None,
         tracing: Tracing = NO_TRACING,
+        prometheus: PrometheusServer | None = None,
+        instance: str = "",
     ) -> None:
         """`verifier`: see `addresses_of`. `access` is what it is shown; without it the connection
         to it is plain."""
@@ -126,6 +130,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             imports=True,
             streams=limits.streams,
         )
+        self._prometheus = prometheus
+        samples = prometheus.read if prometheus else tuple[Sample, ...]
+        self._earlier = EarlierRequests(engine.model_name, instance, samples)
         self._closing_tasks: set[asyncio.Task[None]] = set()
         self._leaving = False
 
@@ -133,6 +140,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         pb_grpc.add_DrafterServiceServicer_to_server(self, server)
         self._decoding.register(server)
         self._clouds.begin()
+        if self._prometheus is not None:
+            self._prometheus.start()
 
     @property
     def open_requests(self) -> int:
@@ -150,6 +159,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     async def close(self) -> None:
         if self._closing_tasks:
             await asyncio.wait(self._closing_tasks)
+        if self._prometheus is not None:
+            await self._prometheus.close()
         await self._clouds.close()
         await self._decoding.close()
         await asyncio.to_thread(self._thread.stop)
@@ -255,6 +266,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 reservation.tokens = len(edge_request.prompt_ids) + machine.stats.tokens
         series = self._metrics.method(request.preset, machine.target_name or UNKNOWN_MODEL)
         count_request(series, machine, traffic)
+        self._earlier.ended(request.preset, machine.target_name, machine.pacing.profile)
 
     async def _relay(
         self,
@@ -304,6 +316,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             preset=preset,
             eos_token_ids=engine.eos_token_ids,
             stop_token_ids=frozenset(request.stop_token_ids),
+            earlier=self._earlier.known(request.preset),
         )
 
     def _stream_opener(

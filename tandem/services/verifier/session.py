@@ -134,6 +134,7 @@ class VerifierSession:
             await self._send(self._machine.complete(done.value, work))
             self._series.verify_step.observe(cost.model_s)
             self._recent.waited(cost.queue_s, time.monotonic())
+            self._series.queue.observe(cost.queue_s)
             told = {"queue_s": work.queue_s, "verify_s": work.verify_s}
             took_s = cost.queue_s + cost.model_s
             self._span.record("verify pass", took_s, **told, batch_size=cost.batch_size)

@@ -15,8 +15,8 @@ from urllib.request import Request, urlopen
 from prometheus_client import CollectorRegistry
 
 from tandem.core.errors import InvalidArgument
+from tandem.telemetry.document_series import MeasuredSideSeries
 from tandem.telemetry.logging import get_logger
-from tandem.telemetry.metrics import MeasuredSideSeries
 from tandem.telemetry.metrics import Side as SideName
 from tandem.two_sided.protocol.profiler import Reading
 

@@ -186,6 +186,7 @@ class _Session:
 
     def _drafted(self, draft: DecodingDraft) -> None:
         self._series.draft_step.observe(draft.cost.decode_s)
+        self._series.queue.observe(draft.cost.queue_s)
         self._writer.put([draft])
 
     async def _write(self, message: DecodeResponseMessage) -> None:

@@ -10,7 +10,7 @@ from tandem.specdec.choices import Control
 from tandem.specdec.messages import Draft, Tokens, Verdict, Work
 from tandem.specdec.pacing import Pacing
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.profile import Profile
+from tandem.specdec.profile import Earlier, Profile
 from tandem.specdec.scheduling import Measured, schedule_for
 
 
@@ -47,6 +47,27 @@ def test_nothing_is_known_until_every_time_was_seen() -> None:
     assert profile.measured is not None
 
 
+def test_earlier_requests_give_the_first_schedule_and_this_one_takes_over() -> None:
+    preset = PRESETS["stream"]
+    slow = Earlier(draft_s=0.02, verify_s=0.05, rtt_s=0.3, acceptance_rate=0.1)
+    assert Pacing(preset, replace(slow, rtt_s=None)).schedule == preset.schedule, "not enough known"
+    assert Pacing(PRESETS["dssd"], slow).schedule == PRESETS["dssd"].schedule, "fixed stays fixed"
+    pacing = Pacing(preset, slow)
+    assert pacing.schedule.window == 0
+    pacing.connected()
+    assert pacing.schedule.window == 0
+    profile = Profile(slow)
+    assert measured(profile).acceptance_rate == pytest.approx(0.1)
+    profile.drafted(2, 0.04)
+    profile.sent(frame(5), 1.0)
+    profile.answered(7, Work(verify_s=0.04, drafts=2), 1.05)
+    for _ in range(40):
+        profile.judged(8, 0)
+    found = measured(profile)
+    assert (found.rtt_s, found.pair.verify_first_s) == pytest.approx((0.01, 0.04))
+    assert found.acceptance_rate > 0.9
+
+
 def test_times_of_one_draft_one_pass_and_one_round_trip() -> None:
     found = measured(seen())
     assert found.pair.draft_s == pytest.approx(0.02)
@@ -79,7 +100,9 @@ def test_an_answer_is_measured_from_the_last_frame_that_it_judges() -> None:
     profile.answered(11, Work(verify_s=0.05, drafts=4), 2.35)
     assert measured(profile).rtt_s == pytest.approx(0.2)
     profile.answered(12, Work(verify_s=0.05, drafts=1), 2.36)
-    assert measured(profile).rtt_s == pytest.approx(0.2), "the third is not judged yet"
+    assert measured(profile).rtt_s == pytest.approx(0.16), (
+        "the third was there: its first is judged"
+    )
 
 
 @pytest.mark.parametrize("forget", [Profile.connected, Profile.discarded])
@@ -154,7 +177,7 @@ def test_a_verdict_gives_the_schedule_that_was_measured() -> None:
     assert pacing.schedule == PRESETS["stream"].schedule
     assert pacing.chunk_budget_s == float("inf")
     pacing.take_verdict(verdict(), 1.1)
-    found = measured(pacing._profile)
+    found = measured(pacing.profile)
     assert found.rtt_s == pytest.approx(0.03)
     assert pacing.schedule == schedule_for(
         replace(PRESETS["stream"], control=Control.LATENCY_AWARE), found
@@ -169,8 +192,8 @@ def test_a_rejected_token_is_judged_with_the_accepted() -> None:
     whole, cut = paced(), paced()
     whole.take_verdict(verdict(accepted=2), 1.1)
     cut.take_verdict(verdict(accepted=1, rejected=True), 1.1)
-    assert measured(cut._profile).acceptance_rate < measured(whole._profile).acceptance_rate
-    assert measured(cut._profile).rtt_s == measured(whole._profile).rtt_s, "it ends the same frame"
+    assert measured(cut.profile).acceptance_rate < measured(whole.profile).acceptance_rate
+    assert measured(cut.profile).rtt_s == measured(whole.profile).rtt_s, "it ends the same frame"
 
 
 def test_a_token_of_the_cloud_is_a_draft_that_was_right_or_wrong_or_missing() -> None:
@@ -181,16 +204,16 @@ def test_a_token_of_the_cloud_is_a_draft_that_was_right_or_wrong_or_missing() ->
             pacing.take_verdict(verdict(accepted=3, rejected=True), 1.1)
         for _ in range(5):
             pacing.overtaken(agreed)
-        rates[agreed] = measured(pacing._profile).acceptance_rate
+        rates[agreed] = measured(pacing.profile).acceptance_rate
     assert rates[False] < rates[None] < rates[True]
 
 
 def test_a_token_tells_what_its_pass_cost() -> None:
     pacing = paced()
     pacing.take_verdict(verdict(), 1.1)
-    before = measured(pacing._profile).pair.verify_first_s
+    before = measured(pacing.profile).pair.verify_first_s
     pacing.take_tokens(Tokens(1, 0, 7, 9, (4,), Work(verify_s=0.7, drafts=0)))
-    assert measured(pacing._profile).pair.verify_first_s > before
+    assert measured(pacing.profile).pair.verify_first_s > before
 
 
 def test_a_cloud_that_waits_for_a_draft_gets_one() -> None:
@@ -205,13 +228,13 @@ def test_a_cloud_that_waits_for_a_draft_gets_one() -> None:
         assert pacing.schedule.chunk == 1 or not hold
 
 
-def test_a_fixed_schedule_is_not_measured() -> None:
+def test_a_fixed_schedule_stays_whatever_is_measured_for_later_requests() -> None:
     pacing = paced(Control.FIXED)
     assert not pacing.on
     pacing.take_verdict(verdict(), 1.1)
     pacing.take_tokens(Tokens(1, 0, 7, 9, (4,), Work(verify_s=0.07)))
     pacing.overtaken(False)
-    assert pacing._profile.measured is None
+    assert pacing.profile.own.verify_s == pytest.approx(0.07)
     assert pacing.schedule == PRESETS["stream"].schedule
     assert not Pacing(PRESETS["ar"]).on
 
@@ -219,6 +242,6 @@ def test_a_fixed_schedule_is_not_measured() -> None:
 def test_no_cloud_waits_for_a_draft_before_one_was_sent() -> None:
     pacing = Pacing(PRESETS["stream"])
     pacing.drafted(1, 5.0)
-    pacing._profile.sent(frame(5), 1.0)
+    pacing.profile.sent(frame(5), 1.0)
     pacing.take_verdict(verdict(), 1.1)
     assert pacing.schedule.window == 0

@@ -25,6 +25,8 @@ PUBLISHED = {
     "tandem_spec_decode_num_drafts_total": ("counter", METHOD),
     "tandem_spec_decode_num_draft_tokens_total": ("counter", METHOD),
     "tandem_spec_decode_num_accepted_tokens_total": ("counter", METHOD),
+    "tandem_spec_decode_num_judged_tokens_total": ("counter", METHOD),
+    "tandem_spec_decode_num_agreed_tokens_total": ("counter", METHOD),
     "tandem_spec_decode_num_target_passes_total": ("counter", METHOD),
     "tandem_draft_window_tokens": ("histogram", METHOD),
     "tandem_draft_step_seconds": ("histogram", METHOD),
@@ -32,6 +34,7 @@ PUBLISHED = {
     "tandem_auto_expected_tpot_seconds": ("histogram", METHOD),
     "tandem_auto_cloud_alone_tpot_seconds": ("histogram", METHOD),
     "tandem_verify_step_seconds": ("histogram", METHOD),
+    "tandem_queue_seconds": ("histogram", METHOD),
     "tandem_round_trip_seconds": ("histogram", METHOD),
     "tandem_uplink_bytes_total": ("counter", METHOD),
     "tandem_downlink_bytes_total": ("counter", METHOD),
@@ -112,6 +115,7 @@ def touch_everything(metrics: Metrics) -> None:
         method.e2e_request_latency,
         method.draft_step,
         method.verify_step,
+        method.queue,
         method.round_trip,
         method.draft_window,
         method.auto_expected_tpot,
@@ -136,6 +140,7 @@ def touch_everything(metrics: Metrics) -> None:
     method.requests_running.inc()
     method.requests_waiting.inc()
     method.aggregating_at("cloud").inc()
+    method.judged(3, 2, "device")
     method.request_ended("OK")
     method.chose("load", 2)
     engine = metrics.engine("m")

@@ -1,0 +1,67 @@
+"""Metrics of answers from documents: the scheduler's decisions and their inputs, the retriever."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+from tandem.telemetry.metric import TOKEN_BUCKETS_S, Metric, Series
+
+
+class SchedulerSeries(Series):
+    """The scheduler of one process: what it decided, and the ΔZ that said so."""
+
+    LABELS = ("side",)
+
+    gain = Metric(
+        Gauge,
+        "scheduler_gain_seconds",
+        "The last decision's delta Z: seconds a token that moving to the other side saves.",
+    )
+    decisions = Metric(
+        Counter, "scheduler_decisions_total", "Decisions taken, by reason.", more=("reason",)
+    )
+
+    def decided(self, reason: str) -> None:
+        """Count one decision taken for `reason`: a fixed word, never free text."""
+        self.count(SchedulerSeries.decisions, "reason", reason)
+
+
+class MeasuredSideSeries(Series):
+    """The inputs of a scheduler's ΔZ; `side` is the measured one, whichever side measures."""
+
+    LABELS = ("side",)
+
+    decode = Metric(Gauge, "scheduler_decode_seconds", "Decoding of one draft token at this side.")
+    transfer = Metric(
+        Gauge,
+        "scheduler_transfer_seconds",
+        "The way of a draft from this side to the other; both sides' sum is the round trip.",
+    )
+    acceptance = Metric(
+        Gauge, "scheduler_acceptance_ratio", "Share of this side's drafts that are accepted."
+    )
+    bandwidth = Metric(
+        Gauge,
+        "scheduler_bandwidth_bytes_per_second",
+        "Bandwidth from this side to the other; +Inf where frames showed no limit.",
+    )
+
+
+class RetrieverSeries(Series):
+    """The documents of one process."""
+
+    LABELS = ("side",)
+
+    documents = Metric(Gauge, "documents", "Documents stored.")
+    chunks = Metric(Gauge, "document_chunks", "Chunks that can be found.")
+    search = Metric(
+        Histogram,
+        "search_seconds",
+        "One search, with embedding of the query and re-ranking.",
+        buckets=TOKEN_BUCKETS_S,
+    )
+    ingests = Metric(
+        Counter, "ingested_documents_total", "Documents handed in, by outcome.", more=("outcome",)
+    )
+
+    def ingested(self, outcome: str) -> None:
+        """Count one document with this outcome: a fixed word, never free text."""
+        self.count(RetrieverSeries.ingests, "outcome", outcome)

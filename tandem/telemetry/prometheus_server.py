@@ -1,0 +1,201 @@
+"""A Prometheus server that is asked in the background for what all services of the suite measured:
+the recording rules of `deploy/prometheus/rules`. Reading never waits and never fails: a server that
+is gone, slow or talks nonsense knows nothing until it answers again. One small question every few
+seconds needs no client library."""
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from http.client import HTTPException
+from statistics import fmean
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+from urllib.request import Request, urlopen
+
+from tandem.core.errors import InvalidArgument
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+PERIOD_S = 10.0
+TIMEOUT_S = 2.0
+MAX_ANSWER_BYTES = 2**20
+
+ACCEPTANCE = "pair:tandem_acceptance:ratio_rate15m"
+SIDE_ACCEPTANCE = "side:tandem_acceptance:ratio_rate15m"
+DRAFT_STEP = "instance:tandem_draft_step_seconds:mean_rate15m"
+VERIFY_STEP = "instance:tandem_verify_step_seconds:mean_rate15m"
+ROUND_TRIP = "instance:tandem_round_trip_seconds:mean_rate15m"
+QUEUE = "instance:tandem_queue_seconds:mean_rate1m"
+RULES = (ACCEPTANCE, SIDE_ACCEPTANCE, DRAFT_STEP, VERIFY_STEP, ROUND_TRIP, QUEUE)
+"""The recording rules that are read."""
+
+_LABEL = re.compile(r'\s*([A-Za-z_]\w*)\s*=\s*([^\s",=\\]+)\s*')
+
+
+def window_s(rule: str) -> float:
+    """What span of time the number of a rule is a mean over, as its name says."""
+    return 60.0 * float(rule.rpartition("rate")[2].removesuffix("m"))
+
+
+def labels_of(text: str) -> dict[str, str]:
+    """From "suite=tandem,release=prod". Raises InvalidArgument("prometheus_labels")."""
+    found = {}
+    for part in filter(str.strip, text.split(",")):
+        if (match := _LABEL.fullmatch(part)) is None:
+            raise InvalidArgument("prometheus_labels", f"{part!r} is not LABEL=VALUE")
+        found[match[1]] = match[2]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One number of a rule, by its labels."""
+
+    rule: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Aged:
+    """A number, and how long ago it was measured."""
+
+    value: float
+    age_s: float
+
+
+def freshest(*known: Aged | None) -> float | None:
+    """The number that was measured last; the first of those as fresh."""
+    there = [each for each in known if each is not None]
+    return min(there, key=lambda each: each.age_s).value if there else None
+
+
+def mean_of(
+    samples: Sequence[Sample],
+    rule: str,
+    labels: Mapping[str, str],
+    preferred: Mapping[str, str] | None = None,
+) -> Aged | None:
+    """The mean of a rule's samples with these labels, of those with the `preferred` ones where
+    there are any. It is as old as the middle of what the rule looks back on. A label wanted as ""
+    may be any, but then the same one everywhere: what differs is not averaged."""
+    found = [each for each in samples if each.rule == rule and _agrees(each, labels)]
+    for name in (name for name, value in labels.items() if not value):
+        if len({each.labels.get(name) for each in found}) > 1:
+            return None
+    closer = [each for each in found if preferred and each.labels.items() >= preferred.items()]
+    values = [each.value for each in closer or found]
+    return Aged(fmean(values), window_s(rule) / 2) if values else None
+
+
+def _agrees(sample: Sample, labels: Mapping[str, str]) -> bool:
+    return all(sample.labels.get(name) == value for name, value in labels.items() if value)
+
+
+class PrometheusServer:
+    """The server at `address` (http://prometheus:9090; a path before `/api` is kept), of which only
+    series with these `labels` count. Raises InvalidArgument for another scheme."""
+
+    def __init__(
+        self,
+        address: str,
+        labels: Mapping[str, str],
+        period_s: float = PERIOD_S,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).netloc:
+            raise InvalidArgument("prometheus", f"{address!r} is not an http or https address")
+        self._api = address.rstrip("/") + "/api/v1/"
+        matchers = "".join(f',{name}="{value}"' for name, value in labels.items())
+        self._query = f'{{__name__=~"{"|".join(RULES)}"{matchers}}}'
+        self._period_s, self._timeout_s = period_s, timeout_s
+        self._samples: tuple[Sample, ...] = ()
+        self._reached: bool | None = None
+        self._rules_looked_for = False
+        self._asking: asyncio.Task[None] | None = None
+
+    def read(self) -> Sequence[Sample]:
+        """What was answered last; nothing while the server is lost."""
+        return self._samples
+
+    def start(self) -> None:
+        """Ask in the background from now on; needs a running event loop."""
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._asking
+
+    async def _run(self) -> None:
+        while True:
+            await self.refresh()
+            await asyncio.sleep(self._period_s)
+
+    async def refresh(self) -> bool:
+        """Ask once; whether it answered. Nothing is raised for a server that does not."""
+        try:
+            rows = (await self._ask("query", query=self._query))["result"]
+            samples = (_sample(row["metric"], row["value"][1]) for row in rows)
+            self._samples = tuple(sample for sample in samples if sample is not None)
+            if not rows and not self._rules_looked_for:
+                await self._look_for_rules()
+        except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
+            self._samples = ()
+            self._tell(False, str(error) or type(error).__name__)
+            return False
+        self._tell(True)
+        return True
+
+    async def _look_for_rules(self) -> None:
+        """No numbers: nothing happened yet, or nobody loaded the rules, which is said once."""
+        groups = (await self._ask("rules", type="record"))["groups"]
+        self._rules_looked_for = True
+        recorded = {rule["name"] for group in groups for rule in group["rules"]}
+        if missing := [rule for rule in RULES if rule not in recorded]:
+            log.warning(
+                "metrics server lacks recording rules; load deploy/prometheus/rules",
+                address=self._api,
+                missing=", ".join(missing),
+            )
+
+    async def _ask(self, what: str, **parameters: str) -> Any:
+        url = f"{self._api}{what}?{urlencode(parameters)}"
+        async with asyncio.timeout(self._timeout_s):  # urlopen's own is for each piece of an answer
+            answer = await asyncio.to_thread(_get_json, url, self._timeout_s)
+        if answer["status"] != "success":
+            raise ValueError(f"answered {answer.get('error', answer['status'])}")
+        return answer["data"]
+
+    def _tell(self, reached: bool, why: str = "") -> None:
+        """A line when it is lost and one when it is back, not one every time."""
+        if reached and not self._reached:
+            log.info("metrics server answers", address=self._api)
+        elif not reached and self._reached is not False:
+            log.warning("metrics server lost; going on without", address=self._api, why=why)
+        self._reached = reached
+
+
+def _get_json(url: str, timeout_s: float) -> Any:
+    with urlopen(Request(url, headers={"Accept": "application/json"}), timeout=timeout_s) as answer:
+        content = answer.read(MAX_ANSWER_BYTES + 1)
+    if len(content) > MAX_ANSWER_BYTES:
+        raise ValueError(f"more than {MAX_ANSWER_BYTES} bytes")
+    return json.loads(content)
+
+
+def _sample(labels: dict[str, str], text: str) -> Sample | None:
+    """What can have been measured, else None: what comes from outside decides nothing wrong."""
+    rule, value = labels.pop("__name__"), float(text)
+    if rule not in RULES or not math.isfinite(value) or value < 0:
+        return None
+    if rule in (ACCEPTANCE, SIDE_ACCEPTANCE) and value > 1:
+        return None
+    return Sample(rule, labels, value)
