@@ -5,6 +5,7 @@ import asyncio
 from tandem.core.randomness import SeededRandom
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
+from tandem.net.process import prometheus_server
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.profiling import Profiling
 from tandem.services.aggregator.retrieval import Retrieval
@@ -34,7 +35,10 @@ class SideResources:
         retriever, side = settings.retriever, _SIDES[settings.side]
         self.retrieval = Retrieval(self.connection(retriever) if retriever else None)
         self.closing_tasks: set[asyncio.Task[None]] = set()
-        self.profiling = Profiling(side, metrics, settings.prometheus, settings.profile_file)
+        self.profiling = Profiling(
+            *(side, metrics, prometheus_server(settings)),
+            *(settings.prometheus_instance, settings.profile_file),
+        )
         self._decisions = SideDecisions(metrics)
 
     def connection(self, target: str) -> Connection:
@@ -53,7 +57,7 @@ class SideResources:
     def placement_policy(
         self, request: AggregationRequest, profiler: SideProfiler
     ) -> PlacementPolicy:
-        earlier = self.profiling.earlier()
+        earlier = self.profiling.earlier(request.preset.name)
 
         def measured() -> BothSides | None:
             transfer = profiler.transfer

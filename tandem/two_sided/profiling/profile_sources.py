@@ -1,31 +1,25 @@
-"""Two sources of the profiler beside a request's own stream: this process's metrics, and a
-Prometheus server. Reading never waits and never fails: a server that is gone, slow or talks
-nonsense knows nothing until it answers again. Three small questions every few seconds need no
-client library."""
+"""What is known of both sides before a request has measured: what earlier requests of this process
+did, and a Prometheus server. Invariant: of two that know a number, the fresher is believed."""
 
-import asyncio
-import json
-import math
-from collections.abc import Mapping
-from http.client import HTTPException
-from typing import Any
-from urllib.parse import urlencode, urlsplit
-from urllib.request import Request, urlopen
+from collections.abc import Sequence
+from dataclasses import fields
 
 from prometheus_client import CollectorRegistry
 
-from tandem.core.errors import InvalidArgument
 from tandem.telemetry.document_series import MeasuredSideSeries
-from tandem.telemetry.logging import get_logger
 from tandem.telemetry.metrics import Side as SideName
+from tandem.telemetry.prometheus_server import (
+    DRAFT_STEP,
+    QUEUE,
+    ROUND_TRIP,
+    SIDE_ACCEPTANCE,
+    Aged,
+    Sample,
+    freshest,
+    mean_of,
+)
 from tandem.two_sided.protocol.profiler import Reading
 
-log = get_logger(__name__)
-
-PERIOD_S = 10.0
-TIMEOUT_S = 2.0
-WINDOW = "15m"
-MAX_ANSWER_BYTES = 2**20
 SIDES: tuple[SideName, ...] = ("device", "cloud")
 
 MEASURED = {
@@ -45,88 +39,47 @@ class RegistrySource:
         self._registry = registry
 
     def reading(self) -> Reading:
-        found = {}
-        for field, metric in MEASURED.items():
-            for side in SIDES:
-                number = self._registry.get_sample_value(metric, {"side": side})
-                found[f"{side}_{field}"] = _plausible(field, number)
-        return Reading(**found)
-
-
-class PrometheusSource:
-    """What a Prometheus server at `address` (http://prometheus:9090; a path before `/api` is kept)
-    knows of the last quarter of an hour; `run` asks it every `period_s`. Raises InvalidArgument for
-    another scheme."""
-
-    name = "prometheus"
-
-    def __init__(
-        self, address: str, period_s: float = PERIOD_S, timeout_s: float = TIMEOUT_S
-    ) -> None:
-        if urlsplit(address).scheme not in ("http", "https") or not urlsplit(address).netloc:
-            raise InvalidArgument("prometheus", f"{address!r} is not an http or https address")
-        self._query_url = address.rstrip("/") + "/api/v1/query"
-        self._period_s, self._timeout_s = period_s, timeout_s
-        self._reading = Reading()
-        self._reached: bool | None = None
-
-    def reading(self) -> Reading:
-        return self._reading
-
-    async def run(self) -> None:
-        """Ask until cancelled."""
-        while True:
-            await self.refresh()
-            await asyncio.sleep(self._period_s)
-
-    async def refresh(self) -> bool:
-        """Ask once; whether all was answered. Nothing is raised for a server that does not."""
-        try:
-            answers = {field: await self._ask(metric) for field, metric in MEASURED.items()}
-        except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
-            self._reading = Reading()
-            self._tell(False, str(error) or type(error).__name__)
-            return False
-        self._reading = Reading(
+        return Reading(
             **{
-                f"{side}_{field}": _plausible(field, answer.get(side))
-                for field, answer in answers.items()
+                f"{side}_{field}": self._registry.get_sample_value(metric, {"side": side})
+                for field, metric in MEASURED.items()
                 for side in SIDES
             }
         )
-        self._tell(True)
-        return True
-
-    async def _ask(self, metric: str) -> Mapping[str, float]:
-        """The mean of a gauge by side."""
-        query = f"avg by (side) (avg_over_time({metric}[{WINDOW}]))"
-        url = f"{self._query_url}?{urlencode({'query': query})}"
-        async with asyncio.timeout(self._timeout_s):  # urlopen's own is for each piece of an answer
-            answer = await asyncio.to_thread(_get_json, url, self._timeout_s)
-        if answer["status"] != "success":
-            raise ValueError(f"answered {answer.get('error', answer['status'])}")
-        rows = answer["data"]["result"]
-        return {row["metric"]["side"]: float(row["value"][1]) for row in rows if row["metric"]}
-
-    def _tell(self, reached: bool, why: str = "") -> None:
-        """A line when it is lost and one when it is back, not one every time."""
-        if reached and not self._reached:
-            log.info("metrics server answers", address=self._query_url)
-        elif not reached and self._reached is not False:
-            log.warning("metrics server lost; going on without", address=self._query_url, why=why)
-        self._reached = reached
 
 
-def _get_json(url: str, timeout_s: float) -> Any:
-    with urlopen(Request(url, headers={"Accept": "application/json"}), timeout=timeout_s) as answer:
-        content = answer.read(MAX_ANSWER_BYTES + 1)
-    if len(content) > MAX_ANSWER_BYTES:
-        raise ValueError(f"more than {MAX_ANSWER_BYTES} bytes")
-    return json.loads(content)
+def earlier_reading(
+    own: Reading,
+    own_age_s: float,
+    samples: Sequence[Sample],
+    preset: str,
+    own_side: SideName,
+    instance: str,
+) -> Reading:
+    """Each number from whoever measured it last. `instance`: what the server calls the decoder at
+    `own_side`; of the other side's decoders, and without it, the mean."""
+    others = _others(samples, preset, own_side, instance)
+    found = {}
+    for field in fields(Reading):
+        value = getattr(own, field.name)
+        mine = None if value is None else Aged(value, own_age_s)
+        found[field.name] = freshest(mine, others.get(field.name))
+    return Reading(**found)
 
 
-def _plausible(field: str, number: float | None) -> float | None:
-    """What can have been measured, else None: what comes from outside decides nothing wrong."""
-    if number is None or not math.isfinite(number) or number < 0:
-        return None
-    return number if field != "acceptance" or number <= 1 else None
+def _others(
+    samples: Sequence[Sample], preset: str, own_side: SideName, instance: str
+) -> dict[str, Aged | None]:
+    """What the server knows of each side, by fields of a reading."""
+    found: dict[str, Aged | None] = {}
+    for side in SIDES:
+        here = {"instance": instance} if side == own_side else {}
+        step = {"side": side, "engine": ""}
+        found[f"{side}_decode_s"] = mean_of(samples, DRAFT_STEP, step, here)
+        found[f"{side}_queue_s"] = mean_of(samples, QUEUE, {"side": side}, here)
+        judged = {"side": side, "preset": preset, "model_name": ""}
+        found[f"{side}_acceptance"] = mean_of(samples, SIDE_ACCEPTANCE, judged)
+        trip = mean_of(samples, ROUND_TRIP, {"side": "device"}, here)
+        if trip is not None:  # only the sum of both ways counts
+            found[f"{side}_transfer_s"] = Aged(trip.value / 2, trip.age_s)
+    return found

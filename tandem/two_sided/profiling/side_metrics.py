@@ -81,6 +81,9 @@ class AggregationGauge:
             yield
         finally:
             machines.discard(machine)
+            series = self._metrics.method(*key)
+            for side, name in NAMES.items():
+                series.judged(machine.stats.drafted[side], machine.stats.accepted[side], name)
 
     def _export(self, preset: str, model_name: str) -> None:
         machines = self._running[preset, model_name]

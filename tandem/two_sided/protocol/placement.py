@@ -14,16 +14,28 @@ from tandem.two_sided.protocol.presets import Placement
 @dataclass(frozen=True, slots=True)
 class SideTimes:
     """What one side was measured at: `decode_s` for a draft token, `transfer_s` for the way to the
-    other side of it and what goes with it, `acceptance` of its drafts."""
+    other side of it and what goes with it, `acceptance` of its drafts, `queue_s` what a draft waits
+    for the engine, which others use too."""
 
     decode_s: float
     transfer_s: float
     acceptance: float
+    queue_s: float = 0.0
+
+    @property
+    def step_s(self) -> float:
+        """From wanting a draft token to having it."""
+        return self.queue_s + self.decode_s
 
     def validate(self, side: Side) -> None:
         """Raise InvalidArgument naming side and field."""
         name = side.name.lower()
-        for field, seconds in (("decode_s", self.decode_s), ("transfer_s", self.transfer_s)):
+        durations = {
+            "decode_s": self.decode_s,
+            "transfer_s": self.transfer_s,
+            "queue_s": self.queue_s,
+        }
+        for field, seconds in durations.items():
             if not 0 <= seconds < float("inf"):
                 raise InvalidArgument(f"{name}.{field}", f"{seconds} is not a duration")
         if not 0 <= self.acceptance <= 1:
@@ -59,8 +71,8 @@ def token_time_s(sides: BothSides, aggregating: Side) -> float:
     """Z of a side that goes on aggregating: expected seconds between two tokens (eq. 7). A refused
     draft of the other side costs a round trip more: it must receive the token and draft again."""
     here, there = sides.of(aggregating), sides.of(aggregating.other)
-    kept_s = max(here.decode_s, there.decode_s)
-    refused_s = max(here.decode_s, there.decode_s + sides.round_trip_s)
+    kept_s = max(here.step_s, there.step_s)
+    refused_s = max(here.step_s, there.step_s + sides.round_trip_s)
     return there.acceptance * kept_s + (1 - there.acceptance) * refused_s
 
 
@@ -80,7 +92,7 @@ def speedup_over_synchronous(sides: BothSides, aggregating: Side = Side.DEVICE) 
     """How much faster tokens come than when both sides wait for each other at every token, which
     is refusing every draft (Theorem 6.2, for either side)."""
     here, there = sides.of(aggregating), sides.of(aggregating.other)
-    synchronous_s = max(here.decode_s, there.decode_s + sides.round_trip_s)
+    synchronous_s = max(here.step_s, there.step_s + sides.round_trip_s)
     return synchronous_s / token_time_s(sides, aggregating)
 
 

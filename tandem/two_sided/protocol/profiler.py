@@ -23,7 +23,8 @@ saves up to a tenth of the time against 0.97; below 0.7 it costs where one side 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What one source knows of both sides, None where nothing: `decode_s` of a draft token,
-    `transfer_s` of it to the other side, `acceptance` rate of the side's drafts."""
+    `transfer_s` of it to the other side, `acceptance` rate of the side's drafts, `queue_s` of
+    waiting for the engine before a draft."""
 
     device_decode_s: float | None = None
     cloud_decode_s: float | None = None
@@ -31,6 +32,8 @@ class Reading:
     cloud_transfer_s: float | None = None
     device_acceptance: float | None = None
     cloud_acceptance: float | None = None
+    device_queue_s: float | None = None
+    cloud_queue_s: float | None = None
 
     def missing(self) -> tuple[str, ...]:
         """The names of what is not known."""
@@ -71,18 +74,18 @@ def combined(sources: Iterable[ProfileSource]) -> Reading:
 
 
 def both_sides(reading: Reading) -> BothSides | None:
-    """What the scheduler compares; None while anything is unknown. With one way's time alone it
-    stands for both: only their sum counts."""
+    """What the scheduler compares; None while anything but a queue is unknown. With one way's time
+    alone it stands for both: only their sum counts."""
     up_s, down_s = reading.device_transfer_s, reading.cloud_transfer_s
     if up_s is None or down_s is None:
         up_s = down_s = up_s if down_s is None else down_s
-    device = (reading.device_decode_s, up_s, reading.device_acceptance)
-    cloud = (reading.cloud_decode_s, down_s, reading.cloud_acceptance)
+    device = (reading.device_decode_s, up_s, reading.device_acceptance, reading.device_queue_s)
+    cloud = (reading.cloud_decode_s, down_s, reading.cloud_acceptance, reading.cloud_queue_s)
     times = []
-    for decode_s, transfer_s, acceptance in (device, cloud):
+    for decode_s, transfer_s, acceptance, queue_s in (device, cloud):
         if decode_s is None or transfer_s is None or acceptance is None:
             return None
-        times.append(SideTimes(decode_s, transfer_s, acceptance))
+        times.append(SideTimes(decode_s, transfer_s, acceptance, queue_s or 0.0))
     return BothSides(*times)
 
 

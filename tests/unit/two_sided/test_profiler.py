@@ -30,7 +30,7 @@ def test_each_number_comes_from_the_first_source_that_has_it() -> None:
     assert joined == replace(FULL, device_decode_s=0.2, cloud_acceptance=0.0)
     assert combined([]) == Reading()
     assert "cloud_decode_s" in combined([fresh]).missing()
-    assert not joined.missing()
+    assert joined.missing() == ("device_queue_s", "cloud_queue_s")
 
 
 def test_nothing_is_decided_while_anything_is_unknown() -> None:

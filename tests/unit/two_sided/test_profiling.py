@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from tandem.core.errors import TandemError
+from tandem.net.process import prometheus_server
+from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.profiling import Profiling
 from tandem.settings import SettingsError
 from tandem.telemetry.metrics import Metrics
+from tandem.telemetry.prometheus_server import (
+    DRAFT_STEP,
+    QUEUE,
+    ROUND_TRIP,
+    SIDE_ACCEPTANCE,
+    PrometheusServer,
+)
 from tandem.two_sided.profiling.side_metrics import SideDecisions
 from tandem.two_sided.profiling.stored_fits import StoredFit, write_fits
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import BothSides, SideTimes, choose_side
+from tandem.two_sided.protocol.profiler import Reading
 from tandem.two_sided.protocol.profiler_decoding import DecodeFit
-from tests.unit.two_sided.prometheus_answers import healthy, served
+from tests.services.prometheus_process import served, vector
 
 EARLIER = BothSides(SideTimes(0.06, 0.04, 0.9), SideTimes(0.05, 0.06, 0.4))
 
@@ -28,27 +38,83 @@ def metrics() -> Metrics:
 
 
 async def test_the_request_s_own_frames_come_before_earlier_ones(metrics: Metrics) -> None:
-    profiling = Profiling(Side.DEVICE, metrics, "", None)
+    profiling = Profiling(Side.DEVICE, metrics)
     profiler = profiling.profiler("demo-draft", 2)
-    assert profiling.sides(profiler) is None
+    assert profiling.sides(profiler, profiling.earlier("dragon")) is None
     SideDecisions(metrics).decided(choose_side(EARLIER, Side.DEVICE), EARLIER)
-    assert profiling.sides(profiler) == EARLIER
+    earlier = profiling.earlier("dragon")
+    assert profiling.sides(profiler, earlier) == EARLIER
     profiler.decoded(Side.CLOUD, 10, 0.2)
-    sides = profiling.sides(profiler)
+    sides = profiling.sides(profiler, earlier)
     assert sides is not None
     assert sides.cloud.decode_s == pytest.approx(0.2)
     assert sides.device == EARLIER.device
     await profiling.close()
 
 
-async def test_a_prometheus_server_is_asked_until_the_end(metrics: Metrics) -> None:
-    with served(healthy) as address:
-        profiling = Profiling(Side.DEVICE, metrics, address, None)
-        async with asyncio.timeout(30):
-            while (sides := profiling.sides(profiling.profiler("m", 2))) is None:
-                await asyncio.sleep(0.01)
-        assert sides.device.decode_s == 0.11
-        await profiling.close()
+def known(cloud_queue_s: float = 0.0) -> list[tuple[str, dict[str, str], str]]:
+    """What a server knows of others' answers; another device's decoder is slow."""
+    step = {"device": {"instance": "d:1", "engine": "small"}, "cloud": {"engine": "large"}}
+    return [
+        (DRAFT_STEP, {"side": "device", **step["device"]}, "0.11"),
+        (DRAFT_STEP, {"side": "device", "instance": "e:1", "engine": "small"}, "0.9"),
+        (DRAFT_STEP, {"side": "cloud", **step["cloud"]}, "0.04"),
+        (QUEUE, {"side": "cloud", "model_name": "large"}, str(cloud_queue_s)),
+        (ROUND_TRIP, {"side": "device", "instance": "d:1", "model_name": "large"}, "0.1"),
+        *(
+            (SIDE_ACCEPTANCE, {"side": side, "preset": "dragon", "model_name": "large"}, rate)
+            for side, rate in (("device", "0.7"), ("cloud", "0.8"))
+        ),
+    ]
+
+
+async def asked(metrics: Metrics, cloud_queue_s: float, preset: str = "dragon") -> BothSides | None:
+    """What a fresh process with no request yet knows."""
+    with served(lambda what, query: (200, vector(*known(cloud_queue_s)))) as address:
+        server = PrometheusServer(address, {})
+        assert await server.refresh()
+        profiling = Profiling(Side.DEVICE, metrics, server, "d:1")
+        try:
+            return profiling.sides(profiling.profiler("small", 2), profiling.earlier(preset))
+        finally:
+            await profiling.close()
+
+
+async def test_a_fresh_process_begins_with_what_others_measured(metrics: Metrics) -> None:
+    sides = await asked(metrics, 0.0)
+    assert sides == BothSides(SideTimes(0.11, 0.05, 0.7), SideTimes(0.04, 0.05, 0.8))
+    assert await asked(metrics, 0.0, "dragon-gumbel") is None, "acceptance is a preset's own"
+
+
+async def test_others_load_on_the_cloud_changes_the_side(metrics: Metrics) -> None:
+    idle, busy = await asked(metrics, 0.0), await asked(metrics, 0.5)
+    assert idle is not None
+    assert busy is not None
+    assert busy.cloud.queue_s == 0.5
+    assert choose_side(idle, Side.DEVICE).side is Side.DEVICE
+    assert choose_side(busy, Side.DEVICE).side is Side.CLOUD, "its drafts come late: spare the way"
+
+
+async def test_the_fresher_counts_and_a_lost_server_is_survived(metrics: Metrics) -> None:
+    now, good = 0.0, True
+    answer = (200, vector(*known(0.2)))
+    with served(lambda what, query: answer if good else (500, b"")) as address:
+        server = PrometheusServer(address, {})
+        assert await server.refresh()
+        profiling = Profiling(Side.DEVICE, metrics, server, "d:1", clock=lambda: now)
+        SideDecisions(metrics).decided(choose_side(EARLIER, Side.DEVICE), EARLIER)
+        profiler = profiling.profiler("small", 2)
+        for size in (10, 2000):
+            profiler.exchanged(size, size, 0.1)
+        profiling.sides(profiler, Reading())
+        now += 400.0
+        assert profiling.earlier("dragon").device_acceptance == EARLIER.device.acceptance
+        assert profiling.earlier("dragon").cloud_queue_s == 0.2
+        now += 100.0
+        assert profiling.earlier("dragon").device_acceptance == 0.7
+        good = False
+        assert not await server.refresh()
+        assert profiling.earlier("dragon").device_acceptance == EARLIER.device.acceptance
         await profiling.close()
 
 
@@ -60,7 +126,7 @@ async def test_a_stored_line_holds_for_its_model_and_documents(
         Side.CLOUD: StoredFit("demo-target", 2, DecodeFit(0.0, 20_000.0, 0.5)),
     }
     write_fits(tmp_path / "fits.json", stored)
-    profiling = Profiling(Side.DEVICE, metrics, "", tmp_path / "fits.json")
+    profiling = Profiling(Side.DEVICE, metrics, fits=tmp_path / "fits.json")
     reading = profiling.profiler("demo-draft", 2).reading()
     assert reading.device_decode_s == pytest.approx(0.01, rel=0.02)
     assert reading.cloud_decode_s is None  # the other side's is its own aggregator's
@@ -70,10 +136,12 @@ async def test_a_stored_line_holds_for_its_model_and_documents(
 
 
 async def test_what_cannot_be_used_stops_the_start(metrics: Metrics, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="TANDEM_PROMETHEUS: 'prometheus:9090' is not an http"):
-        Profiling(Side.DEVICE, metrics, "prometheus:9090", None)
+    for setting, value in (("prometheus", "prometheus:9090"), ("prometheus_labels", "suite")):
+        named: dict[str, Any] = {"prometheus": "http://prometheus:9090", setting: value}
+        with pytest.raises(SettingsError, match=f"TANDEM_{setting.upper()}: '{value}' is not"):
+            prometheus_server(AggregatorSettings(**named))
     with pytest.raises(SettingsError, match=r"TANDEM_PROFILE_FILE: .*doctor --profile"):
-        Profiling(Side.DEVICE, metrics, "", tmp_path / "none.json")
+        Profiling(Side.DEVICE, metrics, fits=tmp_path / "none.json")
     (tmp_path / "torn.json").write_text("{")
     with pytest.raises(TandemError, match=r"torn\.json"):
-        Profiling(Side.DEVICE, metrics, "", tmp_path / "torn.json")
+        Profiling(Side.DEVICE, metrics, fits=tmp_path / "torn.json")
