@@ -21,6 +21,11 @@ class LineFit:
         self._y = keep * self._y + y
         self._xy = keep * self._xy + x * y
 
+    @property
+    def mean(self) -> float:
+        """Of y; needs a point."""
+        return self._y / self.weight
+
     def fit(self) -> tuple[float, float]:
         """(first, further); needs a point."""
         mean_x, mean_y = self._x / self.weight, self._y / self.weight

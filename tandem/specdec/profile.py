@@ -57,11 +57,10 @@ class Profile:
     def measured(self) -> Measured | None:
         own, earlier = self.own, self._earlier
         draft_s = earlier.draft_s if own.draft_s is None else own.draft_s
-        first_s = earlier.verify_s if own.verify_s is None else own.verify_s
+        first_s, further_s = self._verify.fit() if self._verify.weight else (earlier.verify_s, 0.0)
         rtt_s = earlier.rtt_s if own.rtt_s is None else own.rtt_s
         if draft_s is None or first_s is None or rtt_s is None:
             return None
-        further_s = self._verify.fit()[1] if self._verify.weight else 0.0
         return Measured(
             PairTimes(draft_s, max(first_s, 1e-6), further_s),
             rtt_s,
@@ -76,7 +75,7 @@ class Profile:
         """What this request has measured itself."""
         return Earlier(
             self._draft_s,
-            self._verify.fit()[0] if self._verify.weight else None,
+            self._verify.mean if self._verify.weight else None,
             min(self.trips_s[-_RECENT:]) if self.trips_s else None,
             self.agreed_tokens / self.judged_tokens if self.judged_tokens else None,
             self._wait_s if self._verify.weight else None,

@@ -11,7 +11,7 @@ from tandem.specdec.messages import Draft, Tokens, Verdict, Work
 from tandem.specdec.pacing import Pacing
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.profile import Earlier, Profile
-from tandem.specdec.scheduling import Measured, schedule_for
+from tandem.specdec.scheduling import Measured, PairTimes, schedule_for
 
 
 def frame(base: int, count: int = 2, hold: bool = False) -> Draft:
@@ -245,3 +245,16 @@ def test_no_cloud_waits_for_a_draft_before_one_was_sent() -> None:
     pacing.profile.sent(frame(5), 1.0)
     pacing.take_verdict(verdict(), 1.1)
     assert pacing.schedule.window == 0
+
+
+def test_later_requests_begin_with_a_pass_as_long_as_this_one_s_were() -> None:
+    """Not with what the line through them says of a pass over nothing, which none was."""
+    profile = seen()
+    for drafts, verify_s in ((8, 0.10), (8, 0.11), (2, 0.04)):
+        profile.passed(Work(verify_s=verify_s, drafts=drafts))
+    assert profile.own.verify_s == pytest.approx(0.074, abs=0.002)
+    assert measured(profile).pair.verify_first_s < 0.03
+    later = Profile(replace(profile.own, queue_s=None))
+    assert measured(later).pair == PairTimes(
+        profile.own.draft_s or 0.0, profile.own.verify_s or 0, 0
+    )
