@@ -9,7 +9,7 @@ from tandem.generation.figures import answer_figures
 
 @dataclass(frozen=True, slots=True)
 class SideFigures:
-    """One side of an answer from two sides' documents."""
+    """One side of an answer from two sides' documents. `names`: of the device's documents used."""
 
     documents: int
     document_tokens: int
@@ -17,6 +17,7 @@ class SideFigures:
     accepted: int
     acceptance_rate: float | None
     decode_s: float
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,8 @@ def _figures(result: Generated) -> Figures:
     named["unverified"] = tuple(named["unverified"])
     for side in ("device", "cloud"):
         if side in named:
-            named[side] = SideFigures(**named[side])
+            side_figures = named[side]
+            named[side] = SideFigures(**side_figures | {"names": tuple(side_figures["names"])})
     if "choice" in named:
         named["choice"] = ChoiceFigures(**named["choice"])
     return Figures(**named)

@@ -44,6 +44,9 @@ async def answers_to(
         code = await call.code()
         details = with_tls_advice(code, await call.details() or "")
     except grpc.aio.AioRpcError as error:
+        # A deadline that passes while a message is written: the error tells of the write alone.
+        if call.done() and await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            raise Rejected(await call.code(), await call.details() or "") from None
         raise await refusal(error, describe) from None
     if code is not grpc.StatusCode.OK:
         raise Rejected(code, details or "the service ended the call")

@@ -179,6 +179,9 @@ class Preset:
         _check_range("exits", self.exits, 0, MAX_EXITS)
         hears_exits = self.predraft is Predraft.EARLY_EXITS
         _require(not hears_exits or self.exits > 0, "exits", "must be at least 1 to predraft from")
+        if self.control is Control.LEAST_COST:
+            _require(schedule.decode_when_idle, "control", f"{self.control} needs decode_when_idle")
+            _require(self.drafter_invariant, "control", f"{self.control} needs a coupled text")
         self._validate_payloads()
         if self.expansion:
             self._validate_tree()

@@ -68,7 +68,9 @@ async def test_answers_come_over_tls_to_those_who_know_the_authority(
     async with served(settings) as url:
         assert url.startswith("https://127.0.0.1:")
         async with caller(url, credentials.folder / "ca.crt", OTHER_KEY) as http:
-            answer = await http.post("/v1/chat/completions", json=chat_body(max_tokens=4))
+            answer = await http.post(
+                "/v1/chat/completions", json=chat_body(max_tokens=4, ignore_eos=True)
+            )
             assert answer.json()["usage"]["completion_tokens"] == 4
         async with caller(url, credentials.folder / "ca.crt") as http:
             assert (await http.get("/v1/models")).status_code == 401

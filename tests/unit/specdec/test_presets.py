@@ -102,6 +102,8 @@ def test_presets_cannot_be_changed_in_place() -> None:
         (changed("mc-dsd", predraft=Predraft.LIKELY_OUTCOMES), "predraft"),
         (changed("mc-dsd", control=Control.WINDOW), "control"),
         (changed("mc-dsd", exits=2), "exits"),
+        (changed("coupled", control=Control.LEAST_COST), "control"),
+        (changed("stream-rejection", control=Control.LEAST_COST), "control"),
         (
             changed(
                 "mc-dsd",
