@@ -63,9 +63,9 @@ def text_of_ar(seed: int, max_tokens: int) -> TokenIds:
 
 @pytest.mark.parametrize("draft_length", range(1, 9))
 def test_coupled_is_ar_for_a_thousand_prompts(draft_length: int) -> None:
-    """All of them at three lengths, and a part at those between."""
+    """All of them at the usual length, and a part at others."""
     chosen = preset("coupled", draft_length)
-    for seed in range(1000 if draft_length in (1, 4, 8) else 200):
+    for seed in range(1000 if draft_length == 4 else 200):
         coupled = run(chosen, MODELS, seed, prompt_ids=prompt_of(seed), max_tokens=8)
         assert coupled.token_ids == text_of_ar(seed, max_tokens=8), seed
         assert coupled.stats.target_passes <= 8
