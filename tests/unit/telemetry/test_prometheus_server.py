@@ -4,6 +4,7 @@ answers, and some that are gone, slow or talk nonsense."""
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 
 import pytest
@@ -62,6 +63,8 @@ async def test_it_is_asked_from_the_start_until_the_end() -> None:
 
 
 async def test_missing_rules_are_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+
     def answer(what: str, query: str) -> tuple[int, bytes]:
         return NONE if what == "query" else (200, listed(ACCEPTANCE, DRAFT_STEP))
 
@@ -79,6 +82,7 @@ async def test_missing_rules_are_said_once(caplog: pytest.LogCaptureFixture) -> 
 async def test_rules_that_are_there_are_not_complained_of(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.WARNING)
     with served(lambda what, query: NONE if what == "query" else (200, listed(*RULES))) as address:
         assert await PrometheusServer(address, {}).refresh()
     assert "recording rules" not in caplog.text
