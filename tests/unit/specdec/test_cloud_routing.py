@@ -15,7 +15,6 @@ from tandem.specdec.cloud_routing import (
     CloudRouting,
     MoveReason,
 )
-from tandem.telemetry.cloud_series import MOVE_REASONS
 
 RoundTrips = Callable[[float], tuple[float, ...]]
 """Of each cloud at a time, in seconds."""
@@ -179,7 +178,3 @@ def test_a_cloud_that_does_not_answer_is_left_even_while_its_stream_is_open() ->
         clouds.unanswered(0, now)
         assert clouds.why_leave(place, 1, now) is None
     assert clouds.why_leave(place, 1, 6.0) is MoveReason.LOST
-
-
-def test_moves_are_counted_by_every_reason() -> None:
-    assert set(MOVE_REASONS) == set(MoveReason)

@@ -6,6 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tandem.specdec.cloud_routing import MoveReason
+from tandem.telemetry.cloud_series import MOVE_REASONS
 from tandem.telemetry.metric import MAX_LABEL_VALUES
 from tandem.telemetry.metrics import Metrics, new_registry
 
@@ -240,3 +242,7 @@ def test_a_new_registry_reports_the_process() -> None:
     exposed = generate_latest(new_registry()).decode()
     assert "tandem_" not in exposed
     assert exposed == "" or "process_cpu_seconds_total" in exposed
+
+
+def test_moves_between_clouds_are_counted_by_every_reason() -> None:
+    assert set(MOVE_REASONS) == set(MoveReason)
