@@ -232,6 +232,7 @@ def test_the_timing_of_each_preset() -> None:
         "mc-dsd": (Schedule(3, 3), Control.FIXED, off, 4, 16, 0),
         "stream": (window, Control.WINDOW, likely, 8, 32, 0),
         "stream-rejection": (window, Control.WINDOW, likely, 8, 32, 0),
+        "auto": (window, Control.LEAST_COST, likely, 8, 32, 0),
         "coupled": (stop_and_wait, Control.FIXED, off, 4, 16, 0),
         "predraft": (stop_and_wait, Control.FIXED, likely, 4, 16, 0),
         "lookup": (Schedule(10, 10), Control.FIXED, off, 4, 16, 0),
@@ -244,6 +245,8 @@ def test_the_timing_of_each_preset() -> None:
         assert (found.schedule, found.control, *ahead, found.exits) == expected, name
         assert found.confidence_threshold == (0.5 if name == "lookup" else 0.0), name
         assert found.truncation == cuts.get(name, Truncation()), name
+        assert (found.payload_top, found.payload_tail_draws) == (64, 4), name
+    assert timing.keys() == PRESETS.keys()
 
 
 @pytest.mark.parametrize(
