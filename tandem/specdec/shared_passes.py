@@ -54,7 +54,7 @@ class _Crowd:
         head_s: float,
         ahead: bool,
     ) -> None:
-        self.now, self.busy_until_s = 0.0, 0.0
+        self.now = 0.0
         self.times, self.rate, self.hit_rate, self.head_s = times, acceptance_rate, hit_rate, head_s
         self.events: list[tuple[float, int, _Member | None, int, int, int, bool]] = []
         self.count = self.passes = 0
@@ -62,7 +62,7 @@ class _Crowd:
         self.waiting: list[_Member] = []
         self.passing: list[_Member] = []
         self.totals = [0.0] * 6  # tokens, passes, fed, frames, drafted, corrections
-        self.members = [_Member(self, schedule, times, ahead, n) for n in range(sessions)]
+        self.members = [_Member(self, schedule, times, ahead) for _ in range(sessions)]
         for number, member in enumerate(self.members):
             start_s = (number * _SPREAD % 1.0) * 4 * times.pass_s
             self.push(start_s, member, 0, _BEGIN, 0, False)
@@ -130,11 +130,9 @@ _BEGIN = -1
 class _Member(Timeline):
     """One session: a timeline that begins anew with every correction."""
 
-    def __init__(
-        self, crowd: _Crowd, schedule: Schedule, times: StepTimes, ahead: bool, number: int
-    ) -> None:
+    def __init__(self, crowd: _Crowd, schedule: Schedule, times: StepTimes, ahead: bool) -> None:
         super().__init__(schedule, times, 0, 0.0, ahead)
-        self.crowd, self.number, self.epoch = crowd, number, 0
+        self.crowd, self.epoch = crowd, 0
         self.due_drafts = self.due_tokens = 0
         self.is_right = False
 

@@ -53,11 +53,7 @@ class VerifyWork:
 
     def contexts(self, before: tuple[int, ...]) -> list[tuple[int, ...]]:
         """What each wanted distribution follows, where the KV holds the tokens `before`."""
-        count, found = len(self.token_ids), list[tuple[int, ...]]()
-        parents = range(-1, count - 1) if self.parents is None else self.parents
-        for token_id, parent in zip(self.token_ids, parents, strict=True):
-            found.append((*(found[parent] if parent >= 0 else before), token_id))
-        return found[count - self.logits_to_keep :]
+        return [(*before, *self.fed_before(row)) for row in range(self.logits_to_keep)]
 
 
 def tree_pass(

@@ -203,7 +203,7 @@ def test_documents_of_two_sides_have_their_colours(page: Page, pictures: Path | 
     picture(page, pictures, "page-documents")
 
 
-def test_a_dropped_file_is_used_and_stays_on_the_device(page: Page) -> None:
+def test_a_dropped_file_is_used_as_one_of_the_device(page: Page) -> None:
     secret = "The quokka Zebulon sleeps in the blue cupboard of the third floor. " * 3
     file = FilePayload(name="zebulon.md", mimeType="text/markdown", buffer=secret.encode())
     page.get_by_label("Drop texts here").set_input_files([file])
