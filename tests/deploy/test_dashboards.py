@@ -13,8 +13,11 @@ from tests.deploy.composed import Composed
 from tests.deploy.traffic import ask, completion
 from tools.observability.dashboards import DASHBOARDS, substituted
 
-PRESETS = ("dssd", "fsd", "stream", "dragon")
-"""A split answer, early exits and pre-drafts, a window, documents of both sides."""
+PRESETS = ("dssd", "fsd", "stream", "dragon", "auto", "ar")
+"""A split answer, early exits and pre-drafts, a window, documents of both sides, a chosen schedule,
+the cloud alone."""
+OF_SEVERAL_CLOUDS = "tandem_cloud_"
+"""What only drafters that know several clouds export; compose has one."""
 
 DOCUMENT = "A house has rooms. In the cellar of a house one finds a list of things."
 SHOWN_WITHIN_S = 90.0
@@ -37,7 +40,7 @@ def test_every_query_of_every_dashboard_is_answered(suite: Composed, tmp_path: P
 
 def send(front: str, preset: str) -> None:
     body = completion(preset, seed=3, max_tokens=24)
-    if preset == "dragon":
+    if preset in ("dragon", "auto", "ar"):  # these take no draft length
         body["tandem"] = {"preset": preset}
     answer = ask(front, body)
     assert answer.status == "ok", (preset, answer.http_status, answer.status)
@@ -47,6 +50,8 @@ def unanswered(prometheus: str) -> Iterator[tuple[str, str]]:
     """Dashboard and query, where the result is empty."""
     for dashboard in DASHBOARDS:
         for query in substituted(dashboard):
+            if OF_SEVERAL_CLOUDS in query:
+                continue
             found = requests.get(f"http://{prometheus}/api/v1/query", {"query": query}, timeout=10)
             assert found.status_code == 200, (query, found.text)
             if not found.json()["data"]["result"]:

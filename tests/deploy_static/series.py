@@ -11,13 +11,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.telemetry.metrics import ALL_METRICS, new_registry
 
-TARGET = frozenset({"job", "instance", "service", "suite", "release"})
+TARGET = frozenset(
+    {"job", "instance", "service", "suite", "release", "cluster", "namespace", "pod"}
+)
 """Labels that are added to everything that is scraped."""
 
 
 def exported() -> dict[str, frozenset[str]]:
-    """Labels by sample name: what the code declares, what the process itself reports, and `up`."""
-    series = {"up": TARGET}
+    """Labels by sample name: what the code declares, what the process itself reports, and what
+    Prometheus adds."""
+    series = {"up": TARGET, "ALERTS": TARGET | {"alertname", "alertstate", "severity"}}
     for metric in ALL_METRICS:
         for name in metric.sample_names:
             bucket = {"le"} if name.endswith("_bucket") else set()

@@ -9,13 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tandem.telemetry.engine_series import EngineSeries
-from tandem.telemetry.metrics import MethodSeries
+from tandem.telemetry.metrics import ALL_METRICS, MethodSeries
 from tests.deploy_static.series import complaints, exported
 from tests.programs import REPOSITORY, output
 from tools.observability.dashboards import DASHBOARDS, substituted
-from tools.observability.grafana import ANNOTATIONS, COLUMNS, Dashboard, to_json
+from tools.observability.grafana import (
+    ANNOTATIONS,
+    COLUMNS,
+    SCOPE_VARIABLES,
+    Dashboard,
+    to_json,
+)
 from tools.observability.overview import NO_FAILURES
 from tools.observability.promql import rate, total
 
@@ -59,7 +66,7 @@ def test_every_panel_is_described_and_has_a_unit_and_the_chosen_datasource(
     assert len(set(numbers)) == len(numbers)
     for panel in panels(dashboard):
         assert len(panel["description"]) > 10, panel["title"]
-        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+        assert panel["fieldConfig"]["defaults"].get("unit") or panel["type"] == "alertlist"
         for target in panel["targets"]:
             assert target["datasource"]["uid"] == "${datasource}"
 
@@ -79,7 +86,7 @@ def test_only_what_is_exported_is_asked_for(dashboard: Dashboard) -> None:
     for panel in panels(dashboard):
         for target in panel["targets"]:
             assert list(complaints(target["expr"], series)) == [], panel["title"]
-    for variable in dashboard.variables:
+    for variable in (*SCOPE_VARIABLES, *dashboard.variables):
         assert variable.label in series[variable.metric], variable.name
         assert re.compile(variable.among).groups == 0, "Grafana takes a group for the value"
 
@@ -99,9 +106,42 @@ def test_failed_is_the_same_share_as_in_the_alerts() -> None:
 @every_dashboard
 def test_every_variable_is_used_and_every_used_one_declared(dashboard: Dashboard) -> None:
     text = " ".join(target["expr"] for panel in panels(dashboard) for target in panel["targets"])
-    declared = {variable.name for variable in dashboard.variables}
-    used = {name for name in ("preset", "model", "service") if f"${name}" in text}
+    declared = {choice.name for choice in dashboard.choices}
+    used = set(re.findall(r"\$([a-z]\w*)", text)) - {"__rate_interval"}
     assert used == declared
+
+
+@every_dashboard
+def test_every_query_is_narrowed_to_what_is_chosen_at_the_top(dashboard: Dashboard) -> None:
+    """Cluster, namespace and instance, whatever else a panel shows."""
+    for panel in panels(dashboard):
+        for target in panel["targets"]:
+            for name, matchers in re.findall(
+                r"\b((?:tandem|process)_\w+|up|ALERTS)(\{[^}]*\})?", target["expr"]
+            ):
+                for label in ("cluster", "namespace", "instance"):
+                    assert f'{label}=~"${label}"' in matchers, (panel["title"], name)
+
+
+def test_every_metric_is_shown_somewhere() -> None:
+    queries = [query for dashboard in DASHBOARDS for query in substituted(dashboard)]
+    asked = set(re.findall(r"\btandem_\w+", " ".join(queries)))
+    hidden = {metric.name for metric in ALL_METRICS if not asked & set(metric.sample_names)}
+    assert hidden == {"tandem_build_info"}  # an annotation shows it
+
+
+def test_alerts_are_listed_and_money_asks_for_a_price() -> None:
+    (fleet,) = (json.loads(to_json(d)) for d in DASHBOARDS if d.uid == "tandem-fleet")
+    (alerts,) = (panel for panel in fleet["panels"] if panel["type"] == "alertlist")
+    rules = yaml.safe_load(
+        (REPOSITORY / "deploy" / "prometheus" / "rules" / "tandem.alerts.yml").read_text()
+    )
+    names = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
+    assert all(alerts["options"]["alertName"] in name for name in names)
+    (price,) = (v for v in fleet["templating"]["list"] if v["type"] == "textbox")
+    (saved,) = (panel for panel in fleet["panels"] if panel["title"] == "Money saved per hour")
+    assert f"* ${price['name']}" in saved["targets"][0]["expr"]
+    assert float(price["current"]["value"]) > 0
 
 
 def test_prometheus_can_read_every_query(tmp_path: Path) -> None:
@@ -124,5 +164,6 @@ def test_a_label_or_rate_that_cannot_be_is_refused_where_it_is_written() -> None
     with pytest.raises(ValueError, match="is a Gauge, not a Counter"):
         rate(EngineSeries.kv_bytes, "", {})
     assert rate(MethodSeries.tokens, "preset", {"side": "!cloud"}) == (
-        'sum by (preset) (rate(tandem_tokens_total{side!~"cloud"}[$__rate_interval]))'
+        'sum by (preset) (rate(tandem_tokens_total{cluster=~"$cluster",namespace=~"$namespace",'
+        'instance=~"$instance",side!~"cloud"}[$__rate_interval]))'
     )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tools.observability.fleet import FLEET
 from tools.observability.grafana import Dashboard
 from tools.observability.overview import OVERVIEW
 from tools.observability.scheduler import SCHEDULER
 from tools.observability.services import SERVICES
 from tools.observability.speculation import SPECULATION
 
-DASHBOARDS = (OVERVIEW, SPECULATION, SCHEDULER, SERVICES)
+DASHBOARDS = (OVERVIEW, FLEET, SPECULATION, SCHEDULER, SERVICES)
 
 
 def substituted(dashboard: Dashboard, rate_interval: str = "1m") -> Iterator[str]:
@@ -19,6 +20,6 @@ def substituted(dashboard: Dashboard, rate_interval: str = "1m") -> Iterator[str
         for panel in row.panels:
             for query in panel.queries:
                 expression = query.expression.replace("$__rate_interval", rate_interval)
-                for variable in dashboard.variables:
+                for variable in dashboard.choices:
                     expression = expression.replace(f"${variable.name}", variable.among)
                 yield expression

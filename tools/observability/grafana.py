@@ -18,21 +18,22 @@ SCHEMA_VERSION = 39
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 TAG = "tandem"
 
+_HERE = 'cluster=~"$cluster",namespace=~"$namespace",instance=~"$instance"'
 ANNOTATIONS = (
     (
         "Restarts",
-        'changes(process_start_time_seconds{suite="tandem"}[2m]) > 0',
+        f'changes(process_start_time_seconds{{suite="tandem",{_HERE}}}[2m]) > 0',
         "{{service}} restarted",
     ),
     (
         "Versions",
-        "tandem_build_info unless tandem_build_info offset 5m",
+        f"tandem_build_info{{{_HERE}}} unless tandem_build_info offset 5m",
         "{{service}} runs {{version}}",
     ),
 )
 """Marks on every graph: name, PromQL that holds when it happened, text."""
 
-Kind = Literal["timeseries", "stat"]
+Kind = Literal["timeseries", "stat", "alertlist"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One graph. `unit` is one of Grafana's; `description` says what to make of it."""
+    """One graph. `unit` is one of Grafana's; `description` says what to make of it. A list of
+    alerts has neither unit nor queries."""
 
     title: str
     description: str
@@ -79,14 +81,37 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
+class Number:
+    """A number that whoever looks writes at the top."""
+
+    name: str
+    shown: str
+    among: str
+
+
+@dataclass(frozen=True, slots=True)
 class Dashboard:
-    """`uid` names the file and the address."""
+    """`uid` names the file and the address. `variables` are its own, beside SCOPE_VARIABLES."""
 
     uid: str
     title: str
     description: str
     variables: tuple[Variable, ...]
     rows: tuple[Row, ...]
+    numbers: tuple[Number, ...] = ()
+
+    @property
+    def choices(self) -> tuple[Variable | Number, ...]:
+        """All that can be chosen at the top but the data source."""
+        return (*SCOPE_VARIABLES, *self.variables, *self.numbers)
+
+
+SCOPE_VARIABLES = (
+    Variable("cluster", "cluster", "tandem_build_info", "Cluster"),
+    Variable("namespace", "namespace", "tandem_build_info", "Namespace"),
+    Variable("instance", "instance", "tandem_build_info", "Instance"),
+)
+"""Where to look, at the top of every dashboard."""
 
 
 def to_json(dashboard: Dashboard) -> str:
@@ -108,7 +133,13 @@ def _model(dashboard: Dashboard) -> dict[str, Any]:
         "timezone": "browser",
         "links": [_links_to_others()],
         "annotations": {"list": [_annotation(*one) for one in ANNOTATIONS]},
-        "templating": {"list": [_datasource(), *map(_variable, dashboard.variables)]},
+        "templating": {
+            "list": [
+                _datasource(),
+                *map(_variable, (*SCOPE_VARIABLES, *dashboard.variables)),
+                *map(_number, dashboard.numbers),
+            ]
+        },
         "panels": list(_panels(dashboard)),
     }
 
@@ -137,7 +168,7 @@ def _panels(dashboard: Dashboard) -> Iterator[dict[str, Any]]:
 
 
 def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
-    defaults: dict[str, Any] = {"unit": panel.unit}
+    defaults: dict[str, Any] = {"unit": panel.unit} if panel.unit else {}
     if panel.highest is not None:
         defaults |= {"min": 0, "max": panel.highest}
     if panel.kind == "timeseries":
@@ -184,6 +215,16 @@ _OPTIONS: dict[Kind, dict[str, Any]] = {
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         "textMode": "auto",
     },
+    "alertlist": {
+        "viewMode": "list",
+        "groupMode": "default",
+        "groupBy": [],
+        "alertName": "Tandem",
+        "dashboardAlerts": False,
+        "maxItems": 20,
+        "sortOrder": 3,  # by importance
+        "stateFilter": {"firing": True, "pending": True, "noData": False, "error": True},
+    },
 }
 
 
@@ -216,6 +257,18 @@ def _variable(variable: Variable) -> dict[str, Any]:
     }
 
 
+def _number(number: Number) -> dict[str, Any]:
+    chosen = {"text": number.among, "value": number.among}
+    return {
+        "name": number.name,
+        "label": number.shown,
+        "type": "textbox",
+        "query": number.among,
+        "current": chosen,
+        "options": [{**chosen, "selected": True}],
+    }
+
+
 def _annotation(name: str, expression: str, text: str) -> dict[str, Any]:
     return {
         "name": name,
@@ -234,6 +287,6 @@ def _links_to_others() -> dict[str, Any]:
         "title": "Tandem",
         "tags": [TAG],
         "asDropdown": False,
-        "includeVars": False,
+        "includeVars": True,
         "keepTime": True,
     }

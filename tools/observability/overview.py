@@ -8,7 +8,15 @@ from tandem.telemetry.metric import Metric
 from tandem.telemetry.metrics import HttpSeries as Http
 from tandem.telemetry.metrics import MethodSeries as Method
 from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
-from tools.observability.promql import PRESET_AND_MODEL, quantile, rate, ratio, total
+from tools.observability.promql import (
+    PRESET_AND_MODEL,
+    mean,
+    or_zero,
+    quantile,
+    rate,
+    ratio,
+    total,
+)
 
 # What the owner of a request counts: whoever helps with it from the cloud counts its part too, and
 # a request must be shown once.
@@ -16,6 +24,8 @@ OWN = {**PRESET_AND_MODEL, "side": "device"}
 NO_FAILURES = "OK|CANCELLED|INVALID_ARGUMENT|RESOURCE_EXHAUSTED"
 """A caller's own faults, cancellation and refusals for lack of room; the alerts have the same."""
 FAILED = {**OWN, "status": f"!{NO_FAILURES}"}
+IN_CLOUD = {**PRESET_AND_MODEL, "side": "cloud"}
+_MEAN_TTFT = mean(Method.time_to_first_token, "", OWN)
 
 
 def _quantiles(title: str, description: str, metric: Metric[Histogram]) -> Panel:
@@ -50,7 +60,7 @@ OVERVIEW = Dashboard(
                     "caller's own faults, did not.",
                     "percentunit",
                     ratio(
-                        f"({rate(Method.requests, '', FAILED)} or vector(0))",
+                        or_zero(rate(Method.requests, "", FAILED)),
                         rate(Method.requests, "", OWN),
                     ),
                 ),
@@ -98,6 +108,24 @@ OVERVIEW = Dashboard(
                     "Whole request",
                     "From the arrival of a request to its end.",
                     Method.e2e_request_latency,
+                ),
+                Panel(
+                    "Waiting, share of TTFT",
+                    "The mean wait for a slot of the aggregator (requests that wait, divided by "
+                    "those that end per second) and of a draft for its pass, each as a share of "
+                    "the mean TTFT. Above a half, more replicas help more than a faster model.",
+                    "percentunit",
+                    (
+                        Query(
+                            f"{total(Method.requests_waiting, '', OWN)}"
+                            f" / {rate(Method.requests, '', OWN)} / ({_MEAN_TTFT})",
+                            "for a slot",
+                        ),
+                        Query(
+                            f"{mean(Method.queue, '', IN_CLOUD)} / ({_MEAN_TTFT})", "for the engine"
+                        ),
+                    ),
+                    width=24,
                 ),
             ),
         ),

@@ -19,6 +19,14 @@ PRESET: ChosenLabels = {"preset": "$preset"}
 MODEL: ChosenLabels = {"model_name": "$model"}
 PRESET_AND_MODEL: ChosenLabels = {**PRESET, **MODEL}
 
+SCOPE = {
+    "cluster": "$cluster",
+    "namespace": "$namespace",
+    "instance": "$instance",
+}
+"""What every query is narrowed to: labels that Prometheus adds where it scrapes. One that a series
+lacks, as outside of Kubernetes, is matched by "All"."""
+
 RANGE = "$__rate_interval"
 """Grafana's: at least four scrapes, at most what the width of the graph shows anyhow."""
 
@@ -73,6 +81,16 @@ def ratio(part: str, whole: str) -> str:
     return f"{part} / {whole}"
 
 
+def scoped(name: str, where: ChosenLabels) -> str:
+    """A series by its full name, narrowed like all others."""
+    return f"{name}{_matching(where)}"
+
+
+def or_zero(expression: str) -> str:
+    """0 where there is nothing, as before the first of something that is counted."""
+    return f"({expression} or vector(0))"
+
+
 def _sum(inner: str, by: str) -> str:
     return f"sum by ({by}) ({inner})" if by else f"sum({inner})"
 
@@ -81,9 +99,9 @@ def _matching(where: ChosenLabels) -> str:
     """A leading ! stands for not."""
     terms = [
         f'{label}!~"{wanted[1:]}"' if wanted.startswith("!") else f'{label}=~"{wanted}"'
-        for label, wanted in where.items()
+        for label, wanted in (SCOPE | dict(where)).items()
     ]
-    return "{" + ",".join(terms) + "}" if terms else ""
+    return "{" + ",".join(terms) + "}"
 
 
 def _check(metric: Metric[Any], kind: type, by: str, where: ChosenLabels) -> None:
@@ -94,6 +112,6 @@ def _check(metric: Metric[Any], kind: type, by: str, where: ChosenLabels) -> Non
         raise ValueError(f"{metric.name}: has no label {', '.join(sorted(unknown))}")
 
 
-TARGET_LABELS = ("job", "instance", "service")
+TARGET_LABELS = ("job", "instance", "service", "cluster", "namespace")
 """Added to everything that is scraped: the first two by Prometheus, `service` by deploy/prometheus
-and, in Kubernetes, by the Prometheus operator."""
+and, in Kubernetes, by the Prometheus operator, as `namespace`; `cluster` by the chart."""

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from tandem.telemetry.document_series import RetrieverSeries as Retriever
 from tandem.telemetry.engine_series import EngineSeries as Engine
+from tandem.telemetry.metrics import AccessSeries as Access
 from tandem.telemetry.metrics import HolderSeries as Holder
+from tandem.telemetry.metrics import HttpSeries as Http
 from tandem.telemetry.metrics import LoopSeries as Loop
 from tandem.telemetry.metrics import MethodSeries as Method
 from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
 from tools.observability.promql import (
     MODEL,
     RANGE,
+    average,
     mean,
     observations,
+    or_zero,
     quantile,
     rate,
     ratio,
+    scoped,
     time_share,
     total,
 )
 
-SERVICE = '{service=~"$service"}'
+SERVICE = {"service": "$service"}
 """Process metrics have no label of the suite's own; `service` is given where they are scraped."""
 
 BY_ENGINE = "model_name, side"
 ENGINE = "{{model_name}} ({{side}})"
 PROCESS = "{{service}} {{instance}}"
+HIT = {**MODEL, "outcome": "hit"}
 HOLDER = "{{holder}} ({{side}})"
 
 SERVICES = Dashboard(
@@ -92,6 +98,42 @@ SERVICES = Dashboard(
                     highest=1.0,
                 ),
                 Panel(
+                    "KV headroom",
+                    "Bytes of keys and values that new sessions may still take.",
+                    "bytes",
+                    (
+                        Query(
+                            f"{total(Engine.kv_budget_bytes, BY_ENGINE, MODEL)}"
+                            f" - {total(Engine.kv_bytes, BY_ENGINE, MODEL)}",
+                            ENGINE,
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Engine works",
+                    "1, or 0 while a pass is stuck or every pass fails.",
+                    "short",
+                    (
+                        Query(
+                            average(Engine.engine_working, f"{BY_ENGINE}, instance", MODEL),
+                            f"{ENGINE} {{{{instance}}}}",
+                        ),
+                    ),
+                    highest=1.0,
+                ),
+                Panel(
+                    "Tokens of a pass",
+                    "Tokens fed to a forward pass: one for each session that decodes, more for "
+                    "drafts and prompts.",
+                    "short",
+                    (
+                        Query(mean(Engine.pass_tokens, BY_ENGINE, MODEL), f"mean {ENGINE}"),
+                        Query(
+                            quantile(0.95, Engine.pass_tokens, BY_ENGINE, MODEL), f"p95 {ENGINE}"
+                        ),
+                    ),
+                ),
+                Panel(
                     "Batch size",
                     "Jobs that shared a forward pass.",
                     "short",
@@ -122,6 +164,54 @@ SERVICES = Dashboard(
                     "Share of the time an engine computes, summed over replicas.",
                     "percentunit",
                     (Query(time_share(Engine.engine_pass, BY_ENGINE, MODEL), ENGINE),),
+                ),
+            ),
+        ),
+        Row(
+            "Kept prefixes",
+            (
+                Panel(
+                    "Prefixes found",
+                    "Share of the sessions that began with a text whose keys and values were kept.",
+                    "percentunit",
+                    (
+                        Query(
+                            ratio(
+                                f"({rate(Engine.prefix_lookups, BY_ENGINE, HIT)}"
+                                f" or 0 * {rate(Engine.prefix_lookups, BY_ENGINE, MODEL)})",
+                                rate(Engine.prefix_lookups, BY_ENGINE, MODEL),
+                            ),
+                            ENGINE,
+                        ),
+                    ),
+                    highest=1.0,
+                ),
+                Panel(
+                    "Tokens found",
+                    "Share of those texts' tokens that needed no pass.",
+                    "percentunit",
+                    (
+                        Query(
+                            ratio(
+                                rate(Engine.prefix_hit_tokens, BY_ENGINE, MODEL),
+                                rate(Engine.prefix_queried_tokens, BY_ENGINE, MODEL),
+                            ),
+                            ENGINE,
+                        ),
+                    ),
+                    highest=1.0,
+                ),
+                Panel(
+                    "Memory of prefixes",
+                    "What is kept, and what may be. Sessions take it back when they need it.",
+                    "bytes",
+                    (
+                        Query(total(Engine.prefix_kv_bytes, BY_ENGINE, MODEL), f"kept {ENGINE}"),
+                        Query(
+                            total(Engine.prefix_kv_budget_bytes, BY_ENGINE, MODEL),
+                            f"budget {ENGINE}",
+                        ),
+                    ),
                 ),
             ),
         ),
@@ -159,6 +249,36 @@ SERVICES = Dashboard(
             ),
         ),
         Row(
+            "Documents' keys and values",
+            (
+                Panel(
+                    "Memory of documents",
+                    "Keys and values of documents at decoders, and what they may take.",
+                    "bytes",
+                    (
+                        Query(total(Engine.document_kv_bytes, BY_ENGINE, MODEL), f"held {ENGINE}"),
+                        Query(
+                            total(Engine.document_kv_budget_bytes, BY_ENGINE, MODEL),
+                            f"budget {ENGINE}",
+                        ),
+                    ),
+                    width=12,
+                ),
+                Panel(
+                    "Documents by source",
+                    "Documents that decoders needed, by where their keys and values came from.",
+                    "ops",
+                    (
+                        Query(
+                            rate(Engine.document_kv, "source, side", MODEL), "{{source}} ({{side}})"
+                        ),
+                    ),
+                    width=12,
+                    stacked=True,
+                ),
+            ),
+        ),
+        Row(
             "Processes",
             (
                 Panel(
@@ -168,7 +288,7 @@ SERVICES = Dashboard(
                     (
                         Query(
                             "sum by (service, instance)"
-                            f" (rate(process_cpu_seconds_total{SERVICE}[{RANGE}]))",
+                            f" (rate({scoped('process_cpu_seconds_total', SERVICE)}[{RANGE}]))",
                             PROCESS,
                         ),
                     ),
@@ -179,7 +299,8 @@ SERVICES = Dashboard(
                     "bytes",
                     (
                         Query(
-                            f"sum by (service, instance) (process_resident_memory_bytes{SERVICE})",
+                            "sum by (service, instance)"
+                            f" ({scoped('process_resident_memory_bytes', SERVICE)})",
                             PROCESS,
                         ),
                     ),
@@ -188,7 +309,12 @@ SERVICES = Dashboard(
                     "Open files",
                     "File descriptors, connections included.",
                     "short",
-                    (Query(f"sum by (service, instance) (process_open_fds{SERVICE})", PROCESS),),
+                    (
+                        Query(
+                            f"sum by (service, instance) ({scoped('process_open_fds', SERVICE)})",
+                            PROCESS,
+                        ),
+                    ),
                 ),
             ),
         ),
@@ -209,9 +335,38 @@ SERVICES = Dashboard(
                 ),
                 Panel(
                     "Refused by holder",
-                    "Calls of holders that had their share or their quota.",
+                    "Calls of holders that had their share or their quota (429 over HTTP), by what "
+                    "they had enough of.",
                     "reqps",
-                    (Query(rate(Holder.refusals, "holder, side", {}), HOLDER),),
+                    (
+                        Query(
+                            rate(Holder.refusals, "holder, limit, side", {}),
+                            f"{HOLDER} {{{{limit}}}}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "429 by edge",
+                    "HTTP answers that told a caller to come again: its quota, or no room.",
+                    "reqps",
+                    (
+                        Query(
+                            or_zero(rate(Http.requests, "instance", {"code": "429"})),
+                            "{{instance}}",
+                        ),
+                    ),
+                    width=12,
+                ),
+                Panel(
+                    "Certificates",
+                    "How long each service's certificate is still valid.",
+                    "dtdurations",
+                    (
+                        Query(
+                            total(Access.certificate_valid, "service, instance", SERVICE), PROCESS
+                        ),
+                    ),
+                    width=12,
                 ),
             ),
         ),

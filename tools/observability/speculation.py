@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from tandem.telemetry.metrics import MethodSeries as Method
 from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
-from tools.observability.promql import PRESET_AND_MODEL, mean, observations, quantile, rate, ratio
+from tools.observability.promql import (
+    PRESET_AND_MODEL,
+    mean,
+    observations,
+    or_zero,
+    quantile,
+    rate,
+    ratio,
+)
 
 AT_EDGE = {**PRESET_AND_MODEL, "side": "device"}
 AT_CLOUD = {**PRESET_AND_MODEL, "side": "cloud"}
+AUTO = {"model_name": "$model", "side": "device", "preset": "auto"}
 
 _DRAFTED = rate(Method.draft_tokens, "preset", AT_EDGE)
 _ACCEPTED = rate(Method.accepted_tokens, "preset", AT_EDGE)
@@ -74,6 +83,46 @@ SPECULATION = Dashboard(
                     "only presets that pre-draft have any.",
                     "percentunit",
                     (Query(ratio(_HITS, f"({_HITS} + {_MISSES})"), "{{preset}}"),),
+                    highest=1.0,
+                ),
+            ),
+        ),
+        Row(
+            "Choice of the schedule",
+            (
+                Panel(
+                    "Schedules chosen anew",
+                    "How often preset auto chose another schedule while requests ran, by what had "
+                    "changed most.",
+                    "ops",
+                    (Query(or_zero(rate(Method.auto_decisions, "reason", AT_EDGE)), "{{reason}}"),),
+                    stacked=True,
+                ),
+                Panel(
+                    "Expected TPOT",
+                    "What auto expected of the schedules that it chose, of the cloud alone, and "
+                    "what came. Where what came is above both, its measurements are at fault.",
+                    "s",
+                    (
+                        Query(mean(Method.auto_expected_tpot, "", AUTO), "chosen"),
+                        Query(mean(Method.auto_cloud_alone_tpot, "", AUTO), "cloud alone"),
+                        Query(mean(Method.time_per_output_token, "", AUTO), "measured"),
+                    ),
+                ),
+                Panel(
+                    "Agreement",
+                    "Share of the draft tokens that were compared with the token that came and "
+                    "equal it: what two models have in common, whatever the schedule.",
+                    "percentunit",
+                    (
+                        Query(
+                            ratio(
+                                rate(Method.agreed_tokens, "preset", AT_EDGE),
+                                rate(Method.judged_tokens, "preset", AT_EDGE),
+                            ),
+                            "{{preset}}",
+                        ),
+                    ),
                     highest=1.0,
                 ),
             ),

@@ -1,0 +1,265 @@
+"""*Fleet*: every edge beside the others, their ways to the cloud, and what speculation saves."""
+
+from __future__ import annotations
+
+from tandem.telemetry.cloud_series import CloudSeries as Cloud
+from tandem.telemetry.document_series import MeasuredSideSeries as Measured
+from tandem.telemetry.engine_series import EngineSeries as Engine
+from tandem.telemetry.metrics import AccessSeries as Access
+from tandem.telemetry.metrics import MethodSeries as Method
+from tools.observability.grafana import Dashboard, Number, Panel, Query, Row
+from tools.observability.overview import NO_FAILURES
+from tools.observability.promql import (
+    average,
+    mean,
+    or_zero,
+    quantile,
+    rate,
+    ratio,
+    scoped,
+    time_share,
+    total,
+)
+
+AT_EDGE = {"side": "device"}
+IN_CLOUD = {"side": "cloud"}
+PLACE = "namespace, instance"
+EDGE = "{{namespace}} {{instance}}"
+CLOUD = "{{instance}} → {{cloud}}"
+ALONE = "ar"
+"""The preset of the cloud alone."""
+
+
+def _by_edge(title: str, description: str, unit: str, expression: str) -> Panel:
+    return Panel(title, description, unit, (Query(expression, EDGE),))
+
+
+_FAILED = {**AT_EDGE, "status": f"!{NO_FAILURES}"}
+_NOW = Row(
+    "Now",
+    (
+        Panel("Alerts", "Alerts of Tandem's rules that fire or are about to.", "", (), "alertlist"),
+        Panel(
+            "Alerts over time",
+            "How many were pending or firing.",
+            "short",
+            (
+                Query(
+                    or_zero(
+                        "sum by (alertname, alertstate)"
+                        f" ({scoped('ALERTS', {'alertname': 'Tandem.*'})})"
+                    ),
+                    "{{alertname}} {{alertstate}}",
+                ),
+            ),
+            stacked=True,
+        ),
+        Panel(
+            "Services up",
+            "Processes that Prometheus reaches, and those that it does not.",
+            "short",
+            (
+                Query(f"sum({scoped('up', {'suite': 'tandem'})})", "up"),
+                Query(or_zero(f"count({scoped('up', {'suite': 'tandem'})} == 0)"), "down"),
+            ),
+            "stat",
+            width=4,
+        ),
+        Panel(
+            "Certificate expires in",
+            "The one that expires first. An alert fires a week before.",
+            "dtdurations",
+            (Query(f"min({total(Access.certificate_valid, PLACE, {})})", "first"),),
+            "stat",
+            width=4,
+        ),
+    ),
+)
+_EDGES = Row(
+    "Edges",
+    (
+        _by_edge(
+            "Requests by edge",
+            "Requests that ended, per second.",
+            "reqps",
+            rate(Method.requests, PLACE, AT_EDGE),
+        ),
+        _by_edge(
+            "Tokens by edge",
+            "Committed tokens per second.",
+            "suffix: tok/s",
+            rate(Method.tokens, PLACE, AT_EDGE),
+        ),
+        _by_edge(
+            "Failed by edge",
+            "Share of an edge's requests that failed; refusals and callers' own faults did not.",
+            "percentunit",
+            ratio(
+                f"({rate(Method.requests, PLACE, _FAILED)}"
+                f" or 0 * {rate(Method.requests, PLACE, AT_EDGE)})",
+                rate(Method.requests, PLACE, AT_EDGE),
+            ),
+        ),
+        _by_edge(
+            "TTFT p95 by edge",
+            "95 of 100 requests had their first token within this time.",
+            "s",
+            quantile(0.95, Method.time_to_first_token, PLACE, AT_EDGE),
+        ),
+        _by_edge(
+            "TPOT p95 by edge",
+            "95 of 100 requests took at most so long per further token.",
+            "s",
+            quantile(0.95, Method.time_per_output_token, PLACE, AT_EDGE),
+        ),
+        _by_edge(
+            "Acceptance by edge",
+            "Share of an edge's drafted tokens that the target accepted. One far below the others "
+            "drafts with another model, or for another kind of text.",
+            "percentunit",
+            ratio(
+                rate(Method.accepted_tokens, PLACE, AT_EDGE),
+                rate(Method.draft_tokens, PLACE, AT_EDGE),
+            ),
+        ),
+    ),
+)
+_LINKS = Row(
+    "Links",
+    (
+        _by_edge(
+            "Round trip p95 by edge",
+            "From sending a draft to its verdict, less what both models took.",
+            "s",
+            quantile(0.95, Method.round_trip, PLACE, AT_EDGE),
+        ),
+        _by_edge(
+            "Links lost by edge",
+            "Streams to the cloud that broke, for each draft sent.",
+            "percentunit",
+            ratio(
+                rate(Method.link_lost, PLACE, AT_EDGE),
+                rate(Method.drafts, PLACE, AT_EDGE),
+            ),
+        ),
+        Panel(
+            "Traffic by edge",
+            "Bytes of messages per second, each way.",
+            "Bps",
+            (
+                Query(rate(Method.uplink_bytes, PLACE, AT_EDGE), f"up {EDGE}"),
+                Query(rate(Method.downlink_bytes, PLACE, AT_EDGE), f"down {EDGE}"),
+            ),
+        ),
+        Panel(
+            "Bandwidth by edge",
+            "What the messages of answers from documents showed, from each side to the other. "
+            "Infinite, and not drawn, while they showed no limit.",
+            "Bps",
+            (
+                Query(
+                    average(Measured.bandwidth, f"{PLACE}, side", {}), f"from {{{{side}}}} {EDGE}"
+                ),
+            ),
+        ),
+        Panel(
+            "Clouds reached",
+            "1 where a drafter that knows several clouds reaches one and it serves, else 0.",
+            "short",
+            (Query(total(Cloud.cloud_usable, "instance, cloud", {}), CLOUD),),
+        ),
+        Panel(
+            "Round trip to each cloud",
+            "The last one measured, without any model's work.",
+            "s",
+            (Query(total(Cloud.cloud_round_trip, "instance, cloud", {}), CLOUD),),
+        ),
+        Panel(
+            "Sessions at each cloud",
+            "Where drafters that know several clouds have their sessions.",
+            "short",
+            (Query(total(Cloud.cloud_sessions, "cloud", {}), "{{cloud}}"),),
+            width=12,
+            stacked=True,
+        ),
+        Panel(
+            "Moves between clouds",
+            "Sessions that went on at another cloud, by why. Their text is the same.",
+            "ops",
+            (Query(rate(Cloud.cloud_moves, "reason", {}), "{{reason}}"),),
+            width=12,
+            stacked=True,
+        ),
+    ),
+)
+_AVOIDED = (
+    f"({rate(Method.tokens, 'preset', AT_EDGE)} - {rate(Method.target_passes, 'preset', AT_EDGE)})"
+)
+_ENGINE_TIME = time_share(Engine.engine_pass, "", IN_CLOUD)
+_SECONDS_PER_JOB = f"scalar({ratio(_ENGINE_TIME, time_share(Engine.batch_size, '', IN_CLOUD))})"
+_TPOT_ALONE = mean(Method.time_per_output_token, "", {**AT_EDGE, "preset": ALONE})
+_PRICE = Number("accelerator_hour", "Price of an accelerator's hour", "2.5")
+_SAVED = Row(
+    "Saved",
+    (
+        Panel(
+            "Target passes avoided",
+            "Tokens less passes of the target, per second: the cloud alone makes one pass for each "
+            "token of a session. Below zero, drafts cost more than they bring.",
+            "ops",
+            (Query(_AVOIDED, "{{preset}}"),),
+        ),
+        Panel(
+            "Engine time saved",
+            "Those passes, times the engine's time for one session's part of a pass as it is now: "
+            "1 is one verifier's engine that need not be there.",
+            "short",
+            (Query(f"{_AVOIDED} * {_SECONDS_PER_JOB}", "{{preset}}"),),
+        ),
+        Panel(
+            "Money saved per hour",
+            "The engine time saved, at the price at the top of the page. What edges cost is not in "
+            "it.",
+            "currencyUSD",
+            (Query(f"{_AVOIDED} * {_SECONDS_PER_JOB} * ${_PRICE.name}", "{{preset}}"),),
+        ),
+        Panel(
+            "Speed over the cloud alone",
+            "Mean TPOT of preset ar, divided by each preset's. Drawn while there is traffic of ar.",
+            "suffix: ×",
+            (
+                Query(
+                    f"scalar({_TPOT_ALONE})"
+                    f" / ({mean(Method.time_per_output_token, 'preset', AT_EDGE)})",
+                    "{{preset}}",
+                ),
+            ),
+            width=12,
+        ),
+        Panel(
+            "Speed over the cloud alone, as expected",
+            "What sessions of preset auto expected of the cloud alone, divided by what they "
+            "expected of the schedule that they chose.",
+            "suffix: ×",
+            (
+                Query(
+                    ratio(
+                        time_share(Method.auto_cloud_alone_tpot, PLACE, AT_EDGE),
+                        f"({time_share(Method.auto_expected_tpot, PLACE, AT_EDGE)})",
+                    ),
+                    EDGE,
+                ),
+            ),
+            width=12,
+        ),
+    ),
+)
+
+FLEET = Dashboard(
+    uid="tandem-fleet",
+    title="Tandem: Fleet",
+    description="Edges beside each other, their links and clouds, and what drafts save.",
+    variables=(),
+    rows=(_NOW, _EDGES, _LINKS, _SAVED),
+    numbers=(_PRICE,),
+)
