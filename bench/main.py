@@ -53,6 +53,11 @@ _PART = click.option(
 _REPORT = click.option("--folder", type=_FOLDER, help="Where to write it. Default: report.")
 _ONLY = click.option("--only", multiple=True, help="Only this table, by its key.")
 _FRESH = click.option("--fresh", is_flag=True, help="Compute what an earlier run left there too.")
+_ARM = click.option("--part", multiple=True, help="Only this: load, kill, drain, far or greedy.")
+_STREAMS = click.option(
+    "--streams", multiple=True, type=click.IntRange(1, 200), help="Chats at once; repeatable."
+)
+_PRESET = click.option("--preset", help="What is compared with ar. Default: auto.")
 _LOGS = click.option("--logs", type=_FOLDER, help="Keep the services' logs in this folder.")
 
 
@@ -163,6 +168,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "bench.faults.overload",
         "Time to the first token of nine honest tenants beside one who takes what he can get.",
         exact=True,
+    ),
+    "fleet": Experiment(
+        "bench.faults.fleet_load",
+        "Many chats over HTTP on edges and verifiers that are killed, upgraded, moved, pressed.",
+        (_ARM, _STREAMS, _PRESET),
     ),
     "soak": Experiment(
         "bench.faults.soak",

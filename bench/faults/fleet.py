@@ -107,6 +107,13 @@ class Fleet:
         await running.process.wait()
         await running.logging
 
+    async def stop(self, name: str) -> None:
+        """With SIGTERM, as an upgrade does; returns once it has drained and is gone."""
+        running = self._running.pop(name)
+        running.process.send_signal(signal.SIGTERM)
+        await running.process.wait()
+        await running.logging
+
     def limit(self, name: str, kind: str, most: int | None) -> None:
         """A soft limit of the running process: `most` descriptors, or bytes of a file it writes.
         None gives back all that it may have."""

@@ -25,6 +25,8 @@ NEAR_S, NEAR = 0.015, 0.25
 """New sessions spread over the clouds that cost so much more than the best one."""
 PLACES = 64
 """Sessions that a cloud has room for, where it does not say."""
+ASK_EVERY_S, ASK_COLD_EVERY_S = 0.5, 5.0
+"""How often the two best clouds are asked, and the others."""
 FAILURES, SUCCESSES = 2, 2
 """Unanswered questions that make a cloud unusable, and answers that make it usable again."""
 
@@ -124,14 +126,13 @@ class CloudRouting:
     ) -> MoveReason | None:
         """Why a session with a working stream should move now, if it should."""
         cloud = self.clouds[place.cloud]
-        if not self._usable(model, (place.cloud,)):
-            return None
         if cloud.refuses:
-            return MoveReason.NOT_SERVING
+            return MoveReason.NOT_SERVING if self._usable(model, (place.cloud,)) else None
         if cloud.worse_since_s is None or now - place.since_s < place.stay_s:
             return None
         better_for_s = now - cloud.worse_since_s - SPREAD_S * unit(hash_words(spread, 3))
-        if better_for_s < BETTER_FOR_S or not self._better(place.cloud, model):
+        others = self._usable(model or cloud.model, (place.cloud,))
+        if better_for_s < BETTER_FOR_S or not self._better(place.cloud, others):
             return None
         return MoveReason.BETTER if cloud.usable else MoveReason.LOST
 
@@ -162,9 +163,10 @@ class CloudRouting:
         left = [n for n, each in enumerate(self.clouds) if each.model in fits and n not in refused]
         return min(left or range(len(self.clouds)), key=lambda n: self.clouds[n].doubt)
 
-    def _better(self, cloud: int, model: str = "") -> bool:
-        """Whether another cloud is better by the margin; than one that is silent, any is."""
-        others = self._usable(model or self.clouds[cloud].model, (cloud,))
+    def _better(self, cloud: int, among: Collection[int]) -> bool:
+        """Whether one of these usable ones is better by the margin; than one that is silent, any
+        other is."""
+        others = [other for other in among if other != cloud]
         if not self.clouds[cloud].usable:
             return bool(others) and self.clouds[cloud].silent
         cost_s = self.clouds[cloud].least_cost_s
@@ -172,8 +174,14 @@ class CloudRouting:
         return any(self.clouds[other].cost_s <= wanted_s for other in others)
 
     def _compare(self, now: float) -> None:
+        """With a hundred clouds too: of each model only the two best can be better than another."""
+        best: dict[str, list[int]] = {}
+        for number in sorted(range(len(self.clouds)), key=lambda n: self.clouds[n].cost_s):
+            cloud = self.clouds[number]
+            if cloud.usable and len(found := best.setdefault(cloud.model, [])) < 2:
+                found.append(number)
         for number, cloud in enumerate(self.clouds):
-            if not self._better(number):
+            if not self._better(number, best.get(cloud.model or self._model, [])):
                 cloud.worse_since_s = None
             elif cloud.worse_since_s is None:
                 cloud.worse_since_s = now

@@ -20,7 +20,14 @@ from tandem.net.connection import Connection
 from tandem.net.frame_stream import FATAL
 from tandem.net.status import Rejected, details_of, upstream_rejection
 from tandem.runtime.prefix_index import PrefixIndex
-from tandem.specdec.cloud_routing import CloudPlace, CloudReport, CloudRouting, MoveReason
+from tandem.specdec.cloud_routing import (
+    ASK_COLD_EVERY_S,
+    ASK_EVERY_S,
+    CloudPlace,
+    CloudReport,
+    CloudRouting,
+    MoveReason,
+)
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.cloud_series import CloudSeries
 from tandem.telemetry.logging import get_logger
@@ -29,8 +36,6 @@ from tandem_api.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 
 log = get_logger(__name__)
 
-ASK_EVERY_S, ASK_COLD_EVERY_S = 0.5, 5.0
-"""The two best clouds, and the others."""
 ASK_TIMEOUT_S = 1.5
 DIAGNOSIS_TIMEOUT_S = 1.0
 MOVE_S = 1.0

@@ -42,7 +42,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         "dragon-latency",
         "dragon-ttft",
         *("document-kv", "papers"),
-        *("faults", "overload", "soak"),
+        *("faults", "overload", "soak", "fleet"),
     }
     for name in EXPERIMENTS:
         result = CliRunner().invoke(bench, [name, "--help"])

@@ -62,6 +62,21 @@ def test_jitter_alone_moves_nobody(seed: int) -> None:
     assert moves_over(trace, 600, seed) == []
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_over_ten_jittering_minutes_a_region_that_becomes_far_is_left_once(seed: int) -> None:
+    """200 ms are added in the middle, for good: the session goes, and neither it nor those that
+    are near already move again."""
+    source = random.Random(seed)
+
+    def trace(now: float) -> tuple[float, ...]:
+        far_s = 0.2 if now >= 300 else 0.0
+        return tuple(0.02 + more + source.uniform(0, 0.03) for more in (far_s, 0.0))
+
+    moves = moves_over(trace, 600, seed)
+    assert [cloud for _, cloud in moves] == [1]
+    assert 300 < moves[0][0] < 305
+
+
 @pytest.mark.parametrize("period_s", [2.0, 5.0, 10.0, 30.0])
 def test_no_trace_makes_a_session_go_to_and_fro(period_s: float) -> None:
     """Clouds that take turns in being the far one: each stay is twice as long as the one before."""

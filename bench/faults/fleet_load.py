@@ -1,0 +1,180 @@
+"""`bench fleet`: many chats over HTTP on edges and verifiers that are real processes.
+
+Against the cloud alone (`ar`): TTFT, TPOT and ITL, goodput, fairness. Then what a user of a fleet
+notices while it is killed, upgraded, moved and pressed. Models are scripted and paced by declared
+times; the machine has to be quick enough for them, and figures of time say so only if it is quiet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from bench.faults.chat_load import Traffic, chats, load_figures
+from bench.faults.fleet_arms import (
+    LEFT_AT_MOST_S,
+    PACING,
+    Disturbed,
+    Moved,
+    Pressed,
+    killed,
+    made_far,
+    pressed,
+    upgraded,
+)
+from bench.faults.fleet_suite import FleetShape, fleet_suite
+from bench.harness.report import Goal, Report, Row, make_row, progress
+from bench.harness.suite import Models
+from tandem.core.errors import InvalidArgument
+from tandem.net.process import run_loop
+
+ALONE, CHOSEN, LOAD = "ar", "auto", "load"
+STREAMS, QUICK_STREAMS = (1, 8, 32, 100, 200), (1, 8, 32)
+MANY = 32
+SLO_S = (1.5, 0.120)
+"""TTFT and TPOT that an answer has to keep to."""
+THINK_S, PHASE_S, QUICK_PHASE_S, WARM_S = 1.0, 20.0, 8.0, 2.0
+JITTER_S, QUICK_JITTER_S = 60.0, 15.0
+DEFAULT_RUNNING = 16
+"""Requests that an aggregator serves at once, where its settings do not say."""
+KILL_PAUSE_S, DRAIN_PAUSE_S, WORSE_AT_MOST = 3.0, 0.5, 1.5
+LOAD_COLUMNS = (
+    *("preset", "streams", "answers", "failed", "tokens_per_s", "goodput", "within_slo"),
+    *(f"{name}_p{share}_s" for name in ("ttft", "tpot", "itl") for share in (50, 95, 99)),
+    "jain",
+)
+FAULT_COLUMNS = ("fault", "streams", "answers", "failed", "tokens_wrong", "usual_s", "pause_s")
+
+
+def run(
+    report: Report,
+    models: Models,
+    part: Sequence[str] = (),
+    streams: Sequence[int] = (),
+    preset: str | None = None,
+) -> None:
+    """`part`: only these; `streams`: of the load; the models are the scripted ones."""
+    if unknown := set(part) - set(PARTS):
+        raise InvalidArgument("part", f"there is no {min(unknown)}; there are {', '.join(PARTS)}")
+    for name in part or PARTS:
+        with tempfile.TemporaryDirectory(prefix="tandem-fleet-") as place:
+            progress(name)
+            if name == LOAD:
+                counts = streams or (QUICK_STREAMS if report.quick else STREAMS)
+                run_loop(_load(report, Path(place), counts, preset or CHOSEN))
+            else:
+                run_loop(ARMS[name](report, Path(place)))
+
+
+async def _load(report: Report, place: Path, streams: Sequence[int], preset: str) -> None:
+    lasts_s = QUICK_PHASE_S if report.quick else PHASE_S
+    rows = []
+    async with fleet_suite(place, FleetShape(PACING)) as suite:
+        for count in streams:
+            for name in (ALONE, preset):
+                progress(f"{count} chats by {name}")
+                traffic = Traffic(name, think_s=THINK_S, seed=report.seed)
+                over = asyncio.Event()
+                asking = asyncio.create_task(chats(suite.http, traffic, count, over))
+                await asyncio.sleep(WARM_S)
+                began_s = time.monotonic()
+                await asyncio.sleep(lasts_s)
+                ended_s = time.monotonic()
+                over.set()
+                figures = load_figures(await asking, began_s, ended_s, SLO_S)
+                rows.append(_load_row(report, name, count, figures))
+    ttft_s, tpot_s = SLO_S
+    report.add(
+        f"Chats over HTTP on 1 edge and 2 verifiers, {lasts_s:g} s each; goodput: answers/s with"
+        f" TTFT ≤ {ttft_s:g} s and TPOT ≤ {tpot_s * 1e3:g} ms",
+        LOAD_COLUMNS,
+        rows,
+    )
+    report.goals.append(
+        Goal("answers that failed", sum(row["failed"] for row in rows), 0, "at most")
+    )
+
+
+def _load_row(report: Report, preset: str, streams: int, figures: dict[str, object]) -> Row:
+    common = {"pacing": PACING.to_json(), "seed": report.seed}
+    return make_row(preset=preset, **common, streams=streams, **figures)
+
+
+async def _killed(report: Report, place: Path) -> None:
+    _tell(report, await killed(place, MANY), KILL_PAUSE_S)
+
+
+async def _upgraded(report: Report, place: Path) -> None:
+    _tell(report, await upgraded(place, MANY), DRAIN_PAUSE_S)
+
+
+def _tell(report: Report, found: Disturbed, pause_s: float) -> None:
+    row = make_row(
+        fault=found.what,
+        seed=report.seed,
+        streams=found.chats,
+        answers=len(found.turns),
+        failed=found.failed,
+        tokens_wrong=found.wrong,
+        usual_s=found.usual_s,
+        pause_s=found.pause_s,
+        lasted_s=found.took_s,
+        moves=found.moves,
+    )
+    report.add(f"{found.what}, {found.chats} streams", FAULT_COLUMNS, [row])
+    report.goals += [
+        Goal(f"tokens lost or different, {found.what}", found.wrong, 0, "at most"),
+        Goal(f"longest pause (s), {found.what}", found.pause_s, pause_s, "at most"),
+        Goal(f"sessions that moved, {found.what}", sum(found.moves.values()), 1, "at least"),
+    ]
+
+
+async def _far(report: Report, place: Path) -> None:
+    lasts_s = QUICK_JITTER_S if report.quick else JITTER_S
+    found: Moved = await made_far(place, MANY // 2, lasts_s)
+    row = make_row(
+        seed=report.seed,
+        streams=MANY // 2,
+        left_s=found.left_s,
+        jitter_lasted_s=found.jitter_s,
+        jitter_moves=found.jitter_moves,
+    )
+    columns = ("streams", "left_s", "jitter_lasted_s", "jitter_moves")
+    report.add("Links that jitter by ±15 ms, then one that is 200 ms longer", columns, [row])
+    report.goals += [
+        Goal("s until a far region was left", found.left_s, LEFT_AT_MOST_S, "at most"),
+        Goal("moves by jitter", found.jitter_moves, 0, "at most"),
+    ]
+
+
+async def _greedy(report: Report, place: Path) -> None:
+    lasts_s = QUICK_PHASE_S if report.quick else PHASE_S
+    found: Pressed = await pressed(place, lasts_s, DEFAULT_RUNNING)
+    rows = [
+        make_row(
+            pressure=name,
+            seed=report.seed,
+            answers=len(turns),
+            **{"failed": sum(bool(turn.failure) for turn in turns)},
+            tpot_p95_s=found.tpot_s(turns),
+        )
+        for name, turns in (("nobody", found.alone), ("greedy", found.beside))
+    ]
+    columns = ("pressure", "answers", "failed", "tpot_p95_s")
+    report.add("Nine holders, beside one with 64 long answers at once", columns, rows)
+    report.goals += [
+        Goal("p95 TPOT ÷ alone, greedy", found.worse, WORSE_AT_MOST, "at most"),
+        Goal("answers that failed, greedy", found.failed, 0, "at most"),
+    ]
+
+
+_Part = Callable[[Report, Path], Coroutine[Any, Any, None]]
+ARMS: Mapping[str, _Part] = MappingProxyType(
+    {"kill": _killed, "drain": _upgraded, "far": _far, "greedy": _greedy}
+)
+PARTS = (LOAD, *ARMS)
