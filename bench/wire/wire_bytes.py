@@ -128,8 +128,8 @@ def count(preset: Preset, variant: str, exponent: float, tokens: int, seed: int)
 def _presets() -> list[tuple[Preset, str]]:
     dsd, dssd = _long("dsd"), _long("dssd")
     return [
-        (dsd, "float32 distributions"),
-        (replace(dsd, uplink_precision="float16"), "float16 distributions"),
+        (replace(dsd, uplink_precision="float32"), "float32 distributions"),
+        (dsd, "float16 distributions"),
         (_long("dssd-full"), "full distribution on rejection"),
         (dssd, f"sparse, M = {dssd.payload_top}, R = {dssd.payload_tail_draws}"),
         (_long("coupled"), "ids only"),

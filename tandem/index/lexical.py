@@ -4,11 +4,12 @@ stored: they are built at opening, from texts whose checksums were compared. Thr
 A BM25 score is a sum over words, so what FTS5 says of one word is kept until chunks change: FTS5
 takes about 1 µs for each chunk that has the word, and the sum of what is kept 10 ns."""
 
+import math
 import re
 import sqlite3
 import threading
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +58,22 @@ class LexicalIndex:
             self._chunks += len(added) - len(removed)
             self._frequencies.clear()
             self._forget_scores()
+
+    def rank(self, query: str, count: int) -> list[tuple[int, float]]:
+        """The numbers that `search` finds, in its order, each with the chunk's `coverage` of the
+        query."""
+        found = [number for number, _ in self.search(query, count)]
+        with self._lock:
+            terms = list(dict.fromkeys(words_of(query)))
+            told = set(self._telling(terms))
+            words = {term: set(self._scores_of(term)[0].tolist()) for term in told}
+            frequencies = {term: self._frequency(term) for term in terms}
+            asked = {t: n for t, n in frequencies.items() if t in told or not n}
+            chunks = self._chunks
+        return [
+            (number, coverage(asked, {t for t, has in words.items() if number in has}, chunks))
+            for number in found
+        ]
 
     def search(self, query: str, count: int) -> list[tuple[int, float]]:
         """At most `count` chunks that share a word with `query`, as (number, score), best first;
@@ -116,6 +133,19 @@ class LexicalIndex:
             row = self._connection.execute(statement, (term,)).fetchone()
             self._frequencies[term] = row[0] if row else 0
         return self._frequencies[term]
+
+
+def coverage(frequencies: Mapping[str, int], held: set[str], chunks: int) -> float:
+    """How much of a query a chunk answers, within [0, 1]: the share of its words that the chunk
+    has, each weighed by how rare it is. That is BM25 with k1 = 0 over the highest there can be, so
+    it means the same in another collection, which a score of BM25 does not. `frequencies`: how
+    many of the `chunks` have each word of the query; one that none has counts as missed."""
+    weights = {
+        word: math.log1p(max(0.0, chunks - count + 0.5) / (count + 0.5))
+        for word, count in frequencies.items()
+    }
+    total = sum(weights.values())
+    return sum(weights[word] for word in held) / total if total else 0.0
 
 
 def query_terms(query: str) -> list[str]:

@@ -76,7 +76,10 @@ WITH counted AS MATERIALIZED (
     WHERE place = 1 OR scored <= %(few_scored)s
         OR (scored <= %(most_scored)s AND frequency <= %(common_share)s * %(chunks)s)
 )
-SELECT number
+SELECT number, sum(rarity) / (
+    (SELECT sum(rarity) FROM telling)
+    + (SELECT count(*) FROM counted WHERE frequency = 0) * ln(1 + (%(chunks)s + 0.5) / 0.5)
+)
 FROM telling CROSS JOIN LATERAL (
     SELECT number, ts_rank(words, word, 1) AS weight FROM tandem_chunk WHERE words @@ word
 ) AS matching
@@ -84,7 +87,7 @@ GROUP BY number ORDER BY sum(weight * rarity) DESC, number LIMIT %(count)s
 """
 """A chunk's sum over the words of ts_rank, which grows with how often the word is there, times the
 word's inverse document frequency, which PostgreSQL's own ranking leaves out. Common words are left
-out as in a folder (`lexical`)."""
+out as in a folder (`lexical`); how much of the query a chunk covers is counted as there."""
 _LIMITS = {"few_scored": FEW_SCORED, "most_scored": MOST_SCORED, "common_share": COMMON_SHARE}
 
 
@@ -177,12 +180,12 @@ class PostgresStore:
             self._bytes = int(database.execute(sizes).fetchall()[0][0])
             self._seen = state
 
-    def rank(self, query: str, count: int) -> list[int]:
+    def rank(self, query: str, count: int) -> list[tuple[int, float]]:
         words = [f"'{word[:_LONGEST_WORD]}'" for word in dict.fromkeys(words_of(query))]
         if not words or count < 1:
             return []
         values = {"words": words, "chunks": self._chunks, "count": count, **_LIMITS}
-        return [row[0] for row in self._select(_RANK, values)]
+        return [(number, float(covered)) for number, covered in self._select(_RANK, values)]
 
     def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
         statement = "SELECT number, content FROM tandem_chunk WHERE number = ANY(%s)"

@@ -76,7 +76,9 @@ class Outcome(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Hit:
     """A chunk that was found. `score` orders hits of one search only; `similarity` is the inner
-    product with the query, None where it was not embedded; ranks start at 1, None if unranked."""
+    product with the query, None where it was not embedded; ranks start at 1, None if unranked;
+    `coverage`: the share of the query's words that it has, the rare ones weighing more, None where
+    it was not found by them. Similarity and coverage mean the same in every collection."""
 
     document_id: str
     title: str
@@ -87,6 +89,7 @@ class Hit:
     similarity: float | None
     dense_rank: int | None
     lexical_rank: int | None
+    coverage: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,18 +67,18 @@ class Searcher:
         """At most `count` chunks, best first. `vector` is the query's; DENSE needs one. Raises
         RankingOutdated when a chunk was removed, or replaced by one that is not ranked yet."""
         depth = max(_LEAST_DEPTH, 2 * count)
-        dense, lexical = list[int](), list[int]()
+        dense, covered = list[int](), dict[int, float]()
         if mode is not SearchMode.LEXICAL and self._dense is not None and vector is not None:
             dense = [number for number, _ in self._dense.search(vector, depth)]
         if mode is not SearchMode.DENSE:
-            lexical = self._store.rank(query, depth)
-        fused = reciprocal_rank_fusion([dense, lexical])
+            covered = dict(self._store.rank(query, depth))
+        fused = reciprocal_rank_fusion([dense, list(covered)])
         chunks = self._first_chunks([number for number, _ in fused], count)
         similarities = {}
         if self._dense is not None and vector is not None:
             similarities = self._dense.similarities(chunks, vector)
         dense_rank = {number: rank for rank, number in enumerate(dense, 1)}
-        lexical_rank = {number: rank for rank, number in enumerate(lexical, 1)}
+        lexical_rank = {number: rank for rank, number in enumerate(covered, 1)}
         return [
             Hit(
                 **asdict(chunks[number]),
@@ -86,6 +86,7 @@ class Searcher:
                 similarity=similarities.get(number),
                 dense_rank=dense_rank.get(number),
                 lexical_rank=lexical_rank.get(number),
+                coverage=covered.get(number),
             )
             for number, score in fused
             if number in chunks

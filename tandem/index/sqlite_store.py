@@ -152,8 +152,8 @@ class SqliteStore:
         while self._pending:  # which another thread may add to meanwhile
             yield from self._pending.popleft()
 
-    def rank(self, query: str, count: int) -> list[int]:
-        return [number for number, _ in self._lexical.search(query, count)]
+    def rank(self, query: str, count: int) -> list[tuple[int, float]]:
+        return self._lexical.rank(query, count)
 
     def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
         found: dict[int, StoredChunk] = {}

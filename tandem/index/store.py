@@ -119,8 +119,9 @@ class IndexStore(Protocol):
     def changes(self) -> Iterator[Change]:
         """What changed since the last call; everything at the first. One caller at a time."""
 
-    def rank(self, query: str, count: int) -> list[int]:
-        """Numbers of at most `count` chunks that share a word with `query`, best first."""
+    def rank(self, query: str, count: int) -> list[tuple[int, float]]:
+        """At most `count` chunks that share a word with `query`, best first: their numbers, and
+        how much of it they cover (`lexical.coverage`)."""
 
     def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
         """The chunks of these numbers; one that was removed meanwhile is left out."""

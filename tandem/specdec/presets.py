@@ -258,18 +258,19 @@ _DSD = Preset(
     Acceptance.REJECTION,
     Uplink.FULL_DISTRIBUTIONS,
     RejectionPayload.TOKEN,
+    uplink_precision="float16",
 )
 _DSSD = replace(
     _DSD,
     name="dssd",
     uplink=Uplink.PROBABILITIES,
+    uplink_precision="float32",
     rejection_payload=RejectionPayload.LOSSLESS_SPARSE,
 )
 _TSLT = replace(
     _DSD,
     name="tslt",
     uplink=Uplink.SPARSE_DISTRIBUTIONS,
-    uplink_precision="float16",
     truncation=Truncation(top_k=320),
 )
 _PICOSPEC = replace(

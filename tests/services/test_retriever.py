@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import resource
 from contextlib import nullcontext
 from pathlib import Path
@@ -13,14 +14,18 @@ import pytest
 
 from tandem.index.extraction import MAX_DOCUMENT_BYTES, Format
 from tandem.index.extractor import ExtractionLimits, Extractor
+from tandem.net.access import ClientAccess
+from tandem.net.connection import Connection
 from tandem.net.own_side import check_own_side, is_loopback, parse_networks
-from tandem.net.retriever_client import Upload
+from tandem.net.retriever_client import MAX_MESSAGE_BYTES, Upload
 from tandem.net.status import Rejected
+from tandem.services.aggregator.retrieval import Retrieval
 from tandem.services.retriever.config import RetrieverSettings
 from tandem.services.retriever.ingestion import Incoming
 from tandem.services.retriever.read_ahead import MAX_BYTES, ReadAhead
 from tandem.services.retriever.servicer import RetrieverLimits
 from tandem.settings import SettingsError, load_settings
+from tandem.two_sided.protocol.mixture import log_mass
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 from tests.services.health import health_of
@@ -32,6 +37,21 @@ TEXT = b"The quick brown fox jumps over the lazy dog."
 def message(number: int, content: bytes, **fields: Any) -> pb.IngestRequest:
     known = {"id": f"d{number}", "format": pb.FORMAT_TEXT, **fields}
     return pb.IngestRequest(number=number, content=content, **known)
+
+
+async def test_words_alone_tell_whose_documents_weigh_more(tmp_path: Path) -> None:
+    """Ranks alone would give both sides' best the same weight."""
+    masses = []
+    for role, text in (("device", TEXT), ("cloud", b"A dog sleeps all day.")):
+        async with retriever(tmp_path / role) as service:
+            filler = [Upload(f"{n}", f"number {n} of them".encode()) for n in range(9)]
+            await service.ingest(Upload("best", text), *filler)
+            connection = Connection(service.running.target, MAX_MESSAGE_BYTES, ClientAccess())
+            found = await Retrieval(connection).search("the quick brown fox and a dog", 2)
+            await connection.close()
+            assert found[0].name == "best"
+            masses.append(log_mass([document.relevance for document in found]))
+    assert 1 / (1 + math.exp(masses[1] - masses[0])) > 0.95
 
 
 async def test_documents_are_answered_one_by_one_and_found_after_a_restart(tmp_path: Path) -> None:

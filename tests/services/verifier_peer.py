@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -13,8 +13,9 @@ import numpy as np
 
 from tandem.core.codecs import probs_to_bytes
 from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
+from tandem.specdec.choices import Uplink
 from tandem.specdec.messages import GenerationParams, Open
-from tandem.specdec.presets import PRESETS
+from tandem.specdec.presets import PRESETS, Preset
 from tandem.wire.verifier_codec import EdgeCodec
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
@@ -63,7 +64,7 @@ def opening(
         prompt_ids=prompt_ids,
         committed_ids=committed_ids,
         params=GenerationParams(seed=3, max_tokens=max_tokens, ignore_eos=True),
-        preset=PRESETS[preset].fitted(VOCABULARY),
+        preset=_precise(PRESETS[preset].fitted(VOCABULARY)),
     )
     frame = EdgeCodec(VOCABULARY, message.preset).encode(message)
     for name, value in changes.items():
@@ -76,6 +77,12 @@ def opening(
             else:
                 setattr(owner, name, value)
     return frame
+
+
+def _precise(preset: Preset) -> Preset:
+    """Whole distributions in float32: what is wrong with one is then not rounded away."""
+    whole = preset.uplink is Uplink.FULL_DISTRIBUTIONS
+    return replace(preset, uplink_precision="float32") if whole else preset
 
 
 def draft(

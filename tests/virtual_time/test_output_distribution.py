@@ -42,7 +42,7 @@ METHODS: dict[str, tuple[ModelPair, str, dict[str, Any]]] = {
     "ar": (CLOSE, "ar", {}),
     "dsd": (CLOSE, "dsd", {}),
     "dsd, opposed": (OPPOSED, "dsd", {}),
-    "dsd, float16": (CLOSE, "dsd", {"uplink_precision": "float16"}),
+    "dsd, float32": (CLOSE, "dsd", {"uplink_precision": "float32"}),
     "dssd": (CLOSE, "dssd", {}),
     "dssd, M 0, R 0": (OPPOSED, "dssd", {"payload_top": 0, "payload_tail_draws": 0}),
     "dssd, M 0, R 2": (OPPOSED, "dssd", {"payload_top": 0, "payload_tail_draws": 2}),
@@ -191,7 +191,7 @@ COMPOSITIONS = {
     "pipelined, uneven": scheduled("dsd", Schedule(3, 2, bonus=False)),
     "pipelined, bonus": scheduled("dsd", Schedule(4, 2)),
     "pipelined, bonus, on arrival": scheduled("dsd", Schedule(3, 1, verify_on_arrival=True)),
-    "pipelined, float16": scheduled("dsd", Schedule(4, 2, bonus=False), uplink_precision="float16"),
+    "pipelined, float32": scheduled("dsd", Schedule(4, 2, bonus=False), uplink_precision="float32"),
     "pipelined, split": scheduled(
         "dssd", Schedule(4, 2, bonus=False), payload_top=1, payload_tail_draws=0
     ),

@@ -27,7 +27,7 @@ GREEDY = SamplingParams(temperature=0.0)
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "ar": ("ar", {}),
     "dsd": ("dsd", {}),
-    "dsd, float16": ("dsd", {"uplink_precision": "float16"}),
+    "dsd, float32": ("dsd", {"uplink_precision": "float32"}),
     "dssd": ("dssd", {"payload_top": 4}),
     "dssd, always the full distribution": ("dssd", {"payload_top": 0, "payload_tail_draws": 0}),
     "dssd-full": ("dssd-full", {}),

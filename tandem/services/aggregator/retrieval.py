@@ -23,7 +23,8 @@ INGEST_TIMEOUT_S = 60.0
 EMBED_TIMEOUT_S = 60.0
 DESCRIBE_TIMEOUT_S = 1.0
 RELEVANCE_SCALE = 10.0
-"""What a whole unit of cosine similarity counts in the exponent of a document's weight."""
+"""What a whole unit of cosine similarity, or of coverage, counts in the exponent of a document's
+weight."""
 
 
 class Retrieval:
@@ -99,8 +100,12 @@ class Retrieval:
 
 def _document(hit: pb.Hit, rank: int) -> ContextDocument:
     """R(d, query) must mean the same on both sides: similarity where there is an embedding, else
-    the rank alone, by which the two sides' best documents weigh the same."""
-    similar = hit.HasField("similarity") and math.isfinite(hit.similarity)
-    relevance = RELEVANCE_SCALE * hit.similarity if similar else -math.log(rank)
+    how much of the query's words the document has. A retriever that tells neither is older; of its
+    documents the rank alone counts, by which the two sides' best weigh the same."""
+    relevance = -math.log(rank)
+    for field in ("similarity", "coverage"):
+        if hit.HasField(field) and math.isfinite(getattr(hit, field)):
+            relevance = RELEVANCE_SCALE * getattr(hit, field)
+            break
     content_hash = hashlib.sha256(hit.text.encode()).hexdigest()
     return ContextDocument(hit.text, relevance, content_hash, name=hit.document_id)

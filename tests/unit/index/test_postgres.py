@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -50,7 +51,9 @@ def eventually(holds: Callable[[], bool]) -> None:
         threading.Event().wait(0.01)
 
 
-def test_documents_are_found_updated_deleted_and_there_after_a_restart(dsn: str) -> None:
+def test_documents_are_found_updated_deleted_and_there_after_a_restart(
+    dsn: str, tmp_path: Path
+) -> None:
     with closing(opened(dsn)) as index:
         assert index.search("anything", 5) == []
         documents = [
@@ -63,6 +66,13 @@ def test_documents_are_found_updated_deleted_and_there_after_a_restart(dsn: str)
         assert index.add(documents) == [Outcome.UNCHANGED] * 4
         best = index.search("needle", 3)[0]
         assert (best.document_id, best.text, best.lexical_rank) == ("b", "needle in the hay", 1)
+        covered = index.search("beta needle unicorn", 9, SearchMode.LEXICAL)
+        with closing(DocumentIndex(tmp_path, WordVectors(16), Chunking(16, 4))) as folder:
+            folder.add(documents)
+            of_folder = folder.search("beta needle unicorn", 9, SearchMode.LEXICAL)
+        assert {hit.text: hit.coverage for hit in covered} == {
+            hit.text: pytest.approx(hit.coverage) for hit in of_folder
+        }
         assert index.remove(["b", "none"]) == [True, False]
         assert index.search("needle", 1)[0].document_id == "copy"
         assert index.add([Document("copy", "other words")]) == [Outcome.UPDATED]

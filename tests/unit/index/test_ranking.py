@@ -164,3 +164,22 @@ def test_cells_take_over_in_the_background_and_follow_changes() -> None:
     assert np.isin(found, left).all()
     assert recall(found, truth) >= 0.95
     index.close()
+
+
+def test_coverage_is_the_share_of_the_words_by_rarity_whatever_else_a_collection_has() -> None:
+    shares = []
+    for others in (20, 400):
+        index = LexicalIndex()
+        texts = ["alpha beta common", "alpha common", "common words", *["common"] * others]
+        index.change(enumerate(texts), ())
+        found = dict(index.rank("Alpha, beta common?", 3))
+        assert list(found)[:2] == [0, 1]
+        assert found[0] == pytest.approx(1)
+        assert dict(index.rank("alpha beta gamma", 2))[0] < 0.7
+        assert max(list(found.values())[2:]) < 0.05
+        rarity = [math.log(1 + (len(texts) - n + 0.5) / (n + 0.5)) for n in (2, 1, len(texts))]
+        assert found[1] == pytest.approx((rarity[0] + rarity[2]) / sum(rarity))
+        shares.append(found[1])
+        assert index.rank("nowhere", 5) == []
+        index.close()
+    assert shares[0] == pytest.approx(shares[1], abs=0.03)

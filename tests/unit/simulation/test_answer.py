@@ -73,13 +73,13 @@ def test_drafting_ahead_is_counted_as_its_hits_save_it(pair: SimulatedPair) -> N
 
 
 def test_bandwidth_is_paid_for_the_bytes_that_travel(pair: SimulatedPair) -> None:
-    """`dsd` sends 4 · 256 bytes a draft; padded to 32,000 tokens, 125 times as much."""
+    """`dsd` sends 2 · 256 bytes a draft; padded to 32,000 tokens, 125 times as much."""
     narrow = replace(NEAR, mbps=8.0)  # 1 byte per microsecond
     padded = replace(narrow, padded_vocabulary=32_000)
     wide, slim, fat = (answer(pair, "dsd", where) for where in (NEAR, narrow, padded))
     assert wide.token_ids == slim.token_ids == fat.token_ids
     assert fat.stats.drafted == slim.stats.drafted
-    assert fat.uplink_bytes - slim.uplink_bytes == slim.stats.drafted * 4 * (32_000 - 256)
+    assert fat.uplink_bytes - slim.uplink_bytes == slim.stats.drafted * 2 * (32_000 - 256)
     lost_s = fat.last_commit_s - slim.last_commit_s
     assert lost_s == pytest.approx((fat.uplink_bytes - slim.uplink_bytes) / 1e6, rel=0.02)
 

@@ -85,8 +85,8 @@ def test_a_chunk_carries_what_its_uplink_names() -> None:
 @pytest.mark.parametrize(
     ("name", "choices", "wanted"),
     [
-        ("dsd", {}, 3 * 4 * 1000),
-        ("dsd", {"uplink_precision": "float16"}, 3 * 2 * 1000),
+        ("dsd", {}, 3 * 2 * 1000),
+        ("dsd", {"uplink_precision": "float32"}, 3 * 4 * 1000),
         ("dssd-full", {}, 4 * 1000),
         ("dssd", {}, 0),
         ("tslt", {}, 0),

@@ -90,6 +90,9 @@ def _verify_request() -> Conversation:
         f"open.{name}": replace(verifier_examples.opening(name), prompt_ids=(1, 2))
         for name in ("coupled", "dsd", "dssd", "tslt", "mc-dsd", "stream", "fsd")
     }
+    of_dsd = opened["open.dsd"]  # kept when the preset's distributions were float32
+    float32 = replace(of_dsd.preset, uplink_precision="float32")
+    opened["open.dsd"] = replace(of_dsd, preset=float32)
     asked = GenerationParams(max_tokens=9, logprobs=True, top_logprobs=2, images=(b"png",))
     drafts: dict[str, tuple[str, Draft]] = {
         "draft.ids": ("coupled", Draft(*HEAD, (1, 7), end_of_chunk=True, hold=True)),
