@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from bench.documents.retriever_kill import kill_trial
 from bench.harness.plots import bars
-from bench.harness.report import Goal, Report, Row, make_row, progress
+from bench.harness.report import Goal, Report, Row, counted, make_row, progress
 from bench.harness.suite import Models
 from bench.harness.texts import read_peps
 from tandem.core.errors import TandemError
@@ -195,8 +195,7 @@ def brute_force(rows: Vectors, queries: Vectors) -> NDArray[np.int64]:
 def _kill_trials(folder: Path, trials: int, seed: int) -> int:
     """How many trials lost something."""
     lost = 0
-    for trial in range(trials):
-        progress(f"kill -9, trial {trial + 1} of {trials}")
+    for trial in counted(range(trials), lambda trial: "kill -9, a trial"):
         source = np.random.default_rng((seed, trial))
         try:
             kill_trial(folder / f"kill-{trial}", seed * 1000 + trial, int(source.integers(1, 120)))

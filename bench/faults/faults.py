@@ -31,7 +31,7 @@ from bench.faults.documents_arm import RETRIEVER, DiskFault, DocumentsArm, docum
 from bench.faults.suite_members import SERVICES
 from bench.faults.text_history import all_wrong_tokens, improper_ends
 from bench.faults.texts_arm import TextsArm, texts_arm
-from bench.harness.report import Goal, Report, Row, make_row, progress
+from bench.harness.report import Goal, Report, Row, counted, make_row
 from bench.harness.suite import Models
 from tandem.core.errors import InvalidArgument
 from tandem.net.process import run_loop
@@ -107,8 +107,7 @@ async def break_documents(place: Path, plan: FaultPlan, seed: int) -> DocumentsA
     """Every fault of the plan that concerns the retriever, kinds in turn."""
     source = random.Random(f"documents {seed}")
     async with documents_arm(place, seed) as arm:
-        for turn in range(max(plan.kills, plan.fail_points)):
-            progress(f"retriever, turn {turn + 1}")
+        for turn in counted(range(max(plan.kills, plan.fail_points)), lambda turn: "retriever"):
             if turn < plan.kills:
                 await arm.killed(source)
             if turn < plan.fail_points:
@@ -124,8 +123,7 @@ async def break_documents(place: Path, plan: FaultPlan, seed: int) -> DocumentsA
 async def break_decoders(place: Path, plan: FaultPlan, models: Models) -> DecodersArm:
     """Every kind of failure of the disk that decoders keep keys and values on."""
     async with decoders_arm(place, models) as arm:
-        for turn in range(plan.fail_points):
-            progress(f"decoders, turn {turn + 1}")
+        for _ in counted(range(plan.fail_points), lambda turn: "decoders"):
             for kind in arm.breakable:
                 await arm.disturbed(kind)
         await arm.restarted()
@@ -136,8 +134,8 @@ async def break_texts(place: Path, plan: FaultPlan, seed: int, parts: Sequence[s
     """Every other fault of the plan, of the services in `parts`, kinds in turn."""
     source = random.Random(f"texts {seed} {' '.join(parts)}")
     async with texts_arm(place, seed) as arm:
-        for turn in range(max(plan.kills, plan.blackholes, plan.shortages)):
-            progress(f"suite, turn {turn + 1}")
+        turns = range(max(plan.kills, plan.blackholes, plan.shortages))
+        for turn in counted(turns, lambda turn: "suite"):
             for part in parts:
                 if part == LINK and turn < plan.blackholes:
                     await arm.blackholed(source)

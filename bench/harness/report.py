@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from bench.harness.machine import Machine
 
+T = TypeVar("T")
 Row = dict[str, Any]
 
 FIELDS = (
@@ -158,6 +160,23 @@ class Report:
 def progress(words: str) -> None:
     """Say on standard error what is being measured."""
     print(f"… {words}", file=sys.stderr, flush=True)
+
+
+def counted(
+    items: Sequence[T], words: Callable[[T], str], clock: Callable[[], float] = time.monotonic
+) -> Iterator[T]:
+    """Each of `items`, said as `progress` does, with its number and, from the second on, the time
+    left at the pace so far."""
+    began_s = clock()
+    for done, item in enumerate(items):
+        left_s = (len(items) - done) * (clock() - began_s) / done if done else 0.0
+        left = f", about {duration_words(left_s)} left" if done else ""
+        progress(f"{words(item)} ({done + 1} of {len(items)}{left})")
+        yield item
+
+
+def duration_words(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def _finite(value: Any) -> Any:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.harness.machine import this_machine
-from bench.harness.report import Report, Row, Table, make_row, progress
+from bench.harness.report import Report, Row, Table, duration_words, make_row, progress
 from bench.harness.suite import Models
 from bench.papers import dragon_figures, dssd_tables, fsd_tables, picospec_tables, tslt_figures
 from bench.papers.kept_results import KeptResults, KeptRow
@@ -74,7 +74,8 @@ class _Clock:
     def words(self) -> str:
         if not self.done:
             return f"{self.left} rows left"
-        return f"{self.left} rows left, about {self.left * self.spent_s / self.done:.0f} s"
+        left_s = self.left * self.spent_s / self.done
+        return f"{self.left} rows left, about {duration_words(left_s)}"
 
     def add(self, took_s: float) -> None:
         self.left, self.done, self.spent_s = self.left - 1, self.done + 1, self.spent_s + took_s

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.harness.report import Row, progress
+from bench.harness.report import Row, counted
 from bench.harness.suite import Models, Pacing, Suite, running_suite
 from bench.harness.texts import prompts
 from bench.harness.workload import (
@@ -38,11 +38,10 @@ def measure_efficiency(
     with running_suite(models, PACING, with_link=True) as suite:
         assert suite.link is not None, "a link was asked for"
         prefills_s = _prefills_s(suite, texts, seed)
-        for rtt_s in rtts_s:
+        for rtt_s in counted(rtts_s, lambda rtt_s: f"efficiency, round trip {rtt_s * 1e3:g} ms"):
             link = SetLink(rtt_s, MBPS)
             suite.link.set(link.rtt_s, link.mbps)
             for preset in PRESETS:
-                progress(f"efficiency, {preset}, round trip {rtt_s * 1e3:g} ms")
                 wanted = requests(texts, preset, DRAFT_LENGTH, max_tokens, seed)
                 done = run_loop(one_after_another(suite, wanted))
                 rows.append(_row(preset, done, prefills_s, link, seed))

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from bench.harness.machine import pin, usable_cores
 from bench.harness.plots import bars
-from bench.harness.report import Goal, Report, Row, make_row, progress
+from bench.harness.report import Goal, Report, Row, counted, make_row
 from bench.harness.suite import ROOT, Models, Suite, SuiteFailed, clean_environment, running_suite
 from bench.harness.texts import prompts
 from bench.harness.workload import answers_row, one_after_another, requests
@@ -107,9 +107,8 @@ def _take_turns(
     configurations: Sequence[Configuration], turns: int, max_tokens: int, seed: int
 ) -> None:
     texts = prompts(turns * PROMPTS_A_TURN)
-    for turn in range(turns):
+    for turn in counted(range(turns), lambda turn: "both take a turn"):
         some = texts[turn * PROMPTS_A_TURN : (turn + 1) * PROMPTS_A_TURN]
-        progress(f"turn {turn + 1} of {turns}")
         for configuration in configurations:
             configuration.take_turn(some, max_tokens, seed + turn * PROMPTS_A_TURN)
 

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from statistics import median
 
-from bench.harness.report import Goal, Report, Row, make_row, progress
+from bench.harness.report import Goal, Report, Row, counted, make_row, progress
 from bench.harness.suite import ROOT, Models
 from tandem.backends.model_source import ModelChoice
 from tandem.generation.client import AggregatorClient, Generated
@@ -61,8 +61,8 @@ async def _measure(models: Models, chats: int, seed: int) -> list[Row]:
         prompts = _prompts(load_pair(*_choices(models)), chats)
         for preset in PRESETS:
             answers: dict[tuple[int, bool], list[Generated]] = {}
-            for number, prompt in enumerate(prompts):
-                progress(f"{preset}, chat {number + 1} of {chats}")
+            progress(preset)
+            for prompt in counted(prompts, lambda prompt: "a chat"):
                 for kept, client in clients.items():
                     for turn, answer in enumerate(await _turns(client, prompt, preset, seed), 1):
                         answers.setdefault((turn, kept), []).append(answer)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 
-from bench.harness.report import Row, make_row, progress
+from bench.harness.report import Row, counted, make_row
 from bench.harness.suite import Pacing
 from tandem.core.errors import InvalidArgument
 from tandem.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
@@ -112,8 +112,8 @@ def measure_grid(
         for name, preset in variants.items()
         for cell in cells
     }
-    for number, question in enumerate(questions, start=1):
-        progress(f"virtual time, question {number} of {len(questions)}")
+    asked = counted(questions, lambda question: "virtual time, a question")
+    for number, question in enumerate(asked, start=1):
         for (cell, _), lengths in tried.items():
             for measured in lengths.values():
                 measured.ask(question, pair, cell, max_tokens)

@@ -15,7 +15,7 @@ from statistics import median
 import torch
 
 from bench.harness.machine import pinned, usable_cores
-from bench.harness.report import Goal, Report, Row, make_row, progress
+from bench.harness.report import Goal, Report, Row, counted, make_row, progress
 from bench.harness.suite import Models
 from bench.speculation.demo_pair import Sums, distributions_along, texts
 from bench.speculation.draft_step import engine_steps, random_ids
@@ -51,8 +51,7 @@ def _steps(engines: Mapping[str, Engine], bursts: int, seed: int) -> list[Row]:
     torch.set_num_threads(1)
     durations: dict[str, list[float]] = {dtype: [] for dtype in engines}
     with torch.inference_mode():
-        for burst in range(-WARM_UP_BURSTS, bursts):
-            progress(f"decoding steps, burst {max(0, burst)} of {bursts}")
+        for burst in counted(range(-WARM_UP_BURSTS, bursts), lambda burst: "decoding steps"):
             for dtype, engine in engines.items():
                 token_ids = random_ids(CONTEXT, engine.vocabulary_size, seed)
                 taken = engine_steps(engine, token_ids)

@@ -21,7 +21,7 @@ import numpy as np
 
 from bench.harness.machine import pinned, usable_cores
 from bench.harness.plots import grouped_lines
-from bench.harness.report import Goal, Report, Row, make_row, progress
+from bench.harness.report import Goal, Report, Row, counted, make_row
 from bench.harness.suite import Models
 from bench.harness.texts import held_out
 from tandem.backends.torch.engine import HuggingFaceEngine
@@ -55,8 +55,7 @@ def run(report: Report, models: Models) -> None:
         engine, tokenizer = load_engine(models.target), load_tokenizer(models.target)
         texts = documents_of(tokenizer, TOKENS, max(counts), report.seed)
         rows: list[Row] = []
-        for count in counts:
-            progress(f"{count} documents of {TOKENS} tokens")
+        for count in counted(counts, lambda count: f"{count} documents of {TOKENS} tokens"):
             rows += run_loop(_measure(engine, tokenizer, texts[:count], repetitions))
     for row in rows:
         row["seed"] = report.seed

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness.plots import grouped_lines
-from bench.harness.report import Goal, Report, Row, make_row, progress
+from bench.harness.report import Goal, Report, Row, counted, make_row
 from bench.harness.suite import Models
 from bench.two_sided.dragon_corpus import QUERY_TOKENS, RankedDocument, Window, read_windows
 from tandem.backends.interface import Engine, ForwardRequest
@@ -91,8 +91,7 @@ def run(report: Report, models: Models, peps: Path) -> None:
     windows = windows[: QUICK_WINDOWS if report.quick else WINDOWS]
     target, draft = load_engine(models.target), load_engine(models.draft)
     nats: dict[tuple[str, str, str, int], list[float]] = {}
-    for number, window in enumerate(windows):
-        progress(f"window {number + 1} of {len(windows)}")
+    for window in counted(windows, lambda window: "a window of text"):
         at_cloud = Predictor(target, window)
         for name, at_device in (("target", at_cloud), ("draft", Predictor(draft, window))):
             for method, relevance, count, predicted in _methods(at_device, at_cloud, counts):

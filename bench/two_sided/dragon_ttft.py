@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 
 from bench.harness.plots import grouped_lines
-from bench.harness.report import Goal, Report, Row, make_row, progress
+from bench.harness.report import Goal, Report, Row, counted, make_row
 from bench.harness.suite import Models
 from bench.two_sided.dragon_latency import (
     BASE_RTT_S,
@@ -65,8 +65,8 @@ def run(report: Report, models: Models, peps: Path, real: bool = False) -> None:
     hardware, pacing = Hardware(), PACINGS[0]
     asked = ask_questions(models, peps, report.seed, QUICK_QUESTIONS if report.quick else QUESTIONS)
     rows: list[Row] = []
-    for added_s in QUICK_ADDED_S if report.quick else ADDED_S:
-        progress(f"{added_s * 1e3:g} ms added")
+    added = QUICK_ADDED_S if report.quick else ADDED_S
+    for added_s in counted(added, lambda added_s: f"{added_s * 1e3:g} ms added"):
         times = Times(pacing.device_s, pacing.cloud_s, BASE_RTT_S + added_s)
         measured = {
             name: fmean(

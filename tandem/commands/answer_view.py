@@ -1,6 +1,6 @@
 """An answer on the terminal: text on standard output, a live status line on standard error.
-Invariant: standard output gets the text and nothing else; the status line is drawn only where
-standard error is a terminal, and is gone when the view is closed."""
+Invariant: standard output gets the text and nothing else, but for colours where it is a terminal;
+the status line is drawn only where standard error is one, and is gone when the view is closed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
+
+from tandem.commands.token_colours import TokenColours, legend, takes_colours
 
 if TYPE_CHECKING:  # whoever shows an answer has one of them
     from tandem.commands.chat_client import Reply
@@ -31,8 +33,15 @@ class AnswerView(AbstractContextManager["AnswerView"]):
         console = Console(file=status)
         self._live = status.isatty() and console.is_terminal and not console.is_dumb_terminal
         self._width = console.width
+        self._colours = TokenColours() if takes_colours(text) else None
+        self._sources: list[str] = []
         self._shown, self._line, self._drawn = 0, "", False
         self._began_s = time.monotonic()
+
+    @property
+    def wants_token_texts(self) -> bool:
+        """Whether it is to be asked what each token spells."""
+        return self._colours is not None
 
     def __enter__(self) -> AnswerView:
         self._write(self._lead)
@@ -42,21 +51,25 @@ class AnswerView(AbstractContextManager["AnswerView"]):
         self._erase()
         if self._line and reason[0] is not BrokenPipeError:
             self._write("\n")
+        if reason[0] is None and self._live and self._colours and (told := legend(self._sources)):
+            self._status.write(f"{told}\n")
+            self._status.flush()
 
     def update(self, result: Generated | Reply) -> None:
         self._erase()
-        self._write(result.text[self._shown :])
-        self._shown = len(result.text)
+        piece = result.text[self._shown :]
+        self._write(piece, self._colours.take(result) if self._colours else piece)
+        self._shown, self._sources = len(result.text), result.token_sources
         if self._live and not self._at_margin():
             words = self._words(result)[: self._width - 1]
             self._status.write(f"{_GO_BELOW}\x1b[2m{words}\x1b[0m{_RETURN}")
             self._status.flush()
             self._drawn = True
 
-    def _write(self, piece: str) -> None:
+    def _write(self, piece: str, coloured: str = "") -> None:
         if piece:
             self._line = (self._line + piece).rpartition("\n")[2]
-            self._text.write(piece)
+            self._text.write(coloured or piece)
             self._text.flush()
 
     def _at_margin(self) -> bool:
@@ -76,6 +89,8 @@ class AnswerView(AbstractContextManager["AnswerView"]):
         words = [result.preset or "waiting", f"{tokens} tokens", f"{elapsed_s:.1f} s"]
         if result.ttft_s is not None and elapsed_s > 0:
             words += [f"TTFT {result.ttft_s * 1e3:.0f} ms", f"{tokens / elapsed_s:.0f} tokens/s"]
+        if drafted := result.token_sources.count("draft"):
+            words.append(f"{drafted / tokens:.0%} drafted")
         if result.unverified:
             words.append(f"cloud lost, {len(result.unverified)} tokens unverified")
         return " | ".join(words)

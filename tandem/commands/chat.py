@@ -4,7 +4,7 @@ every service; its text so far stays in the conversation, and a failed turn does
 import json
 import sys
 from collections.abc import Generator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +99,14 @@ class _Conversation:
     def forget(self) -> None:
         self._messages = [*self._opening]
 
-    def say(self, words: str) -> Generator[Reply, None, None]:
-        """The growing answer. It is part of the conversation once something of it was heard."""
+    def say(self, words: str, token_texts: bool = False) -> Generator[Reply, None, None]:
+        """The growing answer, with what each token spells if wanted. It is part of the conversation
+        once something of it was heard."""
         self._messages.append({"role": "user", "content": words})
         reply = None
+        tandem = self._asking["tandem"] | ({"token_texts": True} if token_texts else {})
         try:
-            for reply in self._client.answer(self._messages, **self._asking):
+            for reply in self._client.answer(self._messages, **self._asking | {"tandem": tandem}):
                 yield reply
         except TandemError:
             reply = None
@@ -151,10 +153,11 @@ def _turn(conversation: _Conversation) -> bool:
 
 def _answer_person(conversation: _Conversation, words: str) -> None:
     """A failed answer does not end the conversation, nor does Ctrl-C."""
-    saying = conversation.say(words)
+    view = AnswerView(sys.stdout, sys.stderr)
+    saying = conversation.say(words, view.wants_token_texts)
     reply = None
     try:
-        with AnswerView(sys.stdout, sys.stderr) as view:
+        with view:
             for reply in saying:
                 view.update(reply)
     except KeyboardInterrupt:
@@ -169,10 +172,10 @@ def _answer_person(conversation: _Conversation, words: str) -> None:
 
 
 def _answer_line(conversation: _Conversation, words: str, as_json: bool) -> None:
-    reply = None
-    with AnswerView(sys.stdout, sys.stderr) if not as_json else ExitStack() as view:
-        for reply in conversation.say(words):
-            if isinstance(view, AnswerView):
+    reply, view = None, None if as_json else AnswerView(sys.stdout, sys.stderr)
+    with view or nullcontext():
+        for reply in conversation.say(words, view is not None and view.wants_token_texts):
+            if view is not None:
                 view.update(reply)
     assert reply is not None
     if as_json:

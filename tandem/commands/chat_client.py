@@ -26,6 +26,8 @@ class Reply:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     unverified: list[int] = field(default_factory=list)
+    token_sources: list[str] = field(default_factory=list)
+    token_texts: list[str] = field(default_factory=list)
     ttft_s: float | None = None
     finish_reason: str | None = None
     tandem: dict[str, Any] = field(default_factory=dict)
@@ -38,6 +40,8 @@ class Reply:
             if token["source"] == "edge":
                 self.unverified.append(len(self.token_ids))
             self.token_ids.append(token["id"])
+            self.token_sources.append(token["source"] or "")
+            self.token_texts += [token["text"]] if "text" in token else []
         if self.token_ids and self.ttft_s is None:
             self.ttft_s = elapsed_s
         if choice["finish_reason"] is not None:

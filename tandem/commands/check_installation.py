@@ -23,12 +23,13 @@ GENERATE = "run 'make proto'"
 
 def installation_checks() -> list[Check]:
     """Everything that needs neither a model nor a running suite."""
+    install = "pip install 'tandem-edge[engine]'" if checkout() is None else "make setup"
     return [
         check("python", _python, "use Python 3.11 to 3.13"),
-        *(check(name, partial(_package, name), INSTALL) for name in _PACKAGES),
-        check("torch threads", _threads, "set OMP_NUM_THREADS=1"),
-        check("protobuf code", _generated, GENERATE),
-        check("protobuf freshness", _fresh, GENERATE),
+        *(check(name, partial(_package, name), INSTALL, install) for name in _PACKAGES),
+        check("torch threads", _threads, "set OMP_NUM_THREADS=1", "export OMP_NUM_THREADS=1"),
+        check("protobuf code", _generated, GENERATE, "make proto"),
+        check("protobuf freshness", _fresh, GENERATE, "make proto"),
         check("port", _port, "allow this process to listen on 127.0.0.1"),
     ]
 

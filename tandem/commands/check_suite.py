@@ -17,10 +17,12 @@ def suite_checks(endpoint: str, access: ClientAccess) -> list[Check]:
     try:
         return judge_suite(endpoint, run_loop(describe_suite(endpoint, access)))
     except Rejected as error:
-        todo = "start a suite ('tandem up'), or give the address of its aggregator"
+        found = f"{endpoint}: {error.code.name} {error}"
         if error.code.name in ("UNAUTHENTICATED", "PERMISSION_DENIED"):
             todo = "show a key that it knows, with the scope 'generate' (--call-key-file)"
-        return [Check("endpoint", False, f"{endpoint}: {error.code.name} {error}", todo)]
+            return [Check("endpoint", False, found, todo)]
+        todo = "start a suite ('tandem up'), or give the address of its aggregator"
+        return [Check("endpoint", False, found, todo, "tandem up")]
 
 
 async def describe_suite(endpoint: str, access: ClientAccess | None = None) -> Any:

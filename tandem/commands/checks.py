@@ -11,12 +11,14 @@ DAMAGED = "restore the folder from a copy, or ingest the documents into a new on
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`found` is what was seen, `todo` what to do about it when that is bad."""
+    """`found` is what was seen, `todo` what to do about it when that is bad, and `fix` a shell
+    command that does it, where one does."""
 
     name: str
     ok: bool
     found: str
     todo: str = ""
+    fix: str = ""
 
     def line(self) -> str:
         words = " ".join(self.found.split())
@@ -27,12 +29,12 @@ class Check:
         return asdict(self)
 
 
-def check(name: str, look: Callable[[], str], todo: str) -> Check:
+def check(name: str, look: Callable[[], str], todo: str, fix: str = "") -> Check:
     """Good with what `look` returns, bad with what it raises: a check never ends the others."""
     try:
         return Check(name, True, look())
     except Exception as error:
-        return Check(name, False, str(error) or type(error).__name__, todo)
+        return Check(name, False, str(error) or type(error).__name__, todo, fix)
 
 
 def index_checks(folders: Sequence[Path]) -> list[Check]:

@@ -37,6 +37,7 @@ UNFIT = 1
     type=FOLDER,
     help="Compare everything in this index folder with its checksums. May be given several times.",
 )
+@click.option("--fix-hints", is_flag=True, help="Below the checks, a command for each bad one.")
 @json_option("Print one JSON object with all checks.")
 def doctor(**options: Any) -> int:
     """Check the installation, the models, and with --endpoint both ends of a running suite.
@@ -52,10 +53,20 @@ def doctor(**options: Any) -> int:
     else:
         for check in checks:
             click.echo(check.line())
+        if options["fix_hints"]:
+            _show_fixes(checks)
     if not good:
         bad = ", ".join(check.name for check in checks if not check.ok)
         click.echo(f"error: bad: {bad}; see above for what to do", err=True)
     return 0 if good else UNFIT
+
+
+def _show_fixes(checks: list[Check]) -> None:
+    """Ready to paste; a check that no command mends has its advice as a comment."""
+    bad = [check for check in checks if not check.ok]
+    click.echo("\n# To mend this:" if bad else "\n# Nothing to mend.")
+    for check in bad:
+        click.echo(f"{check.fix}  # {check.name}" if check.fix else f"# {check.name}: {check.todo}")
 
 
 def _all_checks(options: dict[str, Any]) -> list[Check]:

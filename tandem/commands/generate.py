@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -247,6 +248,8 @@ async def show(
     lead: str = "",
     access: ClientAccess | None = None,
 ) -> Generated:
-    """Ask, with the text on standard output as it comes, after `lead`, and a status line below."""
+    """Ask, with the text on standard output as it comes, after `lead`, and a status line below. On
+    a terminal each token has the colour of who made it."""
     with AnswerView(sys.stdout, sys.stderr, lead) as view:
-        return await ask(endpoint, request, timeout_s, view.update, access)
+        shown = replace(request, token_texts=view.wants_token_texts)
+        return await ask(endpoint, shown, timeout_s, view.update, access)

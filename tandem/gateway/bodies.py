@@ -196,7 +196,7 @@ class Writer:
         made = zip(answer.token_ids[begin:end], answer.token_sources[begin:end], strict=True)
         told: list[dict[str, Any]]
         told = [{"id": token, "source": source or None} for token, source in made]
-        if self.token_texts:  # an answer from two sides has none
+        if self.token_texts:  # a decoder of an earlier version tells none
             for token, text in zip(told, answer.token_texts[begin:end], strict=False):
                 token["text"] = text
         return {"provenance": told}

@@ -194,7 +194,9 @@ async def test_a_session_goes_on_where_another_was_lost() -> None:
 
 
 async def test_targets_become_text_up_to_a_stop_string() -> None:
-    message = opening(wants_text=True, stop=("<7><8>",), ahead=0, committed_ids=(5, 7))
+    message = opening(
+        wants_text=True, wants_token_texts=True, stop=("<7><8>",), ahead=0, committed_ids=(5, 7)
+    )
     async with decoder() as one, aggregator_peer(one.running) as peer:
         await peer.open(message)
         await peer.send_target(6)
@@ -208,6 +210,7 @@ async def test_targets_become_text_up_to_a_stop_string() -> None:
             ("", 2, True),
             ("", 0, True),
         ]
+        assert [it.token_texts for it in texts] == [("<6>",), ("<7>", "<9>"), ("<7>", "<8>"), ()]
         assert [it.base - texts[0].base for it in texts] == [0, 1, 3, 6]
         assert await peer.cancel() == ("OK", "")
         assert not any(isinstance(answer, DecodingDraft) for answer in peer.answers)

@@ -5,6 +5,7 @@ failure is an InvalidArgument that says what is wrong with which part of the mod
 """
 
 import hashlib
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -36,6 +37,8 @@ from tandem.telemetry.logging import get_logger
 from tandem.text.tokenizer import TextTokenizer
 
 log = get_logger(__name__)
+
+BAR_AFTER_S = 1.0
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _PYTHON_ERRORS = (ImportError, KeyError, OSError, RuntimeError, TypeError, ValueError)
@@ -121,7 +124,8 @@ def load_model(
     source = find_source(folder_or_name, revision)
     if source.local:
         _check_weights(Path(folder_or_name))
-    logging.disable_progress_bar()
+    logging.set_tqdm_hook(_bar_on_terminals)
+    logging.enable_progress_bar()
     try:
         loaded: Any = _model_class(source).from_pretrained(
             source.name,
@@ -136,6 +140,11 @@ def load_model(
     model, report = loaded
     _check_complete(folder_or_name, report)
     return model.to(place)
+
+
+def _bar_on_terminals(bar: Callable[..., Any], given: Any, named: dict[str, Any]) -> Any:
+    """Shown by terminals alone, once loading has become long, and gone at its end."""
+    return bar(*given, **named | {"disable": None, "delay": BAR_AFTER_S, "leave": False})
 
 
 def base_hash(folder_or_name: str | Path, revision: str | None = None) -> str:

@@ -48,7 +48,7 @@ export function withChunk(answer, choice, nowMs) {
   };
 }
 
-// Answers from two sides say who made tokens, and their text together: it goes to the last of them.
+// A decoder of an earlier version does not say what tokens spell: their text goes to the last of them.
 function tokensOf(provenance, likely, content) {
   return provenance.map((made, index) => {
     const last = index === provenance.length - 1;

@@ -192,6 +192,7 @@ class DeviceSide:
             stop=request.stop,
             preset=preset.name,
             reweigh_every=preset.reweigh_every,
+            wants_token_texts=request.token_texts,
         )
         return self._resources.decoder_link(opening, events, prepared.deadline_s, prepared.headers)
 

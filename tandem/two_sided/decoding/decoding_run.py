@@ -176,7 +176,10 @@ class DecodingRun:
         if target.last and not self._stopped:
             found += text.rest()
         head = target.session, self.machine.epoch, target.base, target.prefix
-        return DecodingText(*head, text=found, tokens=count, stopped=self._stopped)
+        spelt: list[str] = []
+        if self.machine.opening.wants_token_texts:
+            spelt, _ = text.spelt(target.token_ids[:count])
+        return DecodingText(*head, found, count, self._stopped, tuple(spelt))
 
     @asynccontextmanager
     async def _grouped(self, documents: Sequence[Session]) -> AsyncIterator[DocumentGroup]:
@@ -207,4 +210,5 @@ def _resumed(text: AnswerText | None, committed_ids: Sequence[int]) -> AnswerTex
         for token_id in committed_ids:
             text.completes_stop(token_id)
         text.take(len(committed_ids))
+        text.spelt(committed_ids)
     return text

@@ -42,6 +42,7 @@ class DecodingOpen(Frame):
     vocabulary_size: int = 0
     preset: str = ""
     reweigh_every: int = 0
+    wants_token_texts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +106,13 @@ class DecodingDraft(Frame):
 
 @dataclass(frozen=True, slots=True)
 class DecodingText(Frame):
-    """The text of the target that began at `base`, of which `tokens` count."""
+    """The text of the target that began at `base`, of which `tokens` count; what each of those
+    spells, if that was asked for."""
 
     text: str
     tokens: int
     stopped: bool = False
+    token_texts: tuple[str, ...] = ()
 
 
 DecodeRequestMessage = DecodingOpen | DecodingTarget | DecodingRelevance | Cancel | Ping

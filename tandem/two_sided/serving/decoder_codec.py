@@ -55,6 +55,7 @@ HEAD_FIELDS = ("session", "epoch", "base", "prefix")
 _OPEN_FIELDS = (
     *("committed_ids", "seed", "ahead", "max_tokens", "wants_text", "stop"),
     *("vocabulary_hash", "vocabulary_size", "preset", "reweigh_every"),
+    "wants_token_texts",
 )
 _MODEL_FIELDS = ("model_name", "vocabulary_hash", "vocabulary_size", "context_length")
 """Fields of the same name in a message here and on the wire."""
@@ -105,7 +106,9 @@ class AggregatorCodec:
                 return self._draft(head, frame.draft)
             case "text":
                 text = frame.text
-                return DecodingText(*head, text.text, text.tokens, text.stopped)
+                check_count(len(text.token_texts), text.tokens, "token_texts")
+                spelt = tuple(text.token_texts)
+                return DecodingText(*head, text.text, text.tokens, text.stopped, spelt)
         control: GoingAway | Pong = read_control(head, frame)
         return control
 
@@ -199,6 +202,7 @@ class DecoderCodec:
             case DecodingText():
                 text = frame.text
                 text.text, text.tokens, text.stopped = message.text, message.tokens, message.stopped
+                text.token_texts.extend(message.token_texts)
                 text.SetInParent()
             case _:
                 fill_control(frame, message)

@@ -39,6 +39,7 @@ class TextPiece:
     text: str
     unverified: bool
     token_sources: tuple[TokenSource, ...]
+    token_texts: tuple[str, ...] = ()
 
 
 class DeviceSession(SessionRunner[DeviceMessage, CloudSideMessage, SideOutput]):
@@ -169,7 +170,8 @@ class DeviceSession(SessionRunner[DeviceMessage, CloudSideMessage, SideOutput]):
         commit = self._unreported.popleft()
         token_ids = commit.token_ids[: text.tokens]
         token_sources = commit.token_sources[: text.tokens]
-        self._pieces.append(TextPiece(token_ids, text.text, commit.unverified, token_sources))
+        told = text.text, commit.unverified, token_sources, text.token_texts
+        self._pieces.append(TextPiece(token_ids, *told))
         if text.stopped:
             self._unreported.clear()
             self.dispatch(lambda: self.machine.stop(time.monotonic()))

@@ -31,6 +31,7 @@ def committed_of(position: int, piece: TextPiece) -> pb.GenerateResponse:
             text=piece.text,
             unverified=piece.unverified,
             token_sources=token_sources_to_proto(piece.token_sources),
+            token_texts=piece.token_texts,
         )
     )
 

@@ -1,6 +1,7 @@
 """Loading models from folders: the same logits, and a reason for each refusal."""
 
 import copy
+import io
 import json
 import os
 import shutil
@@ -23,7 +24,7 @@ from transformers import (
 
 from tandem.backends.interface import ForwardRequest
 from tandem.backends.model_source import ModelChoice
-from tandem.backends.torch import load
+from tandem.backends.torch import load, loading
 from tandem.backends.torch.engine import HuggingFaceEngine
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.errors import InvalidArgument
@@ -41,6 +42,18 @@ def logits(engine: HuggingFaceEngine, token_ids: list[int]) -> np.ndarray[Any, n
     (found,) = engine.forward([ForwardRequest(session, tuple(token_ids), len(token_ids))])
     session.close()
     return found
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_long_loading_is_shown_on_a_terminal(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: terminal)
+    monkeypatch.setattr("sys.stderr", shown)
+    monkeypatch.setattr(loading, "BAR_AFTER_S", 0.0)
+    load_engine(folder)
+    assert ("Loading weights: " in shown.getvalue()) is terminal
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])

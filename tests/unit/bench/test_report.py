@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from bench.harness.machine import Machine
-from bench.harness.report import FIELDS, Goal, Report, make_row
+from bench.harness.report import FIELDS, Goal, Report, counted, make_row
 
 QUIET = Machine("a processor", 2, "a system", "3.11", "2", "5", "1", load=0.1, commit="abc")
 
@@ -87,3 +89,15 @@ def test_disturbance_is_told_from_its_limit_on() -> None:
     report.others_busy = 0.31
     assert "WARNING: other processes took 31% of the cores meanwhile" in report.text()
     assert report.to_json()["machine"]["others_busy"] == 0.31
+
+
+def test_long_work_says_how_much_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """By the pace so far: 100 s for the first, 400 s for two."""
+    times = iter((0.0, 100.0, 400.0))
+    steps = counted(("a", "b", "c"), lambda name: f"step {name}", lambda: next(times))
+    assert list(steps) == ["a", "b", "c"]
+    assert capsys.readouterr().err.splitlines() == [
+        "… step a (1 of 3)",
+        "… step b (2 of 3, about 3 min left)",
+        "… step c (3 of 3, about 3 min left)",
+    ]

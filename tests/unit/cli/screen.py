@@ -7,7 +7,7 @@ import os
 import re
 import signal
 
-_STEP = re.compile(r"\x1b\[(\d*)([A-Za-z])|\x1b([78D])|([\r\n])|([^\x1b\r\n])")
+_STEP = re.compile(r"\x1b\[(\d*)(?:;\d+)*([A-Za-z])|\x1b([78D])|([\r\n])|([^\x1b\r\n])")
 
 
 class Screen:

@@ -146,6 +146,8 @@ def test_on_a_terminal_answers_have_a_status_line_and_ctrl_d_leaves(
     finally:
         terminal.close()
     assert "tokens/s" in terminal.seen  # the live status line
+    assert "\x1b[32m<" in terminal.seen  # accepted drafts in their colour
+    assert "accepted draft\x1b[0m " in terminal.seen
 
 
 def test_ctrl_c_in_an_answer_ends_only_that(url: str, pair: ModelPair) -> None:

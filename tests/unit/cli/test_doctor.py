@@ -11,11 +11,13 @@ from click.testing import CliRunner, Result
 
 from tandem.cli import main
 from tandem.commands import check_installation
+from tandem.commands import doctor as doctor_module
 from tandem.commands.check_installation import installation_checks
 from tandem.commands.check_models import misfits
 from tandem.commands.check_suite import describe_suite, judge_suite
-from tandem.commands.checks import Check, check
+from tandem.commands.checks import DAMAGED, Check, check
 from tandem.commands.profile_models import profile_checks
+from tandem.core.errors import TandemError
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.two_sided.profiling.stored_fits import read_fits
@@ -60,6 +62,27 @@ def test_nobody_at_the_endpoint() -> None:
     assert (last["name"], last["ok"]) == ("endpoint", False)
     assert "UNAVAILABLE" in last["found"]
     assert "tandem up" in last["todo"]
+
+
+def test_fix_hints_are_commands_where_one_mends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> str:
+        raise TandemError("tandem_api is empty")
+
+    monkeypatch.setattr(check_installation, "_generated", broken)
+    ended = doctor("--fix-hints", "--endpoint", "127.0.0.1:1", "--index", str(tmp_path))
+    _, _, hints = ended.stdout.partition("\n\n")
+    first, *commands, last = hints.splitlines()
+    assert first == "# To mend this:"
+    assert commands == ["make proto  # protobuf code", f"# index {tmp_path}: {DAMAGED}"]
+    assert last == "tandem up  # endpoint"
+
+
+def test_nothing_to_mend_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor_module, "_all_checks", lambda options: [Check("it", True, "fine")])
+    ended = doctor("--fix-hints")
+    assert (ended.exit_code, ended.stdout) == (0, "ok   it: fine\n\n# Nothing to mend.\n")
 
 
 async def test_two_ends_that_fit() -> None:

@@ -106,7 +106,7 @@ def test_requests_come_through(message: DecodeRequestMessage) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        DecodingText(*HEAD, text="caf", tokens=2, stopped=True),
+        DecodingText(*HEAD, text="caf", tokens=2, stopped=True, token_texts=("ca", "f")),
         GoingAway(*HEAD, grace_s=2.5),
         Pong(*HEAD, nonce=0),
     ],

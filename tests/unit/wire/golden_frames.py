@@ -244,6 +244,7 @@ def _decode_response() -> Conversation:
         "opened": decoder_examples.OPENED,
         "draft": replace(decoder_examples.DRAFT, probs=few),
         "text": DecodingText(*head, "caf", 2, stopped=True),
+        "text.token_texts": DecodingText(*head, "caf", 2, token_texts=("ca", "f")),
         "going_away": GoingAway(*head, grace_s=2.5),
         "pong": Pong(*head, nonce=0),
     }

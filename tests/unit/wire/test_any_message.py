@@ -262,6 +262,7 @@ def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.Data
         wants_text=data.draw(st.booleans()),
         stop=data.draw(tuples_of(st.text(min_size=1, max_size=9))),
         reweigh_every=data.draw(st.integers(0, 4096)),
+        wants_token_texts=data.draw(st.booleans()),
     )
     target = decoding.DecodingTarget(*head, data.draw(tuples_of(some.token_ids)), last=True)
     finite = st.floats(allow_nan=False, allow_infinity=False)
