@@ -285,7 +285,6 @@ class CloudMachine:
             self._commit(judgement.replacement, target)
         else:
             self._rejected_probs = probs_of(target)
-            self._sent_in_full = False
         path, logprobs = judgement.path if of_tree else (), self._logprobs_recorder.take()
         frame, outcome = self._frame(base), judgement.replacement
         return Verdict(*frame, accepted, True, outcome, cost, path, logprobs)
@@ -361,7 +360,7 @@ class CloudMachine:
             raise InvalidArgument("token_id", "the target distribution cannot draw this token")
         self.committed.check(message.base, message.prefix)
         self.committed.append(message.token_id)
-        self._rejected_probs = None
+        self._rejected_probs, self._sent_in_full = None, False
         return []
 
     def _receive_need_full_distribution(self, message: NeedFullDistribution) -> list[CloudMessage]:

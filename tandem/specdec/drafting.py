@@ -39,7 +39,6 @@ class Drafting:
         self._wanted = 0
         self._chunk_sent = 0
         self._chunk_s = 0.0
-        self._unsure = False  # the last draft in flight ends its chunk
         self._reports = request.preset.control is Control.LATENCY_AWARE
 
     @property
@@ -55,9 +54,9 @@ class Drafting:
     @property
     def draftable(self) -> int:
         """How many tokens the schedule would have drafted now."""
-        if not self._request.preset.drafts or self.in_flight.ends_in(self._request.draft_ends):
+        if not self._request.preset.drafts or self.in_flight.unsure:
             return 0
-        if self._unsure and self.in_flight:
+        if self.in_flight.ends_in(self._request.draft_ends):
             return 0
         chunk = self.schedule.chunk - self._chunk_sent - self.in_flight.unsent
         return min(chunk, self.schedule.window - len(self.in_flight), self.room)
@@ -132,7 +131,7 @@ class Drafting:
             self.kv_length = kv_length
         if self.ahead is None:
             self._chunk_s += draft_s
-            self._add(drafts)
+            self.in_flight.add(drafts)
         else:
             self.ahead += drafts
         return True
@@ -155,7 +154,7 @@ class Drafting:
         """All was accepted and `ahead` predicted the next token: put the rest in flight."""
         assert self.ahead, "nothing was drafted ahead"
         drafts, self.ahead = self.ahead[1:], None
-        self._add(drafts)
+        self.in_flight.add(drafts)
         return len(drafts)
 
     def promote(self, branch: Branch) -> None:
@@ -166,12 +165,8 @@ class Drafting:
 
     def adopt(self, branch: Branch) -> int:
         """Put what was drafted for `branch` in flight. Returns how many tokens that is."""
-        self._add(branch.drafts)
+        self.in_flight.add(branch.drafts)
         return len(branch.drafts)
-
-    def _add(self, drafts: Sequence[Drafted]) -> None:
-        self.in_flight.add(drafts)
-        self._unsure = bool(drafts) and drafts[-1].ends_chunk
 
     def discard(self) -> list[DraftWork]:
         """Discard the drafts in flight; returns the work to interrupt, which builds on them."""

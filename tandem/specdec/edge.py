@@ -45,7 +45,6 @@ from tandem.specdec.messages import (
     NeedFullDistribution,
     Opened,
     Ping,
-    Pong,
     Recovered,
     Tokens,
     Verdict,
@@ -165,8 +164,6 @@ class EdgeMachine:
                 self.target_name = message.model_name
                 self.stats.count_opened(message, len(self.request.prompt_ids))
                 self._text.take_eos(message.eos_token_ids)
-            case Pong():
-                pass
             case Verdict():
                 return self._receive_verdict(message, now)
             case EarlyVerdict():
@@ -178,7 +175,7 @@ class EdgeMachine:
             case GoingAway():
                 self._leaving = True
                 return self._leave_between_rounds()
-        return []
+        return []  # a Pong is a sign of life, and no more
 
     def _receive_verdict(self, verdict: Verdict, now: float) -> list[EdgeOutput]:
         self._check_not_recovering(verdict)

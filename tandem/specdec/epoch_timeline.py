@@ -9,6 +9,7 @@ schedule. Invariant: pure arithmetic, no randomness; times count from the correc
 from __future__ import annotations
 
 import heapq
+import itertools
 from dataclasses import dataclass
 
 from tandem.specdec.choices import Schedule
@@ -61,18 +62,16 @@ def timeline(
 ) -> list[Position]:
     """The next `depth` positions. `head_s`: for so long the edge has drafted already when it hears
     of the correction. `ahead`: in stop-and-wait the edge drafts past the bonus token."""
-    return Timeline(schedule, times, depth, head_s, ahead).positions()
+    return Timeline(schedule, times, head_s, ahead).positions(depth)
 
 
 class Timeline:
     """Positions count from 1; what is known, drafted, arrived, committed is the last such one."""
 
-    def __init__(
-        self, schedule: Schedule, times: StepTimes, depth: int, head_s: float, ahead: bool
-    ) -> None:
-        self.schedule, self.times, self.depth = schedule, times, depth
+    def __init__(self, schedule: Schedule, times: StepTimes, head_s: float, ahead: bool) -> None:
+        self.schedule, self.times = schedule, times
         self.ahead = ahead and schedule.stop_and_wait and schedule.bonus
-        self.now, self.count = 0.0, 0
+        self.now, self.order = 0.0, itertools.count()
         self.events: list[tuple[float, int, int, int, bool]] = []
         self.known = self.drafted = self.sent = self.arrived = self.ready = self.committed = 0
         self.chunk_sent = self.step = self.passes = self.fed = self.frames = 0
@@ -82,12 +81,12 @@ class Timeline:
         self.first_judged: Decided | None = None
         self.found: list[Position] = []
 
-    def positions(self) -> list[Position]:
+    def positions(self, depth: int) -> list[Position]:
         self.begin()
-        while len(self.found) < self.depth and self.events:
+        while len(self.found) < depth and self.events:
             self.now, _, kind, number, whole = heapq.heappop(self.events)
             self.take(kind, number, whole)
-        return self.found[: self.depth]
+        return self.found[:depth]
 
     def begin(self) -> None:
         """The correction is made: the edge will hear of it, the cloud goes on if it does that."""
@@ -108,8 +107,7 @@ class Timeline:
             self.passed(number)
 
     def at(self, moment: float, kind: int, number: int, whole: bool = False) -> None:
-        self.count += 1
-        heapq.heappush(self.events, (moment, self.count, kind, number, whole))
+        heapq.heappush(self.events, (moment, next(self.order), kind, number, whole))
 
     def heard(self, known: int) -> None:
         """The edge knows that so many positions are decided."""
@@ -119,7 +117,7 @@ class Timeline:
         if self.drafted < known:  # the cloud was there first: what is being drafted is void
             self.drafted = known
             self.drafting = False
-            self.step += 1
+            self.step = next(self.order)
         if self.sent < known:
             self.sent, self.chunk_sent = known, 0
         self.send()
@@ -131,7 +129,7 @@ class Timeline:
         self.drafted = int(min(steps, self.schedule.chunk))
         if self.drafted < self.schedule.chunk:
             self.drafting = True
-            self.step += 1
+            self.step = next(self.order)
             left_s = (self.drafted + 1 - steps) * self.times.draft_s
             self.at(self.now + left_s, _DRAFTED, self.step)
 
@@ -142,7 +140,7 @@ class Timeline:
         if self.drafting or not self.schedule.window or self.drafted - self.known >= room:
             return
         self.drafting = True
-        self.step += 1
+        self.step = next(self.order)
         self.at(self.now + self.times.draft_s, _DRAFTED, self.step)
 
     def send(self) -> None:
@@ -150,7 +148,7 @@ class Timeline:
         schedule, times = self.schedule, self.times
         most = min(self.drafted, self.known + schedule.window)
         while self.sent < most:
-            count = min(most - self.sent, max(1, schedule.chunk) - self.chunk_sent)
+            count = min(most - self.sent, schedule.chunk - self.chunk_sent)
             full = self.chunk_sent + count == schedule.chunk
             whole = full or self.sent + count - self.known >= schedule.window
             if not whole and not schedule.token_by_token:
@@ -275,7 +273,7 @@ def _epoch(found: list[Position], rate: float) -> list[float]:
     last, middle = found[-1], found[len(found) // 2 - 1]
     count, half = len(found), len(found) // 2
     # Beyond what was followed it goes on as it did at last.
-    goes_on = 1 / (1 - rate) if rate < 1 else 1e6
+    goes_on = 1 / max(1 - rate, 1e-6)
     ended, before = _totals(count, last.accepted), _totals(half, middle.accepted)
     further = [(a - b) / (count - half) * goes_on for a, b in zip(ended, before, strict=True)]
     corrected = 1.0 if any(position.judged for position in found) else 0.0

@@ -43,6 +43,11 @@ class DraftsInFlight:
         """How many are not sent."""
         return len(self._drafts) - self.sent
 
+    @property
+    def unsure(self) -> bool:
+        """Whether the draft model was not sure of the last one: nothing follows it."""
+        return bool(self._drafts) and self._drafts[-1].ends_chunk
+
     def ends_in(self, token_ids: frozenset[int]) -> bool:
         """Whether the last one is one of these."""
         return bool(self._drafts) and self._drafts[-1].token_id in token_ids

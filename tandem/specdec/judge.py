@@ -6,6 +6,7 @@ accepted, and none after the first rejection. Frozen, so that it may judge on th
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -87,7 +88,7 @@ class Judge:
     rule: AcceptanceRule
     payloads: PayloadRule
     eos: frozenset[int] = frozenset()
-    length_limit: int = 2**63
+    length_limit: int = sys.maxsize
     frontier: TargetProbs | None = None
     bonus: bool = True
 

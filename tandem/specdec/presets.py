@@ -148,9 +148,8 @@ class Preset:
 
     def fitted(self, vocabulary_size: int) -> Preset:
         """The same method where its draft distribution may keep no more tokens than there are."""
-        if self.truncation.top_k <= vocabulary_size:
-            return self
-        return replace(self, truncation=replace(self.truncation, top_k=vocabulary_size))
+        top_k = min(self.truncation.top_k, vocabulary_size)
+        return replace(self, truncation=replace(self.truncation, top_k=top_k))
 
     def with_expansion(self, expansion: tuple[int, ...]) -> Preset:
         """The same rules over trees of that expansion, in stop and wait."""

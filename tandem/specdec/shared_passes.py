@@ -8,6 +8,9 @@ that. Invariant: pure and seeded; the same arguments give the same figures."""
 from __future__ import annotations
 
 import heapq
+import itertools
+from collections.abc import Callable
+from functools import partial
 
 from tandem.core.hashing import hash_words, unit
 from tandem.specdec.choices import Schedule
@@ -56,8 +59,9 @@ class _Crowd:
     ) -> None:
         self.now = 0.0
         self.times, self.rate, self.hit_rate, self.head_s = times, acceptance_rate, hit_rate, head_s
-        self.events: list[tuple[float, int, _Member | None, int, int, int, bool]] = []
-        self.count = self.passes = 0
+        self.events: list[tuple[float, int, Callable[[], None]]] = []
+        self.numbers = itertools.count(1)  # of events and of draws
+        self.passes = 0
         self.pass_s_sum = 0.0
         self.waiting: list[_Member] = []
         self.passing: list[_Member] = []
@@ -65,7 +69,7 @@ class _Crowd:
         self.members = [_Member(self, schedule, times, ahead) for _ in range(sessions)]
         for number, member in enumerate(self.members):
             start_s = (number * _SPREAD % 1.0) * 4 * times.pass_s
-            self.push(start_s, member, 0, _BEGIN, 0, False)
+            self.push(start_s, member.correct)
 
     @property
     def mean_pass_s(self) -> float:
@@ -74,14 +78,8 @@ class _Crowd:
     def run_until(self, tokens: int) -> list[float]:
         """Seconds and totals once so many tokens are committed."""
         while self.totals[0] < tokens and self.events:
-            self.now, _, member, epoch, kind, number, whole = heapq.heappop(self.events)
-            if member is None:
-                self.end_pass()
-            elif kind == _BEGIN:
-                member.correct()
-            elif epoch == member.epoch:
-                member.now = self.now
-                member.take(kind, number, whole)
+            self.now, _, happen = heapq.heappop(self.events)
+            happen()
             self.start_pass()
         return [self.now, *self.so_far()]
 
@@ -93,11 +91,8 @@ class _Crowd:
                 sums[1 + index] += part
         return sums
 
-    def push(
-        self, moment: float, member: _Member | None, epoch: int, kind: int, number: int, whole: bool
-    ) -> None:
-        self.count += 1
-        heapq.heappush(self.events, (moment, self.count, member, epoch, kind, number, whole))
+    def push(self, moment: float, happen: Callable[[], None]) -> None:
+        heapq.heappush(self.events, (moment, next(self.numbers), happen))
 
     def start_pass(self) -> None:
         if self.passing or not self.waiting:
@@ -107,7 +102,7 @@ class _Crowd:
         took_s = self.times.pass_s + (fed - 1) * self.times.further_s
         self.passes += 1
         self.pass_s_sum += took_s
-        self.push(self.now + took_s, None, 0, _BEGIN, 0, False)
+        self.push(self.now + took_s, self.end_pass)
 
     def end_pass(self) -> None:
         ended, self.passing = self.passing, []
@@ -116,22 +111,17 @@ class _Crowd:
             member.passed(member.due_drafts)
 
     def lucky(self) -> bool:
-        self.count += 1
-        return unit(hash_words(self.count)) < self.rate
+        return unit(hash_words(next(self.numbers))) < self.rate
 
     def hits(self) -> bool:
-        self.count += 1
-        return unit(hash_words(self.count)) < self.hit_rate
-
-
-_BEGIN = -1
+        return unit(hash_words(next(self.numbers))) < self.hit_rate
 
 
 class _Member(Timeline):
     """One session: a timeline that begins anew with every correction."""
 
     def __init__(self, crowd: _Crowd, schedule: Schedule, times: StepTimes, ahead: bool) -> None:
-        super().__init__(schedule, times, 0, 0.0, ahead)
+        super().__init__(schedule, times, 0.0, ahead)
         self.crowd, self.epoch = crowd, 0
         self.due_drafts = self.due_tokens = 0
         self.is_right = False
@@ -140,9 +130,9 @@ class _Member(Timeline):
         """A token stands in the place of a draft, and all after it is void."""
         crowd, up_free_s = self.crowd, self.up_free_s
         self.counted()
-        super().__init__(self.schedule, self.times, 0, 0.0, self.ahead)
+        head_s = crowd.head_s if crowd.hits() else 0.0
+        super().__init__(self.schedule, self.times, head_s, self.ahead)
         self.now, self.up_free_s = crowd.now, up_free_s
-        self.head_s = crowd.head_s if crowd.hits() else 0.0
         self.epoch += 1
         self.is_right = False
         self.begin()
@@ -158,7 +148,12 @@ class _Member(Timeline):
         return self.passes, self.fed, self.frames, self.drafted
 
     def at(self, moment: float, kind: int, number: int, whole: bool = False) -> None:
-        self.crowd.push(moment, self, self.epoch, kind, number, whole)
+        self.crowd.push(moment, partial(self.happen, self.epoch, kind, number, whole))
+
+    def happen(self, epoch: int, kind: int, number: int, whole: bool) -> None:
+        if epoch == self.epoch:  # else a correction has made it void
+            self.now = self.crowd.now
+            self.take(kind, number, whole)
 
     def submit(self, drafts: int, tokens: int, wait_s: float) -> None:
         self.due_drafts, self.due_tokens = drafts, tokens

@@ -24,6 +24,7 @@ from tandem.specdec.messages import (
     Verdict,
     Work,
 )
+from tandem.specdec.pass_budget import PassBudget
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rules import FullDistributionPayload, LosslessSparsePayload
 from tests.virtual_time.cases import preset, run, scheduled, tree, with_exits
@@ -335,3 +336,53 @@ def test_a_verdict_tells_what_it_cost_and_how_likely_its_tokens_were(wrong: bool
     text = (1, 2, *right)
     probs = [MODELS.target_probs(text[:end])[text[end]] for end in range(2, 4 if wrong else 5)]
     assert [noted.logprob for noted in verdict.logprobs] == pytest.approx(np.log(probs))
+
+
+def test_a_prompt_that_ends_as_answers_do_is_answered() -> None:
+    """Chat templates close every turn with the token that ends an answer."""
+    cloud = opened_cloud(preset("ar"), ends=frozenset({2}))
+    assert not cloud.finished
+    (tokens,) = pass_of(cloud)
+    assert isinstance(tokens, Tokens)
+
+
+def shared_cloud(budget: PassBudget) -> CloudMachine:
+    """A session that shares the passes of a verifier with others."""
+    return CloudMachine(opening(PRESETS["stream"]), model_for(MODELS), budget=budget)
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_a_draft_that_is_judged_without_a_pass_is_one_of_those_all_sessions_learn_from(
+    right: bool,
+) -> None:
+    """Of four drafts 2.8 are guessed to be right; each that is seen takes 0.002 of that away."""
+    (own,) = own_tokens(PRESETS["stream"], 1)
+    budget = PassBudget()
+    cloud = shared_cloud(budget)
+    work = cloud.work()
+    assert work is not None
+    assert cloud.receive(draft_after(cloud, (own if right else (own + 1) % V,))) == []
+    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    assert isinstance(verdict, Verdict)
+    assert (verdict.accepted, verdict.rejected) == (right, not right)
+    assert cloud.committed.since(2) == (own,)
+    assert budget.usual.rate == pytest.approx((0.998 * 2.8 + right) / (0.998 * 4 + 1))
+
+
+def test_a_pass_that_takes_part_of_the_drafts_judges_one_more_than_it_feeds() -> None:
+    """At this price one of four is worth feeding. The row after it judges the second, and nothing
+    follows from that one's: it was not fed."""
+    right = own_tokens(PRESETS["stream"], 5)
+    budget = PassBudget()
+    cloud = shared_cloud(budget)
+    pass_of(cloud)
+    budget.price = 0.5
+    cloud.receive(draft_after(cloud, right[1:]))
+    work = cloud.work()
+    assert work is not None
+    assert (work.token_ids, work.drafts, work.logits_to_keep) == (right[:2], 1, 2)
+    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    assert isinstance(verdict, Verdict)
+    assert (verdict.accepted, verdict.outcome) == (2, None)
+    assert cloud.committed.since(2) == right[:3]
+    assert cloud.kv_length == 4

@@ -7,12 +7,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.core.errors import ProtocolError
+from tandem.core.errors import FailedPrecondition, ProtocolError
+from tandem.core.probs import SamplingParams
+from tandem.core.processors import Processors
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import PrefixMismatch
+from tandem.specdec.cloud_frame_checks import check_opened
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.liveness import Phase
-from tandem.specdec.messages import CloudMessage, FullDistribution, Outcome, Tokens, Verdict
+from tandem.specdec.messages import (
+    CloudMessage,
+    FullDistribution,
+    Opened,
+    Outcome,
+    Tokens,
+    Verdict,
+)
 from tandem.specdec.presets import PRESETS, Preset
 from tests.virtual_time.cases import preset
 from tests.virtual_time.edge_frames import (
@@ -27,7 +37,7 @@ from tests.virtual_time.edge_frames import (
     state_of,
     verdict_of,
 )
-from tests.virtual_time.lockstep import Lockstep
+from tests.virtual_time.lockstep import Lockstep, request_for
 
 BadFrame = tuple[Callable[[Any], CloudMessage], type[Exception]]
 
@@ -179,3 +189,22 @@ def test_answers_the_preset_does_not_name(name: str, outcome: Outcome) -> None:
     with pytest.raises(ProtocolError):
         edge.receive(verdict_of(edge, 0, True, outcome), 0.0)
     assert state_of(edge) == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sampling": SamplingParams(min_p=0.1)},
+        {"sampling": SamplingParams(typical_p=0.9)},
+        {"processors": Processors(presence_penalty=0.5)},
+    ],
+)
+def test_a_cloud_that_would_pass_over_a_setting_is_not_used(changes: dict[str, Any]) -> None:
+    """It does not know the setting, and its text would be that of another request."""
+    request = request_for(preset("ar"), MODELS)
+    asking = replace(request, params=replace(request.params, **changes))
+    older = Opened(7, 0, 2, 0, 8, 64, frozenset(), "scripted")
+    with pytest.raises(FailedPrecondition):
+        check_opened(older, asking)
+    check_opened(replace(older, processes=True), asking)
+    check_opened(older, request)

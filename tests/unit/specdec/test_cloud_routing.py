@@ -193,3 +193,53 @@ def test_a_cloud_that_does_not_answer_is_left_even_while_its_stream_is_open() ->
         clouds.unanswered(0, now)
         assert clouds.why_leave(place, 1, now) is None
     assert clouds.why_leave(place, 1, 6.0) is MoveReason.LOST
+
+
+def test_a_cloud_that_asks_its_sessions_to_go_gets_no_new_ones() -> None:
+    clouds = routing(CloudReport(0.01), CloudReport(0.2))
+    clouds.leaves(0, 1.0)
+    assert {clouds.choose(session) for session in range(20)} == {1}
+
+
+def test_a_session_that_leaves_a_cloud_does_not_come_back_at_once() -> None:
+    """Though that is the nearest, and works for others."""
+    clouds = routing(CloudReport(0.01), CloudReport(0.2))
+    assert clouds.choose(1) == 0
+    assert clouds.choose(1, leaving=0) == 1
+
+
+def test_nobody_moves_for_the_sake_of_a_cloud_of_another_model() -> None:
+    """The session's own cloud has come back with another model, and those that are near serve that
+    one; the only other cloud of the session's model is as far away."""
+    clouds = routing(
+        CloudReport(0.3, model="b"), CloudReport(0.01, model="b"), CloudReport(0.29, model="a")
+    )
+    place = CloudPlace(0, 0.0)
+    assert clouds.why_leave(place, 1, 60.0, "a") is None
+    assert clouds.why_leave(place, 1, 60.0, "b") is MoveReason.BETTER
+
+
+def test_channels_are_kept_to_two_clouds_the_lost_ones_last_the_oldest_loss_first() -> None:
+    clouds = routing(*[CloudReport(0.01)] * 3, CloudReport(0.2))
+    for cloud, now in ((1, 3.0), (0, 5.0)):
+        clouds.lost(cloud, now)
+    assert clouds.ranked() == [2, 3, 1, 0]
+    assert clouds.warm() == (2, 3)
+
+
+def test_a_saving_of_just_the_margin_is_enough() -> None:
+    for other_s, reason in ((0.025, MoveReason.BETTER), (0.026, None)):
+        clouds = routing(CloudReport(0.05), CloudReport(other_s))
+        assert clouds.why_leave(CloudPlace(0, 0.0), 1, 60.0) is reason
+
+
+@pytest.mark.parametrize("refusals", [1, 2])
+def test_an_answer_that_it_does_not_serve_makes_no_lost_cloud_usable(refusals: int) -> None:
+    clouds = routing(CloudReport(0.01), CloudReport(0.2))
+    clouds.lost(0, 1.0)
+    for _ in range(refusals):
+        clouds.reported(0, CloudReport(0.01, serving=False), 2.0)
+    clouds.reported(0, CloudReport(0.01), 3.0)
+    assert clouds.choose(1) == 1, "one good answer"
+    clouds.reported(0, CloudReport(0.01), 4.0)
+    assert clouds.choose(1) == 0

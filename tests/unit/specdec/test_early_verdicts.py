@@ -246,3 +246,25 @@ def test_an_early_payload_is_a_small_one() -> None:
         made = rule.payload(flat, Proposal((1,), 0.5), 4)
         assert isinstance(made, SparsePayload)
         assert len(made.ids) == expected
+
+
+def test_an_exit_that_knows_the_distribution_foresees_the_token_after_the_drafts() -> None:
+    """Also under rejection sampling, where the number that draws it depends on its position."""
+    flat = np.full(V, 1 / V, dtype=np.float32)
+    foreseen = set()
+    for seed in range(12):
+        model = replace(model_for(MODELS), exits=4)
+        cloud = CloudMachine(opening(SPLIT, seed=seed), model)
+        pass_of(cloud)
+        cloud.receive(draft_after(cloud, (0, 1), probabilities=(0.1, 0.1)))
+        work = cloud.work()
+        assert work is not None
+        assert work.early is not None
+        early = work.early.verdict(1, lambda row: flat, lambda row: 0.5)
+        (final,) = cloud.complete(work.judge.judge(lambda row: flat), Work())
+        assert isinstance(final, Verdict)
+        assert early is not None
+        assert (early.accepted, early.rejected) == (final.accepted, final.rejected) == (2, False)
+        assert early.outcome == final.outcome
+        foreseen.add(early.outcome)
+    assert len(foreseen) > 1

@@ -9,7 +9,7 @@ from tandem.core.errors import ProtocolError
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.choices import Predraft, Schedule
+from tandem.specdec.choices import Control, Predraft, Schedule
 from tandem.specdec.edge import ALONE_CHUNK, EdgeMachine
 from tandem.specdec.events import (
     Commit,
@@ -453,3 +453,77 @@ def test_what_is_drafted_ahead_and_asked_for_is_counted() -> None:
     draft(split, 0, 1)
     split.receive(verdict_of(split, 0, True, SPARSE), 0.0)
     assert split.stats.full_distribution_requests == 1
+
+
+def test_a_token_that_the_edge_drew_tells_its_likelihood_and_the_likeliest() -> None:
+    """A caller who asks for top_logprobs gets them for these tokens too."""
+    request = request_for(preset("dssd-full", 2), MODELS)
+    params = replace(request.params, logprobs=True, top_logprobs=1)
+    edge = EdgeMachine(replace(request, params=params), Liveness(LostCloud.WAIT, TIMES, now=0.0))
+    edge.connect(0.0)
+    draft(edge, 0, 1)
+    target = np.array([0.0, 0.25, 0.75], dtype=np.float32)
+    outputs = edge.receive(verdict_of(edge, 0, True, FullPayload(target)), 0.0)
+    (commit,) = [output for output in outputs if isinstance(output, Commit)]
+    assert commit.token_ids == (2,), "the only one that the target likes more than the draft model"
+    (told,) = commit.logprobs
+    assert told.logprob == pytest.approx(np.log(0.75))
+    assert [token_id for token_id, _ in told.top] == [2]
+
+
+def test_every_rejection_that_asks_for_a_whole_distribution_counts() -> None:
+    edge = edge_of(SPLIT)
+    edge.connect(0.0)
+    for _ in range(2):
+        draft(edge, 0, 1)
+        edge.receive(verdict_of(edge, 0, True, SPARSE), 0.0)
+        session, epoch, *text = frame_of(edge)
+        answer = FullDistribution(session, epoch + 1, *text, target_probs=PROBS_OF_TWO)
+        assert isinstance(sent(edge.receive(answer, 0.0))[0], Recovered)
+    assert edge.stats.full_distribution_requests == 2
+
+
+def test_every_departure_counts() -> None:
+    edge = edge_of(preset("ar"))
+    for now in (0.0, 1.0):
+        edge.connect(now)
+        edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), now)
+    assert (edge.stats.departures, edge.stats.resumes) == (2, 1)
+
+
+def test_a_chunk_that_takes_too_long_to_draft_leaves_as_it_is() -> None:
+    """Else the cloud of a slow device would idle until the whole chunk is there."""
+    for draft_s, frames in ((0.4, []), (0.6, [((0,), True)])):
+        edge = edge_of(preset("coupled", 4, control=Control.LATENCY_AWARE))
+        edge.connect(0.0)
+        edge.pacing.chunk_budget_s = 0.5
+        work = edge.work(0.0)
+        assert work is not None
+        outputs = edge.drafted(work, drafts_of(0), 2, draft_s, 0.0)
+        assert [(frame.token_ids, frame.end_of_chunk) for frame in sent(outputs)] == frames
+
+
+def test_what_was_drafted_past_the_cloud_s_token_is_a_hit_and_goes_out() -> None:
+    edge = edge_of(preset("predraft", 2))
+    edge.connect(0.0)
+    draft(edge, 0, 1)
+    draft(edge, 2, 0, 0)
+    (frame,) = sent(edge.receive(verdict_of(edge, 2, outcome=2), 0.1))
+    assert (frame.base, frame.token_ids) == (5, (0, 0))
+    stats = edge.stats
+    assert (stats.predraft_hits, stats.predraft_misses) == (1, 0)
+    assert (stats.drafted, stats.predrafted) == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "max_tokens", "misses"), [("predraft", 12, 1), ("predraft", 1, 0), ("coupled", 12, 0)]
+)
+def test_only_a_text_that_goes_on_can_miss_what_is_drafted_ahead(
+    name: str, max_tokens: int, misses: int
+) -> None:
+    """And only one for which anything is."""
+    edge = edge_of(preset(name, 2), max_tokens=max_tokens)
+    edge.connect(0.0)
+    draft(edge, *(0, 1)[:max_tokens])
+    edge.receive(verdict_of(edge, 0, True, 2), 0.1)
+    assert (edge.stats.predraft_hits, edge.stats.predraft_misses) == (0, misses)

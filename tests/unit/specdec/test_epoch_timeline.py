@@ -161,6 +161,31 @@ def test_tokens_are_sent_and_judged_as_they_come() -> None:
     ]
 
 
+def test_tokens_that_are_sent_as_they_come_are_judged_by_the_chunk() -> None:
+    # Arrived at 10.75, 12.75, 14.75 and 16.75; the second ends a chunk: a pass over three tokens
+    # until 24.75, then one over the other two drafts alone until 35.75. By then the edge, which
+    # heard of the first pass at 28.875, has filled its window with two more.
+    whole_chunks = replace(TOKEN_BY_TOKEN, verify_on_arrival=False)
+    assert rows(whole_chunks, 4) == [
+        (24.75, 24.75, True, 1, 3, 4, 4),
+        (24.75, 24.75, True, 1, 3, 4, 4),
+        (35.75, 24.75, True, 2, 5, 6, 6),
+        (35.75, 35.75, True, 2, 5, 6, 6),
+    ]
+
+
+def test_a_part_of_a_chunk_is_not_judged_though_its_distribution_is_known() -> None:
+    # Heard at 28.875; the first of the second chunk arrives at 34.625, the other at 36.625. Only
+    # then is the first judged, by what the last pass left.
+    parts = replace(NO_BONUS, token_by_token=True)
+    assert rows(parts, 4) == [
+        (24.75, 24.75, True, 1, 3, 2, 2),
+        (24.75, 24.75, True, 1, 3, 2, 2),
+        (47.625, 36.625, True, 2, 5, 4, 4),
+        (47.625, 47.625, True, 2, 5, 4, 4),
+    ]
+
+
 def test_a_window_that_is_no_multiple_of_the_chunk_sends_a_part() -> None:
     # Two drafts in a frame until 10, the third alone at 11.75; passes over 3 tokens until 25, then
     # over the third and the next alone.

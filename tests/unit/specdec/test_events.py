@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tandem.specdec.events import EdgeStats
-from tandem.specdec.messages import Tokens, Verdict, Work
+from tandem.specdec.messages import Opened, Tokens, Verdict, Work
 from tests.virtual_time.cases import model_pair, preset
 from tests.virtual_time.lockstep import request_for
 
@@ -121,3 +121,17 @@ def test_all_drafting_of_a_round_is_model_time() -> None:
     stats.count_drafts(2, draft_s=0.25)
     stats.end_round(Work(verify_s=0.25), 3.0)
     assert stats.round_overheads_s == [1.0]
+
+
+def test_only_the_first_stream_tells_what_was_kept_of_the_prompt() -> None:
+    """A later one finds what this very request computed, which spared it nothing."""
+    stats = EdgeStats()
+    for cached in (5, 40):
+        stats.begin_stream()
+        terms = Opened(1, 0, 8, 0, 8, 64, frozenset(), "scripted", cached_tokens=cached)
+        stats.count_opened(terms, prompt_tokens=8)
+        assert stats.cached_tokens == 5
+    other = EdgeStats()
+    other.begin_stream()
+    other.count_opened(terms, prompt_tokens=8)
+    assert other.cached_tokens == 8, "the prompt is no longer than that"

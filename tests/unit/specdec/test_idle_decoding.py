@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
 
 from tandem.specdec.choices import Schedule
+from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import Verdict, Work
+from tandem.specdec.pass_budget import PassBudget
 from tests.virtual_time.cases import scheduled
 from tests.virtual_time.cloud_frames import (
     MODELS,
     V,
     draft_after,
     opened_cloud,
+    opening,
     own_tokens,
     pass_of,
 )
-from tests.virtual_time.lockstep import judgement_for
+from tests.virtual_time.lockstep import judgement_for, model_for
 
 IDLE = replace(scheduled("coupled", Schedule(4, 2, decode_when_idle=True)), idle_weight=0.5)
 """Goes on alone as long as a pass over drafts brings two tokens, as is assumed at first."""
@@ -63,3 +67,43 @@ def test_a_draft_that_comes_too_late_leaves_the_next_distribution_as_it_is() -> 
     assert isinstance(verdict, Verdict)
     assert verdict.accepted == 2
     assert cloud.committed.since(2)[:4] == right
+
+
+def test_one_good_pass_does_not_make_a_cloud_wait() -> None:
+    """Time counts for 0.6: it waits from 2.5 tokens a pass on. Each pass brings three and moves the
+    estimate by a fifth of the way: 2.2, 2.36, 2.488, 2.59."""
+    chosen = replace(IDLE, idle_weight=0.6)
+    right = own_tokens(chosen, 13)
+    cloud = opened_cloud(chosen)
+    pass_of(cloud)
+    goes_on = []
+    for begin in range(1, 13, 3):
+        cloud.receive(draft_after(cloud, right[begin : begin + 2]))
+        (verdict,) = pass_of(cloud)
+        assert isinstance(verdict, Verdict)
+        assert (verdict.accepted, verdict.outcome) == (2, right[begin + 2])
+        goes_on.append(copy.deepcopy(cloud).work() is not None)
+    assert goes_on == [True, True, True, False]
+
+
+def test_a_cloud_that_shares_its_passes_and_is_asked_to_wait_judges_the_next_draft_at_once() -> (
+    None
+):
+    """The distribution of its last pass is kept until a draft comes."""
+    preset = scheduled(
+        "coupled", Schedule(8, 2, verify_on_arrival=True, decode_when_idle=True, bonus=True)
+    )
+    right = own_tokens(preset, 3)
+    cloud = CloudMachine(opening(preset), model_for(MODELS), budget=PassBudget())
+    known = draft_after(cloud, right[:1], hold=True)
+    pass_of(cloud)
+    pass_of(cloud)
+    work = cloud.work()
+    assert work is not None
+    assert cloud.receive(known) == []
+    assert cloud.complete(judgement_for(MODELS, cloud, work), Work()) == []
+    assert cloud.work() is None
+    (verdict,) = cloud.receive(draft_after(cloud, right[2:]))
+    assert isinstance(verdict, Verdict)
+    assert (verdict.accepted, verdict.rejected) == (1, False)
+    assert cloud.committed.since(2) == right

@@ -195,3 +195,12 @@ def test_a_stream_that_was_not_stuck_leaves_the_outage_where_it_was() -> None:
     assert found.lost(5.5) == pytest.approx(0.5)
     assert not found.is_given_up(5.0 + TIMES.give_up_after_s - 0.01)
     assert found.is_given_up(5.0 + TIMES.give_up_after_s)
+
+
+def test_a_second_in_which_nobody_looked_is_no_silence_either() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    for now in (100.2, 101.2):
+        alive.tick(now)
+    assert not alive.is_dead(103.0 + (1.0 - TICK_S) - 0.01)
+    assert alive.is_dead(103.0 + (1.0 - TICK_S))

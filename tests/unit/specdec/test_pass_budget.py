@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.specdec.pass_budget import PassBudget, SessionAcceptance, UsualAcceptance
+from tandem.specdec.pass_budget import PassBudget, SessionAcceptance, UsualAcceptance, worth_feeding
 
 FIRST_S, FURTHER_S = 0.069, 0.003
 
@@ -82,3 +82,11 @@ def test_a_session_that_gets_more_than_others_must_bring_more() -> None:
     fair = budget.drafts(0.95, 16)
     assert 1 <= fair < 16
     assert 0.95 ** (fair + 1) > budget.price, "worth its cost, were all to gain alike"
+
+
+def test_where_nothing_is_known_of_others_a_draft_competes_with_one_token_a_pass() -> None:
+    # At a price of a half a draft must bring 0.55 of what a session gets: 0.6 does; 0.36 does not
+    # bring 0.55 of 1.6.
+    assert worth_feeding(0.6, 2, 0.5) == (1, 1.6)
+    assert worth_feeding(0.5, 2, 0.5) == (0, 1.0)
+    assert worth_feeding(0.6, 2, 0.5, 1.2) == (0, 1.0), "others get more"

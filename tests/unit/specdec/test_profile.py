@@ -124,3 +124,21 @@ def test_a_pass_over_no_drafts_costs_at_least_as_much_as_a_further_draft() -> No
 
 def test_a_pass_takes_a_microsecond_at_least() -> None:
     assert measured(seen(Work(verify_s=1e-9, drafts=2))).pair.verify_first_s == 1e-6
+
+
+def test_a_correction_that_had_been_drafted_for_moves_the_hit_rate_by_a_tenth() -> None:
+    profile = seen()
+    assert measured(profile).hit_rate == 0.0
+    profile.resolved(hit=True)
+    assert measured(profile).hit_rate == pytest.approx(0.1)
+    profile.resolved(hit=False)
+    assert measured(profile).hit_rate == pytest.approx(0.09)
+
+
+def test_later_requests_begin_with_the_share_of_drafts_that_stood() -> None:
+    """Of what was judged, and without the guess that this request began with."""
+    profile = seen()
+    assert profile.own.acceptance_rate is None
+    profile.judged(3, 1)
+    profile.judged(4, 0)
+    assert profile.own.acceptance_rate == pytest.approx(7 / 8)

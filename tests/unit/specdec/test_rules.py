@@ -121,3 +121,25 @@ def test_a_target_that_was_decided_still_has_its_distribution() -> None:
     assert probs_of(DecidedTarget(1, TARGET)) is TARGET
     with pytest.raises(AssertionError, match="whole distributions"):
         probs_of(3)
+
+
+def test_what_replaces_rejected_candidates_depends_on_whether_they_may_repeat() -> None:
+    """After token 3 is rejected, 0.3, 0.1 and 0.6 are left of the target. Where token 1 was drawn
+    from the same distribution, 0.05 and 0.6 are; where 3 could not come again it was drawn from two
+    halves, and all that is left is token 2."""
+    target = np.array([0.4, 0.3, 0.3, 0.0], dtype=np.float32)
+    drafted = np.array([0.25, 0.25, 0.0, 0.5], dtype=np.float32)
+    rejected = Proposal((3, 1), draft_probs=drafted)
+    for with_replacement, tokens in ((True, {0, 2}), (False, {2})):
+        rule = RejectionRule(RNG, with_replacement)
+        assert {rule.recovered(target, rejected, position) for position in range(99)} == tokens
+
+
+def test_coupled_candidates_are_as_many_as_were_asked_for() -> None:
+    """The first is the draft of a chain."""
+    flat = np.full(8, 0.125, dtype=np.float32)
+    rule = GumbelCouplingRule(5)
+    for count in (1, 3, 8):
+        found = rule.candidates(flat, count, 7, 0)
+        assert len(set(found)) == len(found) == count
+        assert found[0] == rule.propose(flat, 7)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tandem.core.errors import ProtocolError
@@ -10,6 +11,8 @@ from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, Drafted, DraftWork, EdgeOutput
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import Draft, Open, Verdict
+from tandem.specdec.rules import GumbelCouplingRule
+from tandem.specdec.tree_growth import TreeGrowth
 from tests.virtual_time.cases import tree
 from tests.virtual_time.edge_frames import PROBS, edge_of, sent, state_of, tokens_of
 
@@ -188,3 +191,25 @@ def test_near_the_end_the_tree_is_no_deeper_than_the_answer() -> None:
     work = edge.work(0.0)
     assert work is not None
     assert work.expansion == (2,)
+
+
+def test_a_tree_of_ids_alone_still_tells_who_follows_whom() -> None:
+    edge = edge_of(tree((2, 2), "coupled"))
+    edge.connect(0.0)
+    work = edge.work(0.0)
+    assert work is not None
+    (frame,) = sent(send_tree(edge, work))
+    assert (frame.token_ids, frame.parents, frame.distributions) == (TOKENS, PARENTS, None)
+
+
+def test_each_node_of_a_growing_tree_follows_its_own_branch() -> None:
+    work = DraftWork(keep=0, token_ids=(1, 2), position=2, count=2, expansion=(2, 1))
+    growth = TreeGrowth(work, GumbelCouplingRule(5))
+    assert growth.contexts == [()]
+    assert not growth.grow([np.array([0.5, 0.5, 0.0], dtype=np.float32)])
+    assert sorted(growth.newest_token_ids) == [0, 1]
+    first, second = growth.contexts
+    assert (*first, *second) == growth.newest_token_ids
+    assert growth.grow([np.eye(3, dtype=np.float32)[2], np.eye(3, dtype=np.float32)[0]])
+    assert growth.newest_parents == (0, 1)
+    assert growth.contexts == [(*first, 2), (*second, 0)]

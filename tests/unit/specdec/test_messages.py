@@ -1,0 +1,34 @@
+"""What a frame or a request says by saying nothing."""
+
+from tandem.core.probs import SamplingParams
+from tandem.core.processors import Processors
+from tandem.specdec.messages import Draft, GenerationParams, Opened, Verdict, Work
+
+
+def test_a_request_that_sets_nothing_gets_the_same_text_in_every_release() -> None:
+    assert GenerationParams() == GenerationParams(
+        sampling=SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, typical_p=1.0),
+        max_tokens=128,
+        seed=0,
+        ignore_eos=False,
+        images=(),
+        logprobs=False,
+        top_logprobs=0,
+        processors=Processors(),
+    )
+
+
+def test_a_pass_that_tells_nothing_of_its_cost_was_free_and_nobody_else_s() -> None:
+    work = Work(verify_s=0.0, queue_s=0.0, batch_size=1, target_passes=0, drafts=0)
+    assert Verdict(1, 0, 2, 9, accepted=1, rejected=False, outcome=None).work == work
+
+
+def test_a_cloud_that_does_not_say_so_has_no_exits_knows_no_processors_and_kept_nothing() -> None:
+    opened = Opened(1, 0, 2, 9, 8, 64, frozenset(), "older")
+    assert (opened.exits, opened.processes, opened.cached_tokens) == (0, False, 0)
+
+
+def test_drafts_that_say_nothing_else_are_a_chain_of_ids_that_nobody_waits_after() -> None:
+    draft = Draft(1, 0, 2, 9, token_ids=(3,), end_of_chunk=True)
+    assert (draft.probabilities, draft.distributions, draft.parents) == (None, None, None)
+    assert draft.hold is False
