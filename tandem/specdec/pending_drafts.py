@@ -30,10 +30,6 @@ class PendingDrafts:
         return len(self._drafts)
 
     @property
-    def first(self) -> Proposal:
-        return self._drafts[0]
-
-    @property
     def token_ids(self) -> tuple[int, ...]:
         return tuple(proposal.token_ids[0] for proposal in self._drafts)
 
