@@ -273,7 +273,7 @@ def _epoch(found: list[Position], rate: float) -> list[float]:
     last, middle = found[-1], found[len(found) // 2 - 1]
     count, half = len(found), len(found) // 2
     # Beyond what was followed it goes on as it did at last.
-    goes_on = 1 / max(1 - rate, 1e-6)
+    goes_on = 1 / (1 - rate) if rate < 1 else 1e6
     ended, before = _totals(count, last.accepted), _totals(half, middle.accepted)
     further = [(a - b) / (count - half) * goes_on for a, b in zip(ended, before, strict=True)]
     corrected = 1.0 if any(position.judged for position in found) else 0.0

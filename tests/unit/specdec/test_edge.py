@@ -477,8 +477,8 @@ def test_every_rejection_that_asks_for_a_whole_distribution_counts() -> None:
     for _ in range(2):
         draft(edge, 0, 1)
         edge.receive(verdict_of(edge, 0, True, SPARSE), 0.0)
-        session, epoch, *text = frame_of(edge)
-        answer = FullDistribution(session, epoch + 1, *text, target_probs=PROBS_OF_TWO)
+        session, epoch, base, prefix = frame_of(edge)
+        answer = FullDistribution(session, epoch + 1, base, prefix, target_probs=PROBS_OF_TWO)
         assert isinstance(sent(edge.receive(answer, 0.0))[0], Recovered)
     assert edge.stats.full_distribution_requests == 2
 
