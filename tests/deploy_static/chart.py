@@ -20,9 +20,11 @@ VALUES: dict[str, Path] = {
     path.stem.removeprefix("values-"): path
     for path in sorted((*CHART.glob("values-*.yaml"), *CHART.glob("ci/*.yaml")))
 }
-"""cloud, edge, and those in ci/: both places on one cluster, GPUs, TLS, autoscaling."""
+"""cloud, edge, and those in ci/: both places on one cluster, GPUs, TLS, autoscaling, an edge
+on each node."""
 
 Manifest = Mapping[str, Any]
+RUNNING = ("StatefulSet", "Deployment", "DaemonSet")
 
 
 @cache
@@ -42,11 +44,8 @@ def of_kind(manifests: tuple[Manifest, ...], *kinds: str) -> list[Manifest]:
 
 
 def workloads(values: str) -> dict[str, Manifest]:
-    """StatefulSets and Deployments by component."""
-    return {
-        component_of(manifest): manifest
-        for manifest in of_kind(rendered(values), "StatefulSet", "Deployment")
-    }
+    """StatefulSets, Deployments and DaemonSets by component."""
+    return {component_of(manifest): manifest for manifest in of_kind(rendered(values), *RUNNING)}
 
 
 def component_of(manifest: Manifest) -> str:
@@ -56,7 +55,7 @@ def component_of(manifest: Manifest) -> str:
 def pods(values: str) -> Iterator[tuple[str, Mapping[str, Any], Mapping[str, Any]]]:
     """(name, labels, pod spec) of every pod that a release makes."""
     for manifest in rendered(values):
-        if manifest["kind"] in ("StatefulSet", "Deployment"):
+        if manifest["kind"] in (*RUNNING, "Job"):
             template = manifest["spec"]["template"]
             yield manifest["metadata"]["name"], template["metadata"]["labels"], template["spec"]
         elif manifest["kind"] == "Pod":

@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.telemetry.metrics import ALL_METRICS, new_registry
+from tests.programs import REPOSITORY
+
+FOLDER = REPOSITORY / "deploy" / "prometheus" / "rules"
+FILES = sorted(FOLDER.glob("*.yml"))
 
 TARGET = frozenset(
     {"job", "instance", "service", "suite", "release", "cluster", "namespace", "pod"}
@@ -28,6 +34,26 @@ def exported() -> dict[str, frozenset[str]]:
     for family in text_string_to_metric_families(generate_latest(new_registry()).decode()):
         series |= {sample.name: TARGET for sample in family.samples}
     return series
+
+
+def rules() -> list[dict[str, Any]]:
+    """Every recording and alert rule."""
+    groups = [group for file in FILES for group in yaml.safe_load(file.read_text())["groups"]]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def recorded() -> dict[str, frozenset[str]]:
+    """Recorded names with the labels that their own expression groups by."""
+    groupings = {
+        rule["record"]: re.findall(r"\bby \(([^)]*)\)", rule["expr"])
+        for rule in rules()
+        if "record" in rule
+    }
+    assert all(groupings.values()), "a recorded series must say by what it is grouped"
+    return {
+        name: frozenset(label.strip() for group in groups for label in group.split(",")) - {"le"}
+        for name, groups in groupings.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from tests.deploy_static.chart import (
     selects,
     workloads,
 )
-from tests.deploy_static.series import complaints, exported
+from tests.deploy_static.series import complaints, exported, recorded
 from tests.programs import REPOSITORY, output
 
 CLOUD = {"verifier", "cloud-retriever", "cloud-aggregator"}
@@ -303,14 +303,13 @@ def test_the_verifier_scales_on_series_that_it_exports(values: str) -> None:
     assert "replicas" not in verifier["spec"]
     target = scaler["spec"]["scaleTargetRef"]
     assert (target["kind"], target["name"]) == (verifier["kind"], verifier["metadata"]["name"])
-    # The Prometheus operator adds namespace and pod.
-    series = {name: labels | {"namespace", "pod"} for name, labels in exported().items()}
+    series = exported() | recorded()
     queries = [
         query
         for query in _strings(scaler["spec"])
         if re.search(r"\btandem_\w+", query) and "prometheus" not in query
     ]
-    assert len(queries) == 2
+    assert len(queries) == (3 if values == "keda" else 2)
     for query in queries:
         assert list(complaints(query, series)) == []
 

@@ -17,18 +17,11 @@ from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Side
 from tandem.two_sided.profiling.side_metrics import MOVE, STAY, UNMEASURED
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
-from tests.deploy_static.series import complaints, exported
-from tests.programs import REPOSITORY, output
+from tests.deploy_static.series import FILES, FOLDER, complaints, exported, recorded, rules
+from tests.programs import output
 from tools.observability.dashboards import DASHBOARDS, substituted
 
-FOLDER = REPOSITORY / "deploy" / "prometheus" / "rules"
-FILES = sorted(FOLDER.glob("*.yml"))
 TESTS = sorted((FOLDER / "tests").glob("*.yml"))
-
-
-def rules() -> list[dict[str, Any]]:
-    groups = [group for file in FILES for group in yaml.safe_load(file.read_text())["groups"]]
-    return [rule for group in groups for rule in group["rules"]]
 
 
 ALERTS = [rule for rule in rules() if "alert" in rule]
@@ -85,7 +78,7 @@ def test_the_example_of_alertmanager_sends_every_alert_and_keeps_back_only_ours(
 def test_only_what_is_exported_or_recorded_is_asked_for() -> None:
     series = exported()
     for rule in rules():
-        assert list(complaints(rule["expr"], series | _recorded())) == [], rule
+        assert list(complaints(rule["expr"], series | recorded())) == [], rule
 
 
 def test_runbooks_name_settings_and_panels_that_exist() -> None:
@@ -123,17 +116,3 @@ def test_wasted_drafts_are_an_alarm_for_every_preset_of_one_drafter_and_no_other
     (left_out,) = re.findall(r'preset!~"([^"]+)"', alert["expr"])
     assert {name for name in PRESETS if re.fullmatch(left_out, name)} == set()
     assert all(re.fullmatch(left_out, name) for name in AGGREGATION_PRESETS)
-
-
-def _recorded() -> dict[str, frozenset[str]]:
-    """Recorded names with the labels that their own expression groups by."""
-    groupings = {
-        rule["record"]: re.findall(r"\bby \(([^)]*)\)", rule["expr"])
-        for rule in rules()
-        if "record" in rule
-    }
-    assert all(groupings.values()), "a recorded series must say by what it is grouped"
-    return {
-        name: frozenset(label.strip() for group in groups for label in group.split(",")) - {"le"}
-        for name, groups in groupings.items()
-    }

@@ -22,6 +22,9 @@ items:
 {{- if and (index $.Values $fixed.place).enabled (index $.Values $key).enabled }}
 {{- $name := kebabcase $key }}
 {{- $own := dict "key" $key "name" $name "fullname" (printf "%s-%s" (include "tandem.fullname" $) $name) }}
+{{- if and $.Values.edge.perNode (or (eq $key "drafter") (eq $key "edgeAggregator")) }}
+{{- $_ := set $own "perNode" true }}
+{{- end }}
 - {{ merge $own $fixed | toJson }}
 {{- end }}
 {{- end }}
@@ -56,6 +59,19 @@ app.kubernetes.io/component: {{ .component.name }}
 {{- define "tandem.servesHttp" -}}
 {{- $security := .root.Values.security }}
 {{- if and (hasKey .component "http") (or $security.insecure $security.edge.httpKeys) }}true{{ end }}
+{{- end }}
+
+{{/*
+The name of the Service that leads to the drafter of the caller's own node. Usage: (dict "root" $)
+*/}}
+{{- define "tandem.ownNodesDrafter" -}}
+{{- printf "%s-drafter-local" (include "tandem.fullname" .root) }}
+{{- end }}
+
+{{/* The claim with the models of all replicas, where there is one. */}}
+{{- define "tandem.modelsClaim" -}}
+{{- $preload := .Values.modelHub.preload }}
+{{- if $preload.enabled }}{{ $preload.claim | default (printf "%s-hub" (include "tandem.fullname" .)) }}{{ end }}
 {{- end }}
 
 {{/*

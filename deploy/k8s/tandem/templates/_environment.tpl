@@ -27,6 +27,9 @@ service's settings model; a test starts every model with what is rendered here.
 {{- include (printf "tandem.environment.%s" .component.program) . }}
 {{- if .component.computes }}
 - {name: HF_HOME, value: {{ .component.folders.hub }}}
+{{- if include "tandem.modelsClaim" .root }}
+- {name: HF_HUB_OFFLINE, value: "1"}
+{{- end }}
 - {name: TANDEM_DOCUMENT_KV_FOLDER, value: {{ .component.folders.kv }}}
 {{- $hub := .root.Values.modelHub }}
 {{- with $hub.tokenSecret }}
@@ -54,7 +57,20 @@ service's settings model; a test starts every model with what is rendered here.
 {{- define "tandem.environment.verifier" }}
 {{- end }}
 
+{{/* What a Prometheus with this chart's rules knows, for components that begin with it. */}}
+{{- define "tandem.environment.measured" }}
+{{- $monitoring := .root.Values.monitoring }}
+{{- $settings := (index .root.Values .component.key).settings }}
+{{- if and $monitoring.rules.enabled $monitoring.prometheus (not (hasKey $settings "prometheus")) }}
+- {name: TANDEM_PROMETHEUS, value: {{ $monitoring.prometheus | quote }}}
+{{- if not (hasKey $settings "prometheus_labels") }}
+- {name: TANDEM_PROMETHEUS_LABELS, value: "suite=tandem,release={{ .root.Release.Name }}"}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{- define "tandem.environment.drafter" }}
+{{- include "tandem.environment.measured" . }}
 {{- $verifier := .root.Values.edge.verifier | default (include "tandem.address" (dict "root" .root "key" "verifier")) }}
 - {name: TANDEM_VERIFIER, value: {{ required "edge.verifier: must name the verifier, which is not in this release" $verifier | quote }}}
 {{- end }}
@@ -74,9 +90,14 @@ service's settings model; a test starts every model with what is rendered here.
 {{- end }}
 
 {{- define "tandem.environment.aggregator" }}
+{{- include "tandem.environment.measured" . }}
 {{- if eq .component.place "edge" }}
 - {name: TANDEM_SIDE, value: device}
-- {name: TANDEM_DRAFTER, value: {{ include "tandem.address" (dict "root" .root "key" "drafter") | required "edgeAggregator: needs the drafter in its release" | quote }}}
+{{- $drafter := include "tandem.address" (dict "root" .root "key" "drafter") | required "edgeAggregator: needs the drafter in its release" }}
+{{- if .root.Values.edge.perNode }}
+{{- $drafter = printf "%s.%s.svc:%v" (include "tandem.ownNodesDrafter" .) .root.Release.Namespace (index (include "tandem.fixed" .root | fromYaml) "drafter").port }}
+{{- end }}
+- {name: TANDEM_DRAFTER, value: {{ $drafter | quote }}}
 {{- with include "tandem.address" (dict "root" .root "key" "edgeRetriever") }}
 - {name: TANDEM_RETRIEVER, value: {{ . | quote }}}
 {{- end }}

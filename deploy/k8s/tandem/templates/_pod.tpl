@@ -42,7 +42,7 @@ spec:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   {{- $scaling := get ($values.autoscaling | default dict) "kind" | default "none" }}
-  {{- if or (gt (int ($values.replicas | default 1)) 1) (ne $scaling "none") }}
+  {{- if and (not .component.perNode) (or (gt (int ($values.replicas | default 1)) 1) (ne $scaling "none")) }}
   topologySpreadConstraints:
     - maxSkew: 1
       topologyKey: kubernetes.io/hostname
@@ -114,8 +114,13 @@ spec:
     - {name: tls, secret: {secretName: {{ include "tandem.tlsSecret" $place }}, defaultMode: 0440}}
     - {name: keys, secret: {secretName: {{ include "tandem.keysSecret" $place }}, defaultMode: 0440}}
     {{- end }}
+    {{- $claims := include "tandem.component.claims" . | fromYamlArray }}
     {{- range $name, $folder := .component.folders }}
-    {{- if not $values.persistence.enabled }}
+    {{- if and (eq $name "hub") (include "tandem.modelsClaim" $.root) }}
+    - {name: {{ $name }}, persistentVolumeClaim: {claimName: {{ include "tandem.modelsClaim" $.root }}}}
+    {{- else if and $.component.perNode $values.persistence.enabled $values.persistence.hostPath }}
+    - {name: {{ $name }}, hostPath: {path: {{ $values.persistence.hostPath }}/{{ $name }}, type: Directory}}
+    {{- else if not (has $name $claims) }}
     - {name: {{ $name }}, emptyDir: {}}
     {{- end }}
     {{- end }}
