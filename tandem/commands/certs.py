@@ -49,11 +49,11 @@ def certs(**options: Any) -> None:
     folder = options["out"]
     folder.mkdir(parents=True, exist_ok=True)
     now = datetime.now(UTC)
-    authority = _authority(folder, now)
+    authority = authority_in(folder, now)
     end = min(now + timedelta(days=options["days"]), expires(authority.certificate))
     for side in SIDES:
-        pair = _Pair(folder, side)
-        hosts = _hosts(pair, options[side])
+        pair = CertificateFiles(folder, side)
+        hosts = hosts_for(pair, options[side])
         pair.write(issue(authority, side, hosts, Validity(now - CLOCKS_APART, end)))
     _make_keys(folder)
     _tell(folder, end, options["as_json"])
@@ -70,9 +70,13 @@ class _CallKey:
 
 
 _DOCUMENTS = (Scope.DOCUMENTS_READ, Scope.DOCUMENTS_WRITE)
+EDGE_OWN = (Scope.GENERATE, Scope.DECODE, *_DOCUMENTS)
+"""What an edge's services do with each other."""
+EDGE_AT_CLOUD = (Scope.GENERATE, Scope.VERIFY)
+"""What they do with the cloud."""
 CALL_KEYS = (
-    _CallKey("edge", "edge.call-key", "edge", (Scope.GENERATE, Scope.DECODE, *_DOCUMENTS)),
-    _CallKey("edge", "edge.cloud-key", "cloud", (Scope.GENERATE, Scope.VERIFY)),
+    _CallKey("edge", "edge.call-key", "edge", EDGE_OWN),
+    _CallKey("edge", "edge.cloud-key", "cloud", EDGE_AT_CLOUD),
     _CallKey("cloud", "cloud.call-key", "cloud", (Scope.DECODE, *_DOCUMENTS)),
 )
 
@@ -94,7 +98,7 @@ def _make_keys(folder: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class CertificateFiles:
     """The files of a certificate and its key."""
 
     folder: Path
@@ -114,7 +118,7 @@ class _Pair:
         replace_file(self.certificate, issued.certificate, PUBLIC)
 
 
-def _hosts(pair: _Pair, given: tuple[str, ...]) -> tuple[str, ...]:
+def hosts_for(pair: CertificateFiles, given: tuple[str, ...]) -> tuple[str, ...]:
     """Loopback and the names that were given; where none were, those of the certificate renewed."""
     if not given and pair.certificate.exists():
         try:
@@ -124,9 +128,9 @@ def _hosts(pair: _Pair, given: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*LOOPBACK, *given)))
 
 
-def _authority(folder: Path, now: datetime) -> Issued:
+def authority_in(folder: Path, now: datetime) -> Issued:
     """The folder's own, or a new one."""
-    pair = _Pair(folder, "ca")
+    pair = CertificateFiles(folder, "ca")
     there = [path for path in (pair.certificate, pair.key) if path.exists()]
     if not there:
         end = now + timedelta(days=AUTHORITY_DAYS)

@@ -13,11 +13,13 @@ from tandem.commands.options import FILE, json_option
 from tandem.core.errors import InvalidArgument
 from tandem.net.access_keys import (
     KEY_BYTES,
+    hash_key,
     key_line,
     new_key,
     parse_keys,
     scopes_field,
 )
+from tandem.net.quotas import NO_QUOTA, Quota
 from tandem.net.scopes import Scope
 
 DEFAULT_FILE = Path("certs/edge.keys")
@@ -70,16 +72,25 @@ def keys(**options: Any) -> None:
         _tell(options, holder, {"key_file": str(options["out"])})
 
 
-def add_key(path: Path, holder: str, scopes: Collection[Scope]) -> str:
+def add_key(path: Path, holder: str, scopes: Collection[Scope], quota: Quota = NO_QUOTA) -> str:
     """A fresh key of `holder` for `scopes`, whose hash is added to the file at `path`."""
     key = new_key(secrets.token_bytes(KEY_BYTES))
-    let_in(path, holder, key, scopes)
+    let_in(path, holder, key, scopes, quota)
     return key
 
 
-def let_in(path: Path, holder: str, key: str, scopes: Collection[Scope]) -> None:
+def let_in(
+    path: Path, holder: str, key: str, scopes: Collection[Scope], quota: Quota = NO_QUOTA
+) -> None:
     """Add the hash of a `key` that `holder` has to the file at `path`."""
-    _write(path, [*_lines(path), key_line(holder, key, scopes)])
+    line = " ".join([key_line(holder, key, scopes), *quota.words()])
+    _write(path, [*_lines(path), line])
+
+
+def holds_key(path: Path, holder: str, key: str | None = None) -> bool:
+    """Whether the file at `path` lets `holder` in: with `key`, or with any."""
+    own = [line for line in _lines(path) if _is_of(holder, line)]
+    return bool(own) if key is None else any(hash_key(key) in line.split() for line in own)
 
 
 def change_scopes(path: Path, holder: str, scopes: Collection[Scope]) -> int:

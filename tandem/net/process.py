@@ -51,7 +51,7 @@ def run_service(
     Writes `listening HOST:PORT` to standard output once calls are served, and after it what
     `beside` says of the door that it opens for as long as the service runs."""
     try:
-        settings = load_settings(model, _flags(model, arguments))
+        settings = load_settings(model, flags_of(model, arguments))
         access = server_access(settings)
     except SettingsError as error:
         sys.exit(_complain(error, USAGE_EXIT))
@@ -167,7 +167,7 @@ def run_loop(main: Any) -> Any:
     return uvloop.run(main)
 
 
-def _flags(model: type[ServiceSettings], arguments: Sequence[str] | None) -> dict[str, object]:
+def flags_of(model: type[ServiceSettings], arguments: Sequence[str] | None) -> dict[str, object]:
     """One `--flag` per field; the settings model checks the values."""
     parser = _OneLineParser(
         prog=f"python -m {model.__module__.rsplit('.', 1)[0]}",

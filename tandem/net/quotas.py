@@ -43,6 +43,11 @@ class Quota:
                 raise InvalidArgument(name, f"must be a whole number, got {value[:40]!r}")
         return cls(**{name: int(value) for name, value in words.items() if name in known})
 
+    def words(self) -> list[str]:
+        """As NAME=VALUE fields; what has no limit is not said."""
+        said = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return [f"{name}={value}" for name, value in said if value]
+
     def over(self, default: "Quota") -> "Quota":
         """This one, and `default` where it says nothing."""
         said = {each.name: getattr(self, each.name) for each in fields(self)}

@@ -78,12 +78,12 @@ def _tandem_complaints(words: tuple[str, ...]) -> Iterator[str]:
             yield f"tandem {name}: no such command"
             return
         command, flags = member, _flags(member)
-    if command.name == "serve" and rest:
-        service = SERVICES.get(rest.pop(0))
+    if command.name in ("serve", "install-service") and rest:
+        service = next((SERVICES[word] for word in rest if word in SERVICES), None)
         if service is None:
             yield f"{' '.join(words)}: no such service"
             return
-        flags = {f"--{name.replace('_', '-')}" for name in service.model_fields} | {"--help"}
+        flags = flags | {f"--{name.replace('_', '-')}" for name in service.model_fields}
     for word in rest:
         flag = word.partition("=")[0]
         if flag.startswith("--") and flag not in flags:
