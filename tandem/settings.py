@@ -177,7 +177,8 @@ class ModelSettings(ServiceSettings):
         default="auto",
         min_length=1,
         description="Back end that computes the model; auto: llamacpp for a .gguf file, else"
-        " torch.",
+        " torch. Before a drafter's, lookup+ looks drafts up in the text and asks the model for the"
+        " others.",
     )
     revision: str | None = Field(default=None, description="Pinned revision of a hub model.")
     device: str = Field(default="cpu", description="cpu, cuda or cuda:N.")

@@ -10,6 +10,7 @@ from importlib import import_module
 from types import MappingProxyType
 
 from tandem.backends.interface import Engine, ForwardRequest
+from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import (
     AUTO,
     GGUF,
@@ -47,19 +48,31 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
 
 PARALLEL = ("vllm",)
 """Those that can spread a model over several devices."""
+LOOKUP_FIRST = "lookup+"
+"""Before a back end's name: looks drafts up, and asks its model for what it does not find."""
 
 
 def load_model(choice: ModelChoice) -> LoadedModel:
     """The model, by the back end that the choice names. Raises InvalidArgument naming the field of
     the choice ("model" for its source)."""
+    if choice.engine.startswith(LOOKUP_FIRST):
+        return _lookup_first(choice)
     engine = engine_of(choice)
     if engine not in LOADERS:
-        why = f"unknown: {choice.engine!r}; there are {', '.join((AUTO, *LOADERS))}"
+        names = ", ".join((AUTO, *LOADERS))
+        why = f"unknown: {choice.engine!r}; there are {names}, for drafts also {LOOKUP_FIRST}NAME"
         raise InvalidArgument("engine", why)
     if choice.parallel != ONE_DEVICE and engine not in PARALLEL:
         why = f"the engine {engine!r} computes on one device; several need {PARALLEL[0]!r}"
         raise InvalidArgument("engine", why)
     return LOADERS[engine](choice)
+
+
+def _lookup_first(choice: ModelChoice) -> LoadedModel:
+    if not choice.drafts:
+        raise InvalidArgument("engine", f"{choice.engine!r} drafts; it is no target model")
+    loaded = load_model(replace(choice, engine=choice.engine.removeprefix(LOOKUP_FIRST)))
+    return replace(loaded, engine=LookupFirstEngine(loaded.engine))
 
 
 def engine_of(choice: ModelChoice) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tandem.backends.cross_vocabulary.engine import TranslatedEngine
 from tandem.backends.factory import LOADERS, load_model
 from tandem.backends.interface import Engine, ForwardCancelled, ForwardRequest, Session
+from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import ModelChoice
 from tandem.backends.paced import PacedEngine
 from tandem.backends.scripted import ScriptedEngine, scripted_probs
@@ -63,6 +64,8 @@ VARIANTS: dict[str, Callable[[], Engine]] = {
     "scripted-long-memory": scripted,
     "translated": translated,
     "paced": lambda: PacedEngine(scripted(), 0.0, 0.0),
+    "lookup-first": lambda: LookupFirstEngine(scripted()),
+    "lookup-first-fast-path": lambda: LookupFirstEngine(hugging_face("mistral")),
     "fast-path": lambda: hugging_face("mistral"),
     "generic": lambda: hugging_face("gemma2", fast_path=False),
     "bfloat16": narrow("demo-draft", "bfloat16"),

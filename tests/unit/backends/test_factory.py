@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tandem.backends.factory import engine_of, load_model, load_served
+from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import ModelChoice, Parallelism
 from tandem.backends.paced import PacedEngine
 from tandem.backends.scripted import ScriptedEngine
@@ -30,6 +31,19 @@ def test_the_model_says_which_back_end_it_needs() -> None:
     for source, engine in (("m.gguf", "llamacpp"), ("M.GGUF", "llamacpp"), ("folder", "torch")):
         assert engine_of(ModelChoice(source)) == engine
     assert engine_of(ModelChoice("m.gguf", engine="torch")) == "torch"
+
+
+def test_drafts_may_be_looked_up_before_their_model_is_asked() -> None:
+    loaded = load_model(ModelChoice("4:0.2", engine="lookup+scripted", drafts=True))
+    assert isinstance(loaded.engine, LookupFirstEngine)
+    assert loaded.engine.model_name == "lookup+scripted"
+    for choice in (
+        ModelChoice("4", engine="lookup+scripted"),
+        ModelChoice("4", engine="lookup+tensor", drafts=True),
+    ):
+        with pytest.raises(InvalidArgument, match="is no target|for drafts also lookup") as caught:
+            load_model(choice)
+        assert caught.value.field == "engine"
 
 
 def test_scripted_models_of_one_seed_are_a_pair() -> None:

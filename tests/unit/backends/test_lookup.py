@@ -1,11 +1,16 @@
 """Drafts without a model: what is found, and that texts stay the target's."""
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
 
 from tandem.backends.factory import load_model
+from tandem.backends.interface import ForwardRequest, Logits, never
 from tandem.backends.lookup import GUESS_WEIGHT, LookupEngine, find_follower, lookup_probs
+from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import ModelChoice
+from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.specdec.presets import PRESETS
@@ -60,3 +65,57 @@ def test_only_the_tokenizer_is_read_and_it_is_no_target() -> None:
     assert loaded.content_hash() != target.content_hash()
     with pytest.raises(InvalidArgument, match="engine: 'lookup' drafts; it is no target"):
         load_model(ModelChoice(folder, engine="lookup"))
+
+
+class Counted(ScriptedEngine):
+    """One that remembers what its passes were fed."""
+
+    def __init__(self) -> None:
+        super().__init__(50, scripted_probs(3, 50))
+        self.fed: list[tuple[int, ...]] = []
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        self.fed += [request.token_ids for request in batch]
+        return super().forward(batch, cancelled)
+
+
+def test_the_model_is_asked_only_for_what_the_text_does_not_tell() -> None:
+    model = Counted()
+    engine = LookupFirstEngine(model)
+    session = engine.open(60)
+
+    def after(*token_ids: int) -> list[int]:
+        return [
+            int(row.argmax()) if np.isneginf(row).any() else -1
+            for row in engine.forward([ForwardRequest(session, token_ids, len(token_ids))])[0]
+        ]
+
+    assert after(1, 2, 3, 4, 9) == [-1] * 5
+    assert after(1, 2) == [-1] * 2
+    assert after(3) == [4]
+    assert after(4) == [9]
+    assert model.fed == [(1, 2, 3, 4, 9), (1, 2)]
+    assert session.length == 9
+    assert after(5) == [-1]
+    assert model.fed[2:] == [(3, 4, 5)]  # with what was owed
+    session.rollback(9)
+    assert after(9, 1) == [1, 2]
+    session.rollback(8)
+    assert after(7) == [-1]
+    assert model.fed[3:] == [(7,)]
+    session.close()
+    assert engine.sessions_open == model.sessions_open == 0
+
+
+def test_a_long_text_is_fed_when_it_comes() -> None:
+    """Owed at length it would hold up who shares the pass that pays."""
+    model = Counted()
+    engine = LookupFirstEngine(model)
+    session = engine.open(60)
+    text = (1, 2, 3, 4, 5, 6, 7, 8, 9) * 2
+    (rows,) = engine.forward([ForwardRequest(session, text, 1)])
+    assert rows.argmax() == 1
+    assert model.fed == [text]
+    session.close()
