@@ -102,6 +102,11 @@ def _print(pair: ModelPair, plan: LosslessPlan, checks: list[PresetCheck]) -> No
     )
     for check in checks:
         click.echo(_line(check))
+    if not pair.target.capabilities.same_bits and any(any(c.different.values()) for c in checks):
+        click.echo(
+            f"{target} does not give the same bits in every batch: where two tokens tie to that"
+            " rounding, a text may be another. float32 on a CPU gives the same bits."
+        )
     found = [check.sequences for check in checks if check.sequences is not None]
     if found:
         click.echo(

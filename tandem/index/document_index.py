@@ -7,6 +7,7 @@ searches wait neither for a commit nor for embedding of documents. Thread-safe.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -27,6 +28,7 @@ RERANKED = 30
 """Hits that a re-ranker judges, unless more are asked for."""
 MOST_OUTDATED = 50
 """Searches whose ranking a change overtook, before one is given up."""
+OUTDATED_PAUSE_S = 0.001
 
 
 def open_index(
@@ -189,10 +191,12 @@ class DocumentIndex:
     ) -> list[Hit]:
         """From a ranking that knows every chunk it found: between a commit and the ranking's
         following it, an updated document would have neither its old text nor its new one."""
-        for _ in range(MOST_OUTDATED):
+        for tries in range(MOST_OUTDATED):
             try:
                 return self._searcher.search(query, vector, count, mode)
             except RankingOutdated:
+                # Longer each time: whoever commits may wait for this very thread.
+                time.sleep(tries * OUTDATED_PAUSE_S)
                 self._follow()
         raise Unavailable("the documents change faster than they can be searched; try again")
 

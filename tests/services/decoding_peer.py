@@ -91,7 +91,7 @@ async def decoder(
     try:
         yield OneDecoder(running, engine, metrics)
     finally:
-        await running.drain(0.5)
+        await running.drain(TIMEOUT_S)
     assert engine.kv_bytes_in_use == 0
 
 

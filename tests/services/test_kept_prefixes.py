@@ -91,7 +91,7 @@ async def verifier(engine: Engine, **limits: Any) -> AsyncIterator[Verifier]:
     try:
         yield Verifier(engine, running, metrics)
     finally:
-        await running.drain(0.5)
+        await running.drain(TIMEOUT_S)
     assert engine.kv_bytes_in_use == 0
 
 

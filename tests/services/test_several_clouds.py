@@ -115,8 +115,8 @@ async def test_new_sessions_spread_and_texts_are_the_same() -> None:
     asked = requests(4)
     async with two_clouds() as clouds:
         under_way = begun(clouds.suite, asked)
-        await clouds.until_served(0, 2)
-        await clouds.until_served(1, 2)
+        await clouds.until_served(0, 1)
+        await clouds.until_served(1, 1)
         together = await asyncio.gather(*under_way)
         assert [each.token_ids for each in together] == await expected(clouds.suite, asked)
         assert [clouds.sessions(0), clouds.sessions(1)] == [0, 0]
@@ -128,7 +128,7 @@ async def test_sessions_leave_a_cloud_that_stops_without_a_word(preset: str) -> 
     asked = requests(4, preset)
     async with two_clouds(links=True) as clouds:
         under_way = begun(clouds.suite, asked)
-        await clouds.until_served(1, 2)
+        await clouds.until_served(1, 1)
         clouds.links[1].cut()
         clouds.links[1].drop()
         answers = await asyncio.gather(*under_way)
@@ -141,7 +141,7 @@ async def test_sessions_leave_a_cloud_that_drains_and_come_back_to_none_that_is_
     asked = requests(4)
     async with two_clouds() as clouds:
         under_way = begun(clouds.suite, asked)
-        await clouds.until_served(1, 2)
+        await clouds.until_served(1, 1)
         await clouds.second.drain(10.0)
         moved = clouds.moves("draining")
         answers = await asyncio.gather(*under_way)

@@ -41,7 +41,7 @@ def test_drafts_may_be_looked_up_before_their_model_is_asked() -> None:
         ModelChoice("4", engine="lookup+scripted"),
         ModelChoice("4", engine="lookup+tensor", drafts=True),
     ):
-        with pytest.raises(InvalidArgument, match="is no target|for drafts also lookup") as caught:
+        with pytest.raises(InvalidArgument, match=r"is no target|for drafts also lookup") as caught:
             load_model(choice)
         assert caught.value.field == "engine"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,6 +65,26 @@ def test_a_rule_that_accepts_everything_is_found_out(monkeypatch: pytest.MonkeyP
     assert not row["passed"]
     assert row["sequences"]["statistic"] > row["sequences"]["limit"]
     assert row["different"]["greedy"] == 1
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize("same_bits", [False, True])
+def test_a_target_that_rounds_differently_in_every_batch_is_named(
+    monkeypatch: pytest.MonkeyPatch, same_bits: bool
+) -> None:
+    def accepted(
+        self: RejectionRule, target: TargetProbs, proposal: Proposal, position: int
+    ) -> int:
+        return 0
+
+    pair = scripted_pair()
+    own = replace(pair.target.capabilities, same_bits=same_bits)
+    monkeypatch.setattr(pair.target, "capabilities", own)
+    monkeypatch.setattr("tandem.commands.verify_lossless.load_pair", lambda draft, target: pair)
+    monkeypatch.setattr(RejectionRule, "accepted", accepted)
+    ended = verify("--preset", "dsd", "--prompt", "a")
+    assert ended.exit_code == 1
+    assert ("does not give the same bits in every batch" in ended.stdout) is not same_bits
 
 
 @pytest.mark.parametrize("preset", ["ar", "dragon", "nonesuch"])

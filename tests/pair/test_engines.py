@@ -1,0 +1,85 @@
+"""Whatever computes the models, the text is the target's own: equal at temperature 0 and under
+coupling, and by a chi-squared test of short sequences where the preset draws by the rejection rule.
+
+Of a target in fewer bits or as a GGUF file the target is what those weights say. One that does not
+promise the same bits in every batch rounds differently when others share its passes; where two
+tokens tie to that rounding, a text may then be another. `make test-texts` asks 32 prompts and 2,000
+sequences each, `make test` a few of some.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tandem.backends.model_source import AUTO
+from tandem.specdec.presets import PRESETS
+from tandem.suite.lossless import LosslessPlan, check_presets
+from tandem.suite.models import ModelPair, choose_model, load_pair
+from tests.pair.test_text_equality import prompts
+
+ALL = 125
+"""`--prompts` of `make test-texts`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """How both models are computed; GGUF names a kind of quantised file of the demo model."""
+
+    draft_engine: str = AUTO
+    draft_dtype: str = "float32"
+    target_dtype: str = "float32"
+    draft_gguf: str = ""
+    target_gguf: str = ""
+    quick: bool = False
+
+
+SIDES = {
+    "float32": Sides(),
+    "bfloat16": Sides(draft_dtype="bfloat16", target_dtype="bfloat16"),
+    "int8": Sides(draft_dtype="int8", target_dtype="int8", quick=True),
+    "int4": Sides(draft_dtype="int4", target_dtype="int4"),
+    "an int4 draft for a float32 target": Sides(draft_dtype="int4"),
+    "lookup": Sides(draft_engine="lookup"),
+    "lookup, else model": Sides(draft_engine="lookup+torch", quick=True),
+    "a GGUF draft": Sides(draft_gguf="Q8_0", quick=True),
+    "GGUF on both sides": Sides(draft_gguf="Q8_0", target_gguf="F32"),
+}
+
+
+def pair_of(sides: Sides, folder: Path) -> ModelPair:
+    sources: dict[str, str | None] = {"demo-draft": None, "demo-target": None}
+    for name, kind in (("demo-draft", sides.draft_gguf), ("demo-target", sides.target_gguf)):
+        if kind:
+            from tandem.demo import demo_folder
+            from tests.unit.backends.gguf_files import needs_llamacpp, write_gguf
+
+            needs_llamacpp()
+            sources[name] = str(write_gguf(demo_folder(name), folder / f"{name}.gguf", kind=kind))
+    if sides.draft_engine == "lookup":
+        sources["demo-draft"] = "models/demo-target"
+    draft = choose_model(
+        sources["demo-draft"], "demo-draft", dtype=sides.draft_dtype, engine=sides.draft_engine
+    )
+    target = choose_model(sources["demo-target"], "demo-target", dtype=sides.target_dtype)
+    return load_pair(draft, target)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SIDES)
+async def test_texts_and_short_sequences_are_the_target_s(
+    name: str, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    every = pytestconfig.getoption("--prompts") >= ALL
+    if not (every or SIDES[name].quick):
+        pytest.skip("all engines: make test-texts")
+    pair = pair_of(SIDES[name], tmp_path)
+    asked = tuple(tuple(pair.tokenizer.encode(text)) for text in prompts(32 if every else 3))
+    plan = LosslessPlan(asked, 24 if every else 10, 2000 if every else 100, 2, seed=5)
+    presets = [PRESETS["coupled"], PRESETS["dssd"]]
+    ties = 0 if pair.target.capabilities.same_bits else len(asked) // 10
+    for check in await check_presets(pair, presets, plan):
+        assert all(different <= ties for different in check.different.values()), check
+        assert check.sequences is None or check.sequences.fits, check
