@@ -90,7 +90,7 @@ class LookupFirstEngine:
             session.finish(plan)
         return rows
 
-    def _rows(self, plan: Plan, answer: Logits | None) -> Logits:
+    def _rows(self, plan: LookupPlan, answer: Logits | None) -> Logits:
         shape = len(plan.followers), self.vocabulary_size
         logits = np.full(shape, -np.inf, np.float32) if answer is None else answer.copy()
         for row, follower in enumerate(plan.followers):
@@ -106,7 +106,7 @@ class LookupFirstEngine:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LookupPlan:
     """What a pass does for one session. `followers`: what is sure to follow at each row that is
     kept, or None. `request` is the model's share of the pass, None where it has none; `owed` what
     the model must be fed before a tree. `whole` has all tokens that are pending or committed."""
@@ -140,7 +140,7 @@ class LookupFirstSession:
     def tree(self) -> tuple[int, ...] | None:
         return None if self._tree is None else self._tree.parents
 
-    def plan(self, request: ForwardRequest) -> Plan:
+    def plan(self, request: ForwardRequest) -> LookupPlan:
         """What a pass over the request takes; a pending tree that it does not grow is dropped."""
         tree, self._tree = self._tree, None
         grows = request.extends_tree and tree is not None
@@ -148,15 +148,15 @@ class LookupFirstSession:
         followers, owed = self._followers(whole), self.token_ids[self.inner.length :]
         if request.parents is not None:
             feeds = ForwardRequest(self.inner, owed, 0) if owed else None
-            return Plan(whole, followers, replace(request, session=self.inner), feeds)
+            return LookupPlan(whole, followers, replace(request, session=self.inner), feeds)
         fed = (*owed, *request.token_ids)
         if None not in followers and len(fed) <= MOST_OWED:
             self.inner.rollback(self.inner.length)  # drops its pending tree
-            return Plan(whole, followers, None)
+            return LookupPlan(whole, followers, None)
         own = replace(request, session=self.inner, token_ids=fed)
-        return Plan(whole, followers, own)
+        return LookupPlan(whole, followers, own)
 
-    def finish(self, plan: Plan) -> None:
+    def finish(self, plan: LookupPlan) -> None:
         """After the pass."""
         if plan.whole.parents is None:
             self.token_ids += tuple(plan.whole.token_ids)
