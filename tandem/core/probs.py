@@ -104,6 +104,22 @@ def batch_probs_from_logits(logits: Array, sampling: SamplingParams) -> NDArray[
     return distributions
 
 
+def log_partition(logits: Array, temperature: float) -> float:
+    """The logarithm of the sum of exp(logits / temperature), -inf where all of them are. Raises
+    InvalidArgument("logits") for NaN and +inf."""
+    highest = float(logits.max())
+    if highest == -np.inf:
+        return highest
+    if not isfinite(highest):
+        raise InvalidArgument("logits", f"maximum is {highest}")
+    scores, scale = logits.astype(np.float32), min(max(temperature, _COLDEST), _HOTTEST)
+    with np.errstate(over="ignore"):
+        scores -= np.float32(highest)
+        scores /= np.float32(scale)
+    total = float(np.exp(scores, out=scores).sum(dtype=np.float64))
+    return highest / scale + float(np.log(total))
+
+
 def confidence(logits: Array) -> float:
     """The largest probability that `logits` [V] give any token before sampling settings (FSD,
     equation 4). NaN where they give none."""

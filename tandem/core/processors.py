@@ -142,14 +142,31 @@ class LogitsProcessor:
     def processed(self, logits: Array, answer: tuple[int, ...]) -> NDArray[np.float32]:
         """The model's logits [V] after the answer so far, float32, with -inf for what may not
         follow."""
-        scores = logits.astype(np.float32)
-        self._penalise(scores, answer)
+        scores = self.weighted(self.repeated(logits, answer), answer)
+        if self._forbids and scores.max() == -np.inf and logits.max() > -np.inf:
+            return self._dead_end(logits, answer)
+        return scores
+
+    def repeated(self, logits: Array, answer: tuple[int, ...]) -> NDArray[np.float32]:
+        """A copy, float32, after the repetition penalty: all that depends on a token's logit."""
+        scores, penalty = logits.astype(np.float32), np.float32(self._processors.repetition_penalty)
+        if penalty != 1:
+            repeated = np.union1d(self._prompt_ids, np.array(answer, dtype=np.intp))
+            before = scores[repeated]
+            scores[repeated] = np.where(before < 0, before * penalty, before / penalty)
+        return scores
+
+    def weighted(self, scores: NDArray[np.float32], answer: tuple[int, ...]) -> NDArray[np.float32]:
+        """The same array after all others, which add to a token's logit what the text alone says: a
+        factor of its probability, 0 for what may not follow."""
+        own = self._processors
+        if own.presence_penalty or own.frequency_penalty:
+            seen, counts = np.unique(np.array(answer, dtype=np.intp), return_counts=True)
+            scores[seen] -= np.float32(own.presence_penalty)
+            scores[seen] -= np.float32(own.frequency_penalty) * counts.astype(np.float32)
         scores[self._bias_ids] += self._biases
-        forbidden = self._forbidden(answer, len(scores))
-        if forbidden is not None:
+        if (forbidden := self._forbidden(answer, len(scores))) is not None:
             np.putmask(scores, forbidden, -np.inf)
-            if scores.max() == -np.inf and logits.max() > -np.inf:
-                return self._dead_end(logits, answer)
         return scores
 
     def forced(self, answer: tuple[int, ...]) -> int | None:
@@ -161,19 +178,12 @@ class LogitsProcessor:
             return None
         return token_id if not len(self._allowed) or (self._allowed == token_id).any() else None
 
-    def _penalise(self, scores: Array, answer: tuple[int, ...]) -> None:
-        own = self._processors
-        seen, counts = np.unique(np.array(answer, dtype=np.intp), return_counts=True)
-        if own.repetition_penalty != 1:
-            repeated = np.union1d(self._prompt_ids, seen)
-            before, penalty = scores[repeated], np.float32(own.repetition_penalty)
-            scores[repeated] = np.where(before < 0, before * penalty, before / penalty)
-        if own.presence_penalty or own.frequency_penalty:
-            scores[seen] -= np.float32(own.presence_penalty)
-            scores[seen] -= np.float32(own.frequency_penalty) * counts.astype(np.float32)
+    @property
+    def _forbids(self) -> bool:
+        return self.mask is not None or len(self._allowed) > 0 or len(self._banned) > 0
 
     def _forbidden(self, answer: tuple[int, ...], vocabulary_size: int) -> Mask | None:
-        if self.mask is None and not len(self._allowed) and not len(self._banned):
+        if not self._forbids:
             return None
         forbidden = np.full(vocabulary_size, len(self._allowed) > 0)
         forbidden[self._allowed] = False
@@ -186,8 +196,7 @@ class LogitsProcessor:
     def _dead_end(self, logits: Array, answer: tuple[int, ...]) -> NDArray[np.float32]:
         if not self._strict:
             return logits.astype(np.float32)
-        field = "allowed_token_ids" if self.mask is None else "grammar"
-        raise InvalidArgument(field, f"no token may follow the answer's first {len(answer)} tokens")
+        raise no_token_left(self._processors, len(answer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +229,12 @@ class RowsAfter:
         probs = np.zeros(self.processor.mask.vocabulary_size, dtype=np.float32)
         probs[token_id] = 1
         return probs
+
+
+def no_token_left(processors: Processors, length: int) -> InvalidArgument:
+    """What to raise where nothing may follow an answer of that many tokens."""
+    field = "allowed_token_ids" if processors.grammar is None else "grammar"
+    return InvalidArgument(field, f"no token may follow the answer's first {length} tokens")
 
 
 def logits_processor(

@@ -142,8 +142,6 @@ class GenerationRequest(GenerationParams):
             raise InvalidArgument("images", "an answer from two sides has none")
         if self.logprobs:
             raise InvalidArgument("logprobs", "an answer from two sides has no one distribution")
-        if self.processors.active:
-            raise InvalidArgument("processors", "answers from two sides take none")
         preset.validate()
         return preset
 

@@ -39,8 +39,11 @@ class GrammarCompiler:
         self._native: LLTokenizer | None = None
         self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
 
-    def mask(self, grammar: Grammar | None) -> GrammarMask | None:
-        """The masks of one session; None without a grammar. Raises InvalidArgument("grammar") for
+    def mask(
+        self, grammar: Grammar | None, eos_token_ids: frozenset[int] = frozenset()
+    ) -> GrammarMask | None:
+        """The masks of one session; None without a grammar. `eos_token_ids`: what may end its text
+        in the place of this model's own, if any are given. Raises InvalidArgument("grammar") for
         one that cannot be compiled, asks for too much, or cannot be followed here."""
         if grammar is None:
             return None
@@ -50,7 +53,8 @@ class GrammarCompiler:
             if len(self._compiled) > CACHED_GRAMMARS:
                 self._compiled.popitem(last=False)
             own = matcher.deep_copy()
-        return MatcherMask(own, self._vocabulary_size, self._eos_token_ids)
+        ends = eos_token_ids or self._eos_token_ids
+        return MatcherMask(own, self._vocabulary_size, self._eos_token_ids, ends)
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         native = self._native = self._native or self._native_tokenizer()

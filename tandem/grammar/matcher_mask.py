@@ -23,10 +23,17 @@ class MatcherMask:
     """Implements `GrammarMask`, on any thread."""
 
     def __init__(
-        self, matcher: LLMatcher, vocabulary_size: int, eos_token_ids: frozenset[int]
+        self,
+        matcher: LLMatcher,
+        vocabulary_size: int,
+        complete_ids: frozenset[int],
+        eos_token_ids: frozenset[int],
     ) -> None:
+        """`complete_ids`: by which the parser says that the text is complete; `eos_token_ids`: the
+        tokens that end it."""
         self._matcher = matcher
         self.vocabulary_size = vocabulary_size
+        self._complete = sorted(complete_ids)
         self._eos = sorted(eos_token_ids)
         self._answer: tuple[int, ...] = ()
         self._bits: Bits | None = None
@@ -38,7 +45,8 @@ class MatcherMask:
         if bits is None:
             return None
         allowed = np.unpackbits(bits, count=self.vocabulary_size, bitorder="little").view(np.bool_)
-        if allowed[self._eos].any():
+        if allowed[self._complete].any():
+            allowed[self._complete] = False
             allowed[self._eos] = True
         return allowed
 
@@ -49,7 +57,9 @@ class MatcherMask:
             return None
         byte = int(bits.argmax())
         token_id = 8 * byte + int(bits[byte]).bit_length() - 1
-        return None if token_id in self._eos and len(self._eos) > 1 else token_id
+        if token_id in self._complete:
+            return self._eos[0] if len(self._eos) == 1 else None
+        return token_id
 
     def _bits_after(self, answer: tuple[int, ...]) -> Bits | None:
         if self._bits is None or answer != self._answer:

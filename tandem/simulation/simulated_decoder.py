@@ -38,7 +38,7 @@ class SimulatedDecoder:
         token_ids: tuple[int, ...],
         *,
         session: int,
-        mass_at: Callable[[int], float],
+        mass_after: Callable[[tuple[int, ...]], float],
         ahead: int,
         length_limit: int,
         decode_s: float,
@@ -48,7 +48,7 @@ class SimulatedDecoder:
         self._choices = choices
         self._rng = rng
         self._session = session
-        self._mass_at = mass_at
+        self._mass_after = mass_after
         self._ahead = ahead
         self._length_limit = length_limit
         self.decode_s = decode_s
@@ -83,7 +83,7 @@ class SimulatedDecoder:
             prefix,
             token_id=token,
             probs=sent,
-            log_mass=self._mass_at(position),
+            log_mass=self._mass_after(step.context),
             committed=len(self.committed),
             cost=DecodingCost(self.decode_s),
         )

@@ -34,14 +34,14 @@ TICK_S = 0.2
 @dataclass(frozen=True, slots=True)
 class SimulatedSide:
     """One side's documents as a distribution over texts, their h, and the seconds of a step. h may
-    depend on the position, `decode_s` on the steps so far (a replayed trace)."""
+    depend on the text before, `decode_s` on the steps so far (a replayed trace)."""
 
     probs_of: LocalProbsOf
-    log_mass: float | Callable[[int], float]
+    log_mass: float | Callable[[tuple[int, ...]], float]
     decode_s: float | Callable[[int], float] = 0.04
 
-    def mass_at(self, position: int) -> float:
-        return self.log_mass(position) if callable(self.log_mass) else self.log_mass
+    def mass_after(self, context: tuple[int, ...]) -> float:
+        return self.log_mass(context) if callable(self.log_mass) else self.log_mass
 
     def step_s(self, number: int) -> float:
         return self.decode_s(number) if callable(self.decode_s) else self.decode_s
@@ -110,7 +110,7 @@ def simulate_two_sided(
     run.machines[Side.DEVICE] = SideMachine(
         Side.DEVICE,
         request,
-        log_mass=device.mass_at(len(request.prompt_ids)),
+        log_mass=device.mass_after(request.prompt_ids),
         liveness=Liveness(lost_cloud, liveness_times or LivenessTimes(), now=0.0),
         placement_policy=placement_policy,
         measurements=measuring,
@@ -180,7 +180,7 @@ class _Run:
 
     def _begin(self) -> None:
         self._open_decoder(Side.DEVICE, self.request.prompt_ids)
-        mass = self.sides[Side.DEVICE].mass_at(len(self.request.prompt_ids))
+        mass = self.sides[Side.DEVICE].mass_after(self.request.prompt_ids)
         self._apply(Side.DEVICE, self.device.opened(mass, self.time.now))
         self._connect()
 
@@ -197,7 +197,7 @@ class _Run:
             self.rng,
             token_ids,
             session=request.session,
-            mass_at=self.sides[side].mass_at,
+            mass_after=self.sides[side].mass_after,
             ahead=request.preset.ahead,
             length_limit=len(request.prompt_ids) + request.max_tokens,
             decode_s=self.sides[side].step_s(0),
@@ -263,8 +263,9 @@ class _Run:
             measurements=measuring,
             rng=self.rng,
         )
-        self._open_decoder(Side.CLOUD, (*request.prompt_ids, *request.committed_ids))
-        mass = self.sides[Side.CLOUD].mass_at(opening.base)
+        text = (*request.prompt_ids, *request.committed_ids)
+        self._open_decoder(Side.CLOUD, text)
+        mass = self.sides[Side.CLOUD].mass_after(text)
         self._apply(Side.CLOUD, machine.opened(mass, self.time.now))
 
     def _decode(self) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tandem.core.errors import FailedPrecondition, ProtocolError
-from tandem.core.probs import Array
+from tandem.core.probs import Array, SamplingParams
+from tandem.core.processors import Processors
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import PrefixedTokens, PrefixMismatch
 from tandem.specdec.events import EdgeRequest
@@ -21,10 +22,16 @@ _Based = Verdict | EarlyVerdict | Tokens | FullDistribution
 def check_opened(opened: Opened, request: EdgeRequest) -> None:
     """FailedPrecondition where the cloud is older than what was asked for: it passes over what it
     does not know, and its text would be that of another request."""
-    sampling = request.params.sampling
-    newer = request.params.processors.active or sampling.min_p > 0 or sampling.typical_p < 1
-    if newer and not opened.processes:
-        raise FailedPrecondition("the cloud is of a version without logits processors")
+    check_processes(opened.processes, request.params.sampling, request.params.processors)
+
+
+def check_processes(
+    processes: bool, sampling: SamplingParams, processors: Processors, place: str = "cloud"
+) -> None:
+    """`processes`: whether the other end, at that place, says that it knows all of both."""
+    newer = processors.active or sampling.min_p > 0 or sampling.typical_p < 1
+    if newer and not processes:
+        raise FailedPrecondition(f"the {place} is of a version without logits processors")
 
 
 def check_verdict(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,6 +23,7 @@ from tandem.netem.link_model import LinkSettings
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
+from tandem.suite.suite_documents import SuiteDocuments
 
 LONG = 160
 DRAFTING = [name for name, preset in PRESETS.items() if preset.drafts and not preset.lossy]
@@ -149,3 +151,32 @@ async def test_what_cannot_be_followed_is_refused(
         with pytest.raises(Rejected, match="grammar") as refused:
             await client.generate(asking("coupled", Grammar(kind, source)))
     assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_answers_from_two_sides_keep_to_their_schema(pair: ModelPair, tmp_path: Path) -> None:
+    """Each token by both sides' documents, each side with its own model, under one grammar."""
+    notes = {}
+    for side in ("device", "cloud"):
+        notes[side] = tmp_path / f"{side}.md"
+        notes[side].write_text(f"The {side} has a list of names: alpha, beta and 10.")
+    documents = SuiteDocuments(
+        (notes["device"],), (notes["cloud"],), tmp_path / "index", embedding="lexical"
+    )
+    schema = {"type": "array", "items": {"enum": ["alpha", "beta", 10]}, "minItems": 4}
+    schema |= {"maxItems": 4}
+    presets = ("dragon", "dragon-coupled", "crcg-cloud")
+    asked = [
+        asking(preset, by_schema(schema), query="names", documents=1, seed=seed)
+        for preset in presets
+        for seed in range(2)
+    ]
+    async with (
+        EmbeddedSuite(pair, documents=documents) as suite,
+        AggregatorClient(suite.target) as client,
+    ):
+        found = await answers(client, asked)
+    assert len({answer.text for answer in found}) > 1
+    for answer in found:
+        assert answer.summary is not None
+        assert answer.summary.finish_reason == "stop"
+        jsonschema.validate(json.loads(answer.text), schema)

@@ -12,7 +12,8 @@ import numpy as np
 
 from tandem.backends.interface import Engine
 from tandem.backends.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
-from tandem.core.probs import Array, SamplingParams
+from tandem.core.probs import Array, SamplingParams, probs_from_logits
+from tandem.core.processors import LogitsProcessor
 from tandem.core.randomness import SeededRandom
 from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
 from tandem.net.lifecycle import RunningService
@@ -196,14 +197,34 @@ def expected_draft(
 ) -> tuple[int, Array | None]:
     """Token and distribution that go with the next position after `text`, by the definitions
     alone."""
+    token_id, sent, _ = expected_processed_draft(message, text, relevances)
+    return token_id, sent
+
+
+def expected_processed_draft(
+    message: DecodingOpen, text: Sequence[int], relevances: Sequence[float] | None = None
+) -> tuple[int, Array | None, float]:
+    """The same where processors change the documents' mixture, and the mass they leave (log)."""
     documents = [tuple(TOKENIZER.encode(it.text + SEPARATOR)) for it in message.documents] or [()]
     scores = relevances or [document.relevance for document in message.documents]
     weights = document_weights(scores) if message.documents else np.ones(1)
     with np.errstate(divide="ignore"):
         logits = [np.log(PROBS((*ids, *text))).astype(np.float32) for ids in documents]
-    probs = side_probs(logits, weights, probs_sampling(message.sampling))
+    sampling, left = probs_sampling(message.sampling), 1.0
+    if message.processors.active:
+        prompt_ids = TOKENIZER.encode(str(message.prompt))
+        processor = LogitsProcessor(message.processors, prompt_ids)
+        answer = tuple(text[len(prompt_ids) :])
+        own = [probs_from_logits(processor.repeated(row, answer), sampling) for row in logits]
+        logits = [processor.processed(row, answer) for row in logits]
+        zeros = np.zeros(VOCABULARY, dtype=np.float32)
+        factors = np.exp(processor.weighted(zeros, answer) / sampling.temperature)
+        weights = weights * np.array([float((probs * factors).sum()) for probs in own])
+        left = float(weights.sum())
+        weights /= left
+    probs = side_probs(logits, weights, sampling)
     rng = SeededRandom(message.seed)
-    return local_draft(probs, message.probs, rng, len(text), message.side)
+    return *local_draft(probs, message.probs, rng, len(text), message.side), float(np.log(left))
 
 
 def expected_text(message: DecodingOpen, text: Sequence[int], count: int) -> list[int]:

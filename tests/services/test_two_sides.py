@@ -18,6 +18,7 @@ import grpc
 import pytest
 
 from tandem.core.probs import SamplingParams
+from tandem.core.processors import NO_PROCESSORS, Grammar, GrammarKind, Processors
 from tandem.core.prompt import Turn
 from tandem.core.randomness import SeededRandom
 from tandem.generation.client import Generated
@@ -37,9 +38,16 @@ from tandem.two_sided.protocol.mixture import (
     side_weights,
 )
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationMode
-from tests.services.decoding_peer import TOKENIZER, expected_draft, opening
+from tests.services.decoding_peer import TOKENIZER, expected_processed_draft, opening
 from tests.services.two_sided_suite import CONTEXT, QUERY, TwoSides, asking, emulated, two_sides
 
+PROCESSORS = Processors(
+    logit_bias=((3, 1.5), (40, -2.0)),
+    presence_penalty=0.75,
+    frequency_penalty=1.5,
+    repetition_penalty=1.25,
+    banned_token_ids=(7, 8, 9),
+)
 EXACT = ["dragon", "dragon-cloud", "dragon-random", "drdg-tw", "dragon-coupled"]
 
 
@@ -66,6 +74,7 @@ async def central_text(
             sampling=choices.sampling,
             probs=choices.probs,
             seed=request.seed,
+            processors=request.processors,
         )
         for side in Side
     }
@@ -77,8 +86,10 @@ async def central_text(
         if reweigh_every and len(text) > start and (len(text) - start) % reweigh_every == 0:
             opens = {side: rescored(opens[side], text) for side in Side}
         masses = [log_mass([each.relevance for each in opens[side].documents]) for side in Side]
-        weights = side_weights(*masses)
-        drafts = {side: expected_draft(opens[side], text) for side in Side}
+        found_of = {side: expected_processed_draft(opens[side], text) for side in Side}
+        left = [found_of[side][2] for side in Side]
+        weights = side_weights(*(mass + log for mass, log in zip(masses, left, strict=True)))
+        drafts = {side: draft[:2] for side, draft in found_of.items()}
         text.append(decided(preset.mode, request, drafts, weights, rng, len(text)))
     return text[start:]
 
@@ -165,11 +176,39 @@ async def test_relevances_may_be_estimated_anew_while_decoding(tmp_path: Path) -
             await suite.client.generate(asking("drdg-sw", overrides=("reweigh_every=3",)))
 
 
+async def test_processors_act_on_the_mixture(tmp_path: Path) -> None:
+    async with two_sides(tmp_path, rescore=rescore) as suite:
+        cold = [("dragon", 0.0), ("dragon-coupled", 0.0)]
+        for preset, temperature in (*((name, 0.8) for name in (*EXACT, "dragon-gumbel")), *cold):
+            asked = asking(preset, sampling=SamplingParams(temperature), processors=PROCESSORS)
+            answer = await suite.client.generate(asked)
+            assert answer.token_ids == await central_text(suite, asked), preset
+            assert not {7, 8, 9} & {*answer.token_ids}
+        again = asking("dragon-coupled", processors=PROCESSORS, overrides=("reweigh_every=3",))
+        answer = await suite.client.generate(again)
+        assert answer.token_ids == await central_text(suite, again, 3)
+        for preset in ("crcg-device", "crcg-cloud", "drcg-text", "drdg-sw", "dragon-lossy"):
+            answer = await suite.client.generate(asking(preset, processors=PROCESSORS))
+            assert not {7, 8, 9} & {*answer.token_ids}, preset
+            assert answer.token_ids != (await suite.client.generate(asking(preset))).token_ids
+
+
+async def test_what_leaves_no_token_is_refused_by_name(tmp_path: Path) -> None:
+    too_high = Processors(banned_token_ids=(64,))
+    grammar = Processors(grammar=Grammar(GrammarKind.REGEX, "a+"))
+    async with two_sides(tmp_path) as suite:
+        for processors, words in ((too_high, "banned_token_ids"), (grammar, "grammar")):
+            with pytest.raises(Rejected, match=words) as caught:
+                await suite.client.generate(asking("dragon-coupled", processors=processors))
+            assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
 @pytest.mark.parametrize("preset", ["dragon-cloud", "dragon-random", "dragon-coupled"])
 async def test_a_broken_link_changes_no_text(preset: str, tmp_path: Path) -> None:
     links: list[TcpLinkEmulator] = []
+    processors = PROCESSORS if preset == "dragon-coupled" else NO_PROCESSORS
     async with two_sides(tmp_path, way=lambda address: emulated(address, links)) as suite:
-        request = asking(preset, max_tokens=24)
+        request = asking(preset, max_tokens=24, processors=processors)
         result, drops = None, 0
         async for result in suite.client.stream(request):
             if len(result.token_ids) > 6 * (drops + 1) and drops < 2:

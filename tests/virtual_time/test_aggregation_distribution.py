@@ -10,9 +10,11 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tandem.core.probs import Array
+from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.randomness import RandomSource
 from tandem.core.truncation import Truncation
 from tandem.netem.link_model import link_from
@@ -31,9 +33,12 @@ from tests.virtual_time.test_exact_distribution import NumberPerDecision
 from tests.virtual_time.two_sides import (
     Answer,
     Documents,
+    Factors,
     chosen,
     documents,
+    factors_of,
     mixture_probs,
+    processed,
     request_for,
     run_sides,
     whole_distributions,
@@ -71,6 +76,11 @@ TWO = Documents(
 )
 TINY = Documents(
     2, table({0: [1, 3], 1: [1, 1], 2: [2, 1]}), table({0: [1, 0], 1: [1, 2], 2: [1, 3]})
+)
+TINY_AND_ONE = Documents(
+    3,
+    table({0: [1, 2, 3], 1: [1, 1, 1], 2: [2, 1, 1]}),
+    table({0: [1, 0, 1], 1: [1, 1, 1], 2: [1, 1, 4]}),
 )
 EXACT_PROBS = LocalProbs(payload=ProbsPayload.FULL, precision="float32")
 EXACT_CHOICES = {"probs": EXACT_PROBS}
@@ -114,10 +124,14 @@ def exact_mixture(sides: Documents, max_tokens: int) -> dict[Answer, Fraction]:
 
 
 def probs_through_the_machines(
-    preset: AggregationPreset, sides: Documents, max_tokens: int, faults: Faults = NO_FAULTS
+    preset: AggregationPreset,
+    sides: Documents,
+    max_tokens: int,
+    faults: Faults = NO_FAULTS,
+    processors: Processors = NO_PROCESSORS,
 ) -> dict[Answer, Fraction]:
     def answer(rng: Any) -> Answer:
-        request = request_for(preset, sides, 0, max_tokens=max_tokens)
+        request = request_for(preset, sides, 0, max_tokens=max_tokens, processors=processors)
         return run_sides(
             request,
             sides,
@@ -142,6 +156,72 @@ def test_so_it_is_when_the_side_moves_and_the_link_breaks() -> None:
     preset = chosen("dragon-random", **EXACT_CHOICES)
     probs = probs_through_the_machines(preset, TINY, 2, Faults(resets=(0.09,)))
     assert probs == exact_mixture(TINY, 2)
+
+
+PROCESSORS = Processors(
+    logit_bias=((0, 1.5),), frequency_penalty=1.0, presence_penalty=-0.5, banned_token_ids=(1,)
+)
+PROCESSED: dict[str, tuple[AggregationPreset, Documents, int]] = {
+    **{name: CASES[name] for name in CASES if name.startswith("dragon")},
+    "coupled": (chosen("dragon-coupled"), FOUR, 1),
+    "coupled, two tokens": (chosen("dragon-coupled"), TINY_AND_ONE, 2),
+}
+
+
+def exact_factors(sides: Documents) -> Factors:
+    """The processors' own arithmetic is in float32; from here on nothing is rounded."""
+    factors = factors_of(PROCESSORS, sides.vocabulary_size)
+    return lambda context: np.array(
+        [Fraction(round(float(each) * 2**10), 2**10) for each in factors(context)], dtype=object
+    )
+
+
+def processed_mixture(sides: Documents, max_tokens: int) -> dict[Answer, Fraction]:
+    """By the definition: the mixture of both sides times the factors, normalised."""
+    factors, probs = exact_factors(sides), {(): Fraction(1)}
+    for _ in range(max_tokens):
+        longer: dict[Answer, Fraction] = {}
+        for answer, mass in probs.items():
+            text = (1, 2, *answer)
+            mixed = mixture(sides.device_probs(text), sides.cloud_probs(text), SHARES)
+            left = mixed * factors(text)
+            longer |= {
+                (*answer, token): mass * share / left.sum()
+                for token, share in enumerate(left)
+                if share
+            }
+        probs = longer
+    return probs
+
+
+def processed_through_the_machines(
+    case: str, weigh: Callable[[Any, Any], Weights], monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[Answer, Fraction], dict[Answer, Fraction]]:
+    """What comes out, and what should; `weigh` stands in the place of exp of both h."""
+    monkeypatch.setattr("tandem.two_sided.protocol.aggregation_rules.side_weights", weigh)
+    preset, sides, max_tokens = PROCESSED[case]
+    sides = replace(sides, device_mass=SHARES.device, cloud_mass=SHARES.cloud)
+    after = processed(sides, exact_factors(sides))
+    found = probs_through_the_machines(preset, after, max_tokens, processors=PROCESSORS)
+    return found, processed_mixture(sides, max_tokens)
+
+
+@pytest.mark.parametrize("case", PROCESSED)
+def test_processors_act_on_the_mixture(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def share(device: Fraction, cloud: Fraction) -> Weights:
+        return Weights(device / (device + cloud), cloud / (device + cloud))
+
+    found, wanted = processed_through_the_machines(case, share, monkeypatch)
+    assert found == wanted
+    assert sum(wanted.values()) == 1
+    assert not any(1 in answer for answer in wanted)
+
+
+def test_a_side_that_does_not_tell_what_is_left_fails_the_same_test(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found, wanted = processed_through_the_machines("coupled", lambda *_: SHARES, monkeypatch)
+    assert found != wanted
 
 
 def as_printed(

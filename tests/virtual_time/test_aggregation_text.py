@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tandem.core.processors import Processors
 from tandem.core.stopping import FinishReason
 from tandem.netem.link_model import link_from
 from tandem.simulation.virtual_time import Faults
@@ -20,6 +21,8 @@ from tests.virtual_time.two_sides import (
     central_answer,
     chosen,
     documents,
+    factors_of,
+    processed,
     request_for,
     run_sides,
 )
@@ -29,6 +32,9 @@ EXACT = [
     *("dragon-gumbel", "dragon-coupled"),
 ]
 SIDES = documents(12, seed=2, sharpness=3.0)
+PROCESSORS = Processors(
+    logit_bias=((3, 2.0), (5, -3.0)), frequency_penalty=1.5, banned_token_ids=(0, 7)
+)
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -68,6 +74,26 @@ def test_so_it_is_where_the_weights_change(name: str, temperature: float) -> Non
         assert result.token_ids == central_answer(request, sides), seed
         if seed == 0:
             assert result.token_ids != central_answer(request, SIDES), "the weights matter"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", EXACT)
+def test_so_it_is_of_the_processed_mixture(name: str, temperature: float) -> None:
+    """The state of the processors is the committed text: cuts and rollbacks change nothing."""
+    after = processed(SIDES, factors_of(PROCESSORS, 12))
+    for seed in range(12):
+        request = request_for(
+            chosen(name, top=3),
+            after,
+            seed,
+            temperature=temperature,
+            max_tokens=14,
+            processors=PROCESSORS,
+        )
+        result = run_sides(request, after, faults=faults_of(seed, span_s=1.0))
+        assert result.token_ids == central_answer(request, after), seed
+        if seed == 0:
+            assert result.token_ids != central_answer(request, SIDES), "the processors matter"
 
 
 def test_the_aggregating_side_moves_and_nothing_is_repeated_or_lost() -> None:

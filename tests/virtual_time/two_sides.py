@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from tandem.backends.scripted import Distribution, scripted_probs
 from tandem.core.probs import Array, SamplingParams
+from tandem.core.processors import NO_PROCESSORS, LogitsProcessor, Processors
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.netem.link_model import LinkPair
@@ -51,8 +53,15 @@ class Documents:
     cloud_mass: float = 0.0
     reweigh_every: int = 0
     """After so many tokens of an answer the device's h changes, and after so many more again."""
+    processed_mass: Callable[[Side, Answer], Any] | None = None
+    """h where processors leave a part of each side's mass, after a text."""
 
-    def mass_at(self, side: Side, position: int, start: int = 2) -> float:
+    def mass_after(self, side: Side, context: Answer) -> Any:
+        if self.processed_mass is not None:
+            return self.processed_mass(side, context)
+        return self._mass_at(side, len(context))
+
+    def _mass_at(self, side: Side, position: int, start: int = 2) -> float:
         if side is Side.CLOUD or not self.reweigh_every:
             return self.device_mass if side is Side.DEVICE else self.cloud_mass
         stretch = (position - start) // self.reweigh_every
@@ -88,6 +97,45 @@ def documents(
     return Documents(vocabulary_size, mixed(own), mixed(other), **masses)
 
 
+Factors = Callable[[Answer], Array]
+"""What processors multiply each token's probability by, after a text."""
+
+
+def factors_of(
+    processors: Processors, vocabulary_size: int, prompt_ids: Answer = (1, 2)
+) -> Factors:
+    processor = LogitsProcessor(processors, prompt_ids)
+
+    def factors(context: Answer) -> Array:
+        zeros = np.zeros(vocabulary_size, dtype=np.float32)
+        return np.exp(processor.weighted(zeros, context[len(prompt_ids) :]))
+
+    return factors
+
+
+def processed(sides: Documents, factors: Factors) -> Documents:
+    """Sides that process what they draw from, and whose h say what is left of it."""
+
+    def left(side: Side, context: Answer) -> Array:
+        probs_of = sides.device_probs if side is Side.DEVICE else sides.cloud_probs
+        return probs_of(context) * factors(context)
+
+    def probs(side: Side, context: Answer) -> Array:
+        rest = left(side, context)
+        return (rest / rest.sum()).astype(rest.dtype)
+
+    def mass(side: Side, context: Answer) -> Any:
+        own, rest = sides.mass_after(side, context), left(side, context).sum()
+        return own * rest if isinstance(rest, Fraction) else own + float(np.log(rest))
+
+    return Documents(
+        sides.vocabulary_size,
+        partial(probs, Side.DEVICE),
+        partial(probs, Side.CLOUD),
+        processed_mass=mass,
+    )
+
+
 def chosen(name: str, **choices: Any) -> AggregationPreset:
     """A named preset with some choices changed; a cut of its distribution fits small
     vocabularies."""
@@ -112,6 +160,7 @@ def request_for(
     prompt_ids: Answer = (1, 2),
     max_tokens: int = 3,
     ends: frozenset[int] = frozenset(),
+    processors: Processors = NO_PROCESSORS,
 ) -> AggregationRequest:
     preset.validate()
     return AggregationRequest(
@@ -124,6 +173,7 @@ def request_for(
         max_tokens=max_tokens,
         preset=preset,
         eos_token_ids=ends,
+        processors=processors,
     )
 
 
@@ -150,8 +200,8 @@ def run_sides(
 
     result = simulate_two_sided(
         request,
-        SimulatedSide(sides.device_probs, partial(sides.mass_at, Side.DEVICE), decode_s[0]),
-        SimulatedSide(sides.cloud_probs, partial(sides.mass_at, Side.CLOUD), decode_s[1]),
+        SimulatedSide(sides.device_probs, partial(sides.mass_after, Side.DEVICE), decode_s[0]),
+        SimulatedSide(sides.cloud_probs, partial(sides.mass_after, Side.CLOUD), decode_s[1]),
         link or link_of(request.seed),
         faults,
         lost_cloud,
@@ -181,7 +231,7 @@ def central_token(
     request: AggregationRequest, sides: Documents, context: Answer, position: int
 ) -> int:
     rng = SeededRandom(request.seed)
-    weights = side_weights(*(sides.mass_at(side, position) for side in Side))
+    weights = side_weights(*(sides.mass_after(side, context) for side in Side))
     device, cloud = sides.device_probs(context), sides.cloud_probs(context)
     if request.sampling.greedy:
         return int(mixture(device, cloud, weights).argmax())

@@ -122,6 +122,8 @@ class CloudSide:
             vocabulary_size=request.vocabulary_size,
             preset=preset.name,
             reweigh_every=preset.reweigh_every,
+            processors=request.processors,
+            end_ids=tuple(sorted(request.eos_token_ids)),
         )
         deadline_s = self._settings.request_timeout_s
         return self._resources.decoder_link(decoding, events, deadline_s, headers)

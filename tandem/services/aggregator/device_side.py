@@ -151,6 +151,7 @@ class DeviceSide:
             ignore_eos=request.ignore_eos,
             query=request.query or _text_of(request),
             documents=request.documents or self._settings.documents,
+            processors=request.processors,
         )
         found: tuple[ContextDocument, ...] = ()
         if preset.sources is not Sources.CLOUD:
@@ -193,6 +194,7 @@ class DeviceSide:
             preset=preset.name,
             reweigh_every=preset.reweigh_every,
             wants_token_texts=request.token_texts,
+            processors=request.processors,
         )
         return self._resources.decoder_link(opening, events, prepared.deadline_s, prepared.headers)
 

@@ -123,7 +123,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             *(addresses_of(verifier), limits.max_message_bytes, access or ClientAccess()),
             metrics.clouds(),
         )
-        decoder = DocumentDecoder(self._thread, documents or Documents(tokenizer), series)
+        known = documents or Documents(tokenizer)
+        decoder = DocumentDecoder(self._thread, known, series, self._grammars)
         self._decoding = DecodingServicer(
             *(decoder, self._admission, metrics),
             tracing=tracing,

@@ -96,7 +96,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             documents.tokenizer if documents else None,
             *(engine.vocabulary_size, engine.eos_token_ids),
         )
-        decoder = DocumentDecoder(self._thread, documents or Documents(), series)
+        known = documents or Documents()
+        decoder = DocumentDecoder(self._thread, known, series, self._grammars)
         self._decoding = DecodingServicer(
             *(decoder, self._admission, metrics, device, dtype, tracing),
             exports=limits.document_kv_export,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tandem.backends.interface import Session
 from tandem.core.probs import Array
+from tandem.core.processors import LogitsProcessor
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.engine_jobs import JobHandle
 from tandem.runtime.engine_thread import EngineThread
@@ -34,7 +35,7 @@ from tandem.two_sided.protocol.local_drafting import local_draft
 from tandem.two_sided.protocol.local_mixtures import RelevanceEstimate
 
 Send = Callable[[DecodingDraft], None]
-DecodeHandle = JobHandle[tuple[LocalDraft, float]]
+DecodeHandle = JobHandle[tuple[LocalDraft | None, float]]
 EstimateRelevances = Callable[[DecoderMachine, RelevanceEstimate], Sequence[float]]
 
 
@@ -50,8 +51,10 @@ class DecodingRun:
         text: AnswerText | None,
         estimate: EstimateRelevances,
         importer: str,
+        processor: LogitsProcessor | None = None,
     ) -> None:
         """`importer`: whose imports may stand in for the documents that say so."""
+        self._processor = processor
         self.machine, self._estimate, self._thread, self._store = machine, estimate, thread, store
         self._documents = documents
         self._importers = [importer if it.imported else None for it in machine.opening.documents]
@@ -122,7 +125,11 @@ class DecodingRun:
         # Not for the future's result: a job is cancelled when its work has become void.
         await asyncio.wait([running.handle.future])
         if running is self._running:
-            self._drafted(running.work, *running.handle.future.result().value)
+            draft, took_s = running.handle.future.result().value
+            if draft is None:
+                self.machine.ended_dead(running.work)
+            else:
+                self._drafted(running.work, draft, took_s)
             self._running = None
 
     def _submit_due(self) -> None:
@@ -147,7 +154,7 @@ class DecodingRun:
         def on_draft(draft: LocalDraft, took_s: float) -> None:  # on the engine's thread
             self._thread.report(loop, lambda: self._drafted(work, draft, took_s))
 
-        job = DecodeJob(group, work, self.machine.sampling, draw, on_draft)
+        job = DecodeJob(group, work, self.machine.sampling, draw, on_draft, self._processor)
         return self._thread.submit_group(job)
 
     def _drafted(self, work: DecodeWork, draft: LocalDraft, took_s: float) -> None:

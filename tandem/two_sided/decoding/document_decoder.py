@@ -8,7 +8,9 @@ from functools import cache
 
 from tandem.backends.model_source import LoadedModel
 from tandem.core.errors import FailedPrecondition, InvalidArgument
+from tandem.core.processors import LogitsProcessor, logits_processor
 from tandem.core.prompt import Prompt, Turn
+from tandem.grammar.compiler import GrammarCompiler
 from tandem.runtime.engine_thread import EngineThread
 from tandem.settings import ModelSettings
 from tandem.telemetry.engine_series import EngineSeries
@@ -61,8 +63,18 @@ def documents_of(settings: ModelSettings, model: LoadedModel, rescore: Rescore |
 class DocumentDecoder:
     """What one service decodes documents with, on the thread of its engine."""
 
-    def __init__(self, thread: EngineThread, documents: Documents, series: EngineSeries) -> None:
+    def __init__(
+        self,
+        thread: EngineThread,
+        documents: Documents,
+        series: EngineSeries,
+        grammars: GrammarCompiler | None = None,
+    ) -> None:
+        """`grammars`: of the same model, where its service has some."""
         engine = thread.engine
+        self._grammars = grammars or GrammarCompiler(
+            documents.tokenizer, engine.vocabulary_size, engine.eos_token_ids
+        )
         self.model = DecoderModel(
             engine.model_name,
             engine.vocabulary_hash,
@@ -101,9 +113,20 @@ class DocumentDecoder:
         bos_length = self._bos_length(prompt_ids) if documents else 0
         machine = DecoderMachine(opening, prompt_ids, documents, self.model, bos_length)
         text = AnswerText(tokenizer, opening.stop) if tokenizer and opening.wants_text else None
+        processor = await self._processor(opening, prompt_ids)
+        store, estimate = self._store, self._estimate
         return DecodingRun(
-            machine, self._thread, self._store, documents, text, self._estimate, caller
+            machine, self._thread, store, documents, text, estimate, caller, processor
         )
+
+    async def _processor(
+        self, opening: DecodingOpen, prompt_ids: tuple[int, ...]
+    ) -> LogitsProcessor | None:
+        asked, mask = opening.processors, None
+        if asked.grammar is not None:
+            ends = frozenset(opening.end_ids)
+            mask = await asyncio.to_thread(self._grammars.mask, asked.grammar, ends)
+        return logits_processor(asked, prompt_ids, mask)
 
     async def forget(self, texts: Sequence[str]) -> int:
         """Keep nothing of these documents; how many there were. Raises Unavailable."""

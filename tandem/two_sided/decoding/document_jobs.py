@@ -5,10 +5,13 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
 from tandem.backends.request_checks import check_length
-from tandem.core.probs import Array, SamplingParams, probs_from_logits
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import Array, SamplingParams, log_partition, probs_from_logits
+from tandem.core.processors import LogitsProcessor
 from tandem.two_sided.protocol.decoder_machine import DecodeWork, LocalDraft
 from tandem.two_sided.protocol.mixture import local_probs
 
@@ -75,7 +78,8 @@ OnLocalDraft = Callable[[LocalDraft, float], None]
 class DecodeJob:
     """A `GroupJob` that drafts the tokens of a work one by one, each from the mixture of what the
     sequences say. Every draft but the last is handed to `on_draft` on the engine thread; the last
-    is the result. A token is one pass over all sequences; a long prompt takes several."""
+    is the result, or None where the processor leaves no token. A token is one pass over all
+    sequences; a long prompt takes several."""
 
     def __init__(
         self,
@@ -84,12 +88,15 @@ class DecodeJob:
         sampling: SamplingParams,
         draw: Draw,
         on_draft: OnLocalDraft,
+        processor: LogitsProcessor | None = None,
     ) -> None:
-        self._group, self._work = group, work
+        self._group, self._work, self._processor = group, work, processor
         self._weights = np.array(work.mixture.weights)
+        self._answer_ids = work.answer_ids
         self._sampling, self._draw, self._on_draft = sampling, draw, on_draft
         self._drafts = 0
         self._last: LocalDraft | None = None
+        self._dead_end = False
         self._since_s = self._took_s = 0.0
         self._chunks = ChunkedRequests(())
         self._rows: list[Array] = []
@@ -113,12 +120,16 @@ class DecodeJob:
 
     def _take(self) -> bool:
         """Draw a token; True if it is the last."""
-        probs = side_probs(self._rows, self._weights, self._sampling)
+        probs, log_left = self._side_probs()
         self._rows = []
+        if probs is None:
+            self._dead_end = True
+            return True
         token_id, sent = self._draw(probs, self._work.position + self._drafts)
         now = time.perf_counter()
         took_s, self._since_s = now - self._since_s, now
-        self._last = LocalDraft(token_id, sent, self._group.length)
+        self._last = LocalDraft(token_id, sent, self._group.length, log_left)
+        self._answer_ids += (token_id,)
         self._drafts += 1
         if self._drafts == self._work.count:
             self._took_s = took_s
@@ -126,9 +137,34 @@ class DecodeJob:
         self._on_draft(self._last, took_s)
         return False
 
-    def result(self) -> tuple[LocalDraft, float]:
-        assert self._last is not None, "the job is done"
-        return self._last, self._took_s
+    def _side_probs(self) -> tuple[Array | None, float]:
+        """The side's distribution, None where no token is left; and the mass that is (log)."""
+        if self._processor is None:
+            return side_probs(self._rows, self._weights, self._sampling), 0.0
+        processor, answer_ids = self._processor, self._answer_ids
+        rows = [processed_row(row, self._sampling, processor, answer_ids) for row in self._rows]
+        if all(log_left == -np.inf for _, log_left in rows):
+            return None, -np.inf
+        weights, log_left = self._work.mixture.left([log_left for _, log_left in rows])
+        counting = [scores for (scores, _), weight in zip(rows, weights, strict=True) if weight > 0]
+        return side_probs(counting, weights[weights > 0], self._sampling), log_left
+
+    def result(self) -> tuple[LocalDraft | None, float]:
+        assert self._last is not None or self._dead_end, "the job is done"
+        return None if self._dead_end else self._last, self._took_s
+
+
+def processed_row(
+    logits: Array, sampling: SamplingParams, processor: LogitsProcessor, answer: tuple[int, ...]
+) -> tuple[NDArray[np.float32], float]:
+    """A document's logits [V] after the processors, and the logarithm of the mass that those of
+    them that are factors of a token's probability leave, at the temperature, before any cut."""
+    scores = processor.repeated(logits, answer)
+    before = log_partition(scores, sampling.temperature)
+    if before == -np.inf:
+        raise InvalidArgument("logits", "all are -inf")
+    scores = processor.weighted(scores, answer)
+    return scores, log_partition(scores, sampling.temperature) - before
 
 
 def side_probs(logits: Sequence[Array], weights: Array, sampling: SamplingParams) -> Array:

@@ -265,8 +265,9 @@ def aggregation_rule_for(
         return OneSide(side, coupled_side(weights, rng, start), whole_answer=True)
     if greedy:
         return AggregationRule(side, token_rule)
-    if preset.reweigh_every:
-        return ReweightedCoin(side, weights, rng, preset.reweigh_every, start, first)
+    # Processors leave more of one side's mass than of the other's, position by position.
+    if every := 1 if request.processors.active else preset.reweigh_every:
+        return ReweightedCoin(side, weights, rng, every, start, first)
     return SharedCoin(side, weights, rng)
 
 

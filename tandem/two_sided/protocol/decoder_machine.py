@@ -12,6 +12,7 @@ from enum import StrEnum
 
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array, SamplingParams
+from tandem.core.processors import no_token_left
 from tandem.core.tokens import PrefixedTokens, check_token_ids
 from tandem.specdec.edge_frame_checks import VocabularyMismatch
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
@@ -52,23 +53,27 @@ class DecoderModel:
 @dataclass(frozen=True, slots=True)
 class DecodeWork:
     """Keep `keep` tokens after each document, feed `token_ids`, draft `count` tokens from
-    `position` on, each from the `mixture` of the documents' distributions."""
+    `position` on, each from the `mixture` of the documents' distributions. `answer_ids`: the answer
+    before the first of them."""
 
     keep: int
     token_ids: tuple[int, ...]
     position: int
     count: int
     mixture: LocalMixture
+    answer_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LocalDraft:
     """A draft token and the distribution [V] that goes with it, as the other end reconstructs it;
-    `kept`: how many tokens after each document have keys and values now."""
+    `kept`: how many tokens after each document have keys and values now; `log_left`: the logarithm
+    of the mass that processors leave of the side's distribution."""
 
     token_id: int
     probs: Array | None
     kept: int
+    log_left: float = 0.0
 
 
 class DecoderMachine:
@@ -99,6 +104,7 @@ class DecoderMachine:
         self.capacity = len(prompt_ids) + self.max_tokens
         """Most tokens after each document."""
         self._drafts: list[int] = []
+        self._dead_end: tuple[int, ...] | None = None
         self._kept = bos_length
         relevances = [document.relevance for document in opening.documents]
         self._mixtures = LocalMixtures(relevances, len(prompt_ids), opening.reweigh_every)
@@ -121,6 +127,7 @@ class DecoderMachine:
             ahead=self.opening.ahead,
             max_tokens=self.max_tokens,
             documents=tuple(map(DocumentUse, self._lengths, cached)),
+            processes=True,
         )
 
     def going_away(self, grace_s: float) -> GoingAway:
@@ -149,15 +156,17 @@ class DecoderMachine:
         """The drafts that are due; None while a work is running."""
         if self.running is not None or self.phase is not DecoderPhase.DECODING:
             return None
-        position = len(self.committed) + len(self._drafts)
-        mixture, until = self._mixtures.at(self._answer_ids)
+        position, answer_ids = len(self.committed) + len(self._drafts), self._answer_ids
+        if self._drafts and answer_ids == self._dead_end:
+            return None
+        mixture, until = self._mixtures.at(answer_ids)
         end = self.capacity if until is None else min(until, self.capacity)
         count = min(self.opening.ahead - len(self._drafts), end - position)
         if count < 1 or mixture is None:
             return None
         keep = self._kept = min(self._kept, position - 1)
         token_ids = (*self.committed.since(keep), *self._drafts)[-(position - keep) :]
-        self.running = DecodeWork(keep, token_ids, position, count, mixture)
+        self.running = DecodeWork(keep, token_ids, position, count, mixture, answer_ids)
         return self.running
 
     def estimate(self) -> RelevanceEstimate | None:
@@ -193,7 +202,7 @@ class DecoderMachine:
             self.committed.prefix_with(self._drafts),
             token_id=draft.token_id,
             probs=draft.probs,
-            log_mass=work.mixture.log_mass,
+            log_mass=work.mixture.log_mass + draft.log_left,
             committed=len(self.committed),
             cost=cost,
         )
@@ -203,6 +212,17 @@ class DecoderMachine:
         if position + 1 == work.position + work.count:
             self.running = None
         return frame
+
+    def ended_dead(self, work: DecodeWork) -> None:
+        """Processors leave no token after the drafts of a work. Nothing more is drafted until that
+        text has changed, for it may never come; if it has, raises InvalidArgument naming the
+        processor."""
+        if work is not self.running:
+            return
+        self.running = None
+        if not self._drafts:
+            raise no_token_left(self.opening.processors, len(self._answer_ids))
+        self._dead_end = self._answer_ids
 
     def text_ended(self) -> None:
         """A stop string is complete: nothing more is drafted."""
@@ -302,6 +322,8 @@ def _granted(
     _check_vocabulary(opening, model)
     opening.probs.validate(model.vocabulary_size)
     opening.sampling.validate(model.vocabulary_size)
+    opening.processors.validate(model.vocabulary_size)
+    check_token_ids(opening.end_ids, model.vocabulary_size, "end_ids")
     check_token_ids(prompt_ids, model.vocabulary_size, "prompt")
     check_token_ids(opening.committed_ids, model.vocabulary_size, "committed_ids")
     if not prompt_ids:

@@ -4,6 +4,7 @@ Invariant: arrays inside messages are never written to."""
 from dataclasses import dataclass, field
 
 from tandem.core.probs import Array, SamplingParams
+from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.prompt import Prompt
 from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.mixture import Side
@@ -43,6 +44,9 @@ class DecodingOpen(Frame):
     preset: str = ""
     reweigh_every: int = 0
     wants_token_texts: bool = False
+    processors: Processors = NO_PROCESSORS
+    end_ids: tuple[int, ...] = ()
+    """What may end the text where a grammar is complete; none: what ends the decoder's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ class DecodingOpened(Frame):
     ahead: int
     max_tokens: int
     documents: tuple[DocumentUse, ...] = ()
+    processes: bool = False
+    """Whether this decoder knows processors and all of the sampling settings."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tandem.two_sided.protocol.mixture import document_weights, log_mass
 
 
@@ -24,6 +27,15 @@ class LocalMixture:
         if not relevances:
             return cls((1.0,), -math.inf)
         return cls(tuple(document_weights(relevances).tolist()), log_mass(relevances))
+
+    def left(self, log_left: Sequence[float]) -> tuple[NDArray[np.float64], float]:
+        """The weights [n] where processors leave this much (log) of each document's mass, -inf for
+        nothing, and how much of all: each document counts by its relevance times what is left of
+        it, so that the mixture of what is left is what is left of the mixture. Raises
+        InvalidArgument where nothing is."""
+        with np.errstate(divide="ignore"):
+            scores = np.log(np.array(self.weights)) + np.array(log_left)
+        return document_weights(scores), log_mass(scores)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ side's machine. Invariant: arrays inside messages are never written to."""
 from dataclasses import dataclass, replace
 
 from tandem.core.probs import Array, SamplingParams
+from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.events import Commit, Finish, Reconnect, TokenSource
 from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
@@ -33,6 +34,7 @@ class AggregationRequest:
     ignore_eos: bool = False
     query: str = ""
     documents: int = 0
+    processors: Processors = NO_PROCESSORS
 
     def opening(
         self, epoch: int, committed: PrefixedTokens, log_mass: float
@@ -66,7 +68,8 @@ class CollaborationOpen(Frame):
 
 @dataclass(frozen=True, slots=True)
 class CollaborationOpened(Frame):
-    """`texts`: the cloud's documents themselves, where they are transferred."""
+    """`texts`: the cloud's documents themselves, where they are transferred. `processes`: whether
+    this cloud knows processors and all of the sampling settings."""
 
     log_mass: float
     max_tokens: int
@@ -74,6 +77,7 @@ class CollaborationOpened(Frame):
     documents: int = 0
     document_tokens: int = 0
     texts: tuple[ContextDocument, ...] = ()
+    processes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

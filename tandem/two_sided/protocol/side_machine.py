@@ -11,6 +11,7 @@ from collections.abc import Callable
 from tandem.core.errors import ProtocolError
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.stopping import FinishReason
+from tandem.specdec.cloud_frame_checks import check_processes
 from tandem.specdec.committed_text import CommittedText
 from tandem.specdec.events import Commit, Finish, Reconnect, TokenSource
 from tandem.specdec.liveness import Liveness, LostCloud, Phase
@@ -130,7 +131,8 @@ class SideMachine:
         if self.side is Side.DEVICE:
             return []
         self._counters.trips.received(now)  # the opening, which made this machine
-        frame = CollaborationOpened(*self._head(), log_mass, self.request.max_tokens)
+        limit = self.request.max_tokens
+        frame = CollaborationOpened(*self._head(), log_mass, limit, processes=True)
         return [*self._to_peer(now, frame), *self._decide(now)]
 
     def decoder_restarted(self) -> None:
@@ -246,6 +248,7 @@ class SideMachine:
     def _receive_opened(self, message: CollaborationOpened, now: float) -> list[SideOutput]:
         if self.side is Side.CLOUD or self._masses[Side.CLOUD] is not None:
             raise ProtocolError(self.phase, "CollaborationOpened")
+        check_processes(message.processes, self.request.sampling, self.request.processors)
         self._masses[Side.CLOUD] = message.log_mass
         self._text.limit(message.max_tokens)
         self._update_rule(self.aggregation_side)

@@ -42,6 +42,8 @@ from tandem.two_sided.protocol.presets import (
 from tandem.wire.common_codec import (
     MAX_EOS_TOKEN_IDS,
     choice_of,
+    processors_from_proto,
+    processors_to_proto,
     prompt_from_proto,
     prompt_to_proto,
     sampling_from_proto,
@@ -55,7 +57,7 @@ HEAD_FIELDS = ("session", "epoch", "base", "prefix")
 _OPEN_FIELDS = (
     *("committed_ids", "seed", "ahead", "max_tokens", "wants_text", "stop"),
     *("vocabulary_hash", "vocabulary_size", "preset", "reweigh_every"),
-    "wants_token_texts",
+    *("wants_token_texts", "end_ids"),
 )
 _MODEL_FIELDS = ("model_name", "vocabulary_hash", "vocabulary_size", "context_length")
 """Fields of the same name in a message here and on the wire."""
@@ -131,6 +133,7 @@ class AggregatorCodec:
             ahead=opened.ahead,
             max_tokens=opened.max_tokens,
             documents=tuple(DocumentUse(use.tokens, use.cached) for use in opened.documents),
+            processes=opened.processes,
         )
 
     def _draft(self, head: tuple[int, int, int, int], draft: pb.Draft) -> DecodingDraft:
@@ -213,6 +216,7 @@ class DecoderCodec:
         opened.prompt_ids.extend(message.prompt_ids)
         opened.log_mass = message.log_mass
         opened.ahead, opened.max_tokens = message.ahead, message.max_tokens
+        opened.processes = message.processes
         for use in message.documents:
             opened.documents.add(tokens=use.tokens, cached=use.cached)
 
@@ -326,6 +330,8 @@ def _open_to_proto(opening: DecodingOpen) -> pb.Open:
     )
     probs_choices_to_proto(message, opening.probs)
     prompt_to_proto(message, opening.prompt)
+    if opening.processors.active:
+        message.processors.CopyFrom(processors_to_proto(opening.processors))
     return message
 
 
@@ -335,6 +341,7 @@ def _open_from_proto(
     check_count(len(message.documents), MAX_DOCUMENTS, "documents")
     check_count(len(message.committed_ids), context_length, "committed_ids")
     check_count(len(message.stop), MAX_STOPS, "stop")
+    check_count(len(message.end_ids), MAX_EOS_TOKEN_IDS, "end_ids")
     check_stops(message.stop)
     if message.side not in (0, 1):
         raise InvalidArgument("side", f"{message.side} is neither 0 nor 1")
@@ -352,4 +359,5 @@ def _open_from_proto(
         sampling=sampling_from_proto(message.sampling),
         side=Side(message.side),
         probs=probs_choices_from_proto(message),
+        processors=processors_from_proto(message.processors),
     )

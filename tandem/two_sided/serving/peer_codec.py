@@ -60,6 +60,8 @@ from tandem.two_sided.serving.document_kv_codec import (
 from tandem.wire.common_codec import (
     MAX_EOS_TOKEN_IDS,
     choice_of,
+    processors_from_proto,
+    processors_to_proto,
     sampling_from_proto,
     sampling_to_proto,
     token_sources_from_proto,
@@ -91,7 +93,7 @@ _REQUEST_FIELDS = (
 )
 _PRESET_FIELDS = ("ahead", "top", "reweigh_every")
 _DRAFT_FIELDS = ("token_id", "log_mass", "committed", "decode_s", "held_s", "heard")
-_OPENED_FIELDS = ("log_mass", "documents", "document_tokens", "max_tokens")
+_OPENED_FIELDS = ("log_mass", "documents", "document_tokens", "max_tokens", "processes")
 """Fields of the same name in a message here and on the wire."""
 
 _Head = tuple[int, int, int, int]
@@ -271,6 +273,8 @@ def _open_to_proto(opening: CollaborationOpen) -> pb.CollaborationOpen:
         documents_travel=preset.transfer is not DocumentTransfer.NONE,
     )
     probs_choices_to_proto(message, preset.probs)
+    if request.processors.active:
+        message.processors.CopyFrom(processors_to_proto(request.processors))
     if opening.document_kv is not None:
         message.document_kv.CopyFrom(model_to_proto(opening.document_kv))
     return message
@@ -317,6 +321,7 @@ def _open_from_proto(head: _Head, message: pb.CollaborationOpen) -> Collaboratio
         sampling=sampling,
         preset=preset,
         eos_token_ids=frozenset(message.end_ids),
+        processors=processors_from_proto(message.processors),
     )
     log_mass, side = check_log_mass(message.log_mass), Side(message.aggregating)
     kv_model = None

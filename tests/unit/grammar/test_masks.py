@@ -82,6 +82,22 @@ def test_the_text_may_end_exactly_where_it_matches(
     assert mask.allowed((letter, letter, *ends)) is None, "after the end nothing counts"
 
 
+def test_what_ends_the_text_may_be_what_ends_another_models(
+    compiler: GrammarCompiler, tokenizer: ComparableTokenizer
+) -> None:
+    """Two sides end a text with the same tokens, whatever each model's own are."""
+    grammar, (letter,) = Grammar(GrammarKind.REGEX, "a{2}"), tokenizer.encode_piece("a")
+    own, other = sorted(tokenizer.eos_token_ids), tokenizer.encode_piece("?")[0]
+    mask = compiler.mask(grammar, frozenset({other}))
+    assert mask is not None
+    for answer in ((), (letter,), (letter, letter)):
+        allowed = mask.allowed(answer)
+        assert allowed is not None
+        assert bool(allowed[other]) == (len(answer) == 2)
+        assert not allowed[own].any()
+    assert mask.allowed((letter, letter, other)) is None
+
+
 def test_wherever_the_parser_was_the_mask_is_that_of_the_text(
     compiler: GrammarCompiler, tokenizer: ComparableTokenizer
 ) -> None:

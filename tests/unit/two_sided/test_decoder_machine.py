@@ -9,6 +9,7 @@ import pytest
 
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import SamplingParams
+from tandem.core.processors import Processors
 from tandem.specdec.messages import Cancel, Ping, Pong
 from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
@@ -251,6 +252,40 @@ def test_nothing_is_decoded_for_a_session_of_text_alone() -> None:
     assert decoder.work() is None
     decoder.receive(target(decoder, 5))
     assert decoder.work() is None
+
+
+def test_a_dead_end_counts_only_where_the_text_has_come_to_it() -> None:
+    decoder = machine(processors=Processors(allowed_token_ids=(4, 5)))
+    work = decoder.work()
+    assert work is not None
+    assert work.answer_ids == ()
+    for token in (4, 5):
+        assert decoder.drafted(work, LocalDraft(token, None, 2, -0.5), DecodingCost()) is not None
+    decoder.ended_dead(work)
+    assert decoder.work() is None, "it may never come"
+    decoder.receive(target(decoder, 4))
+    assert decoder.work() is None
+    decoder.receive(target(decoder, 5))
+    again = decoder.work()
+    assert again is not None
+    assert again.answer_ids == (4, 5)
+    with pytest.raises(InvalidArgument, match="allowed_token_ids: no token may follow"):
+        decoder.ended_dead(again)
+
+
+def test_another_text_leads_out_of_a_dead_end() -> None:
+    decoder = machine(processors=Processors(banned_token_ids=(1,)))
+    work = decoder.work()
+    assert work is not None
+    draft = decoder.drafted(work, LocalDraft(4, None, 2, -0.5), DecodingCost())
+    assert draft is not None
+    assert draft.log_mass == work.mixture.log_mass - 0.5
+    decoder.ended_dead(work)
+    decoder.receive(target(decoder, 3))
+    again = decoder.work()
+    assert again is not None
+    decoder.ended_dead(work)  # of a text that is no more
+    assert decoder.running is again
 
 
 def test_pings_and_cancel() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tandem.backends.interface import ForwardRequest, Logits, Session, never
 from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
+from tandem.core.processors import LogitsProcessor, Mask, Processors
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import VerifyJob
@@ -40,6 +42,7 @@ RELEVANCES = (0.3, -1.0, 1.2)
 WEIGHTS = document_weights(RELEVANCES)
 SHARES = LocalMixture.of(RELEVANCES)
 PROBS = scripted_probs(3, VOCABULARY, order=20)
+WARM = SamplingParams()
 
 
 class Batched(ScriptedEngine):
@@ -75,7 +78,13 @@ def likeliest(probs: Array, position: int) -> tuple[int, Array | None]:
     return int(probs.argmax()), probs
 
 
-async def decoded(thread: EngineThread, group: DocumentGroup, work: DecodeWork) -> list[LocalDraft]:
+async def decoded(
+    thread: EngineThread,
+    group: DocumentGroup,
+    work: DecodeWork,
+    sampling: SamplingParams = WARM,
+    processor: LogitsProcessor | None = None,
+) -> list[LocalDraft]:
     """All drafts of a job, as they were handed over."""
     drafts: list[LocalDraft] = []
 
@@ -83,9 +92,11 @@ async def decoded(thread: EngineThread, group: DocumentGroup, work: DecodeWork) 
         assert took_s >= 0
         drafts.append(draft)
 
-    job = DecodeJob(group, work, SamplingParams(), likeliest, hear)
+    job = DecodeJob(group, work, sampling, likeliest, hear, processor)
     done = await thread.submit_group(job).future
-    hear(*done.value)
+    last, took_s = done.value
+    assert last is not None
+    hear(last, took_s)
     return drafts
 
 
@@ -103,6 +114,94 @@ async def test_every_draft_is_drawn_from_the_mixture_in_one_pass() -> None:
         assert draft.token_id == wanted.argmax()
         assert draft.kept == len(PROMPT) + number
         text += (draft.token_id,)
+
+
+PROCESSORS = Processors(
+    logit_bias=((3, 2.5), (9, -4.0)), frequency_penalty=2.0, banned_token_ids=(0, 1, 30)
+)
+
+
+def processed_mixture(
+    text: tuple[int, ...], temperature: float, repetition_penalty: float = 1.0
+) -> tuple[Array, float]:
+    """By the definition: the documents' distributions, mixed, then times the processors' factors;
+    and the mass that is left."""
+    processor = LogitsProcessor(replace(PROCESSORS, repetition_penalty=repetition_penalty), PROMPT)
+    answer, mixed = text[len(PROMPT) :], np.zeros(VOCABULARY)
+    for share, document in zip(WEIGHTS, DOCUMENTS, strict=True):
+        logits = processor.repeated(np.log(np.asarray(PROBS(document + text))), answer)
+        mixed += share * probs_from_logits(logits, SamplingParams(temperature))
+    zeros = np.zeros(VOCABULARY, dtype=np.float32)
+    mixed *= np.exp(processor.weighted(zeros, answer).astype(np.float64) / temperature)
+    return mixed / mixed.sum(), float(np.log(mixed.sum()))
+
+
+@pytest.mark.parametrize(("temperature", "penalty"), [(1.0, 1.0), (0.7, 1.0), (1.0, 1.4)])
+async def test_processors_act_on_the_mixture_of_the_documents(
+    temperature: float, penalty: float
+) -> None:
+    engine = Batched()
+    group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
+    own = replace(PROCESSORS, repetition_penalty=penalty)
+    work, sampling = DecodeWork(0, PROMPT, 3, 6, SHARES), SamplingParams(temperature)
+    async with engine_thread(engine) as thread:
+        drafts = await decoded(thread, group, work, sampling, LogitsProcessor(own, PROMPT))
+    text: tuple[int, ...] = PROMPT
+    for draft in drafts:
+        wanted, log_left = processed_mixture(text, temperature, penalty)
+        assert draft.probs is not None
+        assert np.abs(draft.probs - wanted).max() < 1e-6
+        assert draft.log_left == pytest.approx(log_left, abs=1e-5)
+        text += (draft.token_id,)
+    assert len(set(text[3:])) > 1, "the penalty of one token counts for the next"
+
+
+async def test_one_document_s_text_is_that_of_the_processed_model() -> None:
+    """Bit for bit, cuts included, as where there is no second side."""
+    engine = Batched()
+    group = DocumentGroup(engine, [], ROOM)
+    sampling = SamplingParams(0.8, top_k=9, min_p=0.01)
+    processor = LogitsProcessor(PROCESSORS, PROMPT)
+    work = DecodeWork(0, PROMPT, 3, 4, LocalMixture.of(()))
+    async with engine_thread(engine) as thread:
+        drafts = await decoded(thread, group, work, sampling, processor)
+    text: tuple[int, ...] = PROMPT
+    for draft in drafts:
+        logits = np.log(np.asarray(PROBS(text))).astype(np.float32)
+        wanted = probs_from_logits(processor.processed(logits, text[3:]), sampling)
+        assert np.array_equal(draft.probs, wanted)
+        text += (draft.token_id,)
+
+
+class FiveThenAnother:
+    """A grammar of answers of two tokens, the first of which is 5."""
+
+    vocabulary_size = VOCABULARY
+
+    def allowed(self, answer: tuple[int, ...]) -> Mask | None:
+        if len(answer) > 1:
+            return None
+        mask = np.zeros(VOCABULARY, dtype=np.bool_)
+        mask[[5, 6] if answer else 5] = True
+        return mask
+
+    def forced(self, answer: tuple[int, ...]) -> int | None:
+        return None if answer else 5
+
+
+async def test_where_no_token_is_left_the_work_ends() -> None:
+    engine = Batched()
+    group = DocumentGroup(engine, documents_in(engine, DOCUMENTS), ROOM)
+    processor = LogitsProcessor(Processors(), PROMPT, FiveThenAnother())
+    drafts: list[LocalDraft] = []
+    async with engine_thread(engine) as thread:
+        work = DecodeWork(0, PROMPT, 3, 4, SHARES)
+        settings = SamplingParams(), likeliest, lambda draft, took_s: drafts.append(draft)
+        job = DecodeJob(group, work, *settings, processor)
+        last, _ = (await thread.submit_group(job).future).value
+    assert last is None
+    assert len(drafts) == 2
+    assert drafts[0].token_id == 5
 
 
 async def test_all_sequences_go_back_together() -> None:

@@ -71,6 +71,9 @@ FOLDER = Path(__file__).parent / "golden"
 NEWEST = 1
 HEAD = verifier_examples.HEAD
 VOCABULARY = verifier_examples.VOCABULARY
+PROCESSORS = Processors(
+    ((7, -1.5), (1, 2.0)), 0.5, -0.25, 1.5, (2, 3), (1, 7), Grammar(GrammarKind.REGEX, "a+")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,7 @@ def _verify_request() -> Conversation:
 
     processed = GenerationParams(
         sampling=SamplingParams(0.5, min_p=0.25, typical_p=0.75),
-        processors=Processors(
-            ((7, -1.5), (1, 2.0)), 0.5, -0.25, 1.5, (2, 3), (1, 7), Grammar(GrammarKind.REGEX, "a+")
-        ),
+        processors=PROCESSORS,
     )
     others = {
         "open.processors": replace(opened["open.coupled"], params=processed),
@@ -186,9 +187,11 @@ def _collaborate_request() -> Conversation:
     head, opened = peer_examples.HEAD, peer_examples.OPEN
     preset = replace(opened.request.preset, transfer=DocumentTransfer.KV)
     travels = replace(opened, request=replace(opened.request, preset=preset))
+    processed = replace(opened.request, processors=PROCESSORS)
     messages = _both_ways() | {
         "open": opened,
         "open.kv": replace(travels, document_kv=peer_examples.MODEL),
+        "open.processors": replace(opened, request=processed),
         "document_wanted": DocumentRequest(*head, index=1),
         "cancel": Cancel(*head),
         "ping": Ping(*head, nonce=0),
@@ -208,6 +211,7 @@ def _collaborate_response() -> Conversation:
     kv = DocumentKv(peer_examples.MODEL, "ab12", 40, 2**33, bytes(range(32)))
     messages = _both_ways() | {
         "opened": opened,
+        "opened.processes": replace(opened, processes=True),
         "going_away": GoingAway(*head, grace_s=2.5),
         "pong": Pong(*head, nonce=9),
         "document_part.kv": DocumentPart(*head, kv),
@@ -221,6 +225,7 @@ def _decode_request() -> Conversation:
     messages = {
         "open.text": opened,
         "open.ids": replace(opened, prompt=(1, 2, 3)),
+        "open.processors": replace(opened, processors=PROCESSORS, end_ids=(0, 7)),
         "open.chat": replace(opened, prompt=(Turn("user", "hello"),)),
         "target": DecodingTarget(*head, (1, 299), last=True),
         "relevance": DecodingRelevance(*head, (0.5, -2.0)),
@@ -242,6 +247,7 @@ def _decode_response() -> Conversation:
     few[[3, 5]] = 0.75, 0.25
     messages = {
         "opened": decoder_examples.OPENED,
+        "opened.processes": replace(decoder_examples.OPENED, processes=True),
         "draft": replace(decoder_examples.DRAFT, probs=few),
         "text": DecodingText(*head, "caf", 2, stopped=True),
         "text.token_texts": DecodingText(*head, "caf", 2, token_texts=("ca", "f")),

@@ -211,6 +211,7 @@ def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataOb
         eos_token_ids=frozenset(data.draw(ids)),
         query=data.draw(st.text()),
         documents=data.draw(st.integers(0, 64)),
+        processors=data.draw(some.processors),
     )
     side = data.draw(st.sampled_from(Side))
     kv_model = data.draw(kv_models) if travels else None
@@ -238,7 +239,8 @@ def test_any_frame_between_aggregators_comes_through(head: Head, data: st.DataOb
             assert_same(device.decode(answer), message)
     texts = data.draw(tuples_of(documents))
     opened = peer.CollaborationOpened(
-        *(*head, data.draw(some.log_masses), data.draw(st.integers(1, 99)), "m", 2, 9, texts)
+        *(*head, data.draw(some.log_masses), data.draw(st.integers(1, 99)), "m", 2, 9, texts),
+        processes=data.draw(st.booleans()),
     )
     answer = sent(aggregator_pb2.CollaborateResponse, cloud.encode(opened))
     assert_same(device.decode(answer), opened)
@@ -263,6 +265,8 @@ def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.Data
         stop=data.draw(tuples_of(st.text(min_size=1, max_size=9))),
         reweigh_every=data.draw(st.integers(0, 4096)),
         wants_token_texts=data.draw(st.booleans()),
+        processors=data.draw(some.processors),
+        end_ids=data.draw(tuples_of(some.token_ids)),
     )
     target = decoding.DecodingTarget(*head, data.draw(tuples_of(some.token_ids)), last=True)
     finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -274,6 +278,7 @@ def test_any_frame_of_a_decoder_s_stream_comes_through(head: Head, data: st.Data
         *(*head, "m", "h", V, CONTEXT, frozenset({0}), data.draw(tuples_of(some.token_ids))),
         *(data.draw(some.log_masses), data.draw(st.integers(0, 64)), data.draw(some.uint32)),
         documents=data.draw(tuples_of(st.builds(decoding.DocumentUse, some.uint32, st.booleans()))),
+        processes=data.draw(st.booleans()),
     )
     cost = decoding.DecodingCost(data.draw(some.seconds), data.draw(some.seconds), 3)
     drawn = data.draw(some.token_ids), data.draw(some.sparse_distributions)
