@@ -178,7 +178,8 @@ def exact_factors(sides: Documents) -> Factors:
 
 def processed_mixture(sides: Documents, max_tokens: int) -> dict[Answer, Fraction]:
     """By the definition: the mixture of both sides times the factors, normalised."""
-    factors, probs = exact_factors(sides), {(): Fraction(1)}
+    factors = exact_factors(sides)
+    probs: dict[Answer, Fraction] = {(): Fraction(1)}
     for _ in range(max_tokens):
         longer: dict[Answer, Fraction] = {}
         for answer, mass in probs.items():

@@ -118,11 +118,13 @@ def processed(sides: Documents, factors: Factors) -> Documents:
 
     def left(side: Side, context: Answer) -> Array:
         probs_of = sides.device_probs if side is Side.DEVICE else sides.cloud_probs
-        return probs_of(context) * factors(context)
+        found: Array = probs_of(context) * factors(context)
+        return found
 
     def probs(side: Side, context: Answer) -> Array:
         rest = left(side, context)
-        return (rest / rest.sum()).astype(rest.dtype)
+        rest /= rest.sum()
+        return rest
 
     def mass(side: Side, context: Answer) -> Any:
         own, rest = sides.mass_after(side, context), left(side, context).sum()
