@@ -6,7 +6,6 @@ What must come out is computed from the definitions, by one machine with all doc
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -25,6 +24,7 @@ from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.services.aggregator.retrieval import RELEVANCE_SCALE
 from tandem.specdec.liveness import LostCloud
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen
 from tandem.two_sided.protocol.local_drafting import local_drafting
@@ -54,9 +54,7 @@ EXACT = ["dragon", "dragon-cloud", "dragon-random", "drdg-tw", "dragon-coupled"]
 async def found(suite: TwoSides, side: Side) -> tuple[ContextDocument, ...]:
     """The documents of a side, weighed as its aggregator weighs them."""
     answer = await suite.retrievers[side].search(QUERY, 2)
-    return tuple(
-        ContextDocument(hit.text, -math.log(rank + 1)) for rank, hit in enumerate(answer.hits)
-    )
+    return tuple(ContextDocument(hit.text, RELEVANCE_SCALE * hit.coverage) for hit in answer.hits)
 
 
 async def central_text(
