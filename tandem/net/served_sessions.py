@@ -105,10 +105,12 @@ async def converse(
         for task in done:
             task.result()
     finally:
-        await end_writing()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await end_writing()
+        finally:  # a call may be cancelled a second time
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class FrameWriter(Generic[Message]):

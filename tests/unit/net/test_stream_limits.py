@@ -1,7 +1,12 @@
-"""When a stream is overdue, second by second."""
+"""When a stream is overdue, second by second; and that nothing outlives it."""
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
+from tandem.net.served_sessions import converse
 from tandem.net.stream_limits import StreamClock, StreamLimits
 
 LIMITS = StreamLimits(first_message_s=10, idle_s=60, write_s=20)
@@ -52,3 +57,28 @@ def test_it_is_looked_at_again_when_a_limit_may_pass_and_not_late() -> None:
     assert clock.due_s(15) == 23
     clock.written(16)
     assert clock.due_s(70) == 76
+
+
+async def test_a_conversation_that_is_cancelled_twice_leaves_no_work_behind() -> None:
+    """The second time while its last frame leaves."""
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def last_frame() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    call = asyncio.create_task(converse([work()], last_frame))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    call.cancel()
+    await began.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert ended.is_set()
