@@ -139,10 +139,19 @@ class CompletionLogprobs(Strict):
     text_offset: list[int]
 
 
+class PromptDetails(Strict):
+    cached_tokens: int = Field(
+        description="Of the prompt, those whose keys and values the cloud had kept."
+    )
+
+
 class UsageFigures(Strict):
+    """Each prompt counts once, however many choices it has."""
+
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptDetails
 
 
 class _Frame(Strict):

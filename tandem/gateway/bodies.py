@@ -89,7 +89,7 @@ class Writer:
     provenance: bool = False
     token_texts: bool = False
     include_usage: bool = False
-    _ended: list[Generated] = field(default_factory=list)
+    _ended: dict[int, Generated] = field(default_factory=dict)
     _begun: set[int] = field(default_factory=set)
     _rounds_told: Counter[int] = field(default_factory=Counter)
     _calling: dict[int, ToolAnswer] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Writer:
         """The answer at once, from all of its pieces."""
         choices = []
         for last in sorted((delta for delta in deltas if delta.ended), key=lambda p: p.index):
-            self._ended.append(last.answer)
+            self._ended[last.index] = last.answer
             choices.append(
                 {
                     "index": last.index,
@@ -131,7 +131,7 @@ class Writer:
         tandem = self._tokens(delta.answer, *span) if delta.token_ids else {}
         tandem |= self._rounds(delta)
         if delta.ended:
-            self._ended.append(delta.answer)
+            self._ended[delta.index] = delta.answer
             choice["finish_reason"] = self._finish_reason(delta)
             tandem |= self._figures(delta)
         if tandem:
@@ -209,13 +209,18 @@ class Writer:
         return {"rounds_ended": told} if told else {}
 
     def _usage(self) -> dict[str, Any]:
-        """Each prompt counts once, however many choices it has."""
-        summaries = [answer.summary for answer in self._ended if answer.summary is not None]
-        choices = len(self.requests) // self.prompts
-        prompt = sum(summary.prompt_tokens for summary in summaries) // choices
+        """Each prompt counts once, however many choices it has, and so does what was kept of it
+        before its first choice."""
+        told = [self._ended[index].summary for index in sorted(self._ended)]
+        summaries = [summary for summary in told if summary is not None]
+        first_choices = summaries[:: len(self.requests) // self.prompts]
+        prompt = sum(summary.prompt_tokens for summary in first_choices)
         completion = sum(summary.tokens for summary in summaries)
         return {
             "prompt_tokens": prompt,
             "completion_tokens": completion,
             "total_tokens": prompt + completion,
+            "prompt_tokens_details": {
+                "cached_tokens": sum(summary.cached_tokens for summary in first_choices)
+            },
         }

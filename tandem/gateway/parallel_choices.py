@@ -1,11 +1,13 @@
-"""The choices of one HTTP request, answered side by side. Invariant: closing the iterator early
-cancels every choice; a choice that fails ends all of them."""
+"""The choices of one HTTP request, answered side by side, of which those of one prompt compute it
+once. Invariant: closing the iterator early cancels every choice; a choice that fails ends all of
+them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from tandem.backends.interface import KV_BLOCK
 from tandem.gateway.catalog import ServingSuite
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
@@ -37,8 +39,11 @@ async def deltas(
                 yield delta
         return
     ready: asyncio.Queue[ChoiceDelta | Exception | None] = asyncio.Queue(DELTAS_AHEAD)
+    prompts = {id(request.prompt): _SharedPrompt() for request in requests}
     answering = [
-        asyncio.create_task(_fill(ready, suite, index, request, timeout_s))
+        asyncio.create_task(
+            _fill(ready, _after(prompts[id(request.prompt)], suite, index, request, timeout_s))
+        )
         for index, request in enumerate(requests)
     ]
     try:
@@ -58,19 +63,46 @@ async def deltas(
 
 
 async def _fill(
-    ready: asyncio.Queue[ChoiceDelta | Exception | None],
-    suite: ServingSuite,
-    index: int,
-    request: GenerationRequest,
-    timeout_s: float,
+    ready: asyncio.Queue[ChoiceDelta | Exception | None], pieces: AsyncGenerator[ChoiceDelta]
 ) -> None:
     try:
-        async with aclosing(_pieces_of(suite, index, request, timeout_s)) as own:
+        async with aclosing(pieces) as own:
             async for delta in own:
                 await ready.put(delta)
         await ready.put(None)
     except Exception as error:  # raised again by who reads the queue
         await ready.put(error)
+
+
+class _SharedPrompt:
+    """Its first choice computes it; the others begin when that is done, and find it kept."""
+
+    def __init__(self) -> None:
+        self.taken = False
+        self.computed = asyncio.Event()
+
+    def heard(self, delta: ChoiceDelta) -> None:
+        """Of the first choice. A prompt shorter than what is kept is not waited for."""
+        if delta.token_ids or delta.ended or delta.answer.prompt_tokens <= KV_BLOCK:
+            self.computed.set()
+
+
+async def _after(
+    prompt: _SharedPrompt,
+    suite: ServingSuite,
+    index: int,
+    request: GenerationRequest,
+    timeout_s: float,
+) -> AsyncGenerator[ChoiceDelta]:
+    """Pieces of a choice, once its prompt has been computed by another one."""
+    computes, prompt.taken = not prompt.taken, True
+    if not computes and not request.images and not request.from_two_sides:
+        await prompt.computed.wait()
+    async with aclosing(_pieces_of(suite, index, request, timeout_s)) as own:
+        async for delta in own:
+            if computes:
+                prompt.heard(delta)
+            yield delta
 
 
 async def _pieces_of(

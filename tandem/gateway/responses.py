@@ -260,7 +260,7 @@ def _usage(ended: ChoiceDelta) -> dict[str, Any]:
     assert summary is not None
     return {
         "input_tokens": summary.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": 0},
+        "input_tokens_details": {"cached_tokens": summary.cached_tokens},
         "output_tokens": summary.tokens,
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": summary.prompt_tokens + summary.tokens,

@@ -1,8 +1,9 @@
 """Keys and values that outlive their session: a chat's next turn, and another chat with the same
 system prompt, compute only what is new.
 
-A session that ends leaves whole blocks of its text to its holder, as copies; a new session of the
-same holder begins with copies of those. Invariants: sessions go first, and what is kept has only
+A session leaves whole blocks of its text to its holder, as copies: those that it began with as soon
+as they are computed, the others when it ends. A new session of the same holder begins with copies
+of them. Invariants: sessions go first, and what is kept has only
 what they leave of the KV budget; no session writes another's keys and values; where the engine
 promises the same bits, a session that found a prefix has those that it would have computed.
 """
@@ -13,7 +14,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from tandem.backends.interface import KV_BLOCK, Session
@@ -44,6 +44,13 @@ def prefix_limits(settings: ModelSettings) -> PrefixLimits:
     return PrefixLimits(*own, settings.share_prefixes)
 
 
+@dataclass(slots=True)
+class _Block:
+    """`copy` comes from the engine thread, before anything that is asked of that thread later."""
+
+    copy: Any = None
+
+
 class KeptPrefixes:
     """What the sessions of one engine leave behind; used on the event loop."""
 
@@ -57,7 +64,7 @@ class KeptPrefixes:
         """`room`: bytes of the KV budget that no session holds."""
         self._thread, self._limits, self._room, self._series = thread, limits, room, series
         self.files = thread.engine.kv_files if limits.kv_bytes else None
-        self.index: PrefixIndex[Any] = PrefixIndex(limits.holder_bytes)
+        self.index: PrefixIndex[_Block] = PrefixIndex(limits.holder_bytes)
         series.prefix_kv_budget_bytes.set(limits.kv_bytes if self.files else 0)
         series.prefix_kv_bytes.set_function(lambda: self.index.size_bytes)
 
@@ -65,21 +72,30 @@ class KeptPrefixes:
         """What is kept of a session's text, but for its last token: a pass needs one. Without
         `keeps`, where token ids do not say all, nothing is found or kept."""
         holder = EVERYBODY if self._limits.shared else holder
-        contents: list[Any] = []
+        blocks: list[_Block] = []
         if keeps and self.files is not None:
-            contents = self.index.find(holder, token_ids[: len(token_ids) - 1])
-            self._series.looked_up(len(token_ids), len(contents) * KV_BLOCK)
-        return KeptPrefix(self, self._thread, holder, len(token_ids), contents, keeps)
+            blocks = self.index.find(holder, token_ids[: len(token_ids) - 1])
+            self._series.looked_up(len(token_ids), len(blocks) * KV_BLOCK)
+        return KeptPrefix(self, self._thread, holder, len(token_ids), blocks, keeps)
 
     def make_room(self) -> None:
         """Forget what the sessions leave no room for."""
         self.index.shrink(min(self._limits.kv_bytes, self._room()))
 
-    def put(self, holder: str, token_ids: Sequence[int], copies: Sequence[Any]) -> None:
-        """Keep copies of a text's last blocks. Their session gives back as much room at once."""
+    def put(
+        self, holder: str, token_ids: Sequence[int], blocks: Sequence[_Block], ends: bool
+    ) -> None:
+        """Keep a text's last blocks. A session that `ends` gives back as much room at once."""
         size = KV_BLOCK * self._thread.engine.kv_bytes_per_token
-        self.index.put(holder, token_ids, copies, size)
+        self.index.put(holder, token_ids, blocks, size)
         self.index.shrink(self._limits.kv_bytes)
+        if not ends:
+            self.make_room()
+
+    def copied(self, copying: asyncio.Future[None]) -> None:
+        """An engine that could not copy does not work: nothing that was kept of it is of use."""
+        if copying.cancelled() or copying.exception() is not None:
+            self.index.shrink(0)
 
     def has(self, holder: str, token_ids: Sequence[int]) -> int:
         """How many blocks of the text are kept."""
@@ -95,37 +111,48 @@ class KeptPrefix:
         thread: EngineThread,
         holder: str,
         length: int,
-        contents: list[Any],
+        blocks: list[_Block],
         keeps: bool,
     ) -> None:
         self._kept, self._thread, self._holder = kept, thread, holder
-        self._length, self._contents, self._keeps = length, contents, keeps
-        self.tokens = len(contents) * KV_BLOCK
+        self._length, self._blocks, self._keeps = length, blocks, keeps
+        self.tokens = len(blocks) * KV_BLOCK
 
     async def show(self, session: Session) -> None:
         """Give a fresh session what was found, once."""
-        contents, self._contents = self._contents, []
+        blocks, self._blocks = self._blocks, []
         files = self._kept.files
-        if contents and files is not None:
-            await self._thread.call(partial(files.paste, session, contents))
+        if blocks and files is not None:
+            await self._thread.call(lambda: files.paste(session, _copies(blocks)))
 
-    def leave(self, session: Session, token_ids: Sequence[int]) -> None:
-        """Before the session closes: keep what it holds of `token_ids`. Where the engine promises
-        the same bits, only of the text that it began with: passes over a few tokens round
-        differently from those over many, as which a later session would compute them."""
+    def leave(self, session: Session, token_ids: Sequence[int], ends: bool = True) -> None:
+        """Keep what the session holds of `token_ids`, before it closes, or before it goes on. Where
+        the engine promises the same bits, only of the text that it began with: passes over a few
+        tokens round differently from those over many, as which a later session would compute
+        them."""
         files = self._kept.files
         if files is None or not self._keeps:
             return
-        if self._thread.engine.capabilities.same_bits:
+        if not ends or self._thread.engine.capabilities.same_bits:
             token_ids = token_ids[: self._length]
         token_ids = token_ids[: len(token_ids) // KV_BLOCK * KV_BLOCK]
         first = self._kept.has(self._holder, token_ids) * KV_BLOCK
         if first == len(token_ids):
             return
-        with suppress(Unavailable):  # nothing is kept of an engine that does not work
-            copied = self._thread.call(partial(files.copy, session, first, len(token_ids)))
-            copied.add_done_callback(partial(self._put, tuple(token_ids)))
+        blocks = [_Block() for _ in range(first, len(token_ids), KV_BLOCK)]
 
-    def _put(self, token_ids: Sequence[int], copied: asyncio.Future[Sequence[Any]]) -> None:
-        if not copied.cancelled() and copied.exception() is None:
-            self._kept.put(self._holder, token_ids, copied.result())
+        def copy() -> None:
+            made = files.copy(session, first, len(token_ids))
+            for block, own in zip(blocks, made, strict=True):
+                block.copy = own
+
+        with suppress(Unavailable):  # nothing is kept of an engine that does not work
+            copying = self._thread.call(copy)
+            self._kept.put(self._holder, tuple(token_ids), blocks, ends)
+            copying.add_done_callback(self._kept.copied)
+
+
+def _copies(blocks: Sequence[_Block]) -> list[Any]:
+    if any(block.copy is None for block in blocks):
+        raise Unavailable("what was kept of a text could not be copied")
+    return [block.copy for block in blocks]

@@ -17,7 +17,7 @@ from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.http import http_door
 from tandem_api.drafter.v1.drafter_pb2 import TokenizeResponse
 from tandem_api.retriever.v1.retriever_pb2 import EmbedResponse
-from tests.services.scripted_suite import Suite, scripted_suite
+from tests.services.scripted_suite import Path, Suite, scripted_suite
 
 MODEL = "scripted"
 TIMEOUT_S = 60.0
@@ -48,11 +48,15 @@ class HttpSuite:
 
 @asynccontextmanager
 async def http_suite(
-    target: Engine | None = None, key: str = "none", **settings: Any
+    target: Engine | None = None,
+    key: str = "none",
+    draft: Engine | None = None,
+    path: Path | None = None,
+    **settings: Any,
 ) -> AsyncIterator[HttpSuite]:
     """Real services and a real port; callers show `key`."""
     configured = AggregatorSettings(http_port=0, insecure=True, **settings)
-    async with scripted_suite(settings=configured, target=target) as suite:
+    async with scripted_suite(settings=configured, target=target, draft=draft, path=path) as suite:
         door = http_door(configured, suite.front_metrics, suite.front)
         async with (
             door as words,

@@ -23,6 +23,7 @@ from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.verifier.v1 import verifier_pb2_grpc
+from tests.gateway.http_suite import http_suite
 from tests.services.scripted_suite import VOCABULARY, scripted_suite, started
 from tests.services.test_fair_shares import Unguarded
 from tests.services.verifier_peer import TIMEOUT_S, control, opening
@@ -57,6 +58,17 @@ class Verifier:
         self, holder: str, prompt: tuple[int, ...], committed: tuple[int, ...] = ()
     ) -> tuple[int, tuple[int, ...]]:
         """What `opened` says was found of a text, and the token that the cloud goes on with."""
+        async with self.session(holder, prompt, committed) as told:
+            pass
+        while self._running.service.open_requests:
+            await asyncio.sleep(0.002)
+        return told
+
+    @asynccontextmanager
+    async def session(
+        self, holder: str, prompt: tuple[int, ...], committed: tuple[int, ...] = ()
+    ) -> AsyncIterator[tuple[int, tuple[int, ...]]]:
+        """As `answer`, of a session that goes on meanwhile."""
         async with grpc.aio.insecure_channel(self._running.target) as channel:
             stub: Any = verifier_pb2_grpc.VerifierServiceStub(channel)
             call = stub.Verify(timeout=TIMEOUT_S, metadata=(("holder", holder),))
@@ -66,6 +78,7 @@ class Verifier:
             )
             await call.write(frame)
             opened, first = (await call.read()).opened, await call.read()
+            yield opened.cached_tokens, tuple(first.tokens.token_ids)
             await call.write(control("cancel", after=(*prompt, *committed)))
             await call.done_writing()
             # A stream that is torn off ends before what it leaves is kept; and the status comes
@@ -73,9 +86,6 @@ class Verifier:
             while await call.read() is not grpc.aio.EOF:
                 pass
             assert await call.code() is grpc.StatusCode.OK
-        while self._running.service.open_requests:
-            await asyncio.sleep(0.002)
-        return opened.cached_tokens, tuple(first.tokens.token_ids)
 
     def told(self, name: str, **labels: str) -> float | None:
         more = {"side": "cloud", "model_name": self._engine.model_name, **labels}
@@ -160,6 +170,15 @@ async def test_sessions_go_before_what_is_kept(engine: Engine) -> None:
             assert (await cloud.answer(holder, prompt_of(3)))[0] == KV_BLOCK
 
 
+async def test_a_session_finds_what_one_that_goes_on_began_with(engine: Engine) -> None:
+    prompt = prompt_of(2)
+    async with verifier(engine) as cloud:
+        async with cloud.session("edge-1", prompt) as told, cloud.session("edge-1", prompt) as own:
+            assert told[0] == 0
+            assert own == (2 * KV_BLOCK, told[1])
+        assert cloud.told("queried_tokens_total") == 2 * len(prompt)
+
+
 async def two_turns(engine: Engine, preset: str, prefixes: PrefixLimits) -> list[Generated]:
     """A chat's turns at one seed, through all services."""
     limits = DrafterLimits(
@@ -186,3 +205,40 @@ async def test_the_second_turn_of_a_chat_is_the_same_text_and_says_what_was_kept
     summaries = [each.summary for each in (*kept, *fresh)]
     told = [summary.cached_tokens for summary in summaries if summary is not None]
     assert told == [0, 3 * KV_BLOCK, 0, 0]
+
+
+async def test_answers_to_one_prompt_compute_it_once(engine: Engine) -> None:
+    """At both ends, over HTTP, whole and streamed; a prompt that is new each time."""
+    async with http_suite(target=engine, draft=engine) as served:
+        common: dict[str, Any] = {
+            "model": engine.model_name,
+            "max_tokens": 6,
+            "ignore_eos": True,
+            "seed": 5,
+        }
+        for number, stream in enumerate((False, True)):
+            prompt = str(number) + CHAT
+            body = {**common, "prompt": [prompt, "x" + prompt], "n": 4, "stream": stream}
+            options = {"stream_options": {"include_usage": True}} if stream else {}
+            answer = await served.post("/v1/completions", body | options)
+            assert answer.status_code == 200
+            usage = answer.text[answer.text.rindex('"usage"') :]
+            assert '"cached_tokens": 0' in usage, usage
+            await served.suite.idle()
+        alone = [(await served.post("/v1/completions", {**common, "prompt": CHAT})).json()]
+        alone.append((await served.post("/v1/completions", {**common, "prompt": CHAT})).json())
+        both = (await served.post("/v1/completions", {**common, "prompt": CHAT, "n": 2})).json()
+        await served.suite.idle()
+    usages = [told["usage"]["prompt_tokens_details"]["cached_tokens"] for told in (*alone, both)]
+    assert usages == [0, 3 * KV_BLOCK, 3 * KV_BLOCK]
+    assert both["choices"][0]["text"] == alone[0]["choices"][0]["text"]
+    for metrics, side in (
+        (served.suite.cloud_metrics, "cloud"),
+        (served.suite.edge_metrics, "device"),
+    ):
+        labels = {"side": side, "model_name": engine.model_name}
+        told = metrics.registry.get_sample_value
+        # Of four texts each the first choice, and of one the very first of four.
+        assert told("tandem_prefix_lookups_total", {**labels, "outcome": "miss"}) == 5
+        assert told("tandem_prefix_lookups_total", {**labels, "outcome": "hit"}) == 15
+        assert told("tandem_prefix_hit_tokens_total", labels) == 15 * 3 * KV_BLOCK

@@ -5,6 +5,7 @@ import asyncio
 import secrets
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import grpc
@@ -255,15 +256,20 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             kept_ids = edge_request.prompt_ids if keeps else ()
             route = CloudRoute(self._clouds, edge_request.session, holder, kept_ids)
             open_stream = self._stream_opener(stream, edge_request, traffic, span, route)
+
+            def leave(ends: bool) -> None:
+                prefix.leave(kv, drafting.context[: drafting.kv_length], ends)
+
             session = DrafterSession(
                 *(machine, self._thread, kv, open_stream, traffic),
                 *(self._closing_tasks, route, span),
                 processor,
+                on_begun=partial(leave, ends=False),
             )
             try:
                 await self._relay(stream, session, text, request)
             finally:
-                prefix.leave(kv, drafting.context[: drafting.kv_length])
+                leave(ends=True)
                 reservation.tokens = len(edge_request.prompt_ids) + machine.stats.tokens
         series = self._metrics.method(request.preset, machine.target_name or UNKNOWN_MODEL)
         count_request(series, machine, traffic)

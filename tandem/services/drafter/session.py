@@ -3,7 +3,7 @@ Invariant: each event is handled as it arrives, since a round waits for it."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import grpc
 
@@ -51,9 +51,10 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         route: CloudRoute,
         span: Span,
         processor: LogitsProcessor | None = None,
+        on_begun: Callable[[], None] = lambda: None,
     ) -> None:
         """For `open_stream` and `closing_tasks` see `SessionRunner`; `route` says where the streams
-        go."""
+        go. `on_begun` is called once the first drafts are there."""
         spread = machine.request.session
         super().__init__(open_stream, Opened, closing_tasks, route.why_silent, spread)
         self.traffic = traffic
@@ -66,6 +67,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self._holding: asyncio.TimerHandle | None = None
         self._commits: list[Commit] = []
         self._finish_reason: FinishReason | None = None
+        self._on_begun: Callable[[], None] | None = on_begun
 
     @property
     def machine(self) -> EdgeMachine:
@@ -158,6 +160,9 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
 
     def _drafts_ready(self, ready: DraftsReady) -> None:
         self.dispatch(lambda: self.machine.drafted(ready.work, *ready.outcome(), time.monotonic()))
+        if self._on_begun is not None and self.machine.drafting.kv_length:
+            on_begun, self._on_begun = self._on_begun, None
+            on_begun()
 
     def _take_commits(self) -> list[Commit]:
         """What became final since the last time, in as few pieces as its marks allow."""

@@ -40,13 +40,14 @@ class VerifierSession:
         stream: Stream,
         series: MethodSeries,
         begin: Callable[[Session], Awaitable[None]],
-        leave: Callable[[Session, Sequence[int]], None],
+        leave: Callable[[Session, Sequence[int], bool], None],
         span: Span,
         processor: LogitsProcessor | None = None,
         recent: RecentPasses | None = None,
     ) -> None:
         """`begin` is awaited with the fresh KV session, before its first pass; `leave` is told of
-        which tokens it holds keys and values, before it closes."""
+        which tokens it holds keys and values, after that pass and before it closes, and which of
+        the two it is."""
         self._machine = machine
         self._codec = codec
         self._thread = thread
@@ -98,12 +99,15 @@ class VerifierSession:
             await self._begin(kv)
             self._kv = kv
             try:
-                await self._pass_after_pass()
+                await self._pass_after_pass(kv)
             finally:
                 self._kv = None
                 if self._handle:
                     self._handle.cancel()
-                self._leave(kv, self._machine.committed.since(0)[: self._machine.kv_length])
+                self._leave_text(kv, ends=True)
+
+    def _leave_text(self, kv: Session, ends: bool) -> None:
+        self._leave(kv, self._machine.committed.since(0)[: self._machine.kv_length], ends)
 
     def _submit_due(self) -> None:
         """Hand the pass that is due to the engine; one at a time."""
@@ -120,7 +124,8 @@ class VerifierSession:
             return None
         return RowsAfter.text(self._processor, self._machine.committed, work.kept)
 
-    async def _pass_after_pass(self) -> NoReturn:
+    async def _pass_after_pass(self, kv: Session) -> NoReturn:
+        begun = False
         while True:
             self._submit_due()
             if self._handle is None:
@@ -131,7 +136,11 @@ class VerifierSession:
             self._handle = None
             cost = done.cost
             work = Work(cost.model_s, cost.queue_s, cost.batch_size)
-            await self._send(self._machine.complete(done.value, work))
+            verdict = self._machine.complete(done.value, work)
+            if not begun:  # before its caller can ask for the like of it
+                begun = True
+                self._leave_text(kv, ends=False)
+            await self._send(verdict)
             self._series.verify_step.observe(cost.model_s)
             self._recent.waited(cost.queue_s, time.monotonic())
             self._series.queue.observe(cost.queue_s)
