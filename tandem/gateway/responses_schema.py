@@ -166,3 +166,21 @@ class ResponseObject(Strict):
     truncation: Literal["auto", "disabled"]
     usage: ResponseUsage | None
     tandem: dict[str, Any] | None
+
+
+class ResponseEvent(Strict):
+    """An event of a streamed answer: of the answer, of an item of its output, or of a part."""
+
+    type: str
+    sequence_number: int
+    response: ResponseObject | None = None
+    output_index: int | None = None
+    item: OutputMessage | FunctionCallItem | None = None
+    item_id: str | None = None
+    content_index: int | None = None
+    part: OutputText | None = None
+    delta: str | None = None
+    text: str | None = None
+    logprobs: list[Any] | None = None
+    name: str | None = None
+    arguments: str | None = None
