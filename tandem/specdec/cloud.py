@@ -227,13 +227,13 @@ class CloudMachine:
         if work.drafts:
             self._pass_yield += _YIELD_WEIGHT * (accepted + 1 - self._pass_yield)
         self._keep_accepted(judgement, work)
+        path = judgement.path if work.parents is not None else ()
         if judgement.replacement is not None:
-            return [self._reject(judgement, base, cost, of_tree=work.parents is not None)]
+            return [self._reject(judgement, base, cost, path)]
         outcome = self._bonus_token(judgement)
         frame = self._frame(base)
         logprobs = self._logprobs_recorder.take()
         if accepted:
-            path = judgement.path if work.parents is not None else ()
             verdict = Verdict(*frame, accepted, False, outcome, cost, path, logprobs)
             return [verdict, *self._judge_at_once()]
         if outcome is not None:
@@ -274,7 +274,7 @@ class CloudMachine:
         return token
 
     def _reject(
-        self, judgement: Judgement, base: int, cost: Work, of_tree: bool = False
+        self, judgement: Judgement, base: int, cost: Work, path: tuple[int, ...] = ()
     ) -> Verdict:
         """End the epoch after the accepted drafts, with the recovered token if the cloud draws."""
         accepted, target = len(judgement.path), judgement.next_target
@@ -285,8 +285,8 @@ class CloudMachine:
             self._commit(judgement.replacement, target)
         else:
             self._rejected_probs = probs_of(target)
-        path, logprobs = judgement.path if of_tree else (), self._logprobs_recorder.take()
         frame, outcome = self._frame(base), judgement.replacement
+        logprobs = self._logprobs_recorder.take()
         return Verdict(*frame, accepted, True, outcome, cost, path, logprobs)
 
     def _end_epoch(self, position: int) -> None:

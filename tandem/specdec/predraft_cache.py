@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import count
 
 from tandem.core.hashing import hash_words, unit
 from tandem.specdec.choices import PredraftOrder
@@ -51,7 +52,7 @@ class Predrafts:
         self._order = order
         self._capacity = capacity
         self._seed = seed
-        self._arrivals = 0
+        self._arrivals = count()
         self._branches: dict[tuple[int, int], Branch] = {}
 
     def __len__(self) -> int:
@@ -66,13 +67,12 @@ class Predrafts:
         """Queue outcomes; one already known keeps the higher confidence. Beyond the capacity the
         waiting branch that would come last gives way."""
         for outcome in outcomes:
-            self._arrivals += 1
             key = (outcome.position, outcome.token_id)
             known = self._branches.get(key)
             if known is None:
-                self._branches[key] = Branch(outcome, self._arrivals)
-            elif known.outcome.confidence < outcome.confidence:
-                known.outcome = outcome
+                self._branches[key] = Branch(outcome, next(self._arrivals))
+            else:
+                known.outcome = max(known.outcome, outcome, key=lambda one: one.confidence)
         while len(self._branches) > self._capacity:
             if not (waiting := self._waiting()):
                 return

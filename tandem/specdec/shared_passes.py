@@ -122,7 +122,7 @@ class _Member(Timeline):
 
     def __init__(self, crowd: _Crowd, schedule: Schedule, times: StepTimes, ahead: bool) -> None:
         super().__init__(schedule, times, 0.0, ahead)
-        self.crowd, self.epoch = crowd, 0
+        self.crowd, self.epoch = crowd, object()
         self.due_drafts = self.due_tokens = 0
         self.is_right = False
 
@@ -133,7 +133,7 @@ class _Member(Timeline):
         head_s = crowd.head_s if crowd.hits() else 0.0
         super().__init__(self.schedule, self.times, head_s, self.ahead)
         self.now, self.up_free_s = crowd.now, up_free_s
-        self.epoch += 1
+        self.epoch = object()
         self.is_right = False
         self.begin()
 
@@ -150,8 +150,8 @@ class _Member(Timeline):
     def at(self, moment: float, kind: int, number: int, whole: bool = False) -> None:
         self.crowd.push(moment, partial(self.happen, self.epoch, kind, number, whole))
 
-    def happen(self, epoch: int, kind: int, number: int, whole: bool) -> None:
-        if epoch == self.epoch:  # else a correction has made it void
+    def happen(self, epoch: object, kind: int, number: int, whole: bool) -> None:
+        if epoch is self.epoch:  # else a correction has made it void
             self.now = self.crowd.now
             self.take(kind, number, whole)
 

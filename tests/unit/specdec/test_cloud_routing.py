@@ -243,3 +243,18 @@ def test_an_answer_that_it_does_not_serve_makes_no_lost_cloud_usable(refusals: i
     assert clouds.choose(1) == 1, "one good answer"
     clouds.reported(0, CloudReport(0.01), 4.0)
     assert clouds.choose(1) == 0
+
+
+def test_a_session_stays_two_seconds_and_after_each_move_twice_as_long() -> None:
+    clouds = routing(CloudReport(0.2), CloudReport(0.02))
+    for moves, stays_s in ((0, 2.0), (1, 4.0), (3, 16.0)):
+        place = CloudPlace(0, 0.0, moves)
+        assert clouds.why_leave(place, 1, stays_s - 0.01) is None
+        assert clouds.why_leave(place, 1, stays_s) is MoveReason.BETTER
+
+
+def test_new_sessions_go_to_clouds_that_cost_a_quarter_more_and_no_further() -> None:
+    clouds = routing(CloudReport(0.2), CloudReport(0.245), CloudReport(0.255))
+    assert {clouds.choose(session) for session in range(50)} == {0, 1}
+    clouds = routing(CloudReport(0.002), CloudReport(0.016), CloudReport(0.018))
+    assert {clouds.choose(session) for session in range(50)} == {0, 1}, "15 ms are near anyhow"

@@ -527,3 +527,10 @@ def test_only_a_text_that_goes_on_can_miss_what_is_drafted_ahead(
     draft(edge, *(0, 1)[:max_tokens])
     edge.receive(verdict_of(edge, 0, True, 2), 0.1)
     assert (edge.stats.predraft_hits, edge.stats.predraft_misses) == (0, misses)
+
+
+def test_a_stream_that_breaks_at_once_was_noticed_at_once() -> None:
+    edge = edge_of(preset("ar"))
+    edge.connect(0.0)
+    edge.lost(0.25)
+    assert edge.stats.loss_noticed_s == 0.25

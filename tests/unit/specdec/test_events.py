@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tandem.specdec.events import EdgeStats
+from tandem.specdec.events import NO_PROBS, Drafted, EdgeStats
 from tandem.specdec.messages import Opened, Tokens, Verdict, Work
 from tests.virtual_time.cases import model_pair, preset
 from tests.virtual_time.lockstep import request_for
@@ -135,3 +135,9 @@ def test_only_the_first_stream_tells_what_was_kept_of_the_prompt() -> None:
     other.begin_stream()
     other.count_opened(terms, prompt_tokens=8)
     assert other.cached_tokens == 8, "the prompt is no longer than that"
+
+
+def test_a_draft_that_says_nothing_else_follows_the_text_and_is_sure() -> None:
+    draft = Drafted(3, NO_PROBS)
+    assert (draft.alternatives, draft.parent, draft.ends_chunk) == ((), -1, False)
+    assert (len(NO_PROBS), str(NO_PROBS.dtype)) == (0, "float32")

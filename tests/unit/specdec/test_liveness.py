@@ -202,5 +202,14 @@ def test_a_second_in_which_nobody_looked_is_no_silence_either() -> None:
     alive.connected(100.0)
     for now in (100.2, 101.2):
         alive.tick(now)
-    assert not alive.is_dead(103.0 + (1.0 - TICK_S) - 0.01)
-    assert alive.is_dead(103.0 + (1.0 - TICK_S))
+    assert not alive.is_dead(103.77)
+    assert alive.is_dead(103.79), "but for 0.22 s, in which the next tick is due"
+
+
+def test_another_cloud_has_four_tenths_of_a_second_to_answer() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    alive.received(149.9)  # a pong
+    alive.lost(150.0, stuck_s=50.0)
+    assert not alive.is_given_up(150.39)
+    assert alive.is_given_up(150.41)

@@ -25,6 +25,8 @@ def test_choices_change_one_by_one() -> None:
     assert (changed.rejection_payload, changed.idle_weight) == (RejectionPayload.TOP_K, 0.5)
     assert changed.predraft is Predraft.OFF
     assert changed.schedule.chunk == PICOSPEC.schedule.chunk
+    for text, bonus in (("true", True), ("On", True), ("false", False), ("off", False)):
+        assert with_overrides(PRESETS["dsd"], [f"bonus={text}"]).schedule.bonus is bonus
     assert with_overrides(PICOSPEC, ["uplink_precision=float16"]).uplink_precision == "float16"
 
 

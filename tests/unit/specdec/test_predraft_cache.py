@@ -102,3 +102,11 @@ def test_chance_orders_outcomes_anew_at_each_position() -> None:
         return started(predrafts).outcome.token_id
 
     assert {first(position) for position in range(20)} == {0, 1}
+
+
+def test_a_branch_that_is_drafted_to_its_end_needs_no_interrupt() -> None:
+    predrafts = Predrafts(PredraftOrder.FIFO, 8, 1)
+    predrafts.expect([LikelyOutcome(5, 1, 0.5)])
+    started(predrafts, count=1).take([Drafted(2, PROBS)])
+    assert predrafts.forget_before(6) == []
+    assert len(predrafts) == 0

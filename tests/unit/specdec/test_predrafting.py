@@ -156,3 +156,13 @@ def test_a_branch_is_no_longer_than_a_window_that_was_narrowed() -> None:
     work = found.work()
     assert work is not None
     assert (work.count, work.stepwise) == (1, False)
+
+
+def test_past_the_drafts_only_the_place_of_the_cloud_s_token_has_outcomes() -> None:
+    """What would follow that token is drafted already, and may not come at all."""
+    found, drafting, _ = predrafting()
+    drafting.ahead = [
+        Drafted(2, PROBS, alternatives=((1, 0.5),)),
+        Drafted(1, PROBS, alternatives=((0, 0.5),)),
+    ]
+    assert [(one.position, one.token_id) for one in found._likely()] == [(4, 1)]

@@ -75,6 +75,9 @@ def test_presets_cannot_be_changed_in_place() -> None:
         (changed("dsd", {"chunk": 5}), "chunk"),
         (changed("dssd", payload_top=-1), "payload_top"),
         (changed("dssd", payload_top=MAX_PAYLOAD_TOP + 1), "payload_top"),
+        (changed("picospec-top-k", payload_top=0), "payload_top"),
+        (changed("fsd", exits=0), "exits"),
+        (changed("mc-dsd", confidence_threshold=0.5), "confidence_threshold"),
         (changed("dssd", payload_tail_draws=-1), "payload_tail_draws"),
         (changed("dssd", payload_tail_draws=MAX_PAYLOAD_TAIL_DRAWS + 1), "payload_tail_draws"),
         (
@@ -198,6 +201,10 @@ def test_a_draft_length_is_a_tree_s_depth(length: int, expansion: tuple[int, ...
         (changed("dsd", {"window": 8, "bonus": False}), False),
         (changed("dsd", {"decode_when_idle": True}), True),
         (changed("dssd", {"window": 8}), True),
+        (changed("dsd", {"token_by_token": True, "verify_on_arrival": True}), True),
+        (changed("dsd", {"token_by_token": True}), False),
+        (changed("dsd", {"verify_on_arrival": True}), False),
+        (changed("dsd", control=Control.LATENCY_AWARE), True),
         (changed("coupled", {"window": 8, "decode_when_idle": True}), False),
     ],
 )

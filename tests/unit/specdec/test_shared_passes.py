@@ -45,6 +45,7 @@ def test_two_sessions_that_always_fail_by_hand() -> None:
     # 24 s a token. With two sessions a pass is at most over six.
     found, pass_s = together(STOP_AND_WAIT, 0.0, 2)
     assert 12 <= pass_s <= 15
+    assert together(STOP_AND_WAIT, 0.0, 1)[1] == pytest.approx(12)
     assert 24 <= found.tpot_s <= 24 + 15
     assert astuple(found)[1:] == pytest.approx((1, 3, 1, 2, 1), rel=0.02)
 

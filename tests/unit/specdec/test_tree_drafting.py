@@ -213,3 +213,29 @@ def test_each_node_of_a_growing_tree_follows_its_own_branch() -> None:
     assert growth.grow([np.eye(3, dtype=np.float32)[2], np.eye(3, dtype=np.float32)[0]])
     assert growth.newest_parents == (0, 1)
     assert growth.contexts == [(*first, 2), (*second, 0)]
+
+
+def test_a_tree_of_single_candidates_is_the_chain() -> None:
+    flat, rule = np.full(64, 1 / 64, dtype=np.float32), GumbelCouplingRule(5)
+    work = DraftWork(keep=0, token_ids=(1, 2), position=2, count=3, expansion=(1, 1, 1))
+    growth = TreeGrowth(work, rule)
+    while not growth.grow([flat]):
+        assert len(growth.newest) == 1
+    chain = [rule.propose(flat, position) for position in (2, 3, 4)]
+    assert [node.token_id for node in growth.nodes] == chain
+
+
+def test_each_expanded_node_sends_the_distribution_after_it() -> None:
+    edge = edge_of(tree((2, 1)))
+    edge.connect(0.0)
+    work = edge.work(0.0)
+    assert work is not None
+    after_text, after_first, after_second = np.eye(3, dtype=np.float32) * 0.5 + PROBS / 2
+    nodes = [
+        *(Drafted(token, after_text) for token in (0, 1)),
+        Drafted(1, after_first, parent=0),
+        Drafted(2, after_second, parent=1),
+    ]
+    (frame,) = sent(edge.drafted(work, nodes, work.position, 0.01, 0.0))
+    assert frame.parents == (-1, -1, 0, 1)
+    np.testing.assert_array_equal(frame.distributions, [after_text, after_first, after_second])
