@@ -340,7 +340,7 @@ class CloudMachine:
         self._frontier = None
         self._commit(judgement.token_ids[0], judgement.targets[0])
         logprobs = self._logprobs_recorder.take()
-        return [Verdict(*self._frame(judge.base), 1, False, None, cost, (), logprobs)]
+        return [Verdict(*self._frame(judge.base), 1, False, None, cost, logprobs=logprobs)]
 
     def _is_stale(self, message: EdgeMessage) -> bool:
         if message.epoch > self.epoch:

@@ -117,8 +117,9 @@ class CloudRouting:
         near = [cloud for cloud in usable if self.clouds[cloud].cost_s <= limit_s]
         if kept in near:
             return kept
-        first = near.pop(hash_words(spread, 1) % len(near))
-        second = near[hash_words(spread, 2) % len(near)] if near else first
+        rest, place = divmod(hash_words(spread), len(near))
+        first = near.pop(place)
+        second = near[rest % len(near)] if near else first
         return min(first, second, key=lambda cloud: self.clouds[cloud].load)
 
     def why_leave(
@@ -130,7 +131,7 @@ class CloudRouting:
             return MoveReason.NOT_SERVING if self._usable(model, (place.cloud,)) else None
         if cloud.worse_since_s is None or now - place.since_s < place.stay_s:
             return None
-        better_for_s = now - cloud.worse_since_s - SPREAD_S * unit(hash_words(spread, 3))
+        better_for_s = now - cloud.worse_since_s - SPREAD_S * unit(hash_words(spread))
         others = self._usable(model or cloud.model, (place.cloud,))
         if better_for_s < BETTER_FOR_S or not self._better(place.cloud, others):
             return None

@@ -82,9 +82,8 @@ class Liveness:
         """The stream is gone; returns how long the cloud had been silent. One that ended it as its
         engine was stuck for `stuck_s` answered pings all the while: its outage began with that. A
         moment is left to find another cloud."""
-        if stuck_s > 0:
-            began_s = now - min(stuck_s, self._times.give_up_after_s - ANOTHER_CLOUD_S)
-            self._received_s = min(self._received_s, began_s)
+        began_s = now - min(stuck_s, self._times.give_up_after_s - ANOTHER_CLOUD_S)
+        self._received_s = min(self._received_s, began_s)
         self._uploaded_s = self._received_s
         self._pinged_s = None
         return max(now - self._quiet_since_s, stuck_s)

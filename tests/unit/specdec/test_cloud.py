@@ -386,3 +386,17 @@ def test_a_pass_that_takes_part_of_the_drafts_judges_one_more_than_it_feeds() ->
     assert (verdict.accepted, verdict.outcome) == (2, None)
     assert cloud.committed.since(2) == right[:3]
     assert cloud.kv_length == 4
+
+
+def test_a_draft_that_is_judged_without_a_pass_tells_its_likelihood_too() -> None:
+    (own,) = own_tokens(PRESETS["stream"], 1)
+    asking = opening(PRESETS["stream"], logprobs=True)
+    cloud = CloudMachine(asking, model_for(MODELS), budget=PassBudget())
+    work = cloud.work()
+    assert work is not None
+    cloud.receive(draft_after(cloud, (own,)))
+    (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
+    assert isinstance(verdict, Verdict)
+    (told,) = verdict.logprobs
+    assert told.logprob == pytest.approx(np.log(MODELS.target_probs((1, 2))[own]))
+    assert verdict.path == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
@@ -258,3 +259,25 @@ def test_new_sessions_go_to_clouds_that_cost_a_quarter_more_and_no_further() -> 
     assert {clouds.choose(session) for session in range(50)} == {0, 1}
     clouds = routing(CloudReport(0.002), CloudReport(0.016), CloudReport(0.018))
     assert {clouds.choose(session) for session in range(50)} == {0, 1}, "15 ms are near anyhow"
+
+
+def test_sessions_of_a_cloud_that_became_far_do_not_all_move_at_once() -> None:
+    """The other one would get all their prompts in the same moment."""
+    clouds = routing(CloudReport(0.2), CloudReport(0.02))
+    place = CloudPlace(0, -60.0)
+    moved = [
+        sum(clouds.why_leave(place, spread, now) is not None for spread in range(200))
+        for now in (0.6, 0.8, 1.0, 1.2, 1.4)
+    ]
+    assert moved[0] == 0
+    assert moved[-1] == 200
+    for before, after in pairwise(moved):
+        assert 10 <= after - before <= 100
+
+
+def test_five_round_trips_tell_where_a_cloud_is() -> None:
+    """Three short ones of the last five; of the last six as many were long."""
+    clouds = routing(CloudReport(0.3), CloudReport(0.1))
+    for round_trip_s in (0.3, 0.3, 0.01, 0.01, 0.01):
+        clouds.reported(0, CloudReport(round_trip_s), 1.0)
+    assert clouds.choose(1) == 0

@@ -97,6 +97,17 @@ def test_a_chunk_that_took_its_time_is_whole() -> None:
     assert frames(one, budget_s=0.5) == [((1, 2), True)], "and the rest is not overdue"
 
 
+def test_the_time_of_a_chunk_runs_on_while_its_pieces_leave() -> None:
+    schedule = Schedule(4, 4, verify_on_arrival=True, token_by_token=True)
+    one = drafting(scheduled("coupled", schedule))
+    take(one, 0, draft_s=0.3)
+    assert frames(one, budget_s=0.5) == [((0,), False)]
+    take(one, 1, draft_s=0.3)
+    assert frames(one, budget_s=0.5) == [((1,), True)]
+    take(one, 2, draft_s=0.3)
+    assert frames(one, budget_s=0.5) == [((2,), False)], "the next chunk"
+
+
 def test_a_closed_window_lets_out_what_was_drafted_one_by_one() -> None:
     one = drafting()
     take(one, 0, 1)

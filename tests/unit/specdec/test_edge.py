@@ -34,6 +34,7 @@ from tandem.specdec.messages import (
     Ping,
     Pong,
     Recovered,
+    Work,
 )
 from tandem.specdec.predraft_cache import LikelyOutcome
 from tandem.specdec.presets import PRESETS, Preset
@@ -534,3 +535,17 @@ def test_a_stream_that_breaks_at_once_was_noticed_at_once() -> None:
     edge.connect(0.0)
     edge.lost(0.25)
     assert edge.stats.loss_noticed_s == 0.25
+
+
+def test_a_round_begins_with_its_drafting() -> None:
+    """What neither model needed of it is the link's: half a second of drafts and a quarter of a
+    pass leave a quarter of the second between."""
+    edge = edge_of(preset("coupled", 2))
+    edge.connect(0.5)
+    work = edge.work(1.0)
+    assert work is not None
+    edge.drafted(work, drafts_of(0, 1), 3, 0.5, 1.5)
+    answer = replace(verdict_of(edge, 2, outcome=2), work=Work(verify_s=0.25))
+    edge.receive(answer, 2.0)
+    assert edge.stats.round_s == 1.0
+    assert edge.stats.round_overheads_s == [0.25]

@@ -52,6 +52,7 @@ def work(decided: Decided) -> tuple[int, int, int, int]:
 
 def test_times_left_out_are_nothing() -> None:
     assert StepTimes(1, 2, 3) == StepTimes(1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0)
+    assert timeline(STOP_AND_WAIT, TIMES, 1)[0].accepted.moment_s == 25, "nothing drafted before"
 
 
 def test_the_cloud_alone_takes_a_pass_a_token() -> None:

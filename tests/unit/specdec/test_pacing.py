@@ -11,7 +11,6 @@ from tandem.specdec.messages import Draft, Tokens, Verdict, Work
 from tandem.specdec.pacing import Pacing
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.profile import Earlier, Profile
-from tandem.specdec.schedule_choice import Reason
 from tandem.specdec.scheduling import Measured, PairTimes, schedule_for
 
 
@@ -240,6 +239,22 @@ def test_a_fixed_schedule_stays_whatever_is_measured_for_later_requests() -> Non
     assert not Pacing(PRESETS["ar"]).on
 
 
+def test_a_fresh_stream_s_cloud_waits_for_nothing() -> None:
+    """It was never asked to: drafts that do not pay are not made for it."""
+    pacing = Pacing(PRESETS["stream"])
+    pacing.drafted(1, 5.0)
+    pacing.sent([frame(5, hold=True)], 1.0)
+    pacing.connected()
+    pacing.profile.sent(frame(5), 2.0)
+    pacing.take_verdict(verdict(), 2.1)
+    assert pacing.schedule.window == 0
+
+
+def test_outcomes_are_drafted_for_unless_that_is_to_be_chosen_first() -> None:
+    assert Pacing(PRESETS["stream"]).branches
+    assert not Pacing(replace(PRESETS["stream"], control=Control.LEAST_COST)).branches
+
+
 def test_no_cloud_waits_for_a_draft_before_one_was_sent() -> None:
     pacing = Pacing(PRESETS["stream"])
     pacing.drafted(1, 5.0)
@@ -259,37 +274,3 @@ def test_later_requests_begin_with_a_pass_as_long_as_this_one_s_were() -> None:
     assert measured(later).pair == PairTimes(
         profile.own.draft_s or 0.0, profile.own.verify_s or 0, 0
     )
-
-
-def test_a_fresh_stream_s_cloud_waits_for_nothing() -> None:
-    """It was never asked to: drafts that do not pay are not made for it."""
-    pacing = Pacing(PRESETS["stream"])
-    pacing.drafted(1, 5.0)
-    pacing.sent([frame(5, hold=True)], 1.0)
-    pacing.connected()
-    pacing.profile.sent(frame(5), 2.0)
-    pacing.take_verdict(verdict(), 2.1)
-    assert pacing.schedule.window == 0
-
-
-def test_schedules_are_compared_at_every_sixth_answer_and_each_reason_is_counted() -> None:
-    """A comparison takes long, and a schedule that changes with every answer loses drafts."""
-    pacing = paced(Control.LEAST_COST)
-    pacing.take_verdict(verdict(), 1.1)
-    chosen = pacing.decision
-    assert chosen is not None
-    assert chosen.reason is Reason.FIRST
-    for changes, verify_s in ((1, 0.7), (2, 7.0)):
-        costly = Tokens(1, 0, 7, 9, (4,), Work(verify_s=verify_s))
-        for _ in range(5):
-            pacing.take_tokens(costly)
-            assert pacing.decision is chosen
-        pacing.take_tokens(costly)
-        assert pacing.decision is not chosen
-        assert pacing.decisions == {Reason.FIRST: 1, Reason.STEP_TIMES: changes}
-        chosen = pacing.decision
-
-
-def test_outcomes_are_drafted_for_unless_that_is_to_be_chosen_first() -> None:
-    assert Pacing(PRESETS["stream"]).branches
-    assert not Pacing(replace(PRESETS["stream"], control=Control.LEAST_COST)).branches

@@ -257,21 +257,22 @@ def test_the_timing_of_each_preset() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "most"),
+    ("field", "least", "most"),
     [
-        ("payload_top", 4096),
-        ("payload_tail_draws", 256),
-        ("idle_weight", 1),
-        ("confidence_threshold", 1),
-        ("predraft_workers", 32),
-        ("predraft_outcomes", 256),
-        ("exits", 64),
+        ("payload_top", 0, 4096),
+        ("payload_tail_draws", 0, 256),
+        ("idle_weight", 0, 1),
+        ("confidence_threshold", 0, 1),
+        ("predraft_workers", 1, 32),
+        ("predraft_outcomes", 1, 256),
+        ("exits", 0, 64),
     ],
 )
-def test_each_number_has_a_border(field: str, most: int) -> None:
+def test_each_number_has_borders(field: str, least: int, most: int) -> None:
     preset = PRESETS["coupled"]
-    with_overrides(preset, [f"{field}={most}"]).validate()
-    for beyond in (most + 1, -1):
+    for within in (least, most):
+        with_overrides(preset, [f"{field}={within}"]).validate()
+    for beyond in (most + 1, least - 1):
         with pytest.raises(InvalidArgument) as caught:
             with_overrides(preset, [f"{field}={beyond}"]).validate()
         assert caught.value.field == field

@@ -55,13 +55,21 @@ def test_where_passes_count_and_not_time_the_cloud_waits_for_drafts() -> None:
 
 def test_a_schedule_is_kept_until_another_is_clearly_better() -> None:
     first = chosen(GOOD)
-    assert chosen(replace(GOOD, acceptance_rate=0.89), first) is first
+    assert chosen(replace(GOOD, acceptance_rate=0.885), first) is first
     assert chosen(replace(GOOD, acceptance_rate=0.85), first).schedule == first.schedule
     worse = chosen(replace(GOOD, acceptance_rate=0.05), first)
     assert worse.schedule != first.schedule
     assert worse.reason is Reason.ACCEPTANCE
     assert chosen(replace(GOOD, rtt_s=0.9, acceptance_rate=0.8), first).reason is Reason.ROUND_TRIP
     assert chosen(replace(GOOD, sharing=8.0), first).reason is Reason.LOAD
+    slower = replace(GOOD, pair=replace(PAIR, draft_s=0.048))
+    assert chosen(slower, first).reason is Reason.STEP_TIMES
+
+
+def test_alone_short_windows_are_tried_with_a_cloud_that_goes_on_and_one_that_waits() -> None:
+    found = candidates(LIMITS, GOOD, 1.0)
+    tried = {(schedule.window, schedule.decode_when_idle) for schedule in found}
+    assert tried >= {(4, True), (4, False), (8, True), (8, False)}
 
 
 def test_no_schedule_goes_beyond_the_presets_own() -> None:

@@ -122,6 +122,7 @@ def test_an_interrupted_work_gives_no_path_away() -> None:
 BAD = {
     "a node that is no root": ((2,), 0, False, {}),
     "not a child": ((0, 4), 0, False, {}),
+    "below a leaf": ((1, 5, 0), 0, False, {}),
     "no such node": ((0, 9), 0, False, {"prefix": 0}),
     "twice the same": ((1, 1), 0, False, {}),
     "another count": ((1, 5), 0, False, {"accepted": 1}),
