@@ -11,6 +11,7 @@ import click
 from tandem.backends.interface import Engine
 from tandem.backends.scripted import scripted_pair
 from tandem.commands.options import json_option, link_settings, model_options
+from tandem.commands.sim_fleet import SimOrFleet
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.simulation.answer import Conditions, simulate_answer
@@ -24,7 +25,8 @@ from tandem.suite.models import choose_pair, load_pair
 DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
 
 
-@click.command()
+@click.command(cls=SimOrFleet)
+@click.option("--fleet", is_flag=True, help="Simulate many edges: tandem sim --fleet --help.")
 @click.option(
     "--preset", "presets", type=click.Choice(list(PRESETS)), multiple=True, help="Default: all."
 )

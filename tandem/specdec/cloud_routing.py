@@ -196,6 +196,7 @@ class _Cloud:
         self.worse_since_s: float | None = None
         self.failed_s = float("-inf")
         self.report: CloudReport | None = None
+        self.round_trip_s = 0.0
         self._round_trips_s: deque[float] = deque(maxlen=RECENT_ROUND_TRIPS)
         self._down = False
         self._failures = self._successes = 0
@@ -225,10 +226,6 @@ class _Cloud:
         return "" if self.report is None else self.report.model
 
     @property
-    def round_trip_s(self) -> float:
-        return median(self._round_trips_s) if self._round_trips_s else 0.0
-
-    @property
     def cost_s(self) -> float:
         """Of a round."""
         return self.round_trip_s + self._busy_s
@@ -252,6 +249,7 @@ class _Cloud:
     def reported(self, report: CloudReport) -> None:
         self.report = report
         self._round_trips_s.append(report.round_trip_s)
+        self.round_trip_s = median(self._round_trips_s)
         self.opened = self._failures = 0
         self._successes = self._successes + 1 if report.serving else 0
         if self._successes >= SUCCESSES:
@@ -268,3 +266,4 @@ class _Cloud:
         self._successes = 0
         self.failed_s = now
         self._round_trips_s.clear()
+        self.round_trip_s = 0.0

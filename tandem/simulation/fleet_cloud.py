@@ -1,0 +1,263 @@
+"""A verifier of a simulated fleet: the sessions that share its passes. A round of a session is one
+step of this file's two loops; what it drafted meanwhile is arithmetic, not events.
+
+Invariants: one pass at a time, which takes all that is due when it starts; how many drafts it takes
+of a session is the real `PassBudget`'s decision, when pieces of prompts go in `PromptTurns`'s."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from random import Random
+
+from tandem.runtime.prompt_pieces import PIECE_ROWS, ROWS_ALONE, PromptTurns
+from tandem.runtime.recent_passes import RecentPasses
+from tandem.simulation.fleet_plan import FleetPlan
+from tandem.specdec.choices import Schedule
+from tandem.specdec.cloud_routing import CloudPlace
+from tandem.specdec.pass_budget import PassBudget, SessionAcceptance
+
+
+class FleetSession:
+    """One answer of one edge. Positions count the answer's tokens. Since the last correction, or
+    since the cloud overtook it, the edge drafts from `base` on: the i-th such draft arrives at
+    `origin_s` + i·`draft_s`, after a `head` that had been drafted before."""
+
+    __slots__ = (
+        *("acceptance_rate", "draft_s", "edge", "group", "number", "rtt_s", "wanted"),
+        *("asked_s", "first_s", "cloud", "place", "prompt_left", "prompt_tokens", "stream"),
+        *("goes_on", "in_rounds", "awaited", "chunk", "window"),
+        *("base", "committed", "due_s", "estimate", "head", "origin_s", "taken"),
+    )
+
+    def __init__(
+        self,
+        number: int,
+        edge: int,
+        group: int,
+        asked_s: float,
+        rtt_s: float,
+        draft_s: float,
+        acceptance_rate: float,
+        prompt_tokens: int,
+        wanted: int,
+    ) -> None:
+        self.number, self.edge, self.group, self.asked_s = number, edge, group, asked_s
+        self.rtt_s, self.draft_s, self.acceptance_rate = rtt_s, draft_s, acceptance_rate
+        self.prompt_tokens = self.prompt_left = prompt_tokens
+        self.wanted, self.committed, self.first_s = wanted, 0, -1.0
+        self.cloud: FleetCloud | None = None
+        self.place: CloudPlace | None = None
+        self.estimate: SessionAcceptance | None = None
+        self.stream = self.window = self.chunk = self.taken = self.base = self.head = 0
+        self.goes_on, self.in_rounds, self.awaited = True, False, 1
+        self.origin_s = self.due_s = 0.0
+
+    def begin(self, cloud: FleetCloud, schedule: Schedule, now: float, edge_s: float) -> None:
+        """Its stream has reached that verifier, with a prompt and what is committed to feed; the
+        edge began to draft at `edge_s`."""
+        self.cloud = cloud
+        self.window, self.chunk = schedule.window, schedule.chunk
+        waits = schedule.stop_and_wait and schedule.window > 0
+        self.in_rounds = waits and not cloud.in_parts
+        self.awaited = schedule.chunk if waits else 1
+        self.goes_on = schedule.decode_when_idle or not schedule.window
+        self.prompt_left = self.prompt_tokens + self.committed
+        self.base, self.head, self.origin_s = self.committed, 0, edge_s + self.rtt_s / 2
+        self.estimate = SessionAcceptance(cloud.budget.usual) if cloud.in_parts else None
+        self.due_s = now
+
+
+class FleetCloud:
+    """`wake(moment, session)`: have the session `rejoin` then; `done(session, now)`: its answer is
+    complete, at the cloud."""
+
+    def __init__(
+        self,
+        number: int,
+        plan: FleetPlan,
+        source: Random,
+        wake: Callable[[float, FleetSession], None],
+        done: Callable[[FleetSession, float], None],
+    ) -> None:
+        self.number, self._plan, self._source = number, plan, source
+        self._wake, self._done = wake, done
+        self.in_parts = plan.preset.judged_in_parts
+        self.budget, self.recent = PassBudget(), RecentPasses()
+        self.sessions: set[FleetSession] = set()
+        self.serving, self.alive = True, True
+        self.passes = self.rounds = self.tokens = self.life = 0
+        self.busy_s = self.began_s = 0.0
+        self.passing: list[FleetSession] = []
+        self._waiting: list[FleetSession] = []
+        self._prompts: deque[FleetSession] = deque()
+        self._turns = PromptTurns()
+        self._piece: tuple[FleetSession, int] | None = None
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.passing or self._piece)
+
+    def join(self, session: FleetSession) -> None:
+        """Its first work is due: its prompt."""
+        self.sessions.add(session)
+        if session.prompt_left > PIECE_ROWS:
+            self._prompts.append(session)
+        else:
+            self._waiting.append(session)
+
+    def rejoin(self, session: FleetSession, now: float) -> None:
+        """Drafts that it waited for have come."""
+        session.due_s = now
+        self._waiting.append(session)
+
+    def leave(self, session: FleetSession) -> None:
+        """It goes elsewhere, or is over; what a pass under way finds of it is void."""
+        self.sessions.discard(session)
+        session.cloud = None
+        session.stream += 1
+
+    def stop(self) -> None:
+        """It is gone, with all that it held."""
+        self.life += 1
+        self.alive = self.serving = False
+        self.passing, self._waiting, self._piece = [], [], None
+        self._prompts.clear()
+
+    def start_pass(self, now: float) -> float:
+        """Seconds of the pass that starts now; infinite if nothing is due."""
+        plan, budget, in_parts = self._plan, self.budget, self.in_parts
+        passing = [session for session in self._waiting if session.cloud is self]
+        self._waiting, tokens, prompt_tokens = [], 0, 0
+        for session in passing:
+            if session.prompt_left:
+                prompt_tokens += session.prompt_left
+                session.prompt_left = session.taken = 0
+                continue
+            tokens += 1
+            if not session.window:
+                session.taken = 0
+                continue
+            if session.in_rounds:
+                taken = session.chunk
+            else:
+                committed = session.committed
+                after_s = now - session.origin_s
+                if after_s < 0:  # nothing has come since the last correction
+                    session.taken = 0
+                    continue
+                come = int(after_s / session.draft_s) if session.draft_s else session.window
+                taken = session.base + session.head + come - committed
+                if taken > session.window:
+                    taken = session.window
+                if taken <= 0:
+                    session.taken = 0
+                    continue
+                if in_parts and session.estimate is not None:
+                    taken = budget.drafts(session.estimate.rate, taken)
+            session.taken = taken
+            tokens += taken
+        prompt_tokens += self._piece_due(now, alone=not passing)
+        if not passing and self._piece is None:
+            return inf
+        self.passing, self.began_s = passing, now
+        took_s = plan.verify_first_s + max(0, tokens - 1) * plan.verify_further_s
+        took_s += prompt_tokens * plan.prompt_token_s + plan.pass_overhead_s
+        self.passes += 1
+        self.busy_s += took_s
+        if passing:
+            budget.passed(took_s, tokens + prompt_tokens, len(passing))
+            self.recent.waited(max(0.0, now - passing[-1].due_s), now)
+        self.recent.passed(took_s)
+        return took_s
+
+    def end_pass(self, now: float) -> None:
+        """Commit what the pass found; who has more to verify is due again."""
+        passing, self.passing = self.passing, []
+        if self._piece is not None:
+            self._end_piece(now, shared=bool(passing))
+        draw, waiting = self._source.random, self._waiting
+        shared = self.in_parts and not self.budget.alone  # then nobody waits for drafts
+        for session in passing:
+            if session.cloud is not self:
+                continue
+            taken, kept, rate = session.taken, 0, session.acceptance_rate
+            while kept < taken and draw() < rate:
+                kept += 1
+            committed = session.committed + kept + 1
+            if session.committed and taken and (estimate := session.estimate) is not None:
+                estimate.judged(kept, int(kept < taken))
+            session.committed = committed
+            self.rounds += 1
+            self.tokens += kept + 1
+            if session.first_s < 0:
+                session.first_s = now
+            if committed >= session.wanted:
+                self.tokens -= committed - session.wanted
+                self.leave(session)
+                self._done(session, now)
+            elif session.goes_on or shared:
+                if session.window:
+                    self._go_on(session, now, corrected=kept < taken)
+                session.due_s = now
+                waiting.append(session)
+            else:
+                self._await_drafts(session, now, corrected=kept < taken)
+
+    def _go_on(self, session: FleetSession, now: float, corrected: bool) -> None:
+        """What the edge has after this verdict: its drafts, or none that still count."""
+        if not corrected:
+            at_edge_s = now + session.rtt_s - session.origin_s
+            steps = int(at_edge_s / session.draft_s) if session.draft_s else session.window
+            drafted = session.base + session.head + max(0, steps)
+            if drafted < session.committed:  # the cloud was there first
+                session.base, session.head = session.committed, 0
+                session.origin_s = now + self._trip_s(session)
+                return
+            # The token after the last draft is the cloud's own; the edge has one there too.
+            if self._source.random() < session.acceptance_rate:
+                return
+        session.base, session.head = session.committed, 0
+        session.origin_s = now + self._trip_s(session)
+        plan = self._plan
+        if plan.hit_rate and plan.preset.branch_tokens and self._source.random() < plan.hit_rate:
+            head_s = session.rtt_s + self.recent.pass_s
+            steps = int(head_s / session.draft_s) if session.draft_s else session.chunk
+            session.head = min(session.chunk, steps)
+
+    def _trip_s(self, session: FleetSession) -> float:
+        """A round trip, with what jitter adds to this one."""
+        jitter_s = self._plan.jitter_s
+        return session.rtt_s + (2 * jitter_s * self._source.random() if jitter_s else 0.0)
+
+    def _await_drafts(self, session: FleetSession, now: float, corrected: bool) -> None:
+        """Until a whole round has come, or the next draft."""
+        if session.in_rounds:
+            self._wake(now + self._trip_s(session) + session.chunk * session.draft_s, session)
+            return
+        self._go_on(session, now, corrected)
+        steps = max(0, session.committed + session.awaited - session.base - session.head)
+        self._wake(max(now, session.origin_s + steps * session.draft_s), session)
+
+    def _piece_due(self, now: float, alone: bool) -> int:
+        """Tokens of the first long prompt that this pass takes."""
+        while self._prompts and self._prompts[0].cloud is not self:
+            self._prompts.popleft()
+        if not self._prompts or not (alone or self._turns.is_due(now)):
+            return 0
+        session = self._prompts[0]
+        rows = min(ROWS_ALONE if alone else PIECE_ROWS, session.prompt_left - 1)
+        self._piece = session, rows
+        return rows
+
+    def _end_piece(self, now: float, shared: bool) -> None:
+        assert self._piece is not None
+        (session, rows), self._piece = self._piece, None
+        if shared:
+            self._turns.shared(now, now - self.began_s)
+        if session.cloud is self:
+            session.prompt_left -= rows
+            if session.prompt_left <= PIECE_ROWS:
+                self._prompts.popleft()
+                self._waiting.append(session)
