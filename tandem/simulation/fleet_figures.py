@@ -61,18 +61,22 @@ def fleet_figures(
     rounds, tokens, passes, verifier_s = totals
     ttfts, tpots = sorted(a.ttft_s for a in answers), sorted(a.tpot_s for a in answers)
     return FleetFigures(
-        len(answers),
-        refused,
-        int(rounds),
-        tokens / plan.lasts_s,
-        tokens / rounds if rounds else 0.0,
-        rounds / passes if passes else 0.0,
-        verifier_s / plan.lasts_s,
-        *(_quantile(ttfts, share) for share in (0.5, 0.95, 0.99)),
-        *(_quantile(tpots, share) for share in (0.5, 0.95, 0.99)),
-        _jain(answers),
-        simulated,
-        moves,
+        answers=len(answers),
+        refused=refused,
+        rounds=int(rounds),
+        tokens_per_s=tokens / plan.lasts_s,
+        tokens_per_round=tokens / rounds if rounds else 0.0,
+        sessions_per_pass=rounds / passes if passes else 0.0,
+        verifiers=verifier_s / plan.lasts_s,
+        ttft_p50_s=_quantile(ttfts, 0.5),
+        ttft_p95_s=_quantile(ttfts, 0.95),
+        ttft_p99_s=_quantile(ttfts, 0.99),
+        tpot_p50_s=_quantile(tpots, 0.5),
+        tpot_p95_s=_quantile(tpots, 0.95),
+        tpot_p99_s=_quantile(tpots, 0.99),
+        jain=_jain(answers),
+        simulated_rounds=simulated,
+        moves=moves,
     )
 
 
