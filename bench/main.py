@@ -40,6 +40,12 @@ _REAL = click.option("--real", is_flag=True, help="Run a part of the grid as rea
 _MINUTES = click.option(
     "--minutes", default=30.0, show_default=True, type=click.FloatRange(min=1), help="How long."
 )
+_AT_MOST = click.option(
+    "--minutes", type=click.FloatRange(min=0), help="Begin no further cell after so long."
+)
+_KEPT = click.option(
+    "--kept", type=_FILE, help="Keep each cell's row in this file; a later run goes on after them."
+)
 _PEPS = click.option(
     "--peps",
     type=_FILE,
@@ -88,6 +94,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "auto": Experiment(
         "bench.speculation.auto",
         "Preset auto against the cloud alone and every fixed preset, over load and changes.",
+        (_KEPT, _AT_MOST),
     ),
     "batching": Experiment(
         "bench.speculation.batching",

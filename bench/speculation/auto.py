@@ -7,10 +7,15 @@ declared, so figures do not depend on the machine.
 
 from __future__ import annotations
 
+import json
+import random
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from math import exp, log
+from pathlib import Path
 from statistics import fmean
 
 from bench.harness.report import Goal, Report, Row, make_row, progress
@@ -58,20 +63,53 @@ FULL = tuple(
 )
 
 
-def run(report: Report, models: Models) -> None:
-    """Fill the report; `models` are not used, since distributions are declared."""
+def run(
+    report: Report, models: Models, kept: Path | None = None, minutes: float | None = None
+) -> None:
+    """Fill the report; `models` are not used, since distributions are declared. Cells come in an
+    order in which every part of the grid is soon there: with `kept` a run that was ended goes on,
+    and a part of it may be looked at."""
     cells = QUICK if report.quick else FULL
     seeds = range(report.seed, report.seed + (1 if report.quick else 3))
     fixed = fixed_presets(report.quick)
-    rows = []
-    for number, cell in enumerate(cells, start=1):
-        progress(f"cell {number} of {len(cells)}: {cell}")
+    known = read_rows(kept, seeds)
+    rows = [known[str(cell)] for cell in cells if str(cell) in known]
+    left = [cell for cell in cells if str(cell) not in known]
+    random.Random(report.seed).shuffle(left)
+    began_s = time.monotonic()
+    for number, cell in enumerate(left):
+        spent_min = (time.monotonic() - began_s) / 60
+        if minutes is not None and spent_min >= minutes:
+            progress(f"{len(left) - number} of {len(cells)} cells are left")
+            break
+        rest = f", {spent_min / number * (len(left) - number):.0f} min left" if number else ""
+        progress(f"cell {len(rows) + 1} of {len(cells)}{rest}: {cell}")
         rows.append(_cell_row(cell, fixed, seeds))
+        if kept is not None:
+            keep_row(kept, cell, seeds, rows[-1])
     columns = ("pacing", "rtt_s", "mbps", "declared", "sessions", "tokens_per_s")
     report.add("Virtual time", (*columns, "speedup_over_ar", "best", "over_best"), rows)
     changing = [_changing_row(name, report.seed) for name in CHANGES]
     report.add("Conditions that change", ("change", "tokens_per_s", "speedup_over_ar"), changing)
     report.goals += goals(rows, changing)
+
+
+def read_rows(kept: Path | None, seeds: Sequence[int]) -> dict[str, Row]:
+    """Of earlier runs over the same seeds, by cell; a line that was cut short is none."""
+    found: dict[str, Row] = {}
+    for line in kept.read_text().splitlines() if kept is not None and kept.exists() else ():
+        with suppress(json.JSONDecodeError):
+            stored = json.loads(line)
+            if stored["seeds"] == list(seeds):
+                found[stored["cell"]] = stored["row"]
+    return found
+
+
+def keep_row(kept: Path, cell: Cell, seeds: Sequence[int], row: Row) -> None:
+    """Add it, on a line of its own whatever was cut short before."""
+    with kept.open("a") as file:
+        stored = {"cell": str(cell), "seeds": list(seeds), "row": row}
+        file.write(f"\n{json.dumps(stored)}\n")
 
 
 def fixed_presets(quick: bool) -> dict[str, Preset]:
@@ -178,17 +216,19 @@ def goals(rows: Sequence[Row], changing: Sequence[Row]) -> list[Goal]:
     over_ar = [row["speedup_over_ar"] for row in rows]
     over_best = [row["over_best"] for row in rows]
     words = f"of {len(rows)} cells"
-    found = [
-        Goal(f"auto / ar, worst {words}", min(over_ar), NEVER_SLOWER, "at least"),
-        Goal(f"auto / best preset, mean {words}", _geometric(over_best), ON_AVERAGE, "at least"),
-        Goal(f"auto / best preset, worst {words}", min(over_best), AT_WORST, "at least"),
-        Goal(
-            f"auto / ar while conditions change, worst of {len(changing)}",
-            min(row["speedup_over_ar"] for row in changing),
-            NEVER_SLOWER,
-            "at least",
-        ),
-    ]
+    found = []
+    if rows:
+        found += [
+            Goal(f"auto / ar, worst {words}", min(over_ar), NEVER_SLOWER, "at least"),
+            Goal(
+                f"auto / best preset, mean {words}", _geometric(over_best), ON_AVERAGE, "at least"
+            ),
+            Goal(f"auto / best preset, worst {words}", min(over_best), AT_WORST, "at least"),
+        ]
+    if changing:
+        worst = min(row["speedup_over_ar"] for row in changing)
+        name = f"auto / ar while conditions change, worst of {len(changing)}"
+        found.append(Goal(name, worst, NEVER_SLOWER, "at least"))
     for sessions in (16, 64):
         ratios = [row["speedup_over_ar"] for row in rows if row["sessions"] == sessions]
         if ratios:

@@ -169,7 +169,7 @@ class EdgeMachine:
             case EarlyVerdict():
                 return self._receive_early_verdict(message)
             case Tokens():
-                return self._receive_tokens(message)
+                return self._receive_tokens(message, now)
             case FullDistribution():
                 return self._receive_full_distribution(message)
             case GoingAway():
@@ -245,12 +245,12 @@ class EdgeMachine:
         recovered = Recovered(self.request.session, self.epoch, position, prefix, token_id=token)
         return [*outputs, Send(recovered), *self._leave_between_rounds()]
 
-    def _receive_tokens(self, message: Tokens) -> list[EdgeOutput]:
+    def _receive_tokens(self, message: Tokens, now: float) -> list[EdgeOutput]:
         self._check_not_recovering(message)
         check_tokens(message, self.request, self.committed)
         self._logprobs_buffer.take(message)
         self.stats.count_tokens(message)
-        self.pacing.take_tokens(message)
+        self.pacing.take_tokens(message, now)
         outputs: list[EdgeOutput] = []
         for token in message.token_ids:
             outputs += [] if self.phase is Phase.DONE else self._overtake(token)

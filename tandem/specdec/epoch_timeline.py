@@ -12,6 +12,9 @@ import heapq
 import itertools
 from dataclasses import dataclass
 
+import numpy as np
+
+from tandem.core.probs import Array
 from tandem.specdec.choices import Schedule
 
 
@@ -251,40 +254,53 @@ def expected(
     depth = _LEAST
     while depth < _MOST and acceptance_rate**depth > _RARE:
         depth += 4
-    sums = [0.0] * 7
+    sums = np.zeros(len(_COUNTED))
     for share, early_s in ((1 - hit_rate, 0.0), (hit_rate, head_s)):
         if share > 0:
             found = timeline(schedule, times, depth, head_s=early_s, ahead=ahead)
-            for index, part in enumerate(_epoch(found, acceptance_rate)):
-                sums[index] += share * part
-    tokens, epoch_s, passes, fed, frames, drafted, corrections = sums
-    return Expected(
-        *(part / tokens for part in (epoch_s, passes, fed, frames, drafted, corrections))
-    )
+            sums += share * Epoch(found).expected(acceptance_rate)
+    return per_token(sums)
 
 
-def _epoch(found: list[Position], rate: float) -> list[float]:
-    """Expected tokens, seconds, passes, tokens fed, frames, drafts and corrections of an epoch."""
-    sums, survives = [0.0] * 7, 1.0
-    for count, position in enumerate(found, start=1):
-        ends = survives * (1 - rate) if position.judged else 0.0
-        _add(sums, ends, _totals(count, position.rejected), 1.0)
-        survives -= ends
-    last, middle = found[-1], found[len(found) // 2 - 1]
-    count, half = len(found), len(found) // 2
-    # Beyond what was followed it goes on as it did at last.
-    goes_on = 1 / (1 - rate) if rate < 1 else 1e6
-    ended, before = _totals(count, last.accepted), _totals(half, middle.accepted)
-    further = [(a - b) / (count - half) * goes_on for a, b in zip(ended, before, strict=True)]
-    corrected = 1.0 if any(position.judged for position in found) else 0.0
-    _add(sums, survives, [a + b for a, b in zip(ended, further, strict=True)], corrected)
-    return sums
+def per_token(sums: Array) -> Expected:
+    """What `Epoch.expected` found, for each token."""
+    return Expected(*(sums[1:] / sums[0]).tolist())
 
 
-def _totals(count: int, decided: Decided) -> list[float]:
-    return [count, decided.moment_s, decided.passes, decided.fed, decided.frames, decided.drafted]
+_COUNTED = ("tokens", "seconds", "passes", "fed", "frames", "drafted", "corrections")
 
 
-def _add(sums: list[float], weight: float, totals: list[float], corrections: float) -> None:
-    for index, part in enumerate((*totals, corrections)):
-        sums[index] += weight * part
+class Epoch:
+    """A timeline as arrays: what an epoch takes in all, at any acceptance rate."""
+
+    def __init__(self, found: list[Position]) -> None:
+        self._judged = np.array([position.judged for position in found])
+        self._before = np.cumsum(self._judged) - self._judged
+        accepted = np.array(
+            [_totals(count, each.accepted) for count, each in enumerate(found, start=1)]
+        )
+        self._rejected = accepted.copy()
+        for index, each in enumerate(found):
+            if each.rejected is not each.accepted:
+                self._rejected[index] = _totals(index + 1, each.rejected)
+        count, half = len(found), len(found) // 2
+        self._last, self._further = accepted[-1], (accepted[-1] - accepted[half - 1])
+        self._further = self._further / (count - half)
+        self._last[-1] = float(self._judged.any())
+        self._further[-1] = 0.0
+
+    def expected(self, rate: float) -> Array:
+        """[7]: tokens, seconds, passes, tokens fed, frames, drafts and corrections of an epoch.
+        Beyond what was followed it goes on as it did at last."""
+        ends: Array = rate**self._before * self._judged * (1 - rate)
+        goes_on = 1 / max(1 - rate, 1e-6)
+        survives = max(0.0, 1.0 - float(ends.sum()))
+        sums: Array = ends @ self._rejected
+        sums += survives * (self._last + goes_on * self._further)
+        return sums
+
+
+def _totals(count: int, decided: Decided) -> tuple[float, ...]:
+    """Of an epoch that ends here, with a correction."""
+    frames, drafted = decided.frames, decided.drafted
+    return count, decided.moment_s, decided.passes, decided.fed, frames, drafted, 1

@@ -9,14 +9,22 @@ from dataclasses import replace
 from math import inf
 
 from tandem.specdec.choices import Control, Schedule
-from tandem.specdec.messages import Draft, Tokens, Verdict
+from tandem.specdec.messages import Draft, Tokens, Verdict, Work
 from tandem.specdec.presets import Preset
 from tandem.specdec.profile import NOTHING_EARLIER, Earlier, Profile
-from tandem.specdec.schedule_choice import Decision, Reason, choose
+from tandem.specdec.schedule_choice import STAYS, Decision, Reason, choose
+from tandem.specdec.schedule_outlook import Outlooks
 from tandem.specdec.scheduling import Measured, chunk_budget_s, schedule_for
 
 CHOICE_EVERY = 6
 """Answers of the cloud between two choices of a schedule."""
+STAYS_MOST, RESTLESS, CALMS = 0.75, 0.04, 0.93
+"""Each change of schedule makes the next one dearer by such a share, down to a limit; with each
+choice that fades: on a machine whose times jump, changes cost more than they bring."""
+STRETCH = 6
+"""Fewer tokens tell little of what a schedule takes."""
+SETTLES = 1
+"""Answers after a change of schedule that tell nothing of it."""
 
 
 class Pacing:
@@ -34,16 +42,23 @@ class Pacing:
         self.decision: Decision | None = None
         self.decisions: Counter[Reason] = Counter()
         self._until_choice = 0
+        self._outlooks = Outlooks()
+        self._stretch = _Stretch()
+        self._begins, self._changes = True, 0.0
         self._fit()
         self._first = self.schedule
 
     def connected(self) -> None:
         self.profile.connected()
+        self._stretch = _Stretch()
         self.schedule = self._first
         self._held = False
 
     def drafted(self, count: int, draft_s: float) -> None:
-        self.profile.drafted(count, draft_s)
+        branches = self._preset.control is Control.LEAST_COST and self.branches
+        self.profile.drafted(count, draft_s, branches)
+        if self.decision is not None and not branches:
+            self.profile.seen.drafted(self.decision.schedule, draft_s / count)
 
     def sent(self, frames: Sequence[Draft], now: float) -> None:
         for frame in frames:
@@ -54,10 +69,19 @@ class Pacing:
         end = verdict.base + verdict.accepted + verdict.rejected
         self.profile.answered(end, verdict.work, now)
         self.profile.judged(verdict.accepted, int(verdict.rejected))
-        self._fit()
+        tokens = verdict.accepted + isinstance(verdict.outcome, int)
+        self._answered(tokens, verdict.work, now)
 
-    def take_tokens(self, message: Tokens) -> None:
+    def take_tokens(self, message: Tokens, now: float) -> None:
         self.profile.passed(message.work)
+        self._answered(len(message.token_ids), message.work, now)
+
+    def _answered(self, tokens: int, work: Work, now: float) -> None:
+        self._stretch.took(tokens, now)
+        if self.decision is not None and work.verify_s > 0 and work.batch_size <= 1:
+            pair = self.decision.measured.pair
+            pass_s = work.verify_s * pair.verify_first_s / pair.verify_s(work.drafts)
+            self.profile.seen.passed(self.decision.schedule, pass_s)
         self._fit()
 
     def overtaken(self, agreed: bool | None) -> None:
@@ -89,11 +113,52 @@ class Pacing:
         if self._preset.control is not Control.LEAST_COST:
             return schedule_for(self._preset, measured)
         self._until_choice -= 1
-        if self.decision is None or self._until_choice <= 0:
-            self._until_choice = CHOICE_EVERY
+        if (before := self.decision) is None or self._until_choice <= 0:
+            self._learn(measured)
             limits, weight = self._preset.schedule, self._preset.idle_weight
-            chosen = choose(limits, measured, weight, self.decision)
-            if chosen is not self.decision:
+            seen, stays = self.profile.seen, max(STAYS_MOST, STAYS - RESTLESS * self._changes)
+            chosen = choose(limits, measured, weight, before, self._outlooks, seen, stays)
+            self._begins = self._begins and not self._outlooks.settled
+            self._until_choice = 1 if self._begins else CHOICE_EVERY
+            self._changes *= CALMS
+            if before is None or chosen.schedule != before.schedule:
                 self.decisions[chosen.reason] += 1
+                self._changes += before is not None
+                self._stretch = _Stretch()
             self.decision, self.branches = chosen, chosen.branches
+        assert self.decision is not None
         return self.decision.schedule
+
+    def _learn(self, measured: Measured) -> None:
+        """What the schedule in use took since the last time, beside what it should have taken."""
+        if self.decision is None or self._stretch.tokens < STRETCH:
+            return
+        schedule, stretch = self.decision.schedule, self._stretch
+        if (found := self._outlooks.expected_of(schedule, measured)) is not None:
+            self.profile.seen.took(schedule, stretch.tokens, stretch.seconds, found.tpot_s)
+        stretch.restart()
+
+
+class _Stretch:
+    """Tokens that came one after the other by one schedule. The first answers after a change are
+    still of the schedule before."""
+
+    def __init__(self) -> None:
+        self.tokens, self.seconds = 0, 0.0
+        self._since: float | None = None
+        self._skip = SETTLES
+
+    def took(self, tokens: int, now: float) -> None:
+        """They came at `now`."""
+        if self._since is not None:
+            self.tokens += tokens
+            self.seconds = now - self._since
+        elif self._skip:
+            self._skip -= 1
+        else:
+            self._since = now
+
+    def restart(self) -> None:
+        if self._since is not None:
+            self._since += self.seconds
+        self.tokens, self.seconds = 0, 0.0

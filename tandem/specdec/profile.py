@@ -6,10 +6,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from math import inf
 
 from tandem.core.line_fit import LineFit
 from tandem.specdec.messages import Draft, Work
 from tandem.specdec.scheduling import Measured, PairTimes
+from tandem.specdec.seen_times import Kind, Seen, SeenTimes
 
 _RECENT = 32
 _KEEP = 0.9
@@ -17,19 +19,34 @@ _PRIOR_ACCEPTANCE, _PRIOR_TOKENS = 0.7, 4.0
 _EARLIER_TOKENS = 16.0
 """What earlier acceptance counts for: more than a guess, less than half a sentence of this text."""
 _KEEP_PER_TOKEN = 0.97
+_SURE_TRIPS, _SURE_PASSES = 4, 3.0
+_FAR = 3.0
+"""A pass that takes so many times as long as usual had to wait for other programs."""
+_HOPE = 0.99
+"""What was slow may be fast again: with each token for which nothing was drafted, a draft step is
+believed to take this share of the time, so that it is tried again in the end."""
+_MOST_BRANCHING = 10.0
+_ALONE = 1.5
+"""So many sessions a pass, on average, are one."""
+_TINY_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Earlier:
     """What is known of a pair and preset before a request begins, in seconds; None: nothing.
     `verify_s` is a pass of the target, `acceptance_rate` the share of judged drafts that stood,
-    `queue_s` the wait for a pass."""
+    `queue_s` the wait for a pass, `branching` how many times as long a draft step takes with
+    branches beside it, `undrafted` how many tokens came since a draft step was measured."""
 
     draft_s: float | None = None
     verify_s: float | None = None
     rtt_s: float | None = None
     acceptance_rate: float | None = None
     queue_s: float | None = None
+    branching: float = 1.0
+    undrafted: int = 0
+    seen: tuple[tuple[Kind, Seen], ...] = ()
+    """What each kind of schedule took, beside what was expected."""
 
 
 NOTHING_EARLIER = Earlier()
@@ -42,6 +59,8 @@ class Profile:
     def __init__(self, earlier: Earlier = NOTHING_EARLIER) -> None:
         self._earlier = earlier
         self._draft_s: float | None = None
+        self._branching, self._undrafted = earlier.branching, earlier.undrafted
+        self.seen = SeenTimes(earlier.seen)
         self._verify = LineFit(_KEEP)
         self.trips_s: list[float] = []
         self.judged_tokens = self.agreed_tokens = 0
@@ -59,15 +78,22 @@ class Profile:
         draft_s = earlier.draft_s if own.draft_s is None else own.draft_s
         first_s, further_s = self._verify.fit() if self._verify.weight else (earlier.verify_s, 0.0)
         rtt_s = earlier.rtt_s if own.rtt_s is None else own.rtt_s
+        if rtt_s is not None and earlier.rtt_s is not None and len(self.trips_s) < _SURE_TRIPS:
+            rtt_s = min(rtt_s, earlier.rtt_s)  # of a few trips each may have waited for a pass
         if draft_s is None or first_s is None or rtt_s is None:
             return None
+        draft_s *= _HOPE**self._undrafted
+        first_s = max(first_s, 1e-6)
+        if self._sharing < _ALONE:
+            draft_s, first_s = self.seen.draft_s(draft_s), self.seen.pass_s(first_s)
         return Measured(
-            PairTimes(draft_s, max(first_s, 1e-6), further_s),
+            PairTimes(draft_s, first_s, further_s),
             rtt_s,
             self._accepted / self._judged,
             self._wait_s,
             self._sharing,
             self._hit_rate,
+            self._branching,
         )
 
     @property
@@ -79,11 +105,22 @@ class Profile:
             min(self.trips_s[-_RECENT:]) if self.trips_s else None,
             self.agreed_tokens / self.judged_tokens if self.judged_tokens else None,
             self._wait_s if self._verify.weight else None,
+            self._branching,
+            self._undrafted,
+            tuple(self.seen.of_kinds.items()),
         )
 
-    def drafted(self, count: int, draft_s: float) -> None:
+    def drafted(self, count: int, draft_s: float, branches: bool = False) -> None:
+        """`branches`: whether other outcomes were drafted for in the same passes."""
         step_s = draft_s / count
-        self._draft_s = step_s if self._draft_s is None else _follow(self._draft_s, step_s)
+        self._undrafted = 0
+        if self._draft_s is None:
+            self._draft_s = step_s
+        if branches:
+            share = step_s / max(self._draft_s, _TINY_S)
+            self._branching = _follow(self._branching, min(share, _MOST_BRANCHING))
+            return
+        self._draft_s = _follow(self._draft_s, step_s)
 
     def connected(self) -> None:
         """What was sent before will not be answered."""
@@ -105,7 +142,8 @@ class Profile:
     def passed(self, work: Work) -> None:
         """A frame reported what a pass cost."""
         if work.verify_s > 0:
-            self._verify.add(work.drafts, work.verify_s)
+            most_s = _FAR * self._verify.mean if self._verify.weight > _SURE_PASSES else inf
+            self._verify.add(work.drafts, min(work.verify_s, most_s))
             self._sharing = _follow(self._sharing, work.batch_size)
             if work.drafts:  # the cloud's own passes follow one another, and do not wait
                 self._wait_s = _follow(self._wait_s, work.queue_s)
@@ -131,6 +169,7 @@ class Profile:
         keep = _KEEP_PER_TOKEN**tokens
         self._accepted = keep * self._accepted + (1 - keep) * _PRIOR_ACCEPTANCE * _PRIOR_TOKENS
         self._judged = keep * self._judged + (1 - keep) * _PRIOR_TOKENS
+        self._undrafted += tokens
 
 
 def _follow(estimate: float, sample: float) -> float:

@@ -1,4 +1,5 @@
-"""Which schedule a session goes on with: the one whose timeline costs least by what was measured.
+"""Which schedule a session goes on with: the one whose timeline costs least by what was measured,
+corrected by what schedules of its kind took.
 
 The text does not depend on it: schedules differ in when drafts travel and are judged. Where other
 sessions share the passes, the cloud waits for nobody, and takes as many drafts as a pass can bear:
@@ -7,13 +8,16 @@ choice."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tandem.specdec.choices import Schedule
-from tandem.specdec.epoch_timeline import Expected, StepTimes, expected
+from tandem.specdec.epoch_timeline import Expected
 from tandem.specdec.pass_budget import worth_feeding
+from tandem.specdec.schedule_outlook import Outlooks
 from tandem.specdec.scheduling import Measured, window_for
+from tandem.specdec.seen_times import Kind, SeenTimes
 
 WINDOWS, ROUNDS = (4, 8, 16), (2, 4)
 STAYS = 0.95
@@ -23,6 +27,10 @@ CHANGED = 0.04
 """By such a share a measurement has changed enough to choose again."""
 ALONE = 1.5
 """So many sessions a pass, on average, are one."""
+ALL = 1000
+"""Timelines where time does not press."""
+SLOWED = 1.3
+"""Branches pay while they make a draft step at most so many times as long."""
 BRANCH_STEPS = 8
 """Pre-drafting pays where so many draft steps take longer than a pass."""
 
@@ -38,6 +46,7 @@ class Reason(StrEnum):
     ROUND_TRIP = "round_trip"
     LOAD = "load"
     STEP_TIMES = "step_times"
+    SEEN_TIMES = "seen_times"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,8 @@ class Decision:
     alone_tpot_s: float
     reason: Reason
     measured: Measured
+    factors: Mapping[Kind, float]
+    """By which expectations were corrected, as seen."""
 
     @property
     def words(self) -> str:
@@ -66,25 +77,50 @@ class Decision:
 
 
 def choose(
-    limits: Schedule, measured: Measured, idle_weight: float, before: Decision | None
+    limits: Schedule,
+    measured: Measured,
+    idle_weight: float,
+    before: Decision | None,
+    outlooks: Outlooks | None = None,
+    seen: SeenTimes | None = None,
+    stays: float = STAYS,
 ) -> Decision:
-    """The decision to go on with; `before` itself where no other is clearly better."""
-    if before is not None and not _has_changed(before.measured, measured):
+    """The decision to go on with; `before` itself where no other is clearly better. `outlooks` are
+    what the session's earlier choices followed, without them all is followed now; `seen` is what
+    its schedules took; another one must cost less than `stays` of the one in use."""
+    outlooks, seen = outlooks or Outlooks(ALL), seen or SeenTimes()
+    factors = seen.factors()
+    has_changed = before is None or _has_changed(before, measured, factors)
+    if before is not None and outlooks.settled and not has_changed:
         return before
     alone = cloud_alone(limits)
+    expected = outlooks.expected(_in_order(limits, measured, idle_weight, before), measured)
     found = {
-        schedule: _expected(schedule, measured)
-        for schedule in candidates(limits, measured, idle_weight)
+        schedule: replace(each, tpot_s=each.tpot_s * seen.factor(schedule))
+        for schedule, each in expected.items()
     }
     costs = {schedule: _cost(each, measured, idle_weight) for schedule, each in found.items()}
     best = min(costs, key=lambda schedule: costs[schedule])
-    stays = before.schedule if before is not None and before.schedule in costs else alone
-    if costs[best] > STAYS * costs[stays]:
-        best = stays
-    reason = Reason.FIRST if before is None else _reason(before.measured, measured)
+    used = before.schedule if before is not None and before.schedule in costs else alone
+    if costs[best] > stays * costs[used]:
+        best = used
+    if before is not None and best == before.schedule and not has_changed:
+        return before
+    reason = Reason.FIRST if before is None else _reason(before, measured, factors)
     branches = best.window > 0 and _branches_pay(measured)
     tpot_s, alone_s = found[best].tpot_s, found[alone].tpot_s
-    return Decision(best, branches, tpot_s, alone_s, reason, measured)
+    return Decision(best, branches, tpot_s, alone_s, reason, measured, factors)
+
+
+def _in_order(
+    limits: Schedule, measured: Measured, idle_weight: float, before: Decision | None
+) -> list[Schedule]:
+    """The candidates, those first without which there is no choice: the cloud alone, and the
+    schedule in use, if it still may be."""
+    found = candidates(limits, measured, idle_weight)
+    if before is not None and (before.schedule.decode_when_idle or measured.sharing < ALONE):
+        found = list(dict.fromkeys([found[0], before.schedule, *found[1:]]))
+    return found
 
 
 def candidates(limits: Schedule, measured: Measured, idle_weight: float) -> list[Schedule]:
@@ -113,29 +149,11 @@ def _branches_pay(measured: Measured) -> bool:
     """Whether drafts that are begun with a correction would come late, and more than one is of
     use."""
     pair = measured.pair
+    if measured.branching > SLOWED:
+        return False
     price = measured.sharing * pair.verify_further_s / pair.verify_first_s
     deep, _ = worth_feeding(measured.acceptance_rate, 2, price)
     return deep > 1 and BRANCH_STEPS * pair.draft_s > pair.verify_first_s
-
-
-def _expected(schedule: Schedule, measured: Measured) -> Expected:
-    pair, way_s = measured.pair, measured.rtt_s / 2
-    times = StepTimes(
-        draft_s=pair.draft_s,
-        pass_s=pair.verify_first_s,
-        further_s=pair.verify_further_s,
-        wait_s=measured.wait_s,
-        up_s=way_s,
-        down_s=way_s,
-    )
-    return expected(
-        schedule,
-        times,
-        measured.acceptance_rate,
-        hit_rate=measured.hit_rate,
-        head_s=measured.rtt_s + pair.verify_first_s,
-        ahead=measured.hit_rate > 0,
-    )
 
 
 def _cost(found: Expected, measured: Measured, idle_weight: float) -> float:
@@ -144,18 +162,22 @@ def _cost(found: Expected, measured: Measured, idle_weight: float) -> float:
     return idle_weight * found.tpot_s + (1 - idle_weight) * passes_s
 
 
-def _reason(before: Measured, now: Measured) -> Reason:
-    changes = _changes(before, now)
+def _reason(before: Decision, now: Measured, factors: Mapping[Kind, float]) -> Reason:
+    changes = _changes(before, now, factors)
     return max(changes, key=lambda reason: changes[reason])
 
 
-def _has_changed(before: Measured, now: Measured) -> bool:
-    return max(_changes(before, now).values()) > CHANGED
+def _has_changed(before: Decision, now: Measured, factors: Mapping[Kind, float]) -> bool:
+    return max(_changes(before, now, factors).values()) > CHANGED
 
 
-def _changes(before: Measured, now: Measured) -> dict[Reason, float]:
+def _changes(
+    decision: Decision, now: Measured, factors: Mapping[Kind, float]
+) -> dict[Reason, float]:
     """By what share each measurement has changed; 0.1 of acceptance counts as a fifth."""
+    before = decision.measured
     step_s = max(before.pair.verify_first_s, now.pair.verify_first_s)
+    seen = (_change(decision.factors.get(kind, 1.0), factors[kind]) for kind in factors)
     return {
         Reason.ACCEPTANCE: 2 * abs(now.acceptance_rate - before.acceptance_rate),
         Reason.ROUND_TRIP: abs(now.rtt_s - before.rtt_s) / (step_s + before.rtt_s),
@@ -164,6 +186,7 @@ def _changes(before: Measured, now: Measured) -> dict[Reason, float]:
             _change(before.pair.verify_first_s, now.pair.verify_first_s),
             abs(before.pair.draft_s - now.pair.draft_s) / step_s,
         ),
+        Reason.SEEN_TIMES: max(seen, default=0.0),
     }
 
 

@@ -49,7 +49,8 @@ class PairTimes:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Of one session: step times, round trip and acceptance as of now; how long its work waits for
-    a pass, how many sessions share one, and how often a correction had been drafted for."""
+    a pass, how many sessions share one, how often a correction had been drafted for, and how many
+    times as long a draft step takes with branches beside it."""
 
     pair: PairTimes
     rtt_s: float
@@ -57,6 +58,7 @@ class Measured:
     wait_s: float = 0.0
     sharing: float = 1.0
     hit_rate: float = 0.0
+    branching: float = 1.0
 
 
 def schedule_for(preset: Preset, measured: Measured) -> Schedule:

@@ -124,6 +124,14 @@ class MethodSeries(Series):
         "Seconds a token, as expected then of a cloud that decodes alone.",
         buckets=TOKEN_BUCKETS_S,
     )
+    auto_seen_tpot = Metric(
+        Histogram,
+        "auto_seen_tpot_seconds",
+        "Seconds a token took a request while it had such a schedule, once per request and kind of"
+        " schedule.",
+        buckets=TOKEN_BUCKETS_S,
+        more=("schedule",),
+    )
     early_verdicts = Metric(Counter, "early_verdicts_total", "Verdicts of early exits heard.")
     predraft_hits = Metric(
         Counter, "predraft_hits_total", "Outcomes of verdicts that had been drafted for."
@@ -167,6 +175,10 @@ class MethodSeries(Series):
         """Count schedules chosen for `reason`: a fixed word, never free text."""
         for _ in range(count):
             self.count(MethodSeries.auto_decisions, "reason", reason)
+
+    def took(self, schedule: str, tpot_s: float) -> None:
+        """Observe what a token took with a kind of schedule: a fixed word, never free text."""
+        MethodSeries.auto_seen_tpot.child(self, schedule=schedule).observe(tpot_s)
 
     def request_ended(self, status: str) -> None:
         """Count one request that ended with `status`, a gRPC status name such as "OK"."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tandem.specdec.profile import Earlier, Profile
+from tandem.specdec.seen_times import Kind, Seen
 from tandem.telemetry.prometheus_server import (
     ACCEPTANCE,
     DRAFT_STEP,
@@ -19,6 +20,8 @@ from tandem.telemetry.prometheus_server import (
     mean_of,
 )
 
+_SURE_TRIPS = 8
+"""Of fewer round trips the shortest may have waited for a pass."""
 _KEEP = 0.8
 """What an earlier request counts for beside the next one."""
 
@@ -42,6 +45,8 @@ class EarlierRequests:
     def _forget(self) -> None:
         self._draft, self._pass, self._trip, self._queue = _Mean(), _Mean(), _Mean(), _Mean()
         self._acceptance: dict[str, _Mean] = {}
+        self._branching, self._undrafted = 1.0, 0
+        self._seen: tuple[tuple[Kind, Seen], ...] = ()
 
     def ended(self, preset: str, target_name: str, profile: Profile) -> None:
         """A request ended that measured this; `preset` is the name of one that is listed."""
@@ -51,10 +56,13 @@ class EarlierRequests:
         now, own = self._clock(), profile.own
         self._draft.add(own.draft_s, now)
         self._pass.add(own.verify_s, now)
-        self._trip.add(own.rtt_s, now)
+        self._trip.add(own.rtt_s, now, min(1.0, len(profile.trips_s) / _SURE_TRIPS))
         self._queue.add(own.queue_s, now)
         acceptance = self._acceptance.setdefault(preset, _Mean())
         acceptance.add(own.acceptance_rate, now, profile.judged_tokens)
+        if own.seen:
+            self._branching, self._undrafted = own.branching, own.undrafted
+            self._seen = own.seen
 
     def known(self, preset: str) -> Earlier:
         """As of now, for a request of this preset."""
@@ -72,6 +80,9 @@ class EarlierRequests:
             freshest(self._trip.aged(now), mean_of(samples, ROUND_TRIP, target, here)),
             freshest(own.aged(now), mean_of(samples, ACCEPTANCE, pair)),
             freshest(self._queue.aged(now), mean_of(samples, QUEUE, target)),
+            self._branching,
+            self._undrafted,
+            self._seen,
         )
 
 
@@ -84,7 +95,7 @@ class _Mean:
     at_s: float = 0.0
 
     def add(self, value: float | None, now: float, weight: float = 1.0) -> None:
-        if value is not None:
+        if value is not None and weight > 0:
             self.total = _KEEP * self.total + weight * value
             self.weight = _KEEP * self.weight + weight
             self.at_s = now

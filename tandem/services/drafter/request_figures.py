@@ -40,6 +40,8 @@ def count_request(series: MethodSeries, machine: EdgeMachine, traffic: Traffic) 
     if (decision := machine.pacing.decision) is not None:
         series.auto_expected_tpot.observe(decision.tpot_s)
         series.auto_cloud_alone_tpot.observe(decision.alone_tpot_s)
+    for kind, (tokens, seconds) in profile.seen.totals.items():
+        series.took(kind, seconds / tokens)
     log.info(
         "request finished",
         tokens=stats.tokens,

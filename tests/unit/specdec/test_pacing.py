@@ -212,7 +212,7 @@ def test_a_token_tells_what_its_pass_cost() -> None:
     pacing = paced()
     pacing.take_verdict(verdict(), 1.1)
     before = measured(pacing.profile).pair.verify_first_s
-    pacing.take_tokens(Tokens(1, 0, 7, 9, (4,), Work(verify_s=0.7, drafts=0)))
+    pacing.take_tokens(Tokens(1, 0, 7, 9, (4,), Work(verify_s=0.7, drafts=0)), 1.2)
     assert measured(pacing.profile).pair.verify_first_s > before
 
 
@@ -232,7 +232,7 @@ def test_a_fixed_schedule_stays_whatever_is_measured_for_later_requests() -> Non
     pacing = paced(Control.FIXED)
     assert not pacing.on
     pacing.take_verdict(verdict(), 1.1)
-    pacing.take_tokens(Tokens(1, 0, 7, 9, (4,), Work(verify_s=0.07)))
+    pacing.take_tokens(Tokens(1, 0, 7, 9, (4,), Work(verify_s=0.07)), 1.2)
     pacing.overtaken(False)
     assert pacing.profile.own.verify_s == pytest.approx(0.07)
     assert pacing.schedule == PRESETS["stream"].schedule
@@ -274,3 +274,33 @@ def test_later_requests_begin_with_a_pass_as_long_as_this_one_s_were() -> None:
     assert measured(later).pair == PairTimes(
         profile.own.draft_s or 0.0, profile.own.verify_s or 0, 0
     )
+
+
+def test_what_a_schedule_took_is_compared_with_what_was_expected_of_it() -> None:
+    """Passes of 50 ms, and yet a token comes every 150 ms: messages cost more than passes."""
+    known = Earlier(draft_s=5.0, verify_s=0.05, rtt_s=0.03, acceptance_rate=0.3)
+    pacing = Pacing(PRESETS["auto"], known)
+    assert pacing.decision is not None
+    assert pacing.decision.alone_tpot_s == pytest.approx(0.05)
+    for number in range(40):
+        message = Tokens(1, 0, 7 + number, 9, (4,), Work(verify_s=0.05, drafts=0))
+        pacing.take_tokens(message, 2.0 + 0.15 * number)
+    ((kind, (tokens, seconds)),) = pacing.profile.seen.totals.items()
+    assert kind == "cloud_alone"
+    assert seconds / tokens == pytest.approx(0.15)
+    assert pacing.decision.alone_tpot_s > 0.1
+    assert dict(pacing.profile.own.seen)[kind].factor() > 2
+    again = Pacing(PRESETS["auto"], replace(known, seen=pacing.profile.own.seen))
+    assert again.decision is not None
+    assert again.decision.alone_tpot_s > 0.1, "the next request knows it"
+
+
+def test_tokens_across_a_lost_stream_tell_nothing() -> None:
+    pacing = Pacing(PRESETS["auto"], Earlier(5.0, 0.05, 0.03, 0.3))
+    for number in range(4):
+        pacing.take_tokens(Tokens(1, 0, 7, 9, (4,), Work(verify_s=0.05)), 2.0 + 0.05 * number)
+    pacing.connected()
+    for number in range(20):
+        pacing.take_tokens(Tokens(1, 0, 7, 9, (4,), Work(verify_s=0.05)), 90.0 + 0.05 * number)
+    ((tokens, seconds),) = pacing.profile.seen.totals.values()
+    assert seconds / tokens == pytest.approx(0.05)

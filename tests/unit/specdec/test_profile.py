@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tandem.specdec.messages import Draft, Work
-from tandem.specdec.profile import Profile
+from tandem.specdec.profile import Earlier, Profile
 from tandem.specdec.scheduling import Measured
 
 FAST = Work(verify_s=0.05, drafts=2)
@@ -142,3 +142,42 @@ def test_later_requests_begin_with_the_share_of_drafts_that_stood() -> None:
     profile.judged(3, 1)
     profile.judged(4, 0)
     assert profile.own.acceptance_rate == pytest.approx(7 / 8)
+
+
+def test_branches_beside_a_step_tell_how_much_longer_it_takes_and_not_how_long() -> None:
+    profile = seen()
+    for _ in range(60):
+        profile.drafted(1, 0.06, branches=True)
+    found = measured(profile)
+    assert found.pair.draft_s == pytest.approx(0.02)
+    assert found.branching == pytest.approx(3.0, rel=0.02)
+    assert profile.own.branching == found.branching
+
+
+def test_a_pass_that_waited_for_other_programs_counts_as_three() -> None:
+    profile = seen()
+    for _ in range(9):
+        profile.passed(FAST)
+    profile.passed(Work(verify_s=5.0, drafts=2))
+    assert measured(profile).pair.verify_first_s < 0.05 + 0.1 * 0.16
+
+
+def test_few_round_trips_do_not_outweigh_what_earlier_requests_measured() -> None:
+    profile = Profile(Earlier(rtt_s=0.01))
+    profile.drafted(2, 0.04)
+    for end in range(1, 5):
+        assert end == 1 or measured(profile).rtt_s == pytest.approx(0.01)
+        trip(profile, end, 0.03)
+    assert measured(profile).rtt_s == pytest.approx(0.03)
+
+
+def test_a_draft_step_that_was_slow_is_believed_to_be_faster_while_none_is_made() -> None:
+    """The first one of a process takes long; nobody would try another."""
+    profile = seen()
+    profile.unjudged(100)
+    assert measured(profile).pair.draft_s == pytest.approx(0.02 * 0.99**100)
+    assert profile.own.undrafted == 100
+    again = Profile(profile.own)
+    assert measured(again).pair.draft_s == pytest.approx(0.02 * 0.99**100)
+    again.drafted(1, 0.02)
+    assert measured(again).pair.draft_s == pytest.approx(0.02)

@@ -7,8 +7,16 @@ from dataclasses import replace
 import pytest
 
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.schedule_choice import CLOUD_ALONE, Decision, Reason, candidates, choose
+from tandem.specdec.schedule_choice import (
+    CLOUD_ALONE,
+    Decision,
+    Reason,
+    candidates,
+    choose,
+    cloud_alone,
+)
 from tandem.specdec.scheduling import Measured, PairTimes
+from tandem.specdec.seen_times import SeenTimes, kind_of
 
 LIMITS = PRESETS["auto"].schedule
 PAIR = PairTimes(0.024, 0.072, 0.003)
@@ -79,3 +87,30 @@ def test_no_schedule_goes_beyond_the_presets_own() -> None:
         assert max(schedule.window for schedule in found) == 6
         assert max(schedule.chunk for schedule in found) == 3
         assert len(set(found)) == len(found)
+
+
+def test_a_kind_that_takes_longer_than_expected_is_left_and_the_cloud_alone_is_measured() -> None:
+    """Where both models share cores, drafting slows the passes, which no timeline knows."""
+    first = chosen(GOOD)
+    seen = SeenTimes()
+    for _ in range(10):
+        seen.took(first.schedule, 10, 10 * 3 * first.tpot_s, first.tpot_s)
+    decision = choose(LIMITS, GOOD, 1.0, first, seen=seen)
+    assert kind_of(decision.schedule) is not kind_of(first.schedule)
+    assert decision.reason is Reason.SEEN_TIMES
+    for _ in range(10):
+        seen.took(cloud_alone(LIMITS), 10, 10 * 0.144, 0.072)
+    assert choose(LIMITS, GOOD, 1.0, decision, seen=seen).alone_tpot_s > 0.1
+
+
+def test_branches_that_slow_the_draft_steps_are_left_out() -> None:
+    assert chosen(replace(GOOD, branching=1.1)).branches
+    assert not chosen(replace(GOOD, branching=2.0)).branches
+
+
+def test_who_changed_often_needs_a_better_reason_to_change() -> None:
+    first = chosen(replace(GOOD, acceptance_rate=0.3))
+    better = replace(GOOD, acceptance_rate=0.6)
+    gain = chosen(better).tpot_s / choose(LIMITS, better, 1.0, first, stays=0.01).tpot_s
+    assert chosen(better, first).schedule != first.schedule
+    assert choose(LIMITS, better, 1.0, first, stays=0.9 * gain).schedule == first.schedule

@@ -35,6 +35,7 @@ PUBLISHED = {
     "tandem_auto_decisions_total": ("counter", METHOD | {"reason"}),
     "tandem_auto_expected_tpot_seconds": ("histogram", METHOD),
     "tandem_auto_cloud_alone_tpot_seconds": ("histogram", METHOD),
+    "tandem_auto_seen_tpot_seconds": ("histogram", METHOD | {"schedule"}),
     "tandem_verify_step_seconds": ("histogram", METHOD),
     "tandem_queue_seconds": ("histogram", METHOD),
     "tandem_round_trip_seconds": ("histogram", METHOD),
@@ -145,6 +146,7 @@ def touch_everything(metrics: Metrics) -> None:
     method.judged(3, 2, "device")
     method.request_ended("OK")
     method.chose("load", 2)
+    method.took("rounds", 0.01)
     engine = metrics.engine("m")
     engine.passed(0.01, 2, 5)
     engine.document_found("disk")

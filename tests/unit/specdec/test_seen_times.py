@@ -1,0 +1,105 @@
+"""What schedules took corrects what is expected of them, beyond chance, and for a while."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tandem.specdec.presets import PRESETS
+from tandem.specdec.seen_times import Kind, Seen, SeenTimes, kind_of
+
+STREAM = PRESETS["stream"].schedule
+ALONE = PRESETS["ar"].schedule
+ROUNDS = PRESETS["coupled"].schedule
+
+
+def test_schedules_are_of_four_kinds() -> None:
+    waiting = replace(STREAM, decode_when_idle=False)
+    kinds = [kind_of(schedule) for schedule in (ALONE, ROUNDS, STREAM, waiting)]
+    assert kinds == [Kind.CLOUD_ALONE, Kind.ROUNDS, Kind.STREAM, Kind.WAITING_STREAM]
+
+
+def test_an_untried_kind_takes_what_is_expected() -> None:
+    seen = SeenTimes()
+    assert [seen.factor(schedule) for schedule in (ALONE, ROUNDS, STREAM)] == [1.0, 1.0, 1.0]
+    assert seen.factors() == {}
+
+
+def test_a_kind_that_takes_twice_as_long_is_found_out_and_others_are_not_blamed() -> None:
+    seen = SeenTimes()
+    factors = []
+    for _ in range(8):
+        seen.took(STREAM, 10, 10 * 0.02, 0.01)
+        factors.append(seen.factor(STREAM))
+    assert factors == sorted(factors)
+    assert 1.25 < factors[0] < factors[-1] < 2.0
+    assert seen.factor(ROUNDS) == 1.0
+    ((kind, (tokens, seconds)),) = seen.totals.items()
+    assert (kind, tokens) == (Kind.STREAM, 80)
+    assert seconds == pytest.approx(1.6)
+
+
+@pytest.mark.parametrize("share", [0.92, 1.0, 1.1])
+def test_what_may_be_chance_changes_nothing(share: float) -> None:
+    seen = SeenTimes()
+    for _ in range(20):
+        seen.took(ROUNDS, 12, 12 * 0.01 * share, 0.01)
+    assert seen.factor(ROUNDS) == 1.0
+
+
+def test_a_kind_that_takes_less_is_trusted_more() -> None:
+    seen = SeenTimes()
+    for _ in range(20):
+        seen.took(ROUNDS, 12, 12 * 0.005, 0.01)
+    assert 0.5 < seen.factor(ROUNDS) < 0.7
+
+
+def test_a_stream_is_expected_to_tell_tokens_as_dearly_as_the_cloud_alone() -> None:
+    seen = SeenTimes()
+    for _ in range(20):
+        seen.took(ALONE, 10, 10 * 0.02, 0.01)
+    assert seen.factor(STREAM) == seen.factor(ALONE) > 1.5
+    assert seen.factor(ROUNDS) == 1.0
+    for _ in range(20):
+        seen.took(STREAM, 10, 10 * 0.01, 0.01)
+    assert seen.factor(STREAM) < 1.3
+
+
+def test_one_pause_of_the_machine_counts_no_more_than_four_times_the_time() -> None:
+    seen, paused = SeenTimes(), SeenTimes()
+    seen.took(ALONE, 6, 6 * 0.04, 0.01)
+    paused.took(ALONE, 6, 60.0, 0.01)
+    assert paused.of_kinds == seen.of_kinds == {Kind.CLOUD_ALONE: Seen(6.0, 24.0)}
+
+
+def test_a_kind_that_was_slow_is_tried_again_in_the_end() -> None:
+    seen = SeenTimes([(Kind.STREAM, Seen(40.0, 80.0))])
+    assert seen.factor(STREAM) > 1.5
+    for _ in range(100):
+        seen.took(ALONE, 20, 0.2, 0.01)
+    assert seen.factor(STREAM) == 1.0
+
+
+def test_no_token_tells_nothing() -> None:
+    seen = SeenTimes()
+    seen.took(ALONE, 0, 1.0, 0.01)
+    seen.took(ALONE, 5, 1.0, 0.0)
+    assert (seen.of_kinds, seen.totals) == ({}, {})
+
+
+def test_steps_count_as_in_the_kind_that_slowed_them_least_within_reason() -> None:
+    """Drafting beside passes on one core makes both slow; the cloud alone would not suffer it."""
+    seen = SeenTimes()
+    assert (seen.draft_s(0.3), seen.pass_s(0.3)) == (0.3, 0.3)
+    seen.passed(ALONE, 0.05)
+    seen.drafted(ROUNDS, 0.01)
+    for _ in range(30):
+        seen.passed(STREAM, 0.1)
+        seen.drafted(STREAM, 0.02)
+    assert 0.05 < seen.pass_s(0.1) < 0.06
+    assert 0.01 < seen.draft_s(0.02) < 0.012
+    assert seen.pass_s(0.2) == pytest.approx(0.08), "not less than four tenths of what is seen now"
+    for _ in range(1000):
+        seen.passed(STREAM, 0.1)
+    assert seen.pass_s(0.1) > 0.095, "it may be slower for all"
