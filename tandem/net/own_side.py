@@ -36,7 +36,10 @@ def check_own_side(peer: str, networks: Sequence[Network]) -> None:
     address = _address(peer)
     if address and (address.is_loopback or any(address in network for network in networks)):
         return
-    why = f"this retriever holds a device's documents and answers its own side only, not {peer}"
+    why = (
+        f"this retriever holds a device's documents and answers its own side only, not {peer};"
+        " its setting own_side names the networks that are"
+    )
     raise Rejected(grpc.StatusCode.PERMISSION_DENIED, why)
 
 

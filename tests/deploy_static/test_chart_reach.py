@@ -13,6 +13,7 @@ import yaml
 
 from tests.deploy_static.chart import (
     CHART,
+    NAMESPACE,
     OLDEST,
     VALUES,
     Manifest,
@@ -141,6 +142,13 @@ def test_keda_asks_for_this_release_alone() -> None:
     (scaler,) = of_kind(rendered("keda"), "ScaledObject")
     for trigger in scaler["spec"]["triggers"]:
         assert 'pod=~"demo-tandem-verifier-[0-9]+"' in trigger["metadata"]["query"]
+
+
+def test_the_autoscaler_of_kubernetes_too() -> None:
+    (scaler,) = of_kind(rendered("hpa"), "HorizontalPodAutoscaler")
+    for metric in scaler["spec"]["metrics"]:
+        labels = metric["external"]["metric"]["selector"]["matchLabels"]
+        assert labels == {"side": "cloud", "namespace": NAMESPACE, "release": "demo"}
 
 
 def test_a_gpu_comes_with_an_image_that_can_use_it() -> None:

@@ -41,6 +41,23 @@ def test_an_image_that_cannot_be_pulled_leads_to_the_settings(tmp_path: Path) ->
     assert "BASE_IMAGE" in finished.stderr
 
 
+def test_an_engine_that_is_started_keeps_nothing_of_its_caller_open(tmp_path: Path) -> None:
+    """A pipe or a lock that it kept would keep the caller waiting for as long as it runs."""
+    seen = tmp_path / "seen"
+    for program, body in (
+        ("docker", f'[ "$1" != version ] || [ -e {seen} ]'),
+        ("dockerd", f"ls /proc/$$/fd >{seen}.new; mv {seen}.new {seen}"),
+    ):
+        (tmp_path / program).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / program).chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    script = ROOT / ".ci" / "docker" / "engine.sh"
+    command = f"exec 7>{tmp_path}/lock 8</dev/null; TMPDIR={tmp_path} {script}"
+    subprocess.run(["bash", "-c", command], env=environment, check=True, timeout=60)
+    inherited = {int(name) for name in seen.read_text().split()}
+    assert not {7, 8} & inherited
+
+
 def test_an_unhealthy_service_is_named_with_the_end_of_its_log(tmp_path: Path) -> None:
     body = """
 case "$2" in

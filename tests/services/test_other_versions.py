@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tests.services.scripted_suite import scripted_suite
+from tests.services.test_several_clouds import begun, expected, requests, two_clouds
 from tests.services.verifier_peer import VERIFY
 from tests.unit.wire.test_golden import add_unknown
 
@@ -58,6 +60,8 @@ def path_of(change: Change, changed: list[str]) -> Any:
                 up = asyncio.create_task(_pass(context, call.write, change, changed))
                 try:
                     await _pass(call, context.write, change, changed)
+                except grpc.aio.AioRpcError as error:  # the verifier's refusal is not the relay's
+                    await context.abort(error.code(), error.details())
                 finally:
                     up.cancel()
                     call.cancel()
@@ -65,11 +69,8 @@ def path_of(change: Change, changed: list[str]) -> Any:
             handler = grpc.stream_stream_rpc_method_handler(
                 verify, pb.VerifyRequest.FromString, pb.VerifyResponse.SerializeToString
             )
-            service, method = VERIFY.strip("/").split("/")
             server = grpc.aio.server()
-            server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler(service, {method: handler}),)
-            )
+            server.add_generic_rpc_handlers((_Relayed(channel, handler),))
             port = server.add_insecure_port("127.0.0.1:0")
             await server.start()
             try:
@@ -78,6 +79,26 @@ def path_of(change: Change, changed: list[str]) -> Any:
                 await server.stop(0)
 
     return relay
+
+
+class _Relayed(grpc.GenericRpcHandler):
+    """`Verify` by its handler; questions with one answer, as those of health, as they are."""
+
+    def __init__(self, channel: grpc.aio.Channel, verify: Any) -> None:
+        self._channel, self._verify = channel, verify
+
+    def service(self, handler_call_details: Any) -> Any:
+        if handler_call_details.method == VERIFY:
+            return self._verify
+        forward: Any = self._channel.unary_unary(handler_call_details.method)
+
+        async def ask(request: bytes, context: Any) -> Any:
+            try:
+                return await forward(request)
+            except grpc.aio.AioRpcError as error:
+                return await context.abort(error.code(), error.details())
+
+        return grpc.unary_unary_rpc_method_handler(ask)
 
 
 async def _pass(source: Any, write: Any, change: Change, changed: list[str]) -> None:
@@ -103,6 +124,29 @@ async def test_the_text_is_the_same_with_a_peer_of_another_version(change: Chang
             assert answer.summary is not None
             assert answer.summary.resumes == 0, "no frame was refused"
     assert {"open", "draft", "opened", "verdict"} <= set(seen)
+
+
+@pytest.mark.parametrize("leaving", [0, 1])
+async def test_verifiers_are_upgraded_one_after_the_other_and_no_token_is_lost(
+    leaving: int,
+) -> None:
+    """Beside each other for a while: an older one and a newer. Sessions of the one that leaves go
+    on with the other, whichever it is."""
+    presets = ("coupled", "dssd", "stream", "ar")
+    asked = [
+        replace(each, preset=preset, max_tokens=200)
+        for each, preset in zip(requests(4), presets, strict=True)
+    ]
+    relays = (path_of(older, []), path_of(add_unknown, []))
+    async with two_clouds(relays=relays) as clouds:
+        under_way = begun(clouds.suite, asked)
+        await clouds.until_served(leaving, 1)
+        await (clouds.suite.verifier, clouds.second)[leaving].drain(10.0)
+        answers = await asyncio.gather(*under_way)
+        assert clouds.moves("draining") >= 1
+        assert clouds.sessions(leaving) == 0
+        assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
+        assert not any(each.unverified for each in answers)
 
 
 async def test_an_older_cloud_that_would_pass_over_processors_is_refused() -> None:

@@ -266,6 +266,7 @@ async def test_a_device_answers_nobody_else_and_the_cloud_everybody(
             code, details = await status_of(work)
             assert code == "PERMISSION_DENIED"
             assert "answers its own side only" in details
+            assert "its setting own_side names the networks" in details
         assert (await client.describe()).role == "device"
     async with retriever(tmp_path, "cloud") as service:
         assert outcomes(await service.ingest(Upload("fox", TEXT)))[0][2] == "ADDED"

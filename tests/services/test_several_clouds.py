@@ -4,7 +4,7 @@ or leaving, and no move changes a text."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
@@ -22,7 +22,7 @@ from tandem.services.drafter.config import DrafterSettings, addresses_of
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.settings import SettingsError, load_settings
 from tandem.telemetry.metrics import Metrics, new_registry
-from tests.services.scripted_suite import Suite, scripted_suite, started, target_engine
+from tests.services.scripted_suite import Path, Suite, scripted_suite, started, target_engine
 
 WAIT_S = 60.0
 PACED = 0.004
@@ -39,6 +39,7 @@ class TwoClouds:
     second: RunningService
     engines: tuple[Engine, Engine]
     links: list[TcpLinkEmulator]
+    relayed: list[str]
 
     def value(self, name: str, **labels: str) -> float:
         registry = self.suite.edge_metrics.registry
@@ -51,6 +52,8 @@ class TwoClouds:
     def addresses(self) -> list[str]:
         if self.links:
             return [f"127.0.0.1:{each.address[1]}" for each in self.links]
+        if self.relayed:
+            return self.relayed
         return [self.suite.verifier.target, self.second.target]
 
     def sessions(self, cloud: int) -> int:
@@ -68,14 +71,23 @@ class TwoClouds:
 
 
 @asynccontextmanager
-async def two_clouds(second: Engine | None = None, links: bool = False) -> AsyncIterator[TwoClouds]:
+async def two_clouds(
+    second: Engine | None = None, links: bool = False, relays: Sequence[Path] = ()
+) -> AsyncIterator[TwoClouds]:
+    """Before each cloud an emulated link, or the relay that `relays` has for it."""
     metrics = Metrics(new_registry(), "cloud")
     engines = (paced(), second or paced())
     other = await started(VerifierServicer(engines[1], VerifierLimits(), metrics))
     emulators: list[TcpLinkEmulator] = []
+    known: list[str] = []
 
     @asynccontextmanager
     async def both(first: str) -> AsyncIterator[str]:
+        if relays:
+            async with relays[0](first) as one, relays[1](other.target) as two:
+                known[:] = [one, two]
+                yield f"{one}, {two}"
+            return
         if not links:
             yield f"{first}, {other.target}"
             return
@@ -89,7 +101,7 @@ async def two_clouds(second: Engine | None = None, links: bool = False) -> Async
             await each.__aexit__(None, None, None)
 
     async with scripted_suite(target=engines[0], path=both) as suite:
-        clouds = TwoClouds(suite, other, engines, emulators)
+        clouds = TwoClouds(suite, other, engines, emulators, known)
         await clouds.both_known()
         yield clouds
     await other.drain(0.0)
