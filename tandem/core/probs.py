@@ -78,7 +78,7 @@ def probs_from_logits(logits: Array, sampling: SamplingParams) -> NDArray[np.flo
         if not isfinite(highest):  # max passes NaN on
             raise InvalidArgument("logits", f"maximum is {highest}")
         if sampling.greedy:
-            return _one_hot(len(scores), int(scores.argmax()))
+            return one_hot(len(scores), int(scores.argmax()))
         if 0 < sampling.top_k < len(scores):
             keep_largest(scores, sampling.top_k, -np.inf)
         scores -= np.float32(highest)
@@ -160,7 +160,8 @@ def _largest(probs: Array, count: int) -> NDArray[np.intp]:
     return (kept > 0).nonzero()[0]
 
 
-def _one_hot(vocabulary_size: int, token: int) -> NDArray[np.float32]:
+def one_hot(vocabulary_size: int, token: int) -> NDArray[np.float32]:
+    """The distribution [V] that is certain of a token."""
     probs = np.zeros(vocabulary_size, dtype=np.float32)
     probs[token] = 1
     return probs

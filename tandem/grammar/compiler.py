@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tandem.core.errors import InvalidArgument
@@ -36,6 +37,7 @@ class GrammarCompiler:
         self._vocabulary_size = vocabulary_size
         self._eos_token_ids = eos_token_ids
         self._lock = threading.Lock()
+        self._worker = ThreadPoolExecutor(1, "masks")
         self._native: LLTokenizer | None = None
         self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
 
@@ -54,7 +56,7 @@ class GrammarCompiler:
                 self._compiled.popitem(last=False)
             own = matcher.deep_copy()
         ends = eos_token_ids or self._eos_token_ids
-        return MatcherMask(own, self._vocabulary_size, self._eos_token_ids, ends)
+        return MatcherMask(own, self._vocabulary_size, self._eos_token_ids, ends, self._worker)
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
         native = self._native = self._native or self._native_tokenizer()

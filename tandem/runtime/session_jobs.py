@@ -185,6 +185,8 @@ class VerifyJob:
     def request(self) -> ForwardRequest:
         work = self._work
         rewind(self._session, work.keep, work.path)
+        if self._rows is not None:
+            self._rows.prepare([work.fed_before(row) for row in range(work.logits_to_keep)])
         exits = work.early.exits if work.early else ()
         fed = (work.token_ids, work.logits_to_keep, work.parents)
         return ForwardRequest(self._session, *fed, exits=exits, on_exit=self._judge_early)

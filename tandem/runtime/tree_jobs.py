@@ -40,6 +40,8 @@ class TreeDraftJob(DraftJob):
         if not growth.nodes:
             return super().request()
         newest = growth.newest
+        if self._rows is not None:
+            self._rows.prepare(growth.contexts)
         return ForwardRequest(
             self._session,
             growth.newest_token_ids,

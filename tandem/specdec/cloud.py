@@ -6,10 +6,11 @@ valid exactly for the first `kv_length` committed tokens; old epochs' drafts cha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tandem.core.errors import InvalidArgument, ProtocolError
-from tandem.core.probs import Array
+from tandem.core.probs import Array, one_hot
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.specdec.early_verdicts import EarlyJudge, EarlyQueue, early_payload_rule
 from tandem.specdec.edge_frame_checks import check_draft, check_frame, check_open, opened_text
@@ -239,6 +240,19 @@ class CloudMachine:
         if outcome is not None:
             return [Tokens(*frame, (outcome,), cost, logprobs)]
         return self._judge_at_once()
+
+    def go_on(self, forced: Callable[[], int | None]) -> list[CloudMessage]:
+        """Commit the tokens that alone may follow the text (`forced`: the next one), where no edge
+        drafts them: no pass has to say them."""
+        if self.preset.drafts or self._in_flight or self._frontier is not None:
+            return []
+        base = len(self.committed)
+        while not (self._ended or self.finished) and (token_id := forced()) is not None:
+            self._commit(token_id, one_hot(self._model.vocabulary_size, token_id))
+        if not (token_ids := self.committed.since(base)):
+            return []
+        cost = Work(target_passes=self.target_passes)
+        return [Tokens(*self._frame(base), token_ids, cost, self._logprobs_recorder.take())]
 
     def _keep_accepted(self, judgement: Judgement, work: VerifyWork) -> None:
         """Commit the accepted drafts; of a tree's nodes the KV keeps those on the path."""

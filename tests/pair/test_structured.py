@@ -115,7 +115,11 @@ async def test_what_a_grammar_forces_is_drafted_without_the_model(pair: ModelPai
     sampling = SamplingParams(temperature=0.0)
     async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
         answer = await client.generate(asking("dsd", by_schema(schema), sampling=sampling))
+        alone = await client.generate(asking("ar", by_schema(schema), sampling=sampling))
     assert json.loads(answer.text) == {"a_long_name_of_a_property": "a", "another": 1}
+    assert alone.token_ids == answer.token_ids
+    assert alone.summary is not None
+    assert alone.summary.target_passes < len(alone.token_ids) / 3, "nor does the cloud need any"
     assert answer.summary is not None
     assert answer.summary.accepted == answer.summary.drafted > 8
 

@@ -15,7 +15,7 @@ import pytest
 from tandem.backends.scripted import scripted_probs
 from tandem.core.distribution import LogitsDistribution
 from tandem.core.probs import SamplingParams, probs_from_logits
-from tandem.core.processors import LogitsProcessor, Processors
+from tandem.core.processors import NO_PROCESSORS, LogitsProcessor, Processors, RowsAfter
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem.netem.link_model import LinkSettings
@@ -114,6 +114,20 @@ async def test_a_resumed_answer_goes_on_as_if_nothing_had_happened(preset: str) 
     assert tuple(answer.token_ids) == own_text(5, 40)
     assert answer.summary is not None
     assert answer.summary.resumes > 0
+
+
+async def test_without_any_there_is_no_processor_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No object, no row touched: they cost those who ask for none nothing."""
+
+    def refuse(*arguments: object, **named: object) -> None:
+        raise AssertionError("nobody asked for a processor")
+
+    for kind in (LogitsProcessor, RowsAfter):
+        monkeypatch.setattr(kind, "__init__", refuse)
+    async with scripted_suite() as suite:
+        for preset in ("ar", "coupled", "dssd", "mc-dsd"):
+            answer = await suite.client.generate(asking(preset, processors=NO_PROCESSORS))
+            assert len(answer.token_ids) == 40
 
 
 async def test_what_cannot_be_is_refused_at_the_door() -> None:

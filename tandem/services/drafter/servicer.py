@@ -38,7 +38,7 @@ from tandem.services.drafter.session import DrafterSession
 from tandem.services.drafter.tokenising import PromptTokens
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import EdgeRequest
-from tandem.specdec.liveness import Liveness, LivenessTimes
+from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import CloudMessage, EdgeMessage
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.logging import get_logger, log_context
@@ -205,11 +205,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         request = request_from_proto(start)
         images = ImagePrompt(self._engine, request.images)
         edge_request = await self._edge_request(request, images)
-        asked, prompt_ids = request.processors, edge_request.prompt_ids
-        mask = (
-            await asyncio.to_thread(self._grammars.mask, asked.grammar) if asked.grammar else None
-        )
-        processor = logits_processor(asked, prompt_ids, mask, strict=False)
+        processor = await self._processor(request, edge_request)
         capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
         held = capacity + edge_request.preset.spare_tokens
         named = {"session": f"{edge_request.session:08x}", "preset": request.preset}
@@ -221,6 +217,17 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         ):
             own = (images, capacity, span, reservation, processor)
             await self._serve(stream, request, edge_request, *own)
+
+    async def _processor(
+        self, request: GenerationRequest, edge_request: EdgeRequest
+    ) -> LogitsProcessor | None:
+        """What drafts need, where there are any: a grammar takes time to compile."""
+        asked, mask = request.processors, None
+        if not edge_request.preset.drafts and request.lost_cloud is not LostCloud.EDGE:
+            return None
+        if asked.grammar is not None:
+            mask = await asyncio.to_thread(self._grammars.mask, asked.grammar)
+        return logits_processor(asked, edge_request.prompt_ids, mask, strict=False)
 
     async def _serve(
         self,

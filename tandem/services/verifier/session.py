@@ -124,6 +124,13 @@ class VerifierSession:
             return None
         return RowsAfter.text(self._processor, self._machine.committed, work.kept)
 
+    def _forced(self) -> int | None:
+        """The token that a grammar leaves after the committed text."""
+        if self._processor is None:
+            return None
+        committed = self._machine.committed
+        return RowsAfter.text(self._processor, committed, len(committed)).forced(())
+
     async def _pass_after_pass(self, kv: Session) -> NoReturn:
         begun = False
         while True:
@@ -136,11 +143,12 @@ class VerifierSession:
             self._handle = None
             cost = done.cost
             work = Work(cost.model_s, cost.queue_s, cost.batch_size)
-            verdict = self._machine.complete(done.value, work)
+            messages = self._machine.complete(done.value, work)
+            messages += self._machine.go_on(self._forced)
             if not begun:  # before its caller can ask for the like of it
                 begun = True
                 self._leave_text(kv, ends=False)
-            await self._send(verdict)
+            await self._send(messages)
             self._series.verify_step.observe(cost.model_s)
             self._recent.waited(cost.queue_s, time.monotonic())
             self._series.queue.observe(cost.queue_s)

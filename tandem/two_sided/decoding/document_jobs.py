@@ -107,6 +107,8 @@ class DecodeJob:
         return self._chunks.requests()
 
     def _begin(self) -> list[ForwardRequest]:
+        if self._processor is not None:
+            self._processor.prepare([self._answer_ids])
         if self._last is not None:
             return self._group.requests((self._last.token_id,))
         self._since_s = time.perf_counter()

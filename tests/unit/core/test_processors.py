@@ -13,6 +13,7 @@ from tandem.core.processors import (
     LogitsProcessor,
     Processors,
     RowsAfter,
+    keep_only,
     logits_processor,
 )
 from tandem.core.tokens import PrefixedTokens
@@ -148,3 +149,16 @@ def test_cuts_out_of_range_are_named(field: str, sampling: SamplingParams) -> No
     with pytest.raises(InvalidArgument) as refused:
         sampling.validate(6)
     assert refused.value.field == field
+
+
+def test_a_mask_keeps_what_is_allowed_bit_for_bit() -> None:
+    """Whatever the numbers are; what may not follow is gone, NaN included."""
+    odd = [0.0, -0.0, 1e-45, -3e38, np.inf, -np.inf]
+    scores = np.array([*odd, *odd, np.nan], dtype=np.float32)
+    allowed = np.array([True] * 6 + [False] * 7)
+    kept = scores.copy()
+    keep_only(kept, allowed)
+    assert kept[:6].tobytes() == scores[:6].tobytes()
+    assert (kept[6:] == -np.inf).all()
+    keep_only(kept, None)
+    assert (kept == -np.inf).all()

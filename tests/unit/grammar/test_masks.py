@@ -14,7 +14,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.processors import Grammar, GrammarKind, LogitsProcessor, Processors
 from tandem.demo import demo_folder
 from tandem.grammar.compiler import CACHED_GRAMMARS, GrammarCompiler
-from tandem.grammar.matcher_mask import MatcherMask
+from tandem.grammar.matcher_mask import MAX_KEPT, MatcherMask
 from tandem.text import ComparableTokenizer
 
 SCHEMA = {
@@ -113,6 +113,30 @@ def test_wherever_the_parser_was_the_mask_is_that_of_the_text(
             assert found is fresh
         else:
             assert np.array_equal(found, fresh)
+
+
+def test_masks_that_are_prepared_are_computed_on_another_thread(
+    compiler: GrammarCompiler, tokenizer: ComparableTokenizer
+) -> None:
+    """Whoever asks for them then does not use the parser: here it is on a text of its own."""
+    source, mask = random.Random(3), mask_of(compiler, LIST)
+    text = walk(mask_of(compiler, LIST), source, tokenizer.eos_token_ids)
+    answers = [text[:length] for length in range(len(text) + 1)]
+    mask.prepare([*answers, (tokenizer.model_size - 1,) * 3])
+    compiler._worker.submit(lambda: None).result()
+    with mask._lock:  # as if it computed
+        found = [mask.allowed(answer) for answer in answers]
+    fresh = mask_of(compiler, LIST)
+    for answer, allowed in zip(answers, found, strict=True):
+        wanted = fresh.allowed(answer)
+        assert allowed is wanted is None or np.array_equal(allowed, wanted)
+
+
+def test_a_session_keeps_few_masks(compiler: GrammarCompiler) -> None:
+    mask = mask_of(compiler, Grammar(GrammarKind.REGEX, "a*"))
+    for length in range(MAX_KEPT + 3):
+        mask.allowed((length,))
+    assert len(mask._kept) == MAX_KEPT
 
 
 def test_bans_and_grammars_together_leave_what_both_allow(

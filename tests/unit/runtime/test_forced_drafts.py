@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,10 +17,12 @@ from tandem.core.processors import LogitsProcessor, Mask, Processors, RowsAfter
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.draft_works import DraftsReady, DraftWorks
 from tandem.runtime.engine_thread import EngineThread
-from tandem.runtime.session_jobs import DraftJob
+from tandem.runtime.session_jobs import DraftJob, VerifyJob
 from tandem.specdec.events import Drafted, DraftWork
+from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.rules import acceptance_rule
+from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload, acceptance_rule
+from tandem.specdec.verify_work import VerifyWork
 from tests.virtual_time.cases import preset
 from tests.virtual_time.edge_frames import edge_of
 
@@ -39,6 +43,9 @@ class Decided:
         token_id = self.token_ids[len(answer)]
         allowed[[3, 4] if token_id is None else [token_id]] = True
         return allowed
+
+    def prepare(self, answers: Sequence[tuple[int, ...]]) -> None:
+        pass
 
     def forced(self, answer: tuple[int, ...]) -> int | None:
         return self.token_ids[len(answer)] if self.tells else None
@@ -138,3 +145,49 @@ async def test_a_work_that_is_forced_as_a_whole_never_reaches_the_engine() -> No
             assert ready.empty()
     finally:
         await asyncio.to_thread(thread.stop)
+
+
+class Told(Decided):
+    """Tells which masks it was asked to have ready."""
+
+    prepared: ClassVar[list[tuple[int, ...]]] = []
+
+    def prepare(self, answers: Sequence[tuple[int, ...]]) -> None:
+        self.prepared.extend(answers)
+
+
+def test_the_masks_of_a_pass_are_begun_before_it() -> None:
+    """All that the judge may ask for: of the text, and after each draft."""
+    engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY))
+    rule = acceptance_rule(PRESETS["coupled"], 3, SeededRandom(3))
+    judge = Judge(
+        3, chain_steps([Proposal((4,)), Proposal((5,))]), rule, TokenPayload(rule, SeededRandom(0))
+    )
+    work = VerifyWork(0, (*PROMPT, 3, 4, 5), 3, 2, judge)
+    mask = Told((3, None, 5, 6))
+    rows = RowsAfter(LogitsProcessor(Processors(), PROMPT, mask), (), skipped=len(PROMPT))
+    job = VerifyJob(engine.open(20), work, SamplingParams(), rows=rows)
+    request = job.request()
+    assert mask.prepared == [(3,), (3, 4), (3, 4, 5)]
+    (logits,) = engine.forward([request])
+    assert job.take(logits)
+
+
+def test_without_processors_the_judge_sees_the_engine_s_own_rows() -> None:
+    """No copy is made on the way."""
+    logits = np.zeros((2, VOCABULARY), dtype=np.float32)
+    seen: list[Any] = []
+
+    class Looking(GumbelCouplingRule):
+        def prepare(self, target: Any, position: int) -> Any:
+            seen.append(target._logits)
+            return super().prepare(target, position)
+
+    rule = Looking(3)
+    judge = Judge(2, chain_steps([Proposal((0,))]), rule, TokenPayload(rule, SeededRandom(0)))
+    session = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY)).open(20)
+    job = VerifyJob(session, VerifyWork(0, (*PROMPT, 0), 2, 1, judge), SamplingParams())
+    job.request()
+    assert job.take(logits)
+    assert seen
+    assert all(np.shares_memory(row, logits) for row in seen)

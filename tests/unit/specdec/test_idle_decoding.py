@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tandem.specdec.choices import Schedule
 from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.messages import Verdict, Work
+from tandem.specdec.messages import Tokens, Verdict, Work
 from tandem.specdec.pass_budget import PassBudget
-from tests.virtual_time.cases import scheduled
+from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.cloud_frames import (
     MODELS,
     V,
@@ -107,3 +108,45 @@ def test_a_cloud_that_shares_its_passes_and_is_asked_to_wait_judges_the_next_dra
     assert isinstance(verdict, Verdict)
     assert (verdict.accepted, verdict.rejected) == (1, False)
     assert cloud.committed.since(2) == right
+
+
+def forced_from(cloud: CloudMachine, token_ids: tuple[int, ...]) -> Callable[[], int | None]:
+    """A grammar of answers that begin so, after which everything may follow."""
+    return lambda: dict(enumerate(token_ids)).get(len(cloud.committed) - 2)
+
+
+def test_alone_the_cloud_takes_what_a_grammar_forces_without_a_pass() -> None:
+    cloud = opened_cloud(preset("ar"), logprobs=True)
+    first, *_ = own_tokens(preset("ar"), 1)
+    pass_of(cloud)
+    (tokens,) = cloud.go_on(forced_from(cloud, (first, 2, 0, 1)))
+    assert isinstance(tokens, Tokens)
+    assert (tokens.base, tokens.token_ids) == (3, (2, 0, 1))
+    assert tokens.prefix == cloud.committed.prefix
+    assert [told.logprob for told in tokens.logprobs] == [0.0, 0.0, 0.0]
+    assert cloud.target_passes == tokens.work.target_passes == 1
+    work = cloud.work()
+    assert work is not None
+    assert work.token_ids == (first, 2, 0, 1), "their keys and values come with the next pass"
+    assert cloud.go_on(lambda: 0) == [], "a pass is under way, whose row follows the text as it is"
+
+
+def test_what_is_forced_ends_with_the_text() -> None:
+    cloud = opened_cloud(preset("ar"), ends=frozenset({0}))
+    pass_of(cloud)
+    (tokens,) = cloud.go_on(forced_from(cloud, (9, 2, 0, 1)))
+    assert isinstance(tokens, Tokens)
+    assert tokens.token_ids == (2, 0)
+    assert cloud.finished
+    short = opened_cloud(preset("ar"), max_tokens=3)
+    pass_of(short)
+    (tokens,) = short.go_on(lambda: 1)
+    assert isinstance(tokens, Tokens)
+    assert tokens.token_ids == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["coupled", "stream", "mc-dsd"])
+def test_where_an_edge_drafts_it_drafts_what_is_forced(name: str) -> None:
+    cloud = opened_cloud(preset(name))
+    pass_of(cloud)
+    assert cloud.go_on(lambda: 1) == []

@@ -186,6 +186,9 @@ class FiveThenAnother:
         mask[[5, 6] if answer else 5] = True
         return mask
 
+    def prepare(self, answers: Sequence[tuple[int, ...]]) -> None:
+        pass
+
     def forced(self, answer: tuple[int, ...]) -> int | None:
         return None if answer else 5
 
