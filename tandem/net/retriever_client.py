@@ -78,9 +78,23 @@ class RetrieverClient:
         timeout_s: float = 30.0,
     ) -> pb.SearchResponse:
         """The best chunks; `mode` is hybrid, dense or lexical."""
-        number = pb.SearchMode.Value(f"SEARCH_MODE_{mode.upper()}")
-        request = pb.SearchRequest(query=query, count=count, mode=number, rerank=rerank)
-        return await _answered(self._stub.Search(request, timeout=timeout_s))
+        wanted = pb.SearchMode.Value(f"SEARCH_MODE_{mode.upper()}")
+        request = pb.SearchRequest(query=query, count=count, mode=wanted, rerank=rerank)
+        (found,) = [found async for found in self.searches([request], timeout_s)]
+        return found
+
+    async def searches(
+        self, requests: Iterable[pb.SearchRequest], timeout_s: float = 30.0
+    ) -> AsyncIterator[pb.SearchResponse]:
+        """The answers to several queries, in order, over one stream."""
+        call = self._stub.Search(iter(requests), timeout=timeout_s)
+        try:
+            async for found in call:
+                yield found
+        except grpc.aio.AioRpcError as error:
+            raise Rejected(error.code(), details_of(error)) from None
+        finally:
+            call.cancel()
 
     async def delete(self, ids: Sequence[str], timeout_s: float = 60.0) -> list[bool]:
         """Which of them were there."""

@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
+import httpx2
 import numpy as np
 
 from tandem.core.probs import Array, SamplingParams
+from tandem.gateway.app import GatewaySettings, make_app
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import RunningService, Service
@@ -55,6 +57,7 @@ QUESTIONS = (
     f"{QUOTED} and its base Python is",
     "Where does the time go, and what about the interpreter lock?",
     "Who has the passphrase of the test database?",
+    "Where does the wren winter, and whom does its finder call?",
 )
 
 
@@ -63,15 +66,26 @@ class Tapped:
     """A suite, and what its device sends to the cloud's aggregator and to the verifier."""
 
     client: AggregatorClient
+    page: httpx2.AsyncClient
     notes: RetrieverClient
     cloud: WireTap
     verifier: WireTap
+
+
+DROPPED = """# Wren
+
+The wren winters in the boathouse at Skarvik. Its harness is orange, and number 8841 is scratched
+into the clasp. Who finds it calls Mirjam Oduya before noon; she keeps the log in the tin box.
+"""
+"""A file that the page's visitor drops for the device while the taps listen."""
 
 
 async def test_no_private_document_leaves_the_device(tmp_path: Path) -> None:
     model = choose_model(None, "demo-draft")
     pair = load_pair(model, model)
     async with tapped_suite(pair, tmp_path) as suite:
+        dropped = {"name": "wren.md", "content": DROPPED}
+        assert (await suite.page.post("/v1/tandem/documents", json=dropped)).status_code == 200
         for question in QUESTIONS:
             assert (await suite.notes.search(question, 5)).hits
         answers = await answered(suite.client)
@@ -79,6 +93,8 @@ async def test_no_private_document_leaves_the_device(tmp_path: Path) -> None:
     assert sum(bool(one.token_ids) for one in answers) == ANSWERS
     private = [path.read_bytes() for path in demo_documents().device[0].glob("*.md")]
     assert len(private) == 5
+    private.append(DROPPED.encode())
+    assert any("wren.md" in one.summary.device.names for one in answers if one.summary)
     public = [text.encode() for text in (*QUESTIONS, *(one.text for one in answers))]
     seen = seen_by_the_cloud(suite, pair.tokenizer)
     assert leaked(private, seen, public, PIECE) == b""
@@ -145,12 +161,18 @@ async def tapped_suite(pair: ModelPair, folder: Path) -> AsyncIterator[Tapped]:
             cloud=to_cloud.address,
             http=False,
         )
-        front = await serve(AggregatorServicer(settings, Metrics(new_registry(), "device")))
+        servicer = AggregatorServicer(settings, Metrics(new_registry(), "device"))
+        front = await serve(servicer)
+        adding = GatewaySettings(add_document=servicer.requests.add_document)
+        transport = httpx2.ASGITransport(make_app(servicer.requests, device, adding))
+        page = await stack.enter_async_context(
+            httpx2.AsyncClient(base_url="http://localhost", transport=transport)
+        )
         addresses = {"device": notes.running.target, "cloud": pages.running.target}
         await fill(demo_documents(), addresses)
         client = await stack.enter_async_context(AggregatorClient(front))
         await client.describe()
-        yield Tapped(client, notes.client, to_cloud, to_verifier)
+        yield Tapped(client, page, notes.client, to_cloud, to_verifier)
 
 
 def seen_by_the_cloud(suite: Tapped, tokenizer: Tokenizer) -> bytes:

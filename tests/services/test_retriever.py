@@ -158,9 +158,38 @@ async def test_a_bad_search_is_refused_by_name(
     ):
         stub: Any = pb_grpc.RetrieverServiceStub(channel)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Search(request_, timeout=30)
+            await stub.Search(iter((request_,)), timeout=30).read()
     assert caught.value.code().name == "INVALID_ARGUMENT"
     assert (caught.value.details() or "").startswith(f"{field}: ")
+
+
+async def test_queries_on_one_stream_are_answered_in_order(tmp_path: Path) -> None:
+    """What was answered before a bad query holds."""
+    async with retriever(tmp_path) as service:
+        await service.ingest(Upload("fox", TEXT))
+        queries = [pb.SearchRequest(query="fox", number=number) for number in (7, 3)]
+        found = [answer async for answer in service.client.searches(queries)]
+        assert [answer.number for answer in found] == [7, 3]
+        assert all(answer.hits for answer in found)
+        answers = service.client.searches([queries[0], pb.SearchRequest(query="x", mode=9)])  # type: ignore[arg-type]
+        assert (await anext(answers)).number == 7
+        with pytest.raises(Rejected, match="mode") as refused:
+            await anext(answers)
+        assert refused.value.code.name == "INVALID_ARGUMENT"
+
+
+async def test_a_caller_of_before_searches_were_a_stream_is_answered(tmp_path: Path) -> None:
+    async with (
+        retriever(tmp_path) as service,
+        grpc.aio.insecure_channel(service.running.target) as channel,
+    ):
+        await service.ingest(Upload("fox", TEXT))
+        search = channel.unary_unary(
+            "/tandem_api.retriever.v1.RetrieverService/Search",
+            request_serializer=pb.SearchRequest.SerializeToString,
+            response_deserializer=pb.SearchResponse.FromString,
+        )
+        assert (await search(pb.SearchRequest(query="fox"), timeout=30)).hits
 
 
 async def test_a_full_disk_ends_an_ingest_and_nothing_answered_is_lost(tmp_path: Path) -> None:

@@ -44,7 +44,12 @@ class Retrieval:
         try:
             async with self._connection.channel() as channel:
                 call = pb_grpc.RetrieverServiceStub(channel).Search
-                found = await call(asked, timeout=SEARCH_TIMEOUT_S, metadata=headers)
+                (found,) = [
+                    each
+                    async for each in call(
+                        iter((asked,)), timeout=SEARCH_TIMEOUT_S, metadata=headers
+                    )
+                ]
         except grpc.aio.AioRpcError as error:
             raise upstream_rejection(error.code(), f"retriever: {details_of(error)}") from None
         return tuple(_document(hit, rank) for rank, hit in enumerate(found.hits, 1) if hit.text)

@@ -122,25 +122,15 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             with self._counted("ingests", self._ingests):
                 await self._ingest(first, stream)
 
-    async def Search(  # noqa: N802  # the RPC's name
-        self, request: pb.SearchRequest, context: Context
-    ) -> pb.SearchResponse:
-        async with errors_as_status(context):
+    async def Search(  # type: ignore[override]  # noqa: N802  # the RPC's name
+        self, request_iterator: object, context: Context
+    ) -> None:
+        async with served(context, self._limits.streams) as stream:
             self._admit(context)
-            mode = mode_from_proto(request.mode)
-            count, rerank = request.count or DEFAULT_COUNT, request.rerank
-            search = partial(self._index.search, request.query, count, mode, rerank=rerank)
-            headers = context.invocation_metadata()
-            named = {"side": self._role, "mode": mode, "rerank": rerank}
-            with self._counted("searches", self._searches):
-                began_s = time.perf_counter()
-                with self._tracing.span("search", headers, **named) as span:
-                    hits = await self._on(self._readers, search)
-                    span.note(documents=len(hits))
-                search_s = time.perf_counter() - began_s
-            self._series.search.observe(search_s)
-            return pb.SearchResponse(hits=map(hit_to_proto, hits), search_s=search_s)
-        raise AssertionError("abort ends the call")
+            asked = await stream.read(first=True)
+            while isinstance(asked, pb.SearchRequest):
+                await stream.write(await self._search(asked, context.invocation_metadata()))
+                asked = await self._unless_leaving(stream.read())
 
     async def Embed(  # noqa: N802  # the RPC's name
         self, request: pb.EmbedRequest, context: Context
@@ -203,6 +193,22 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             reranker=self._index.reranker_name,
             max_document_bytes=MAX_DOCUMENT_BYTES,
         )
+
+    async def _search(self, request: pb.SearchRequest, headers: Any) -> pb.SearchResponse:
+        """A place among the searches is held for this one alone: a stream that waits has none."""
+        mode = mode_from_proto(request.mode)
+        count, rerank = request.count or DEFAULT_COUNT, request.rerank
+        search = partial(self._index.search, request.query, count, mode, rerank=rerank)
+        named = {"side": self._role, "mode": mode, "rerank": rerank}
+        with self._counted("searches", self._searches):
+            began_s = time.perf_counter()
+            with self._tracing.span("search", headers, **named) as span:
+                hits = await self._on(self._readers, search)
+                span.note(documents=len(hits))
+            search_s = time.perf_counter() - began_s
+        self._series.search.observe(search_s)
+        found = map(hit_to_proto, hits)
+        return pb.SearchResponse(hits=found, search_s=search_s, number=request.number)
 
     async def _ingest(self, first: Any, stream: Stream) -> None:
         ahead, leaving, stored = ReadAhead(), self._leaving_hook(), 0
