@@ -58,6 +58,9 @@ _PART = click.option(
 )
 _REPORT = click.option("--folder", type=_FOLDER, help="Where to write it. Default: report.")
 _ONLY = click.option("--only", multiple=True, help="Only this table, by its key.")
+_TASKS = click.option(
+    "--tasks", type=_FOLDER, help="Texts of tasks: HumanEval.jsonl.gz, wikitext2-valid.txt."
+)
 _FRESH = click.option("--fresh", is_flag=True, help="Compute what an earlier run left there too.")
 _ARM = click.option("--part", multiple=True, help="Only this: load, kill, drain, far or greedy.")
 _STREAMS = click.option(
@@ -190,7 +193,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "papers": Experiment(
         "bench.papers.paper_report",
         "Every table and figure of the five papers, ours beside theirs, as a page.",
-        (_REPORT, _ONLY, _FRESH),
+        (_REPORT, _ONLY, _FRESH, _TASKS),
     ),
     "scheduler": Experiment(
         "bench.two_sided.scheduler",

@@ -7,6 +7,7 @@ from statistics import fmean
 import numpy as np
 
 from bench.harness.texts import PEPS
+from bench.papers import findings
 from bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from bench.papers.testbed import Testbed
 from tandem.core.codecs import probs_to_bytes, sparse_probs_to_bytes
@@ -54,11 +55,9 @@ def _side_gain() -> PaperTable:
         basis=Basis.COST_MODEL,
         declared=f"Cloud step {CLOUD_S * 1e3:g} ms, round trip {ROUND_TRIP_S * 1e3:g} ms, by the "
         "code that the services run.",
-        difference="The figure's shape is the paper's: the slower side aggregates, and otherwise "
-        "the side whose drafts are accepted less often, so that they need not travel. Equation "
-        "8, as its text at hand has it, does not follow from equation 7: its first and third "
-        "cases have the wrong side's rate, and so it may move to the other side (the last "
-        "column).",
+        printed="Equation 8, as its text at hand has it, does not follow from equation 7: its "
+        "first and third cases have the wrong side's rate.",
+        finding=lambda rows: findings.slower_side(rows, 1e3 * CLOUD_S),
         compute=_side_gains,
         plots=(Plot("device step, ms", "ΔZ, ms"),),
     )
@@ -93,8 +92,7 @@ def _theorem() -> PaperTable:
         ),
         basis=Basis.COST_MODEL,
         declared="As for Figure 3; the device aggregates.",
-        difference="The same shape: largest while the device's step is shorter than the cloud's, "
-        "1 from the cloud's step and the round trip together on.",
+        finding=lambda rows: findings.overlap(rows, 1e3 * CLOUD_S, 1e3 * ROUND_TRIP_S),
         compute=lambda testbed, labels: (speedup_over_synchronous(_both((0.5, *labels))),),
         plots=(Plot("device step, ms", "speedup"),),
     )
@@ -131,9 +129,9 @@ def _payload() -> PaperTable:
         basis=Basis.DISTRIBUTIONS,
         declared="Distributions of the demo target along held-out text, spread over 50,272 ids, "
         "float16 values, against float32 for every token. Coupled: the id, four bytes.",
-        difference="2,363 times leaves 85 bytes. The paper's 8-bit indices cannot name 50,272 "
-        "tokens; ours code the gaps between ids. How many tokens top-p keeps depends on the "
-        "model: the demo target is less sure than a model of 1.3 billion parameters.",
+        printed="2,363 times leaves 85 bytes, and the paper's 8-bit indices cannot name 50,272 "
+        "tokens; ours code the gaps between ids. How many tokens top-p keeps depends on the model.",
+        finding=findings.payload,
         compute=_payload_bytes,
     )
 
@@ -175,10 +173,9 @@ def _quality() -> PaperTable:
         "are of perplexity. One context is the better of one side's and of all documents one "
         "after another, the paper's CRCG and DRCG; one side is the better side with a sequence "
         "for each document, which the paper does not have.",
-        difference="Models of a few million parameters that were never trained on texts with "
-        "documents before them gain little, so the ratio of two small gains says little: it is "
-        "the experiment that is repeated. Against one side with a sequence for each document, "
-        "most of the gain is gone. No ratio where a baseline does not gain.",
+        printed="Models of a few million parameters that were never trained on texts with "
+        "documents before them gain little: it is the experiment that is repeated.",
+        finding=findings.gains,
         compute=_gains,
     )
 
@@ -223,10 +220,9 @@ def _latency() -> PaperTable:
         basis=Basis.VIRTUAL_TIME,
         declared="`tandem bench dragon-latency`: 24 tokens, two documents a side, the demo pair's "
         "distributions, declared steps (those of the first rows after the paper's OPT-1.3B).",
-        difference="Over waiting for every token ours saves as much as the paper's. `drdg-sw` "
-        "sends its tokens once at the end without distributions, so here it is faster than "
-        "either (negative figures): what the paper saved over it was the transfer of all its "
-        "distributions.",
+        printed="`drdg-sw` sends its tokens once at the end without distributions here; what the "
+        "paper saved over it was the transfer of all its distributions.",
+        finding=findings.saved,
         compute=_saved,
     )
 
@@ -258,8 +254,8 @@ def _first_token() -> PaperTable:
         basis=Basis.VIRTUAL_TIME,
         declared="`tandem bench dragon-ttft`: hardware declared after the paper's testbed, 114 "
         "MB of keys and values at 100 Mbit/s, prompts of 32 tokens.",
-        difference="The order of the methods is the paper's; the ratios depend on the declared "
-        "speed of the device's prefill and of the link.",
+        printed="The ratios depend on the declared speed of the device's prefill and of the link.",
+        finding=findings.first_tokens,
         compute=_first_tokens,
     )
 
@@ -291,8 +287,7 @@ def _strategies() -> PaperTable:
         declared="`tandem bench scheduler`: acceptance recorded along answers of the demo pair and "
         "replayed, declared steps, added latency that varies as a sine; means over which side's "
         "documents are relevant.",
-        difference="As in the paper, the scheduler is as fast as the best fixed side or faster, "
-        "and the more so the longer the link.",
+        finding=findings.scheduler,
         compute=_totals,
         plots=(Plot("added, s", "dragon"), Plot("added, s", "cloud")),
     )

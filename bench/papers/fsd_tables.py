@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
+from math import prod
+from pathlib import Path
 
+from safetensors import safe_open
+
+from bench.papers import findings
 from bench.papers.fsd_printed import (
     EXIT_TRAINING,
     PRICES,
@@ -30,8 +36,11 @@ from tandem.analysis.api_prices import (
     speculative_cost,
 )
 from tandem.analysis.cost_models import expected_tokens_per_round
+from tandem.backends.torch.exit_adapters import DESCRIPTION
+from tandem.backends.torch.loading import find_exits
 
 DRAFT_LENGTH, TOKENS = 4, 200
+OWN_TARGET = "demo target, or the one given"
 LOAD, TOKENS_PER_ROUND = RequestLoad(1_000_000, 100, 500), 2.5
 ROBOT = HardwareTimes(288, 620, 120)
 LARGER_C = 0.3
@@ -59,9 +68,9 @@ def _prices() -> PaperTable:
         basis=Basis.COST_MODEL,
         declared="The printed prices are the input: dollars for 10⁶ tokens of each model, γ = 4, "
         "2.5 tokens a round.",
-        difference="None in the printed columns. They bill a verification as one output token. "
-        "The last column bills the drafts of every pass as input as well, as a provider of "
-        "tokens would.",
+        printed="The printed columns bill a verification as one output token; the last one bills "
+        "the drafts of every pass as input as well, as a provider of tokens would.",
+        finding=findings.billed_drafts,
         compute=_dollars,
     )
 
@@ -81,9 +90,12 @@ def _dollars(testbed: Testbed, labels: Labels) -> Figures:
 
 
 def _exit_training() -> PaperTable:
-    rows = tuple(
-        PaperRow((name,), figures, "this model is not here; see `tandem train-exits --help`")
-        for name, figures in EXIT_TRAINING.items()
+    rows = (
+        *(
+            PaperRow((name,), figures, "this model is not here; see `tandem train-exits --help`")
+            for name, figures in EXIT_TRAINING.items()
+        ),
+        PaperRow((OWN_TARGET,), (None,) * 5, "its file names no context and no hours"),
     )
     return PaperTable(
         key="fsd-table-2",
@@ -94,11 +106,31 @@ def _exit_training() -> PaperTable:
         figures=("exits", "parameters, 10⁶", "%", "context", "GPU hours"),
         rows=rows,
         basis=Basis.MEASURED,
-        declared="Nothing.",
-        difference="Not to be had here: it needs these models and an A100. The demo target has "
-        "four exits, trained by the same recipe on its own texts.",
-        compute=lambda testbed, labels: (None,) * 5,
+        declared="Of the last row: the files of the target and of its exits.",
+        printed="Training the paper's models needs them and an A100. Its recipe, on the demo "
+        "target's own texts, made the exits of the last row; they are read from their file.",
+        compute=_exits_of_target,
     )
+
+
+def _exits_of_target(testbed: Testbed, labels: Labels) -> Figures:
+    """Exits and their parameters, of the files of the target that is here."""
+    target = testbed.models.target
+    folder = find_exits(target, "auto") if labels == (OWN_TARGET,) else None
+    if folder is None:
+        return (None,) * 5
+    own, whole = parameters_in(folder), parameters_in(Path(target))
+    layers = json.loads((folder / DESCRIPTION).read_text("utf-8"))["layers"]
+    return float(len(layers)), own / 1e6, 100 * own / whole, None, None
+
+
+def parameters_in(folder: Path) -> int:
+    """How many numbers the safetensors files of a folder hold."""
+    count = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "np") as file:
+            count += sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # no dict
+    return count
 
 
 def _benchmarks() -> PaperTable:
@@ -121,10 +153,9 @@ def _benchmarks() -> PaperTable:
         basis=Basis.COST_MODEL,
         declared="Table 4's formulas with the times of Table 5, n = 200 tokens, and the printed "
         "τ and r of each cell as inputs; a cache hit takes no time (T_r = 0).",
-        difference="The printed speedups do not follow from the printed times: Table 4 gives "
-        "more in nearly every cell for AR → SD, most on the Jetson. T_r > 0 would lower SD → FSD "
-        "to what is printed, as the paper's own threads must synchronise. NQ's 1.12% is taken as "
-        "1.12x.",
+        printed="The printed speedups do not follow from the printed times. T_r > 0 would lower "
+        "SD → FSD, as the paper's own threads must synchronise. NQ's 1.12% is taken as 1.12x.",
+        finding=findings.by_client,
         compute=_by_formula,
     )
 
@@ -156,8 +187,8 @@ def _averages() -> PaperTable:
         declared="Step times and round trips of Table 5 are declared, 100 Mbit/s; distributions "
         "and early exits are the demo pair's, at temperature 1. SD is `dssd`, FSD `fsd` with "
         "four exits, both with γ = 4.",
-        difference="The demo pair accepts more drafts than the paper's Vicuna pairs (τ), so SD "
-        "gains more. It has four exits where the paper's clients follow 7 to 30.",
+        printed="The demo target has four exits where the paper's clients follow 7 to 30.",
+        finding=findings.demo_pair_accepts,
         compute=averages_by_demo_pair,
     )
 
@@ -183,11 +214,7 @@ def _queues() -> PaperTable:
         declared=f"{EXITS} exits, whose distributions lie between the demo draft's and the demo "
         "target's. Workers are scaled to them: 1, 2 and 4 where the paper has 3, 5 and 10 of 31. "
         "Draft step 83.5 ms, pass 497 ms, round trip 190 ms (Table 5's Jetson), 0.01 Mbit/s.",
-        difference="The client's priority queue misses least here too, FIFO and random more, and "
-        "the order matters less the more workers there are. The server's order changes nothing: "
-        "our early verdicts weigh tens of bytes and do not queue even on this link. Misses are "
-        "fewer with few workers, since outcomes that several exits share are drafted for once, "
-        "and more with many, since these exits are not trained.",
+        finding=findings.queue_orders,
         compute=by_queue_order,
     )
 
@@ -208,9 +235,8 @@ def _threads() -> PaperTable:
         rows=rows,
         basis=Basis.VIRTUAL_TIME,
         declared="As for Table 7, at 100 Mbit/s.",
-        difference="The paper has 1 to 30 threads and sees misses fall and level off after about "
-        "15. Ours fall with workers and level off once these are as many as the outcomes that "
-        "differ.",
+        printed="The paper has 1 to 30 threads and sees misses fall and level off after about 15.",
+        finding=findings.workers,
         compute=by_exits_and_workers,
         plots=(Plot("workers", "r, %"), Plot("workers", "SD → FSD")),
     )
@@ -234,8 +260,7 @@ def _draft_lengths() -> PaperTable:
         basis=Basis.COST_MODEL,
         declared="Table 4 with Table 5's times, the acceptance rate that gives the printed τ = "
         "1.96 at γ = 4, and the printed r = 12.40 % at every γ.",
-        difference="FSD gains more over SD the longer the draft, as in the paper. Where SD falls "
-        "below 1 depends on the times; see Table 6.",
+        finding=findings.longer_drafts,
         compute=_by_draft_length,
         plots=(Plot("γ", "AR → SD"), Plot("γ", "SD → FSD")),
     )
@@ -261,8 +286,7 @@ def _robot() -> PaperTable:
         rows=(PaperRow((2.92, 55.63), (0.90, 1.34), "no vision pair of these sizes is here"),),
         basis=Basis.COST_MODEL,
         declared="Table 4 with Table 8a's times (288, 620, 120 ms) and 8b's τ and r.",
-        difference="The printed 1.34 cannot follow from these times: a cache that always hits "
-        "would spare the drafting alone. The printed 0.90 is far below what they give.",
+        finding=lambda rows: findings.robot(rows, _speedups(ROBOT, 1.0, 0.0)[1]),
         compute=lambda testbed, labels: _speedups(ROBOT, float(labels[0]), float(labels[1]) / 100),
     )
 
@@ -279,8 +303,9 @@ def _landscape() -> PaperTable:
         rows=tuple(PaperRow((length,), (rate,)) for length, rate in printed.items()),
         basis=Basis.COST_MODEL,
         declared="Equation 9 solved for r.",
-        difference="The paper rounds to 5 %. Its other reading of the figure, more than 5x at c "
-        "> 0.5 and r < 10 %, needs γ·c of at least 8: equation 9 gives 4 at γ = 10.",
+        printed="Its other reading of the figure, more than 5x at c > 0.5 and r < 10 %, needs γ·c "
+        "of at least 8: equation 9 gives 4 at γ = 10.",
+        finding=findings.rounded,
         compute=lambda testbed, labels: (_miss_rate_for(2.0, float(labels[0]) * LARGER_C),),
     )
 
@@ -306,8 +331,7 @@ def _batches() -> PaperTable:
         basis=Basis.MEASURED,
         declared="Demo target and demo draft on one core of this machine, one token of each "
         "session after 64; lower quartile of the passes.",
-        difference="A processor has no idle lanes that a batch would fill, so latency grows sooner "
-        "than on an A100; the demo models are far smaller.",
+        finding=findings.batch_growth,
         compute=batch_latency,
         plots=(Plot("batch", "server, ms", True), Plot("batch", "client, ms", True)),
     )

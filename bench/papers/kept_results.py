@@ -70,6 +70,7 @@ class KeptResults:
             "quick": testbed.quick,
             "draft": testbed.models.draft,
             "target": testbed.models.target,
+            "tasks": None if testbed.tasks is None else str(testbed.tasks),
             "commit": self._commit,
         }
 

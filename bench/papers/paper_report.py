@@ -15,7 +15,15 @@ from pathlib import Path
 from bench.harness.machine import this_machine
 from bench.harness.report import Report, Row, Table, duration_words, make_row, progress
 from bench.harness.suite import Models
-from bench.papers import dragon_figures, dssd_tables, fsd_tables, picospec_tables, tslt_figures
+from bench.papers import (
+    dragon_figures,
+    dssd_tables,
+    fsd_tables,
+    picospec_tables,
+    process_cell,
+    task_tables,
+    tslt_figures,
+)
 from bench.papers.kept_results import KeptResults, KeptRow
 from bench.papers.paper_table import PaperRow, PaperTable
 from bench.papers.report_pages import Filled, write_pages
@@ -24,7 +32,10 @@ from tandem.core.errors import InvalidArgument
 
 RESULTS = "results.json"
 FOLDER = Path("report")
-PAPERS = (dssd_tables, picospec_tables, fsd_tables, tslt_figures, dragon_figures)
+PAPERS = (
+    *(dssd_tables, picospec_tables, process_cell, fsd_tables, task_tables),
+    *(tslt_figures, dragon_figures),
+)
 
 
 def all_tables() -> tuple[PaperTable, ...]:
@@ -38,11 +49,13 @@ def run(
     folder: Path | None = None,
     only: Sequence[str] = (),
     fresh: bool = False,
+    tasks: Path | None = None,
 ) -> None:
     """Compute what is not kept yet, then write the pages into `folder`. `only`: keys of tables;
-    `fresh`: compute everything again. InvalidArgument names a key that is none."""
+    `fresh`: compute everything again; `tasks`: a folder with texts of tasks. InvalidArgument names
+    a key that is none."""
     tables, folder = chosen_tables(only), folder or FOLDER
-    testbed = Testbed(models, report.seed, report.quick)
+    testbed = Testbed(models, report.seed, report.quick, tasks)
     if fresh:
         (folder / RESULTS).unlink(missing_ok=True)
     kept = KeptResults(folder / RESULTS, report.machine.commit)

@@ -6,10 +6,11 @@ every figure, with None where there is none and a remark that says why."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bench.papers.rows import FilledRow, Rows, compared
 from bench.papers.testbed import Testbed
 
 Label = str | float
@@ -47,8 +48,9 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """`place` is where the paper has it, `declared` what is paced, simulated or assumed, and
-    `difference` where ours differs and why."""
+    """`place` is where the paper has it, `declared` what is paced, simulated or assumed. `printed`
+    says what is to be known of the paper's own figures, and `finding` what ours show beside them:
+    a sentence that follows from the filled rows."""
 
     key: str
     paper: str
@@ -59,8 +61,11 @@ class PaperTable:
     rows: tuple[PaperRow, ...]
     basis: Basis
     declared: str
-    difference: str
     compute: Compute
+    printed: str = ""
+    finding: Callable[[Rows], str] = lambda rows: ""
+    options: str = ""
+    """Further options of the command that computes all of it."""
     by_line: bool = False
     """Whether a line of the paper's text holds all figures of a row."""
     plots: tuple[Plot, ...] = ()
@@ -73,6 +78,25 @@ class PaperTable:
     def compares(self, place: int) -> bool:
         """Whether the paper prints this figure in any row."""
         return any(row.theirs[place] is not None for row in self.rows)
+
+    def filled(self, ours: Sequence[Figures]) -> Rows:
+        """The rows with our figures, by the names of the columns."""
+        return Rows(
+            [
+                FilledRow(
+                    dict(zip(self.labels, row.labels, strict=True)),
+                    dict(zip(self.figures, mine, strict=True)),
+                    dict(zip(self.figures, row.theirs, strict=True)),
+                )
+                for row, mine in zip(self.rows, ours, strict=True)
+            ]
+        )
+
+    def difference(self, ours: Sequence[Figures]) -> str:
+        """Where ours differ from what is printed, and why."""
+        rows = self.filled(ours)
+        parts = (compared(rows, self.figures), self.finding(rows), self.printed)
+        return " ".join(filter(None, parts)) or "The paper prints no figures to compare with."
 
     def checked(self, ours: Figures) -> Figures:
         """Our figures, which have the table's shape."""

@@ -98,7 +98,7 @@ def _section(filled: Filled, plots: Sequence[str], report: Report) -> str:
 def _notes(filled: Filled, report: Report) -> Iterator[tuple[str, str]]:
     table = filled.table
     yield "Ours", f"{table.basis}. {table.declared}"
-    yield "Difference", table.difference
+    yield "Difference", table.difference([one.figures for one in filled.ours])
     yield "Command", command_of(table, report)
     machines = sorted({one.machine for one in filled.ours})
     took_s = sum(one.took_s for one in filled.ours)
@@ -108,7 +108,8 @@ def _notes(filled: Filled, report: Report) -> Iterator[tuple[str, str]]:
 def command_of(table: PaperTable, report: Report) -> str:
     """What computes this table alone."""
     quick = " --quick" if report.quick else ""
-    return f"tandem bench papers --only {table.key} --seed {report.seed}{quick}"
+    options = f" {table.options}" if table.options else ""
+    return f"tandem bench papers --only {table.key} --seed {report.seed}{quick}{options}"
 
 
 def _html_table(filled: Filled) -> str:
@@ -175,7 +176,9 @@ def figure_text(figure: float | None) -> str:
         return "–"
     if abs(figure) >= 1000:
         return f"{figure:,.0f}"
-    return f"{figure:.1f}" if abs(figure) >= 100 else f"{figure:.3g}" if figure else "0"
+    if abs(figure) >= 100:
+        return f"{figure:.1f}".removesuffix(".0")
+    return f"{figure:.3g}" if figure else "0"
 
 
 def _anchor(words: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.harness.machine import this_machine
@@ -35,8 +36,9 @@ class Testbed:
 
     __test__ = False  # not pytest's
 
-    def __init__(self, models: Models, seed: int, quick: bool) -> None:
-        self.models, self.seed, self.quick = models, seed, quick
+    def __init__(self, models: Models, seed: int, quick: bool, tasks: Path | None = None) -> None:
+        """`tasks`: a folder with texts that this repository does not have."""
+        self.models, self.seed, self.quick, self.tasks = models, seed, quick, tasks
         self._shared: dict[Hashable, Any] = {}
 
     @cached_property

@@ -7,7 +7,7 @@ sum where eq. 26 has T_LLM, and so never exceeds 1; what eqs. 10 and 26 give is
 (L·a + 1)·T_LLM / (L·T_SLM + |Q|·T_V + T_LLM).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, log2
 
 from tandem.analysis.cost_models import (
@@ -86,6 +86,31 @@ def mc_dsd(
         uplink_bytes=uplink_bytes,
         downlink_bytes=downlink_bytes,
     )
+
+
+def fitted_top_k(
+    pair: PairTimes,
+    link: LinkTimes,
+    acceptance_rates: Mapping[int, float],
+    *,
+    draft_length: int,
+    vocabulary_size: int,
+    precision_bytes: float,
+) -> tuple[int, Prediction]:
+    """The K of most tokens per second on this link, and what it gives. `acceptance_rates`: of a
+    draft cut to its K likeliest tokens, for each K to choose from."""
+    found = {
+        kept: tslt(
+            pair,
+            link,
+            acceptance_rate=rate,
+            draft_length=draft_length,
+            probs_bytes=sparse_probs_bytes(kept, vocabulary_size, precision_bytes),
+        )
+        for kept, rate in acceptance_rates.items()
+    }
+    best = max(found, key=lambda kept: found[kept].speedup_over_ar)
+    return best, found[best]
 
 
 def _checked(expansion: Sequence[int]) -> Sequence[int]:

@@ -1,8 +1,10 @@
 """The papers' report: its tables' shape, what is kept between runs, and its pages."""
 
+import gzip
 import json
 import os
 import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -12,14 +14,19 @@ import pytest
 from click.testing import CliRunner
 
 from bench.harness.suite import Models
+from bench.harness.texts import NoTexts
 from bench.main import bench
 from bench.papers.fsd_runs import interpolated_exits
+from bench.papers.fsd_tables import parameters_in
 from bench.papers.kept_results import KeptResults, UnreadableResults
 from bench.papers.paper_report import all_tables, chosen_tables
 from bench.papers.paper_table import Basis, Compute, Figures, Label, Labels, PaperRow, PaperTable
 from bench.papers.picospec_tables import acceptance_for
+from bench.papers.task_tables import first_right_exits, task_texts
 from bench.papers.testbed import Testbed
+from bench.speculation.demo_pair import distributions_along
 from tandem.analysis.cost_models import expected_tokens_per_round
+from tandem.backends.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array
 from tandem.simulation.declared_pair import declared_pair
@@ -45,8 +52,8 @@ def toy_table(compute: Compute = doubled) -> PaperTable:
         rows=(PaperRow((1.0,), (2.0, None), "right"), PaperRow((2.0,), (5.0, None))),
         basis=Basis.COST_MODEL,
         declared="Nothing.",
-        difference="The second row.",
         compute=compute,
+        printed="The second row.",
     )
 
 
@@ -57,11 +64,109 @@ def test_tables_have_keys_of_their_own_and_say_what_they_are() -> None:
         assert table.rows
         assert table.place
         assert table.declared.endswith(".")
-        assert table.difference.endswith(".")
+        assert table.printed == "" or table.printed.endswith(".")
         assert {plot.x for plot in table.plots} <= set(table.labels)
         assert {plot.figure for plot in table.plots} <= set(table.figures)
         labels = [row.labels for row in table.rows]
         assert len(set(labels)) == len(labels) or table.key == "dssd-table-3"
+
+
+def filling(table: PaperTable, figure: Callable[[int, int], float]) -> list[Figures]:
+    """Figures by row and column."""
+    columns = range(len(table.figures))
+    return [tuple(figure(row, one) for one in columns) for row in range(len(table.rows))]
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.key)
+def test_what_is_said_of_ours_follows_from_the_rows(table: PaperTable) -> None:
+    """Other figures, another sentence; the same figures, the same."""
+    size = len(table.rows)
+    rising = filling(table, lambda row, one: 0.05 * (1 + row) + 0.01 * one)
+    turning = filling(table, lambda row, one: (-1) ** (row + one) * 2.1 * (size - row) * (one + 2))
+    missing: list[Figures] = [(None,) * len(table.figures)] * size
+    said = [table.difference(ours) for ours in (rising, turning)]
+    assert all(words.endswith((".", ").")) for words in said)
+    assert table.difference(list(rising)) == said[0]
+    assert said[0] != said[1]
+    if table.key in ("tasks", "fsd-table-2"):  # of which all may be missing
+        assert table.difference(missing)
+
+
+def said_of(key: str, ours: Sequence[Figures]) -> str:
+    (table,) = chosen_tables([key])
+    return table.difference(list(ours))
+
+
+def test_as_printed_is_said_of_the_printed_figures_alone() -> None:
+    (table,) = chosen_tables(["fsd-table-1"])
+    printed = [(*row.theirs[:3], 2 * (row.theirs[2] or 0)) for row in table.rows]
+    assert "edge-cloud SD: as printed." in table.difference(printed)
+    assert "costs 100 % more" in table.difference(printed)
+    dearer = [(*one[:2], 1.5 * (one[2] or 0), one[3]) for one in printed]
+    assert "edge-cloud SD: 1.50 times the printed, median 1.50." in table.difference(dearer)
+
+
+def test_the_order_of_queues_is_told_as_it_was() -> None:
+    """Rows: the client's priority, random, FIFO, each with the server's priority and FIFO."""
+    least = [(10.0, 10.0, 10.0)] * 2 + [(20.0, 18.0, 12.0)] * 4
+    words = said_of("fsd-table-7", least)
+    assert "misses least in all 3 columns" in words
+    assert "The server's order changes at most 0.0 points" in words
+    assert "matters less the more workers" in words
+    mixed = [(10.0, 10.0, 30.0), (19.0, 10.0, 30.0)] + [(20.0, 18.0, 12.0)] * 4
+    words = said_of("fsd-table-7", mixed)
+    assert "misses least in 2 of 3 columns" in words
+    assert "The server's order changes up to 9.0 points." in words
+    assert "matters less" not in words
+
+
+def test_a_bound_that_does_not_hold_is_not_said_to() -> None:
+    good = [(0.1, 0.2, 1e-6)] * 12
+    assert "holds at every position" in said_of("tslt-theorem-4-14", good)
+    assert "It says something for every candidate." in said_of("tslt-theorem-4-14", good)
+    broken = [*good[:-1], (0.1, 4.0, 0.02)]
+    words = said_of("tslt-theorem-4-14", broken)
+    assert "exceeded, by up to 0.02" in words
+    assert "in 1 of 12 rows, from candidate 4 on" in words
+
+
+def test_texts_of_tasks_come_from_files_that_are_there(tmp_path: Path) -> None:
+    assert len(task_texts("GSM8K", None)) > 50
+    assert task_texts("HumanEval", None) == task_texts("WikiText-2", tmp_path) == []
+    problem = {"prompt": "def one():\n", "canonical_solution": "    return 1\n"}
+    with gzip.open(tmp_path / "HumanEval.jsonl.gz", "wt") as file:
+        file.write(json.dumps(problem))
+    articles = " \n = Lobster = \n \n It is blue . \n = = Diet = = \n Crabs . \n = Crab = \n Red ."
+    (tmp_path / "wikitext2-valid.txt").write_text(articles)
+    assert task_texts("HumanEval", tmp_path) == ["def one():\n    return 1\n"]
+    lobster, crab = task_texts("WikiText-2", tmp_path)[-2:]
+    assert "Diet" in lobster
+    assert crab == " = Crab = \n Red ."
+    (tmp_path / "HumanEval.jsonl.gz").write_bytes(b"no gzip")
+    with pytest.raises(NoTexts, match="HumanEval"):
+        task_texts("HumanEval", tmp_path)
+
+
+def test_the_first_exit_that_is_right_is_found() -> None:
+    """The shallower exit is right at times, the deeper one always, the deepest is not asked."""
+    right = scripted_probs(1, 64, sharpness=9.0)
+    guess = noisy_probs(right, scripted_probs(2, 64, sharpness=9.0), 0.6)
+    token_ids = list(range(40))
+    target = ScriptedEngine(64, right, exit_distributions=(guess, right, guess))
+    first = first_right_exits(target, token_ids, distributions_along(target, token_ids))
+    assert len(first) == len(token_ids) - 1
+    assert set(first) == {0, 1}
+    blind = ScriptedEngine(64, right, exit_distributions=(guess,))
+    assert first_right_exits(blind, token_ids, distributions_along(target, token_ids)) == [
+        each if each == 0 else -1 for each in first
+    ]
+    plain = ScriptedEngine(64, right)
+    assert first_right_exits(plain, token_ids, distributions_along(target, token_ids)) == []
+
+
+def test_parameters_of_a_folder_are_counted() -> None:
+    """Four exits of rank 128 before and behind 320 numbers."""
+    assert parameters_in(Path(Models().target).parent / "demo-exits") == 4 * 128 * 2 * 320
 
 
 def test_a_row_without_any_printed_figure_says_why() -> None:
@@ -180,6 +285,7 @@ class ToyTestbed(Testbed):
     [
         *("tslt-theorem-4-14", "tslt-figure-3", "tslt-figure-4", "tslt-figures-5-6"),
         "dragon-payload",
+        "tslt-fitted-k",
     ],
 )
 def test_figures_of_distributions(key: str) -> None:
@@ -196,6 +302,9 @@ def test_figures_of_distributions(key: str) -> None:
             assert columns[0][-1] <= 1 + 1e-6
         case "tslt-figures-5-6":
             assert columns[3] == pytest.approx(np.divide(columns[1], columns[0]).tolist())
+        case "tslt-fitted-k":
+            assert columns[0] == sorted(columns[0])
+            assert all(best >= whole for best, whole in zip(columns[1], columns[2], strict=True))
         case _:
             assert columns[1] == pytest.approx([4 * 50_272 / one for one in columns[0]])
 

@@ -1,0 +1,91 @@
+"""The filled rows of a table, as sentences about them ask for them. Invariant: a sentence on ours
+follows from the rows: it is chosen, and its numbers are taken, when the report is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+Figure = float | None
+ROUNDING = 0.005
+"""What counts as equal: a quotient this close to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilledRow:
+    """Labels, our figures and the paper's, by the names of their columns."""
+
+    labels: Mapping[str, Any]
+    ours: Mapping[str, Figure]
+    theirs: Mapping[str, Figure]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of one table, in its order."""
+
+    rows: Sequence[FilledRow]
+
+    def __iter__(self) -> Iterator[FilledRow]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def where(self, wanted: Mapping[str, Any]) -> Rows:
+        """Those with these labels."""
+        return Rows([row for row in self.rows if wanted.items() <= dict(row.labels).items()])
+
+    def ours(self, figure: str) -> list[float]:
+        """Of every row that has it."""
+        return [one for row in self.rows if (one := row.ours[figure]) is not None]
+
+    def pairs(self, figure: str) -> list[tuple[float, float]]:
+        """Ours and the paper's, of every row that has both."""
+        both = ((row.ours[figure], row.theirs[figure]) for row in self.rows)
+        return [(mine, printed) for mine, printed in both if not (mine is None or printed is None)]
+
+    def count(self, holds: Callable[[FilledRow], bool]) -> int:
+        return sum(map(holds, self.rows))
+
+    def best(self, figure: str, label: str) -> Any:
+        """The label of the row with our largest figure."""
+        return max(self.rows, key=lambda row: row.ours[figure] or 0.0).labels[label]
+
+    def values(self, label: str) -> list[Any]:
+        """What the label is in these rows, each value once."""
+        return list(dict.fromkeys(row.labels[label] for row in self.rows))
+
+
+def compared(rows: Rows, figures: Sequence[str]) -> str:
+    """For each figure that the paper prints, what ours are times that."""
+    return " ".join(filter(None, (_quotients(rows, figure) for figure in figures)))
+
+
+def of_all(count: int, total: int) -> str:
+    """ "all 6", "none of the 6", "4 of 6"."""
+    if count == total:
+        return f"all {total}"
+    return f"{count} of {total}" if count else f"none of the {total}"
+
+
+def span(values: Sequence[float], form: str = ".3g") -> str:
+    """ "1.2 to 3.4", or one number where they are equal."""
+    low, high = format(min(values), form), format(max(values), form)
+    return low if low == high else f"{low} to {high}"
+
+
+def _quotients(rows: Rows, figure: str) -> str:
+    quotients = [mine / printed for mine, printed in rows.pairs(figure) if printed]
+    if (
+        not quotients or min(quotients) <= 0
+    ):  # nothing to compare, or one gains what the other loses
+        return ""
+    if all(abs(one - 1) <= ROUNDING for one in quotients):
+        return f"{figure}: as printed."
+    if len(quotients) == 1:
+        return f"{figure}: {quotients[0]:.2f} times the printed."
+    middle = f", median {median(quotients):.2f}" if len(quotients) > 2 else ""
+    return f"{figure}: {span(quotients, '.2f')} times the printed{middle}."
