@@ -31,11 +31,12 @@ class DraftSender:
         self._counters = counters
         self._sent: set[tuple[int, int]] = set()
         self._fetched: tuple[int, int] | None = None
+        self._owed: Fetch | None = None
 
     def begin_stream(self) -> None:
         """Nothing has been sent on this stream."""
         self._sent.clear()
-        self._fetched = None
+        self._fetched = self._owed = None
 
     def due(self, rule: AggregationRule, now: float) -> list[SideDraftFrame]:
         """The drafts that the other side needs and has not been sent."""
@@ -46,12 +47,16 @@ class DraftSender:
             if key not in self._sent and rule.sends_draft(draft.position):
                 self._sent.add(key)
                 frames.append(self._frame(draft, rule, self._request.preset.top, now))
+        if (owed := self._owed) is not None and self._own.at(owed.base, owed.prefix) is not None:
+            frames += self.fetched(owed, rule, now)
         return frames
 
     def fetched(self, fetch: Fetch, rule: AggregationRule, now: float) -> list[SideDraftFrame]:
-        """More of the distribution of a draft that was sent; nothing if it was drawn again
-        meanwhile. Raises InvalidArgument where no distributions are kept."""
+        """More of the distribution of a draft that was sent, which is asked for once: of a decoder
+        that begins again as soon as it has drawn the draft again, if it ever does. Raises
+        InvalidArgument where no distributions are kept."""
         draft = self._own.at(fetch.base, fetch.prefix)
+        self._owed = fetch if draft is None else None
         if draft is None:
             return []
         if isinstance(draft.probs, TopList) or draft.probs is None:

@@ -245,6 +245,18 @@ def test_a_restarted_decoder_counts_epochs_anew() -> None:
     assert later.epoch > 5
 
 
+def test_a_decoder_that_begins_again_answers_what_was_asked_of_the_one_before() -> None:
+    """The device asks once, and would wait for ever: pings are answered all the while."""
+    machine = cloud("dragon-coupled", sampling=SamplingParams(0.0))
+    machine.drafted(own(probs=PROBS), 0.0)
+    machine.decoder_restarted()
+    assert machine.receive(Fetch(1, 0, 2, head(()), count=4), 0.0) == []
+    (answer,) = told(machine.drafted(own(probs=PROBS), 0.0), SideDraftFrame)
+    assert (answer.base, len(answer.probs.ids)) == (2, 4)
+    assert told(machine.drafted(own((0,), probs=PROBS), 0.0), SideDraftFrame)[0].base == 3
+    assert machine.drafted(own((0,), probs=PROBS), 0.0) == [], "once"
+
+
 def test_round_trips_are_told_once_each_from_one_clock() -> None:
     trips = RoundTrips()
     trips.sent(1.0)
