@@ -53,6 +53,14 @@ _PEPS = click.option(
     help="JSON lines with id, title and text of PEPs; .gz is read too.",
 )
 
+_CELLS = click.option(
+    "--cells", type=click.IntRange(0), help="So many cells at random, by the seed; 0: all."
+)
+_KEPT = click.option(
+    "--kept",
+    type=_FILE,
+    help="Keep simulations in this file, and use those it has; for one version of the program.",
+)
 _PART = click.option(
     "--part", multiple=True, help="Only this: documents, keys-and-values, link, or a service."
 )
@@ -98,6 +106,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "bench.speculation.auto",
         "Preset auto against the cloud alone and every fixed preset, over load and changes.",
         (_KEPT, _AT_MOST),
+    ),
+    "cost-model": Experiment(
+        "bench.speculation.cost_model",
+        "Tokens per second that the cost model predicts over those of the machines, by cell.",
+        (_CELLS, _KEPT),
     ),
     "batching": Experiment(
         "bench.speculation.batching",

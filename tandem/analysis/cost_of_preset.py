@@ -2,11 +2,12 @@
 model counts the time, the payloads what travels. Invariant: pure arithmetic on values."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from tandem.analysis.cost_models import LinkTimes, Prediction
 from tandem.analysis.cost_tslt import sparse_probs_bytes, tree_distributions
 from tandem.core.codecs import Precision
-from tandem.specdec.choices import Predraft, RejectionPayload, Schedule, Uplink
+from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.epoch_timeline import Expected, StepTimes, expected
 from tandem.specdec.presets import Preset
 from tandem.specdec.scheduling import Measured, PairTimes, schedule_for
@@ -65,33 +66,30 @@ def _expected(
     sizes: Sizes,
     miss_rate: float,
 ) -> Expected:
-    """A controller sees passes as long as they are with what the other sessions feed to them."""
+    """Of one session by one timeline; of several by all of theirs, whose controllers see passes as
+    long as they are with what the others feed to them."""
     times = _step_times(preset, pair, link, sizes)
-    pass_s = pair.verify_first_s
-    for _ in range(_FITTINGS if sessions > 1 else 1):
-        seen = PairTimes(pair.draft_s, pass_s, pair.verify_further_s)
-        schedule = schedule_for(preset, Measured(seen, link.rtt_s, acceptance_rate))
-        ahead = preset.predraft is Predraft.LIKELY_OUTCOMES and schedule.stop_and_wait
-        hit_rate = _hit_rate(preset, schedule, acceptance_rate, miss_rate, ahead)
-        fed = schedule.chunk if schedule.stop_and_wait else 0
-        head_s = link.rtt_s + pass_s + fed * pair.verify_further_s
-        if sessions == 1:
-            return expected(
-                schedule, times, acceptance_rate, hit_rate=hit_rate, head_s=head_s, ahead=ahead
-            )
-        found, pass_s = expected_together(
-            schedule,
-            times,
-            acceptance_rate,
-            sessions=sessions,
-            hit_rate=hit_rate,
-            head_s=head_s,
-            ahead=ahead,
+    schedule = schedule_for(preset, Measured(pair, link.rtt_s, acceptance_rate))
+    ahead = preset.predraft is Predraft.LIKELY_OUTCOMES and schedule.stop_and_wait
+    hit_rate = _hit_rate(preset, schedule, acceptance_rate, miss_rate, ahead)
+    fed = schedule.chunk if schedule.stop_and_wait else 0
+    head_s = link.rtt_s + pair.verify_s(sessions - 1 + fed)
+    if sessions == 1:
+        return expected(
+            schedule, times, acceptance_rate, hit_rate=hit_rate, head_s=head_s, ahead=ahead
         )
+    found, _ = expected_together(
+        schedule,
+        times,
+        acceptance_rate,
+        sessions=sessions,
+        hit_rate=hit_rate,
+        head_s=head_s,
+        ahead=ahead,
+        in_parts=preset.judged_in_parts,
+        control=None if preset.control is Control.FIXED else partial(schedule_for, preset),
+    )
     return found
-
-
-_FITTINGS = 3
 
 
 def _hit_rate(

@@ -50,6 +50,33 @@ def tokens_per_s_together(answers: Sequence[SimulatedAnswer]) -> float:
     return tokens / (ended_s - begun_s)
 
 
+def steady_tokens_per_s(answers: Sequence[SimulatedAnswer], warm: int) -> float:
+    """Tokens of all sessions per second, each from one of its commits to another, while all of them
+    are past their `warm`-th token and before their last: bursts weigh no more than they last. One
+    with a single commit in that time counts as the others do on average."""
+    begun_s = max(_moment_s(answer, warm) for answer in answers)
+    ended_s = min(answer.commits[-1][0] for answer in answers)
+    speeds = []
+    for answer in answers:
+        commits = [commit for commit in answer.commits if begun_s <= commit[0] <= ended_s]
+        if commits and (lasted_s := commits[-1][0] - commits[0][0]) > 0:
+            tokens = sum(count for moment, count in commits if moment > commits[0][0])
+            speeds.append(tokens / lasted_s)
+    if not speeds:
+        raise InvalidArgument("max_tokens", "the sessions are never all under way")
+    return len(answers) * sum(speeds) / len(speeds)
+
+
+def _moment_s(answer: SimulatedAnswer, tokens: int) -> float:
+    """When more than so many tokens were committed."""
+    committed = 0
+    for moment, count in answer.commits:
+        committed += count
+        if committed > tokens:
+            return moment
+    return answer.commits[-1][0]
+
+
 def verified_acceptance(answers: Sequence[SimulatedAnswer]) -> float | None:
     """Accepted ÷ verified drafts, without those after a rejected one; None if none was."""
     accepted = sum(answer.stats.accepted for answer in answers)

@@ -79,7 +79,7 @@ class Timeline:
         self.known = self.drafted = self.sent = self.arrived = self.ready = self.committed = 0
         self.chunk_sent = self.step = self.passes = self.fed = self.frames = 0
         self.head_s = head_s
-        self.drafting = self.frontier = self.busy = False
+        self.drafting = self.frontier = self.busy = self.leaves = False
         self.up_free_s = 0.0
         self.first_judged: Decided | None = None
         self.found: list[Position] = []
@@ -174,17 +174,28 @@ class Timeline:
         """The first draft is judged before its pass: by the distribution kept from the last."""
         self.first_judged = self.so_far
 
+    def taken(self, ready: int) -> int:
+        """How many of the drafts that are ready the next pass takes."""
+        return ready
+
+    @property
+    def decodes_alone(self) -> bool:
+        """Whether the cloud goes on while no draft waits."""
+        return self.schedule.decode_when_idle
+
     def start_pass(self, wait_s: float) -> None:
         """Over the drafts that are ready, or over none where the cloud decodes alone."""
-        drafts = max(0, self.ready - self.committed)
-        idle = self.schedule.decode_when_idle and not self.frontier
-        if self.busy or not (drafts or idle):
+        ready = max(0, self.ready - self.committed)
+        idle = self.decodes_alone and not self.frontier
+        if self.busy or not (ready or idle):
             return
         self.busy = True
+        drafts = self.taken(ready)
+        self.leaves = drafts < ready
         tokens = drafts + (not self.frontier) + (self.times.siblings if drafts else 0)
         self.passes += 1
         self.fed += tokens
-        self.submit(drafts, tokens, wait_s)
+        self.submit(drafts + self.leaves, tokens, wait_s)  # the last one's row judges one more
 
     def submit(self, drafts: int, tokens: int, wait_s: float) -> None:
         took_s = self.times.pass_s + (tokens - 1) * self.times.further_s
@@ -197,17 +208,22 @@ class Timeline:
                 return
         schedule = self.schedule
         pending = self.arrived > self.committed
-        if not pending and ((drafts and schedule.bonus) or schedule.decode_when_idle):
+        if self.leaves:
+            self.frontier = False
+        elif not pending and ((drafts and schedule.bonus) or self.decodes_alone):
             self.frontier = False
             if not self.decide(judged=self.drafted > self.committed):
                 return
         else:
             self.frontier = True
-        heard_s = self.now + self.times.verdict_s + self.times.down_s
-        self.at(heard_s, _HEARD, self.committed)
+        self.answer()
         if self.frontier and self.ready > self.committed:
             self.judge_first()
         self.start_pass(0.0)
+
+    def answer(self) -> None:
+        """The edge will hear what is decided."""
+        self.at(self.now + self.times.verdict_s + self.times.down_s, _HEARD, self.committed)
 
     def decide(self, judged: bool) -> bool:
         """The next position is decided; whether its draft, if there is one, was right."""

@@ -15,12 +15,20 @@ from functools import partial
 from tandem.core.hashing import hash_words, unit
 from tandem.specdec.choices import Schedule
 from tandem.specdec.epoch_timeline import Expected, StepTimes, Timeline
+from tandem.specdec.messages import Work
+from tandem.specdec.pass_budget import PassBudget
+from tandem.specdec.profile import Earlier, Profile
+from tandem.specdec.scheduling import Measured
+
+Control = Callable[[Measured], Schedule]
 
 _WARM = 0.25
 """The share of the tokens that is left out, while sessions fall into step."""
 _LEAST_TOKENS, _ALL_TOKENS = 48, 2400
 """Of each session, and of all: chance then moves the figures by a few hundredths."""
 _SPREAD = 0.618033988749895
+_PROMPT = 3
+"""Tokens of a prompt: few, as its pass only decides who begins with whom."""
 
 
 def expected_together(
@@ -32,10 +40,16 @@ def expected_together(
     hit_rate: float = 0.0,
     head_s: float = 0.0,
     ahead: bool = False,
+    in_parts: bool = False,
+    control: Control | None = None,
 ) -> tuple[Expected, float]:
     """As `expected`, of each of `sessions`, over some hundred tokens of each; and the mean pass in
-    seconds. `times.pass_s` is a pass over one token, `times.further_s` each further one of any."""
+    seconds. `times.pass_s` is a pass over one token, `times.further_s` each further one of any.
+    `in_parts`: a pass takes as many drafts as the verifier's budget bears, and a cloud that others
+    use does not wait for drafts. `control`: the schedule to go on with by what was measured."""
     crowd = _Crowd(schedule, times, acceptance_rate, sessions, hit_rate, head_s, ahead)
+    crowd.budget = PassBudget() if in_parts else None
+    crowd.control = control
     tokens = max(_LEAST_TOKENS, _ALL_TOKENS // sessions)
     warm = crowd.run_until(int(_WARM * tokens * sessions))
     return _between(warm, crowd.run_until(tokens * sessions), sessions), crowd.mean_pass_s
@@ -61,15 +75,17 @@ class _Crowd:
         self.times, self.rate, self.hit_rate, self.head_s = times, acceptance_rate, hit_rate, head_s
         self.events: list[tuple[float, int, Callable[[], None]]] = []
         self.numbers = itertools.count(1)  # of events and of draws
+        self.budget: PassBudget | None = None
+        self.control: Control | None = None
         self.passes = 0
-        self.pass_s_sum = 0.0
+        self.pass_s_sum = self.began_s = self.took_s = 0.0
         self.waiting: list[_Member] = []
         self.passing: list[_Member] = []
         self.totals = [0.0] * 6  # tokens, passes, fed, frames, drafted, corrections
         self.members = [_Member(self, schedule, times, ahead) for _ in range(sessions)]
         for number, member in enumerate(self.members):
             start_s = (number * _SPREAD % 1.0) * 4 * times.pass_s
-            self.push(start_s, member.correct)
+            self.push(start_s, member.start)
 
     @property
     def mean_pass_s(self) -> float:
@@ -102,13 +118,21 @@ class _Crowd:
         took_s = self.times.pass_s + (fed - 1) * self.times.further_s
         self.passes += 1
         self.pass_s_sum += took_s
+        self.began_s, self.took_s = self.now, took_s
+        if self.budget is not None:
+            self.budget.passed(took_s, fed, len(self.passing))
         self.push(self.now + took_s, self.end_pass)
 
     def end_pass(self) -> None:
         ended, self.passing = self.passing, []
         for member in ended:
             member.now = self.now
+            if member.due_drafts or member.arrived <= member.committed:  # else nobody is told
+                queue_s = max(0.0, self.began_s - member.due_s)
+                work = Work(self.took_s, queue_s, len(ended), drafts=member.fed_drafts)
+                member.profile.passed(work)
             member.passed(member.due_drafts)
+            member.follow()
 
     def lucky(self) -> bool:
         return unit(hash_words(next(self.numbers))) < self.rate
@@ -123,14 +147,33 @@ class _Member(Timeline):
     def __init__(self, crowd: _Crowd, schedule: Schedule, times: StepTimes, ahead: bool) -> None:
         super().__init__(schedule, times, 0.0, ahead)
         self.crowd, self.epoch = crowd, object()
-        self.due_drafts = self.due_tokens = 0
+        self.due_drafts = self.due_tokens = self.fed_drafts = 0
+        self.due_s = 0.0
+        rtt_s = times.up_s + times.down_s + times.frame_s + times.verdict_s
+        self.profile = Profile(Earlier(times.draft_s, rtt_s=rtt_s))
         self.is_right = False
+
+    def start(self) -> None:
+        """The edge drafts while the cloud computes the prompt. How sessions begin decides which of
+        them share their passes, and that may last."""
+        self.now = self.crowd.now
+        self.draft()
+        self.crowd.push(self.now + self.times.up_s, self.compute_prompt)
+
+    def compute_prompt(self) -> None:
+        self.now = self.crowd.now
+        self.busy = True
+        self.passes += 1
+        self.fed += 1
+        self.submit(0, _PROMPT, 0.0)
 
     def correct(self) -> None:
         """A token stands in the place of a draft, and all after it is void."""
         crowd, up_free_s = self.crowd, self.up_free_s
         self.counted()
-        head_s = crowd.head_s if crowd.hits() else 0.0
+        hit = crowd.hits()
+        self.profile.resolved(hit)
+        head_s = crowd.head_s if hit else 0.0
         super().__init__(self.schedule, self.times, head_s, self.ahead)
         self.now, self.up_free_s = crowd.now, up_free_s
         self.epoch = object()
@@ -156,15 +199,38 @@ class _Member(Timeline):
             self.take(kind, number, whole)
 
     def submit(self, drafts: int, tokens: int, wait_s: float) -> None:
-        self.due_drafts, self.due_tokens = drafts, tokens
+        self.due_drafts, self.due_tokens, self.due_s = drafts, tokens, self.crowd.now
+        self.fed_drafts = drafts - self.leaves
         self.crowd.waiting.append(self)
 
+    def follow(self) -> None:
+        """Go on with the schedule that its controller takes for what was measured."""
+        measured = self.profile.measured
+        if self.crowd.control is not None and measured is not None:
+            self.schedule = self.crowd.control(measured)
+
+    def taken(self, ready: int) -> int:
+        budget = self.crowd.budget
+        return ready if budget is None else budget.drafts(self.crowd.rate, ready)
+
+    @property
+    def decodes_alone(self) -> bool:
+        budget = self.crowd.budget
+        return self.schedule.decode_when_idle or (budget is not None and not budget.alone)
+
     def judge_first(self) -> None:
-        """The first draft is judged before its pass: by the distribution kept from the last."""
+        """The first draft is judged before its pass: by the distribution kept from the last. One
+        that is judged in parts is then committed."""
         if self.is_right:
+            return
+        if self.crowd.budget is not None:
+            self.frontier = False
+            if self.decide(judged=True):
+                self.answer()
             return
         self.is_right = self.crowd.lucky()
         if not self.is_right:
+            self.profile.judged(0, 1)
             self.crowd.totals[0] += 1
             self.correct()
 
@@ -173,6 +239,10 @@ class _Member(Timeline):
         right = self.is_right or not judged or self.crowd.lucky()
         self.is_right = False
         self.committed += 1
+        if judged:
+            self.profile.judged(int(right), int(not right))
+        else:
+            self.profile.unjudged(1)
         if not right:
             self.correct()
         return right

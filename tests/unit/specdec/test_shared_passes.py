@@ -6,6 +6,7 @@ import pytest
 
 from tandem.specdec.choices import Schedule
 from tandem.specdec.epoch_timeline import Expected, StepTimes, expected
+from tandem.specdec.scheduling import Measured
 from tandem.specdec.shared_passes import expected_together
 
 TIMES = StepTimes(draft_s=2, pass_s=10, further_s=1, up_s=3, down_s=4, correction_s=1)
@@ -13,6 +14,30 @@ ALONE = Schedule(0, 1, decode_when_idle=True)
 STOP_AND_WAIT = Schedule(2, 2)
 NO_BONUS = Schedule(2, 2, bonus=False)
 STREAM = Schedule(4, 2, decode_when_idle=True)
+
+
+def test_a_budget_feeds_fewer_drafts_where_many_share_a_pass() -> None:
+    """At acceptance 0.3 a second draft is not worth its tenth of a pass to sixteen sessions, and
+    who waits for drafts loses a token to those who do not."""
+    stream = Schedule(4, 4, verify_on_arrival=True, token_by_token=True)
+    greedy, _ = expected_together(stream, TIMES, 0.3, sessions=16)
+    fair, _ = expected_together(stream, TIMES, 0.3, sessions=16, in_parts=True)
+    assert fair.fed < 0.7 * greedy.fed
+    assert fair.tpot_s < 0.8 * greedy.tpot_s
+
+
+def test_a_controller_follows_what_its_session_measures() -> None:
+    """Passes that others make long leave time for more drafts."""
+    seen = list[float]()
+
+    def control(measured: Measured) -> Schedule:
+        seen.append(measured.sharing)
+        return STOP_AND_WAIT if measured.sharing > 2 else ALONE
+
+    found, _ = expected_together(ALONE, TIMES, 0.7, sessions=8, control=control)
+    assert found.frames > 0
+    assert max(seen) > 4
+    assert expected_together(ALONE, TIMES, 0.7, sessions=1, control=control)[0].frames == 0
 
 
 def together(
@@ -44,8 +69,8 @@ def test_two_sessions_that_always_fail_by_hand() -> None:
     # A round alone: 5 s until heard, 4 s of drafts, 3 s of way, a pass over three tokens of 12 s:
     # 24 s a token. With two sessions a pass is at most over six.
     found, pass_s = together(STOP_AND_WAIT, 0.0, 2)
-    assert 12 <= pass_s <= 15
-    assert together(STOP_AND_WAIT, 0.0, 1)[1] == pytest.approx(12)
+    assert 11.9 <= pass_s <= 15  # the prompts' passes are shorter
+    assert together(STOP_AND_WAIT, 0.0, 1)[1] == pytest.approx(12, rel=0.01)
     assert 24 <= found.tpot_s <= 24 + 15
     assert astuple(found)[1:] == pytest.approx((1, 3, 1, 2, 1), rel=0.02)
 
