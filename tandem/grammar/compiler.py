@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.processors import Grammar, GrammarKind, GrammarMask
+from tandem.grammar.conjunctions import check_conjunctions
 from tandem.grammar.matcher_mask import MatcherMask
 from tandem.text import ComparableTokenizer, Tokenizer
 
@@ -59,6 +60,7 @@ class GrammarCompiler:
         return MatcherMask(own, self._vocabulary_size, self._eos_token_ids, ends, self._worker)
 
     def _compile(self, grammar: Grammar) -> LLMatcher:
+        check_conjunctions(grammar)
         native = self._native = self._native or self._native_tokenizer()
         from llguidance import LLMatcher, LLParserLimits
 

@@ -1,4 +1,4 @@
-"""How much is asked of the gateway by its OpenAPI document."""
+"""What is done with the gateway's OpenAPI document: `make test-openapi` does more."""
 
 from __future__ import annotations
 
@@ -7,3 +7,4 @@ import pytest
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--openapi-cases", type=int, help="cases of each kind and operation")
+    parser.addoption("--client-generator", help="path of openapi-python-client")
