@@ -22,6 +22,7 @@ from tests.deploy_static.chart import (
     container,
     environment,
     of_kind,
+    ports,
     rendered,
     workloads,
 )
@@ -148,6 +149,19 @@ def test_services_begin_with_what_prometheus_knows_where_there_are_rules() -> No
             if asks:
                 assert given["TANDEM_PROMETHEUS_LABELS"] == "suite=tandem,release=demo"
                 assert {"port": 9090} in _ports_out(values, component)
+
+
+def test_a_drafter_begins_with_its_own_link_not_with_the_mean_of_all_edges() -> None:
+    """Prometheus knows a pod as ADDRESS:PORT of its metrics. A variable's name is put in only after
+    it is there."""
+    drafter = workloads("nodes")["drafter"]
+    names = [entry["name"] for entry in container(drafter)["env"]]
+    assert names.index("POD_IP") < names.index("TANDEM_PROMETHEUS_INSTANCE")
+    (address,) = (e for e in container(drafter)["env"] if e["name"] == "POD_IP")
+    assert address["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
+    port = ports(drafter)["metrics"]
+    assert environment(drafter)["TANDEM_PROMETHEUS_INSTANCE"] == f"$(POD_IP):{port}"
+    assert "TANDEM_PROMETHEUS_INSTANCE" not in environment(workloads("nodes")["edge-aggregator"])
 
 
 def test_replicas_are_added_by_the_wait_predicted_for_a_pass() -> None:

@@ -66,6 +66,11 @@ service's settings model; a test starts every model with what is rendered here.
 {{- if not (hasKey $settings "prometheus_labels") }}
 - {name: TANDEM_PROMETHEUS_LABELS, value: "suite=tandem,release={{ .root.Release.Name }}"}
 {{- end }}
+{{- if and .component.computes (not (hasKey $settings "prometheus_instance")) }}
+# What the Prometheus operator calls this pod: its own round trip counts, not the mean of all edges.
+- {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+- {name: TANDEM_PROMETHEUS_INSTANCE, value: "$(POD_IP):{{ .root.Values.ports.metrics }}"}
+{{- end }}
 {{- end }}
 {{- end }}
 
