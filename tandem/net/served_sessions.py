@@ -22,8 +22,10 @@ Message = TypeVar("Message")
 
 @dataclass(slots=True)
 class Reservation:
-    """What a session may hold; `tokens` is set to what it has cost when it ends."""
+    """What a session may hold, which is nothing once it is given back; `tokens` is set to what it
+    has cost when it ends."""
 
+    kv_bytes: int
     tokens: int = 0
 
 
@@ -69,13 +71,13 @@ class Admission:
             if self._series is not None:
                 self._series.refused(caller.holder, error.kind)
             raise
-        reservation = Reservation()
+        reservation = Reservation(kv_bytes)
         self.on_change()
         self._show(caller.holder)
         try:
             yield reservation
         finally:
-            now = time.monotonic()
+            now, reservation.kv_bytes = time.monotonic(), 0
             self._shares.give_back(caller.holder, kv_bytes, reservation.tokens, now)
             self.on_change()
             self._show(caller.holder)

@@ -83,14 +83,12 @@ class KeptPrefixes:
         self.index.shrink(min(self._limits.kv_bytes, self._room()))
 
     def put(
-        self, holder: str, token_ids: Sequence[int], blocks: Sequence[_Block], ends: bool
+        self, holder: str, token_ids: Sequence[int], blocks: Sequence[_Block], gives_back: int
     ) -> None:
-        """Keep a text's last blocks. A session that `ends` gives back as much room at once."""
+        """Keep a text's last blocks, of a session that gives back so many bytes at once."""
         size = KV_BLOCK * self._thread.engine.kv_bytes_per_token
         self.index.put(holder, token_ids, blocks, size)
-        self.index.shrink(self._limits.kv_bytes)
-        if not ends:
-            self.make_room()
+        self.index.shrink(min(self._limits.kv_bytes, self._room() + gives_back))
 
     def copied(self, copying: asyncio.Future[None]) -> None:
         """An engine that could not copy does not work: nothing that was kept of it is of use."""
@@ -125,7 +123,9 @@ class KeptPrefix:
         if blocks and files is not None:
             await self._thread.call(lambda: files.paste(session, _copies(blocks)))
 
-    def leave(self, session: Session, token_ids: Sequence[int], ends: bool = True) -> None:
+    def leave(
+        self, session: Session, token_ids: Sequence[int], ends: bool = True, gives_back: int = 0
+    ) -> None:
         """Keep what the session holds of `token_ids`, before it closes, or before it goes on. Where
         the engine promises the same bits, only of the text that it began with: passes over a few
         tokens round differently from those over many, as which a later session would compute
@@ -148,7 +148,7 @@ class KeptPrefix:
 
         with suppress(Unavailable):  # nothing is kept of an engine that does not work
             copying = self._thread.call(copy)
-            self._kept.put(self._holder, tuple(token_ids), blocks, ends)
+            self._kept.put(self._holder, tuple(token_ids), blocks, gives_back)
             copying.add_done_callback(self._kept.copied)
 
 

@@ -265,7 +265,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             open_stream = self._stream_opener(stream, edge_request, traffic, span, route)
 
             def leave(ends: bool) -> None:
-                prefix.leave(kv, drafting.context[: drafting.kv_length], ends)
+                held = drafting.context[: drafting.kv_length]
+                prefix.leave(kv, held, ends, reservation.kv_bytes if ends else 0)
 
             session = DrafterSession(
                 *(machine, self._thread, kv, open_stream, traffic),

@@ -3,6 +3,7 @@ checked and admitted."""
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from tandem.core.processors import LogitsProcessor, logits_processor
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.net.quotas import Quota
 from tandem.net.scopes import current_caller
-from tandem.net.served_sessions import Admission
+from tandem.net.served_sessions import Admission, Reservation
 from tandem.net.stream_limits import StreamLimits, served
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
@@ -194,7 +195,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             prefix = self._prefixes.find(current_caller().holder, text, keeps)
             machine.kv_length = prefix.tokens
             try:
-                own = (images, prefix, codec, stream, capacity, span, processor)
+                own = (images, prefix, codec, stream, capacity, span, reservation, processor)
                 await self._serve(opening, machine, *own)
             finally:
                 reservation.tokens = len(machine.committed)
@@ -209,6 +210,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         stream: Stream,
         capacity: int,
         span: Span,
+        reservation: Reservation,
         processor: LogitsProcessor | None,
     ) -> None:
         series = self._metrics.method(_label(opening), self._engine.model_name)
@@ -217,8 +219,11 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             await images.show(self._thread, kv, opening.prompt_ids)
             await prefix.show(kv)
 
+        def leave(kv: Session, token_ids: Sequence[int], ends: bool) -> None:
+            prefix.leave(kv, token_ids, ends, reservation.kv_bytes if ends else 0)
+
         session = VerifierSession(
-            *(machine, codec, self._thread, stream, series, begin, prefix.leave, span, processor),
+            *(machine, codec, self._thread, stream, series, begin, leave, span, processor),
             recent=self._recent,
         )
         self._sessions.add(session)

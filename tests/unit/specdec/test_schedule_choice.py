@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tandem.specdec.choices import Schedule
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.schedule_choice import (
     CLOUD_ALONE,
@@ -72,6 +73,17 @@ def test_a_schedule_is_kept_until_another_is_clearly_better() -> None:
     assert chosen(replace(GOOD, sharing=8.0), first).reason is Reason.LOAD
     slower = replace(GOOD, pair=replace(PAIR, draft_s=0.048))
     assert chosen(slower, first).reason is Reason.STEP_TIMES
+    busy = chosen(replace(GOOD, sharing=8.0))
+    assert chosen(replace(GOOD, sharing=8.2), busy) is busy, "by a fortieth"
+
+
+def test_a_stream_says_whether_the_cloud_waits_in_it() -> None:
+    decision = chosen(GOOD)
+    for goes_on, words in ((True, "stream, window 8"), (False, "stream that waits, window 8")):
+        schedule = replace(LIMITS, window=8, chunk=4, decode_when_idle=goes_on)
+        assert replace(decision, schedule=schedule).words == words
+    rounds = Schedule(window=4, chunk=4)
+    assert replace(decision, schedule=rounds).words == "rounds of 4"
 
 
 def test_alone_short_windows_are_tried_with_a_cloud_that_goes_on_and_one_that_waits() -> None:

@@ -1,0 +1,55 @@
+"""What sessions leave has only the room that no session holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tandem.backends.interface import KV_BLOCK
+from tandem.net.served_sessions import Admission
+from tandem.runtime.kept_prefixes import KeptPrefixes, PrefixLimits
+from tandem.telemetry.metrics import Metrics, new_registry
+
+TEXT = tuple(range(3 * KV_BLOCK + 1))
+"""Three whole blocks, of a byte a token."""
+
+
+class Copying:
+    """An engine's thread that copies at once."""
+
+    def __init__(self) -> None:
+        can = SimpleNamespace(same_bits=False)
+        self.engine = SimpleNamespace(kv_files=self, kv_bytes_per_token=1, capabilities=can)
+
+    def copy(self, session: Any, first: int, end: int) -> Sequence[Any]:
+        return [object() for _ in range(first, end, KV_BLOCK)]
+
+    def call(self, work: Callable[[], None]) -> asyncio.Future[None]:
+        done = asyncio.get_running_loop().create_future()
+        work()
+        done.set_result(None)
+        return done
+
+
+@pytest.mark.parametrize(("torn_off", "blocks"), [(False, 3), (True, 1)])
+async def test_a_call_that_was_torn_off_has_given_its_room_back_already(
+    torn_off: bool, blocks: int
+) -> None:
+    """Another session may hold that room before the copy is made: only a block is free."""
+    admission = Admission(4, 4 * KV_BLOCK)
+    series = Metrics(new_registry(), "cloud").engine("scripted")
+    thread: Any = Copying()
+    kept = KeptPrefixes(thread, PrefixLimits(), lambda: admission.kv_free_bytes, series)
+    own = kept.find("edge-1", TEXT)
+    with admission.reserve(3 * KV_BLOCK) as reservation:
+        if not torn_off:
+            own.leave(thread, TEXT, gives_back=reservation.kv_bytes)
+    with admission.reserve(3 * KV_BLOCK) if torn_off else admission.reserve():
+        if torn_off:
+            own.leave(thread, TEXT, gives_back=reservation.kv_bytes)
+        assert kept.index.size_bytes == blocks * KV_BLOCK
+        assert kept.index.size_bytes <= admission.kv_free_bytes
