@@ -215,6 +215,7 @@ def _queues() -> PaperTable:
         "target's. Workers are scaled to them: 1, 2 and 4 where the paper has 3, 5 and 10 of 31. "
         "Draft step 83.5 ms, pass 497 ms, round trip 190 ms (Table 5's Jetson), 0.01 Mbit/s.",
         finding=findings.queue_orders,
+        goal=findings.queue_goal,
         compute=by_queue_order,
     )
 

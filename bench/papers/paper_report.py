@@ -21,6 +21,7 @@ from bench.papers import (
     fsd_tables,
     picospec_tables,
     process_cell,
+    reweigh_cost,
     task_tables,
     tslt_figures,
 )
@@ -34,7 +35,7 @@ RESULTS = "results.json"
 FOLDER = Path("report")
 PAPERS = (
     *(dssd_tables, picospec_tables, process_cell, fsd_tables, task_tables),
-    *(tslt_figures, dragon_figures),
+    *(tslt_figures, dragon_figures, reweigh_cost),
 )
 
 
@@ -65,6 +66,9 @@ def run(
         rows = list(_rows(each, report.seed))
         report.rows += rows
         report.tables.append(_table(each, rows))
+        if each.table.goal is not None:
+            figures = each.table.filled([one.figures for one in each.ours])
+            report.goals.append(each.table.goal(figures))
     report.notes.append(f"{folder / 'index.html'} has the report, {folder / 'report.md'} its text.")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from bench.harness.report import Goal
 from bench.papers.rows import FilledRow, Rows, compared
 from bench.papers.testbed import Testbed
 
@@ -64,6 +65,8 @@ class PaperTable:
     compute: Compute
     printed: str = ""
     finding: Callable[[Rows], str] = lambda rows: ""
+    goal: Callable[[Rows], Goal] | None = None
+    """What the paper claims, where it is to hold here too."""
     options: str = ""
     """Further options of the command that computes all of it."""
     by_line: bool = False

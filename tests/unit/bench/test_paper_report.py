@@ -113,11 +113,15 @@ def test_the_order_of_queues_is_told_as_it_was() -> None:
     assert "misses least in all 3 columns" in words
     assert "The server's order changes at most 0.0 points" in words
     assert "matters less the more workers" in words
+    (table,) = chosen_tables(["fsd-table-7"])
+    assert table.goal is not None
+    assert table.goal(table.filled(least)).met
     mixed = [(10.0, 10.0, 30.0), (19.0, 10.0, 30.0)] + [(20.0, 18.0, 12.0)] * 4
     words = said_of("fsd-table-7", mixed)
     assert "misses least in 2 of 3 columns" in words
     assert "The server's order changes up to 9.0 points." in words
     assert "matters less" not in words
+    assert not table.goal(table.filled([(30.0,) * 3] * 2 + [(20.0,) * 3] * 4)).met
 
 
 def test_a_bound_that_does_not_hold_is_not_said_to() -> None:
