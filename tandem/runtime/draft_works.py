@@ -85,7 +85,7 @@ class DraftWorks:
         """Whether a grammar alone decides all of the work, which is then done without the model."""
         began_s, preset = time.perf_counter(), self._machine.request.preset
         by_token = self._machine.rule.drafter_invariant and preset.sends_ids_alone
-        drafts = forced_drafts(rows, work, (), work.count, by_token)
+        drafts = forced_drafts(rows, work, (), work.count + work.spare, by_token)
         if not drafts or (len(drafts) < work.count and drafts[-1].token_id not in work.ends):
             return False
         self._running[id(work)] = (work, None)

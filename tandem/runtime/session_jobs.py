@@ -86,6 +86,7 @@ class DraftJob:
             return True
         self._draft_forced(self._work.count - len(self._token_ids))
         if len(self._token_ids) == self._work.count or self._token_ids[-1] in self._work.ends:
+            self._draft_forced(self._work.spare)
             return True
         self._hand_over()
         return False

@@ -14,8 +14,9 @@ from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import Control, Predraft, Schedule
 from tandem.specdec.events import Drafted, DraftWork, EdgeRequest
 from tandem.specdec.in_flight import DraftsInFlight, draft_frame
-from tandem.specdec.messages import Draft, Frame, Verdict
+from tandem.specdec.messages import Draft, Frame, Opened, Verdict
 from tandem.specdec.predraft_cache import Branch
+from tandem.specdec.presets import MAX_DRAFT_LENGTH
 
 ALTERNATIVES = 4
 """Runners-up of a draft token that likely outcomes are made of."""
@@ -36,7 +37,8 @@ class Drafting:
         self._from_distributions = request.preset.predraft is Predraft.LIKELY_OUTCOMES
         self.alternatives = ALTERNATIVES if self._from_distributions else 0
         self._length_limit = len(request.prompt_ids) + request.max_tokens
-        self._wanted = 0
+        self._longest = 0  # drafts in flight, where forced ones may lengthen a chunk
+        self._wanted = self._forced = 0
         self._chunk_sent = 0
         self._chunk_s = 0.0
         self._reports = request.preset.control is Control.LATENCY_AWARE
@@ -77,6 +79,11 @@ class Drafting:
         ahead = self.in_flight.token_ids[max(0, kv_length - committed) : position - committed]
         return (*self._committed.since(kv_length), *ahead)
 
+    def opened(self, opened: Opened) -> None:
+        """The cloud says how many drafts it judges at once."""
+        if self._request.lengthens_forced:
+            self._longest = min(opened.max_draft_length, MAX_DRAFT_LENGTH)
+
     def follow(self, schedule: Schedule) -> None:
         """Continue with another schedule, unless a chunk is begun: that is finished first."""
         if self.work is None and not self._chunk_sent and not self.in_flight.unsent:
@@ -102,15 +109,18 @@ class Drafting:
 
     def _start(self, count: int, ends: frozenset[int], guess: bool) -> DraftWork:
         self._wanted = count
+        stepwise = count > 1 and (guess or self._reports or self.schedule.token_by_token)
+        longest = 0 if guess or stepwise else min(self._longest - len(self.in_flight), self.room)
         self.work = DraftWork(
             keep=self.kv_length,
             token_ids=self.unfed(self.position, self.kv_length),
             position=self.position,
             count=count,
             ends=ends,
-            stepwise=count > 1 and (guess or self._reports or self.schedule.token_by_token),
+            stepwise=stepwise,
             alternatives=self.alternatives,
             guess=guess,
+            spare=max(0, longest - count),
         )
         return self.work
 
@@ -121,9 +131,11 @@ class Drafting:
         way."""
         if work is not self.work:
             return False
-        if not 1 <= len(drafts) <= self._wanted:
-            raise ProtocolError(f"1…{self._wanted} drafts wanted", f"drafted with {len(drafts)}")
-        self._wanted -= len(drafts)
+        most = self._wanted + work.spare
+        if not 1 <= len(drafts) <= most:
+            raise ProtocolError(f"1…{most} drafts wanted", f"drafted with {len(drafts)}")
+        self._forced = max(0, len(drafts) - self._wanted)
+        self._wanted = max(0, self._wanted - len(drafts))
         ends = drafts[-1].ends_chunk or drafts[-1].token_id in work.ends
         if not (self._wanted and work.stepwise) or ends:
             self.work = None
@@ -171,7 +183,7 @@ class Drafting:
     def discard(self) -> list[DraftWork]:
         """Discard the drafts in flight; returns the work to interrupt, which builds on them."""
         self.in_flight.clear()
-        self._chunk_sent, self._chunk_s = 0, 0.0
+        self._chunk_sent, self._chunk_s, self._forced = 0, 0.0, 0
         self.kv_length = min(self.kv_length, len(self._committed))
         self.ahead = None
         return self.interrupt()
@@ -199,7 +211,7 @@ class Drafting:
     def reconnected(self) -> None:
         """Nothing was sent on the stream that is open now."""
         self.in_flight.sent = 0
-        self._chunk_sent = 0
+        self._chunk_sent = self._forced = 0
         self.schedule = self._request.preset.schedule
 
     def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
@@ -208,7 +220,7 @@ class Drafting:
         frames: list[Draft] = []
         while self.in_flight.unsent:
             # A window that was closed still lets out what had been drafted for this outcome.
-            left = max(1, self.schedule.chunk) - self._chunk_sent
+            left = max(1, self.schedule.chunk) - self._chunk_sent + self._forced
             piece = self.in_flight.next_chunk(left)
             whole = len(piece) == left or self.draftable < 1 or self._chunk_s >= budget_s
             if not whole and not self.schedule.token_by_token:
@@ -216,6 +228,7 @@ class Drafting:
             frames.append(self._frame(piece, epoch, whole))
             self.in_flight.sent += len(piece)
             self._chunk_sent = 0 if whole else self._chunk_sent + len(piece)
+            self._forced = 0 if whole else self._forced
             self._chunk_s = 0.0 if whole else self._chunk_s
         return frames
 

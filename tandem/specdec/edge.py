@@ -162,6 +162,7 @@ class EdgeMachine:
             case Opened():
                 check_opened(message, self.request)
                 self.target_name = message.model_name
+                self.drafting.opened(message)
                 self.stats.count_opened(message, len(self.request.prompt_ids))
                 self._text.take_eos(message.eos_token_ids)
             case Verdict():

@@ -3,7 +3,7 @@ but for the running totals of `EdgeStats`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from statistics import median
 
@@ -13,6 +13,7 @@ from tandem.core.probs import Array
 from tandem.core.runners_up import RunnersUp
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixedTokens
+from tandem.specdec.choices import Control
 from tandem.specdec.messages import (
     EdgeMessage,
     GenerationParams,
@@ -23,7 +24,7 @@ from tandem.specdec.messages import (
     Verdict,
     Work,
 )
-from tandem.specdec.presets import Preset
+from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 from tandem.specdec.profile import NOTHING_EARLIER, Earlier
 
 
@@ -61,8 +62,25 @@ class EdgeRequest:
             prompt_ids=self.prompt_ids,
             committed_ids=committed.since(len(self.prompt_ids)),
             params=self.params,
-            preset=self.preset,
+            preset=self._announced,
         )
+
+    @property
+    def lengthens_forced(self) -> bool:
+        """Whether a chunk goes on with what a grammar forces after its last draft: where chunks are
+        judged whole, and a draft costs a few bytes."""
+        preset = self.preset
+        whole = preset.drafts and preset.schedule.stop_and_wait and preset.control is Control.FIXED
+        few = not (preset.carries_probs or preset.expansion)
+        return self.params.processors.grammar is not None and whole and few
+
+    @property
+    def _announced(self) -> Preset:
+        """With room for longer chunks."""
+        if not self.lengthens_forced:
+            return self.preset
+        schedule = replace(self.preset.schedule, window=MAX_DRAFT_LENGTH, chunk=MAX_DRAFT_LENGTH)
+        return replace(self.preset, schedule=schedule)
 
     @property
     def draft_ends(self) -> frozenset[int]:
@@ -83,7 +101,8 @@ class DraftWork:
     drawn as the cloud would. `branch`: on a fork of the draft KV, which itself stays as it is.
     `expansion`: draft a tree of `count` layers, in which each node of layer i has expansion[i]
     children, but none after a token among `ends`. `path`: the KV holds a tree after its first
-    `keep` tokens; keep these nodes in place of a rollback."""
+    `keep` tokens; keep these nodes in place of a rollback. `spare`: how many more tokens may follow
+    the last, as long as a grammar leaves no other."""
 
     keep: int
     token_ids: tuple[int, ...]
@@ -96,6 +115,7 @@ class DraftWork:
     branch: bool = False
     expansion: tuple[int, ...] = ()
     path: tuple[int, ...] = ()
+    spare: int = 0
 
 
 NO_PROBS: Array = np.empty(0, dtype=np.float32)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import jsonschema
 import pytest
 
 from bench.speculation.json_schemas import Schema, json_schemas
+from tandem.backends.interface import ForwardRequest, Logits
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Grammar, GrammarKind, Processors
 from tandem.generation.client import AggregatorClient, Generated
@@ -184,3 +186,31 @@ async def test_answers_from_two_sides_keep_to_their_schema(pair: ModelPair, tmp_
         assert answer.summary is not None
         assert answer.summary.finish_reason == "stop"
         jsonschema.validate(json.loads(answer.text), schema)
+
+
+@pytest.mark.parametrize("preset", ["coupled", "dssd"])
+async def test_a_forced_span_takes_no_draft_pass_and_one_of_the_target(
+    preset: str, pair: ModelPair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it is: here several times the window."""
+    fed: list[int] = []
+    forward = pair.draft.forward
+
+    def counted(batch: Sequence[ForwardRequest], *rest: Any) -> list[Logits]:
+        fed.append(sum(len(request.token_ids) for request in batch))
+        return forward(batch, *rest)
+
+    monkeypatch.setattr(pair.draft, "forward", counted)
+    words = "The answer to this question is long and the same for everybody who asks it today"
+    grammar = Grammar(GrammarKind.REGEX, f"[ab]{words}[cd]")
+    async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
+        answer = await client.generate(asking(preset, grammar))
+        plain = await client.generate(asking("ar", grammar))
+    assert re.fullmatch(grammar.source, answer.text)
+    assert answer.summary is not None
+    forced = len(answer.token_ids) - 3
+    assert forced > 12
+    assert answer.summary.target_passes <= 4
+    assert len(fed) <= 4
+    if preset == "coupled":
+        assert answer.token_ids == plain.token_ids

@@ -96,6 +96,18 @@ def test_forced_tokens_cost_no_pass_and_are_the_same(
     assert quick_length <= slow_length == 2 + 5, "what was not fed is fed with the next work"
 
 
+@pytest.mark.parametrize(("token_ids", "count"), [((None, 5, 6, 7, 1, 2, None), 6), ((None, 5), 2)])
+def test_what_is_forced_after_the_last_draft_goes_with_it(
+    token_ids: tuple[int | None, ...], count: int
+) -> None:
+    work = DraftWork(keep=0, token_ids=PROMPT, position=2, count=2, spare=len(token_ids) - 2)
+    drafts, _, passes = drafts_of(Decided(token_ids), "coupled", work)
+    assert ([drafted.token_id for drafted in drafts][1:], passes) == (
+        list(token_ids[1:count]),
+        1,
+    )
+
+
 def test_an_end_that_is_forced_ends_the_work() -> None:
     work = DraftWork(keep=0, token_ids=PROMPT, position=2, count=6, ends=frozenset({6}))
     drafts, _, passes = drafts_of(Decided((None, 5, 6, 1, 1, 1)), "coupled", work)
