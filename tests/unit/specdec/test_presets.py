@@ -278,6 +278,12 @@ def test_each_number_has_borders(field: str, least: int, most: int) -> None:
         assert caught.value.field == field
 
 
+def test_only_whole_or_cut_distributions_travel_in_half_precision() -> None:
+    """A probability beside each id is four bytes, and decides whether its draft stands."""
+    halved = {name for name in PRESETS if PRESETS[name].uplink_precision == "float16"}
+    assert halved == {"dsd", "tslt", "mc-dsd", "stream-rejection"}
+
+
 def test_what_the_draft_kv_holds_beside_the_text() -> None:
     """A branch is at most a window, a chunk and the outcome long."""
     assert PRESETS["coupled"].spare_tokens == 0
