@@ -112,6 +112,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Tokens per second that the cost model predicts over those of the machines, by cell.",
         (_CELLS, _KEPT),
     ),
+    "objectives": Experiment(
+        "bench.speculation.objectives",
+        "Preset auto from latency to cost: time, target passes, bytes and edge joules of a token.",
+    ),
     "batching": Experiment(
         "bench.speculation.batching",
         "Eight concurrent sessions on one verifier against one session.",

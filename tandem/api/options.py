@@ -94,6 +94,9 @@ class GenerationOptions(TypedDict, total=False):
     """The log-probability of each token."""
     top_logprobs: int
     """Of so many likeliest tokens at each position too, at most 5; needs `logprobs`."""
+    objective: str
+    """What `auto` goes for: latency, cost, energy, a number between 1 (latency) and 0 (cost), or
+    parts as "latency=2,cost=1"; default: the drafter's."""
     timeout_s: float
     """For the whole answer; default: 600."""
 
@@ -127,7 +130,7 @@ def request_of(
     request = GenerationRequest(
         prompt=_prompt(prompt),
         preset=name,
-        overrides=(*choices, *_as_text(options.get("overrides", {}))),
+        overrides=(*choices, *_objective(options), *_as_text(options.get("overrides", {}))),
         sampling=SamplingParams(
             *(options.get("temperature", 1.0), options.get("top_k", 0), options.get("top_p", 1.0)),
             *(options.get("min_p", 0.0), options.get("typical_p", 1.0)),
@@ -143,6 +146,10 @@ def request_of(
     )
     request.validate(rag=options.get("rag", False))
     return request
+
+
+def _objective(options: GenerationOptions) -> tuple[str, ...]:
+    return (f"objective={options['objective']}",) if "objective" in options else ()
 
 
 def _prompt(prompt: str | Sequence[int] | Sequence[Message]) -> Prompt:

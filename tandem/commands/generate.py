@@ -33,6 +33,10 @@ from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 _OVERRIDES = {
     "expansion": (str, "expansion", "Draft trees with so many candidates per node, as 3,2,1."),
     "draft_length": (int, "draft_length", "Tokens drafted per round."),
+    "objective": (
+        *(str, "objective"),
+        "What auto goes for: latency, cost, energy, 0…1, or parts as latency=2,cost=1.",
+    ),
     "payload_top": (int, "payload_top", "Entries of a sparse payload (presets that send one)."),
     "payload_tail_draws": (int, "payload_tail_draws", "Tail draws of a sparse payload."),
     "draft_top_k": (int, "truncation.top_k", "Most tokens that a draft is drawn from."),

@@ -158,8 +158,7 @@ def _overrides(options: TandemOptions) -> Iterator[str]:
     if options.draft_length is not None:
         yield f"draft_length={options.draft_length}"
     if options.objective is not None:
-        weights = {"latency": 1.0, "cost": 0.0}
-        yield f"idle_weight={weights.get(str(options.objective), options.objective)}"
+        yield f"objective={options.objective}"
 
 
 def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[Prompt]:

@@ -50,9 +50,12 @@ class TandemOptions(Strict):
     """How the answer is made; only a lossy preset changes whose distribution it follows."""
 
     preset: str | None = Field(default=None, description="Method; /v1/models lists them.")
-    objective: Literal["latency", "cost"] | Annotated[float, Field(ge=0, le=1)] | None = Field(
-        default=None,
-        description="What matters: 1 (latency) an early answer, 0 (cost) few target passes.",
+    objective: Literal["latency", "cost", "energy"] | Annotated[float, Field(ge=0, le=1)] | None = (
+        Field(
+            default=None,
+            description="What matters: 1 (latency) an early answer, 0 (cost) few target passes;"
+            " energy: the edge's.",
+        )
     )
     rag: bool | None = Field(
         default=None, description="Answer from the documents of both sides, or do not."

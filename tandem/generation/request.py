@@ -126,9 +126,13 @@ class GenerationRequest(GenerationParams):
             if self.truncate is not Truncate.NONE:
                 raise InvalidArgument("truncate", "an answer from two sides keeps its prompt")
 
-    def composed_preset(self, vocabulary_size: int = MAX_VOCABULARY_SIZE) -> Preset:
-        """The preset, fitted to the vocabulary, with the request's overrides, validated."""
-        preset = with_overrides(find_preset(self.preset).fitted(vocabulary_size), self.overrides)
+    def composed_preset(
+        self, vocabulary_size: int = MAX_VOCABULARY_SIZE, usual: tuple[str, ...] = ()
+    ) -> Preset:
+        """The preset, fitted to the vocabulary, with overrides, the request's own after the `usual`
+        ones, validated."""
+        preset = find_preset(self.preset).fitted(vocabulary_size)
+        preset = with_overrides(preset, (*usual, *self.overrides))
         preset.validate()
         preset.truncation.validate(vocabulary_size)
         if self.logprobs:

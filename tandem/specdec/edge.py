@@ -85,7 +85,7 @@ class EdgeMachine:
         self.committed = self._text.tokens
         self.drafting = drafting_for(request, self.committed)
         self.predrafting = Predrafting(request, self.committed, self.drafting)
-        self.pacing = Pacing(request.preset, request.earlier)
+        self.pacing = Pacing(request.preset, request.earlier, request.prices)
         self._recovery = Recovery(self.rule, rng, payload_type(request.preset).kind is FullPayload)
         self._logprobs_buffer = LogprobsBuffer(request.params.logprobs, request.params.top_logprobs)
         self._leaving = False

@@ -24,6 +24,7 @@ from tandem.specdec.messages import (
     Verdict,
     Work,
 )
+from tandem.specdec.objective import NO_PRICES, Prices
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 from tandem.specdec.profile import NOTHING_EARLIER, Earlier
 
@@ -41,6 +42,7 @@ class EdgeRequest:
     eos_token_ids: frozenset[int] = frozenset()
     stop_token_ids: frozenset[int] = frozenset()
     earlier: Earlier = NOTHING_EARLIER
+    prices: Prices = NO_PRICES
 
     @property
     def max_tokens(self) -> int:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Protocol, Self, TypeVar, get_args, get_type_hints
 
 from tandem.core.errors import InvalidArgument
+from tandem.specdec.objective import weights_of
 
 
 class Composition(Protocol):
@@ -30,8 +31,9 @@ _TRUTH = {"true": True, "on": True, "false": False, "off": False}
 
 def with_overrides(preset: Composed, overrides: Iterable[str]) -> Composed:
     """The preset with each `field=value` applied in order, not validated. `draft_length=8` and
-    `expansion=2,2,2` change all that goes with them. Raises InvalidArgument naming `overrides` for
-    an unknown field or a value that is none of its type."""
+    `expansion=2,2,2` change all that goes with them, `objective=cost` both
+    weights. Raises InvalidArgument naming `overrides` for an unknown field or a value that is none
+    of its type."""
     for override in overrides:
         name, equals, text = (part.strip() for part in override.partition("="))
         if not equals:
@@ -48,8 +50,13 @@ def _with_override(preset: Composed, name: str, text: str) -> Composed:
             return preset.with_expansion(tuple(map(int, text.split(","))))
     except ValueError:
         raise InvalidArgument(name, f"must be whole numbers, as 2,2,2; is {text!r}") from None
-    changed: Composed = _changed(preset, _path(preset, name), text)
-    return changed
+    changes = {name: text}
+    if name == "objective":
+        names = ("idle_weight", "energy_weight")
+        changes = dict(zip(names, map(str, weights_of(text)), strict=True))
+    for field, value in changes.items():
+        preset = _changed(preset, _path(preset, field), value)
+    return preset
 
 
 def field_names(preset: Any) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from math import inf
 
 from tandem.specdec.choices import Control, Schedule
 from tandem.specdec.messages import Draft, Tokens, Verdict, Work
+from tandem.specdec.objective import NO_PRICES, Objective, Prices
 from tandem.specdec.presets import Preset
 from tandem.specdec.profile import NOTHING_EARLIER, Earlier, Profile
 from tandem.specdec.schedule_choice import STAYS, Decision, Reason, choose
@@ -31,11 +32,14 @@ class Pacing:
     """Takes what happens to the drafts; `schedule` is the one to continue with. What `earlier`
     requests measured gives the one to begin with, if it is enough for that."""
 
-    def __init__(self, preset: Preset, earlier: Earlier = NOTHING_EARLIER) -> None:
+    def __init__(
+        self, preset: Preset, earlier: Earlier = NOTHING_EARLIER, prices: Prices = NO_PRICES
+    ) -> None:
         self.on = preset.drafts and preset.control is not Control.FIXED
         self.schedule: Schedule = preset.schedule
         self.chunk_budget_s = inf
         self._preset = preset
+        self._objective = Objective(preset.idle_weight, preset.energy_weight, prices)
         self._held = False
         self.profile = Profile(earlier)
         self.branches = preset.control is not Control.LEAST_COST
@@ -117,7 +121,9 @@ class Pacing:
             self._learn(measured)
             limits, weight = self._preset.schedule, self._preset.idle_weight
             seen, stays = self.profile.seen, max(STAYS_MOST, STAYS - RESTLESS * self._changes)
-            chosen = choose(limits, measured, weight, before, self._outlooks, seen, stays)
+            chosen = choose(
+                limits, measured, weight, before, self._outlooks, seen, stays, self._objective
+            )
             self._begins = self._begins and not self._outlooks.settled
             self._until_choice = 1 if self._begins else CHOICE_EVERY
             self._changes *= CALMS

@@ -52,6 +52,8 @@ class Preset:
     before sampling settings."""
     idle_weight: float = 1.0
     """What the idle cloud's own passes may cost: 1 is for latency, 0 for the fewest passes."""
+    energy_weight: float = 0.0
+    """What the edge's energy counts where a schedule is chosen; time and passes have the rest."""
     expansion: tuple[int, ...] = ()
     """Of a token tree: how many candidates follow each node, layer by layer; empty for a chain."""
     with_replacement: bool = False
@@ -171,6 +173,7 @@ class Preset:
         sent = self.payload_top > 0 or self.rejection_payload is not RejectionPayload.TOP_K
         _require(sent, "payload_top", "must be at least 1 where it is all that is sent")
         _check_range("idle_weight", self.idle_weight, 0, 1)
+        _check_range("energy_weight", self.energy_weight, 0, 1)
         _check_range("confidence_threshold", self.confidence_threshold, 0, 1)
         self.truncation.validate(MAX_VOCABULARY_SIZE)
         _check_range("predraft_workers", self.predraft_workers, 1, MAX_PREDRAFT_WORKERS)

@@ -14,12 +14,17 @@ from enum import StrEnum
 
 from tandem.specdec.choices import Schedule
 from tandem.specdec.epoch_timeline import Expected
+from tandem.specdec.objective import Estimate, Objective
 from tandem.specdec.pass_budget import worth_feeding
 from tandem.specdec.schedule_outlook import Outlooks
 from tandem.specdec.scheduling import Measured, window_for
 from tandem.specdec.seen_times import Kind, SeenTimes
 
 WINDOWS, ROUNDS = (4, 8, 16), (2, 4)
+CHEAP_ROUNDS = (4, 8, 16)
+"""Where passes cost more than time: the cloud waits for these."""
+FRAME_BYTES, TOKEN_BYTES = 30.0, 3.0
+"""Of a message without payload, and of a draft in it, as `bench bytes` measures."""
 STAYS = 0.95
 """Another schedule must cost less than this share of the one in use: estimates are noisy, and what
 is in flight is lost on a change."""
@@ -84,10 +89,13 @@ def choose(
     outlooks: Outlooks | None = None,
     seen: SeenTimes | None = None,
     stays: float = STAYS,
+    objective: Objective | None = None,
 ) -> Decision:
     """The decision to go on with; `before` itself where no other is clearly better. `outlooks` are
     what the session's earlier choices followed, without them all is followed now; `seen` is what
-    its schedules took; another one must cost less than `stays` of the one in use."""
+    its schedules took; another one must cost less than `stays` of the one in use. `objective`: what
+    counts beside `idle_weight`; time, and target passes, where it is left out."""
+    objective = objective or Objective(idle_weight)
     outlooks, seen = outlooks or Outlooks(ALL), seen or SeenTimes()
     factors = seen.factors()
     has_changed = before is None or _has_changed(before, measured, factors)
@@ -99,9 +107,15 @@ def choose(
         schedule: replace(each, tpot_s=each.tpot_s * seen.factor(schedule))
         for schedule, each in expected.items()
     }
-    costs = {schedule: _cost(each, measured, idle_weight) for schedule, each in found.items()}
+    costs = {
+        schedule: objective.value(_estimate(each, measured), _estimate(found[alone], measured))
+        for schedule, each in found.items()
+    }
+    if idle_weight < 1 and len(costs) > 1:
+        del costs[alone]  # a cloud that may wait for drafts would wait for ever
     best = min(costs, key=lambda schedule: costs[schedule])
     used = before.schedule if before is not None and before.schedule in costs else alone
+    used = used if used in costs else best
     if costs[best] > stays * costs[used]:
         best = used
     if before is not None and best == before.schedule and not has_changed:
@@ -127,9 +141,11 @@ def candidates(limits: Schedule, measured: Measured, idle_weight: float) -> list
     """The cloud alone; windows, in which it goes on meanwhile; where a session has the passes to
     itself also rounds and windows in which it waits for drafts."""
     fitted = window_for(limits, measured, idle_weight)
+    cheap = CHEAP_ROUNDS if idle_weight < 1 else ()
+    rounds = [Schedule(length, length) for length in cheap if length <= limits.window]
     if measured.sharing >= ALONE:
         shared = [replace(fitted, decode_when_idle=True)] if fitted.window else []
-        return list(dict.fromkeys([cloud_alone(limits), *shared, limits]))
+        return list(dict.fromkeys([cloud_alone(limits), *shared, limits, *rounds]))
     found = [cloud_alone(limits), fitted]
     for window in WINDOWS:
         if window <= limits.window:
@@ -137,6 +153,7 @@ def candidates(limits: Schedule, measured: Measured, idle_weight: float) -> list
             found.append(replace(limits, window=window, chunk=chunk))
             found.append(replace(limits, window=window, chunk=chunk, decode_when_idle=False))
     found += [Schedule(length, length) for length in ROUNDS if length <= limits.chunk]
+    found += rounds
     return list(dict.fromkeys(found))
 
 
@@ -156,10 +173,13 @@ def _branches_pay(measured: Measured) -> bool:
     return deep > 1 and BRANCH_STEPS * pair.draft_s > pair.verify_first_s
 
 
-def _cost(found: Expected, measured: Measured, idle_weight: float) -> float:
-    """Seconds per token; where `idle_weight` is small, passes count in place of time."""
-    passes_s = found.passes * measured.pair.verify_first_s
-    return idle_weight * found.tpot_s + (1 - idle_weight) * passes_s
+def _estimate(found: Expected, measured: Measured) -> Estimate:
+    """Of a token; a pass that others share is theirs too."""
+    pair, drafts = measured.pair, max(0.0, found.fed - found.passes)
+    cloud_s = found.passes * pair.verify_first_s / measured.sharing + drafts * pair.verify_further_s
+    link_bytes = (found.frames + found.passes) * FRAME_BYTES + found.drafted * TOKEN_BYTES
+    drafting_s = found.drafted * pair.draft_s
+    return Estimate(found.tpot_s, found.passes, cloud_s, link_bytes, drafting_s)
 
 
 def _reason(before: Decision, now: Measured, factors: Mapping[Kind, float]) -> Reason:

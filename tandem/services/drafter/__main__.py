@@ -8,7 +8,7 @@ from tandem.net.process import prometheus_server, run_service
 from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
 from tandem.runtime.kept_prefixes import prefix_limits
-from tandem.services.drafter.config import DrafterSettings
+from tandem.services.drafter.config import DrafterSettings, aim_of
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.metrics import Metrics
@@ -33,6 +33,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         stream_limits(settings),
         quota_of(settings),
         prefix_limits(settings),
+        aim_of(settings),
     )
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
     return DrafterServicer(

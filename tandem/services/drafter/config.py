@@ -1,9 +1,15 @@
 """Settings of the drafter."""
 
+from typing import Annotated
+
 from pydantic import Field, field_validator
 
+from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
 from tandem.settings import MeasuredSettings, ModelSettings, Port
+from tandem.specdec.objective import Aim, Prices, weights_of
+
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class DrafterSettings(ModelSettings, MeasuredSettings):
@@ -48,6 +54,42 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
     give_up_after_s: float = Field(
         default=2.6, gt=0, description="A cloud lost for so long is given up, by policy."
     )
+    objective: str = Field(
+        default="latency",
+        description="What the preset auto goes for where a request does not say: latency, cost"
+        " (target passes, or money where prices are given), energy (of the edge), a number between"
+        " 1 (latency) and 0 (cost), or parts as latency=2,cost=1,energy=1.",
+    )
+    price_cloud_second: Price = Field(
+        default=0.0, description="Of a second of the cloud's model, in any currency."
+    )
+    price_gigabyte: Price = Field(default=0.0, description="Of 10^9 bytes on the link.")
+    price_edge_watt_second: Price = Field(default=0.0, description="Of a joule at the edge.")
+    edge_watts: Price = Field(
+        default=10.0, description="What the edge draws while it drafts, beyond what it draws idle."
+    )
+    edge_idle_watts: Price = Field(default=2.0, description="What the edge draws all the time.")
+
+    @field_validator("objective")
+    @classmethod
+    def _is_objective(cls, text: str) -> str:
+        try:
+            weights_of(text)
+        except InvalidArgument as error:
+            raise ValueError(str(error)) from None
+        return text
+
+
+def aim_of(settings: DrafterSettings) -> Aim:
+    """What answers should be good at, as the settings say."""
+    prices = Prices(
+        settings.price_cloud_second,
+        settings.price_gigabyte,
+        settings.price_edge_watt_second,
+        settings.edge_watts,
+        settings.edge_idle_watts,
+    )
+    return Aim(settings.objective, prices)
 
 
 def addresses_of(text: str) -> tuple[str, ...]:

@@ -40,6 +40,7 @@ from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import CloudMessage, EdgeMessage
+from tandem.specdec.objective import Aim
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import UNKNOWN_MODEL, Metrics
@@ -64,7 +65,7 @@ DESCRIBE_TIMEOUT_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class DrafterLimits:
-    """What one drafter takes on, and how it watches its cloud."""
+    """What one drafter takes on, how it watches its cloud, and what its answers should be."""
 
     max_sessions: int = 32
     kv_budget_bytes: int = 2**30
@@ -74,6 +75,7 @@ class DrafterLimits:
     streams: StreamLimits = field(default_factory=StreamLimits)
     quota: Quota = field(default_factory=Quota)
     prefixes: PrefixLimits = field(default_factory=PrefixLimits)
+    aim: Aim = field(default_factory=Aim)
 
 
 class DrafterServicer(pb_grpc.DrafterServiceServicer):
@@ -309,7 +311,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     async def _edge_request(self, request: GenerationRequest, images: ImagePrompt) -> EdgeRequest:
         """Tokenised and checked against the draft model."""
         engine = self._engine
-        preset = request.composed_preset(engine.vocabulary_size)
+        preset = request.composed_preset(engine.vocabulary_size, self._limits.aim.overrides)
         check_preset(preset, draft=engine)
         request.sampling.validate(engine.vocabulary_size)
         check_token_ids(request.stop_token_ids, engine.vocabulary_size, "stop_token_ids")
@@ -332,6 +334,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             eos_token_ids=engine.eos_token_ids,
             stop_token_ids=frozenset(request.stop_token_ids),
             earlier=self._earlier.known(request.preset),
+            prices=self._limits.aim.prices,
         )
 
     def _stream_opener(

@@ -34,7 +34,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
             "cuts",
             "methods",
         ),
-        *("truncation", "trees", "exits", "auto", "cost-model", "structured"),
+        *("truncation", "trees", "exits", "auto", "cost-model", "objectives", "structured"),
         "bias",
         "retriever",
         "dragon-quality",
