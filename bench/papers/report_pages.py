@@ -30,7 +30,7 @@ TITLE = "Five papers on one testbed: ours beside theirs"
 LEAD = (
     "Every table and figure of DSSD, PicoSpec, FSD, TSLT/MC-DSD and DRAGON that has numbers. The "
     "papers' figures are typed in from their text; ours are computed when this report is made. "
-    "None of the papers' hardware, models or tasks is here: each table says what stands for them. "
+    "None of the papers' hardware or models is here: each table says what stands for them. "
     "A dash is a figure that there is not, and the row says why."
 )
 

@@ -196,7 +196,14 @@ def test_the_links_sliders_change_it(page: Page, suite: EmbeddedSuite) -> None:
 
 def test_documents_of_two_sides_have_their_colours(page: Page, pictures: Path | None) -> None:
     choose(page, "dragon-coupled", tokens=48)
-    answer = ended(ask(page, "How long is a Python release maintained? Which does Heron support?"))
+    with page.expect_response("**/v1/chat/completions") as answering:
+        answer = ask(page, "How long is a Python release maintained? Which does Heron support?")
+    ended(answer)
+    chunks = chunks_of(answering.value)
+    made = [each for chunk in chunks for each in chunk.get("tandem", {}).get("provenance", [])]
+    shown = answer.locator(".tokens .token")
+    assert shown.all_text_contents() == [each["text"] for each in made]
+    assert text_of(answer) == "".join(chunk["delta"].get("content", "") for chunk in chunks)
     kinds = answer.locator(".tokens .token").evaluate_all("all => all.map(e => e.className)")
     assert {"device", "cloud", "both"} & {each.split()[1] for each in kinds}
     expect(answer.get_by_text("What left the device")).to_be_visible()

@@ -226,7 +226,7 @@ async def test_a_decoder_that_is_lost_is_opened_again(
 ) -> None:
     links: list[TcpLinkEmulator] = []
     async with two_sides(tmp_path, decoder_way=lambda address: emulated(address, links)) as suite:
-        request = asking(preset, max_tokens=24)
+        request = asking(preset, max_tokens=24, token_texts=True)
         whole = await suite.client.generate(request)
         result, drops = None, 0
         async for result in suite.client.stream(request):
@@ -237,6 +237,7 @@ async def test_a_decoder_that_is_lost_is_opened_again(
         assert drops == 2
         assert result.token_ids == await central_text(suite, request) == whole.token_ids
         assert result.text == whole.text
+        assert result.token_texts == whole.token_texts == [f"<{one}>" for one in whole.token_ids]
 
 
 @pytest.mark.parametrize("policy", [LostCloud.EDGE, LostCloud.FAIL])
