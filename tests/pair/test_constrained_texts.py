@@ -1,8 +1,9 @@
 """A constraint is a function of the text, so it changes no promise: over HTTP and real services,
 texts under grammars, penalties, biases and masks are the target's own, whatever drafts them, over
 links that are cut; and where draws are not coupled, short sequences follow the constrained target's
-distribution. `make test-texts` takes 1,000 cases, and 12,500 sequences of each kind; `make test`
-12, and 200.
+distribution. `make test-texts` takes 1,000 cases, and 2,500 sequences of each of 24 kinds: a total
+variation of 0.11 is then found in 99 of 100 runs, and a false alarm comes once in 10,000. `make
+test` takes 12, and 200 of each of 2.
 """
 
 from __future__ import annotations
@@ -175,12 +176,11 @@ BODIES: tuple[tuple[dict[str, Any], Processors], ...] = (
 async def test_short_sequences_follow_the_constrained_distribution(
     pytestconfig: pytest.Config,
 ) -> None:
-    """The seeds of request r are r and what the gateway makes of it for its choices. The power is
-    that of the test that a total variation of `detectable` is found in 99 of 100 runs."""
+    """The seeds of request r are r and what the gateway makes of it for its choices."""
     prompts = pytestconfig.getoption("--prompts")
     samples, bodies, presets = 200, BODIES[:1], DRAWN[:2]
     if prompts > FEW:
-        samples, bodies, presets = 100 * prompts, BODIES, DRAWN
+        samples, bodies, presets = 20 * prompts, BODIES, DRAWN
     async with http_suite(
         target=target_engine(VOCABULARY),
         draft=draft_engine(VOCABULARY),
@@ -211,7 +211,7 @@ async def test_short_sequences_follow_the_constrained_distribution(
                 found = fit(cells, sequences)
                 assert found.fits, (preset, body, found)
                 assert (FALSE_ALARM, POWER) == (1e-4, 0.99)
-                assert found.detectable < (0.45 if samples < 1000 else 0.08), found
+                assert found.detectable < (0.35 if samples < 2500 else 0.11), found
                 assert not fit(cells, [each[::-1] for each in sequences]).fits
 
 
