@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -274,7 +275,7 @@ def expected(
     for share, early_s in ((1 - hit_rate, 0.0), (hit_rate, head_s)):
         if share > 0:
             found = timeline(schedule, times, depth, head_s=early_s, ahead=ahead)
-            sums += share * Epoch(found).expected(acceptance_rate)
+            sums += share * Epoch.of(found).expected(acceptance_rate)
     return per_token(sums)
 
 
@@ -287,32 +288,44 @@ _COUNTED = ("tokens", "seconds", "passes", "fed", "frames", "drafted", "correcti
 
 
 class Epoch:
-    """A timeline as arrays: what an epoch takes in all, at any acceptance rate."""
+    """A timeline as arrays: what an epoch takes in all, at any acceptance rate. Several of one
+    depth may be stacked along a first axis."""
 
-    def __init__(self, found: list[Position]) -> None:
-        self._judged = np.array([position.judged for position in found])
-        self._before = np.cumsum(self._judged) - self._judged
+    def __init__(
+        self, judged: Array, before: Array, rejected: Array, last: Array, further: Array
+    ) -> None:
+        self._arrays = judged, before, rejected, last, further
+
+    @classmethod
+    def of(cls, found: list[Position]) -> Epoch:
+        """Of the positions of one timeline."""
+        judged = np.array([position.judged for position in found])
         accepted = np.array(
             [_totals(count, each.accepted) for count, each in enumerate(found, start=1)]
         )
-        self._rejected = accepted.copy()
+        rejected = accepted.copy()
         for index, each in enumerate(found):
             if each.rejected is not each.accepted:
-                self._rejected[index] = _totals(index + 1, each.rejected)
-        count, half = len(found), len(found) // 2
-        self._last, self._further = accepted[-1], (accepted[-1] - accepted[half - 1])
-        self._further = self._further / (count - half)
-        self._last[-1] = float(self._judged.any())
-        self._further[-1] = 0.0
+                rejected[index] = _totals(index + 1, each.rejected)
+        half = len(found) // 2
+        last, further = accepted[-1], (accepted[-1] - accepted[half - 1]) / (len(found) - half)
+        last[-1], further[-1] = float(judged.any()), 0.0
+        return cls(judged, np.cumsum(judged) - judged, rejected, last, further)
+
+    @classmethod
+    def stack(cls, epochs: Sequence[Epoch]) -> Epoch:
+        """Side by side, in order."""
+        return cls(*map(np.stack, zip(*(each._arrays for each in epochs), strict=True)))
 
     def expected(self, rate: float) -> Array:
-        """[7]: tokens, seconds, passes, tokens fed, frames, drafts and corrections of an epoch.
+        """[…, 7]: tokens, seconds, passes, tokens fed, frames, drafts and corrections of an epoch.
         Beyond what was followed it goes on as it did at last."""
-        ends: Array = rate**self._before * self._judged * (1 - rate)
+        judged, before, rejected, last, further = self._arrays
+        ends = rate**before * judged * (1 - rate)
         goes_on = 1 / max(1 - rate, 1e-6)
-        survives = max(0.0, 1.0 - float(ends.sum()))
-        sums: Array = ends @ self._rejected
-        sums += survives * (self._last + goes_on * self._further)
+        survives = np.maximum(0.0, 1.0 - ends.sum(-1))[..., None]
+        sums: Array = (ends[..., None] * rejected).sum(-2)
+        sums += survives * (last + goes_on * further)
         return sums
 
 

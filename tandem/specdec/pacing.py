@@ -19,11 +19,15 @@ from tandem.specdec.scheduling import Measured, chunk_budget_s, schedule_for
 
 CHOICE_EVERY = 6
 """Answers of the cloud between two choices of a schedule."""
+FIRST_CHOICES, AT_FIRST, SOON = 12, 1, 3
+"""The same, while timelines are to be followed: for so many choices, and later."""
 STAYS_MOST, RESTLESS, CALMS = 0.75, 0.04, 0.93
 """Each change of schedule makes the next one dearer by such a share, down to a limit; with each
 choice that fades: on a machine whose times jump, changes cost more than they bring."""
 STRETCH = 6
 """Fewer tokens tell little of what a schedule takes."""
+GUESSED = 2.0
+"""Drafts judged that the estimate of acceptance counts for beside those of the stretch."""
 SETTLES = 1
 """Answers after a change of schedule that tell nothing of it."""
 
@@ -48,7 +52,7 @@ class Pacing:
         self._until_choice = 0
         self._outlooks = Outlooks()
         self._stretch = _Stretch()
-        self._begins, self._changes = True, 0.0
+        self._changes, self._choices = 0.0, 0
         self._fit()
         self._first = self.schedule
 
@@ -81,7 +85,7 @@ class Pacing:
         self._answered(len(message.token_ids), message.work, now)
 
     def _answered(self, tokens: int, work: Work, now: float) -> None:
-        self._stretch.took(tokens, now)
+        self._stretch.took(tokens, now, self.profile)
         if self.decision is not None and work.verify_s > 0 and work.batch_size <= 1:
             pair = self.decision.measured.pair
             pass_s = work.verify_s * pair.verify_first_s / pair.verify_s(work.drafts)
@@ -124,8 +128,9 @@ class Pacing:
             chosen = choose(
                 limits, measured, weight, before, self._outlooks, seen, stays, self._objective
             )
-            self._begins = self._begins and not self._outlooks.settled
-            self._until_choice = 1 if self._begins else CHOICE_EVERY
+            self._choices += 1
+            soon = AT_FIRST if self._choices <= FIRST_CHOICES else SOON
+            self._until_choice = CHOICE_EVERY if self._outlooks.settled else soon
             self._changes *= CALMS
             if before is None or chosen.schedule != before.schedule:
                 self.decisions[chosen.reason] += 1
@@ -136,13 +141,17 @@ class Pacing:
         return self.decision.schedule
 
     def _learn(self, measured: Measured) -> None:
-        """What the schedule in use took since the last time, beside what it should have taken."""
+        """What the schedule in use took since the last time, beside what it should have taken with
+        the drafts that stood: chance in these is nobody's fault."""
         if self.decision is None or self._stretch.tokens < STRETCH:
             return
         schedule, stretch = self.decision.schedule, self._stretch
-        if (found := self._outlooks.expected_of(schedule, measured)) is not None:
+        judged, agreed = stretch.compared(self.profile)
+        rate = (GUESSED * measured.acceptance_rate + agreed) / (GUESSED + judged)
+        as_it_came = replace(measured, acceptance_rate=rate)
+        if (found := self._outlooks.expected_of(schedule, as_it_came)) is not None:
             self.profile.seen.took(schedule, stretch.tokens, stretch.seconds, found.tpot_s)
-        stretch.restart()
+        stretch.restart(self.profile)
 
 
 class _Stretch:
@@ -151,10 +160,11 @@ class _Stretch:
 
     def __init__(self) -> None:
         self.tokens, self.seconds = 0, 0.0
+        self._judged = self._agreed = 0
         self._since: float | None = None
         self._skip = SETTLES
 
-    def took(self, tokens: int, now: float) -> None:
+    def took(self, tokens: int, now: float, profile: Profile) -> None:
         """They came at `now`."""
         if self._since is not None:
             self.tokens += tokens
@@ -163,8 +173,14 @@ class _Stretch:
             self._skip -= 1
         else:
             self._since = now
+            self.restart(profile)
 
-    def restart(self) -> None:
+    def compared(self, profile: Profile) -> tuple[int, int]:
+        """How many drafts were compared with the token that came, and how many were it."""
+        return profile.judged_tokens - self._judged, profile.agreed_tokens - self._agreed
+
+    def restart(self, profile: Profile) -> None:
         if self._since is not None:
             self._since += self.seconds
         self.tokens, self.seconds = 0, 0.0
+        self._judged, self._agreed = profile.judged_tokens, profile.agreed_tokens

@@ -6,7 +6,7 @@ timelines are followed at a time, and until its turn a schedule has the one foll
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log2
 
 from tandem.specdec.choices import Schedule
@@ -15,7 +15,7 @@ from tandem.specdec.scheduling import Measured
 
 DEPTH = 32
 """Positions followed: two of the widest windows, after which a timeline repeats itself."""
-PER_CHOICE = 2
+PER_CHOICE = 3
 """Timelines a choice follows on an event loop: a tenth of a millisecond each."""
 FINENESS = 24
 """Steps in which a time that is an eighth of a pass doubles."""
@@ -41,30 +41,22 @@ class Outlooks:
         self.settled = False
         """Whether all that was asked for last was followed by then."""
         self._kept: dict[tuple[Schedule, bool], _Followed] = {}
+        self._stacked: Epoch | None = None
 
     def expected(
         self, schedules: Sequence[Schedule], measured: Measured
     ) -> dict[Schedule, Expected]:
         """Of those that were followed yet, by what is measured now."""
-        hits = measured.hit_rate > RARE
+        early = (False, True) if measured.hit_rate > RARE else (False,)
         wanted = [
-            (schedule, early)
-            for early in ((False, True) if hits else (False,))
-            for schedule in schedules
-            if not early or schedule.window
+            (schedule, hit) for hit in early for schedule in schedules if schedule.window or not hit
         ]
         self._follow(wanted, measured)
-        return {
-            schedule: self._of(schedule, measured, hits)
-            for schedule in schedules
-            if (schedule, False) in self._kept
-        }
+        return self._weighed(measured)
 
     def expected_of(self, schedule: Schedule, measured: Measured) -> Expected | None:
         """Of one of those that were asked for last; None if it was not followed."""
-        if (schedule, False) not in self._kept:
-            return None
-        return self._of(schedule, measured, measured.hit_rate > RARE)
+        return self._weighed(measured).get(schedule)
 
     def _follow(self, wanted: Sequence[tuple[Schedule, bool]], measured: Measured) -> None:
         times = {each: _rounded(*each, measured) for each in wanted}
@@ -75,19 +67,28 @@ class Outlooks:
         ]
         self.settled = len(stale) <= self.per_choice
         for each in stale[: self.per_choice]:
-            self._kept.pop(each, None)
             self._kept[each] = _Followed(times[each], _follow(each[0], times[each]))
             self.followed += 1
-        self._kept = {each: self._kept[each] for each in wanted if each in self._kept}
+        kept = {each: self._kept[each] for each in wanted if each in self._kept}
+        if stale or list(kept) != list(self._kept):
+            self._kept = kept
+            self._stacked = Epoch.stack([followed.epoch for followed in kept.values()])
 
-    def _of(self, schedule: Schedule, measured: Measured, hits: bool) -> Expected:
-        rate = measured.acceptance_rate
-        sums = self._kept[schedule, False].epoch.expected(rate)
-        if hits and (schedule, True) in self._kept:
-            early = self._kept[schedule, True].epoch.expected(rate)
-            sums = (1 - measured.hit_rate) * sums + measured.hit_rate * early
-        found = per_token(sums)
-        return replace(found, tpot_s=found.tpot_s * measured.pair.verify_first_s)
+    def _weighed(self, measured: Measured) -> dict[Schedule, Expected]:
+        """By acceptance, and by how often a correction had been drafted for."""
+        rate, pass_s = measured.acceptance_rate, measured.pair.verify_first_s
+        if self._stacked is None:
+            return {}
+        sums = dict(zip(self._kept, self._stacked.expected(rate), strict=True))
+        found = {}
+        for (schedule, early), plain in sums.items():
+            if not early:
+                hit = sums.get((schedule, True))
+                share = 0.0 if hit is None else measured.hit_rate
+                epoch = plain if hit is None else (1 - share) * plain + share * hit
+                epoch[1] *= pass_s
+                found[schedule] = per_token(epoch)
+        return found
 
 
 def _follow(schedule: Schedule, times: _Times) -> Epoch:
@@ -96,7 +97,7 @@ def _follow(schedule: Schedule, times: _Times) -> Epoch:
         draft_s=draft, pass_s=1.0, further_s=further, wait_s=wait, up_s=trip / 2, down_s=trip / 2
     )
     head = trip + 1.0 if early else 0.0
-    return Epoch(timeline(schedule, steps, DEPTH, head_s=head, ahead=ahead))
+    return Epoch.of(timeline(schedule, steps, DEPTH, head_s=head, ahead=ahead))
 
 
 def _rounded(schedule: Schedule, early: bool, measured: Measured) -> _Times:
@@ -108,7 +109,8 @@ def _rounded(schedule: Schedule, early: bool, measured: Measured) -> _Times:
         _grid(seconds / pair.verify_first_s)
         for seconds in (pair.draft_s, pair.verify_further_s, measured.wait_s, measured.rtt_s)
     )
-    return draft, further, wait, trip, early, measured.hit_rate > RARE
+    ahead = schedule.stop_and_wait and measured.hit_rate > RARE
+    return draft, further, wait, trip, early, ahead
 
 
 def _grid(ratio: float) -> float:
