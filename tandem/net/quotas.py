@@ -132,6 +132,14 @@ class FairShares:
         account = self._accounts.get(holder)
         return 0 if account is None else account.sessions
 
+    def claim(self, holder: str) -> float:
+        """Its sessions to those of an even share among all who hold some; 1 for callers without
+        keys."""
+        if not holder or not self.sessions:
+            return 1.0
+        holders = sum(1 for account in self._accounts.values() if account.sessions)
+        return self.held_by(holder) * holders / self.sessions
+
     def take(self, holder: str, kv_bytes: int, now: float, own: Quota | None = None) -> None:
         """A place and so many bytes of keys and values; `own`: what the holder's key says. Raises
         ResourceExhausted naming the limit, HolderRefused where it is the holder's own."""

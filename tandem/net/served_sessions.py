@@ -52,6 +52,10 @@ class Admission:
     def sessions(self) -> int:
         return self._shares.sessions
 
+    def claim(self, holder: str) -> float:
+        """As `FairShares.claim`."""
+        return self._shares.claim(holder)
+
     @property
     def kv_bytes(self) -> int:
         return self._shares.kv_bytes

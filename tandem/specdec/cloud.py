@@ -35,7 +35,7 @@ from tandem.specdec.messages import (
     Verdict,
     Work,
 )
-from tandem.specdec.pass_budget import PassBudget, SessionAcceptance, UsualAcceptance
+from tandem.specdec.pass_budget import HolderBudget, PassBudget, SessionAcceptance, UsualAcceptance
 from tandem.specdec.pending_drafts import PendingDrafts
 from tandem.specdec.rules import TargetProbs, acceptance_rule, payload_rule, probs_of
 from tandem.specdec.scheduling import decodes_alone
@@ -67,7 +67,7 @@ class CloudMachine:
         opening: Open,
         model: CloudModel,
         rng: RandomSource | None = None,
-        budget: PassBudget | None = None,
+        budget: PassBudget | HolderBudget | None = None,
     ) -> None:
         """`budget`: of the verifier's passes, which this session shares with others."""
         check_open(opening, model.vocabulary_hash, model.vocabulary_size, model.context_length)

@@ -3,11 +3,14 @@ session may wait for drafts.
 
 Every token fed makes the pass longer for all sessions in it. A draft goes in while it brings more
 tokens than all sessions lose by that: then the tokens per second of all grow. A session that gets
-more than the others has to bring more in proportion, as proportional fairness asks. With no draft
+more than the others has to bring more in proportion, as proportional fairness asks, and so do the
+sessions of a holder who has more of them. With no draft
 worth its cost each session gets its own token from each pass, as if nobody drafted. Invariant: no
 session waits for another's drafts; pure, one clock's seconds go in."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from tandem.core.line_fit import LineFit
 
@@ -90,11 +93,34 @@ class PassBudget:
         self.price = sessions_now * further_s / max(pass_s, _TINY_S)
         self.alone = self._sessions < _ALONE
 
-    def drafts(self, acceptance_rate: float, ready: int) -> int:
-        """How many of a session's `ready` drafts the next pass takes."""
-        taken, tokens = worth_feeding(acceptance_rate, ready, self.price, self._yield_each)
+    def drafts(self, acceptance_rate: float, ready: int, claim: float = 1.0) -> int:
+        """How many of a session's `ready` drafts the next pass takes. `claim`: see
+        `HolderBudget`."""
+        price = self.price * claim
+        taken, tokens = worth_feeding(acceptance_rate, ready, price, self._yield_each)
         self._yield_each += _FOLLOW_YIELD * (tokens - self._yield_each)
         return taken
+
+
+class HolderBudget:
+    """The budget as the sessions of one holder have it. `claim` tells how many sessions the holder
+    has to those of an even share: 1 where all holders have as many. Proportional fairness is among
+    holders, so who has more has to bring more with each draft; its own tokens it gets in any
+    case."""
+
+    def __init__(self, budget: PassBudget, claim: Callable[[], float]) -> None:
+        self._budget, self._claim = budget, claim
+
+    @property
+    def usual(self) -> UsualAcceptance:
+        return self._budget.usual
+
+    @property
+    def alone(self) -> bool:
+        return self._budget.alone
+
+    def drafts(self, acceptance_rate: float, ready: int) -> int:
+        return self._budget.drafts(acceptance_rate, ready, self._claim())
 
 
 def worth_feeding(

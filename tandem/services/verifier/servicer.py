@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import grpc
@@ -26,7 +27,7 @@ from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.services.verifier.session import Stream, VerifierSession
 from tandem.specdec.cloud import CloudMachine, CloudModel
 from tandem.specdec.messages import Open
-from tandem.specdec.pass_budget import PassBudget
+from tandem.specdec.pass_budget import HolderBudget, PassBudget
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
@@ -170,7 +171,9 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         if self._leaving:
             raise Unavailable("the verifier is stopping")
         self._thread.check()
-        machine = CloudMachine(opening, self._model, budget=self._budget)
+        claim = partial(self._admission.claim, current_caller().holder)
+        budget = HolderBudget(self._budget, claim)
+        machine = CloudMachine(opening, self._model, budget=budget)
         check_preset(opening.preset, target=self._engine)
         images = ImagePrompt(self._engine, opening.params.images)
         images.check(opening.prompt_ids)

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
-from tandem.specdec.pass_budget import PassBudget, SessionAcceptance, UsualAcceptance, worth_feeding
+from tandem.net.quotas import FairShares, Quota, Room
+from tandem.specdec.pass_budget import (
+    HolderBudget,
+    PassBudget,
+    SessionAcceptance,
+    UsualAcceptance,
+    worth_feeding,
+)
 
 FIRST_S, FURTHER_S = 0.069, 0.003
 
@@ -50,6 +59,24 @@ def test_no_other_depth_yields_clearly_more(sessions: int, rate: float) -> None:
         for _ in range(sessions):
             depth = budget.drafts(rate, 8)
     assert tokens_per_s(depth) > 0.96 * max(map(tokens_per_s, range(9)))
+
+
+def test_a_greedy_holder_s_drafts_give_way_to_the_others() -> None:
+    """Thirteen sessions of one holder and one each of three others, all drafting equally well."""
+    shares = FairShares(Room(64), Quota())
+    for holder in [*["greedy"] * 13, "a", "b", "c"]:
+        shares.take(holder, 0, now=0.0)
+    assert shares.claim("greedy") == pytest.approx(13 * 4 / 16)
+    assert shares.claim("a") == pytest.approx(4 / 16)
+    assert shares.claim("") == 1
+    budget = busy(16)
+    of = {name: HolderBudget(budget, partial(shares.claim, name)) for name in ("greedy", "a", "")}
+    depths = {name: each.drafts(0.7, 8) for name, each in of.items()}
+    assert depths["greedy"] < depths[""] < depths["a"]
+    assert not of["a"].alone
+    for _ in range(12):
+        shares.give_back("greedy", 0, 0, now=1.0)
+    assert of["greedy"].drafts(0.7, 8) == of["a"].drafts(0.7, 8) == budget.drafts(0.7, 8)
 
 
 def test_passes_over_prompts_say_nothing_of_drafts() -> None:
