@@ -70,7 +70,9 @@ _TASKS = click.option(
     "--tasks", type=_FOLDER, help="Texts of tasks: HumanEval.jsonl.gz, wikitext2-valid.txt."
 )
 _FRESH = click.option("--fresh", is_flag=True, help="Compute what an earlier run left there too.")
-_ARM = click.option("--part", multiple=True, help="Only this: load, kill, drain, far or greedy.")
+_ARM = click.option(
+    "--part", multiple=True, help="Only this: load, kill, drain, far, greedy or simulated."
+)
 _STREAMS = click.option(
     "--streams", multiple=True, type=click.IntRange(1, 200), help="Chats at once; repeatable."
 )

@@ -241,7 +241,14 @@ class ModelSettings(ServiceSettings):
         default=0.0, ge=0, description="Benchmarks: least seconds of a pass over one token."
     )
     pace_further_s: float = Field(
-        default=0.0, ge=0, description="Benchmarks: seconds more for each further token."
+        default=0.0,
+        ge=0,
+        description="Benchmarks: seconds more for each further token of its longest request.",
+    )
+    pace_batch_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="Benchmarks: seconds more for each token of its other requests.",
     )
 
 

@@ -28,6 +28,7 @@ from bench.faults.fleet_arms import (
     upgraded,
 )
 from bench.faults.fleet_suite import FleetShape, fleet_suite
+from bench.faults.fleet_validation import validated
 from bench.harness.report import Goal, Report, Row, make_row, progress
 from bench.harness.suite import Models
 from tandem.core.errors import InvalidArgument
@@ -42,11 +43,16 @@ THINK_S, PHASE_S, QUICK_PHASE_S, WARM_S = 1.0, 20.0, 8.0, 2.0
 JITTER_S, QUICK_JITTER_S = 60.0, 15.0
 DEFAULT_RUNNING = 16
 """Requests that an aggregator serves at once, where its settings do not say."""
+VALIDATED_S, QUICK_VALIDATED_S, SIMULATED_WITHIN = 240.0, 90.0, 0.1
 KILL_PAUSE_S, DRAIN_PAUSE_S, WORSE_AT_MOST = 3.0, 0.5, 1.5
 LOAD_COLUMNS = (
     *("preset", "streams", "answers", "failed", "tokens_per_s", "goodput", "within_slo"),
     *(f"{name}_p{share}_s" for name in ("ttft", "tpot", "itl") for share in (50, 95, 99)),
     "jain",
+)
+SIMULATED_COLUMNS = (
+    *("preset", "answers", "tokens_per_s", "simulated_tokens_per_s"),
+    *("tpot_p50_s", "simulated_tpot_p50_s", "tpot_p95_s", "simulated_tpot_p95_s"),
 )
 FAULT_COLUMNS = ("fault", "streams", "answers", "failed", "tokens_wrong", "usual_s", "pause_s")
 
@@ -173,8 +179,34 @@ async def _greedy(report: Report, place: Path) -> None:
     ]
 
 
+async def _simulated(report: Report, place: Path) -> None:
+    found = await validated(place, QUICK_VALIDATED_S if report.quick else VALIDATED_S, report.seed)
+    rows = [
+        make_row(
+            preset=each.preset,
+            seed=report.seed,
+            acceptance_rate=each.acceptance_rate,
+            answers=each.answers,
+            failed=each.failed,
+            tokens_per_s=each.tokens_per_s[0],
+            simulated_tokens_per_s=each.tokens_per_s[1],
+            tpot_p50_s=each.tpot_p50_s[0],
+            simulated_tpot_p50_s=each.tpot_p50_s[1],
+            tpot_p95_s=each.tpot_p95_s[0],
+            simulated_tpot_p95_s=each.tpot_p95_s[1],
+        )
+        for each in found
+    ]
+    report.add("16 edges, 2 verifiers: real processes, and simulated", SIMULATED_COLUMNS, rows)
+    for each in found:
+        for name, pair in (("tokens/s", each.tokens_per_s), ("p95 TPOT", each.tpot_p95_s)):
+            off = abs(each.ratio(pair) - 1)
+            what = f"|simulated ÷ measured − 1|, {name}, {each.preset}"
+            report.goals.append(Goal(what, off, SIMULATED_WITHIN, "at most"))
+
+
 _Part = Callable[[Report, Path], Coroutine[Any, Any, None]]
 ARMS: Mapping[str, _Part] = MappingProxyType(
-    {"kill": _killed, "drain": _upgraded, "far": _far, "greedy": _greedy}
+    {"kill": _killed, "drain": _upgraded, "far": _far, "greedy": _greedy, "simulated": _simulated}
 )
 PARTS = (LOAD, *ARMS)

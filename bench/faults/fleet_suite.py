@@ -107,7 +107,9 @@ async def fleet_suite(
 
     model = {"engine": "scripted", "model": f"1:{shape.noise:g}", "max_sessions": ROOM}
     pacing = shape.pacing
-    cloud = {"pace_first_s": pacing.verify_first_s, "pace_further_s": pacing.verify_further_s}
+    further_s = pacing.verify_further_s
+    cloud = {"pace_first_s": pacing.verify_first_s, "pace_further_s": further_s}
+    cloud["pace_batch_s"] = further_s
     async with AsyncExitStack() as stack:
         links = []
         for number in range(shape.verifiers):

@@ -26,12 +26,13 @@ from tandem.simulation.simulator import ModelTimes
 from tandem.specdec.presets import PRESETS, Preset
 
 EDGES, VERIFIERS = 16, 2
-PACING = Pacing(draft_s=0.060, verify_first_s=0.150, verify_further_s=0.004)
-RTT_S, NOISE, THINK_S = 0.060, 0.3, 2.0
+PACING = Pacing(draft_s=0.150, verify_first_s=0.400, verify_further_s=0.010)
+"""Slow, so that the machine's own work counts little."""
+RTT_S, NOISE, THINK_S = 0.200, 0.3, 3.0
 MAX_TOKENS, PROMPT_TOKENS = 48, 24
-VALIDATED = ("ar", "coupled", "auto")
+VALIDATED = ("ar", "auto", "coupled")
 SIMULATED_S = 2000.0
-WARM_S = 8.0
+WARM_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,8 +105,9 @@ def load_served(
         target = load_target_tokenizer(target_tokenizer)
         fitted = fit_draft(loaded.engine, loaded.tokenizer, target)
         loaded = replace(loaded, engine=fitted, tokenizer=target)
-    if settings.pace_first_s or settings.pace_further_s:
-        paced = PacedEngine(loaded.engine, settings.pace_first_s, settings.pace_further_s)
+    paces = settings.pace_first_s, settings.pace_further_s, settings.pace_batch_s
+    if any(paces):
+        paced = PacedEngine(loaded.engine, *paces)
         loaded = replace(loaded, engine=paced)
     _warm(loaded.engine)
     return loaded

@@ -13,7 +13,8 @@ _NAP_S = 1e-3  # how often a waiting pass looks whether it was cancelled
 
 
 class PacedEngine:
-    """Passes everything on to `engine`, but a pass lasts first_s + (n - 1) · further_s.
+    """Passes everything on to `engine`, but a pass lasts first_s + (n - 1) · further_s, and
+    batch_s more for each token of its other requests.
 
     n is the number of tokens of the longest request. Early exits' logits are held back for their
     share of that time. A pass whose computation alone took longer counts in `late_passes`.
@@ -24,15 +25,20 @@ class PacedEngine:
         engine: Engine,
         first_s: float,
         further_s: float,
+        batch_s: float = 0.0,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        for field, seconds in (("first_s", first_s), ("further_s", further_s)):
+        for field, seconds in (
+            ("first_s", first_s),
+            ("further_s", further_s),
+            ("batch_s", batch_s),
+        ):
             if not 0.0 <= seconds < float("inf"):
                 raise InvalidArgument(field, f"{seconds} is not a duration in seconds")
         self._engine = engine
-        self._first_s, self._further_s = first_s, further_s
+        self._first_s, self._further_s, self._batch_s = first_s, further_s, batch_s
         self._clock, self._sleep = clock, sleep
         self.late_passes = 0
         self.model_name = engine.model_name
@@ -59,10 +65,12 @@ class PacedEngine:
         lengths = [request.session.length for request in batch]
         held: list[_Held] = []
         answers = self._engine.forward([_holding(s, held) for s in batch], cancelled)
-        longest = max((len(request.token_ids) for request in batch), default=0)
+        tokens = [len(request.token_ids) for request in batch]
+        longest = max(tokens, default=0)
         if longest == 0:
             return answers
         lasts_s = self._first_s + (longest - 1) * self._further_s
+        lasts_s += (sum(tokens) - longest) * self._batch_s
         if self._clock() > started_s + lasts_s:
             self.late_passes += 1
         going_on = True

@@ -111,21 +111,22 @@ def sim_fleet(**options: Any) -> None:
     acceptance and traffic are declared. With --tpot-ms it finds the fewest verifiers that keep 95 %
     of the answers to that. Deterministic by seed.
     """
-    rows = []
-    for edges in options["edges"] or (1000,):
-        for name in options["presets"] or (ALONE, "auto"):
-            plan = _plan(options, edges, name)
-            for tpot_ms in options["tpot_ms"] or (None,):
-                rows.append(_row(plan, name, tpot_ms, options))
+    asked = [
+        (_plan(options, edges, name), name, tpot_ms)
+        for edges in options["edges"] or (1000,)
+        for name in options["presets"] or (ALONE, "auto")
+        for tpot_ms in options["tpot_ms"] or (None,)
+    ]
     if options["as_json"]:
+        rows = [_row(*each, options) for each in asked]
         click.echo(json.dumps({"simulated": True, "seed": options["seed"], "rows": rows}))
         return
     click.echo(
         "preset   edges  p95 TPOT ≤  verifiers  tokens/s  tokens/round  batch  TTFT p95 (ms)"
         "  TPOT p50  TPOT p95 (ms)  Jain  refused  rounds/s simulated"
     )
-    for row in rows:
-        click.echo(_line(row))
+    for each in asked:
+        click.echo(_line(_row(*each, options)))
     click.echo("Virtual time: durations, links, acceptance and traffic are declared.")
 
 

@@ -148,6 +148,8 @@ class VerifierSession:
             if not begun:  # before its caller can ask for the like of it
                 begun = True
                 self._leave_text(kv, ends=False)
+            if not self._machine.exits:  # whose early verdicts must not overtake this one
+                self._submit_due()  # a write takes turns of the loop: too late for the next pass
             await self._send(messages)
             self._series.verify_step.observe(cost.model_s)
             self._recent.waited(cost.queue_s, time.monotonic())

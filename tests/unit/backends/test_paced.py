@@ -50,6 +50,17 @@ def test_a_pass_lasts_as_long_as_its_longest_segment_is_declared_to(
     assert sum(time.slept_s) >= lasts_s - len(counts) * 0.0015 - 300e-6
 
 
+def test_tokens_of_other_requests_may_cost_time_too() -> None:
+    time = Time(compute_s=0.0)
+    inner = ScriptedEngine(4, lambda _: [0.25] * 4)
+    engine = PacedEngine(inner, 0.010, 0.002, 0.001, clock=time.clock, sleep=time.sleep)
+    batch = [ForwardRequest(engine.open(8), (1,) * count, 1) for count in (2, 4, 1)]
+    started_s = time.now_s
+    engine.forward(batch)
+    lasts_s = 0.010 + 3 * 0.002 + 3 * 0.001
+    assert time.now_s - started_s == pytest.approx(lasts_s, abs=2e-5)
+
+
 def test_a_pass_that_computes_longer_is_late_and_does_not_wait() -> None:
     time = Time(compute_s=0.05)
     engine = paced(time)
@@ -79,6 +90,8 @@ def test_durations_are_checked(bad: float) -> None:
         PacedEngine(engine, bad, 0.0)
     with pytest.raises(InvalidArgument, match="further_s"):
         PacedEngine(engine, 0.0, bad)
+    with pytest.raises(InvalidArgument, match="batch_s"):
+        PacedEngine(engine, 0.0, 0.0, bad)
 
 
 def test_the_inner_engine_shows_through() -> None:
