@@ -30,16 +30,15 @@ from tandem.simulation.answer_figures import (
 )
 from tandem.simulation.declared_pair import declared_pair
 from tandem.simulation.simulator import ModelTimes
-from tandem.specdec.choices import Control, Predraft
+from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.scheduling import PairTimes
 
 CLOSE, WANTED_SHARE = 0.07, 0.95
 ACCEPTANCES = (0.05, 0.3, 0.6, 0.9)
-TOKENS = {1: 480, 4: 160, 16: 64, 64: 32}
-"""Of each answer, by sessions; chance weighs a few hundredths then."""
-MORE = 2
-"""So many times as many where no branches are drafted, which take the machine's time."""
+TOKENS = {1: 960, 4: 320, 16: 128, 64: 96}
+"""Of each answer, by sessions; chance weighs a few hundredths then. With fewer of many sessions the
+first are done before all have fallen into step."""
 WORDS = 64
 """Vocabulary of the declared pair: small ones draw sooner; whole distributions count padded."""
 WARM = 0.25
@@ -127,8 +126,7 @@ def chosen_cells(count: int, seed: int) -> list[Cell]:
 def simulate(cell: Cell, seed: int) -> Simulated:
     """The machines in a cell, all sessions asked at moments a bit apart."""
     pair = declared_pair(cell.rate, seed=seed, vocabulary_size=WORDS)
-    branches = PRESETS[cell.preset].predraft is Predraft.LIKELY_OUTCOMES
-    tokens = TOKENS[cell.sessions] * (1 if branches else MORE)
+    tokens = TOKENS[cell.sessions]
     conditions = Conditions(cell.times, cell.rtt_s, cell.mbps, padded_vocabulary=VOCABULARY)
     first_s = 4 * cell.times.pass_s(1)
     questions = [
