@@ -135,7 +135,7 @@ class SeenTimes:
 
 def _least(now_s: float, of_kinds: Iterable[float | None]) -> float:
     """Within reason."""
-    return max(_NEAR * now_s, min((each for each in of_kinds if each is not None), default=now_s))
+    return max(_NEAR * now_s, min([now_s, *(each for each in of_kinds if each is not None)]))
 
 
 def _follow(before: float | None, sample: float) -> float:
