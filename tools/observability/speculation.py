@@ -107,6 +107,7 @@ SPECULATION = Dashboard(
                         Query(mean(Method.auto_expected_tpot, "", AUTO), "chosen"),
                         Query(mean(Method.auto_cloud_alone_tpot, "", AUTO), "cloud alone"),
                         Query(mean(Method.time_per_output_token, "", AUTO), "measured"),
+                        Query(mean(Method.auto_seen_tpot, "schedule"), "seen: {{schedule}}"),
                     ),
                 ),
                 Panel(
