@@ -337,6 +337,17 @@ def test_an_idle_edge_leaves_a_going_cloud_at_once() -> None:
     assert edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.0) == [Reconnect()]
 
 
+def test_a_cloud_is_left_for_a_better_one_between_rounds_too() -> None:
+    idle, busy = edge_of(preset("ar")), edge_of(preset("coupled", 2))
+    assert idle.leave() == [], "it is nowhere yet"
+    for edge in (idle, busy):
+        edge.connect(0.0)
+    assert idle.leave() == [Reconnect()]
+    draft(busy, 0, 1)
+    assert busy.leave() == []
+    assert busy.receive(verdict_of(busy, 2, outcome=0), 0.0)[-1] == Reconnect()
+
+
 @pytest.mark.parametrize("chosen", [*map(preset, PRESETS), STREAM], ids=lambda chosen: chosen.name)
 def test_the_target_model_says_what_ends_a_text(chosen: Preset) -> None:
     """The draft model may think otherwise: both ends stop by the cloud's word."""

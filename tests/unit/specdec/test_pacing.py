@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import replace
+from itertools import cycle
 
 import pytest
 
-from tandem.specdec.choices import Control
+from tandem.specdec.choices import Control, Schedule
 from tandem.specdec.messages import Draft, Tokens, Verdict, Work
+from tandem.specdec.objective import Objective
 from tandem.specdec.pacing import Pacing
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.profile import Earlier, Profile
+from tandem.specdec.schedule_choice import Decision, Reason
+from tandem.specdec.schedule_outlook import Outlooks
 from tandem.specdec.scheduling import Measured, PairTimes, schedule_for
+from tandem.specdec.seen_times import SeenTimes
 
 
 def frame(base: int, count: int = 2, hold: bool = False) -> Draft:
@@ -304,3 +311,84 @@ def test_tokens_across_a_lost_stream_tell_nothing() -> None:
         pacing.take_tokens(Tokens(1, 0, 7, 9, (4,), Work(verify_s=0.05)), 90.0 + 0.05 * number)
     ((tokens, seconds),) = pacing.profile.seen.totals.values()
     assert seconds / tokens == pytest.approx(0.05)
+
+
+KNOWN = Earlier(draft_s=0.02, verify_s=0.05, rtt_s=0.03, acceptance_rate=0.6)
+
+
+class Choices:
+    """In the place of `choose`: gives windows in turn, and remembers how dear a change was."""
+
+    def __init__(self, settled: bool, windows: Sequence[int] = (4,)) -> None:
+        self.stays: list[float] = []
+        self._settled, self._windows = settled, cycle(windows)
+
+    def __call__(
+        self,
+        limits: Schedule,
+        found: Measured,
+        weight: float,
+        before: Decision | None,
+        outlooks: Outlooks,
+        seen: SeenTimes,
+        stays: float,
+        objective: Objective,
+    ) -> Decision:
+        outlooks.settled = self._settled
+        self.stays.append(stays)
+        window = next(self._windows)
+        schedule = replace(limits, window=window, chunk=window)
+        return Decision(schedule, False, 0.03, 0.05, Reason.FIRST, found, {})
+
+
+def answered(pacing: Pacing, count: int) -> None:
+    for number in range(count):
+        message = Tokens(1, 0, 7 + number, 9, (4,), Work(verify_s=0.05))
+        pacing.take_tokens(message, 2.0 + 0.05 * number)
+
+
+def test_a_settled_choice_is_looked_at_again_after_six_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    choices = Choices(settled=True)
+    monkeypatch.setattr("tandem.specdec.pacing.choose", choices)
+    pacing = Pacing(PRESETS["auto"], KNOWN)
+    assert len(choices.stays) == 1
+    for answers, chosen in ((5, 1), (1, 2), (5, 2), (1, 3)):
+        answered(pacing, answers)
+        assert len(choices.stays) == chosen
+
+
+def test_what_is_not_followed_yet_is_followed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each answer for twelve choices, then after each third."""
+    choices = Choices(settled=False)
+    monkeypatch.setattr("tandem.specdec.pacing.choose", choices)
+    pacing = Pacing(PRESETS["auto"], KNOWN)
+    for answers, chosen in ((12, 13), (2, 13), (1, 14), (2, 14), (1, 15)):
+        answered(pacing, answers)
+        assert len(choices.stays) == chosen
+
+
+def test_each_change_makes_the_next_one_dearer_and_that_fades(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    choices = Choices(settled=False, windows=[4, 8, 4, 8, 8, 8, 8])
+    monkeypatch.setattr("tandem.specdec.pacing.choose", choices)
+    pacing = Pacing(PRESETS["auto"], KNOWN)
+    answered(pacing, 6)
+    dearer = [0.95 - stays for stays in choices.stays]
+    assert dearer == pytest.approx([0, 0, 0.04, 0.0772, 0.111796, 0.10397, 0.096692], abs=1e-5)
+    restless = Choices(settled=False, windows=[4, 8])
+    monkeypatch.setattr("tandem.specdec.pacing.choose", restless)
+    answered(pacing, 12)
+    assert min(restless.stays) == 0.75, "but never impossible"
+
+
+def test_a_token_without_a_draft_is_one_that_was_not_judged() -> None:
+    pacing = paced()
+    for _ in range(20):
+        pacing.take_verdict(verdict(accepted=0, rejected=True), 1.1)
+    twin = deepcopy(pacing.profile)
+    pacing.overtaken(None)
+    twin.unjudged(1)
+    assert measured(pacing.profile).acceptance_rate == measured(twin).acceptance_rate

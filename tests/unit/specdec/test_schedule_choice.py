@@ -126,3 +126,22 @@ def test_who_changed_often_needs_a_better_reason_to_change() -> None:
     gain = chosen(better).tpot_s / choose(LIMITS, better, 1.0, first, stays=0.01).tpot_s
     assert chosen(better, first).schedule != first.schedule
     assert choose(LIMITS, better, 1.0, first, stays=0.9 * gain).schedule == first.schedule
+
+
+def test_of_two_that_cost_about_the_same_the_one_in_use_stays() -> None:
+    """Though the cloud alone would take much longer than either."""
+    first, kept = chosen(GOOD), 0
+    for percent in range(50, 90):
+        now = replace(GOOD, acceptance_rate=percent / 100)
+        fresh, after = chosen(now), chosen(now, first)
+        if fresh.schedule != first.schedule and after.schedule == first.schedule:
+            assert fresh.tpot_s > 0.94 * after.tpot_s
+            assert after.tpot_s < 0.85 * after.alone_tpot_s
+            kept += 1
+    assert kept > 0
+
+
+def test_where_drafts_do_not_pay_the_cloud_alone_is_the_one_candidate_without() -> None:
+    for sharing in (1.0, 16.0):
+        found = candidates(LIMITS, replace(GOOD, acceptance_rate=0.001, sharing=sharing), 1.0)
+        assert [schedule.window for schedule in found].count(0) == 1
