@@ -308,15 +308,18 @@ class CloudMachine:
         self._pending.begin_epoch(position)
 
     def _receive_draft(self, draft: Draft) -> list[CloudMessage]:
-        if self.finished or self._is_stale(draft):
+        if self.finished:
             return []  # past the end drafts mean nothing, and epochs are no longer counted
+        stale = self._is_stale(draft)
+        self._hold = draft.hold  # void or not: an edge that drafts no more does not say it again
+        if stale:
+            return []
         if self._rejected_probs is not None:
             raise InvalidArgument("draft", "the recovered token of the last verdict is due first")
         check_draft(draft, self.preset, self._model.vocabulary_size, self._model.max_draft_length)
         if draft.parents is not None:
             return self._receive_tree(draft)
         self._pending.check(draft)
-        self._hold = draft.hold
         if (overtaken_at := self._pending.add(draft)) is not None:
             # The cloud went on alone with another token; the edge learns it from that token. The
             # committed text stays as it is, and so does the distribution kept for what follows it.

@@ -150,3 +150,23 @@ def test_where_an_edge_drafts_it_drafts_what_is_forced(name: str) -> None:
     cloud = opened_cloud(preset(name))
     pass_of(cloud)
     assert cloud.go_on(lambda: 1) == []
+
+
+def test_a_cloud_need_not_wait_any_more_though_the_draft_that_says_so_is_void() -> None:
+    """It crossed the verdict that voids it. The edge has said all that it will: it may draft
+    nothing more, and neither would wait for anything but the other."""
+    preset = scheduled(
+        "coupled", Schedule(8, 2, verify_on_arrival=True, decode_when_idle=True, bonus=True)
+    )
+    wrong = tuple((token + 1) % V for token in own_tokens(preset, 3)[1:])
+    cloud = opened_cloud(preset)
+    pass_of(cloud)
+    asked = draft_after(cloud, wrong[:1], hold=True)
+    released = draft_after(cloud, wrong[1:], wrong[:1])
+    assert cloud.receive(asked) == []
+    (verdict,) = pass_of(cloud)
+    assert isinstance(verdict, Verdict)
+    assert verdict.rejected
+    assert cloud.work() is None, "it was asked to wait"
+    assert cloud.receive(released) == []
+    assert cloud.work() is not None
