@@ -92,7 +92,7 @@ class RetrieverClient:
             async for found in call:
                 yield found
         except grpc.aio.AioRpcError as error:
-            raise Rejected(error.code(), details_of(error)) from None
+            raise await refusal(error, self.describe) from None
         finally:
             call.cancel()
 

@@ -83,8 +83,7 @@ class Outlooks:
         found = {}
         for (schedule, early), plain in sums.items():
             if not early:
-                hit = sums.get((schedule, True))
-                share = 0.0 if hit is None else measured.hit_rate
+                hit, share = sums.get((schedule, True)), measured.hit_rate
                 epoch = plain if hit is None else (1 - share) * plain + share * hit
                 epoch[1] *= pass_s
                 found[schedule] = per_token(epoch)

@@ -11,7 +11,7 @@ import grpc
 from tandem.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tandem.net.connection import Connection
 from tandem.net.retriever_client import Upload, messages_of
-from tandem.net.status import details_of, upstream_rejection
+from tandem.net.status import actual_status, details_of, upstream_rejection
 from tandem.settings import variable_of
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
@@ -51,7 +51,8 @@ class Retrieval:
                     )
                 ]
         except grpc.aio.AioRpcError as error:
-            raise upstream_rejection(error.code(), f"retriever: {details_of(error)}") from None
+            code, details = actual_status(error.code(), details_of(error))
+            raise upstream_rejection(code, f"retriever: {details}") from None
         return tuple(_document(hit, rank) for rank, hit in enumerate(found.hits, 1) if hit.text)
 
     async def embed(self, texts: Sequence[str]) -> pb.EmbedResponse:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tandem.core.randomness import SeededRandom
@@ -41,6 +43,13 @@ def test_less_room_shortens_an_answer_and_more_does_not_lengthen_it(room: int, l
     limited.limit(room)
     assert limited.append((1,) * 9) == ((1,) * length, FinishReason.LENGTH)
     assert len(limited.tokens) == 2 + length
+
+
+def test_an_answer_that_ignores_ends_goes_on_after_them() -> None:
+    request = request_for(preset("coupled", 2), MODELS, max_tokens=4, ends=frozenset({0}))
+    params = replace(request.params, ignore_eos=True)
+    endless = CommittedText(replace(request, params=params), lambda token: False)
+    assert endless.append((0, 1, 0, 2)) == ((0, 1, 0, 2), FinishReason.LENGTH)
 
 
 def test_the_cloud_s_ends_take_the_place_of_those_assumed() -> None:

@@ -249,6 +249,10 @@ def test_a_silent_cloud_is_pinged_once_then_lost() -> None:
     assert edge.tick(5.5) == [Reconnect()]
     assert edge.stats.links_lost == 1
     assert edge.stats.loss_noticed_s == pytest.approx(3.0)
+    edge.connect(6.0)
+    edge.lost(6.5)
+    assert edge.stats.links_lost == 2
+    assert edge.stats.loss_noticed_s == pytest.approx(3.0), "the longest silence"
 
 
 def test_giving_up_also_when_streams_open_that_stay_silent() -> None:

@@ -107,6 +107,7 @@ def test_a_cloud_that_shares_its_passes_and_is_asked_to_wait_judges_the_next_dra
     (verdict,) = cloud.receive(draft_after(cloud, right[2:]))
     assert isinstance(verdict, Verdict)
     assert (verdict.accepted, verdict.rejected) == (1, False)
+    assert verdict.work.target_passes == cloud.target_passes == 3, "what it has cost so far"
     assert cloud.committed.since(2) == right
 
 

@@ -72,3 +72,17 @@ def test_other_words_are_refused_by_name(words: str) -> None:
         weights_of(words)
     with pytest.raises(InvalidArgument, match="objective"):
         Aim(words)
+
+
+@pytest.mark.parametrize(
+    ("words", "weights"),
+    [
+        ("1", (1.0, 0.0)),
+        ("0", (0.0, 0.0)),
+        ("latency=1,cost=1", (0.5, 0.0)),
+        ("latency=3,cost=1,energy=1", (0.75, 0.2)),
+        ("energy=2", (1.0, 1.0)),
+    ],
+)
+def test_words_and_parts_become_weights(words: str, weights: tuple[float, float]) -> None:
+    assert weights_of(words) == weights

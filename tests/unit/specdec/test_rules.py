@@ -49,6 +49,11 @@ def test_a_preset_is_lossy_where_one_of_its_rules_is_not_exact(
     assert not PRESETS["coupled"].lossy
 
 
+def test_candidates_are_drawn_with_replacement_where_the_preset_says_so() -> None:
+    chosen = replace(PRESETS["tslt"], with_replacement=True)
+    assert acceptance_rule(chosen, 5, RNG) == RejectionRule(RNG, with_replacement=True)
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_the_preset_names_the_rule(name: str) -> None:
     rule = acceptance_rule(PRESETS[name], 5, RNG)

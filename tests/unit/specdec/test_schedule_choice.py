@@ -99,6 +99,7 @@ def test_no_schedule_goes_beyond_the_presets_own() -> None:
         assert max(schedule.window for schedule in found) == 6
         assert max(schedule.chunk for schedule in found) == 3
         assert len(set(found)) == len(found)
+        assert all(schedule.chunk <= schedule.window for schedule in found)
 
 
 def test_a_kind_that_takes_longer_than_expected_is_left_and_the_cloud_alone_is_measured() -> None:

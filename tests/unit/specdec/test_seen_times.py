@@ -111,3 +111,12 @@ def test_a_step_that_is_believed_faster_by_now_is_not_held_to_what_was_seen() ->
     seen.drafted(STREAM, 0.04)
     seen.passed(STREAM, 0.2)
     assert (seen.draft_s(0.01), seen.pass_s(0.1)) == (0.01, 0.1)
+
+
+def test_one_stretch_counts_for_four_times_or_a_quarter_at_most() -> None:
+    """A machine that stood still for a moment, or tokens that came in one burst."""
+    for took_s, counts in ((100.0, 4.0), (1e-6, 0.25)):
+        seen = SeenTimes()
+        seen.took(STREAM, 10, took_s, 0.01)
+        own = seen.of_kinds[Kind.STREAM]
+        assert own.relative / own.tokens == pytest.approx(counts)
