@@ -11,6 +11,7 @@ from tandem.core.probs import (
     SamplingParams,
     batch_probs_from_logits,
     check_probs,
+    log_partition,
     most_likely,
     probs_from_logits,
 )
@@ -242,3 +243,11 @@ def test_most_likely_ids_of_flat_and_peaked_distributions(count: int, flatness: 
     in_order = sorted(range(len(probs)), key=lambda token: (-probs[token], token))
     expected = sorted(token for token in in_order[:count] if probs[token] > 0)
     assert most_likely(probs, count).tolist() == expected
+
+
+def test_the_mass_of_logits_at_a_temperature() -> None:
+    """Three of 2.0 and one of -inf at temperature 0.5: log(3) + 4."""
+    logits = np.array([2.0, 2.0, -np.inf, 2.0], dtype=np.float32)
+    assert log_partition(logits, 0.5) == pytest.approx(np.log(3) + 4)
+    assert log_partition(logits, 2.0) == pytest.approx(np.log(3) + 1)
+    assert log_partition(np.full(3, -np.inf, np.float32), 1.0) == -np.inf

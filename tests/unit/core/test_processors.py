@@ -10,11 +10,14 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.core.processors import (
     NO_PROCESSORS,
+    Grammar,
+    GrammarKind,
     LogitsProcessor,
     Processors,
     RowsAfter,
     keep_only,
     logits_processor,
+    no_token_left,
 )
 from tandem.core.tokens import PrefixedTokens
 
@@ -162,3 +165,37 @@ def test_a_mask_keeps_what_is_allowed_bit_for_bit() -> None:
     assert (kept[6:] == -np.inf).all()
     keep_only(kept, None)
     assert (kept == -np.inf).all()
+
+
+class Mask:
+    """Lets an even token follow an odd answer, and the other way round."""
+
+    vocabulary_size = 6
+
+    def prepare(self, answers: Any) -> None:
+        """Nothing takes time here."""
+
+    def allowed(self, answer: tuple[int, ...]) -> Any:
+        return np.arange(6) % 2 != len(answer) % 2
+
+    def forced(self, answer: tuple[int, ...]) -> int | None:
+        return None
+
+
+def test_a_grammar_s_mask_is_of_the_answer_so_far() -> None:
+    processor = LogitsProcessor(NO_PROCESSORS, PROMPT, Mask())
+    assert processor.processed(LOGITS, ()).tolist() == [-inf, -2.0, -inf, 3.0, -inf, 0.0]
+    assert processor.processed(LOGITS, (1,)).tolist() == [1.0, -inf, 0.5, -inf, -1.0, -inf]
+
+
+@pytest.mark.parametrize(
+    ("processors", "field"),
+    [
+        (Processors(allowed_token_ids=(1,)), "allowed_token_ids"),
+        (Processors(grammar=Grammar(GrammarKind.REGEX, "a")), "grammar"),
+    ],
+)
+def test_what_leaves_no_token_is_named(processors: Processors, field: str) -> None:
+    error = no_token_left(processors, 7)
+    assert error.field == field
+    assert "first 7 tokens" in str(error)
