@@ -97,9 +97,8 @@ def _enroll(name: str, known: Path, out: Path, quota: Quota) -> None:
             why = f"its key in {shown} is not in {known}: it was revoked; remove {out}"
             raise InvalidArgument("names", why)
         return
-    if holds_key(known, name):
-        raise InvalidArgument("names", f"{name!r} has a key in {known}; --revoke takes it back")
-    key = add_key(known, name, EDGE_AT_CLOUD, quota)  # a name that cannot be one is refused here
+    # A name that cannot be one, or has a key, is refused here.
+    key = add_key(known, name, EDGE_AT_CLOUD, quota, first=True)
     out.mkdir(parents=True, mode=0o700, exist_ok=True)
     replace_file(shown, f"{key}\n".encode(), PRIVATE)
     own = add_key(out / "edge.keys", "edge", EDGE_OWN)

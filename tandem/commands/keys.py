@@ -1,9 +1,11 @@
 """`tandem keys`: makes and revokes the keys of callers."""
 
+import fcntl
 import json
 import os
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,48 +74,62 @@ def keys(**options: Any) -> None:
         _tell(options, holder, {"key_file": str(options["out"])})
 
 
-def add_key(path: Path, holder: str, scopes: Collection[Scope], quota: Quota = NO_QUOTA) -> str:
-    """A fresh key of `holder` for `scopes`, whose hash is added to the file at `path`."""
+def add_key(
+    path: Path,
+    holder: str,
+    scopes: Collection[Scope],
+    quota: Quota = NO_QUOTA,
+    first: bool = False,
+) -> str:
+    """A fresh key of `holder` for `scopes`, whose hash is added to the file at `path`; `first`:
+    refuse a holder that has one."""
     key = new_key(secrets.token_bytes(KEY_BYTES))
-    let_in(path, holder, key, scopes, quota)
+    let_in(path, holder, key, scopes, quota, first)
     return key
 
 
 def let_in(
-    path: Path, holder: str, key: str, scopes: Collection[Scope], quota: Quota = NO_QUOTA
+    path: Path,
+    holder: str,
+    key: str,
+    scopes: Collection[Scope],
+    quota: Quota = NO_QUOTA,
+    first: bool = False,
 ) -> None:
-    """Add the hash of a `key` that `holder` has to the file at `path`."""
+    """Add the hash of a `key` that `holder` has to the file at `path`; for `first` see `add_key`."""
     line = " ".join([key_line(holder, key, scopes), *quota.words()])
-    _write(path, [*_lines(path), line])
+    with _changing(path) as lines:
+        if first and any(_is_of(holder, line) for line in lines):
+            raise InvalidArgument("names", f"{holder!r} has a key in {path}; --revoke takes it back")
+        lines.append(line)
 
 
-def holds_key(path: Path, holder: str, key: str | None = None) -> bool:
-    """Whether the file at `path` lets `holder` in: with `key`, or with any."""
+def holds_key(path: Path, holder: str, key: str) -> bool:
+    """Whether the file at `path` lets `holder` in with `key`."""
     own = [line for line in _lines(path) if _is_of(holder, line)]
-    return bool(own) if key is None else any(hash_key(key) in line.split() for line in own)
+    return any(hash_key(key) in line.split() for line in own)
 
 
 def change_scopes(path: Path, holder: str, scopes: Collection[Scope]) -> int:
     """Give the keys of `holder` these scopes and no others; how many keys there are."""
-    lines = _lines(path)
-    own = {number for number, line in enumerate(lines) if _is_of(holder, line)}
-    if not own:
-        raise InvalidArgument("holder", f"{holder!r} has no key in {path}")
-    for number in own:
-        others = [word for word in lines[number].split() if not word.startswith("scopes=")]
-        lines[number] = " ".join([*others, scopes_field(scopes)])
-    _write(path, lines)
+    with _changing(path) as lines:
+        own = {number for number, line in enumerate(lines) if _is_of(holder, line)}
+        if not own:
+            raise InvalidArgument("holder", f"{holder!r} has no key in {path}")
+        for number in own:
+            others = [word for word in lines[number].split() if not word.startswith("scopes=")]
+            lines[number] = " ".join([*others, scopes_field(scopes)])
     return len(own)
 
 
 def revoke(path: Path, holder: str) -> int:
     """Remove the keys of `holder` from the file at `path`; returns how many there were."""
-    lines = _lines(path)
-    kept = [line for line in lines if not _is_of(holder, line)]
-    if len(kept) == len(lines):
-        raise InvalidArgument("holder", f"{holder!r} has no key in {path}")
-    _write(path, kept)
-    return len(lines) - len(kept)
+    with _changing(path) as lines:
+        count = len(lines)
+        lines[:] = [line for line in lines if not _is_of(holder, line)]
+        if len(lines) == count:
+            raise InvalidArgument("holder", f"{holder!r} has no key in {path}")
+        return count - len(lines)
 
 
 def replace_file(path: Path, content: bytes, mode: int) -> None:
@@ -149,8 +165,19 @@ def _lines(path: Path) -> list[str]:
     return text.splitlines()
 
 
-def _write(path: Path, lines: list[str]) -> None:
-    replace_file(path, "".join(f"{line}\n" for line in lines).encode(), PUBLIC)
+@contextmanager
+def _changing(path: Path) -> Iterator[list[str]]:
+    """The file's lines, to be changed by one process at a time; they are written at the end. The
+    lock is on the folder, since the file itself is replaced. Not every file system has locks."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        lines = _lines(path)
+        yield lines
+        replace_file(path, "".join(f"{line}\n" for line in lines).encode(), PUBLIC)
+    finally:
+        os.close(folder)
 
 
 def _tell(options: dict[str, Any], holder: str, outcome: dict[str, Any]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,25 @@ def test_an_edge_that_was_revoked_stays_out_and_no_other_takes_its_name(authorit
     assert known.holder((edges / "one" / "edge.cloud-key").read_text().strip()) is None
     again = run("enroll", "one", "--authority", authority, "--out", edges)
     assert (again.exit_code, "it was revoked" in again.stderr) == (2, True)
+
+
+ENROLLING = """
+import sys
+from pathlib import Path
+from tandem.commands.keys import add_key
+from tandem.net.scopes import Scope
+for number in range(40):
+    add_key(Path(sys.argv[1]), f"{sys.argv[2]}-{number}", {Scope.VERIFY})
+"""
+
+
+def test_edges_that_are_enrolled_at_once_are_all_let_in(tmp_path: Path) -> None:
+    """A file that was read before another process had replaced it lost that one's line."""
+    keys = tmp_path / "cloud.keys"
+    command = [sys.executable, "-c", ENROLLING, str(keys)]
+    running = [subprocess.Popen([*command, name]) for name in ("one", "two", "three")]
+    assert [each.wait(120) for each in running] == [0, 0, 0]
+    assert len(parse_keys(keys.read_text()).keys) == 120
 
 
 def test_what_cannot_be_enrolled_is_said_and_changes_nothing(authority: Path) -> None:
