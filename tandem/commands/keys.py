@@ -96,11 +96,13 @@ def let_in(
     quota: Quota = NO_QUOTA,
     first: bool = False,
 ) -> None:
-    """Add the hash of a `key` that `holder` has to the file at `path`; for `first` see `add_key`."""
+    """Add the hash of a `key` that `holder` has to the file at `path`; `first`: see `add_key`."""
     line = " ".join([key_line(holder, key, scopes), *quota.words()])
     with _changing(path) as lines:
         if first and any(_is_of(holder, line) for line in lines):
-            raise InvalidArgument("names", f"{holder!r} has a key in {path}; --revoke takes it back")
+            raise InvalidArgument(
+                "names", f"{holder!r} has a key in {path}; --revoke takes it back"
+            )
         lines.append(line)
 
 

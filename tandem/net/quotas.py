@@ -180,11 +180,11 @@ class FairShares:
         if quota.sessions and account.sessions >= quota.sessions:
             why = f"{what}: {_name(holder)} holds the {quota.sessions} that it may"
             raise HolderRefused("sessions", why, BUSY_RETRY_S)
-        if self.sessions >= places:
-            raise ResourceExhausted(f"{what}: all {places} are taken; try again")
         if not self._fair(holder, account.sessions, 1, places, self.sessions, now):
             why = f"{what}: {_name(holder)} holds {account.sessions} of {places}, and its share"
             raise HolderRefused("sessions", f"{why} is less", BUSY_RETRY_S)
+        if self.sessions >= places:
+            raise ResourceExhausted(f"{what}: all {places} are taken; try again")
 
     def _check_kv(
         self, holder: str, account: _Account, quota: Quota, wanted: int, now: float

@@ -66,6 +66,26 @@ async def test_a_slot_that_comes_free_is_the_honest_one_s(tmp_path: Path) -> Non
         await served.suite.idle()
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_place_in_a_full_queue_is_the_honest_one_s(tmp_path: Path, stream: bool) -> None:
+    """The greedy key's last request makes way, and is told when to come again."""
+    limits = {"max_running": 1, "max_waiting": 2}
+    async with two_callers(tmp_path, slow_target(), **limits) as (served, greedy, honest):
+        asked = []
+        for count in range(1, 4):
+            body = {**LONG, "stream": stream}
+            asked.append(asyncio.create_task(greedy.post(CHAT, json=body)))
+            await open_requests(served, count)
+        waiting = asyncio.create_task(honest.post(CHAT, json=SHORT))
+        refused = await asked.pop()
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert "'greedy' has most of the places" in refused.json()["error"]["message"]
+        asked[0].cancel()
+        assert (await waiting).status_code == 200
+        asked[1].cancel()
+        await served.suite.idle()
+
+
 async def test_a_key_has_at_most_half_of_what_is_handled_at_once(tmp_path: Path) -> None:
     limits = {"http_max_requests": 2}
     async with two_callers(tmp_path, slow_target(), **limits) as (served, greedy, honest):

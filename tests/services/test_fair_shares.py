@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, nullcontext
 from typing import Any
 
 import grpc
+import pytest
 
 from tandem.net.access import ServerAccess
-from tandem.net.quotas import Quota
+from tandem.net.quotas import HolderRefused, Quota
 from tandem.net.scopes import Caller, Scope, note_caller
 from tandem.services.aggregator.slots import Slots
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
@@ -183,6 +185,57 @@ async def test_who_asked_of_late_finds_a_slot_whatever_one_holder_wants() -> Non
     assert (slots.running, slots.waiting) == (0, 0)
 
 
+@pytest.mark.parametrize(("running", "waiting"), [(16, 16), (4, 16), (1, 2)])
+async def test_a_queue_full_of_one_holder_s_requests_refuses_nobody_else(
+    running: int, waiting: int
+) -> None:
+    """With 64 of its requests, one of nine honest ones was refused, or four, or of two both."""
+    slots, leave = Slots(running, waiting), asyncio.Event()
+    refused: Counter[str] = Counter()
+
+    async def asks(holder: str) -> None:
+        note_caller(Caller(holder, frozenset(Scope)))
+        try:
+            async with slots.slot(nullcontext(), WAIT_S):
+                await leave.wait()
+        except HolderRefused:
+            refused[holder] += 1
+
+    greedy = [asyncio.create_task(asks("greedy")) for _ in range(64)]
+    await asyncio.sleep(0)
+    taken = slots.running + slots.waiting
+    assert refused["greedy"] == 64 - taken
+    honest = [f"honest-{number}" for number in range(min(9, waiting))]
+    asking = [asyncio.create_task(asks(holder)) for holder in honest]
+    while slots.running + slots.waiting + refused.total() < 64 + len(honest):
+        await asyncio.sleep(0)
+    leave.set()
+    await asyncio.gather(*greedy, *asking)
+    assert refused == {"greedy": 64 - min(taken, running + waiting - len(honest))}
+    assert (slots.running, slots.waiting) == (0, 0)
+
+
+async def test_who_has_its_share_takes_no_place_of_another() -> None:
+    slots, leave = Slots(1, 3), asyncio.Event()
+    others = [asyncio.create_task(_hold(slots, name, until=leave)) for name in ("a", "a", "b", "b")]
+    while slots.running + slots.waiting < 4:
+        await asyncio.sleep(0)
+    with pytest.raises(HolderRefused, match="'b' holds 2 of 4"):
+        await _hold(slots, "b")
+    series = Metrics(new_registry(), "device")
+    full = Slots(1, 1, series=series.holders())
+    two = [asyncio.create_task(_hold(full, "a", until=leave)) for _ in range(2)]
+    await asyncio.sleep(0)
+    await_third = asyncio.create_task(_hold(full, "b"))
+    with pytest.raises(HolderRefused, match="'a' has most of the places, and others have come"):
+        await two[1]
+    labels = {"side": "device", "holder": "a", "limit": "sessions"}
+    name = "tandem_holder_refusals_total"
+    assert series.registry.get_sample_value(name, labels) == 1
+    leave.set()
+    await asyncio.gather(two[0], await_third, *others)
+
+
 async def test_a_slot_is_not_lost_to_who_leaves_while_it_is_given() -> None:
     slots = Slots(1, 4)
     held = slots.slot(nullcontext(), WAIT_S)
@@ -225,10 +278,16 @@ async def test_of_one_holder_the_smallest_priority_goes_first() -> None:
 
 
 async def _hold(
-    slots: Slots, holder: str, order: list[str] | None = None, priority: int = 0
+    slots: Slots,
+    holder: str,
+    order: list[str] | None = None,
+    priority: int = 0,
+    until: asyncio.Event | None = None,
 ) -> None:
     note_caller(Caller(holder, frozenset(Scope)))
     async with slots.slot(nullcontext(), WAIT_S, priority):
+        if until is not None:
+            await until.wait()
         if order is not None:
             order.append(f"{holder}{priority}" if priority else holder)
         await asyncio.sleep(0)

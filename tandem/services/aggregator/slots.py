@@ -2,21 +2,34 @@
 and at most `waiting` wait; one more is refused at once; a free slot goes to the holder with the
 fewest, among equals to the one who got its last slot the longest ago, then to the smallest
 priority, then to who came first; one holder never has them all, and leaves one to each other holder
-who asked of late and has none."""
+who asked of late and has none. Where all places are taken, who is below its share gets that of the
+last request of the holder with the most, if that still waits."""
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 
 from tandem.core.errors import ResourceExhausted
-from tandem.net.quotas import KEPT_SHARE, Quota
+from tandem.net.quotas import BUSY_RETRY_S, KEPT_SHARE, HolderRefused, Quota
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Admission, Reservation
 from tandem.telemetry.metrics import HolderSeries
 
 ACTIVE_S = 5.0
 """Who asked within this time may ask again at any moment."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """A request in the queue."""
+
+    holder: str
+    priority: int
+    turn: asyncio.Future[None] = field(default_factory=asyncio.Future)
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it has given its place back."""
 
 
 class Slots:
@@ -31,10 +44,11 @@ class Slots:
     ) -> None:
         self._limit, self._max_waiting = running, waiting
         self._admission = Admission(running + waiting, quota=quota, series=series)
+        self._series = series
         self._running: Counter[str] = Counter()
         self._given: list[str] = []
         self._asked_s: dict[str, float] = {}
-        self._queue: list[tuple[str, int, asyncio.Future[None]]] = []
+        self._queue: list[_Waiting] = []
 
     @property
     def running(self) -> int:
@@ -50,49 +64,83 @@ class Slots:
     ) -> AsyncIterator[Reservation]:
         """Wait for a slot, inside `waits`, and hold it. ResourceExhausted when all is taken or the
         caller has its share, TimeoutError when none comes free in time."""
-        if self.running >= self._limit and self.waiting >= self._max_waiting:
-            full = f"{self._limit} requests are running and {self._max_waiting} wait"
-            raise ResourceExhausted(f"queue: {full}; try again")
-        holder = current_caller().holder
-        with self._admission.reserve() as reservation:
-            with waits:
-                async with asyncio.timeout(timeout_s):
-                    await self._turn(holder, priority)
-            try:
-                yield reservation
-            finally:
-                self._leave(holder)
+        waiting = _Waiting(current_caller().holder, priority)
+        try:
+            with ExitStack() as place:
+                reservation = await self._reserved(waiting.holder, place)
+                with waits:
+                    async with asyncio.timeout(timeout_s):
+                        await self._turn(waiting)
+                try:
+                    yield reservation
+                finally:
+                    self._leave(waiting.holder)
+        finally:
+            waiting.left.set()
 
-    async def _turn(self, holder: str, priority: int) -> None:
-        """Returns once `holder` has one slot more."""
+    async def _reserved(self, holder: str, place: ExitStack) -> Reservation:
+        """A place, held until `place` closes."""
+        while True:
+            try:
+                return place.enter_context(self._admission.reserve())
+            except HolderRefused:
+                raise
+            except ResourceExhausted:
+                last = self._last_of_most(holder)
+                if last is None:
+                    full = f"{self._limit} requests are running and {self._max_waiting} wait"
+                    raise ResourceExhausted(f"queue: {full}; try again") from None
+            self._send_away(last)
+            await last.left.wait()
+
+    def _last_of_most(self, holder: str) -> _Waiting | None:
+        """The last in turn among the waiting requests of the holder that has the most places, if
+        `holder` has fewer even with one of them."""
+        held = self._running + Counter(each.holder for each in self._queue)
+        able = [each for each in self._queue if each.holder and not each.turn.done()]
+        last = max(
+            reversed(able), key=lambda each: (held[each.holder], each.priority), default=None
+        )
+        return last if last and holder and held[holder] + 1 < held[last.holder] else None
+
+    def _send_away(self, waiting: _Waiting) -> None:
+        if self._series is not None:
+            self._series.refused(waiting.holder, "sessions")
+        why = f"sessions: '{waiting.holder}' has most of the places, and others have come"
+        waiting.turn.set_exception(HolderRefused("sessions", why, BUSY_RETRY_S))
+        self._queue.remove(waiting)
+
+    async def _turn(self, waiting: _Waiting) -> None:
+        """Returns once its holder has one slot more."""
+        holder = waiting.holder
         self._asked_s[holder] = asyncio.get_running_loop().time()
         if self.running < self._limit and self._may_run(holder):
             self._give(holder)
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.append((holder, priority, turn))
+        self._queue.append(waiting)
         try:
-            await turn
+            await waiting.turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was given, and nobody will use it
+            if waiting in self._queue:
+                self._queue.remove(waiting)
+            elif not waiting.turn.cancelled() and waiting.turn.exception() is None:
+                # It was given, and nobody will use it.
                 self._leave(holder)
-            else:
-                self._queue = [each for each in self._queue if each[2] is not turn]
             raise
 
     def _leave(self, holder: str) -> None:
         """One slot less for `holder`; the next of those that wait get what may be had."""
         self._running[holder] -= 1
         # Who waited may have been cancelled in this very moment, and not have left the queue yet.
-        self._queue = [each for each in self._queue if not each[2].done()]
+        self._queue = [each for each in self._queue if not each.turn.done()]
         while self.running < self._limit:
-            able = [n for n, (waits, *_) in enumerate(self._queue) if self._may_run(waits)]
+            able = [each for each in self._queue if self._may_run(each.holder)]
             if not able:
                 return
             following = min(able, key=self._before)
-            next_holder, _, turn = self._queue.pop(following)
-            self._give(next_holder)
-            turn.set_result(None)
+            self._queue.remove(following)
+            self._give(following.holder)
+            following.turn.set_result(None)
 
     def _may_run(self, holder: str) -> bool:
         """Long answers, or unread ones, of one holder leave a quarter of the slots to others, and a
@@ -111,8 +159,8 @@ class Slots:
         self._running[holder] += 1
         self._given = [*(each for each in self._given if each != holder), holder]
 
-    def _before(self, place: int) -> tuple[int, int, int]:
+    def _before(self, waiting: _Waiting) -> tuple[int, int, int]:
         """Holders with less come first; of one holder's, what has the smallest priority."""
-        holder, priority, _ = self._queue[place]
+        holder = waiting.holder
         latest = self._given.index(holder) + 1 if holder in self._given else 0
-        return self._running[holder], latest, priority
+        return self._running[holder], latest, waiting.priority
