@@ -48,7 +48,9 @@ class Figures:
 
     `ttft_s`: time to first token; `tpot_s`: mean time per token after the first; `acceptance_rate`:
     accepted of drafted tokens; `unverified`: positions of tokens that the draft model alone chose
-    while the cloud was lost; `lossy`: whether the preset may change the target's distribution.
+    while the cloud was lost; `lossy`: whether the preset may change the target's distribution;
+    `same_bits`: whether the target's logits do not depend on batching, so that a coupled text
+    depends on model, prompt and seed alone (None without a cloud, and for two sides' documents).
     """
 
     preset: str
@@ -73,6 +75,7 @@ class Figures:
     predraft_miss_rate: float | None
     early_verdicts: int
     lossy: bool
+    same_bits: bool | None
     side_moves: int | None = None
     fetches: int | None = None
     device: SideFigures | None = None

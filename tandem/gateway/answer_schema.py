@@ -102,6 +102,11 @@ class ChunkExtension(Strict):
     predraft_misses: int | None = None
     early_verdicts: int | None = None
     lossy: bool | None = None
+    same_bits: bool | None = Field(
+        default=None,
+        description="The target's logits do not depend on batching, so a coupled text depends on"
+        " model, prompt and seed alone. Null where no cloud took part, or two sides' documents.",
+    )
     ttft_s: float | None = None
     tpot_s: float | None = None
     duration_s: float | None = None

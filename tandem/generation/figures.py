@@ -39,6 +39,7 @@ def answer_figures(result: Generated) -> dict[str, Any]:
         "duration_s": result.duration_s,
         "acceptance_rate": _rate(summary.accepted, summary.drafted),
         "predraft_miss_rate": _rate(summary.predraft_misses, resolved),
+        "same_bits": summary.same_bits if summary.HasField("same_bits") else None,
         "unverified": result.unverified,
         **({"choice": _choice_figures(summary.choice)} if summary.HasField("choice") else {}),
         **(_two_sided_figures(summary) if summary.HasField("device") else {}),

@@ -56,6 +56,7 @@ class CloudModel:
     eos_token_ids: frozenset[int]
     max_draft_length: int = 64
     exits: int = 0
+    same_bits: bool = False
 
 
 class CloudMachine:
@@ -100,8 +101,7 @@ class CloudMachine:
         self._pass_yield = _EXPECTED_YIELD
         self._budget = budget if opening.preset.judged_in_parts else None
         self._acceptance = SessionAcceptance(budget.usual if budget else UsualAcceptance())
-        self._hold = False
-        self._ended = False
+        self._hold = self._ended = False
 
     @property
     def ended(self) -> bool:
@@ -127,6 +127,7 @@ class CloudMachine:
             exits=len(self.exits),
             processes=True,
             cached_tokens=self.kv_length,
+            same_bits=model.same_bits,
         )
 
     def going_away(self, grace_s: float) -> GoingAway:

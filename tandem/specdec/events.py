@@ -215,6 +215,8 @@ class EdgeStats:
     predraft_misses: int = 0
     early_verdicts: int = 0
     cached_tokens: int = 0
+    same_bits: bool | None = None
+    """Whether all clouds so far promise it; None before the first."""
     links_lost: int = 0
     departures: int = 0
     loss_noticed_s: float = 0.0
@@ -244,7 +246,8 @@ class EdgeStats:
         self._streams += 1
 
     def count_opened(self, opened: Opened, prompt_tokens: int) -> None:
-        """What the cloud had kept of the prompt when the first stream opened."""
+        """What the cloud promises, and had kept of the prompt when the first stream opened."""
+        self.same_bits = opened.same_bits and self.same_bits is not False
         if self._streams <= 1:
             self.cached_tokens = min(opened.cached_tokens, prompt_tokens)
 

@@ -101,6 +101,8 @@ class Opened(Frame):
     processes: bool = False
     """Whether this cloud knows processors and all of the sampling settings."""
     cached_tokens: int = 0
+    same_bits: bool = False
+    """Whether the target's logits are the same however passes are cut and shared."""
 
 
 Outcome = Replacement | None

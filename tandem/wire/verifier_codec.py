@@ -145,6 +145,7 @@ class EdgeCodec:
             exits=opened.exits,
             processes=opened.processes,
             cached_tokens=opened.cached_tokens,
+            same_bits=opened.same_bits,
         )
 
     def _early_verdict(self, head: Head, verdict: pb.EarlyVerdict) -> EarlyVerdict:
@@ -235,6 +236,7 @@ class CloudCodec:
                 frame.opened.exits = message.exits
                 frame.opened.processes = message.processes
                 frame.opened.cached_tokens = message.cached_tokens
+                frame.opened.same_bits = message.same_bits
                 frame.opened.model.CopyFrom(describe_model(self._model, self._device, self._dtype))
             case Verdict():
                 _fill_verdict(frame.verdict, message)

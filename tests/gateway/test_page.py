@@ -99,6 +99,7 @@ async def test_rounds_and_token_texts_are_told_where_asked_for() -> None:
     assert len(made) == figures["tokens"]
     rounds = joined(choices, "rounds_ended")
     assert len(rounds) == figures["rounds"] > 1
+    assert figures["same_bits"] is True
     assert sum(each["accepted"] for each in rounds) == figures["accepted"]
     assert 0 < sum(each["drafted"] for each in rounds) <= figures["drafted"]
     assert all(each["round_s"] > 0 and each["resumes"] == 0 for each in rounds)

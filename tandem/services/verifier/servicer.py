@@ -112,6 +112,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             *(engine.model_name, engine.vocabulary_hash, engine.vocabulary_size),
             *(engine.context_length, engine.eos_token_ids),
             *(limits.max_draft_length, len(engine.exit_depths)),
+            engine.capabilities.same_bits,
         )
 
     def _passed(self, pass_s: float, jobs: int, tokens: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ FIELDS = {
     *("tokens", "rounds", "drafted", "accepted", "acceptance_rate", "target_passes"),
     *("uplink_bytes", "downlink_bytes", "prompt_tokens", "resumes", "unverified", "links_lost"),
     *("predrafted", "predraft_hits", "predraft_misses", "predraft_miss_rate"),
-    *("early_verdicts", "lossy"),
+    *("early_verdicts", "lossy", "same_bits"),
 }
 
 
@@ -51,6 +52,17 @@ def test_json_is_one_object_with_the_promised_fields() -> None:
     assert 0 < found["tpot_s"] <= (found["duration_s"] - found["ttft_s"]) / 23
     assert found["prompt_tokens"] == len("hello")
     assert (found["unverified"], found["resumes"], found["links_lost"]) == ([], 0, 0)
+
+
+@pytest.mark.parametrize("same_bits", [True, False])
+def test_an_answer_tells_whether_batching_may_change_its_text(
+    monkeypatch: pytest.MonkeyPatch, same_bits: bool
+) -> None:
+    pair = scripted_pair()
+    own = replace(pair.target.capabilities, same_bits=same_bits)
+    monkeypatch.setattr(pair.target, "capabilities", own)
+    monkeypatch.setattr("tandem.commands.generate.load_pair", lambda draft, target: pair)
+    assert answer()["same_bits"] is same_bits
 
 
 @pytest.mark.parametrize("preset", list(PRESETS))

@@ -15,7 +15,7 @@ def test_nothing_is_counted_at_first() -> None:
     stats = EdgeStats()
     fields = {one.name: getattr(stats, one.name) for one in dataclasses.fields(stats)}
     assert fields.pop("round_overheads_s") == []
-    assert fields.pop("_round_started_s") is None
+    assert fields.pop("_round_started_s") is fields.pop("same_bits") is None
     assert set(fields.values()) == {0}
     assert stats.resumes == 0
     stats.begin_stream()
@@ -135,6 +135,17 @@ def test_only_the_first_stream_tells_what_was_kept_of_the_prompt() -> None:
     other.begin_stream()
     other.count_opened(terms, prompt_tokens=8)
     assert other.cached_tokens == 8, "the prompt is no longer than that"
+
+
+def test_the_same_bits_are_promised_where_every_cloud_so_far_promises_them() -> None:
+    stats = EdgeStats()
+    told = [stats.same_bits]
+    for promised in (True, True, False, True):
+        stats.begin_stream()
+        terms = Opened(1, 0, 8, 0, 8, 64, frozenset(), "scripted", same_bits=promised)
+        stats.count_opened(terms, prompt_tokens=8)
+        told.append(stats.same_bits)
+    assert told == [None, True, True, False, False]
 
 
 def test_a_draft_that_says_nothing_else_follows_the_text_and_is_sure() -> None:

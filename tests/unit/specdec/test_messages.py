@@ -23,9 +23,12 @@ def test_a_pass_that_tells_nothing_of_its_cost_was_free_and_nobody_else_s() -> N
     assert Verdict(1, 0, 2, 9, accepted=1, rejected=False, outcome=None).work == work
 
 
-def test_a_cloud_that_does_not_say_so_has_no_exits_knows_no_processors_and_kept_nothing() -> None:
+def test_a_cloud_that_does_not_say_so_has_no_exits_knows_no_processors_and_promises_no_bits() -> (
+    None
+):
     opened = Opened(1, 0, 2, 9, 8, 64, frozenset(), "older")
     assert (opened.exits, opened.processes, opened.cached_tokens) == (0, False, 0)
+    assert not opened.same_bits
 
 
 def test_drafts_that_say_nothing_else_are_a_chain_of_ids_that_nobody_waits_after() -> None:

@@ -110,6 +110,7 @@ EDGE_MESSAGES: list[EdgeMessage] = [
 
 CLOUD_MESSAGES: list[CloudMessage] = [
     Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", exits=3),
+    Opened(*HEAD, 64, 512, frozenset({0, 7}), "target", cached_tokens=5, same_bits=True),
     EarlyVerdict(*HEAD, exit_index=0, accepted=3, rejected=False, outcome=0, confidence=0.5),
     EarlyVerdict(*HEAD, exit_index=3, accepted=0, rejected=True, outcome=ANSWER, confidence=1.0),
     Verdict(*HEAD, accepted=3, rejected=False, outcome=None, work=WORK),
