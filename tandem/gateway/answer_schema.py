@@ -246,6 +246,7 @@ class ServedPair(Strict):
     presets: list[str]
     default_preset: str
     logprobs: list[str] = Field(description="Presets that can tell log-probabilities.")
+    objectives: list[str] = Field(description="Presets that go by an objective.")
     documents: list[str] = Field(description="Presets that answer from documents.")
     lossy: list[str] = Field(description="Presets that change the distribution of answers.")
 

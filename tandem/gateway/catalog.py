@@ -8,13 +8,14 @@ import time
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any, Protocol
 
-from tandem.core.errors import TandemError, Unavailable
+from tandem.core.errors import InvalidArgument, TandemError, Unavailable
 from tandem.core.prompt import Prompt
 from tandem.core.version import __version__
 from tandem.gateway.errors import ApiError
 from tandem.generation.client import Generated
 from tandem.generation.request import DEFAULT_PRESET, GenerationRequest
-from tandem.specdec.presets import PRESETS
+from tandem.specdec.logprobs import MAX_TOP_LOGPROBS, check_logprobs_available
+from tandem.specdec.presets import PRESETS, Preset
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tandem_api.common.v1.generation_pb2 import DescribeResponse
 from tandem_api.drafter.v1.drafter_pb2 import TokenizeResponse
@@ -145,8 +146,19 @@ def _kinds_of(names: Iterable[str]) -> dict[str, list[str]]:
     known = [PRESETS[name] for name in names if name in PRESETS]
     two_sided = [AGGREGATION_PRESETS[name] for name in names if name in AGGREGATION_PRESETS]
     return {
-        "logprobs": [preset.name for preset in known if preset.cloud_draws],
+        "logprobs": [preset.name for preset in known if _tells_logprobs(preset)],
+        "objectives": [
+            each.name for each in known if each.drafts and each.schedule.decode_when_idle
+        ],
         "documents": [preset.name for preset in two_sided],
         "lossy": [each.name for each in known if each.lossy]
         + [each.name for each in two_sided if each.lossy],
     }
+
+
+def _tells_logprobs(preset: Preset) -> bool:
+    try:
+        check_logprobs_available(preset, MAX_TOP_LOGPROBS)
+    except InvalidArgument:
+        return False
+    return True

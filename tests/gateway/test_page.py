@@ -16,6 +16,7 @@ from tandem.net.scopes import Scope
 from tandem.netem.link_control import LinkControl
 from tandem.netem.link_model import settings_from
 from tandem.netem.tcp_emulator import TcpLinkEmulator
+from tandem.specdec.presets import PRESETS
 from tests.gateway.http_suite import HttpSuite, chat_body, http_suite
 
 KEY = new_key(bytes([5]) * KEY_BYTES)
@@ -120,8 +121,9 @@ async def test_the_model_card_says_what_presets_can() -> None:
     async with http_suite() as suite:
         (card,) = (await suite.http.get("/v1/models")).json()["data"]
     kinds = card["tandem"]
-    assert {"ar", "coupled"} <= set(kinds["logprobs"])
-    assert "dssd" not in kinds["logprobs"]
+    assert set(kinds["logprobs"]) == {name for name, one in PRESETS.items() if not one.lossy}
+    assert {"auto", "stream"} <= set(kinds["objectives"])
+    assert not {"ar", "coupled", "dssd", "dragon"} & set(kinds["objectives"])
     assert "dragon" in kinds["documents"]
     assert {"picospec-top-k", "dragon-lossy"} <= set(kinds["lossy"]) <= set(kinds["presets"])
 

@@ -137,6 +137,47 @@ def test_the_cloud_alone_gives_the_same_text_beside_it(page: Page, pictures: Pat
     picture(page, pictures, "page-compared")
 
 
+def test_auto_is_chosen_first_and_goes_by_the_objective(page: Page, pictures: Path | None) -> None:
+    objective = page.get_by_label("Objective")
+    assert page.get_by_label("Preset").input_value() == "auto"
+    for chosen, sent in (("", None), ("cost", "cost"), ("0.5", 0.5)):
+        objective.select_option(chosen)
+        with page.expect_request("**/v1/chat/completions") as asking:
+            answer = ended(ask(page))
+        assert asking.value.post_data_json["tandem"].get("objective") == sent
+        expect(answer.get_by_text("auto chose")).to_be_visible()
+    picture(page, pictures, "page-objective")
+    choose(page, "coupled")
+    expect(objective).to_have_count(0)
+    with page.expect_request("**/v1/chat/completions") as asking:
+        ended(ask(page))
+    assert "objective" not in asking.value.post_data_json["tandem"]
+
+
+@pytest.mark.parametrize("preset", ["dssd", "fsd"])
+def test_presets_whose_edge_draws_tell_probabilities_too(page: Page, preset: str) -> None:
+    choose(page, preset, tokens=16)
+    answer = ended(ask(page))
+    label = str(answer.get_by_role("option").nth(1).get_attribute("aria-label"))
+    assert re.search(r", [\d.]+ %$", label)
+
+
+def test_what_grows_stays_in_view_until_the_person_goes_up(page: Page) -> None:
+    choose(page, tokens=48)
+    for _ in range(2):
+        answer = ended(ask(page))
+    assert answer.locator(".figures").evaluate("e => e.getBoundingClientRect().bottom") < 900
+    choose(page, tokens=800, temperature=2)  # nonsense does not end by itself
+    answer = ask(page)
+    expect(answer.locator(".token").nth(3)).to_be_visible()
+    page.evaluate("scrollTo(0, 0)")
+    before = answer.locator(".token").count()
+    expect(answer.locator(".token").nth(before + 8)).to_be_attached()
+    assert page.evaluate("scrollY") == 0
+    page.get_by_role("button", name="Stop").click()
+    expect(answer.get_by_text("Stopped.")).to_be_visible()
+
+
 def test_stop_cancels_the_answer_on_every_service(page: Page, suite: EmbeddedSuite) -> None:
     choose(page, tokens=800, temperature=2)  # nonsense does not end by itself
     answer = ask(page)

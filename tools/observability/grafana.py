@@ -179,6 +179,7 @@ def _panel(number: int, panel: Panel, place: dict[str, int]) -> dict[str, Any]:
             "fillOpacity": 20 if panel.stacked else 0,
             "showPoints": "never",
             "spanNulls": False,
+            "axisSoftMin": 0,  # what only grows and shrinks above zero is not magnified
             "stacking": stacking,
         }
     return {

@@ -152,6 +152,7 @@ function Figures({ figures, answer, other }) {
   if (figures.resumes) notes.push(`The link was lost; the answer resumed ${times(figures.resumes)}, and no token changed.`);
   if (figures.unverified?.length) notes.push(`${figures.unverified.length} tokens were not verified: the cloud was lost.`);
   if (figures.lossy) notes.push("This preset changes the distribution of the answer.");
+  if (figures.choice) notes.push(choiceNote(figures));
   if (figures.device) notes.push(documentsNote(figures));
   if (other) notes.push(comparison(answer, other));
   return html`<dl class="figures">
@@ -160,6 +161,14 @@ function Figures({ figures, answer, other }) {
       )}
     </dl>
     ${notes.map((note) => html`<p class="note">${note}</p>`)}`;
+}
+
+// What a preset that chooses went by at last, and what it takes the cloud alone for.
+function choiceNote({ choice, preset }) {
+  return (
+    `${preset} chose ${choice.schedule} (decided ${times(choice.decisions)}, last by ${choice.reason.replaceAll("_", " ")}). Expected per token: ${milliseconds(choice.expected_tpot_s)}; ` +
+    `by the cloud alone: ${milliseconds(choice.cloud_alone_tpot_s)}.`
+  );
 }
 
 function documentsNote({ device, cloud, uplink_bytes: bytes }) {

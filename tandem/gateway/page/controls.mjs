@@ -3,6 +3,13 @@ import { addDocument, link } from "./api.mjs";
 import { html } from "./html.mjs";
 import { useEffect, useState } from "./vendor/hooks.mjs";
 
+const OBJECTIVES = [
+  ["latency", "latency: soon"],
+  ["0.5", "soon and cheap alike"],
+  ["cost", "cost: little of the cloud"],
+  ["energy", "energy: little of the edge’s battery"],
+];
+
 export function Controls({ model, chosen, choose }) {
   const wide = useWide();
   const kinds = model.tandem;
@@ -21,6 +28,13 @@ export function Controls({ model, chosen, choose }) {
         ${kinds.documents.length > 0 && html`<optgroup label="From documents">${kinds.documents.map(option)}</optgroup>`}
       </select>
     </label>
+    ${kinds.objectives?.includes(chosen.preset) &&
+    html`<label class="field"><span>Objective</span>
+      <select ...${field("objective")}>
+        <option value="">as the drafter is set</option>
+        ${OBJECTIVES.map(([value, words]) => html`<option value=${value}>${words}</option>`)}
+      </select>
+    </label>`}
     <label class="field"><span>Temperature <b>${Number(chosen.temperature).toFixed(1)}</b></span>
       <input type="range" min="0" max="2" step="0.1" ...${field("temperature")} />
     </label>
@@ -43,7 +57,7 @@ export function Controls({ model, chosen, choose }) {
       <input type="checkbox" checked=${chosen.logprobs} onChange=${(event) => choose({ logprobs: event.target.checked })} />
       <span>Tell probabilities</span>
     </label>
-    ${!kinds.logprobs.includes(chosen.preset) && chosen.logprobs && html`<p class="hint">This preset cannot tell them: no side knows them all.</p>`}
+    ${!kinds.logprobs.includes(chosen.preset) && chosen.logprobs && html`<p class="hint">This preset cannot tell them.</p>`}
   </details>`;
 }
 

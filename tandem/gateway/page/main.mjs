@@ -15,6 +15,7 @@ const EXAMPLES = [
 ];
 const FIRST_CHOICES = {
   preset: "",
+  objective: "",
   temperature: "1",
   seed: "",
   maxTokens: "128",
@@ -32,6 +33,7 @@ function Page() {
   const stopping = useRef(null);
   const nextId = useRef(0);
   const end = useRef(null);
+  const atEnd = useRef(true);
 
   const report = useCallback((error) => {
     if (error.status === 401 || error.status === 403) setNeedsKey(true);
@@ -83,6 +85,8 @@ function Page() {
 
   const askingOf = (turn, preset, seed) => {
     const tellsLogprobs = turn.chosen.logprobs && served.tandem.logprobs.includes(preset);
+    const { objective } = turn.chosen;
+    const weighs = objective !== "" && served.tandem.objectives?.includes(preset);
     return {
       model: served.id,
       messages: turn.messages,
@@ -96,6 +100,7 @@ function Page() {
         token_texts: true,
         rounds: true,
         lost_cloud: turn.chosen.lostCloud,
+        ...(weighs ? { objective: Number(objective) || objective } : {}),
       },
     };
   };
@@ -105,6 +110,7 @@ function Page() {
     const answer = newAnswer((nextId.current += 1), chosen.preset, seed);
     const messages = messagesOf(turns, question);
     const turn = { id: answer.id, question, messages, chosen, answers: [answer] };
+    atEnd.current = true;
     setTurns([...turns, turn]);
     run(answer, askingOf(turn, chosen.preset, seed));
   };
@@ -123,9 +129,17 @@ function Page() {
     run(answer, askingOf(turn, turn.chosen.preset, failed.seed));
   };
 
+  // What grows stays in view, unless the person has gone up to read.
   useEffect(() => {
-    if (turns.length) end.current?.scrollIntoView({ block: "end" });
-  }, [turns.length]);
+    const onScroll = () => {
+      atEnd.current = end.current.getBoundingClientRect().bottom < innerHeight;
+    };
+    addEventListener("scroll", onScroll, { passive: true });
+    return () => removeEventListener("scroll", onScroll);
+  }, []);
+  useEffect(() => {
+    if (turns.length && atEnd.current) end.current.scrollIntoView({ block: "end" });
+  }, [turns]);
 
   const actionsOf = (turn) => {
     const [first, other] = turn.answers;
@@ -179,7 +193,7 @@ function Page() {
             </div>
           </section>`,
         )}
-        <div ref=${end}></div>
+        <div class="end" ref=${end}></div>
       </div>
       <${Ask} ready=${served !== null} busy=${busy} say=${say} stop=${() => stopping.current?.abort()} />
     </main>

@@ -8,17 +8,18 @@ export function Rounds({ rounds }) {
   if (!rounds.length) return null;
   const shown = rounds.slice(-SHOWN);
   const longest = Math.max(...shown.map((round) => total(parts(round))), 1e-3);
-  const last = shown.at(-1);
+  const last = shown.findLast((round) => round.round_s > 0); // the cloud's own tokens come without one
   return html`<section class="rounds" aria-label="Rounds">
     <h3>
       <span>Rounds: ${rounds.length}</span>
-      <span class="key">the last took ${milliseconds(total(parts(last)))}: link ${milliseconds(parts(last).link)}, target ${milliseconds(last.verify_s)}</span>
+      ${last &&
+      html`<span class="key">the last took ${milliseconds(total(parts(last)))}: link ${milliseconds(parts(last).link)}, target ${milliseconds(last.verify_s)}</span>`}
     </h3>
     <ol class="strip">
       ${shown.map((round, index) => Round({ round, before: rounds[rounds.length - shown.length + index - 1], longest, isLast: index === shown.length - 1 }))}
     </ol>
     <p class="hint key" aria-hidden="true">
-      <span>Drafts:<i class="yes"></i>accepted<i class="no"></i>not</span>
+      <span>Drafts:<i class="yes"></i>accepted<i class="no"></i>not<i class="waits"></i>in flight</span>
       <span>Time:<i class="in-draft"></i>drafting<i class="in-link"></i>link<i class="in-queue"></i>queue<i class="in-pass"></i>target</span>
     </p>
   </section>`;
