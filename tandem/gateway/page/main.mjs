@@ -33,7 +33,7 @@ function Page() {
   const stopping = useRef(null);
   const nextId = useRef(0);
   const end = useRef(null);
-  const atEnd = useRef(true);
+  const endedAt = useRef(0); // how far down the conversation reached, in pixels of the page
 
   const report = useCallback((error) => {
     if (error.status === 401 || error.status === 403) setNeedsKey(true);
@@ -110,7 +110,7 @@ function Page() {
     const answer = newAnswer((nextId.current += 1), chosen.preset, seed);
     const messages = messagesOf(turns, question);
     const turn = { id: answer.id, question, messages, chosen, answers: [answer] };
-    atEnd.current = true;
+    endedAt.current = 0;
     setTurns([...turns, turn]);
     run(answer, askingOf(turn, chosen.preset, seed));
   };
@@ -131,14 +131,9 @@ function Page() {
 
   // What grows stays in view, unless the person has gone up to read.
   useEffect(() => {
-    const onScroll = () => {
-      atEnd.current = end.current.getBoundingClientRect().bottom < innerHeight;
-    };
-    addEventListener("scroll", onScroll, { passive: true });
-    return () => removeEventListener("scroll", onScroll);
-  }, []);
-  useEffect(() => {
-    if (turns.length && atEnd.current) end.current.scrollIntoView({ block: "end" });
+    if (!turns.length) return;
+    if (endedAt.current <= scrollY + innerHeight) end.current.scrollIntoView({ block: "end" });
+    endedAt.current = scrollY + end.current.getBoundingClientRect().bottom;
   }, [turns]);
 
   const actionsOf = (turn) => {
