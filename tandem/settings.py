@@ -32,6 +32,7 @@ SECURITY_FIELDS = frozenset(
 )
 """Who may call, and what is shown to others."""
 
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 _LARGEST = "Largest gRPC message accepted or sent, in bytes."
 MessageBytes = Annotated[int, Field(ge=2**16, le=MAX_MESSAGE_BYTES, description=_LARGEST)]

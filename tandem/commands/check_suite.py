@@ -58,4 +58,5 @@ def _cloud_check(cloud: Any) -> Check:
     round_ms, busy_ms = 1e3 * cloud.round_trip_s, 1e3 * (cloud.queue_s + cloud.pass_s)
     times = f"round trip {round_ms:.0f} ms, wait and pass {busy_ms:.0f} ms"
     sessions = f"{cloud.sessions} sessions, {cloud.own_sessions} of this edge"
+    sessions += f"; price {cloud.price:g}" if cloud.price else ""
     return Check(cloud.address, True, f"{cloud.model_name}: {times}; {sessions}")

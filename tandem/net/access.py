@@ -65,7 +65,7 @@ def server_access(settings: ServiceSettings) -> ServerAccess:
     service that would be open without `insecure`."""
     identity = _identity(settings, "keys_file")
     path = settings.keys_file
-    keys = None if path is None else _loaded("keys_file", lambda: known_keys(path))
+    keys = None if path is None else loaded("keys_file", lambda: known_keys(path))
     return ServerAccess(identity, keys, settings.reflection)
 
 
@@ -73,9 +73,9 @@ def client_access(settings: ServiceSettings) -> ClientAccess:
     """Of a service that calls others. Raises SettingsError as `server_access` does."""
     identity = _identity(settings, "call_key_file")
     path = settings.call_key_file
-    key = None if path is None else _loaded("call_key_file", lambda: own_key(path))
+    key = None if path is None else loaded("call_key_file", lambda: own_key(path))
     other = settings.cloud_key_file
-    cloud_key = None if other is None else _loaded("cloud_key_file", lambda: own_key(other))
+    cloud_key = None if other is None else loaded("cloud_key_file", lambda: own_key(other))
     return ClientAccess(identity, key, cloud_key)
 
 
@@ -88,7 +88,7 @@ def _identity(settings: ServiceSettings, key_field: str) -> TlsIdentity | None:
     if missing == required:
         return None
     certificate, key, ca = (getattr(settings, field) for field in _TLS_FIELDS)
-    return _loaded("tls_certificate", lambda: TlsIdentity(TlsFiles(certificate, key, ca)))
+    return loaded("tls_certificate", lambda: TlsIdentity(TlsFiles(certificate, key, ca)))
 
 
 def _complaint(missing: list[str], insecure: bool) -> str:
@@ -100,7 +100,8 @@ def _complaint(missing: list[str], insecure: bool) -> str:
     return f"{first}: must be set{also} ('tandem certs' makes them); {without}"
 
 
-def _loaded(field: str, load: Callable[[], Loaded]) -> Loaded:
+def loaded(field: str, load: Callable[[], Loaded]) -> Loaded:
+    """What `load` makes of the files of a setting. Raises SettingsError naming it."""
     try:
         return load()
     except BadFile as error:

@@ -23,6 +23,9 @@ STAY_S = 2.0
 """A session stays that long after its first opening, and twice as long after each move."""
 NEAR_S, NEAR = 0.015, 0.25
 """New sessions spread over the clouds that cost so much more than the best one."""
+LEAST_PRICED_S = 0.1
+"""A round counts as that long at least where prices are compared: what two clouds near by save of a
+millisecond is not worth twice the money."""
 PLACES = 64
 """Sessions that a cloud has room for, where it does not say."""
 ASK_EVERY_S, ASK_COLD_EVERY_S = 0.5, 5.0
@@ -53,6 +56,8 @@ class CloudReport:
     max_sessions: int = 0
     queue_s: float = 0.0
     pass_s: float = 0.0
+    price: float = 0.0
+    """Of a second of its model; 0: not known, and taken for the least."""
 
 
 @dataclass(slots=True)
@@ -71,12 +76,27 @@ class CloudPlace:
 class CloudRouting:
     """Of one edge, for all its sessions; clouds are numbers from 0."""
 
-    def __init__(self, clouds: int) -> None:
+    def __init__(self, clouds: int, price_weight: float = 1.0) -> None:
+        """`price_weight`: by so many times its rounds a cloud twice as dear as the cheapest counts
+        as slower."""
         self.clouds = [_Cloud() for _ in range(clouds)]
+        self._price_weight = price_weight
+
+    def know(self, cloud: int) -> None:
+        """A cloud of which nothing is known yet has this number: the next one, or one of those that
+        were forgotten."""
+        self.clouds[cloud : cloud + 1] = [_Cloud()]
+
+    def forget(self, cloud: int, now: float) -> None:
+        """It is no longer to be used: its sessions go where another works."""
+        self.clouds[cloud] = _Cloud()
+        self.clouds[cloud].forgotten = True
+        self._compare(now)
 
     def reported(self, cloud: int, report: CloudReport, now: float) -> None:
         """A cloud answered."""
         self.clouds[cloud].reported(report)
+        self._weigh_prices()
         self._compare(now)
 
     def unanswered(self, cloud: int, now: float) -> None:
@@ -148,7 +168,17 @@ class CloudRouting:
             state = self.clouds[cloud]
             return not state.usable, state.cost_s if state.usable else state.failed_s
 
-        return sorted(range(len(self.clouds)), key=rank)
+        return sorted(self._known, key=rank)
+
+    @property
+    def _known(self) -> list[int]:
+        return [number for number, each in enumerate(self.clouds) if not each.forgotten]
+
+    def _weigh_prices(self) -> None:
+        priced = [each for each in self.clouds if each.price]
+        cheapest = min((each.price for each in priced), default=0.0)
+        for each in priced:
+            each.dearness = self._price_weight * (each.price / cheapest - 1)
 
     def _usable(self, model: str, without: Collection[int]) -> list[int]:
         usable = [n for n, state in enumerate(self.clouds) if state.usable and n not in without]
@@ -161,8 +191,9 @@ class CloudRouting:
 
     def _untried(self, model: str, refused: Collection[int]) -> int:
         fits = {"", model} if model else {each.model for each in self.clouds}
-        left = [n for n, each in enumerate(self.clouds) if each.model in fits and n not in refused]
-        return min(left or range(len(self.clouds)), key=lambda n: self.clouds[n].doubt)
+        known = self._known
+        left = [n for n in known if self.clouds[n].model in fits and n not in refused]
+        return min(left or known, key=lambda n: self.clouds[n].doubt)
 
     def _better(self, cloud: int, among: Collection[int]) -> bool:
         """Whether one of these usable ones is better by the margin; than one that is silent, any
@@ -193,6 +224,8 @@ class _Cloud:
 
     def __init__(self) -> None:
         self.opened = 0
+        self.forgotten = False
+        self.dearness = 0.0
         self.worse_since_s: float | None = None
         self.failed_s = float("-inf")
         self.report: CloudReport | None = None
@@ -207,8 +240,8 @@ class _Cloud:
 
     @property
     def refuses(self) -> bool:
-        """Whether it answers that it does not serve."""
-        return self.report is not None and not self.report.serving
+        """Whether it answers that it does not serve, or is no longer to be used."""
+        return self.forgotten or (self.report is not None and not self.report.serving)
 
     @property
     def silent(self) -> bool:
@@ -226,14 +259,22 @@ class _Cloud:
         return "" if self.report is None else self.report.model
 
     @property
+    def price(self) -> float:
+        return 0.0 if self.report is None else self.report.price
+
+    @property
     def cost_s(self) -> float:
-        """Of a round."""
-        return self.round_trip_s + self._busy_s
+        """Of a round: what it takes, and more the dearer the cloud is."""
+        return self._priced_s(self.round_trip_s + self._busy_s)
 
     @property
     def least_cost_s(self) -> float:
         """Of a round, were each as short a way as the shortest of the last few."""
-        return min([*self._round_trips_s][-ALL_WORSE:], default=0.0) + self._busy_s
+        shortest_s = min([*self._round_trips_s][-ALL_WORSE:], default=0.0)
+        return self._priced_s(shortest_s + self._busy_s)
+
+    def _priced_s(self, round_s: float) -> float:
+        return round_s + self.dearness * max(round_s, LEAST_PRICED_S)
 
     @property
     def _busy_s(self) -> float:

@@ -2,7 +2,7 @@
 
 from prometheus_client import Counter, Gauge
 
-from tandem.telemetry.metric import Metric, Series
+from tandem.telemetry.metric import OTHER, Metric, Series
 
 MOVE_REASONS = ("better", "draining", "lost", "not_serving", "refused")
 """Why sessions move to another cloud."""
@@ -34,11 +34,17 @@ class CloudSeries(Series):
     )
 
     def knows(self, cloud: str) -> None:
-        """A cloud is named in the settings."""
+        """A cloud is named to the drafter."""
         self.holds(cloud, 0)
         self.works(cloud, False)
         for reason in MOVE_REASONS:  # at 0 from the start, so that the first move is a change
             CloudSeries.cloud_moves.child(self, reason=reason)
+
+    def forgets(self, cloud: str) -> None:
+        """It is named no more."""
+        if (name := self._admitted(cloud)) != OTHER:
+            for metric in (CloudSeries.cloud_round_trip, CloudSeries.cloud_usable):
+                metric.drop(self, cloud=name)
 
     def holds(self, cloud: str, sessions: int) -> None:
         CloudSeries.cloud_sessions.child(self, cloud=self._admitted(cloud)).set(sessions)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, Generic, Self, TypeVar, cast, overload
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -74,6 +75,13 @@ class Metric(Generic[Family]):
     def child(self, series: Series, **more: str) -> Family:
         """The child for the series' labels and `more`, which replaces a label of the same name."""
         return cast(Family, series.exported.families[self.name]).labels(**series.labels | more)
+
+    def drop(self, series: Series, **more: str) -> None:
+        """Export that child no more."""
+        labels = series.labels | more
+        family = cast(Family, series.exported.families[self.name])
+        with suppress(KeyError):
+            family.remove(*(labels[name] for name in self.labels))
 
     def make_family(self, registry: CollectorRegistry) -> Family:
         return self.kind(self.name, self._meaning, self.labels, registry=registry, **self._options)

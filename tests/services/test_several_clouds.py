@@ -7,25 +7,31 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+from typing import Any
 
 import pytest
 
 from tandem.backends.interface import Engine
 from tandem.backends.paced import PacedEngine
 from tandem.commands.check_suite import judge_suite
+from tandem.commands.keys import PUBLIC, replace_file
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import RunningService
+from tandem.net.reloaded import BadFile
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
-from tandem.services.drafter.config import DrafterSettings, addresses_of
+from tandem.services.drafter.__main__ import build
+from tandem.services.drafter.config import DrafterSettings
+from tandem.services.drafter.listed_clouds import ListedCloud, clouds_in, clouds_of
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.settings import SettingsError, load_settings
 from tandem.telemetry.metrics import Metrics, new_registry
 from tests.services.scripted_suite import Path, Suite, scripted_suite, started, target_engine
 
 WAIT_S = 60.0
-PACED = 0.004
+USABLE = "tandem_cloud_usable"
 
 
 def paced() -> Engine:
@@ -72,9 +78,13 @@ class TwoClouds:
 
 @asynccontextmanager
 async def two_clouds(
-    second: Engine | None = None, links: bool = False, relays: Sequence[Path] = ()
+    second: Engine | None = None,
+    links: bool = False,
+    relays: Sequence[Path] = (),
+    file: FilePath | None = None,
 ) -> AsyncIterator[TwoClouds]:
-    """Before each cloud an emulated link, or the relay that `relays` has for it."""
+    """Before each cloud an emulated link, or the relay that `relays` has for it; a `file` names the
+    first alone."""
     metrics = Metrics(new_registry(), "cloud")
     engines = (paced(), second or paced())
     other = await started(VerifierServicer(engines[1], VerifierLimits(), metrics))
@@ -82,7 +92,11 @@ async def two_clouds(
     known: list[str] = []
 
     @asynccontextmanager
-    async def both(first: str) -> AsyncIterator[str]:
+    async def both(first: str) -> AsyncIterator[Any]:
+        if file is not None:
+            file.write_text(f"{first} price=3\n")
+            yield clouds_in(file)
+            return
         if relays:
             async with relays[0](first) as one, relays[1](other.target) as two:
                 known[:] = [one, two]
@@ -218,19 +232,65 @@ async def test_a_cloud_of_another_model_is_not_used() -> None:
         assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
 
 
+async def test_a_file_of_clouds_is_followed(tmp_path: FilePath) -> None:
+    """The second one is added, then takes the place of the first: its sessions move with their
+    texts, and no new ones go there."""
+    asked = requests(4, "ar")
+    file = tmp_path / "verifiers"
+    async with two_clouds(file=file) as clouds:
+        first, second = clouds.addresses
+        assert [each.address for each in (await clouds.suite.client.describe()).clouds] == [first]
+        under_way = begun(clouds.suite, [replace(each, max_tokens=400) for each in asked])
+        await clouds.until_served(0, 4)
+        replace_file(file, f"{second}  # price=7\n".encode(), PUBLIC)
+        answers = await asyncio.gather(*under_way)
+        assert clouds.moves("not_serving") == 4
+        told = [
+            (each.address, each.price) for each in (await clouds.suite.client.describe()).clouds
+        ]
+        assert told == [(second, 0.0)]
+        later = begun(clouds.suite, asked)
+        await clouds.until_served(1, 1)
+        again = await asyncio.gather(*later)
+        assert [each.token_ids[:100] for each in answers] == [each.token_ids for each in again]
+        assert (clouds.engines[0].sessions_open, clouds.sessions(0)) == (0, 0)
+        usable = {"side": "device", "cloud": first}
+        assert clouds.suite.edge_metrics.registry.get_sample_value(USABLE, usable) is None
+        replace_file(file, f"{second} price=2\n{first} price=1.5\n".encode(), PUBLIC)
+        async with asyncio.timeout(WAIT_S):
+            while sum(each.price for each in (await clouds.suite.client.describe()).clouds) != 3.5:
+                await asyncio.sleep(0.02)
+
+
 @pytest.mark.parametrize(
-    ("text", "addresses"),
+    ("text", "clouds"),
     [
-        ("verifier:50051", ("verifier:50051",)),
-        ("a:1, b:2,a:1", ("a:1", "b:2")),
-        ("ipv4:10.0.0.1:1,10.0.0.2:1", ("ipv4:10.0.0.1:1,10.0.0.2:1",)),
-        ("dns:///eu:1,dns:///us:1", ("dns:///eu:1", "dns:///us:1")),
+        ("verifier:50051", [("verifier:50051", 0)]),
+        ("a:1, b:2,a:1", [("a:1", 0), ("b:2", 0)]),
+        ("a:1 price=0.5 , b:2", [("a:1", 0.5), ("b:2", 0)]),
+        ("ipv4:10.0.0.1:1,10.0.0.2:1", [("ipv4:10.0.0.1:1,10.0.0.2:1", 0)]),
+        ("dns:///eu:1,dns:///us:1", [("dns:///eu:1", 0), ("dns:///us:1", 0)]),
     ],
 )
-def test_a_setting_names_several(text: str, addresses: tuple[str, ...]) -> None:
-    assert addresses_of(text) == addresses
+def test_a_setting_names_several(text: str, clouds: list[tuple[str, float]]) -> None:
+    assert clouds_of(text) == tuple(ListedCloud(*each) for each in clouds)
 
 
-def test_a_setting_that_names_none_stops_the_start() -> None:
-    with pytest.raises(SettingsError, match="--verifier: must name a verifier"):
-        load_settings(DrafterSettings, {"verifier": " , "})
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (" , ", "must name a verifier"),
+        ("a:1 price=-1", "'price=-1' is no price=NUMBER"),
+        ("a:1 b:2", "'b:2' is no price=NUMBER"),
+    ],
+)
+def test_what_names_none_stops_the_start(text: str, why: str, tmp_path: FilePath) -> None:
+    with pytest.raises(SettingsError, match=f"--verifier: .*{why}"):
+        load_settings(DrafterSettings, {"verifier": text})
+    file = tmp_path / "verifiers"
+    file.write_text(f"# none\n{text.replace(',', '')}\n")
+    with pytest.raises(BadFile, match=why):
+        clouds_in(file)
+    settings = load_settings(DrafterSettings, {"verifiers_file": file, "insecure": True})
+    with pytest.raises(SettingsError, match=f"TANDEM_VERIFIERS_FILE: .*{why}"):
+        build(settings, Metrics(new_registry(), "device"))

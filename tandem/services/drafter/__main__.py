@@ -3,12 +3,13 @@
 from tandem.backends.factory import load_served
 from tandem.core.errors import InvalidArgument
 from tandem.index.reranking import find_rescoring
-from tandem.net.access import client_access
+from tandem.net.access import client_access, loaded
 from tandem.net.process import prometheus_server, run_service
 from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
 from tandem.runtime.kept_prefixes import prefix_limits
 from tandem.services.drafter.config import DrafterSettings, aim_of
+from tandem.services.drafter.listed_clouds import clouds_in
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.metrics import Metrics
@@ -19,6 +20,8 @@ from tandem.two_sided.decoding.document_decoder import documents_of
 def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     """The servicer with its engine and tokenizer loaded."""
     access = client_access(settings).to_cloud()  # refused without waiting for torch
+    file = settings.verifiers_file
+    verifiers = file and loaded("verifiers_file", lambda: clouds_in(file))
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "drafter")
     tokenizer = settings.target_tokenizer
     model = load_served(settings, settings.model, drafts=True, target_tokenizer=tokenizer)
@@ -34,10 +37,16 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         quota_of(settings),
         prefix_limits(settings),
         aim_of(settings),
+        settings.price_weight,
     )
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
     return DrafterServicer(
-        *(model.engine, model.tokenizer, settings.verifier, limits, metrics, access),
+        *(
+            model.engine,
+            model.tokenizer,
+            verifiers or settings.verifier,
+            *(limits, metrics, access),
+        ),
         *(documents_of(settings, model, rescore), tracing),
         prometheus=prometheus_server(settings),
         instance=settings.prometheus_instance,

@@ -1,6 +1,6 @@
-"""The verifiers that one drafter knows: connections, what they say when asked, and each session's
-way among them. Invariants: a single one is never asked; of several the two best are asked often,
-over the connections that sessions use, so that a move finds one open. Used on the event loop."""
+"""The verifiers that one drafter knows: connections, and what they say when asked. Invariants: a
+single one that a setting names is never asked; of several the two best are asked often, over the
+connections that sessions use, so that a move finds one open. Used on the event loop."""
 
 import asyncio
 import time
@@ -15,18 +15,17 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandem.backends.interface import KV_BLOCK
 from tandem.net.access import ClientAccess
-from tandem.net.channels import is_replicated, open_channel
+from tandem.net.channels import open_channel
 from tandem.net.connection import Connection
-from tandem.net.frame_stream import FATAL
+from tandem.net.reloaded import Reloaded
 from tandem.net.status import Rejected, details_of, upstream_rejection
 from tandem.runtime.prefix_index import PrefixIndex
+from tandem.services.drafter.listed_clouds import ListedCloud
 from tandem.specdec.cloud_routing import (
     ASK_COLD_EVERY_S,
     ASK_EVERY_S,
-    CloudPlace,
     CloudReport,
     CloudRouting,
-    MoveReason,
 )
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.cloud_series import CloudSeries
@@ -42,32 +41,48 @@ MOVE_S = 1.0
 """For what another cloud takes to answer, before a lost one is given up."""
 MOST_BLOCKS = 65_536
 """Of texts, of which it is known where their keys and values were left."""
-OWN_FAULT = frozenset({StatusCode.DEADLINE_EXCEEDED, StatusCode.INVALID_ARGUMENT})
-"""Refusals that any other cloud would give too."""
+LOOK_EVERY_S = 0.5
+"""How often a file of clouds is looked at."""
 
 
 class Clouds:
     """Everything the sessions share."""
 
     def __init__(
-        self, addresses: Sequence[str], max_bytes: int, access: ClientAccess, series: CloudSeries
+        self,
+        listed: Sequence[ListedCloud] | Reloaded[tuple[ListedCloud, ...]],
+        max_bytes: int,
+        access: ClientAccess,
+        series: CloudSeries,
+        price_weight: float = 1.0,
     ) -> None:
-        self.addresses = tuple(addresses)
-        self.routing = CloudRouting(len(self.addresses))
-        self.sessions: Counter[int] = Counter()
         self.series = series
+        self.sessions: Counter[int] = Counter()
+        self.addresses: list[str] = []
+        self.routing = CloudRouting(0, price_weight)
+        self._file = listed if isinstance(listed, Reloaded) else None
         self._max_bytes, self._access = max_bytes, access
-        self._connections = [Connection(each, max_bytes, access) for each in self.addresses]
-        self._asking: list[asyncio.Task[None]] = []
+        self._connections: list[Connection] = []
+        self._listed: dict[int, ListedCloud] = {}
+        self._asking: dict[int, asyncio.Task[None]] = {}
+        self._following: asyncio.Task[None] | None = None
         self._texts: PrefixIndex[int] = PrefixIndex()
+        for each in listed.current() if isinstance(listed, Reloaded) else listed:
+            self._know(each)
+
+    @property
+    def count(self) -> int:
+        """Of those that it is told of now."""
+        return len(self._listed)
 
     @property
     def several(self) -> bool:
-        return len(self.addresses) > 1
+        """Whether there may be others."""
+        return self.count > 1 or self._file is not None
 
     def times(self, times: LivenessTimes) -> LivenessTimes:
         """Where there is another cloud, a silent one is left before it would be given up."""
-        if not self.several:
+        if self.count < 2:
             return times
         dead_s = min(times.dead_after_s, times.give_up_after_s - MOVE_S)
         return replace(times, dead_after_s=max(dead_s, 1.25 * times.ping_after_s))
@@ -75,17 +90,62 @@ class Clouds:
     def begin(self) -> None:
         """Ask each cloud from now on."""
         if self.several:
-            numbers = range(len(self.addresses))
-            self._asking = [asyncio.create_task(self._ask_again(n)) for n in numbers]
-            for address in self.addresses:
-                self.series.knows(address)
+            for number in self._listed:
+                self._begin_asking(number)
+        if self._file is not None:
+            self._following = asyncio.create_task(self._follow(self._file))
 
     async def close(self) -> None:
-        for task in self._asking:
+        tasks = [*self._asking.values(), *([self._following] if self._following else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._asking, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for connection in self._connections:
             await connection.close()
+
+    async def _follow(self, file: Reloaded[tuple[ListedCloud, ...]]) -> None:
+        """Know what the file names, for ever. Clouds that it names no more get no sessions; those
+        that they have leave when another works."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            wanted = {each.address: each for each in file.current()}
+            for number, known in [*self._listed.items()]:
+                if known.address in wanted:
+                    self._listed[number] = wanted.pop(known.address)
+                else:
+                    await self._forget(number)
+            for added in wanted.values():
+                self._begin_asking(self._know(added))
+
+    def _know(self, listed: ListedCloud) -> int:
+        """Its number: one of a forgotten cloud without sessions, or the next."""
+        numbers = range(len(self.addresses) + 1)
+        free = (each for each in numbers if each not in self._listed and not self.sessions[each])
+        number = next(free)
+        self.addresses[number : number + 1] = [listed.address]
+        connection = Connection(listed.address, self._max_bytes, self._access)
+        self._connections[number : number + 1] = [connection]
+        self._listed[number] = listed
+        self.routing.know(number)
+        return number
+
+    def _begin_asking(self, cloud: int) -> None:
+        self.series.knows(self.addresses[cloud])
+        self._asking[cloud] = asyncio.create_task(self._ask_again(cloud))
+
+    async def _forget(self, cloud: int) -> None:
+        del self._listed[cloud]
+        self.routing.forget(cloud, time.monotonic())
+        asking = self._asking.pop(cloud)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        self.series.forgets(self.addresses[cloud])
+        await self._rest(cloud)
+
+    async def _rest(self, cloud: int) -> None:
+        """No channel is kept open to it but those that sessions use."""
+        async with self._connections[cloud].channel() as channel:
+            self._connections[cloud].retire(channel)
 
     def left(self, holder: str, token_ids: Sequence[int], cloud: int) -> None:
         """A session of `holder` has ended there, with this text."""
@@ -122,11 +182,11 @@ class Clouds:
 
     def status(self) -> Iterator[generation_pb2.CloudStatus]:
         """What is known of each of several clouds."""
-        for number, address in enumerate(self.addresses if self.several else ()):
+        for number in sorted(self._listed) if self.several else ():
             cloud = self.routing.clouds[number]
             report = cloud.report or CloudReport(0.0, serving=False)
             yield generation_pb2.CloudStatus(
-                address=address,
+                address=self.addresses[number],
                 serving=cloud.usable,
                 round_trip_s=cloud.round_trip_s,
                 queue_s=report.queue_s,
@@ -134,6 +194,7 @@ class Clouds:
                 model_name=report.model,
                 sessions=report.sessions,
                 own_sessions=self.sessions[number],
+                price=cloud.price,
             )
 
     async def _describe(self, cloud: int, timeout_s: float) -> sampling_pb2.ModelDescription:
@@ -166,113 +227,13 @@ class Clouds:
                 connection.retire(channel)
                 self.routing.unanswered(cloud, time.monotonic())
             else:
+                if price := self._listed[cloud].price:
+                    report = replace(report, price=price)
                 self.routing.reported(cloud, report, time.monotonic())
                 self.series.asked(address, report.round_trip_s)
         self.series.works(address, self.routing.clouds[cloud].usable)
         if cloud not in self.routing.warm() and not self.sessions[cloud]:
-            async with connection.channel() as channel:
-                connection.retire(channel)
-
-
-class CloudRoute:
-    """One session's way; it counts at its cloud until `end`."""
-
-    def __init__(
-        self, clouds: Clouds, session: int, holder: str = "", prompt_ids: Sequence[int] = ()
-    ) -> None:
-        """`prompt_ids` of which the cloud may keep the keys and values, for this holder."""
-        self._clouds, self._session = clouds, session
-        self._holder, self._prompt_ids = holder, prompt_ids
-        self._place: CloudPlace | None = None
-        self._reason: MoveReason | None = None
-        self._refused: set[int] = set()
-        self._model = ""
-
-    @property
-    def address(self) -> str:
-        return "" if self._place is None else self._clouds.addresses[self._place.cloud]
-
-    def connect(self) -> Connection:
-        """Where the next stream goes; a stream that broke by a fault of the conversation comes back
-        to where it was."""
-        clouds, place, now = self._clouds, self._place, time.monotonic()
-        if not clouds.several:
-            return clouds.connection(0)
-        if place is None:
-            kept = clouds.keeping(self._holder, self._prompt_ids)
-            self._settle(CloudPlace(clouds.routing.choose(self._session, kept=kept), now))
-        elif self._reason is not None:
-            refused, leaving = self._refused, place.cloud
-            found = clouds.routing.choose(self._session, self._model, refused, leaving)
-            if found != place.cloud:
-                moves = place.moves + (self._reason is MoveReason.BETTER)
-                self._moved(place.cloud, found, self._reason)
-                self._settle(CloudPlace(found, now, moves))
-            self._reason = None
-        assert self._place is not None
-        return clouds.connection(self._place.cloud)
-
-    def asked_to_leave(self, now: float) -> None:
-        """By its cloud; one with replicas has others."""
-        if self._place is not None and not is_replicated(self.address):
-            self._clouds.routing.leaves(self._place.cloud, now)
-            self._reason = MoveReason.DRAINING
-
-    def admits(self, model: str) -> bool:
-        """Whether the cloud that was reached, which serves `model`, may go on with the text."""
-        self._model = self._model or model
-        return self._place is None or self._model == model
-
-    def leave_due(self, now: float) -> bool:
-        """Whether a session with a working stream should move."""
-        if self._place is None or not self._model:
-            return False
-        reason = self._clouds.routing.why_leave(self._place, self._session, now, self._model)
-        self._reason = self._reason or reason
-        return reason is not None
-
-    def failed(self, code: StatusCode, now: float) -> bool:
-        """Its stream ended with this, or was silent for too long; whether another cloud is left
-        that has not refused it."""
-        if self._place is None or code in OWN_FAULT:
-            return False
-        cloud = self._place.cloud
-        if code in FATAL:
-            self._refused.add(cloud)
-            self._reason = MoveReason.REFUSED
-            return len(self._refused) < len(self._clouds.addresses)
-        self._clouds.routing.lost(cloud, now)
-        self._reason = MoveReason.LOST
-        return True
-
-    async def why_silent(self) -> str:
-        return await self._clouds.why_silent(0 if self._place is None else self._place.cloud)
-
-    def end(self, token_ids: Sequence[int]) -> None:
-        """The session is over, with this text."""
-        if self._place is not None and self._prompt_ids:
-            self._clouds.left(self._holder, token_ids, self._place.cloud)
-        self._leave()
-
-    def _leave(self) -> None:
-        place, self._place = self._place, None
-        if place is not None:
-            self._count(place.cloud, -1)
-
-    def _settle(self, place: CloudPlace) -> None:
-        self._clouds.routing.opened(place.cloud)
-        self._leave()
-        self._place = place
-        self._count(place.cloud, 1)
-
-    def _count(self, cloud: int, change: int) -> None:
-        self._clouds.sessions[cloud] += change
-        self._clouds.series.holds(self._clouds.addresses[cloud], self._clouds.sessions[cloud])
-
-    def _moved(self, origin: int, found: int, reason: MoveReason) -> None:
-        addresses = self._clouds.addresses
-        log.info("session moved", origin=addresses[origin], to=addresses[found], reason=str(reason))
-        self._clouds.series.moved(str(reason))
+            await self._rest(cloud)
 
 
 async def _report(channel: grpc.aio.Channel) -> CloudReport:
@@ -295,4 +256,5 @@ async def _report(channel: grpc.aio.Channel) -> CloudReport:
         max_sessions=told.max_sessions,
         queue_s=told.queue_s,
         pass_s=told.pass_s,
+        price=told.price,
     )

@@ -1,15 +1,14 @@
 """Settings of the drafter."""
 
-from typing import Annotated
+from pathlib import Path
 
 from pydantic import Field, field_validator
 
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
-from tandem.settings import MeasuredSettings, ModelSettings, Port
+from tandem.services.drafter.listed_clouds import clouds_of
+from tandem.settings import MeasuredSettings, ModelSettings, Port, Price
 from tandem.specdec.objective import Aim, Prices, weights_of
-
-Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class DrafterSettings(ModelSettings, MeasuredSettings):
@@ -20,14 +19,27 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
         default="127.0.0.1:50051",
         min_length=1,
         description="Address of the verifier. Several with commas between them: of one target"
-        " model, among which sessions choose and move.",
+        " model, among which sessions choose and move; each as ADDRESS [price=PRICE], the price of"
+        " a second of its model.",
+    )
+    verifiers_file: Path | None = Field(
+        default=None,
+        description="File with such a verifier on each line, in the place of the setting; it is"
+        " read again when it changes.",
+    )
+    price_weight: Price = Field(
+        default=1.0,
+        description="What prices count in the choice of a verifier. 1: one that is twice as dear"
+        " must be twice as fast. 0: nothing.",
     )
 
     @field_validator("verifier")
     @classmethod
     def _several(cls, text: str) -> str:
-        if not addresses_of(text):
-            raise ValueError("must name a verifier")
+        try:
+            clouds_of(text)
+        except InvalidArgument as error:
+            raise ValueError(error.why) from None
         return text
 
     model: str = Field(
@@ -90,10 +102,3 @@ def aim_of(settings: DrafterSettings) -> Aim:
         settings.edge_idle_watts,
     )
     return Aim(settings.objective, prices)
-
-
-def addresses_of(text: str) -> tuple[str, ...]:
-    """Of a setting with commas between clouds; `ipv4:…` and `ipv6:…` are one with replicas."""
-    if text.startswith(("ipv4:", "ipv6:")):
-        return (text,)
-    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))

@@ -21,6 +21,7 @@ from tandem.grammar.compiler import GrammarCompiler
 from tandem.net.access import ClientAccess
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.quotas import Quota
+from tandem.net.reloaded import Reloaded
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Admission, Reservation
 from tandem.net.status import Rejected, errors_as_status
@@ -29,9 +30,10 @@ from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.kept_prefixes import KeptPrefixes, PrefixLimits
 from tandem.runtime.watchdog import STUCK_AFTER_S
-from tandem.services.drafter.clouds import CloudRoute, Clouds
-from tandem.services.drafter.config import addresses_of
+from tandem.services.drafter.cloud_route import CloudRoute
+from tandem.services.drafter.clouds import Clouds
 from tandem.services.drafter.earlier_requests import EarlierRequests
+from tandem.services.drafter.listed_clouds import ListedCloud, clouds_of
 from tandem.services.drafter.relaying import write_commits
 from tandem.services.drafter.request_figures import count_request, request_summary
 from tandem.services.drafter.session import DrafterSession
@@ -76,6 +78,7 @@ class DrafterLimits:
     quota: Quota = field(default_factory=Quota)
     prefixes: PrefixLimits = field(default_factory=PrefixLimits)
     aim: Aim = field(default_factory=Aim)
+    price_weight: float = 1.0
 
 
 class DrafterServicer(pb_grpc.DrafterServiceServicer):
@@ -88,7 +91,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self,
         engine: Engine,
         tokenizer: Tokenizer,
-        verifier: str,
+        verifier: str | Reloaded[tuple[ListedCloud, ...]],
         limits: DrafterLimits,
         metrics: Metrics,
         access: ClientAccess | None = None,
@@ -97,8 +100,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         prometheus: PrometheusServer | None = None,
         instance: str = "",
     ) -> None:
-        """`verifier`: see `addresses_of`. `access` is what it is shown; without it the connection
-        to it is plain."""
+        """`verifier`: see `clouds_of`, or a file of them. `access` is what it is shown; without it
+        the connection to it is plain."""
         self._engine = engine
         self._tokenizer = tokenizer
         self._grammars = GrammarCompiler(tokenizer, engine.vocabulary_size, engine.eos_token_ids)
@@ -123,8 +126,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._admission.on_change = self._prefixes.make_room
         series.queue_depth.set_function(lambda: self._thread.waiting)
         self._clouds = Clouds(
-            *(addresses_of(verifier), limits.max_message_bytes, access or ClientAccess()),
-            metrics.clouds(),
+            clouds_of(verifier) if isinstance(verifier, str) else verifier,
+            *(limits.max_message_bytes, access or ClientAccess(), metrics.clouds()),
+            limits.price_weight,
         )
         known = documents or Documents(tokenizer)
         decoder = DocumentDecoder(self._thread, known, series, self._grammars)

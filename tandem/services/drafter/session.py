@@ -15,7 +15,7 @@ from tandem.net.session_runner import OpenStream, SessionRunner
 from tandem.net.status import Rejected
 from tandem.runtime.draft_works import DraftsReady, DraftWorks
 from tandem.runtime.engine_thread import EngineThread
-from tandem.services.drafter.clouds import CloudRoute
+from tandem.services.drafter.cloud_route import CloudRoute
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import (
     Commit,

@@ -33,6 +33,7 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         streams=stream_limits(settings),
         quota=quota_of(settings),
         prefixes=prefix_limits(settings),
+        price_cloud_second=settings.price_cloud_second,
     )
     return VerifierServicer(
         *(model.engine, limits, metrics, settings.device, settings.dtype),

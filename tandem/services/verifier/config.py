@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from tandem.demo import demo_folder
-from tandem.settings import ModelSettings, Port
+from tandem.settings import ModelSettings, Port, Price
 
 
 class VerifierSettings(ModelSettings):
@@ -49,4 +49,9 @@ class VerifierSettings(ModelSettings):
         default=True,
         description="Whether the cloud's aggregator is given documents' keys and values for devices"
         " that run the same model (drcg-kv).",
+    )
+    price_cloud_second: Price = Field(
+        default=0.0,
+        description="Of a second of this model, in any currency: drafters that know several"
+        " verifiers go by it. 0: it is not said.",
     )

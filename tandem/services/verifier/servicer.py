@@ -54,6 +54,7 @@ class VerifierLimits:
     streams: StreamLimits = field(default_factory=StreamLimits)
     quota: Quota = field(default_factory=Quota)
     prefixes: PrefixLimits = field(default_factory=PrefixLimits)
+    price_cloud_second: float = 0.0
 
 
 class VerifierServicer(pb_grpc.VerifierServiceServicer):
@@ -74,6 +75,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
     ) -> None:
         self._engine = engine
         self._streams, self._max_sessions = limits.streams, limits.max_sessions
+        self._price = limits.price_cloud_second
         self._admission = Admission(
             *(limits.max_sessions, limits.kv_budget_bytes, limits.quota, metrics.holders())
         )
@@ -155,6 +157,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             max_sessions=self._max_sessions,
             queue_s=self._recent.queue_s(time.monotonic()),
             pass_s=self._recent.pass_s,
+            price=self._price,
         )
 
     # The generated stubs know generators only; grpc.aio serves read/write handlers as well.

@@ -281,3 +281,42 @@ def test_five_round_trips_tell_where_a_cloud_is() -> None:
     for round_trip_s in (0.3, 0.3, 0.01, 0.01, 0.01):
         clouds.reported(0, CloudReport(round_trip_s), 1.0)
     assert clouds.choose(1) == 0
+
+
+def test_a_cloud_twice_as_dear_must_be_twice_as_fast() -> None:
+    """With a weight of 1; with less, less. Who says no price counts as the cheapest."""
+    dear, cheap = CloudReport(0.16, price=2.0), CloudReport(0.3, price=1.0)
+    for weight, better in ((1.0, 1), (0.5, 0), (0.0, 0)):
+        clouds = CloudRouting(2, weight)
+        for cloud, report in enumerate((dear, cheap)):
+            clouds.reported(cloud, report, 0.0)
+        assert clouds.ranked()[0] == better
+    assert routing(dear, CloudReport(0.3)).ranked()[0] == 0
+    assert routing(CloudReport(0.14, price=2.0), cheap).ranked()[0] == 0
+
+
+def test_sessions_leave_for_the_cheaper_of_two_near_clouds() -> None:
+    """A round counts as 100 ms at least, or a millisecond would be worth twice the money."""
+    clouds = routing(CloudReport(0.004, price=3.0), CloudReport(0.005, price=1.0))
+    assert {clouds.choose(session) for session in range(20)} == {1}
+    assert clouds.why_leave(CloudPlace(0, 0.0), 1, 60.0) is MoveReason.BETTER
+    clouds = routing(CloudReport(0.004, price=1.1), CloudReport(0.005, price=1.0))
+    assert {clouds.choose(session) for session in range(20)} == {0, 1}, "a tenth more is near"
+
+
+def test_a_forgotten_cloud_is_left_and_its_number_may_be_another_s() -> None:
+    clouds = routing(CloudReport(0.01, model="a"), CloudReport(0.3, model="a"))
+    place = CloudPlace(0, 60.0)
+    clouds.forget(0, 60.0)
+    assert clouds.ranked() == [1]
+    assert clouds.warm() == (1,)
+    assert clouds.why_leave(place, 1, 60.0, "a") is MoveReason.NOT_SERVING
+    assert clouds.choose(1, "a", leaving=0) == 1
+    clouds.lost(1, 61.0)
+    assert clouds.choose(1, "a", leaving=1) == 1, "the only one that is known"
+    assert clouds.why_leave(place, 1, 61.0, "a") is None
+    clouds.know(0)
+    clouds.know(2)
+    assert sorted(clouds.ranked()) == [0, 1, 2]
+    clouds.reported(0, CloudReport(0.01, model="a"), 62.0)
+    assert clouds.choose(1, "a", leaving=1) == 0

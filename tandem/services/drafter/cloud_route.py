@@ -1,0 +1,120 @@
+"""One session's way among the clouds that its drafter knows. Invariant: a session counts at the
+cloud where it is, until `end`. Used on the event loop."""
+
+import time
+from collections.abc import Sequence
+
+from grpc import StatusCode
+
+from tandem.net.channels import is_replicated
+from tandem.net.connection import Connection
+from tandem.net.frame_stream import FATAL
+from tandem.services.drafter.clouds import Clouds
+from tandem.specdec.cloud_routing import CloudPlace, MoveReason
+from tandem.telemetry.logging import get_logger
+
+log = get_logger(__name__)
+
+OWN_FAULT = frozenset({StatusCode.DEADLINE_EXCEEDED, StatusCode.INVALID_ARGUMENT})
+"""Refusals that any other cloud would give too."""
+
+
+class CloudRoute:
+    """Where the streams of one session go."""
+
+    def __init__(
+        self, clouds: Clouds, session: int, holder: str = "", prompt_ids: Sequence[int] = ()
+    ) -> None:
+        """`prompt_ids` of which the cloud may keep the keys and values, for this holder."""
+        self._clouds, self._session = clouds, session
+        self._holder, self._prompt_ids = holder, prompt_ids
+        self._place: CloudPlace | None = None
+        self._reason: MoveReason | None = None
+        self._refused: set[int] = set()
+        self._model = ""
+
+    @property
+    def address(self) -> str:
+        return "" if self._place is None else self._clouds.addresses[self._place.cloud]
+
+    def connect(self) -> Connection:
+        """Where the next stream goes; a stream that broke by a fault of the conversation comes back
+        to where it was."""
+        clouds, place, now = self._clouds, self._place, time.monotonic()
+        if not clouds.several:
+            return clouds.connection(0)
+        if place is None:
+            kept = clouds.keeping(self._holder, self._prompt_ids)
+            self._settle(CloudPlace(clouds.routing.choose(self._session, kept=kept), now))
+        elif self._reason is not None:
+            refused, leaving = self._refused, place.cloud
+            found = clouds.routing.choose(self._session, self._model, refused, leaving)
+            if found != place.cloud:
+                moves = place.moves + (self._reason is MoveReason.BETTER)
+                self._moved(place.cloud, found, self._reason)
+                self._settle(CloudPlace(found, now, moves))
+            self._reason = None
+        assert self._place is not None
+        return clouds.connection(self._place.cloud)
+
+    def asked_to_leave(self, now: float) -> None:
+        """By its cloud; one with replicas has others."""
+        if self._place is not None and not is_replicated(self.address):
+            self._clouds.routing.leaves(self._place.cloud, now)
+            self._reason = MoveReason.DRAINING
+
+    def admits(self, model: str) -> bool:
+        """Whether the cloud that was reached, which serves `model`, may go on with the text."""
+        self._model = self._model or model
+        return self._place is None or self._model == model
+
+    def leave_due(self, now: float) -> bool:
+        """Whether a session with a working stream should move."""
+        if self._place is None or not self._model:
+            return False
+        reason = self._clouds.routing.why_leave(self._place, self._session, now, self._model)
+        self._reason = self._reason or reason
+        return reason is not None
+
+    def failed(self, code: StatusCode, now: float) -> bool:
+        """Its stream ended with this, or was silent for too long; whether another cloud is left
+        that has not refused it."""
+        if self._place is None or code in OWN_FAULT:
+            return False
+        cloud = self._place.cloud
+        if code in FATAL:
+            self._refused.add(cloud)
+            self._reason = MoveReason.REFUSED
+            return len(self._refused) < self._clouds.count
+        self._clouds.routing.lost(cloud, now)
+        self._reason = MoveReason.LOST
+        return True
+
+    async def why_silent(self) -> str:
+        return await self._clouds.why_silent(0 if self._place is None else self._place.cloud)
+
+    def end(self, token_ids: Sequence[int]) -> None:
+        """The session is over, with this text."""
+        if self._place is not None and self._prompt_ids:
+            self._clouds.left(self._holder, token_ids, self._place.cloud)
+        self._leave()
+
+    def _leave(self) -> None:
+        place, self._place = self._place, None
+        if place is not None:
+            self._count(place.cloud, -1)
+
+    def _settle(self, place: CloudPlace) -> None:
+        self._clouds.routing.opened(place.cloud)
+        self._leave()
+        self._place = place
+        self._count(place.cloud, 1)
+
+    def _count(self, cloud: int, change: int) -> None:
+        self._clouds.sessions[cloud] += change
+        self._clouds.series.holds(self._clouds.addresses[cloud], self._clouds.sessions[cloud])
+
+    def _moved(self, origin: int, found: int, reason: MoveReason) -> None:
+        addresses = self._clouds.addresses
+        log.info("session moved", origin=addresses[origin], to=addresses[found], reason=str(reason))
+        self._clouds.series.moved(str(reason))

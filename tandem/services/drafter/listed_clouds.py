@@ -1,0 +1,72 @@
+"""The verifiers that a drafter is told of: by a setting, or by a file that others keep up to date.
+Invariant: at least one is named, and none twice.
+
+    a.example.com:50051 price=0.8
+    dns:///verifiers.eu:50051 price=1.1    # a name with replicas
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tandem.core.errors import InvalidArgument
+from tandem.net.reloaded import BadFile, Reloaded, read_file
+
+MOST_CLOUDS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCloud:
+    """`price`: of a second of its model, in any currency; 0: what it says itself."""
+
+    address: str
+    price: float = 0.0
+
+
+def clouds_of(text: str) -> tuple[ListedCloud, ...]:
+    """Of a setting with commas between clouds; `ipv4:…` and `ipv6:…` are one with replicas. Raises
+    InvalidArgument."""
+    return listed_in([text] if text.startswith(("ipv4:", "ipv6:")) else text.split(","))
+
+
+def clouds_in(path: Path) -> Reloaded[tuple[ListedCloud, ...]]:
+    """Of a file with a cloud a line, as it changes. Raises BadFile."""
+
+    def read() -> tuple[ListedCloud, ...]:
+        try:
+            lines = read_file(path).decode().splitlines()
+            return listed_in(line.partition("#")[0] for line in lines)
+        except UnicodeDecodeError:
+            raise BadFile(path, "is no text") from None
+        except InvalidArgument as error:
+            raise BadFile(path, error.why) from None
+
+    return Reloaded((path,), read)
+
+
+def listed_in(entries: Iterable[str]) -> tuple[ListedCloud, ...]:
+    """Of entries as ADDRESS [price=PRICE]; empty ones say nothing."""
+    clouds: dict[str, ListedCloud] = {}
+    for entry in entries:
+        if words := entry.split():
+            cloud = _cloud(*words)
+            clouds.setdefault(cloud.address, cloud)
+    if not 1 <= len(clouds) <= MOST_CLOUDS:
+        few = "must name a verifier" if not clouds else f"names more than {MOST_CLOUDS} verifiers"
+        raise InvalidArgument("verifier", few)
+    return tuple(clouds.values())
+
+
+def _cloud(address: str, *words: str) -> ListedCloud:
+    price = 0.0
+    for word in words:
+        name, _, value = word.partition("=")
+        try:
+            price = float(value)
+        except ValueError:
+            price = math.nan
+        if name != "price" or not 0 <= price < math.inf:
+            why = f"{address}: {word[:40]!r} is no price=NUMBER of at least 0"
+            raise InvalidArgument("verifier", why)
+    return ListedCloud(address, price)
