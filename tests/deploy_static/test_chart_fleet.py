@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tandem.services.drafter.config import addresses_of
+from tandem.services.drafter.listed_clouds import clouds_of
 from tests.deploy_static.chart import (
     CHART,
     NAMESPACE,
@@ -83,7 +83,8 @@ def test_an_edge_knows_the_clouds_of_all_regions_and_begins_with_its_own(
         }
     for region, of in regions.items():
         edges = running(of["edge"])
-        known = addresses_of(environment(edges["drafter"])["TANDEM_VERIFIER"])
+        listed = clouds_of(environment(edges["drafter"])["TANDEM_VERIFIER"])
+        known = [each.address for each in listed]
         assert set(known) == {f"{names['verifier']}:50051" for names in given.values()}
         assert known[0] == f"{given[region]['verifier']}:50051"
         cloud = environment(edges["edge-aggregator"])["TANDEM_CLOUD"]
