@@ -27,6 +27,7 @@ from tandem.backends.interface import (
     Session,
 )
 from tandem.core.errors import TandemError, Unavailable
+from tandem.runtime.batching_delay import BatchingDelay
 from tandem.runtime.engine_jobs import Closing, Done, GroupJob, Job, JobHandle, SingleJob, settle
 from tandem.runtime.loop_notifier import LoopNotifier
 from tandem.runtime.prompt_pieces import PIECE_ROWS, ROWS_ALONE, PromptTurns
@@ -34,10 +35,6 @@ from tandem.runtime.watchdog import CALL_ROWS, STUCK_AFTER_S, TICK_S, EngineStat
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
-
-PATIENCE, LEAST_PATIENCE_S = 0.02, 100e-6
-"""Of a pass's time, how much the next one may wait for what the event loop makes of its results: a
-job that comes too late for a pass loses a whole one. Shorter waits than the least bring nobody."""
 
 Result = TypeVar("Result")
 Opened = TypeVar("Opened", bound=Closing)
@@ -68,8 +65,9 @@ class EngineThread:
         )
         self._active: list[JobHandle[object]] = []
         self._notifier = LoopNotifier()
-        self._pass_number = 0
-        self._patience_s = 0.0
+        self._delay = BatchingDelay()
+        self._submitted = self._pass_number = self._awaited = 0
+        self._ended_s = self._wait_until_s = 0.0
         self._prompt_turns = PromptTurns()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopped = False
@@ -103,6 +101,7 @@ class EngineThread:
     def submit_group(self, job: GroupJob[Result], low_priority: bool = False) -> JobHandle[Result]:
         """As `submit`; all requests of the job are in the same pass."""
         handle = JobHandle(job, asyncio.get_running_loop(), low_priority)
+        self._submitted += 1
         self._put(handle)  # type: ignore[arg-type]  # the thread never looks at the result's type
         self._watch_for(handle.future)
         return handle
@@ -238,29 +237,31 @@ class EngineThread:
             self._active.remove(handle)
 
     def _receive(self) -> bool:
-        """Take what was handed over. With nothing to do, wait for it; with jobs under way, at most
-        until the event loop has handled what the last pass brought."""
-        until_s = time.perf_counter() + self._patience_s
-        wait = not self._active or self._patience_s > 0
+        """Take what was handed over. With nothing to do, wait for it; with jobs at hand, at most
+        until those that follow from the last pass are there."""
         while True:
-            left_s = until_s - time.perf_counter() if self._active else None
+            left_s = self._wait_until_s - time.perf_counter() if self._active else None
             try:
-                item = self._inbox.get(wait and (left_s is None or left_s > 0), left_s)
+                item = self._inbox.get(left_s is None or left_s > 0, left_s)
             except Empty:
                 return True
             if item is None:
                 return False
             if isinstance(item, _Reacted):
-                wait = wait and item.pass_number != self._pass_number
+                if item.pass_number == self._pass_number:
+                    self._wait_until_s = 0.0
             elif isinstance(item, JobHandle):
                 self._active.append(item)
+                self._awaited -= item.submitted_s >= self._ended_s
+                if self._awaited <= 0:  # as many as had ended: nobody else follows
+                    self._wait_until_s = 0.0
             else:
                 item()
 
     def _pass(self, handles: list[JobHandle[object]]) -> None:
         """One packed forward; if it fails, each job gets its own, and only its own error."""
         started_s = time.perf_counter()
-        self._patience_s = 0.0
+        self._wait_until_s = 0.0
         try:
             passed, tokens = self._forward(handles)
         except ForwardCancelled:
@@ -282,6 +283,7 @@ class EngineThread:
         for handle, _ in passed:
             handle.started_s = handle.started_s or started_s
             handle.batch_size = max(handle.batch_size, len(passed))
+        active = len(self._active)
         shares_piece = len(passed) > 1 and any(handle.feeds_piece for handle, _ in passed)
         self._take([taken for taken in passed if not taken[0].low_priority])
         low_priority = [taken for taken in passed if taken[0].low_priority]
@@ -294,7 +296,8 @@ class EngineThread:
             self._prompt_turns.shared(ended_s, pass_s)
         self._on_pass(pass_s, len(passed), tokens)
         self._watchdog.ended()
-        self._await_reactions(handles[0].loop, PATIENCE * pass_s)
+        self._delay.passed(pass_s, tokens, len(passed))
+        self._await_reactions(handles[0].loop, active - len(self._active))
         # Last: a loop that is awake waits for the interpreter as long as this thread has it.
         self._notifier.send()
 
@@ -343,14 +346,23 @@ class EngineThread:
         handle.close()
         handle.post(outcome, self._notifier)
 
-    def _await_reactions(self, loop: asyncio.AbstractEventLoop, patience_s: float) -> None:
-        """Have the next pass wait for what follows from this one, if that is worth a wait."""
-        if not self._active or patience_s < LEAST_PATIENCE_S:
+    def _await_reactions(self, loop: asyncio.AbstractEventLoop, ended: int) -> None:
+        """Have the next pass wait for what follows from the jobs that ended with this one, if that
+        is worth a wait; and see what does."""
+        if not ended:
             return
-        self._patience_s = patience_s
         self._pass_number += 1
-        reacted = _Reacted(self._pass_number)
-        self._notifier.add_after(loop, lambda: self._inbox.put(reacted))
+        number, submitted, delay = self._pass_number, self._submitted, self._delay
+        ended_s = time.perf_counter()
+        wait_s = delay.wait_s(ended, len(self._active) + self._inbox.qsize())
+        self._ended_s, self._awaited, self._wait_until_s = ended_s, ended, ended_s + wait_s
+
+        def reacted() -> None:
+            delay.reacted(time.perf_counter() - ended_s, ended, self._submitted - submitted)
+            if wait_s:
+                self._inbox.put(_Reacted(number))
+
+        self._notifier.add_after(loop, reacted)
 
 
 def _unavailable(state: EngineState) -> Unavailable:

@@ -13,6 +13,7 @@ from tandem.backends.interface import ForwardRequest, Logits, never
 from tandem.backends.scripted import ScriptedEngine
 from tandem.generation.request import GenerationRequest
 from tandem.net.stream_limits import ServedStream
+from tandem.runtime.batching_delay import BatchingDelay
 from tests.services.scripted_suite import scripted_suite, target_engine
 
 TOKENS, TURNS, PASS_S = 40, 30, 0.003
@@ -47,7 +48,8 @@ async def test_sessions_that_decode_alone_share_passes_again_after_they_fell_out
         await write(stream, message)
 
     monkeypatch.setattr(ServedStream, "write", slow)
-    monkeypatch.setattr("tandem.runtime.engine_thread.PATIENCE", 1e9)  # until the loop has reacted
+    # Until the loop has reacted:
+    monkeypatch.setattr(BatchingDelay, "wait_s", lambda delay, ended, waiting: 60.0)
     counting = _Counting(target_engine())
     async with scripted_suite(target=counting.engine) as suite:
         asked = [

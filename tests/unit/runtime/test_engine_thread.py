@@ -14,6 +14,7 @@ import pytest
 from tandem.backends.interface import ForwardCancelled, ForwardRequest, Logits, Session, never
 from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.errors import InvalidArgument, Unavailable
+from tandem.runtime.batching_delay import BatchingDelay
 from tandem.runtime.engine_jobs import Done
 from tandem.runtime.engine_thread import EngineThread
 
@@ -77,6 +78,11 @@ class Steps:
         return self.rows
 
 
+def until_all_reacted(delay: BatchingDelay, ended: int, waiting: int) -> float:
+    """In the place of `BatchingDelay.wait_s`."""
+    return DEADLINE_S
+
+
 @pytest.fixture
 def watched() -> Watched:
     return Watched()
@@ -133,7 +139,7 @@ async def test_jobs_join_and_leave_between_passes(watched: Watched, thread: Engi
 async def test_what_follows_from_a_pass_joins_the_next_one(
     watched: Watched, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tandem.runtime.engine_thread.PATIENCE", 1e9)  # until the loop has reacted
+    monkeypatch.setattr(BatchingDelay, "wait_s", until_all_reacted)
     async with thread.session(8) as long_one, thread.session(8) as short_one:
         watched.gate.clear()
         long_job = thread.submit(Steps(long_one, 4))
@@ -143,6 +149,27 @@ async def test_what_follows_from_a_pass_joins_the_next_one(
         await short_job.future
         await thread.submit(Steps(short_one, 1)).future
         await long_job.future
+    assert watched.batches == [1, 2, 2, 1]
+
+
+async def test_jobs_that_missed_a_pass_share_the_ones_after_it(
+    watched: Watched, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every job of the first pass ends with it: the next pass waits for the one that follows."""
+    monkeypatch.setattr(BatchingDelay, "wait_s", until_all_reacted)
+
+    async def one_after_another(session: Session) -> None:
+        for _ in range(3):
+            await thread.submit(Steps(session)).future
+
+    async with thread.session(8) as early, thread.session(8) as late:
+        watched.gate.clear()
+        first = asyncio.create_task(one_after_another(early))
+        await watched.pass_begun()
+        second = asyncio.create_task(one_after_another(late))
+        await asyncio.sleep(0)  # it hands its job over
+        watched.gate.set()
+        await asyncio.gather(first, second)
     assert watched.batches == [1, 2, 2, 1]
 
 

@@ -1,0 +1,51 @@
+"""How long the next pass waits for jobs that follow from the last one (delayed batching).
+
+Sessions that missed a pass would miss every one after it: while theirs runs, the others' jobs end
+and come back just too late for the next. A wait brings them together again. It lasts no longer than
+what that saves: the fixed part of a pass, or less where few jobs would make many wait. Invariant:
+pure, one clock's seconds go in; what has not been seen is not waited for."""
+
+from __future__ import annotations
+
+from tandem.core.line_fit import LineFit
+
+LEAST_S = 100e-6
+"""Shorter waits bring nobody."""
+SLACK = 2.0
+"""Reactions may take so many times as long as they usually do."""
+_FOLLOW, _KEEP = 0.1, 0.98
+_MOST_EACH = 17
+"""Tokens of a job that are not a prompt: a window of 16 and the one before it."""
+
+
+class BatchingDelay:
+    """Of one engine. A reaction is all that an event loop makes of a pass's results, jobs that it
+    hands over included."""
+
+    def __init__(self) -> None:
+        self._seconds = LineFit(_KEEP)
+        self._follow_rate = self._reaction_s = 0.0
+
+    def passed(self, seconds: float, tokens: int, jobs: int) -> None:
+        """A pass over so many tokens of so many jobs took so long."""
+        if tokens <= _MOST_EACH * jobs:
+            self._seconds.add(tokens, seconds)
+
+    def reacted(self, seconds: float, ended: int, came: int) -> None:
+        """What `ended` jobs of a pass led to took so long, and brought so many new ones. May be
+        called on another thread than the rest."""
+        self._follow_rate += _FOLLOW * (min(1.0, came / ended) - self._follow_rate)
+        usual_s = self._reaction_s or seconds
+        self._reaction_s = usual_s + _FOLLOW * (seconds - usual_s)
+
+    def wait_s(self, ended: int, waiting: int) -> float:
+        """At most so long is worth a wait, where so many jobs ended with the last pass and so many
+        others wait for the next; 0 where none is."""
+        if not self._seconds.weight:
+            return 0.0
+        fixed_s, _ = self._seconds.fit()
+        worth_s = fixed_s * min(1.0, self._follow_rate * ended / max(1, waiting))
+        if worth_s < self._reaction_s:
+            return 0.0
+        most_s = min(SLACK * self._reaction_s, worth_s)
+        return most_s if most_s >= LEAST_S else 0.0
