@@ -42,6 +42,8 @@ class MoveReason(StrEnum):
     LOST = "lost"
     NOT_SERVING = "not_serving"
     REFUSED = "refused"
+    STALLED = "stalled"
+    """Another was asked beside it, and answered first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,11 @@ class CloudRouting:
         first = near.pop(place)
         second = near[rest % len(near)] if near else first
         return min(first, second, key=lambda cloud: self.clouds[cloud].load)
+
+    def beside(self, cloud: int, model: str) -> int | None:
+        """Which one to ask for what `cloud` does not answer."""
+        usable = self._usable(model, (cloud,))
+        return min(usable, key=lambda n: self.clouds[n].cost_s, default=None)
 
     def why_leave(
         self, place: CloudPlace, spread: int, now: float, model: str = ""

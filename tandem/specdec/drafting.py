@@ -214,6 +214,20 @@ class Drafting:
         self._chunk_sent = self._forced = 0
         self.schedule = self._request.preset.schedule
 
+    def resent(self, epoch: int) -> list[Draft]:
+        """The drafts that are sent, for another stream beside the one that is open now. How they
+        are cut decides no text, but what is judged as a whole stays whole."""
+        sent, stream = self.in_flight.sent, []
+        begun = min(self._chunk_sent, sent)
+        each = sent if self.schedule.stop_and_wait else max(1, self.schedule.chunk)
+        ends = [*range(each, sent - begun, each), sent - begun, sent] if sent else []
+        self.in_flight.sent = 0
+        for end in ends:
+            if piece := self.in_flight.next_chunk(end - self.in_flight.sent):
+                stream.append(self._frame(piece, epoch, whole=end <= sent - begun))
+                self.in_flight.sent += len(piece)
+        return stream
+
     def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
         """The frames that are to leave now, whole chunks or what there is of one; they count as
         sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""

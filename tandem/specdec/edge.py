@@ -80,7 +80,7 @@ class EdgeMachine:
         self.target_name = ""  # empty until the session is open
         self.finish_reason: FinishReason | None = None
         self.rule = acceptance_rule(request.preset, request.params.seed, rng)
-        self._liveness = liveness
+        self.liveness = liveness
         self._text = CommittedText(request, completes_stop)
         self.committed = self._text.tokens
         self.drafting = drafting_for(request, self.committed)
@@ -97,7 +97,7 @@ class EdgeMachine:
         self.phase = Phase.RUNNING
         self.drafting.reconnected()
         self.pacing.connected()
-        self._liveness.connected(now)
+        self.liveness.connected(now)
         self.stats.begin_stream()
         return [Send(self.request.opening(self.epoch, self.committed)), *self._flush(now)]
 
@@ -106,7 +106,7 @@ class EdgeMachine:
         if self.phase is not Phase.RUNNING:
             return []
         self._disconnect()
-        self.stats.count_loss(self._liveness.lost(now, stuck_s))
+        self.stats.count_loss(self.liveness.lost(now, stuck_s))
         return [Reconnect(), *self._give_up_if_due(now)]
 
     def _disconnect(self) -> None:
@@ -118,20 +118,20 @@ class EdgeMachine:
 
     def tick(self, now: float) -> list[EdgeOutput]:
         """Time passed: ping a silent cloud, notice a dead one, give up a lost one."""
-        self._liveness.tick(now)
+        self.liveness.tick(now)
         if self.phase is Phase.CONNECTING:
             return self._give_up_if_due(now)
         if self.phase is not Phase.RUNNING:
             return []
-        if self._liveness.is_dead(now) or self._liveness.is_given_up(now):
+        if self.liveness.is_dead(now) or self.liveness.is_given_up(now):
             return self.lost(now)
-        nonce = self._liveness.ping_due(now)
+        nonce = self.liveness.ping_due(now)
         return [] if nonce is None else [Send(Ping(*self._frame(), nonce=nonce))]
 
     def _give_up_if_due(self, now: float) -> list[EdgeOutput]:
-        if not self._liveness.is_given_up(now):
+        if not self.liveness.is_given_up(now):
             return []
-        if self._liveness.policy is LostCloud.EDGE:
+        if self.liveness.policy is LostCloud.EDGE:
             self.phase = Phase.ALONE
             ahead = [*self.drafting.discard_ahead(), *self.predrafting.clear()]
             return [*map(Interrupt, ahead), *self._commit_alone()]
@@ -152,7 +152,7 @@ class EdgeMachine:
             return []
         if message.session != self.request.session:
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
-        self._liveness.received(now)
+        self.liveness.received(now)
         outputs = self._react(message, now)
         outputs += map(Interrupt, self.predrafting.forget_committed())
         return [*outputs, *self._flush(now)]
@@ -290,7 +290,7 @@ class EdgeMachine:
     def work(self, now: float) -> DraftWork | None:
         """The next work to start, if any: the tokens to send next, or those that would follow a
         verdict. Ask again until there is none: works run side by side."""
-        if self.phase is Phase.DONE or self._paused:
+        if self.phase is Phase.DONE or self.paused:
             return None
         work = None if self.drafting.work else self._main_work(now)
         if work is None and self.phase is not Phase.ALONE:
@@ -311,7 +311,7 @@ class EdgeMachine:
         return self.drafting.begin(count, ends)
 
     @property
-    def _paused(self) -> bool:
+    def paused(self) -> bool:
         """Whether nothing may be drafted or sent until the cloud's next frame."""
         leaving = self._leaving and not self.drafting.chunk_is_open  # chunks are judged whole
         return leaving or self._recovery.waits
@@ -342,11 +342,11 @@ class EdgeMachine:
 
     def _flush(self, now: float) -> list[EdgeOutput]:
         """Send what is due."""
-        if self.phase is not Phase.RUNNING or self._paused:
+        if self.phase is not Phase.RUNNING or self.paused:
             return []
         frames = self.drafting.send_due(self.epoch, self.pacing.chunk_budget_s)
         if frames:
-            self._liveness.uploading(bulk_bytes(frames, self.request), now)
+            self.liveness.uploading(bulk_bytes(frames, self.request), now)
             self.pacing.sent(frames, now)
             self.stats.begin_round(now)
             self.predrafting.expect_likely()

@@ -245,6 +245,10 @@ class EdgeStats:
         self._stream_passes = 0
         self._streams += 1
 
+    def switch_stream(self) -> None:
+        """As `begin_stream`, of one that was open beside the first."""
+        self._stream_passes = 0
+
     def count_opened(self, opened: Opened, prompt_tokens: int) -> None:
         """What the cloud promises, and had kept of the prompt when the first stream opened."""
         self.same_bits = opened.same_bits and self.same_bits is not False

@@ -62,6 +62,11 @@ class Pacing:
         self.schedule = self._first
         self._held = False
 
+    def switched(self) -> None:
+        """The answers are another stream's from now on; they are not timed by when frames left."""
+        self.profile.connected()
+        self._stretch = _Stretch()
+
     def drafted(self, count: int, draft_s: float) -> None:
         branches = self._preset.control is Control.LEAST_COST and self.branches
         self.profile.drafted(count, draft_s, branches)

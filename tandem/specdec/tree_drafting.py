@@ -138,10 +138,16 @@ class TreeDrafting(Drafting):
         self._kept = tuple(node for node in verdict.path if node < self.in_flight.fed)
         self.in_flight.clear()
 
+    def resent(self, epoch: int) -> list[Draft]:
+        return self._whole(epoch) if self.in_flight.sent else []
+
     def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
         if not self.in_flight.unsent:
             return []
         self.in_flight.sent = len(self.in_flight)
+        return self._whole(epoch)
+
+    def _whole(self, epoch: int) -> list[Draft]:
         base = len(self._committed)
         frame = Frame(self._request.session, epoch, base, self._committed.prefix)
         return [tree_frame(frame, self.in_flight.all, self._request.preset)]

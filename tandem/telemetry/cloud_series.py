@@ -4,7 +4,7 @@ from prometheus_client import Counter, Gauge
 
 from tandem.telemetry.metric import OTHER, Metric, Series
 
-MOVE_REASONS = ("better", "draining", "lost", "not_serving", "refused")
+MOVE_REASONS = ("better", "draining", "lost", "not_serving", "refused", "stalled")
 """Why sessions move to another cloud."""
 
 
@@ -29,8 +29,13 @@ class CloudSeries(Series):
         Counter,
         "cloud_moves_total",
         "Sessions that moved to another cloud, by why: better, draining, lost, not_serving,"
-        " refused.",
+        " refused, stalled (another was asked beside it, and answered first).",
         more=("reason",),
+    )
+    hedged_rounds = Metric(
+        Counter,
+        "hedged_rounds_total",
+        "Rounds for which a second cloud was asked, as the first was silent beyond what it takes.",
     )
 
     def knows(self, cloud: str) -> None:
@@ -39,6 +44,7 @@ class CloudSeries(Series):
         self.works(cloud, False)
         for reason in MOVE_REASONS:  # at 0 from the start, so that the first move is a change
             CloudSeries.cloud_moves.child(self, reason=reason)
+        CloudSeries.hedged_rounds.child(self)
 
     def forgets(self, cloud: str) -> None:
         """It is named no more."""

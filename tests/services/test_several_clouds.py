@@ -4,7 +4,8 @@ or leaving, and no move changes a text."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path as FilePath
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tandem.backends.interface import Engine
+from tandem.backends.interface import Engine, ForwardRequest, Logits, never
 from tandem.backends.paced import PacedEngine
 from tandem.commands.check_suite import judge_suite
 from tandem.commands.keys import PUBLIC, replace_file
@@ -25,6 +26,7 @@ from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.drafter.__main__ import build
 from tandem.services.drafter.config import DrafterSettings
 from tandem.services.drafter.listed_clouds import ListedCloud, clouds_in, clouds_of
+from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.settings import SettingsError, load_settings
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -37,6 +39,24 @@ USABLE = "tandem_cloud_usable"
 def paced() -> Engine:
     """Slow enough for a request to be moved on its way."""
     return PacedEngine(target_engine(), 0.004, 0.0)
+
+
+class StoppingEngine(PacedEngine):
+    """Stands still before its pass of this number, until `goes_on` is set."""
+
+    def __init__(self, stops_at: int) -> None:
+        super().__init__(target_engine(), 0.004, 0.0)
+        self.stopped, self.goes_on = threading.Event(), threading.Event()
+        self._passes_left = stops_at
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        self._passes_left -= 1
+        if self._passes_left <= 0:
+            self.stopped.set()
+            self.goes_on.wait(WAIT_S)
+        return super().forward(batch, cancelled)
 
 
 @dataclass
@@ -82,12 +102,15 @@ async def two_clouds(
     links: bool = False,
     relays: Sequence[Path] = (),
     file: FilePath | None = None,
+    first: Engine | None = None,
+    hedge_share: float = 0.0,
 ) -> AsyncIterator[TwoClouds]:
     """Before each cloud an emulated link, or the relay that `relays` has for it; a `file` names the
     first alone."""
     metrics = Metrics(new_registry(), "cloud")
-    engines = (paced(), second or paced())
-    other = await started(VerifierServicer(engines[1], VerifierLimits(), metrics))
+    engines = (first or paced(), second or paced())
+    limits = VerifierLimits(stuck_after_s=10 * WAIT_S)
+    other = await started(VerifierServicer(engines[1], limits, metrics))
     emulators: list[TcpLinkEmulator] = []
     known: list[str] = []
 
@@ -114,7 +137,8 @@ async def two_clouds(
         for each in emulators:
             await each.__aexit__(None, None, None)
 
-    async with scripted_suite(target=engines[0], path=both) as suite:
+    drafts = DrafterLimits(hedge_share=hedge_share)
+    async with scripted_suite(limits, drafts, target=engines[0], path=both) as suite:
         clouds = TwoClouds(suite, other, engines, emulators, known)
         await clouds.both_known()
         yield clouds
@@ -230,6 +254,30 @@ async def test_a_cloud_of_another_model_is_not_used() -> None:
         assert clouds.sessions(1) == 0
         assert clouds.value("tandem_cloud_usable", cloud=clouds.addresses[1]) == 1
         assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
+
+
+@pytest.mark.parametrize(("preset", "share"), [("coupled", 1.0), ("ar", 1.0), ("coupled", 0.0)])
+async def test_what_a_cloud_is_silent_about_another_one_answers(preset: str, share: float) -> None:
+    """Its engine stands still in the middle of answers, while it goes on to answer pings. Whoever
+    must not ask another one waits for it."""
+    asked, stopping = requests(4, preset), StoppingEngine(40)
+    async with two_clouds(first=stopping, hedge_share=share) as clouds:
+        under_way = begun(clouds.suite, [replace(each, max_tokens=300) for each in asked])
+        try:
+            await asyncio.to_thread(stopping.stopped.wait, WAIT_S)
+            if share:
+                await asyncio.gather(*under_way)
+                assert clouds.moves("stalled") >= 1
+            else:
+                _, waiting = await asyncio.wait(under_way, timeout=1.0)
+                assert waiting
+        finally:
+            stopping.goes_on.set()
+        together = await asyncio.gather(*under_way)
+        hedged = clouds.value("tandem_hedged_rounds_total")
+        assert hedged >= clouds.moves("stalled") if share else not hedged
+        alone = await expected(clouds.suite, asked)
+        assert [each.token_ids[:100] for each in together] == alone
 
 
 async def test_a_file_of_clouds_is_followed(tmp_path: FilePath) -> None:

@@ -184,11 +184,14 @@ _LINKS = Row(
         ),
         Panel(
             "Moves between clouds",
-            "Sessions that went on at another cloud, by why. Their text is the same.",
+            "Sessions that went on at another cloud, by why, and rounds for which a second one was"
+            " asked, as the first was silent. Their text is the same.",
             "ops",
-            (Query(rate(Cloud.cloud_moves, "reason", {}), "{{reason}}"),),
+            (
+                Query(rate(Cloud.cloud_moves, "reason", {}), "{{reason}}"),
+                Query(rate(Cloud.hedged_rounds, "", {}), "a second cloud was asked"),
+            ),
             width=12,
-            stacked=True,
         ),
     ),
 )

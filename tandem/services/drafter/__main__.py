@@ -38,6 +38,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         prefix_limits(settings),
         aim_of(settings),
         settings.price_weight,
+        settings.hedge_share,
     )
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
     return DrafterServicer(

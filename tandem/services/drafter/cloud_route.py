@@ -90,6 +90,32 @@ class CloudRoute:
         self._reason = MoveReason.LOST
         return True
 
+    def answered(self) -> None:
+        """A round was."""
+        self._clouds.hedges.answered()
+
+    def beside(self) -> int | None:
+        """Another cloud to ask for what this one does not answer, where that may be."""
+        clouds, place = self._clouds, self._place
+        if place is None or not self._model:
+            return None
+        cloud = clouds.routing.beside(place.cloud, self._model)
+        if cloud is None or cloud in self._refused or not clouds.hedges.take():
+            return None
+        clouds.series.hedged_rounds.inc()
+        clouds.routing.opened(cloud)
+        return cloud
+
+    def connection(self, cloud: int) -> Connection:
+        return self._clouds.connection(cloud)
+
+    def taken_over(self, cloud: int) -> None:
+        """It answered in the place of the session's cloud, and is that from now on."""
+        if self._place is not None:
+            self._moved(self._place.cloud, cloud, MoveReason.STALLED)
+            self._settle(CloudPlace(cloud, time.monotonic(), self._place.moves))
+            self._reason = None
+
     async def why_silent(self) -> str:
         return await self._clouds.why_silent(0 if self._place is None else self._place.cloud)
 

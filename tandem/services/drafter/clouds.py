@@ -27,6 +27,7 @@ from tandem.specdec.cloud_routing import (
     CloudReport,
     CloudRouting,
 )
+from tandem.specdec.hedging import HedgeBudget
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.cloud_series import CloudSeries
 from tandem.telemetry.logging import get_logger
@@ -55,8 +56,10 @@ class Clouds:
         access: ClientAccess,
         series: CloudSeries,
         price_weight: float = 1.0,
+        hedge_share: float = 0.0,
     ) -> None:
         self.series = series
+        self.hedges = HedgeBudget(hedge_share)
         self.sessions: Counter[int] = Counter()
         self.addresses: list[str] = []
         self.routing = CloudRouting(0, price_weight)

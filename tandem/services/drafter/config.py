@@ -33,6 +33,14 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
         " must be twice as fast. 0: nothing.",
     )
 
+    hedge_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Of several verifiers a second one is asked too where the first is silent for"
+        " longer than usual: for at most this share of the rounds. 0: never.",
+    )
+
     @field_validator("verifier")
     @classmethod
     def _several(cls, text: str) -> str:

@@ -19,6 +19,7 @@ from tandem.generation.conversation import Stream, cancelled, read_start
 from tandem.generation.request import GenerationRequest, request_from_proto
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.net.access import ClientAccess
+from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.quotas import Quota
 from tandem.net.reloaded import Reloaded
@@ -36,7 +37,7 @@ from tandem.services.drafter.earlier_requests import EarlierRequests
 from tandem.services.drafter.listed_clouds import ListedCloud, clouds_of
 from tandem.services.drafter.relaying import write_commits
 from tandem.services.drafter.request_figures import count_request, request_summary
-from tandem.services.drafter.session import DrafterSession
+from tandem.services.drafter.session import DrafterSession, OpenVerify
 from tandem.services.drafter.tokenising import PromptTokens
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import EdgeRequest
@@ -79,6 +80,7 @@ class DrafterLimits:
     prefixes: PrefixLimits = field(default_factory=PrefixLimits)
     aim: Aim = field(default_factory=Aim)
     price_weight: float = 1.0
+    hedge_share: float = 0.05
 
 
 class DrafterServicer(pb_grpc.DrafterServiceServicer):
@@ -128,7 +130,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._clouds = Clouds(
             clouds_of(verifier) if isinstance(verifier, str) else verifier,
             *(limits.max_message_bytes, access or ClientAccess(), metrics.clouds()),
-            limits.price_weight,
+            *(limits.price_weight, limits.hedge_share),
         )
         known = documents or Documents(tokenizer)
         decoder = DocumentDecoder(self._thread, known, series, self._grammars)
@@ -268,7 +270,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             drafting.kv_length = prefix.tokens
             kept_ids = edge_request.prompt_ids if keeps else ()
             route = CloudRoute(self._clouds, edge_request.session, holder, kept_ids)
-            open_stream = self._stream_opener(stream, edge_request, traffic, span, route)
+            open_stream = self._stream_opener(stream, edge_request, traffic, span)
 
             def leave(ends: bool) -> None:
                 held = drafting.context[: drafting.kv_length]
@@ -347,12 +349,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         request: EdgeRequest,
         traffic: Traffic,
         span: Span,
-        route: CloudRoute,
-    ) -> Any:
-        def open_stream(on_frame: Any, on_end: Any) -> FrameStream[EdgeMessage, CloudMessage]:
+    ) -> OpenVerify:
+        def open_stream(
+            connection: Connection, on_frame: Any, on_end: Any
+        ) -> FrameStream[EdgeMessage, CloudMessage]:
             deadline_s = stream.time_remaining() or MAX_REQUEST_S
             return FrameStream(
-                route.connect(),
+                connection,
                 lambda channel: verifier_pb2_grpc.VerifierServiceStub(channel).Verify(
                     timeout=deadline_s, wait_for_ready=True, metadata=span.headers()
                 ),

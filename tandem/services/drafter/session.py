@@ -3,15 +3,17 @@ Invariant: each event is handled as it arrives, since a round waits for it."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
 
 import grpc
 
 from tandem.backends.interface import Session
 from tandem.core.processors import LogitsProcessor
 from tandem.core.stopping import FinishReason
-from tandem.net.frame_stream import Traffic
-from tandem.net.session_runner import OpenStream, SessionRunner
+from tandem.net.connection import Connection
+from tandem.net.frame_stream import FrameStream, Traffic
+from tandem.net.session_runner import SessionRunner
 from tandem.net.status import Rejected
 from tandem.runtime.draft_works import DraftsReady, DraftWorks
 from tandem.runtime.engine_thread import EngineThread
@@ -26,13 +28,30 @@ from tandem.specdec.events import (
     Reconnect,
     Send,
 )
-from tandem.specdec.messages import CloudMessage, EdgeMessage, GoingAway, Opened, Verdict
+from tandem.specdec.hedging import StallWatch, awaits, frames_beside, switch
+from tandem.specdec.messages import (
+    CloudMessage,
+    Draft,
+    EarlyVerdict,
+    EdgeMessage,
+    GoingAway,
+    Open,
+    Opened,
+    Pong,
+    Tokens,
+    Verdict,
+)
 from tandem.telemetry.tracing import Span
 from tandem_api.common.v1 import generation_pb2 as pb
 
 RELAY_HOLD_S = 0.003
 """How long committed text may wait for the drafts that follow it: relaying it takes processor time
 that the next round waits for, and there is time for it while the cloud verifies."""
+OpenVerify = Callable[
+    [Connection, Callable[[CloudMessage, int], None], Callable[[BaseException | None], None]],
+    FrameStream[EdgeMessage, CloudMessage],
+]
+"""Over which connection, and then as `OpenStream`."""
 _GROWING = ("drafted", "round_s", "draft_s", "verify_s", "queue_s")
 """Totals of `EdgeStats` whose growth is told of a round."""
 
@@ -45,7 +64,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         machine: EdgeMachine,
         thread: EngineThread,
         kv: Session,
-        open_stream: OpenStream[CloudMessage, EdgeMessage],
+        open_stream: OpenVerify,
         traffic: Traffic,
         closing_tasks: set[asyncio.Task[None]],
         route: CloudRoute,
@@ -53,10 +72,16 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         processor: LogitsProcessor | None = None,
         on_begun: Callable[[], None] = lambda: None,
     ) -> None:
-        """For `open_stream` and `closing_tasks` see `SessionRunner`; `route` says where the streams
-        go. `on_begun` is called once the first drafts are there."""
+        """For `closing_tasks` see `SessionRunner`; `route` says where the streams go. `on_begun` is
+        called once the first drafts are there."""
         spread = machine.request.session
-        super().__init__(open_stream, Opened, closing_tasks, route.why_silent, spread)
+        super().__init__(
+            lambda on_frame, on_end: open_stream(route.connect(), on_frame, on_end),
+            *(Opened, closing_tasks, route.why_silent, spread),
+        )
+        self._open_beside = open_stream
+        self._beside: SecondCloud | None = None
+        self._watch = StallWatch()
         self.traffic = traffic
         self._machine = machine
         self._works = DraftWorks(machine, thread, kv, self._drafts_ready, processor)
@@ -93,11 +118,14 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
 
     def close(self) -> None:
         super().close()
+        self._end_hedge()
         self._works.close()
         self._route.end(self.machine.committed.since(0))
 
     def receive(self, message: CloudMessage, size_bytes: int, now: float) -> list[EdgeOutput]:
         self._spans.heard(message)
+        if not isinstance(message, Pong):
+            self._end_hedge()
         if isinstance(message, GoingAway):
             self._route.asked_to_leave(now)
         if isinstance(message, Opened) and not self._route.admits(message.model_name):
@@ -108,6 +136,9 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         outputs = self.machine.receive(message, now)
         if isinstance(message, Verdict):
             self._rounds.ended(message, self.machine.drafting.in_flight.sent)
+        if isinstance(message, Verdict | Tokens):
+            self._route.answered()
+            self._watch.answered(now, awaits(self.machine))
         return outputs
 
     def take_rounds(self) -> list[pb.RoundFigures]:
@@ -120,7 +151,64 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             self.peer_failed(grpc.StatusCode.UNAVAILABLE)
         elif self._route.leave_due(now):
             outputs += self.machine.leave()
+        elif self._watch.stalled(now) and self._beside is None:
+            self._hedge()
         return outputs
+
+    def apply(self, outputs: Sequence[EdgeOutput]) -> None:
+        if Reconnect() in outputs:
+            self._end_hedge()
+            self._watch.moved()
+        super().apply(outputs)
+
+    def _hedge(self) -> None:
+        """Ask a second cloud for what the first is silent about."""
+        frames = frames_beside(self.machine)
+        cloud = self._route.beside() if frames else None
+        if cloud is None:
+            return
+        self._beside = beside = SecondCloud(cloud)
+        beside.stream = self._open_beside(
+            self._route.connection(cloud),
+            lambda message, size: self._dispatch_from_stream(
+                lambda: self._heard_beside(beside, message, size)
+            ),
+            lambda error: self._dispatch_from_stream(lambda: self._ended_beside(beside, error)),
+        )
+        for frame in frames:
+            beside.stream.send(frame)
+
+    def _heard_beside(
+        self, beside: "SecondCloud", message: CloudMessage, size_bytes: int
+    ) -> Sequence[EdgeOutput]:
+        """Its first answer makes it the session's cloud."""
+        if beside is not self._beside:
+            return self._receive(message, size_bytes)
+        if isinstance(message, Opened) and message.model_name == self.machine.target_name:
+            beside.opened = message
+        elif isinstance(message, Verdict | Tokens) and beside.opened and beside.stream:
+            self._beside = None
+            self.take_over(beside.stream)
+            self._route.taken_over(beside.cloud)
+            self._watch.moved()
+            switch(self.machine, time.monotonic())
+            return [*self._receive(beside.opened, 0), *self._receive(message, size_bytes)]
+        elif not isinstance(message, Pong | EarlyVerdict):
+            self._end_hedge()
+        return ()
+
+    def _ended_beside(
+        self, beside: "SecondCloud", error: BaseException | None
+    ) -> Sequence[EdgeOutput]:
+        if beside is not self._beside:
+            return self._stream_ended(error)
+        self._end_hedge()
+        return ()
+
+    def _end_hedge(self) -> None:
+        beside, self._beside = self._beside, None
+        if beside is not None and beside.stream is not None:
+            beside.stream.close_in_background(self._closing_tasks)
 
     def peer_failed(self, code: grpc.StatusCode) -> bool:
         return self._route.failed(code, time.monotonic())
@@ -129,6 +217,10 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         match output:
             case Send(message):
                 self.send(message)
+                if self._beside is not None and self._beside.stream is not None:
+                    self._beside.stream.send(message)
+                if isinstance(message, Draft | Open):
+                    self._watch.waits(time.monotonic())
             case Commit():
                 self._commits.append(output)
             case Interrupt(work):
@@ -179,6 +271,15 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             merged.append(commit)
         self._commits.clear()
         return merged
+
+
+@dataclass(slots=True)
+class SecondCloud:
+    """One that was asked beside the session's cloud; `opened` once it has admitted the stream."""
+
+    cloud: int
+    stream: FrameStream[EdgeMessage, CloudMessage] | None = None
+    opened: Opened | None = None
 
 
 class RoundReports:

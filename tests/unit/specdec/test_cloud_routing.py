@@ -320,3 +320,13 @@ def test_a_forgotten_cloud_is_left_and_its_number_may_be_another_s() -> None:
     assert sorted(clouds.ranked()) == [0, 1, 2]
     clouds.reported(0, CloudReport(0.01, model="a"), 62.0)
     assert clouds.choose(1, "a", leaving=1) == 0
+
+
+def test_beside_a_silent_cloud_the_best_other_one_of_its_model_is_asked() -> None:
+    far, near = CloudReport(0.3, model="a"), CloudReport(0.1, model="a")
+    clouds = routing(CloudReport(0.2, model="a"), far, near, CloudReport(0.01, model="b"))
+    assert clouds.beside(0, "a") == 2
+    clouds.lost(2, 1.0)
+    assert clouds.beside(0, "a") == 1
+    clouds.lost(1, 1.0)
+    assert clouds.beside(0, "a") is None

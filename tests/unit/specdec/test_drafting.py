@@ -270,3 +270,21 @@ def test_a_frame_asks_the_cloud_to_wait_where_it_would_go_on_alone() -> None:
         one.follow(followed)
         take(one, 0, 1)
         assert [sent.hold for sent in one.send_due(0)] == [hold]
+
+
+@pytest.mark.parametrize("chosen", [CHUNKS, PIECES, preset("coupled", 4)])
+def test_what_is_sent_again_on_a_second_stream_is_what_was_sent(chosen: Preset) -> None:
+    """Nothing that waits to be sent, and as much of a chunk as was."""
+    one = drafting(chosen)
+    assert one.resent(0) == []
+    for token_id in (0, 1, 0):
+        take(one, token_id)
+        one.send_due(0)
+    sent = one.in_flight.sent
+    again = one.resent(3)
+    assert one.in_flight.sent == sent
+    assert [token for frame in again for token in frame.token_ids] == [0, 1, 0][:sent]
+    assert [frame.base for frame in again] == [2, 4][: len(again)]
+    assert {frame.epoch for frame in again} <= {3}
+    whole = [frame.end_of_chunk for frame in again]
+    assert whole == ([True, False] if chosen is PIECES else [True] * len(whole))

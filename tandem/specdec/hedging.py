@@ -1,0 +1,101 @@
+"""When a session asks a second cloud for what the first is silent about, as Dean and Barroso's "The
+Tail at Scale" (2013) hedges requests. Invariant: all times are the caller's `now`; of all rounds no
+more than a share are hedged, whatever the clouds do."""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+
+from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.liveness import TICK_S, Phase
+from tandem.specdec.messages import EdgeMessage
+
+LEAST_S, TIMES = 0.3, 4.0
+"""An answer is late after so many times what it usually takes, and not before the least."""
+RECENT, FEWEST = 16, 4
+"""Of so many answers the median is usual; with fewer nothing is."""
+MOST_SAVED = 8.0
+"""Rounds that may be hedged in a row after a long time without."""
+
+
+def frames_beside(edge: EdgeMachine) -> list[EdgeMessage]:
+    """What a second cloud needs to answer in the first one's place, beside all that is sent from
+    now on: nothing while no answer is awaited that both would give."""
+    request = edge.request
+    if edge.phase is not Phase.RUNNING or edge.paused or not awaits(edge):
+        return []
+    if request.preset.judges_by_timing:
+        return []
+    return [request.opening(edge.epoch, edge.committed), *edge.drafting.resent(edge.epoch)]
+
+
+def awaits(edge: EdgeMachine) -> bool:
+    """Whether the cloud's answer, or a token of its own, is awaited."""
+    preset = edge.request.preset
+    goes_on = preset.schedule.decode_when_idle or not preset.drafts
+    return edge.drafting.in_flight.sent > 0 or goes_on
+
+
+def switch(edge: EdgeMachine, now: float) -> None:
+    """The second cloud answered first: its stream is the one that is open now."""
+    edge.pacing.switched()
+    edge.liveness.connected(now)
+    edge.stats.switch_stream()
+
+
+class HedgeBudget:
+    """Of one drafter, for all its sessions."""
+
+    def __init__(self, share: float) -> None:
+        """`share` of the rounds that may be hedged; 0: none."""
+        self._share = share
+        self._left = 1.0 if share else 0.0
+
+    def answered(self) -> None:
+        """A round was."""
+        self._left = min(self._left + self._share, MOST_SAVED)
+
+    def take(self) -> bool:
+        """Whether one more may be hedged, which is then counted."""
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+class StallWatch:
+    """How long one session waits for its cloud's answers."""
+
+    def __init__(self) -> None:
+        self._usual_s: deque[float] = deque(maxlen=RECENT)
+        self._first = True
+        self._since_s: float | None = None
+        self._ticked_s: float | None = None
+
+    def waits(self, now: float) -> None:
+        """An answer is awaited from now on, if none was before."""
+        if self._since_s is None:
+            self._since_s = now
+
+    def answered(self, now: float, more: bool) -> None:
+        """One came; `more`: the next one is awaited already."""
+        if self._since_s is not None and not self._first:  # the first one waits for the prompt
+            self._usual_s.append(now - self._since_s)
+        self._first = False
+        self._since_s = now if more else None
+
+    def moved(self) -> None:
+        """To another stream, whose first answer waits for the text to be fed there."""
+        self._first, self._since_s = True, None
+
+    def stalled(self, now: float) -> bool:
+        """Whether the answer is late. Called regularly: in a time in which this process did not get
+        to run, an answer may have come and wait to be read."""
+        missed_s = 0.0 if self._ticked_s is None else now - self._ticked_s - TICK_S
+        self._ticked_s = now
+        if self._since_s is None or len(self._usual_s) < FEWEST:
+            return False
+        if missed_s > 0:
+            self._since_s = min(self._since_s + missed_s, now)
+        return now - self._since_s >= max(LEAST_S, TIMES * median(self._usual_s))
