@@ -50,6 +50,9 @@ class Capabilities:
     """A session may be fed embeddings in the place of token ids, as images are."""
     kv_files: bool = False
     """Keys and values as files: there are `Engine.kv_files`."""
+    readers: bool = False
+    """A request's `reader` runs where its logits are, as in another process, which they then do not
+    leave."""
     same_bits: bool = False
     """A sequence's logits are the same to the last bit however it is cut into passes and whatever
     shares them. Then a coupled text depends on its seed alone; otherwise also on the batching."""
@@ -75,6 +78,10 @@ def never() -> bool:
 
 def ignore_exit(exit_index: int, logits: Logits) -> None:
     """The `on_exit` callback of a request that reads no early exit."""
+
+
+def ignore_reading(reading: Any) -> None:
+    """The `on_read` callback of a request without a reader."""
 
 
 class Session(Protocol):
@@ -124,6 +131,9 @@ class ForwardRequest:
     `exits` are the early exits to read, by index: `on_exit(index, logits [logits_to_keep, V])` is
     called for each on the engine's thread, in ascending order, while the pass is still under way; a
     pass that is repeated calls it again. An exit's logits are a guess and change nothing.
+
+    With a `reader`, which can be pickled, none of the logits are answered: what the reader makes of
+    them is handed to `on_read`, or the TandemError that it raised.
     """
 
     session: Session
@@ -133,6 +143,8 @@ class ForwardRequest:
     extends_tree: bool = False
     exits: tuple[int, ...] = ()
     on_exit: Callable[[int, Logits], None] = ignore_exit
+    reader: Callable[[Logits], Any] | None = None
+    on_read: Callable[[Any], None] = ignore_reading
 
 
 class Vision(Protocol):

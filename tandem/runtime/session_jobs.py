@@ -10,7 +10,7 @@ from typing import Any
 
 from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
 from tandem.core.distribution import Distribution, LogitsDistribution
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, TandemError
 from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logits
 from tandem.core.processors import RowsAfter
 from tandem.core.runners_up import RunnersUp, likely_runners_up
@@ -20,6 +20,7 @@ from tandem.specdec.in_flight import probs_to_draft_from
 from tandem.specdec.judge import DistributionAt, Judgement
 from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
+from tandem.specdec.remote_judge import Reading, RemoteJudge
 from tandem.specdec.rules import AcceptanceRule
 from tandem.specdec.verify_work import VerifyWork
 
@@ -166,7 +167,7 @@ class BranchJob(DraftJob):
 class VerifyJob:
     """One pass over a work's tokens; the result is what the work's judge finds in its logits. A row
     becomes a distribution only when the judge asks for it. `on_early` takes early verdicts on the
-    engine thread."""
+    engine thread. With `remote` the logits are read where they are, and processed by nothing."""
 
     def __init__(
         self,
@@ -175,8 +176,11 @@ class VerifyJob:
         sampling: SamplingParams,
         on_early: OnEarly = lambda verdict: None,
         rows: RowsAfter | None = None,
+        remote: RemoteJudge | None = None,
     ) -> None:
         self._session = session
+        self._remote = remote
+        self._reading: Reading | TandemError | None = None
         self._work = work
         self._sampling = sampling
         self._on_early = on_early
@@ -190,6 +194,9 @@ class VerifyJob:
             self._rows.prepare([work.fed_before(row) for row in range(work.logits_to_keep)])
         exits = work.early.exits if work.early else ()
         fed = (work.token_ids, work.logits_to_keep, work.parents)
+        if self._remote is not None:
+            reader, on_read = self._remote.reader, self._take_reading
+            return ForwardRequest(self._session, *fed, reader=reader, on_read=on_read)
         return ForwardRequest(self._session, *fed, exits=exits, on_exit=self._judge_early)
 
     def _judge_early(self, exit_index: int, logits: Logits) -> None:
@@ -202,7 +209,16 @@ class VerifyJob:
             if verdict is not None:
                 self._on_early(verdict)
 
+    def _take_reading(self, reading: Reading | TandemError) -> None:
+        self._reading = reading
+
     def take(self, logits: Logits) -> bool:
+        if self._remote is not None:
+            assert self._reading is not None, "the pass is over"
+            if isinstance(self._reading, TandemError):
+                raise self._reading
+            self._judgement = self._remote.whole(self._reading)
+            return True
         self._judgement = self._work.judge.judge(self._rows_of(logits))
         return True
 

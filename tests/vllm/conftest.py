@@ -9,13 +9,19 @@ import pytest
 
 from tandem.backends.factory import load_model
 from tandem.backends.interface import Engine
-from tandem.backends.model_source import ONE_DEVICE, LoadedModel, ModelChoice, Parallelism
+from tandem.backends.model_source import ONE_DEVICE, ModelChoice, Parallelism
 from tandem.backends.vllm import installed_version
 from tandem.demo import demo_folder
 
-TARGET = str(demo_folder("demo-target"))
+TARGET, DRAFT = str(demo_folder("demo-target")), str(demo_folder("demo-draft"))
 KV_BYTES = 2**24
 """Of one engine: enough for sessions over all of the demo target's context, several times."""
+ENGINES = {
+    "one worker": (TARGET, ONE_DEVICE),
+    # The demo target's five heads cannot be halved.
+    "tensor parallel": (DRAFT, Parallelism(tensor=2, executor="mp")),
+    "pipeline parallel": (DRAFT, Parallelism(pipeline=2, executor="mp")),
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -27,21 +33,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=why))
 
 
-@pytest.fixture(scope="session")
-def on_vllm() -> Iterator[LoadedModel]:
-    """The demo target in this process."""
-    yield from started(TARGET)
-
-
-@pytest.fixture(scope="module")
-def on_torch() -> Engine:
-    """The same model by the reference back end."""
-    return load_model(ModelChoice(TARGET)).engine
-
-
-def started(source: str, parallel: Parallelism = ONE_DEVICE) -> Iterator[LoadedModel]:
-    loaded = load_model(
+@pytest.fixture(scope="session", params=ENGINES)
+def served(request: pytest.FixtureRequest) -> Iterator[tuple[Engine, Engine]]:
+    """An engine on vLLM, and the same model by the reference back end, which keeps no pages."""
+    source, parallel = ENGINES[request.param]
+    engine = load_model(
         ModelChoice(source, engine="vllm", parallel=parallel, kv_budget_bytes=KV_BYTES)
-    )
-    yield loaded
-    loaded.engine.shut_down()  # type: ignore[attr-defined]  # an engine of processes
+    ).engine
+    yield engine, load_model(ModelChoice(source)).engine
+    engine.shut_down()  # type: ignore[attr-defined]  # an engine of processes

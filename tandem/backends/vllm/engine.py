@@ -6,7 +6,7 @@ here, so every later pass fails too, and the service says that it does not serve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from tandem.backends.interface import (
     never,
 )
 from tandem.backends.request_checks import check_batch, check_capacity, check_length
+from tandem.backends.vllm.logits_worker import LogitsReader, PassAnswer, Refused, read
 from tandem.backends.vllm.paged_session import Fed, PagedSession, PagePool
 from tandem.core.errors import InvalidArgument
 
@@ -33,7 +34,7 @@ class VllmEngine:
     vision = None
     kv_files = None
     exit_depths: tuple[float, ...] = ()
-    capabilities = Capabilities(forks=True, cancellation=True)
+    capabilities = Capabilities(forks=True, cancellation=True, readers=True)
 
     def __init__(
         self,
@@ -84,47 +85,56 @@ class VllmEngine:
         sessions = [self._own(request.session) for request in batch]
         check_batch(batch, self)
         feeds = [self.pages.fed(*pair) for pair in zip(batch, sessions, strict=True)]
-        found: dict[int, list[Logits]] = {id(fed): [] for fed in feeds}
         try:
             while waiting := [fed for fed in feeds if fed.left]:
                 if cancelled():
                     raise ForwardCancelled("cancelled between two pieces of a pass")
-                for fed, rows in self._piece(waiting):
-                    found[id(fed)].append(rows)
+                self._piece(waiting)
         except BaseException:
             for session in sessions:
                 session.forget_beyond(session.length)
             raise
         for fed in feeds:
             fed.session.tokens = fed.whole
-        none = np.empty((0, self.vocabulary_size), dtype=np.float32)
-        return [np.concatenate(found[id(fed)] or [none]) for fed in feeds]
+        return [self._answer(*pair) for pair in zip(batch, feeds, strict=True)]
 
-    def _piece(self, waiting: Sequence[Fed]) -> list[tuple[Fed, Logits]]:
+    def _answer(self, request: ForwardRequest, fed: Fed) -> Logits:
+        none = np.empty((0, self.vocabulary_size), dtype=np.float32)
+        if request.reader is None:
+            return np.concatenate(fed.found or [none])
+        found = fed.found[0] if fed.read else read(request.reader, np.concatenate(fed.found))
+        request.on_read(
+            InvalidArgument(found.field, found.why) if isinstance(found, Refused) else found
+        )
+        return none
+
+    def _piece(self, waiting: Sequence[Fed]) -> None:
         """One pass of the workers."""
         taken, scheduled = self.pages.next_pass(waiting)
-        wanted = {fed.session.request.request_id: fed.rows for fed in taken if fed.rows}
-        logits = self._run(scheduled, wanted)
-        pieces, start = [], 0
+        asked = {fed.session.request.request_id: fed for fed in taken if fed.rows}
+        readers = {}
+        for name, fed in asked.items():
+            if fed.request.reader is not None and fed.rows == fed.request.logits_to_keep:
+                readers[name], fed.read = fed.request.reader, True
+        rows = {name: fed.rows for name, fed in asked.items()}
+        answers = self._run(scheduled, rows, readers)
+        for fed, answer in zip(asked.values(), answers, strict=True):
+            fed.found.append(answer)
         for fed in taken:
-            rows = fed.rows
-            if rows:
-                pieces.append((fed, logits[start : start + rows]))
-                start += rows
             fed.session.computed += fed.count
-        return pieces
 
-    def _run(self, scheduled: Any, wanted: dict[str, int]) -> Logits:
+    def _run(
+        self, scheduled: Any, rows: Mapping[str, int], readers: Mapping[str, LogitsReader]
+    ) -> PassAnswer:
         if self._failure:
             raise EngineFailed(self._failure)
         try:
-            arguments = (scheduled, wanted, self.vocabulary_size)
+            arguments = (scheduled, rows, readers, self.vocabulary_size)
             answers = self._core.model_executor.collective_rpc("tandem_pass", args=arguments)
         except Exception as error:
             self._failure = f"vLLM's workers failed: {error}"
             raise EngineFailed(self._failure) from error
-        none = np.empty((0, self.vocabulary_size), dtype=np.float32)
-        return next((answer for answer in answers if answer is not None), none)
+        return next((answer for answer in answers if answer is not None), [])
 
     def shut_down(self) -> None:
         """End the workers; they also end with this process."""

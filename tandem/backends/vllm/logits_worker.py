@@ -1,15 +1,31 @@
 """What runs in every worker process of vLLM beside its own methods: one packed pass, whose logits
-are handed back in the place of sampled tokens. Invariant: a pass leaves nothing behind that vLLM
-waits to sample from."""
+are read or handed back in the place of sampled tokens. Invariant: a pass leaves nothing behind that
+vLLM waits to sample from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from tandem.core.errors import InvalidArgument
+
+LogitsReader = Callable[[NDArray[np.float32]], Any]
+PassAnswer = list[Any]
+"""Of each request whose logits were wanted: its logits, float32 [rows, vocabulary_size], or what
+its reader made of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The InvalidArgument that a reader raised."""
+
+    field: str
+    why: str
 
 
 class LogitsWorker:
@@ -18,11 +34,28 @@ class LogitsWorker:
     model_runner: Any
 
     def tandem_pass(
+        self,
+        scheduled: Any,
+        rows: Mapping[str, int],
+        readers: Mapping[str, LogitsReader],
+        vocabulary_size: int,
+    ) -> PassAnswer | None:
+        """Run `scheduled`, a SchedulerOutput. `rows` says of how many last positions of each
+        request, in this order, the logits are wanted; those of a request with a reader are read
+        here. The answer comes from the first worker of the last pipeline stage, None from the
+        others."""
+        logits = self._logits(scheduled, rows, vocabulary_size)
+        if logits is None:
+            return None
+        answers, start = [], 0
+        for name, count in rows.items():
+            own, start = logits[start : start + count], start + count
+            answers.append(own if name not in readers else read(readers[name], own))
+        return answers
+
+    def _logits(
         self, scheduled: Any, rows: Mapping[str, int], vocabulary_size: int
     ) -> NDArray[np.float32] | None:
-        """Run `scheduled`, a SchedulerOutput. `rows` says of how many last positions of each
-        request, in this order, the logits are wanted: float32 [sum of rows, vocabulary_size] from
-        the first worker of the last pipeline stage, None from the others."""
         from vllm.distributed.parallel_state import get_pp_group, get_tp_group
 
         runner = self.model_runner
@@ -50,6 +83,14 @@ class LogitsWorker:
             runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
                 batch_size=runner.max_num_tokens, dtype=runner.dtype, device=runner.device
             )
+
+
+def read(reader: LogitsReader, logits: NDArray[np.float32]) -> Any:
+    """What the reader finds or raises: a caller's fault must not look like a worker's."""
+    try:
+        return reader(logits)
+    except InvalidArgument as error:
+        return Refused(error.field, error.why)
 
 
 def _ends(runner: Any, state: Any, scheduled: Any) -> dict[str, int]:

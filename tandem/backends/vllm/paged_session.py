@@ -19,11 +19,18 @@ from tandem.core.errors import InvalidArgument, ResourceExhausted
 class Fed:
     """A request on its way through one or more passes. `whole`: all the session's tokens then."""
 
+    request: ForwardRequest
     session: PagedSession
     whole: list[int]
-    logits_to_keep: int
     count: int = 0
     """Tokens in the pass that is being made up."""
+    found: list[Any] = field(default_factory=list)
+    """Logits of each pass that gave some; or what the reader made of all, where it `read` them."""
+    read: bool = False
+
+    @property
+    def logits_to_keep(self) -> int:
+        return self.request.logits_to_keep
 
     @property
     def left(self) -> int:
@@ -140,7 +147,7 @@ class PagePool:
             session.request, session.computed = None, 0
 
     def fed(self, request: ForwardRequest, session: PagedSession) -> Fed:
-        return Fed(session, [*session.tokens, *request.token_ids], request.logits_to_keep)
+        return Fed(request, session, [*session.tokens, *request.token_ids])
 
     def next_pass(self, waiting: Sequence[Fed]) -> tuple[list[Fed], Any]:
         """As much of what waits as one pass takes, and the pass as vLLM's SchedulerOutput."""

@@ -232,6 +232,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         session = VerifierSession(
             *(machine, codec, self._thread, stream, series, begin, leave, span, processor),
             recent=self._recent,
+            logprobs=opening.params.logprobs,
         )
         self._sessions.add(session)
         log.info("session opened", prompt_tokens=len(opening.prompt_ids), capacity=capacity)

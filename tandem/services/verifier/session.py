@@ -20,6 +20,7 @@ from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import CloudMessage, EarlyVerdict, Work
+from tandem.specdec.remote_judge import RemoteJudge
 from tandem.specdec.verify_work import VerifyWork
 from tandem.telemetry.metrics import MethodSeries
 from tandem.telemetry.tracing import Span
@@ -44,10 +45,11 @@ class VerifierSession:
         span: Span,
         processor: LogitsProcessor | None = None,
         recent: RecentPasses | None = None,
+        logprobs: bool = False,
     ) -> None:
         """`begin` is awaited with the fresh KV session, before its first pass; `leave` is told of
         which tokens it holds keys and values, after that pass and before it closes, and which of
-        the two it is."""
+        the two it is. `logprobs`: the caller asks for some."""
         self._machine = machine
         self._codec = codec
         self._thread = thread
@@ -58,6 +60,8 @@ class VerifierSession:
         self._span = span
         self._processor = processor
         self._recent = recent or RecentPasses()
+        readers = thread.engine.capabilities.readers
+        self._judges_remotely = readers and not logprobs and processor is None
         self._wake = asyncio.Event()
         self._early = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -116,8 +120,16 @@ class VerifierSession:
         work = self._machine.work()
         if work is not None:
             on_early = self._early_listener(work)
-            job = VerifyJob(self._kv, work, self._machine.sampling, on_early, self._rows(work))
+            how = (on_early, self._rows(work), self._remote(work))
+            job = VerifyJob(self._kv, work, self._machine.sampling, *how)
             self._handle = self._thread.submit(job)
+
+    def _remote(self, work: VerifyWork) -> RemoteJudge | None:
+        """The judge as it goes to logits that are in another process."""
+        if not self._judges_remotely:
+            return None
+        vocabulary_size = self._thread.engine.vocabulary_size
+        return RemoteJudge(work.judge, self._machine.sampling, vocabulary_size)
 
     def _rows(self, work: VerifyWork) -> RowsAfter | None:
         if self._processor is None:

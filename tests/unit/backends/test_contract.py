@@ -1,8 +1,7 @@
 """What every engine promises, whatever computes the logits."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,10 +81,15 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("tiny"), "llama", size=VOCABULARY)
 
 
-@cache
-def loaded_once(source: str) -> Engine:
-    """vLLM takes long to start, and starts once in a process; every test leaves no session."""
-    return load_model(ModelChoice(source, engine="vllm", kv_budget_bytes=2**24)).engine
+@pytest.fixture(scope="session")
+def on_vllm() -> Iterator[Engine]:
+    """vLLM takes long to start; every test leaves no session."""
+    if installed_version() is None:
+        pytest.skip("vLLM has an environment of its own: make test-vllm")
+    choice = ModelChoice(SOURCES["vllm"], engine="vllm", kv_budget_bytes=2**24)
+    engine: Any = load_model(choice).engine
+    yield engine
+    engine.shut_down()
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +104,10 @@ def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def engine(request: pytest.FixtureRequest) -> Engine:
     if request.param in VARIANTS:
         return VARIANTS[request.param]()
-    source = SOURCES[request.param]
     if request.param == "vllm":
-        if installed_version() is None:
-            pytest.skip("vLLM has an environment of its own: make test-vllm")
-        return loaded_once(source)
+        found: Engine = request.getfixturevalue("on_vllm")
+        return found
+    source = SOURCES[request.param]
     if source == "TINY":
         source = str(request.getfixturevalue("tiny_folder"))
     if source == "GGUF":
@@ -216,7 +219,7 @@ def test_forks_lie_within_their_parent_and_the_context(growing: Engine) -> None:
 
 
 def test_a_capability_is_there_or_refused(engine: Engine) -> None:
-    own, session = engine.capabilities, engine.open(10)
+    own, session, read = engine.capabilities, engine.open(10), list[tuple[int, ...]]()
     assert own.exits == bool(engine.exit_depths)
     assert (own.vision, own.kv_files) == (engine.vision is not None, engine.kv_files is not None)
     assert own.embeddings or not own.vision
@@ -231,11 +234,24 @@ def test_a_capability_is_there_or_refused(engine: Engine) -> None:
     else:
         with pytest.raises(FailedPrecondition, match="fork"):
             engine.fork(session, 0, 10)
+    reading = ForwardRequest(session, (7, 8), 2, reader=shape_of, on_read=read.append)
+    if own.readers:
+        assert engine.forward([reading])[0].shape == (0, engine.vocabulary_size)
+        assert read == [(2, engine.vocabulary_size)]
+        session.rollback(0)
+    else:
+        with pytest.raises(InvalidArgument, match="reader"):
+            engine.forward([reading])
     if own.cancellation:
         with pytest.raises(ForwardCancelled):
             engine.forward([ForwardRequest(session, (7,), 1)], lambda: True)
         assert session.length == 0
     session.close()
+
+
+def shape_of(logits: Row) -> tuple[int, ...]:
+    """A reader."""
+    return logits.shape
 
 
 def test_rollback_stays_within_the_session(engine: Engine) -> None:
