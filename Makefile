@@ -91,9 +91,9 @@ test-openapi: setup proto $(CLIENT_VENV)/.installed ## 2,000 requests after the 
 	$(BIN)/python -m pytest tests/gateway/test_openapi.py tests/gateway/test_generated_client.py \
 	  --openapi-cases 120 --client-generator $(CLIENT_VENV)/bin/openapi-python-client $(PYTEST_ARGS)
 
-vllm-env: $(VLLM_VENV)/.installed ## create the environment of the back end vllm, on CPUs (2 GB)
+vllm-env: $(VLLM_VENV)/.installed ## the environment of the back end vllm, on CPUs (2 GB); kept for later
 
-test-vllm: vllm-env proto ## the back end vllm: the contract of engines, sessions that share and take back
+test-vllm: vllm-env proto ## the back end vllm: contract, several workers, texts, a worker that dies (minutes)
 	PYTHONPATH=.:gen $(VLLM_VENV)/bin/python -m pytest -k vllm tests/vllm \
 	  tests/unit/backends/test_contract.py $(PYTEST_ARGS)
 
