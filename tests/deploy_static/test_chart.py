@@ -34,7 +34,19 @@ every_values = pytest.mark.parametrize("values", VALUES)
 
 
 def test_there_is_a_rendering_for_each_way_to_use_it() -> None:
-    ways = {"cloud", "edge", "gpu", "gpus", "insecure", "tls", "keda", "hpa", "extras", "nodes"}
+    ways = {
+        "cloud",
+        "edge",
+        "gpu",
+        "gpus",
+        "insecure",
+        "tls",
+        "keda",
+        "hpa",
+        "extras",
+        "nodes",
+        "vllm",
+    }
     assert set(VALUES) == ways
 
 

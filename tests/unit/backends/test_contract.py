@@ -1,7 +1,8 @@
 """What every engine promises, whatever computes the logits."""
 
+import re
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,13 @@ from numpy.typing import NDArray
 
 from tandem.backends.cross_vocabulary.engine import TranslatedEngine
 from tandem.backends.factory import LOADERS, load_model
-from tandem.backends.interface import Engine, ForwardCancelled, ForwardRequest, Session
+from tandem.backends.interface import (
+    Capabilities,
+    Engine,
+    ForwardCancelled,
+    ForwardRequest,
+    Session,
+)
 from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import ModelChoice
 from tandem.backends.paced import PacedEngine
@@ -20,6 +27,7 @@ from tandem.backends.vllm import installed_version
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.demo import demo_folder
 from tests.howto.bigram_backend import BigramEngine
+from tests.programs import REPOSITORY
 
 VOCABULARY, CONTEXT = 211, 640
 BEYOND = 2**20
@@ -247,6 +255,27 @@ def test_a_capability_is_there_or_refused(engine: Engine) -> None:
             engine.forward([ForwardRequest(session, (7,), 1)], lambda: True)
         assert session.length == 0
     session.close()
+
+
+@pytest.mark.parametrize(
+    ("engine", "name"),
+    [(name, name) for name in LOADERS if name != "scripted"],
+    indirect=["engine"],
+)
+def test_the_docs_tell_what_it_can_do(engine: Engine, name: str) -> None:
+    text = (REPOSITORY / "docs/internals/engine.md").read_text("utf-8")
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    columns = [cell.strip(" `") for cell in rows[0]]
+    told = set()
+    for row in rows[2:]:
+        names = re.findall(r"`(\w+)`", row[0])
+        word = row[columns.index(name)].strip()
+        assert word in ("yes", "no", "by model")
+        told.update(names)
+        if word != "by model":
+            has = engine.capabilities.names
+            assert all((each in has) is (word == "yes") for each in names), names
+    assert told == {field.name for field in fields(Capabilities)}
 
 
 def shape_of(logits: Row) -> tuple[int, ...]:
