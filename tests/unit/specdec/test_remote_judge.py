@@ -75,7 +75,8 @@ def test_the_judgement_is_the_one_beside_the_logits(name: str, temperature: floa
     sampling = SamplingParams(temperature=temperature)
     refused, accepted, after_known = 0, 0, 0
     for remote, logits in cases(name, sampling):
-        wanted = remote.judge.judge(lambda row, own=logits: LogitsDistribution(own[row], sampling))
+        rows = [LogitsDistribution(row, sampling) for row in logits]
+        wanted = remote.judge.judge(rows.__getitem__)
         found = remote.whole(pickle.loads(pickle.dumps(remote.reader))(logits))
         assert (found.path, found.token_ids) == (wanted.path, wanted.token_ids)
         assert same(found.next_target, wanted.next_target)
