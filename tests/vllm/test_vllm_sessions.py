@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tandem.backends.interface import Engine, ForwardCancelled, ForwardRequest, Logits, Session
 from tandem.backends.vllm.engine import VllmEngine
-from tandem.core.errors import ResourceExhausted
+from tandem.core.errors import InvalidArgument, ResourceExhausted
 
 WITHIN = 2e-4
 """Of a logit, float32: kernels chosen by size add up in different orders. A wrong key or position
@@ -185,3 +185,36 @@ def test_no_more_is_opened_than_there_are_pages(engine: VllmEngine) -> None:
     for session in opened:
         session.close()
     assert engine.pages.used == 0
+
+
+def last_and_count(logits: Logits) -> tuple[int, int]:
+    """A reader."""
+    return int(logits[-1].argmax()), len(logits)
+
+
+def refusing(logits: Logits) -> None:
+    """A reader whose request is at fault."""
+    raise InvalidArgument("logits", "maximum is nan")
+
+
+@pytest.mark.parametrize("pass_tokens", [2048, 64])
+def test_a_reader_has_all_rows_however_the_text_is_fed(
+    engine: VllmEngine, on_torch: Engine, pass_tokens: int
+) -> None:
+    text, read = tokens(np.random.default_rng(5), 300), list[object]()
+    session, other = engine.open(400), engine.open(400)
+    with passes_of(engine, pass_tokens):
+        engine.forward(
+            [
+                ForwardRequest(
+                    session, tuple(text), 90, reader=last_and_count, on_read=read.append
+                ),
+                ForwardRequest(other, tuple(text[:7]), 1, reader=refusing, on_read=read.append),
+            ]
+        )
+    assert read[0] == (int(alone(on_torch, text)[-1].argmax()), 90)
+    assert isinstance(read[1], InvalidArgument)
+    assert (read[1].field, read[1].why) == ("logits", "maximum is nan")
+    assert (session.length, other.length) == (300, 7), "and the engine goes on"
+    session.close()
+    other.close()
