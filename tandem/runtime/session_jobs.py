@@ -20,7 +20,7 @@ from tandem.specdec.in_flight import probs_to_draft_from
 from tandem.specdec.judge import DistributionAt, Judgement
 from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
-from tandem.specdec.remote_judge import Reading, RemoteJudge
+from tandem.specdec.remote_judge import RemoteReading, RemoteJudge
 from tandem.specdec.rules import AcceptanceRule
 from tandem.specdec.verify_work import VerifyWork
 
@@ -180,7 +180,7 @@ class VerifyJob:
     ) -> None:
         self._session = session
         self._remote = remote
-        self._reading: Reading | TandemError | None = None
+        self._reading: RemoteReading | TandemError | None = None
         self._work = work
         self._sampling = sampling
         self._on_early = on_early
@@ -209,7 +209,7 @@ class VerifyJob:
             if verdict is not None:
                 self._on_early(verdict)
 
-    def _take_reading(self, reading: Reading | TandemError) -> None:
+    def _take_reading(self, reading: RemoteReading | TandemError) -> None:
         self._reading = reading
 
     def take(self, logits: Logits) -> bool:

@@ -39,7 +39,7 @@ class RemoteJudge:
         rest = replace(judge, base=base, steps=light, frontier=None, payloads=postponed)
         return LogitsReader(rest, self.sampling)
 
-    def whole(self, reading: Reading) -> Judgement:
+    def whole(self, reading: RemoteReading) -> Judgement:
         """The judgement of the whole chain, with what a rejection brings."""
         judge = self.judge
         if judge.frontier is None:
@@ -51,7 +51,7 @@ class RemoteJudge:
             return first
         return self._finished(reading, first.token_ids)
 
-    def _finished(self, reading: Reading, first: tuple[int, ...]) -> Judgement:
+    def _finished(self, reading: RemoteReading, first: tuple[int, ...]) -> Judgement:
         token_ids = (*first, *reading.token_ids)
         path = tuple(range(len(token_ids)))
         if reading.next is None:
@@ -70,7 +70,7 @@ class RemoteJudge:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reading:
+class RemoteReading:
     """The accepted tokens, and the target of the position after them, where one was asked for; at
     temperature 0 its token. `refused`: the draft there is not that target's."""
 
@@ -86,12 +86,12 @@ class LogitsReader:
     judge: Judge
     sampling: SamplingParams
 
-    def __call__(self, logits: Array) -> Reading:
+    def __call__(self, logits: Array) -> RemoteReading:
         found = self.judge.judge(lambda row: LogitsDistribution(logits[row], self.sampling))
         following = found.next_target
         if self.sampling.greedy and isinstance(following, np.ndarray):
             following = int(following.argmax())
-        return Reading(found.token_ids, following, found.replacement is not None)
+        return RemoteReading(found.token_ids, following, found.replacement is not None)
 
 
 class Postponed(PayloadRule):

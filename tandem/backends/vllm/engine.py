@@ -21,7 +21,7 @@ from tandem.backends.interface import (
     never,
 )
 from tandem.backends.request_checks import check_batch, check_capacity, check_length
-from tandem.backends.vllm.logits_worker import LogitsReader, PassAnswer, Refused, read
+from tandem.backends.vllm.logits_worker import LogitsReader, PassAnswer, RefusedReading, read
 from tandem.backends.vllm.paged_session import Fed, PagedSession, PagePool
 from tandem.core.errors import InvalidArgument
 
@@ -104,7 +104,7 @@ class VllmEngine:
             return np.concatenate(fed.found or [none])
         found = fed.found[0] if fed.read else read(request.reader, np.concatenate(fed.found))
         request.on_read(
-            InvalidArgument(found.field, found.why) if isinstance(found, Refused) else found
+            InvalidArgument(found.field, found.why) if isinstance(found, RefusedReading) else found
         )
         return none
 

@@ -21,7 +21,7 @@ its reader made of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedReading:
     """The InvalidArgument that a reader raised."""
 
     field: str
@@ -90,7 +90,7 @@ def read(reader: LogitsReader, logits: NDArray[np.float32]) -> Any:
     try:
         return reader(logits)
     except InvalidArgument as error:
-        return Refused(error.field, error.why)
+        return RefusedReading(error.field, error.why)
 
 
 def _ends(runner: Any, state: Any, scheduled: Any) -> dict[str, int]:

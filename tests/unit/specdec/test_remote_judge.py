@@ -15,7 +15,7 @@ from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.specdec.judge import Judge, Judgement, chain_steps
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.remote_judge import Reading, RemoteJudge
+from tandem.specdec.remote_judge import RemoteReading, RemoteJudge
 from tandem.specdec.rules import Proposal, Replacement, TargetProbs, acceptance_rule, payload_rule
 
 VOCABULARY, BASE, END = 12, 7, 3
@@ -98,7 +98,7 @@ def test_no_row_crosses_that_nobody_draws_from(name: str, temperature: float, ro
         assert reader.judge.frontier is None
         steps = reader.judge.steps.values()
         assert all(step.proposal.draft_probs is None for step in steps)
-        reading: Reading = reader(logits)
+        reading: RemoteReading = reader(logits)
         arrays = [reading.next] if isinstance(reading.next, np.ndarray) else []
         assert len(arrays) <= rows
 
@@ -116,5 +116,5 @@ def test_a_text_that_ends_asks_for_nothing_more() -> None:
         BASE, chain_steps([Proposal((END,)), Proposal((4,))]), rule,
         payload_rule(preset, rule, rng), frozenset({END}), frontier=END,
     )  # fmt: skip
-    found = RemoteJudge(judge, SamplingParams(), VOCABULARY).whole(Reading((4,), 5, False))
+    found = RemoteJudge(judge, SamplingParams(), VOCABULARY).whole(RemoteReading((4,), 5, False))
     assert found == Judgement((0,), (END,), (END,))
