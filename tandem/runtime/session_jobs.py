@@ -20,7 +20,7 @@ from tandem.specdec.in_flight import probs_to_draft_from
 from tandem.specdec.judge import DistributionAt, Judgement
 from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
-from tandem.specdec.remote_judge import RemoteReading, RemoteJudge
+from tandem.specdec.remote_judge import RemoteJudge, RemoteReading
 from tandem.specdec.rules import AcceptanceRule
 from tandem.specdec.verify_work import VerifyWork
 

@@ -15,7 +15,7 @@ from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.specdec.judge import Judge, Judgement, chain_steps
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.remote_judge import RemoteReading, RemoteJudge
+from tandem.specdec.remote_judge import RemoteJudge, RemoteReading
 from tandem.specdec.rules import Proposal, Replacement, TargetProbs, acceptance_rule, payload_rule
 
 VOCABULARY, BASE, END = 12, 7, 3
