@@ -176,7 +176,8 @@ class CloudMachine:
         """The pass over the drafts that are ready, if any, after the text that is not fed yet."""
         drafts, proposals = self._pending.ready, self._pending.first_ready()
         if self._budget is not None:
-            drafts = self._budget.drafts(self._acceptance.rate, drafts)
+            weight = self.preset.idle_weight
+            drafts = self._budget.drafts(self._acceptance.rate, drafts, time_weight=weight)
             proposals = proposals[: drafts + 1]  # the last needs no more than the rows before it
         judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals))
         early = None

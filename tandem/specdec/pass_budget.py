@@ -93,10 +93,13 @@ class PassBudget:
         self.price = sessions_now * further_s / max(pass_s, _TINY_S)
         self.alone = self._sessions < _ALONE
 
-    def drafts(self, acceptance_rate: float, ready: int, claim: float = 1.0) -> int:
+    def drafts(
+        self, acceptance_rate: float, ready: int, claim: float = 1.0, *, time_weight: float = 1.0
+    ) -> int:
         """How many of a session's `ready` drafts the next pass takes. `claim`: see
-        `HolderBudget`."""
-        price = self.price * claim
+        `HolderBudget`. `time_weight`: what time counts to the session beside passes; longer ones
+        are its own affair while it is alone."""
+        price = self.price * claim * (time_weight if self.alone else 1.0)
         taken, tokens = worth_feeding(acceptance_rate, ready, price, self._yield_each)
         self._yield_each += _FOLLOW_YIELD * (tokens - self._yield_each)
         return taken
@@ -119,8 +122,9 @@ class HolderBudget:
     def alone(self) -> bool:
         return self._budget.alone
 
-    def drafts(self, acceptance_rate: float, ready: int) -> int:
-        return self._budget.drafts(acceptance_rate, ready, self._claim())
+    def drafts(self, acceptance_rate: float, ready: int, *, time_weight: float = 1.0) -> int:
+        claim = self._claim()
+        return self._budget.drafts(acceptance_rate, ready, claim, time_weight=time_weight)
 
 
 def worth_feeding(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from bench.speculation.objectives import goals, row_of
+from dataclasses import replace
+
+from bench.speculation.objectives import answered, goals, row_of
+from tandem.specdec.choices import Control, Predraft, Schedule
+from tandem.specdec.presets import PRESETS
 
 
 def test_cost_takes_fewer_passes_latency_less_time_and_energy_fewer_joules() -> None:
@@ -13,6 +17,20 @@ def test_cost_takes_fewer_passes_latency_less_time_and_energy_fewer_joules() -> 
     assert cheap["target_passes_per_token"] < 0.8 * soon["target_passes_per_token"]
     assert soon["tpot_s"] < 0.8 * cheap["tpot_s"]
     assert easy["joules"] < 0.8 * min(soon["joules"], cheap["joules"])
+
+
+def test_where_passes_are_the_cost_one_takes_all_drafts_there_are() -> None:
+    """Nearly every pass ends with a correction: none ends because its drafts take too long."""
+    rounds = Schedule(16, 16, verify_on_arrival=True, decode_when_idle=True)
+    cheap = replace(
+        PRESETS["stream"],
+        control=Control.FIXED,
+        predraft=Predraft.OFF,
+        schedule=rounds,
+        idle_weight=0.0,
+    )
+    answer = answered(cheap, 0.6, 96, seed=2)
+    assert answer.stats.target_passes <= answer.rejections + 1
 
 
 def test_a_front_goes_one_way_and_ends_at_the_cheapest_preset() -> None:
