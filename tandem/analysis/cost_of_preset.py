@@ -79,7 +79,7 @@ def _expected(
             schedule, times, acceptance_rate, hit_rate=hit_rate, head_s=head_s, ahead=ahead
         )
     found, _ = expected_together(
-        schedule,
+        preset.schedule,  # until its controller has measured enough
         times,
         acceptance_rate,
         sessions=sessions,

@@ -101,14 +101,17 @@ class Timeline:
         if kind == _HEARD:
             self.heard(number)
         elif kind == _DRAFTED and number == self.step:
-            self.drafting = False
-            self.drafted += 1
-            self.send()
-            self.draft()
+            self.draft_ended()
         elif kind == _ARRIVED:
             self.arrive(number, whole)
         elif kind == _PASSED:
             self.passed(number)
+
+    def draft_ended(self) -> None:
+        self.drafting = False
+        self.drafted += 1
+        self.send()
+        self.draft()
 
     def at(self, moment: float, kind: int, number: int, whole: bool = False) -> None:
         heapq.heappush(self.events, (moment, next(self.order), kind, number, whole))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -17,15 +18,16 @@ from tandem.specdec.choices import Schedule
 from tandem.specdec.epoch_timeline import Expected, StepTimes, Timeline
 from tandem.specdec.messages import Work
 from tandem.specdec.pass_budget import PassBudget
-from tandem.specdec.profile import Earlier, Profile
+from tandem.specdec.profile import Profile
 from tandem.specdec.scheduling import Measured
 
 Control = Callable[[Measured], Schedule]
 
 _WARM = 0.25
 """The share of the tokens that is left out, while sessions fall into step."""
-_LEAST_TOKENS, _ALL_TOKENS = 48, 2400
-"""Of each session, and of all: chance then moves the figures by a few hundredths."""
+_LEAST_TOKENS, _ALL_TOKENS = 96, 2400
+"""Of each session, and of all: chance then moves the figures by a few hundredths. With fewer of
+each, controllers would learn all the while."""
 _SPREAD = 0.618033988749895
 _PROMPT = 3
 """Tokens of a prompt: few, as its pass only decides who begins with whom."""
@@ -131,7 +133,9 @@ class _Crowd:
                 queue_s = max(0.0, self.began_s - member.due_s)
                 work = Work(self.took_s, queue_s, len(ended), drafts=member.fed_drafts)
                 member.profile.passed(work)
+                member.work_s = self.took_s + queue_s
             member.passed(member.due_drafts)
+            member.work_s = 0.0
             member.follow()
 
     def lucky(self) -> bool:
@@ -149,8 +153,9 @@ class _Member(Timeline):
         self.crowd, self.epoch = crowd, object()
         self.due_drafts = self.due_tokens = self.fed_drafts = 0
         self.due_s = 0.0
-        rtt_s = times.up_s + times.down_s + times.frame_s + times.verdict_s
-        self.profile = Profile(Earlier(times.draft_s, rtt_s=rtt_s))
+        self.work_s = 0.0
+        self.flights: deque[tuple[int, float]] = deque()
+        self.profile = Profile()
         self.is_right = False
 
     def start(self) -> None:
@@ -178,6 +183,7 @@ class _Member(Timeline):
         self.now, self.up_free_s = crowd.now, up_free_s
         self.epoch = object()
         self.is_right = False
+        self.flights.clear()
         self.begin()
 
     def counted(self) -> None:
@@ -190,6 +196,10 @@ class _Member(Timeline):
         """Passes, tokens fed, frames and drafts of this epoch."""
         return self.passes, self.fed, self.frames, self.drafted
 
+    def draft_ended(self) -> None:
+        self.profile.drafted(1, self.times.draft_s)
+        super().draft_ended()
+
     def at(self, moment: float, kind: int, number: int, whole: bool = False) -> None:
         self.crowd.push(moment, partial(self.happen, self.epoch, kind, number, whole))
 
@@ -197,6 +207,23 @@ class _Member(Timeline):
         if epoch is self.epoch:  # else a correction has made it void
             self.now = self.crowd.now
             self.take(kind, number, whole)
+
+    def send(self) -> None:
+        base, frames = self.sent, self.frames
+        super().send()
+        if self.frames > frames:
+            self.flights.append((base, self.now))
+
+    def landed(self) -> None:
+        """A draft that came is decided. Its trip, as the edge will measure it: with the time it
+        waited for a pass of its own session to end."""
+        sent_s, times = None, self.times
+        while self.flights and self.flights[0][0] < self.committed:
+            if self.flights[0][1] + times.up_s > self.now:
+                break
+            sent_s = self.flights.popleft()[1]
+        if sent_s is not None:
+            self.profile.trips_s.append(self.now + times.down_s - sent_s - self.work_s)
 
     def submit(self, drafts: int, tokens: int, wait_s: float) -> None:
         self.due_drafts, self.due_tokens, self.due_s = drafts, tokens, self.crowd.now
@@ -224,12 +251,14 @@ class _Member(Timeline):
         if self.is_right:
             return
         if self.crowd.budget is not None:
-            self.frontier = False
+            self.frontier, self.work_s = False, 0.0
             if self.decide(judged=True):
                 self.answer()
             return
         self.is_right = self.crowd.lucky()
         if not self.is_right:
+            self.committed, self.work_s = self.committed + 1, 0.0
+            self.landed()
             self.profile.judged(0, 1)
             self.crowd.totals[0] += 1
             self.correct()
@@ -240,6 +269,7 @@ class _Member(Timeline):
         self.is_right = False
         self.committed += 1
         if judged:
+            self.landed()
             self.profile.judged(int(right), int(not right))
         else:
             self.profile.unjudged(1)
