@@ -27,7 +27,7 @@ from tandem.simulation.answer_figures import tokens_per_s_together, verified_acc
 from tandem.simulation.declared_pair import declared_pair
 from tandem.simulation.model_pair import SimulatedPair
 from tandem.simulation.simulator import ModelTimes
-from tandem.specdec.presets import PRESETS, Preset
+from tandem.specdec.presets import MAX_DRAFT_LENGTH, PRESETS, Preset
 
 ALONE, CHOSEN = "ar", "auto"
 TOKENS = {1: 160, 4: 80, 16: 48, 64: 40}
@@ -73,7 +73,8 @@ def run(
     seeds = range(report.seed, report.seed + (1 if report.quick else 3))
     fixed = fixed_presets(report.quick)
     known = read_rows(kept, seeds)
-    rows = [known[str(cell)] for cell in cells if str(cell) in known]
+    done = [cell for cell in cells if str(cell) in known]
+    rows = [known[str(cell)] | {"limit": limit_over_ar(cell)} for cell in done]
     left = [cell for cell in cells if str(cell) not in known]
     random.Random(report.seed).shuffle(left)
     began_s = time.monotonic()
@@ -88,10 +89,31 @@ def run(
         if kept is not None:
             keep_row(kept, cell, seeds, rows[-1])
     columns = ("pacing", "rtt_s", "mbps", "declared", "sessions", "tokens_per_s")
-    report.add("Virtual time", (*columns, "speedup_over_ar", "best", "over_best"), rows)
+    report.add("Virtual time", (*columns, "speedup_over_ar", "limit", "best", "over_best"), rows)
     changing = [_changing_row(name, report.seed) for name in CHANGES]
     report.add("Conditions that change", ("change", "tokens_per_s", "speedup_over_ar"), changing)
     report.goals += goals(rows, changing)
+    report.notes.append(
+        "limit: tokens/s of all sessions relative to ar, were drafts always ready for every pass,"
+        f" as many as pay. Mean of the full grid: {_mean_limit(16):.3g} of 16 sessions,"
+        f" {_mean_limit(64):.3g} of 64."
+    )
+
+
+def _mean_limit(sessions: int) -> float:
+    return _geometric([limit_over_ar(cell) for cell in FULL if cell.sessions == sessions])
+
+
+def limit_over_ar(cell: Cell) -> float:
+    """What no chain of drafts gets beyond, by what passes cost alone."""
+    pacing = HARDWARE[cell.hardware]
+    times = ModelTimes(pacing.draft_s, pacing.verify_first_s, pacing.verify_further_s)
+
+    def tokens_per_s(length: int) -> float:
+        tokens = sum(cell.rate**count for count in range(length + 1))
+        return cell.sessions * tokens / times.pass_s(cell.sessions * (1 + length))
+
+    return max(map(tokens_per_s, range(MAX_DRAFT_LENGTH + 1))) / tokens_per_s(0)
 
 
 def read_rows(kept: Path | None, seeds: Sequence[int]) -> dict[str, Row]:
@@ -139,6 +161,7 @@ def _cell_row(cell: Cell, fixed: Mapping[str, Preset], seeds: Sequence[int]) -> 
         sessions=cell.sessions,
         best=best,
         over_best=chosen / speeds[best],
+        limit=limit_over_ar(cell),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,3 +54,11 @@ def test_no_further_cell_begins_after_the_time_that_was_given(
     auto.run(report, Models(), minutes=0.0)
     assert report.rows == []
     assert report.goals == []
+
+
+def test_no_drafts_bring_more_than_passes_leave() -> None:
+    """Sixteen sessions, 24 ms and 72 + 3 ms: a pass over 16 tokens takes 117 ms, over 32 of them
+    165 ms, and the best of all lengths at acceptance 0.6 is one draft."""
+    cell = auto.Cell("server", 0.3, 10.0, 0.6, 16)
+    assert auto.limit_over_ar(cell) == pytest.approx(1.6 * 117 / 165)
+    assert auto.limit_over_ar(replace(cell, rate=0.05)) == 1
