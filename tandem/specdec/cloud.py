@@ -175,9 +175,8 @@ class CloudMachine:
     def _chain_pass(self, unfed: tuple[int, ...]) -> VerifyWork:
         """The pass over the drafts that are ready, if any, after the text that is not fed yet."""
         drafts, proposals = self._pending.ready, self._pending.first_ready()
-        if self._budget is not None:
-            weight = self.preset.idle_weight
-            drafts = self._budget.drafts(self._acceptance.rate, drafts, time_weight=weight)
+        if (budget := self._budget) is not None:
+            drafts = budget.drafts(self._acceptance.rate, drafts, weight=self.preset.idle_weight)
             proposals = proposals[: drafts + 1]  # the last needs no more than the rows before it
         judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals))
         early = None

@@ -94,12 +94,12 @@ class PassBudget:
         self.alone = self._sessions < _ALONE
 
     def drafts(
-        self, acceptance_rate: float, ready: int, claim: float = 1.0, *, time_weight: float = 1.0
+        self, acceptance_rate: float, ready: int, claim: float = 1.0, *, weight: float = 1.0
     ) -> int:
         """How many of a session's `ready` drafts the next pass takes. `claim`: see
-        `HolderBudget`. `time_weight`: what time counts to the session beside passes; longer ones
+        `HolderBudget`. `weight`: what time counts to the session beside passes; longer ones
         are its own affair while it is alone."""
-        price = self.price * claim * (time_weight if self.alone else 1.0)
+        price = self.price * claim * (weight if self.alone else 1.0)
         taken, tokens = worth_feeding(acceptance_rate, ready, price, self._yield_each)
         self._yield_each += _FOLLOW_YIELD * (tokens - self._yield_each)
         return taken
@@ -122,9 +122,9 @@ class HolderBudget:
     def alone(self) -> bool:
         return self._budget.alone
 
-    def drafts(self, acceptance_rate: float, ready: int, *, time_weight: float = 1.0) -> int:
+    def drafts(self, acceptance_rate: float, ready: int, *, weight: float = 1.0) -> int:
         claim = self._claim()
-        return self._budget.drafts(acceptance_rate, ready, claim, time_weight=time_weight)
+        return self._budget.drafts(acceptance_rate, ready, claim, weight=weight)
 
 
 def worth_feeding(

@@ -93,10 +93,10 @@ def test_a_session_is_alone_until_others_share_its_passes() -> None:
 
 def test_a_session_alone_that_goes_for_few_passes_has_all_its_drafts_fed() -> None:
     assert busy(1).drafts(0.5, 8) < 8
-    assert busy(1).drafts(0.5, 8, time_weight=0.0) == 8
-    assert busy(16).drafts(0.5, 8, time_weight=0.0) == busy(16).drafts(0.5, 8) < 8
+    assert busy(1).drafts(0.5, 8, weight=0.0) == 8
+    assert busy(16).drafts(0.5, 8, weight=0.0) == busy(16).drafts(0.5, 8) < 8
     holders = HolderBudget(busy(1), lambda: 1.0)
-    assert holders.drafts(0.5, 8, time_weight=0.0) == 8 > holders.drafts(0.5, 8)
+    assert holders.drafts(0.5, 8, weight=0.0) == 8 > holders.drafts(0.5, 8)
 
 
 def test_a_new_session_starts_from_what_is_usual_and_learns() -> None:
