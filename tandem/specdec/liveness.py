@@ -3,7 +3,7 @@ the caller's `now`; nothing here reads a clock."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -33,7 +33,14 @@ class LivenessTimes:
     dead_after_s: float = 2.4
     give_up_after_s: float = 2.6
 
+    def with_others(self) -> LivenessTimes:
+        """Where another cloud is known: a silent one is left before it would be given up."""
+        dead_s = min(self.dead_after_s, self.give_up_after_s - MOVE_S)
+        return replace(self, dead_after_s=max(dead_s, 1.25 * self.ping_after_s))
 
+
+MOVE_S = 1.0
+"""For what another cloud takes to answer, before a lost one is given up."""
 TICK_S = 0.22
 """Ticks come more often than that, unless this process did not get to run."""
 

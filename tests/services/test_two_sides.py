@@ -219,6 +219,30 @@ async def test_a_broken_link_changes_no_text(preset: str, tmp_path: Path) -> Non
         assert result.summary.links_lost >= 1
 
 
+@asynccontextmanager
+async def two_ways(address: str, links: list[TcpLinkEmulator]) -> AsyncIterator[str]:
+    """Two clouds with the same documents, as the device is told of them."""
+    async with emulated(address, links) as first, emulated(address, links) as second:
+        yield f"{first}, {second}"
+
+
+async def test_of_several_clouds_a_lost_one_s_answer_goes_on_at_another(tmp_path: Path) -> None:
+    """Silent, so that nothing but its silence tells; new answers do not go there either."""
+    links: list[TcpLinkEmulator] = []
+    suite_of_two = two_sides(tmp_path, way=lambda each: two_ways(each, links), give_up_after_s=2.6)
+    async with suite_of_two as suite:
+        request = asking("dragon-coupled", max_tokens=24)
+        expected = await central_text(suite, request)
+        result = None
+        async for result in suite.client.stream(request):
+            if len(result.token_ids) > 6:
+                links[0].cut()  # where the first answer goes, as nothing is known yet
+        assert result is not None
+        assert result.summary is not None
+        assert (result.token_ids, result.summary.resumes) == (expected, 1)
+        assert (await suite.client.generate(request)).token_ids == expected
+
+
 @pytest.mark.parametrize("preset", ["dragon-device", "dragon-coupled"])
 @pytest.mark.parametrize("side", list(Side))
 async def test_a_decoder_that_is_lost_is_opened_again(

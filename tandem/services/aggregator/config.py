@@ -33,7 +33,10 @@ class AggregatorSettings(MeasuredSettings):
         default="", description="Address of this side's retriever; none: it has no documents."
     )
     cloud: str = Field(
-        default="", description="Device: address of the cloud's aggregator, for the same answers."
+        default="",
+        description="Device: address of the cloud's aggregator, for the same answers. Several with"
+        " commas between them: of one target model and with the same documents; an answer goes to"
+        " the nearest that serves, and on at another where that is lost.",
     )
     documents: int = Field(
         default=2, ge=1, le=32, description="Documents of each side, where a request says nothing."
@@ -115,3 +118,10 @@ class AggregatorSettings(MeasuredSettings):
     http_max_choices: int = Field(
         default=8, ge=1, le=128, description="Most choices (n times prompts) of an HTTP request."
     )
+
+
+def addresses_of(text: str) -> list[str]:
+    """Of a setting with commas between services; `ipv4:…` and `ipv6:…` are one with replicas."""
+    if text.startswith(("ipv4:", "ipv6:")):
+        return [text]
+    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip())) or [text]

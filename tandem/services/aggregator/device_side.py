@@ -16,7 +16,7 @@ from tandem.generation.request import GenerationRequest
 from tandem.net.access import ClientAccess
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.retriever_client import Upload
-from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.config import AggregatorSettings, addresses_of
 from tandem.services.aggregator.retrieval import Retrieval
 from tandem.services.aggregator.side_resources import SideResources
 from tandem.settings import variable_of
@@ -211,6 +211,8 @@ class DeviceSide:
         liveness = None
         if prepared.needs_cloud:
             times = LivenessTimes(give_up_after_s=self._settings.give_up_after_s)
+            if len(addresses_of(self._settings.cloud)) > 1:
+                times = times.with_others()
             liveness = Liveness(prepared.generation.lost_cloud, times, time.monotonic())
         profiler = self._resources.profiling.profiler(opened.model_name, len(opened.documents))
         return SideMachine(

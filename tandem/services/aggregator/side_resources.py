@@ -5,8 +5,9 @@ import asyncio
 from tandem.core.randomness import SeededRandom
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
+from tandem.net.nearest import NearestConnection
 from tandem.net.process import prometheus_server
-from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.aggregator.config import AggregatorSettings, addresses_of
 from tandem.services.aggregator.profiling import Profiling
 from tandem.services.aggregator.retrieval import Retrieval
 from tandem.telemetry.metrics import Metrics
@@ -45,8 +46,11 @@ class SideResources:
         return Connection(target, self._max_message_bytes, self._access)
 
     def cloud_connection(self, target: str) -> Connection:
-        """To the other side, which is shown another key."""
-        return Connection(target, self._max_message_bytes, self._access.to_cloud())
+        """To the other side, which is shown another key; of several the nearest that serves."""
+        targets, access = addresses_of(target), self._access.to_cloud()
+        if len(targets) > 1:
+            return NearestConnection(targets, self._max_message_bytes, access)
+        return Connection(target, self._max_message_bytes, access)
 
     def decoder_link(
         self, opening: DecodingOpen, events: DecoderEvents, deadline_s: float, headers: Sent

@@ -38,8 +38,6 @@ log = get_logger(__name__)
 
 ASK_TIMEOUT_S = 1.5
 DIAGNOSIS_TIMEOUT_S = 1.0
-MOVE_S = 1.0
-"""For what another cloud takes to answer, before a lost one is given up."""
 MOST_BLOCKS = 65_536
 """Of texts, of which it is known where their keys and values were left."""
 LOOK_EVERY_S = 0.5
@@ -85,10 +83,7 @@ class Clouds:
 
     def times(self, times: LivenessTimes) -> LivenessTimes:
         """Where there is another cloud, a silent one is left before it would be given up."""
-        if self.count < 2:
-            return times
-        dead_s = min(times.dead_after_s, times.give_up_after_s - MOVE_S)
-        return replace(times, dead_after_s=max(dead_s, 1.25 * times.ping_after_s))
+        return times.with_others() if self.count > 1 else times
 
     def begin(self) -> None:
         """Ask each cloud from now on."""
