@@ -39,6 +39,9 @@ HEALTH_AGE_MS = 60_000
 asks nobody for a key take no descriptors from the other ports."""
 FLUSH_S = 0.2
 """What the last answers get to reach their callers."""
+RELEASE_S = 2.0
+"""What handlers get, whose calls have ended, to free what they hold: the engine frees it for them,
+so it must not stop before."""
 
 
 class PortInUse(TandemError):
@@ -134,15 +137,19 @@ class RunningService:
             self._following.cancel()
         await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)
         self.service.going_away(drain_s)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(drain_s):
-                while self.service.open_requests:
-                    await asyncio.sleep(POLL_S)
+        await self._requests_end(drain_s)
         await self._server.stop(grace=min(FLUSH_S, drain_s))
+        await self._requests_end(RELEASE_S)
         if self._probed is not None:
             await self._probed.stop(grace=0)
         await self.service.close()
         log.info("stopped", service=self.service.full_name)
+
+    async def _requests_end(self, most_s: float) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                while self.service.open_requests:
+                    await asyncio.sleep(POLL_S)
 
     async def _follow_fault(self) -> None:
         known = ""
