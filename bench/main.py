@@ -76,6 +76,11 @@ _ARM = click.option(
 _STREAMS = click.option(
     "--streams", multiple=True, type=click.IntRange(1, 200), help="Chats at once; repeatable."
 )
+_DILATION = click.option(
+    "--dilation",
+    type=click.FloatRange(1.0, 100.0),
+    help="Declared times are so many times as long. Default: 1, or 6 of more than 32 chats.",
+)
 _PRESET = click.option("--preset", help="What is compared with ar. Default: auto.")
 _LOGS = click.option("--logs", type=_FOLDER, help="Keep the services' logs in this folder.")
 
@@ -201,7 +206,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "fleet": Experiment(
         "bench.faults.fleet_load",
         "Many chats over HTTP on edges and verifiers that are killed, upgraded, moved, pressed.",
-        (_ARM, _STREAMS, _PRESET),
+        (_ARM, _STREAMS, _PRESET, _DILATION),
     ),
     "soak": Experiment(
         "bench.faults.soak",

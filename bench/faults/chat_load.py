@@ -10,7 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from math import inf
 from typing import Any
@@ -74,6 +74,11 @@ class Turn:
     def gaps_s(self) -> list[float]:
         moments = [moment for moment, _ in self.arrivals]
         return [after - before for before, after in pairwise(moments)]
+
+    def undilated(self, factor: float) -> Turn:
+        """As it would be by a clock that is so many times slower."""
+        arrivals = [(moment / factor, tokens) for moment, tokens in self.arrivals]
+        return replace(self, began_s=self.began_s / factor, arrivals=arrivals)
 
     def within(self, ttft_s: float, tpot_s: float) -> bool:
         """Whether it kept to these limits."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Self
 
 from bench.faults.fail_points import Switches
-from bench.harness.suite import ROOT, SuiteFailed, clean_environment
+from bench.harness.suite import ROOT, SuiteFailed, clean_environment, cpu_s
 from tandem.core.errors import TandemError
 from tandem.suite.child_process import Spawned
 
@@ -119,6 +119,10 @@ class Fleet:
         None gives back all that it may have."""
         _, hard = resource.prlimit(self.pid(name), LIMITS[kind])
         resource.prlimit(self.pid(name), LIMITS[kind], (hard if most is None else most, hard))
+
+    def cpu_s(self) -> float:
+        """Processor seconds that its running processes have used so far."""
+        return sum(cpu_s(each.process.pid) for each in self._running.values())
 
     def check_alive(self) -> None:
         """Raises SuiteFailed for a process that ended by itself."""

@@ -3,6 +3,8 @@
 Against the cloud alone (`ar`): TTFT, TPOT and ITL, goodput, fairness. Then what a user of a fleet
 notices while it is killed, upgraded, moved and pressed. Models are scripted and paced by declared
 times; the machine has to be quick enough for them, and figures of time say so only if it is quiet.
+Under many streams all declared times are dilated (as in time-warped emulation: Gupta et al. 2006),
+so that the machine's own work counts as much less, and figures are told in undilated time.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from bench.faults.fleet_arms import (
     pressed,
     upgraded,
 )
-from bench.faults.fleet_suite import FleetShape, fleet_suite
+from bench.faults.fleet_suite import FleetShape, FleetSuite, fleet_suite
 from bench.faults.fleet_validation import validated
 from bench.harness.report import Goal, Report, Row, make_row, progress
 from bench.harness.suite import Models
@@ -37,6 +39,8 @@ from tandem.net.process import run_loop
 ALONE, CHOSEN, LOAD = "ar", "auto", "load"
 STREAMS, QUICK_STREAMS = (1, 8, 32, 100, 200), (1, 8, 32)
 MANY = 32
+DILATION = 6.0
+"""Of more streams than that, where it is not given."""
 SLO_S = (1.5, 0.120)
 """TTFT and TPOT that an answer has to keep to."""
 THINK_S, PHASE_S, QUICK_PHASE_S, WARM_S = 1.0, 20.0, 8.0, 2.0
@@ -46,7 +50,17 @@ DEFAULT_RUNNING = 16
 VALIDATED_S, QUICK_VALIDATED_S, SIMULATED_WITHIN = 240.0, 90.0, 0.1
 KILL_PAUSE_S, DRAIN_PAUSE_S, WORSE_AT_MOST = 3.0, 0.5, 1.5
 LOAD_COLUMNS = (
-    *("preset", "streams", "answers", "failed", "tokens_per_s", "goodput", "within_slo"),
+    *(
+        "preset",
+        "streams",
+        "dilation",
+        "processors",
+        "answers",
+        "failed",
+        "tokens_per_s",
+        "goodput",
+        "within_slo",
+    ),
     *(f"{name}_p{share}_s" for name in ("ttft", "tpot", "itl") for share in (50, 95, 99)),
     "jain",
 )
@@ -63,8 +77,10 @@ def run(
     part: Sequence[str] = (),
     streams: Sequence[int] = (),
     preset: str | None = None,
+    dilation: float | None = None,
 ) -> None:
-    """`part`: only these; `streams`: of the load; the models are the scripted ones."""
+    """`part`: only these; `streams` and `dilation`: of the load; the models are the scripted
+    ones."""
     if unknown := set(part) - set(PARTS):
         raise InvalidArgument("part", f"there is no {min(unknown)}; there are {', '.join(PARTS)}")
     for name in part or PARTS:
@@ -72,38 +88,58 @@ def run(
             progress(name)
             if name == LOAD:
                 counts = streams or (QUICK_STREAMS if report.quick else STREAMS)
-                run_loop(_load(report, Path(place), counts, preset or CHOSEN))
+                run_loop(_load(report, Path(place), counts, preset or CHOSEN, dilation))
             else:
                 run_loop(ARMS[name](report, Path(place)))
 
 
-async def _load(report: Report, place: Path, streams: Sequence[int], preset: str) -> None:
-    lasts_s = QUICK_PHASE_S if report.quick else PHASE_S
+async def _load(
+    report: Report, place: Path, streams: Sequence[int], preset: str, dilation: float | None
+) -> None:
     rows = []
-    async with fleet_suite(place, FleetShape(PACING)) as suite:
-        for count in streams:
-            for name in (ALONE, preset):
-                progress(f"{count} chats by {name}")
-                traffic = Traffic(name, think_s=THINK_S, seed=report.seed)
-                over = asyncio.Event()
-                asking = asyncio.create_task(chats(suite.http, traffic, count, over))
-                await asyncio.sleep(WARM_S)
-                began_s = time.monotonic()
-                await asyncio.sleep(lasts_s)
-                ended_s = time.monotonic()
-                over.set()
-                figures = load_figures(await asking, began_s, ended_s, SLO_S)
-                rows.append(_load_row(report, name, count, figures))
+    by_dilation: dict[float, list[int]] = {}
+    for count in streams:
+        found = dilation or (DILATION if count > MANY else 1.0)
+        by_dilation.setdefault(found, []).append(count)
+    for factor, counts in by_dilation.items():
+        logs = place / f"{factor:g}"
+        logs.mkdir()
+        async with fleet_suite(logs, FleetShape(PACING).dilated(factor)) as suite:
+            for count in counts:
+                for name in (ALONE, preset):
+                    progress(f"{count} chats by {name}")
+                    figures = await _loaded(report, suite, name, count, factor)
+                    rows.append(_load_row(report, name, count, figures))
     ttft_s, tpot_s = SLO_S
+    lasts_s = QUICK_PHASE_S if report.quick else PHASE_S
     report.add(
         f"Chats over HTTP on 1 edge and 2 verifiers, {lasts_s:g} s each; goodput: answers/s with"
-        f" TTFT ≤ {ttft_s:g} s and TPOT ≤ {tpot_s * 1e3:g} ms",
+        f" TTFT ≤ {ttft_s:g} s and TPOT ≤ {tpot_s * 1e3:g} ms; all times ÷ dilation",
         LOAD_COLUMNS,
         rows,
     )
     report.goals.append(
         Goal("answers that failed", sum(row["failed"] for row in rows), 0, "at most")
     )
+
+
+async def _loaded(
+    report: Report, suite: FleetSuite, preset: str, count: int, dilation: float
+) -> dict[str, object]:
+    """Figures of one phase, in undilated time."""
+    lasts_s = QUICK_PHASE_S if report.quick else PHASE_S
+    traffic = Traffic(preset, think_s=THINK_S * dilation, seed=report.seed)
+    over = asyncio.Event()
+    asking = asyncio.create_task(chats(suite.http, traffic, count, over))
+    await asyncio.sleep(WARM_S * dilation)
+    began_s, worked_s = time.monotonic(), suite.fleet.cpu_s() + time.process_time()
+    await asyncio.sleep(lasts_s * dilation)
+    ended_s = time.monotonic()
+    worked_s = suite.fleet.cpu_s() + time.process_time() - worked_s
+    over.set()
+    turns = [turn.undilated(dilation) for turn in await asking]
+    figures = load_figures(turns, began_s / dilation, ended_s / dilation, SLO_S)
+    return {"dilation": dilation, "processors": worked_s / (ended_s - began_s)} | figures
 
 
 def _load_row(report: Report, preset: str, streams: int, figures: dict[str, object]) -> Row:

@@ -8,7 +8,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -37,6 +37,13 @@ class FleetShape:
     noise: float = 0.3
     running: int = ROOM
     """Requests that an aggregator serves at once."""
+
+    def dilated(self, factor: float) -> FleetShape:
+        """All its times are so many times as long."""
+        pacing = self.pacing
+        times = (pacing.draft_s, pacing.verify_first_s, pacing.verify_further_s)
+        slow = Pacing(*(seconds * factor for seconds in times))
+        return replace(self, pacing=slow, rtt_s=self.rtt_s * factor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,13 +186,17 @@ class PinnedProcess:
             return (self._stderr.read().strip().splitlines() or ["no message"])[-1]
 
     def cpu_s(self) -> float:
-        """User and system seconds of the process so far; 0 where the system does not tell."""
-        try:
-            text = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8")
-        except OSError:
-            return 0.0
-        user, system = text.rsplit(")", 1)[1].split()[11:13]
-        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        return cpu_s(self._process.pid)
+
+
+def cpu_s(pid: int) -> float:
+    """User and system seconds of a process so far; 0 where the system does not tell."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return 0.0
+    user, system = text.rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 class LinkController:

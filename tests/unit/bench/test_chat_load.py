@@ -15,6 +15,8 @@ from bench.faults.chat_load import (
     quantile,
     wrong_tokens,
 )
+from bench.faults.fleet_suite import FleetShape
+from bench.harness.suite import Pacing
 
 
 def turn(chat: int, began_s: float, *arrivals: tuple[float, int], failure: str = "") -> Turn:
@@ -27,6 +29,14 @@ def test_tokens_of_one_event_have_no_time_between_them() -> None:
     assert asked.ttft_s == 0.5
     assert asked.tpot_s == pytest.approx(0.15)
     assert asked.gaps_s == pytest.approx([0.5, 0.1])
+
+
+def test_dilated_times_are_told_undilated() -> None:
+    asked = turn(0, 6.0, (9.0, 1), (12.0, 3)).undilated(6.0)
+    assert (asked.ttft_s, asked.gaps_s) == (0.5, [0.5])
+    assert asked.tpot_s == pytest.approx(0.5 / 3)
+    shape = FleetShape(Pacing(0.024, 0.072, 0.001)).dilated(10.0)
+    assert shape == FleetShape(Pacing(0.24, 0.72, 0.01), rtt_s=0.2)
 
 
 def test_one_without_a_token_waits_for_ever() -> None:
