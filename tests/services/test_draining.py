@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 
@@ -24,7 +25,7 @@ class Waiting:
         self.open_when_closed: list[int] = []
 
     def register(self, server: grpc.aio.Server) -> None:
-        handler = grpc.unary_unary_rpc_method_handler(self._wait)
+        handler: Any = grpc.unary_unary_rpc_method_handler(self._wait)
         handlers = grpc.method_handlers_generic_handler(self.full_name, {"Wait": handler})
         server.add_generic_rpc_handlers((handlers,))
 
@@ -51,7 +52,8 @@ async def test_a_service_is_closed_once_its_handlers_have_freed_what_they_held()
     running = RunningService(service, "127.0.0.1", 0, 2**16, ServerAccess())
     await running.start()
     async with grpc.aio.insecure_channel(running.target) as channel, asyncio.timeout(DEADLINE_S):
-        call = channel.unary_unary("/tests.Waiting/Wait")(b"")
+        method: Any = channel.unary_unary("/tests.Waiting/Wait")
+        call = method(b"")
         await service.began.wait()
         await running.drain(0.0)
         assert service.open_when_closed == [0]
