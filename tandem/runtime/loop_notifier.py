@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
+from contextlib import suppress
 
 Call = Callable[[], object]
 
@@ -26,10 +27,11 @@ class LoopNotifier:
         self.add(loop, lambda: loop.call_soon(call))
 
     def send(self) -> None:
-        """Wake the loops."""
+        """Wake the loops; one that is closed needs no results any more."""
         calls, self._calls = self._calls, {}
         for loop, some in calls.items():
-            loop.call_soon_threadsafe(_run, loop, some)
+            with suppress(RuntimeError):  # it is closed
+                loop.call_soon_threadsafe(_run, loop, some)
 
 
 def _run(loop: AbstractEventLoop, calls: list[Call]) -> None:

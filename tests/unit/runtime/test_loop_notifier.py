@@ -50,3 +50,13 @@ async def test_what_comes_after_sees_what_futures_callbacks_did() -> None:
     notifier.send()
     await told(notifier)
     assert heard == ["callback", "after"]
+
+
+async def test_a_loop_that_is_closed_keeps_the_others_from_nothing() -> None:
+    notifier, heard = LoopNotifier(), list[str]()
+    closed = asyncio.new_event_loop()
+    closed.close()
+    notifier.add(closed, lambda: heard.append("nobody"))
+    notifier.add(asyncio.get_running_loop(), lambda: heard.append("here"))
+    await told(notifier)
+    assert heard == ["here"]
