@@ -34,7 +34,7 @@ class ExactRandom:
         self.probability = Fraction(1)
         self._path = path
         self._once = once
-        self._decided: set[tuple[int, Purpose, int]] = set()
+        self.decided: list[tuple[int, Purpose, int]] = []
 
     def bernoulli(
         self, numerator: Any, denominator: Any, position: int, purpose: Purpose, draw: int = 0
@@ -65,8 +65,9 @@ class ExactRandom:
 
     def _decide(self, position: int, purpose: Purpose, draw: int) -> None:
         decision = (position, purpose, draw)
-        assert not (self._once and decision in self._decided), f"one number used twice: {decision}"
-        self._decided.add(decision)
+        assert isinstance(purpose, Purpose), f"{purpose} is no purpose"
+        assert not (self._once and decision in self.decided), f"one number used twice: {decision}"
+        self.decided.append(decision)
 
     def _branch(self, probabilities: Sequence[Fraction]) -> int:
         depth = len(self.taken)

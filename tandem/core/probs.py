@@ -87,7 +87,7 @@ def probs_from_logits(logits: Array, sampling: SamplingParams) -> NDArray[np.flo
     if sampling.top_p < 1:
         keep_nucleus(probs, sampling.top_p)
     if sampling.min_p > 0:
-        np.putmask(probs, probs < np.float32(sampling.min_p) * probs.max(), 0)
+        np.putmask(probs, probs < np.float32(sampling.min_p), 0)  # the likeliest weighs 1
     if sampling.typical_p < 1:
         _keep_typical(probs, sampling.typical_p)
     probs /= probs.sum()

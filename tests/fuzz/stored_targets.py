@@ -15,19 +15,24 @@ from typing import Any
 
 from starlette.requests import Request
 
+from tandem.backends.cross_vocabulary.pairing import load_target_tokenizer
 from tandem.backends.interface import KvFileRefused, KvOrigin
 from tandem.core.errors import InvalidArgument
+from tandem.core.processors import Grammar, GrammarKind, Processors
+from tandem.demo import demo_folder
 from tandem.gateway.body_parsing import parse_body
 from tandem.gateway.connection_body import read_body
 from tandem.gateway.errors import ApiError
 from tandem.gateway.request_reading import AskingLimits, chat_requests, completion_requests
 from tandem.gateway.schema import ChatAsking, CompletionAsking
+from tandem.grammar.compiler import GrammarCompiler
 from tandem.index.extraction import Format, Refusal, extract
 from tandem.index.old_format import import_folder
 from tandem.index.records import Document, FolderDamaged, FolderMismatch
 from tandem.index.sqlite_store import DATABASE, SqliteStore, read_manifest
 from tandem.index.store import _checksum, checked_content
 from tandem.net.access_keys import parse_keys
+from tandem.vision.image_files import decode_image, image_sizes
 from tests.fuzz.wire_targets import CONTEXT, Target
 
 MEMORY = Path("/dev/shm")
@@ -153,6 +158,33 @@ def kv_file(raw: bytes) -> None:
         _kv_files().unpack(raw, KvOrigin("m", "v", "d", 3))
 
 
+def image_file(raw: bytes) -> None:
+    """Its header as every image's, then its pixels, as far as they are small."""
+    with suppress(InvalidArgument):
+        ((height, width),) = image_sizes([raw])
+        if height * width <= 2**18:
+            assert decode_image(raw, 0).size == (width, height)
+
+
+@cache
+def _grammars() -> GrammarCompiler:
+    tokenizer = load_target_tokenizer(str(demo_folder("demo-target")))
+    return GrammarCompiler(tokenizer, tokenizer.model_size, tokenizer.eos_token_ids)
+
+
+def grammar(raw: bytes) -> None:
+    """A kind, and a source of it; then a few tokens of its text."""
+    kind = list(GrammarKind)[raw[0] % len(GrammarKind)] if raw else GrammarKind.JSON_SCHEMA
+    with suppress(InvalidArgument):
+        asked = Processors(grammar=Grammar(kind, raw[1:].decode(errors="replace")))
+        asked.validate(CONTEXT)
+        mask = _grammars().mask(asked.grammar)
+        assert mask is not None
+        answer: tuple[int, ...] = ()
+        while len(answer) < 4 and (allowed := mask.allowed(answer)) is not None and allowed.any():
+            answer = (*answer, int(allowed.argmax()))
+
+
 STORED_TARGETS: Mapping[str, Target] = {
     target.__name__: target
     for target in (
@@ -168,5 +200,7 @@ STORED_TARGETS: Mapping[str, Target] = {
         sqlite_file,
         old_folder,
         kv_file,
+        image_file,
+        grammar,
     )
 }

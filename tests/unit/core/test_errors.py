@@ -1,6 +1,14 @@
 """Errors say what was wrong, in words and in attributes."""
 
-from tandem.core.errors import InvalidArgument, ProtocolError, TandemError
+import pytest
+
+from tandem.core.errors import (
+    InvalidArgument,
+    ProtocolError,
+    TandemError,
+    Unavailable,
+    check_count,
+)
 
 
 def test_invalid_argument_names_its_field() -> None:
@@ -16,3 +24,13 @@ def test_protocol_error_names_state_and_message() -> None:
     assert str(error) == "draft in state closed"
     assert str(ProtocolError("open", "verdict", "epoch 3 > 2")).endswith(": epoch 3 > 2")
     assert (error.state, error.message) == ("closed", "draft")
+
+
+def test_as_many_as_are_taken_are_no_error() -> None:
+    check_count(3, 3, "draft")
+    with pytest.raises(InvalidArgument, match="draft: has 4 entries; at most 3 are taken"):
+        check_count(4, 3, "draft")
+
+
+def test_what_is_not_said_to_be_stuck_was_not() -> None:
+    assert Unavailable("stopping").silent_s == 0

@@ -6,7 +6,7 @@ import pytest
 
 from tandem.core import gumbel as gumbel_module
 from tandem.core.errors import InvalidArgument
-from tandem.core.gumbel import coupled_candidates, coupled_token, gumbel
+from tandem.core.gumbel import CoupledNoise, coupled_candidates, coupled_token, gumbel
 from tandem.core.hashing import GOLDEN, Purpose, hash_ids, hash_words, mix, unit
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tests.chi_squared import assert_fits
@@ -47,10 +47,10 @@ def test_coupled_token_is_the_argmax_over_all_the_noise(size: int) -> None:
         assert coupled_token(probs, size, position) == reference_token(probs, size, position)
 
 
-@pytest.mark.parametrize("count", [1, 2, 30, 5000])
+@pytest.mark.parametrize("count", [1, 2, 3, 30, 5000])
 def test_candidates_are_the_best_over_all_the_noise(count: int) -> None:
     source = np.random.default_rng(count)
-    for position in range(3):
+    for position in range(3 if count > 30 else 20):
         probs = random_probs(source, 9000)
         (support,) = np.nonzero(probs)
         scores = np.log(probs[support].astype(np.float64)) + gumbel(1, position, support)
@@ -65,7 +65,17 @@ def test_noise_is_that_of_the_docstring() -> None:
         np.testing.assert_allclose(gumbel(5, position, ids), expected, rtol=1e-13)
 
 
-def test_hardly_any_noise_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("tokens", "count", "most"),
+    [
+        *(("many", 1, 90), ("many", 2, 400), ("many", 20, 3300)),
+        *(("few", 1, 55), ("few", 2, 320), ("few", 20, 2100)),
+    ],
+)
+def test_hardly_any_noise_is_drawn(
+    tokens: str, count: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 151,936 tokens, beside the first of each of their 3,072 blocks."""
     drawn = []
     whole = hash_ids
 
@@ -74,11 +84,31 @@ def test_hardly_any_noise_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
         return whole(key, ids)
 
     monkeypatch.setattr(gumbel_module, "hash_ids", counting)
-    probs = np.random.default_rng(1).permutation(np.arange(1, 151_937) ** -1.3)
-    for position in range(50):
-        coupled_token(probs, 1, position)
-    blocks = 3 * 1024
-    assert sum(drawn) < 50 * (blocks + 500)
+    ids = np.arange(151_936)
+    probs = np.where(ids % 3001 == 7, 1.0, 0.0)
+    if tokens == "many":
+        probs = np.random.default_rng(1).permutation((ids + 1) ** -1.3)
+    for position in range(30):
+        coupled_candidates(probs, 1, position, count)
+    assert sum(drawn) < 30 * (3072 + most)
+
+
+def test_a_token_waits_as_the_docstring_says() -> None:
+    for token_id in (0, 1, 70_000):
+        word = mix(hash_words(5, 3, Purpose.GUMBEL) + (token_id + 1) * GOLDEN)
+        assert CoupledNoise(5, 3).wait_of(token_id) == pytest.approx(-np.log(unit(word)))
+
+
+def test_fewer_tokens_than_asked_for_are_all_of_them() -> None:
+    """In a vocabulary that is searched; also where all of them are in one block."""
+    for step in (1000, 1024):
+        probs = np.zeros(9000)
+        probs[7::step] = np.arange(1, len(probs[7::step]) + 1)
+        for position in range(5):
+            every = coupled_candidates(probs, 1, position, 30)
+            assert sorted(every) == np.flatnonzero(probs).tolist()
+            assert coupled_candidates(probs, 1, position, len(every)) == every
+            assert coupled_candidates(probs, 1, position, 3) == every[:3]
 
 
 def test_noises_of_one_block_are_independent_though_one_word_says_which_is_the_first() -> None:

@@ -1,13 +1,14 @@
 """Distributions against a slow, plainly written reference, with ties, zeros and every
 truncation."""
 
-from math import exp, inf, nan
+from math import exp, inf, log, nan
 
 import numpy as np
 import pytest
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import (
+    MAX_VOCABULARY_SIZE,
     SamplingParams,
     batch_probs_from_logits,
     check_probs,
@@ -173,6 +174,7 @@ def test_distributions_of_many_rows_are_the_distributions_of_each_row() -> None:
         distributions = batch_probs_from_logits(logits, sampling)
         rows = [probs_from_logits(row, sampling) for row in logits]
         np.testing.assert_array_equal(distributions, np.array(rows))
+        assert distributions.dtype == np.float32
     assert batch_probs_from_logits(logits[:0], SamplingParams()).shape == (0, 300)
 
 
@@ -208,6 +210,8 @@ def test_truncating_the_draft_costs_at_most_its_mass_of_acceptance(
     [
         [0.5, 0.5],
         [0.5, 0.5, 0.1],
+        [0.75, 0.75, -0.5],
+        [1.0005, 0.0, 0.0],
         [1.5, -0.5, 0.0],
         [nan, 0.5, 0.5],
         [inf, 0.0, 0.0],
@@ -251,3 +255,46 @@ def test_the_mass_of_logits_at_a_temperature() -> None:
     assert log_partition(logits, 0.5) == pytest.approx(np.log(3) + 4)
     assert log_partition(logits, 2.0) == pytest.approx(np.log(3) + 1)
     assert log_partition(np.full(3, -np.inf, np.float32), 1.0) == -np.inf
+    uneven = np.array([1.0, 3.0], dtype=np.float32)
+    assert log_partition(uneven, 0.5) == pytest.approx(np.log(np.exp(2) + np.exp(6)))
+
+
+@pytest.mark.parametrize(
+    ("sampling", "cuts"),
+    [
+        (SamplingParams(temperature=0.5, top_k=3), False),
+        (SamplingParams(top_p=0.99), True),
+        (SamplingParams(min_p=0.01), True),
+        (SamplingParams(typical_p=0.99), True),
+        (SamplingParams(min_p=1.0, typical_p=0.5), True),
+    ],
+)
+def test_which_cuts_take_every_probability(sampling: SamplingParams, cuts: bool) -> None:
+    assert sampling.cuts_by_probs is cuts
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_typical_tokens_are_those_of_the_definition(seed: int) -> None:
+    """Also after other cuts, which leave weights that do not sum to 1. Ties go to lower ids."""
+    source = np.random.default_rng(seed)
+    logits = np.round(source.normal(scale=1.5, size=60), 1).astype(np.float32)
+    for typical_p in (0.2, 0.6, 0.95):
+        kept = probs_from_logits(logits, SamplingParams(1.0, top_k=40))
+        probs = {token: float(kept[token]) for token in np.flatnonzero(kept)}
+        entropy = -sum(each * log(each) for each in probs.values())
+        order = sorted(
+            probs, key=lambda token: (round(abs(-log(probs[token]) - entropy), 5), token)
+        )
+        expected, reached = [], 0.0
+        for token in order:
+            if reached >= typical_p:
+                break
+            expected.append(token)
+            reached += probs[token]
+        found = probs_from_logits(logits, SamplingParams(1.0, top_k=40, typical_p=typical_p))
+        assert np.flatnonzero(found).tolist() == sorted(expected)
+
+
+def test_messages_are_bounded_by_the_largest_vocabulary() -> None:
+    """A smaller bound would refuse models in use; a larger one, let a frame take what it likes."""
+    assert MAX_VOCABULARY_SIZE == 4_194_304

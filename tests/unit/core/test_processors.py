@@ -199,3 +199,93 @@ def test_what_leaves_no_token_is_named(processors: Processors, field: str) -> No
     error = no_token_left(processors, 7)
     assert error.field == field
     assert "first 7 tokens" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("forced", "asked", "left"),
+    [
+        (None, {}, None),
+        (3, {}, 3),
+        (0, {}, 0),
+        (3, {"banned_token_ids": (3,)}, None),
+        (3, {"banned_token_ids": (2, 4)}, 3),
+        (3, {"allowed_token_ids": (2, 3)}, 3),
+        (3, {"allowed_token_ids": (2, 4)}, None),
+        (3, {"allowed_token_ids": (2, 3), "banned_token_ids": (3,)}, None),
+    ],
+)
+def test_a_token_is_forced_where_nothing_else_forbids_it(
+    forced: int | None, asked: dict[str, Any], left: int | None
+) -> None:
+    processor = LogitsProcessor(Processors(**asked), PROMPT, Forcing(forced))
+    assert processor.forced((1,)) == left
+    assert RowsAfter(processor, (1,)).forced(()) == left
+    assert LogitsProcessor(Processors(**asked), PROMPT).forced((1,)) is None
+
+
+def test_rows_are_prepared_by_the_grammar_after_the_prompt() -> None:
+    mask = Forcing(3)
+    processor = LogitsProcessor(NO_PROCESSORS, PROMPT, mask)
+    RowsAfter(processor, (1,)).prepare([(), (2,)])
+    RowsAfter(processor, (), skipped=2).prepare([(3, 4, 5)])
+    assert mask.prepared == [(1,), (1, 2), (5,)]
+    LogitsProcessor(NO_PROCESSORS, PROMPT).prepare([(1,)])
+    assert RowsAfter(processor, ()).certain(3).tolist() == [0, 0, 0, 1, 0, 0]
+
+
+class Forcing(Mask):
+    """Forces one token, and keeps what it was told to prepare."""
+
+    def __init__(self, token_id: int | None) -> None:
+        self._token_id = token_id
+        self.prepared: list[tuple[int, ...]] = []
+
+    def prepare(self, answers: Any) -> None:
+        self.prepared += answers
+
+    def forced(self, answer: tuple[int, ...]) -> int | None:
+        assert answer == (1,)
+        return self._token_id
+
+
+def test_dead_ends_are_seen_whatever_forbids() -> None:
+    """One token, and that one is banned, or not the grammar's. Where the model itself has no token
+    nothing that was asked is to blame."""
+    alone = np.array([-inf, -inf, 1.0, -inf, -inf, -inf], dtype=np.float32)
+    for processor in (
+        LogitsProcessor(Processors(banned_token_ids=(2,)), PROMPT),
+        LogitsProcessor(NO_PROCESSORS, PROMPT, Mask()),
+        logits_processor(Processors(grammar=Grammar(GrammarKind.REGEX, "a")), PROMPT, Mask()),
+    ):
+        assert processor is not None
+        with pytest.raises(InvalidArgument):
+            processor.processed(alone, ())
+        nothing = np.full(6, -inf, np.float32)
+        assert (processor.processed(nothing, ()) == nothing).all()
+    draft = logits_processor(Processors(banned_token_ids=(2,)), PROMPT, None, strict=False)
+    assert draft is not None
+    assert (draft.processed(alone, ()) == alone).all()
+    assert draft.prompt_length == 2
+
+
+def test_without_a_prompt_or_an_answer_there_is_nothing_to_repeat() -> None:
+    asked = Processors(repetition_penalty=2.0, presence_penalty=1.0)
+    processor = LogitsProcessor(asked, ())
+    assert processor.processed(LOGITS, ()).tolist() == LOGITS.tolist()
+    assert processor.processed(LOGITS, (2,)).tolist() == [1.0, -2.0, -0.75, 3.0, -1.0, 0.0]
+
+
+def test_biases_are_added_in_single_precision() -> None:
+    """Both ends compute with the wire's numbers: 0.1 is 13421773 / 2^27 there."""
+    tiny = np.array([0.3, 1e-9, -0.1, 7.7], dtype=np.float32)
+    biases = tuple(enumerate((0.1, 0.7, 0.3, 1e-7)))
+    found = LogitsProcessor(Processors(logit_bias=biases), ()).processed(tiny, ())
+    expected = tiny + np.array([bias for _, bias in biases], dtype=np.float32)
+    assert found.tobytes() == expected.tobytes()
+
+
+def test_a_grammar_has_65536_characters_at_most_and_must_be_let_end() -> None:
+    Processors(grammar=Grammar(GrammarKind.REGEX, "a" * 65_536)).validate(6)
+    for grammar, ignore_eos in (("a" * 65_537, False), ("a", True)):
+        with pytest.raises(InvalidArgument, match="grammar"):
+            Processors(grammar=Grammar(GrammarKind.REGEX, grammar)).validate(6, ignore_eos)

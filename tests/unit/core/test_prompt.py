@@ -50,6 +50,9 @@ def test_eight_mebibytes_of_four_images_are_read() -> None:
 def test_sizes_that_are_not_decoded(width: int, height: int) -> None:
     with pytest.raises(InvalidArgument, match=r"images: \[2\]"):
         check_image_size(width, height, 2)
+    if not min(width, height):
+        with pytest.raises(InvalidArgument, match="pixels"):
+            check_image_size(width, height, 2)
 
 
 def test_sizes_that_are() -> None:

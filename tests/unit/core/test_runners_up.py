@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tandem.core.distribution import KnownDistribution
 from tandem.core.gumbel import gumbel
 from tandem.core.probs import Array, confidence
 from tandem.core.runners_up import gumbel_runners_up, likely_runners_up
@@ -59,3 +60,13 @@ def test_confidence_is_the_largest_probability(shift: float) -> None:
     logits = np.log(np.array([0.15, 0.75, 0.1], dtype=np.float64)) + shift
     assert confidence(logits) == pytest.approx(0.75, rel=1e-3)
     assert np.isnan(confidence(np.full(3, -np.inf, dtype=np.float32)))
+
+
+def test_a_token_that_is_not_the_best_has_runners_up_as_likely_as_itself() -> None:
+    """Whether it is among the best, or so far behind that it was not looked for."""
+    best, second, third = (
+        token for token, _ in KnownDistribution(PROBS).coupled_candidates(7, 11, 3)
+    )
+    assert gumbel_runners_up(PROBS, second, 7, 11, 1) == ((best, 1.0),)
+    assert gumbel_runners_up(PROBS, third, 7, 11, 1) == ((best, 1.0),)
+    assert gumbel_runners_up(PROBS, 1, 7, 11, 2) == ((best, 1.0), (second, 1.0))

@@ -21,7 +21,7 @@ from tandem.core.sparse_payload import (
     make_top_k_payload,
     top_k_bias,
 )
-from tests.exact import fractions, outcome_probs, output_probs, probs_pairs
+from tests.exact import ExactRandom, fractions, outcome_probs, output_probs, probs_pairs
 
 V = 4
 Recovery = Callable[[Array, Array, RandomSource], int]
@@ -269,3 +269,34 @@ def test_each_position_finishes_with_random_numbers_of_its_own() -> None:
             for position in range(60)
         }
         assert len(found) > 1
+
+
+def test_every_decision_of_a_recovered_token_has_a_number_of_its_own_in_order() -> None:
+    """Head or not, then the tail token: twice; then the edge draws from the tail itself, keeps it
+    or not, and starts afresh. Pinned: a seed's text depends on them."""
+    target, draft = fractions([2, 3, 3]), fractions([3, 2, 3])
+    tail = np.array([2, 2])
+    payload = SparsePayload(np.array([1]), target[[1]], target[[0, 2]].sum(), tail, target[tail])
+    rng = ExactRandom((1, 1, 1, 1))
+    need = draw_from_sparse_payload(payload, draft, rng, 7)
+    assert need == TailExhausted(5)
+    assert rng.decided == [(7, Purpose.RECOVER, draw) for draw in range(5)]
+    rng = ExactRandom((1,))
+    assert isinstance(need, TailExhausted)
+    assert finish_with_full_distribution(payload, target, draft, need, rng, 7) == 1
+    assert rng.decided == [(7, Purpose.RECOVER, draw) for draw in (5, 6, 7)]
+    rng = ExactRandom()
+    assert draw_from_sparse_payload(payload, draft, rng, 7) == 1
+    assert rng.decided == [(7, Purpose.RECOVER, 0), (7, Purpose.RECOVER, 1)]
+
+
+def test_masses_may_be_off_by_what_rounding_makes_of_them_and_no_more() -> None:
+    nothing, none = np.array([], int), np.array([])
+    for mass in (1 + 1e-3, 1.0):
+        SparsePayload(nothing, none, mass, nothing, none).validate(V)
+    with pytest.raises(InvalidArgument, match="tail_mass"):
+        SparsePayload(nothing, none, 1.0011, nothing, none).validate(V)
+    SparsePayload(np.array([2]), np.array([1.0]), 0.0, nothing, none).validate(V)
+    SparsePayload(np.array([2]), np.array([1.0]), 0.001, nothing, none).validate(V)
+    with pytest.raises(InvalidArgument, match="mass with the tail"):
+        SparsePayload(np.array([2]), np.array([1.0]), 0.0011, nothing, none).validate(V)

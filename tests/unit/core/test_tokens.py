@@ -81,6 +81,8 @@ def test_every_position_can_be_compared() -> None:
         with pytest.raises(PrefixMismatch, match=f"before position {position}") as caught:
             tokens.check(position, right ^ 1)
         assert caught.value.position == position
+    with pytest.raises(PrefixMismatch):
+        tokens.check(3, extend_prefix(EMPTY_PREFIX, (5, 6)), beyond=(8,))
 
 
 def test_positions_beyond_are_compared_with_what_follows() -> None:

@@ -89,3 +89,8 @@ def test_truncating_before_the_draw_is_exact_and_after_it_is_not() -> None:
         late = output_probs(partial(one_token, target=target, draft=cut, drawn_from=draft), 4)
         biased += late != target.tolist()
     assert biased > 10
+
+
+def test_the_widest_cuts_are_taken() -> None:
+    for widest in (Truncation(), Truncation(top_k=4), Truncation(4, 1.0), Truncation(0, 1e-9)):
+        widest.validate(4)
