@@ -112,3 +112,12 @@ def test_any_bytes_are_a_distribution_or_rejected() -> None:
         taken += 1
         assert abs(probs.sum() - 1) < 1e-3
     assert taken < 300
+
+
+def test_gaps_have_32_bits_at_most() -> None:
+    """Else a gap could be wider than the integers it is summed up in."""
+    only = np.array([1.0], dtype="<f4").tobytes()
+    with pytest.raises(InvalidArgument, match="id 4294967295 is not in"):
+        sparse_probs_from_bytes(b"\x20" + b"\xff" * 4 + only, 100, "float32", "probs")
+    with pytest.raises(InvalidArgument, match="no sparse distribution"):
+        sparse_probs_from_bytes(b"\x21" + b"\xff" * 5 + only, 100, "float32", "probs")
