@@ -14,7 +14,10 @@ import jsonschema_rs  # of schemathesis: two hundred times as fast as jsonschema
 
 from tests.programs import REPOSITORY, where
 
-LICENSED_BY_FILE = {"axe-playwright-python": "MIT; its metadata name the file alone"}
+LICENSED_BY_FILE = {
+    "atheris": "Apache-2.0; its metadata name the file alone",
+    "axe-playwright-python": "MIT; its metadata name the file alone",
+}
 
 
 def canonical(name: str) -> str:
