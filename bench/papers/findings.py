@@ -290,6 +290,19 @@ def robot(rows: Rows, most: float) -> str:
     return f"The printed {printed:g} cannot follow: a cache that always hits would give {most:.3f}."
 
 
+def robot_pair(rows: Rows) -> str:
+    seen, unseen = rows.rows
+    right = [_of(row, "exits right, %") for row in (seen, unseen)]
+    gain = [_of(row, "SD → FSD") for row in (seen, unseen)]
+    how = "more often" if right[0] > right[1] + VISIBLE else "no more often"
+    return (
+        f"Exits that were trained with pictures say what the target will say in {right[0]:.0f} % "
+        f"of the answer's tokens, {how} than those of texts alone ({right[1]:.0f} %); FSD gains "
+        f"{gain[0]:.2f} and {gain[1]:.2f} over SD, and its cache misses "
+        f"{_of(seen, 'r, %'):.0f} and {_of(unseen, 'r, %'):.0f} %."
+    )
+
+
 def rounded(rows: Rows) -> str:
     apart = max(abs(mine - printed) for mine, printed in rows.pairs("r, %"))
     if apart <= 2.5:

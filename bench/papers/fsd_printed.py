@@ -36,6 +36,8 @@ TABLE_5 = {
     ("Vicuna-68m/Llama2-7B", "Jetson"): HardwareTimes(301, 522, 96),
     ("Vicuna-68m/Llama2-7B", "RTX"): HardwareTimes(99, 467, 47),
 }
+ROBOT = HardwareTimes(288, 620, 120)
+"""Table 8a, as a column of Table 5."""
 _Line = tuple[float, ...]
 # Task -> AR → SD, SD → FSD, τ, r in %, average exit; each over the columns of Table 5.
 TABLE_6: dict[str, tuple[_Line, _Line, _Line, _Line, _Line]] = {

@@ -22,6 +22,7 @@ from bench.papers import (
     picospec_tables,
     process_cell,
     reweigh_cost,
+    robot_table,
     task_tables,
     tslt_figures,
 )
@@ -34,7 +35,7 @@ from tandem.core.errors import InvalidArgument
 RESULTS = "results.json"
 FOLDER = Path("report")
 PAPERS = (
-    *(dssd_tables, picospec_tables, process_cell, fsd_tables, task_tables),
+    *(dssd_tables, picospec_tables, process_cell, fsd_tables, robot_table, task_tables),
     *(tslt_figures, dragon_figures, reweigh_cost),
 )
 

@@ -25,11 +25,18 @@ OnStep = Callable[[int, float], None]
     "--text",
     "texts",
     multiple=True,
-    required=True,
     type=ANY_PATH,
     metavar="FILE",
     help="Text to read, like the text to be written; .jsonl: the field 'text' of each line."
     " Repeatable.",
+)
+@click.option(
+    "--pictures",
+    multiple=True,
+    type=ANY_PATH,
+    metavar="FILE",
+    help="For models that see: JSON lines with 'images', paths beside the file, and the 'text'"
+    " that goes with them. Repeatable.",
 )
 @click.option(
     "--out",
@@ -56,7 +63,11 @@ def train_exits(**options: Any) -> None:
     training_options = _checked(options)
     source = Path(choose_model(options["target"], DEMO_TARGET).source)
     texts = [text for path in options["texts"] for text in read_texts(path)]
+    pictures = [each for path in options["pictures"] for each in read_pictures(path)]
+    if not texts and not pictures:
+        raise InvalidArgument("text", "give --text, or --pictures for a model that sees")
     from tandem.backends.torch.exit_adapters import place_beside
+    from tandem.backends.torch.exit_texts import PicturedText
     from tandem.backends.torch.exit_training import ExitTraining, encode_texts, train_exits
     from tandem.backends.torch.loading import use_threads
 
@@ -64,8 +75,14 @@ def train_exits(**options: Any) -> None:
     out = options["out"] or place_beside(source)
     started_s = time.perf_counter()
     training, token_ids = ExitTraining(**training_options), encode_texts(source, texts)
+    pictured = [
+        PicturedText(tuple(encode_texts(source, [text]).tolist()), images)
+        for text, images in pictures
+    ]
     with _progress(options["steps"], shown=not options["as_json"]) as on_step:
-        trained = train_exits(source, token_ids, out, training, options["device"], on_step)
+        trained = train_exits(
+            source, token_ids, out, training, options["device"], on_step, pictured
+        )
     _show(trained.layers, trained.agreement, out, time.perf_counter() - started_s, options)
 
 
@@ -81,6 +98,23 @@ def read_texts(path: Path) -> list[str]:
     except (KeyError, TypeError, ValueError) as error:
         why = f"{path} is not UTF-8 text, or not JSON lines with a field 'text'"
         raise InvalidArgument("text", why) from error
+
+
+def read_pictures(path: Path) -> list[tuple[str, tuple[bytes, ...]]]:
+    """The texts of a file, and the picture files of each. Raises InvalidArgument naming
+    --pictures."""
+    try:
+        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+        return [
+            (line["text"], tuple((path.parent / name).read_bytes() for name in line["images"]))
+            for line in lines
+        ]
+    except OSError as error:
+        why = f"{error.filename or path} cannot be read: {error.strerror}"
+        raise InvalidArgument("pictures", why) from error
+    except (KeyError, TypeError, ValueError) as error:
+        why = f"{path} is not JSON lines with the fields 'text' and 'images'"
+        raise InvalidArgument("pictures", why) from error
 
 
 def _checked(options: dict[str, Any]) -> dict[str, Any]:

@@ -11,14 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tandem.backends.interface import Engine, ForwardRequest, Logits
+from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 
 Context = tuple[int, ...]
 ProbsOf = Callable[[Context], Array]
 OnExit = Callable[[int, Logits], None]
+Attach = Callable[[Engine, Session], None]
 PROBS_KEPT = 16_384
+
+
+def _nothing(engine: Engine, session: Session) -> None:
+    """No images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +40,18 @@ class SimulatedPair:
     exit_depths: tuple[float, ...] = ()
 
 
-def simulated_pair(draft: Engine, target: Engine, sampling: SamplingParams) -> SimulatedPair:
-    """Two engines as functions of a context; InvalidArgument when their vocabularies differ."""
+def simulated_pair(
+    draft: Engine, target: Engine, sampling: SamplingParams, attach: Attach = _nothing
+) -> SimulatedPair:
+    """Two engines as functions of a context; InvalidArgument when their vocabularies differ.
+    `attach` is called with each engine and a session of it, before anything is fed."""
     if draft.vocabulary_hash != target.vocabulary_hash:
         raise InvalidArgument("draft", "its vocabulary is not the target's")
-    exits = ExitDistributions(target, sampling) if target.exit_depths else None
+    exits = ExitDistributions(target, sampling, attach=attach) if target.exit_depths else None
     return SimulatedPair(
         target.vocabulary_size,
-        EngineDistributions(draft, sampling),
-        EngineDistributions(target, sampling),
+        EngineDistributions(draft, sampling, attach=attach),
+        EngineDistributions(target, sampling, attach=attach),
         sampling,
         min(draft.context_length, target.context_length),
         tuple(exits.exit_probs(index) for index in range(len(target.exit_depths))) if exits else (),
@@ -55,12 +63,17 @@ class EngineDistributions:
     """The distributions of one model after sampling settings, float32 [vocabulary]."""
 
     def __init__(
-        self, engine: Engine, sampling: SamplingParams, probs_kept: int = PROBS_KEPT
+        self,
+        engine: Engine,
+        sampling: SamplingParams,
+        probs_kept: int = PROBS_KEPT,
+        attach: Attach = _nothing,
     ) -> None:
         self._engine = engine
         self._sampling = sampling
         self._probs_kept = probs_kept
         self._session = engine.open(engine.context_length)
+        attach(engine, self._session)
         self._fed: Context = ()
         self._distributions: dict[Context, Array] = {}
 

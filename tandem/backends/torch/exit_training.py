@@ -26,14 +26,12 @@ from tandem.backends.torch.exit_adapters import (
     new_adapters,
     save_adapters,
 )
+from tandem.backends.torch.exit_texts import ExitTexts, PicturedText, Rows
 from tandem.backends.torch.layer_tap import LayerTap
-from tandem.backends.torch.loading import base_hash, load_model, load_tokenizer
+from tandem.backends.torch.loading import base_hash, load_model, load_tokenizer, vision_of
 from tandem.core.errors import InvalidArgument
 
 CHECKPOINT = "training.safetensors"
-HELD_OUT = 0.05
-"""Share of the text, its end, that is measured on and never trained on."""
-_MEASURED_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +59,21 @@ def train_exits(
     training: ExitTraining,
     device: str = "cpu",
     on_step: Callable[[int, float], None] = lambda step, loss: None,
+    pictured: Sequence[PicturedText] = (),
 ) -> ExitsDescription:
-    """Train adapters for a model folder on a text's tokens and write them to the folder `out`. Goes
-    on from the checkpoint in `out` if there is one. `on_step(steps done, loss)`: the mean KL(model
-    ‖ exit) in nats. Raises InvalidArgument naming the field."""
-    tap = LayerTap(load_model(model_folder, device, "float32").eval().requires_grad_(False))
+    """Train adapters for a model folder on a text's tokens, and on texts with pictures if the model
+    sees, and write them to the folder `out`. Goes on from the checkpoint in `out` if there is one.
+    `on_step(steps done, loss)`: the mean KL(model ‖ exit) in nats. Raises InvalidArgument naming
+    the field."""
+    model = load_model(model_folder, device, "float32").eval().requires_grad_(False)
+    vision = vision_of(model_folder, model) if pictured else None
+    tap = LayerTap(model)
     context_length = getattr(tap.model.config.get_text_config(), "max_position_embeddings", None)
     length = min(training.length, int(context_length or 1024))
     stream = torch.from_numpy(np.asarray(token_ids, dtype=np.int64))
-    if len(stream) < 4 * length:
-        raise InvalidArgument("text", f"{len(stream)} tokens; at least {4 * length} are needed")
-    if int(stream.min()) < 0 or int(stream.max()) >= tap.vocabulary_size:
+    if len(stream) and not 0 <= int(stream.min()) <= int(stream.max()) < tap.vocabulary_size:
         raise InvalidArgument("text", f"has a token outside of [0, {tap.vocabulary_size})")
+    texts = ExitTexts(stream, pictured, vision, training.rows, length)
     training = replace(training, length=length)
     description = ExitsDescription(
         base_hash(model_folder),
@@ -82,7 +83,7 @@ def train_exits(
         training.rank,
     )
     exits = new_adapters(description, training.seed)
-    trainer = _Trainer(tap, exits, training, stream)
+    trainer = _Trainer(tap, exits, training, texts)
     trainer.run(out, on_step)
     description = replace(description, agreement=trainer.agreement())
     save_adapters(ExitAdapters(description, exits.adapters), out)
@@ -110,11 +111,9 @@ class _Trainer:
     """Adapters, their optimizer, and the steps done."""
 
     def __init__(
-        self, tap: LayerTap, exits: ExitAdapters, training: ExitTraining, stream: Tensor
+        self, tap: LayerTap, exits: ExitAdapters, training: ExitTraining, texts: ExitTexts
     ) -> None:
-        self.exits, self._tap, self._training = exits, tap, training
-        end = len(stream) - max(2 * training.length, int(HELD_OUT * len(stream)))
-        self._text, self._held_out = stream[:end], stream[end:]
+        self.exits, self._tap, self._training, self._texts = exits, tap, training, texts
         self._step = 0
         modules = torch.nn.ModuleList(exits.adapters).to(tap.device)
         self._parameters = dict(modules.named_parameters())
@@ -137,27 +136,24 @@ class _Trainer:
 
     def agreement(self) -> tuple[float, ...]:
         """How often each exit's likeliest token is the model's, on the held-out end of the text."""
-        length = self._training.length
-        rows = self._held_out[: len(self._held_out) // length * length].view(-1, length)
-        rows = rows[:_MEASURED_ROWS]
-        hits = [0] * len(self.exits.adapters)
+        hits, measured = [0] * len(self.exits.adapters), 0
         with torch.inference_mode():
-            for row in rows:
-                hidden, wanted = self._distributions(row[None], torch.arange(length))
+            for rows in self._texts.held_out():
+                places = self._texts.words([rows])
+                hidden, wanted = self._distributions([rows], places)
+                measured += len(places)
                 for index, logits in enumerate(self._read(hidden)):
                     hits[index] += int((logits.argmax(-1) == wanted.argmax(-1)).sum())
-        return tuple(round(hit / rows.numel(), 4) for hit in hits)
+        return tuple(round(hit / measured, 4) for hit in hits)
 
     def _train_step(self) -> float:
         training = self._training
         source = np.random.default_rng((training.seed, self._step))
-        starts = source.integers(len(self._text) - training.length + 1, size=training.rows)
-        rows = torch.stack([self._text[start : start + training.length] for start in starts])
-        places = source.permutation(rows.numel())[: training.positions]
+        read, places = self._texts.step(source, training.positions)
         self._set_learning_rate()
         with torch.autocast(self._tap.device.type, torch.bfloat16):
             with torch.no_grad():
-                hidden, final = self._distributions(rows, torch.from_numpy(np.sort(places)))
+                hidden, final = self._distributions(read, places)
             wanted = final.float().log_softmax(-1)
             losses = [
                 torch.nn.functional.kl_div(
@@ -172,13 +168,16 @@ class _Trainer:
         self._optimizer.zero_grad()
         return loss.item()
 
-    def _distributions(self, rows: Tensor, places: Tensor) -> tuple[list[Tensor], Tensor]:
-        """At some positions of the rows: hidden states after each exit's layer, final logits."""
-        places = places.to(self._tap.device)
-        layers = self.exits.description.layers
-        hidden = self._tap.hidden_states(rows, (*layers, self._tap.layer_count - 1))
-        found = [states.flatten(0, 1)[places] for states in hidden]
-        return found[:-1], self._tap.head(found[-1])
+    def _distributions(self, read: Sequence[Rows], places: Tensor) -> tuple[list[Tensor], Tensor]:
+        """At some places of all rows: hidden states after each exit's layer, final logits."""
+        places, tap = places.to(self._tap.device), self._tap
+        layers = (*self.exits.description.layers, tap.layer_count - 1)
+        passes = [tap.hidden_states(rows.token_ids, layers, rows.pixels) for rows in read]
+        found = [
+            torch.cat([states.flatten(0, 1) for states in layer])[places]
+            for layer in zip(*passes, strict=True)
+        ]
+        return found[:-1], tap.head(found[-1])
 
     def _read(self, hidden: Sequence[Tensor]) -> list[Tensor]:
         pairs = zip(self.exits.adapters, hidden, strict=True)
@@ -228,5 +227,5 @@ class _Trainer:
     def _identity(self) -> Any:
         """What must be equal for a checkpoint to be this training's."""
         described = asdict(replace(self.exits.description, agreement=()))
-        same = {**described, **asdict(self._training), "tokens": len(self._text)}
+        same = {**described, **asdict(self._training), "tokens": len(self._texts)}
         return json.loads(json.dumps(same))

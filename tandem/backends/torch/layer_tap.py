@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from tandem.backends.torch.qwen_vision import Pixels, see_whole
 from tandem.core.errors import InvalidArgument
 
 Reader = Callable[[int, Tensor], None]
@@ -47,11 +48,18 @@ class LayerTap:
         finally:
             self._read = None
 
-    def hidden_states(self, token_ids: Tensor, layers: Sequence[int]) -> list[Tensor]:
-        """What each of `layers` puts out for whole texts [rows, length]: [rows, length, size]."""
+    def hidden_states(
+        self, token_ids: Tensor, layers: Sequence[int], pixels: Pixels | None = None
+    ) -> list[Tensor]:
+        """What each of `layers` puts out for whole texts [rows, length], whose placeholders stand
+        for `pixels`: [rows, length, size]."""
         found: dict[int, Tensor] = {}
+        ids = token_ids.to(self.device)
         with self.reading(found.__setitem__):
-            self.model.get_decoder()(input_ids=token_ids.to(self.device), use_cache=False)
+            if pixels is None:
+                self.model.get_decoder()(input_ids=ids, use_cache=False)
+            else:
+                see_whole(self.model, ids, pixels)
         return [found[layer] for layer in layers]
 
     def head(self, hidden: Tensor) -> Tensor:

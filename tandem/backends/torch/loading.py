@@ -17,7 +17,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
-from tandem.backends.interface import Vision
 from tandem.backends.model_source import GGUF, LoadedModel, ModelChoice, ModelSource, find_source
 from tandem.backends.torch.engine import HuggingFaceEngine
 from tandem.backends.torch.exit_adapters import (
@@ -215,7 +214,12 @@ def _model_class(source: ModelSource) -> Any:
     return next(kinds, AutoModelForCausalLM)
 
 
-def _vision(source: ModelSource, model: Any) -> Vision | None:
+def vision_of(folder_or_name: str | Path, model: Any) -> QwenVision | None:
+    """What a loaded model of that folder or name sees with; None for models of text alone."""
+    return _vision(find_source(folder_or_name, None), model)
+
+
+def _vision(source: ModelSource, model: Any) -> QwenVision | None:
     """The model's vision tower, with the image preprocessing of its folder."""
     if not isinstance(model, VISION_MODELS):
         return None

@@ -70,3 +70,15 @@ class QwenVision:
         rope, _ = model.model.get_rope_index(ids, (ids == image).int(), image_grid_thw=grid)
         embeddings = torch.cat(list(seen.pooler_output)).to(model.dtype)
         session.image_embeddings = ImageEmbeddings(prompt_ids, image, embeddings, rope[:, 0])
+
+
+def see_whole(model: PreTrainedModel, ids: Tensor, pixels: Pixels) -> None:
+    """One pass of the model's own code over whole texts [rows, length] with their images."""
+    seeing: Any = model
+    seeing.model(
+        input_ids=ids,
+        pixel_values=pixels.patches.to(model.device, model.dtype),
+        image_grid_thw=pixels.grid.to(model.device),
+        mm_token_type_ids=(ids == seeing.config.image_token_id).int(),
+        use_cache=False,
+    )
