@@ -16,12 +16,14 @@ from click.testing import CliRunner
 from bench.harness.suite import Models
 from bench.harness.texts import NoTexts
 from bench.main import bench
+from bench.papers import robot_table
 from bench.papers.fsd_runs import interpolated_exits
 from bench.papers.fsd_tables import parameters_in
 from bench.papers.kept_results import KeptResults, UnreadableResults
 from bench.papers.paper_report import all_tables, chosen_tables
 from bench.papers.paper_table import Basis, Compute, Figures, Label, Labels, PaperRow, PaperTable
 from bench.papers.picospec_tables import acceptance_for
+from bench.papers.robot_task import ACROSS, CELL, COLOURS, DOWN, VOCABULARY, robot_task
 from bench.papers.task_tables import first_right_exits, task_texts
 from bench.papers.testbed import Testbed
 from bench.speculation.demo_pair import distributions_along
@@ -30,6 +32,7 @@ from tandem.backends.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array
 from tandem.simulation.declared_pair import declared_pair
+from tandem.vision.image_files import decode_image
 
 TEXTS = os.environ.get("PAPERS_TEXTS", "")
 """A folder with `dssd.txt`, `picospec.txt`, … The texts are no part of this repository."""
@@ -342,3 +345,44 @@ def test_what_was_typed_in_stands_in_the_paper(table: PaperTable) -> None:
         typed = {one for one in row.theirs if one is not None}
         found = any(typed <= line for line in lines) if table.by_line else typed <= everywhere
         assert found, (row.labels, typed - everywhere)
+
+
+def test_the_robot_says_what_is_in_its_picture() -> None:
+    lengths = set()
+    for seed in range(40):
+        task = robot_task(seed)
+        pixels = np.asarray(decode_image(task.image, 0))
+        words = task.answer.replace(",", "").split()
+        colours = (task.instruction.split()[2], words[words.index("one") - 1])
+        across = [word for word in words if word in ACROSS]
+        down = [word for word in words if word in DOWN]
+        for colour, column, row in zip(colours, across, down, strict=False):
+            x, y = list(ACROSS).index(column) * CELL, list(DOWN).index(row) * CELL
+            assert (pixels[y : y + CELL, x : x + CELL] == COLOURS[colour]).all()
+        assert words[-2] == "step"
+        assert words[-3] == DOWN[down[0]]
+        lengths.add(len(task.token_ids))
+        assert max(task.token_ids) < VOCABULARY
+    assert len(lengths) == 1
+    assert robot_task(3) == robot_task(3) != robot_task(4)
+
+
+def test_a_pair_that_sees_is_trained_and_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, small in (
+        ("QUICK_STEPS", 2),
+        ("QUICK_EXIT_STEPS", 2),
+        ("QUICK_ANSWERS", 2),
+        ("EXIT_TEXTS", 40),
+    ):
+        monkeypatch.setattr(robot_table, name, small)
+    (table,) = robot_table.tables()
+    testbed = Testbed(Models(), 1, quick=True)
+    ours = [table.compute(testbed, row.labels) for row in table.rows]
+    (faster, gain, tokens, missed, right), unseen = ours
+    assert 0 < faster < 5
+    assert 0.5 < gain < 2
+    assert 1 <= tokens <= 5
+    assert 0 <= missed <= 100
+    assert 0 <= right <= 100
+    assert unseen[0] == faster  # without exits it is the same pair
+    assert "trained with pictures" in table.difference(ours)
