@@ -89,13 +89,21 @@ def verify_lossless(**options: Any) -> int:
         certain = {"false_alarm": FALSE_ALARM, "power": POWER}
         click.echo(json.dumps({"passed": passed, "seed": plan.seed, **certain, "rows": rows}))
     else:
-        _print(pair, plan, checks)
+        _print(pair, plan, checks, _link_words(options) if shaped else "no emulated link")
     return 0 if passed else DIFFERENT
 
 
-def _print(pair: ModelPair, plan: LosslessPlan, checks: list[PresetCheck]) -> None:
+def _link_words(options: dict[str, Any]) -> str:
+    words = f"round trip {options['rtt_ms']:g} ms"
+    if options["jitter_ms"]:
+        words += f", jitter {options['jitter_ms']:g} ms"
+    return words if options["mbps"] is None else f"{words}, {options['mbps']:g} Mbit/s"
+
+
+def _print(pair: ModelPair, plan: LosslessPlan, checks: list[PresetCheck], link: str) -> None:
     draft, target = pair.draft.model_name, pair.target.model_name
-    click.echo(f"{draft} drafts for {target}: {len(plan.prompts)} texts of {plan.tokens} tokens")
+    size = f"{len(plan.prompts)} texts of {plan.tokens} tokens"
+    click.echo(f"{draft} drafts for {target}: {size}, seed {plan.seed}, {link}")
     click.echo(
         "preset            result    greedy  coupled  chi-squared (limit)  bias (by chance)"
         "  bytes up, down  passes/token"
@@ -114,6 +122,18 @@ def _print(pair: ModelPair, plan: LosslessPlan, checks: list[PresetCheck]) -> No
             f" total variation of {found[0].detectable:.3f} or more would be found in"
             f" {POWER:.0%} of runs; a false alarm comes once in {1 / FALSE_ALARM:,.0f}."
         )
+
+    click.echo(_sign_off(checks, target))
+
+
+def _sign_off(checks: list[PresetCheck], target: str) -> str:
+    """Which presets may be relied on, and which not."""
+    kinds = {
+        f"as {target} alone": [check.preset for check in checks if check.passed],
+        "lossy, as declared": [check.preset for check in checks if check.lossy],
+        "DIFFERENT": [c.preset for c in checks if not (c.passed or c.lossy)],
+    }
+    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names) + "."
 
 
 def _line(check: PresetCheck) -> str:

@@ -33,10 +33,14 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_demo_pair_passes_over_a_slow_link() -> None:
-    ended = verify("--prompt", "A list is", "--prompt", "Once upon a time", "--rtt-ms", "10")
+    ended = verify(
+        "--prompt", "A list is", "--prompt", "Once upon a time", "--rtt-ms", "10", "--mbps", "50"
+    )
     assert (ended.exit_code, ended.stderr) == (0, "")
-    head, names, row = ended.stdout.splitlines()
-    assert head == "demo-draft drafts for demo-target: 2 texts of 8 tokens"
+    head, names, row, signed = ended.stdout.splitlines()
+    what = "2 texts of 8 tokens, seed 0, round trip 10 ms, 50 Mbit/s"
+    assert head == f"demo-draft drafts for demo-target: {what}"
+    assert signed == "as demo-target alone: coupled."
     assert names.split()[:2] == ["preset", "result"]
     assert row.split()[:4] == ["coupled", "passed", "2/2", "2/2"]
 
@@ -45,10 +49,12 @@ def test_the_demo_pair_passes_over_a_slow_link() -> None:
 def test_an_exact_preset_passes_and_a_lossy_one_shows_its_bias() -> None:
     ended = verify("--preset", "dssd", "--preset", "picospec-top-k", "--prompt", "a")
     assert (ended.exit_code, ended.stderr) == (1, "")
-    _, _, exact, lossy, power = ended.stdout.splitlines()
+    head, _, exact, lossy, power, signed = ended.stdout.splitlines()
+    assert head.endswith("seed 0, no emulated link")
     assert exact.split()[:4] == ["dssd", "passed", "1/1", "-"]
     assert lossy.split()[:2] == ["picospec-top-k", "lossy"]
     assert "would be found in 99% of runs; a false alarm comes once in 10,000" in power
+    assert signed == "as scripted alone: dssd; lossy, as declared: picospec-top-k."
 
 
 @pytest.mark.usefixtures("scripted")
@@ -84,6 +90,7 @@ def test_a_target_that_rounds_differently_in_every_batch_is_named(
     monkeypatch.setattr(RejectionRule, "accepted", accepted)
     ended = verify("--preset", "dsd", "--prompt", "a")
     assert ended.exit_code == 1
+    assert ended.stdout.splitlines()[-1] == "DIFFERENT: dsd."
     assert ("does not give the same bits in every batch" in ended.stdout) is not same_bits
 
 
