@@ -14,6 +14,7 @@ from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, Service
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
+from tandem.services.drafter.energy_meter import EnergyMeter
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -85,8 +86,10 @@ async def scripted_suite(
     target: Engine | None = None,
     draft: Engine | None = None,
     path: Path | None = None,
+    meter: EnergyMeter | None = None,
 ) -> AsyncIterator[Suite]:
-    """Three services and a client, drained at the end; `path` lies between drafter and verifier."""
+    """Three services and a client, drained at the end; `path` lies between drafter and verifier,
+    `meter` is the drafter's."""
     target, draft = target or target_engine(), draft or draft_engine()
     cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
     front = Metrics(new_registry(), "device")
@@ -97,7 +100,9 @@ async def scripted_suite(
         address = verifier.target
         if path is not None:
             address = await stack.enter_async_context(path(address))
-        drafter = await started(DrafterServicer(draft, tokenizer, address, limits, edge))
+        drafter = await started(
+            DrafterServicer(draft, tokenizer, address, limits, edge, meter=meter)
+        )
         settings = (settings or AggregatorSettings()).model_copy(update={"drafter": drafter.target})
         servicer = AggregatorServicer(settings, front)
         aggregator = await started(servicer)

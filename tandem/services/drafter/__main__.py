@@ -9,6 +9,7 @@ from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
 from tandem.runtime.kept_prefixes import prefix_limits
 from tandem.services.drafter.config import DrafterSettings, aim_of
+from tandem.services.drafter.energy_meter import EnergyMeter, energy_counters
 from tandem.services.drafter.listed_clouds import clouds_in
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.specdec.liveness import LivenessTimes
@@ -40,6 +41,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         settings.price_weight,
         settings.hedge_share,
     )
+    counters = energy_counters() if settings.device == "cpu" else []
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
     return DrafterServicer(
         *(
@@ -51,6 +53,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         *(documents_of(settings, model, rescore), tracing),
         prometheus=prometheus_server(settings),
         instance=settings.prometheus_instance,
+        meter=EnergyMeter(limits.aim.prices, counters),
     )
 
 

@@ -34,6 +34,7 @@ from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.services.drafter.cloud_route import CloudRoute
 from tandem.services.drafter.clouds import Clouds
 from tandem.services.drafter.earlier_requests import EarlierRequests
+from tandem.services.drafter.energy_meter import EnergyMeter
 from tandem.services.drafter.listed_clouds import ListedCloud, clouds_of
 from tandem.services.drafter.relaying import write_commits
 from tandem.services.drafter.request_figures import count_request, request_summary
@@ -101,9 +102,10 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         tracing: Tracing = NO_TRACING,
         prometheus: PrometheusServer | None = None,
         instance: str = "",
+        meter: EnergyMeter | None = None,
     ) -> None:
         """`verifier`: see `clouds_of`, or a file of them. `access` is what it is shown; without it
-        the connection to it is plain."""
+        the connection to it is plain. `meter`: of the processors that the engine computes on."""
         self._engine = engine
         self._tokenizer = tokenizer
         self._grammars = GrammarCompiler(tokenizer, engine.vocabulary_size, engine.eos_token_ids)
@@ -115,9 +117,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             *(limits.max_sessions, limits.kv_budget_bytes, limits.quota, metrics.holders())
         )
         series = metrics.engine(engine.model_name)
-        self._thread = EngineThread(
-            *(engine, "drafter-engine", series.passed), limits.stuck_after_s
-        )
+        self._meter = meter or EnergyMeter(limits.aim.prices, [])
+
+        def passed(pass_s: float, jobs: int, tokens: int) -> None:
+            series.passed(pass_s, jobs, tokens)
+            self._meter.worked(pass_s)
+
+        self._thread = EngineThread(engine, "drafter-engine", passed, limits.stuck_after_s)
         series.engine_working.set_function(lambda: not self._thread.fault)
         series.kv_budget_bytes.set(limits.kv_budget_bytes)
         series.sessions_open.set_function(lambda: self._admission.sessions)
@@ -340,7 +346,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             eos_token_ids=engine.eos_token_ids,
             stop_token_ids=frozenset(request.stop_token_ids),
             earlier=self._earlier.known(request.preset),
-            prices=self._limits.aim.prices,
+            prices=self._meter.prices,
         )
 
     def _stream_opener(
