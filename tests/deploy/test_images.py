@@ -70,6 +70,15 @@ def test_an_image_runs_without_root_shell_or_models(composed: Composed, image: s
     assert python(composed, image, code) == "10001 [] []"
 
 
+@pytest.mark.parametrize("image", LIMITS)
+def test_an_image_can_export_traces(composed: Composed, image: str) -> None:
+    code = (
+        "from tandem.telemetry.tracing import open_tracing;"
+        " open_tracing('http://127.0.0.1:4317', 1.0, 'image').close(); print('opened')"
+    )
+    assert python(composed, image, code) == "opened"
+
+
 @pytest.mark.parametrize("service", ["drafter", "verifier"])
 def test_the_demo_pair_is_inside_where_it_was_asked_for(composed: Composed, service: str) -> None:
     image = f"tandem/{service}:{TAG}-demo"

@@ -16,7 +16,7 @@ from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.drafter.config import DrafterSettings
 from tandem.services.retriever.config import RetrieverSettings
 from tandem.services.verifier.config import VerifierSettings
-from tandem.settings import ServiceSettings, SettingsError, load_settings
+from tandem.settings import ModelSettings, ServiceSettings, SettingsError, load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "deploy" / "docker-compose.yml"
@@ -269,6 +269,20 @@ def test_the_env_file_sets_what_compose_reads() -> None:
         assert name == "COMPOSE_PROFILES" or passed_on or defaults[name] == value, name
 
 
+def test_slower_models_can_be_tried_on_either_side() -> None:
+    paces = {f"TANDEM_{name}".upper() for name in ModelSettings.model_fields if "pace_" in name}
+    assert len(paces) == 3
+    for name in ("verifier", "drafter"):
+        assert paces <= SERVICES[name]["environment"].keys(), name
+
+
+@pytest.mark.parametrize("program", MODELS)
+def test_every_image_can_export_traces(program: str) -> None:
+    installed = re.findall(r'install\.py", "dependencies", (.*)\]', dockerfile(program))
+    assert installed
+    assert all('"tracing"' in extras for extras in installed)
+
+
 @pytest.mark.parametrize("program", MODELS)
 def test_dockerfiles_share_their_stages_to_the_letter(program: str) -> None:
     """So a builder that works on all of them does each stage once."""
@@ -276,7 +290,8 @@ def test_dockerfiles_share_their_stages_to_the_letter(program: str) -> None:
     for shared in (
         'FROM ${BUILD_IMAGE} AS project\nCOPY . /build\nRUN ["python",'
         ' "/build/deploy/images/install.py", "project"]\n',
-        "COPY pyproject.toml constraints.txt deploy/images/install.py /build/\n"
+        "COPY pyproject.toml constraints.txt requirements.lock deploy/images/install.py"
+        " /build/\n"
         'RUN ["python", "/build/install.py", "dependencies"',
         "COPY --from=dependencies /opt/tandem /opt/tandem\n"
         "COPY --from=project /opt/tandem /opt/tandem\n",
