@@ -178,6 +178,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Seconds per token of two-sided answers over added latency (DRAGON Figure 6).",
         (_PEPS, _REAL),
     ),
+    "more-sides": Experiment(
+        "bench.two_sided.more_sides",
+        "Tokens a second of answers from documents on 2, 3 and 5 sides.",
+        (_PEPS,),
+    ),
     "dragon-ttft": Experiment(
         "bench.two_sided.dragon_ttft",
         "Time to the first token of two-sided answers (DRAGON Figure 7).",

@@ -1,6 +1,7 @@
 """What a caller gets: a finished answer, or its pieces as they are committed."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from tandem.core.errors import TandemError
 from tandem.generation.client import Generated, TopLogprobs
@@ -9,7 +10,9 @@ from tandem.generation.figures import answer_figures
 
 @dataclass(frozen=True, slots=True)
 class SideFigures:
-    """One side of an answer from two sides' documents. `names`: of the device's documents used."""
+    """One side of an answer from two sides' documents. `names`: of the device's documents used.
+    Where there are more than two: `name`, what the device's settings call a side beyond the cloud,
+    and `made`, how many tokens are the side's because the coin said so."""
 
     documents: int
     document_tokens: int
@@ -18,6 +21,8 @@ class SideFigures:
     acceptance_rate: float | None
     decode_s: float
     names: tuple[str, ...] = ()
+    name: str = ""
+    made: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +86,7 @@ class Figures:
     device: SideFigures | None = None
     cloud: SideFigures | None = None
     choice: ChoiceFigures | None = None
+    more_sides: tuple[SideFigures, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +141,15 @@ def _figures(result: Generated) -> Figures:
     named["unverified"] = tuple(named["unverified"])
     for side in ("device", "cloud"):
         if side in named:
-            side_figures = named[side]
-            named[side] = SideFigures(**side_figures | {"names": tuple(side_figures["names"])})
+            named[side] = _side_figures(named[side])
+    named["more_sides"] = tuple(map(_side_figures, named.get("more_sides", ())))
     if "choice" in named:
         named["choice"] = ChoiceFigures(**named["choice"])
     return Figures(**named)
+
+
+def _side_figures(named: dict[str, Any]) -> SideFigures:
+    return SideFigures(**named | {"names": tuple(named["names"])})
 
 
 class Progress:

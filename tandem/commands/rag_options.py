@@ -1,14 +1,17 @@
 """Options of commands that answer from documents on two sides."""
 
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
 
 from tandem.commands.options import ANY_PATH, FOLDER, together
 from tandem.core.errors import InvalidArgument
-from tandem.suite.suite_documents import SuiteDocuments, demo_documents
+from tandem.suite.suite_documents import SIDES, SuiteDocuments, demo_documents
 
-_NEED_RAG = ("device_documents", "cloud_documents", "index_folder")
+_NEED_RAG = ("device_documents", "cloud_documents", "index_folder", "side_documents")
 
 
 document_options = together(
@@ -37,14 +40,27 @@ document_options = together(
 
 
 def documents_of(options: dict[str, Any]) -> SuiteDocuments | None:
-    """What both retrievers are to hold; None without --rag. A side that is not named has no
+    """What the retrievers are to hold; None without --rag. A side that is not named has no
     documents, unless neither is: then both have the demo's. Raises InvalidArgument."""
     if not options["rag"]:
-        if any(options[name] for name in _NEED_RAG):
+        if any(options.get(name) for name in _NEED_RAG):
             raise InvalidArgument("rag", "give --rag too: documents need retrievers")
         return None
     device, cloud = options["device_documents"], options["cloud_documents"]
     folder, embedding = options["index_folder"], options["embedding"] or "auto"
+    more = _more_sides(options.get("side_documents", ()))
     if not device and not cloud:
-        return demo_documents(folder, embedding)
-    return SuiteDocuments(device, cloud, folder, embedding)
+        return replace(demo_documents(folder, embedding), more=more)
+    return SuiteDocuments(device, cloud, folder, embedding, more)
+
+
+def _more_sides(named: Iterable[str]) -> dict[str, tuple[Path, ...]]:
+    """By name, in the order of their first naming. Raises InvalidArgument."""
+    more: dict[str, tuple[Path, ...]] = {}
+    for text in named:
+        name, _, path = text.partition("=")
+        if not (name.isidentifier() and path) or name in SIDES:
+            why = f"{text!r} is not NAME=PATH with a name other than device and cloud"
+            raise InvalidArgument("side_documents", why)
+        more[name] = (*more.get(name, ()), Path(path))
+    return more

@@ -84,6 +84,12 @@ TWO_SIDED_REQUEST = GenerationRequest(TWO_SIDED_PROMPT, RAG_PRESET, max_tokens=4
 )
 @document_options
 @click.option(
+    "--side-documents",
+    metavar="NAME=PATH",
+    multiple=True,
+    help="File or folder of a further side of that name; repeatable.",
+)
+@click.option(
     "--demo",
     is_flag=True,
     help="Ask two questions, the second of documents, show answers and figures, stop.",
@@ -94,7 +100,9 @@ def up(**options: Any) -> int:
     """Start verifier, drafter and aggregator, say where to ask, and run until Ctrl-C.
 
     With --rag a retriever runs at each side, filled before anything is asked, and an aggregator in
-    the cloud: presets such as dragon-coupled then answer from the documents of both.
+    the cloud: presets such as dragon-coupled then answer from the documents of both. With
+    --side-documents office=FOLDER there is a third side with an aggregator and a retriever of its
+    own, and so on: dragon-coupled then answers from all at once.
 
     With --rtt-ms, --jitter-ms or --mbps, drafter and verifier talk over an emulated link, which can
     be cut and changed meanwhile (see 'tandem link --help'). Ctrl-C lets open requests finish; a

@@ -57,6 +57,10 @@ class DocumentSideFigures(Strict):
     decode_s: float
     acceptance_rate: Rate | None
     names: list[str] = Field(description="Of the documents used; the device's alone.")
+    name: str | None = Field(default=None, description="Of a side beyond the cloud.")
+    made: int | None = Field(
+        default=None, description="Of more than two sides: tokens that the coin gave to this one."
+    )
 
 
 class ChosenSchedule(Strict):
@@ -120,6 +124,9 @@ class ChunkExtension(Strict):
     device: DocumentSideFigures | None = None
     cloud: DocumentSideFigures | None = None
     choice: ChosenSchedule | None = None
+    more_sides: list[DocumentSideFigures] | None = Field(
+        default=None, description="The sides beyond the cloud that an answer came from."
+    )
 
 
 class LikelyToken(Strict):

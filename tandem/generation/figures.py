@@ -111,19 +111,23 @@ def _two_sided_figures(summary: Summary) -> dict[str, Any]:
     def of(side: SideSummary) -> dict[str, Any]:
         same = {name: getattr(side, name) for name in _TOLD_OF_SIDES}
         rate = _rate(side.accepted, side.drafted)
-        return same | {"acceptance_rate": rate, "names": list(side.names)}
+        made = {"made": side.made} if summary.more_sides else {}
+        return same | made | {"acceptance_rate": rate, "names": list(side.names)}
 
+    more = [of(side) | {"name": side.name} for side in summary.more_sides]
     return {
         "side_moves": summary.side_moves,
         "fetches": summary.fetches,
         "device": of(summary.device),
         "cloud": of(summary.cloud),
+        **({"more_sides": more} if more else {}),
     }
 
 
 def _two_sided_words(figures: Mapping[str, Any]) -> list[str]:
     """Whose documents it came from, whose drafts stood, and how often the aggregation moved."""
     sides = {side: figures[side] for side in ("device", "cloud")}
+    sides |= {own["name"]: own for own in figures.get("more_sides", ())}
     rates = {side: own["acceptance_rate"] for side, own in sides.items() if own["drafted"]}
     return [
         "documents " + ", ".join(f"{own['documents']} ({side})" for side, own in sides.items()),

@@ -16,7 +16,7 @@ from tandem.core.errors import InvalidArgument, ProtocolError, Unavailable
 from tandem.core.hashing import hash_words, unit
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixMismatch
-from tandem.net.frame_stream import BROKEN, FATAL, FrameStream, end_status, stuck_s
+from tandem.net.frame_stream import BROKEN, FATAL, end_status, stuck_s
 from tandem.net.status import STATUS_LOST, Rejected, upstream_rejection
 from tandem.specdec.events import Commit, Reconnect
 from tandem.specdec.liveness import Phase
@@ -38,8 +38,20 @@ Out = TypeVar("Out")
 In = TypeVar("In")
 Output = TypeVar("Output")
 
+Sent = TypeVar("Sent", contravariant=True)
+
+
+class OpenedStream(Protocol[Sent]):
+    """What a session needs of a `FrameStream`, or of several that begin and end together."""
+
+    def send(self, message: Sent) -> int: ...
+    def close_in_background(
+        self, closing_tasks: set[asyncio.Task[None]], flush_s: float = 0.0, lost: bool = False
+    ) -> None: ...
+
+
 OpenStream = Callable[
-    [Callable[[In, int], None], Callable[[BaseException | None], None]], FrameStream[Out, In]
+    [Callable[[In, int], None], Callable[[BaseException | None], None]], OpenedStream[Out]
 ]
 """Given what to call with each frame and its size, and at the stream's end."""
 
@@ -77,7 +89,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         self._closing_tasks = closing_tasks
         self._diagnosis = Diagnosis(why_silent, time.monotonic())
         self._spread, self._fatal = spread, fatal
-        self._stream: FrameStream[Out, In] | None = None
+        self._stream: OpenedStream[Out] | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._attempts = 0
         self._resyncs = 0
@@ -108,6 +120,10 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
     def peer_failed(self, code: grpc.StatusCode) -> bool:
         """The peer ended the stream; whether the next stream will be to another one."""
         return False
+
+    def admits(self, message: In) -> bool:
+        """Whether the stream is admitted with this message."""
+        return isinstance(message, self._opened)
 
     def start_work(self) -> None:
         """Begin what the machine's new state makes due."""
@@ -144,7 +160,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         """The frame's size; 0 where there is no stream for it."""
         return 0 if self._stream is None else self._stream.send(message)
 
-    def take_over(self, stream: FrameStream[Out, In]) -> None:
+    def take_over(self, stream: OpenedStream[Out]) -> None:
         """Go on with a stream that was opened beside this one, and has been admitted."""
         self._leave_stream()
         self._stream, self._is_admitted = stream, True
@@ -202,7 +218,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
     def _receive(self, message: In, size_bytes: int) -> Sequence[Output]:
         now = time.monotonic()
         self._diagnosis.heard(now)
-        if isinstance(message, self._opened):
+        if self.admits(message):
             self._was_admitted = self._is_admitted = True
         try:
             return self.receive(message, size_bytes, now)

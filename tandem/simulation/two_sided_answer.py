@@ -1,8 +1,9 @@
-"""One answer from documents on two sides in virtual time: two real machines, a modelled link.
+"""One answer from documents on two or more sides in virtual time: real machines, modelled links.
 Invariant: pure and seeded; nothing sleeps and no clock is read."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -52,7 +53,7 @@ class BusySpan:
     """One span of a trace. `what`: "decode" is a draft that was not interrupted, "commit" when
     tokens from `position` on became final there, a frame's name its transfer."""
 
-    side: Side
+    side: int
     what: str
     start_s: float
     end_s: float
@@ -67,8 +68,8 @@ class TwoSidedAnswer:
     finish: Finish
     duration_s: float
     commits: tuple[tuple[float, Commit], ...]
-    stats: dict[Side, AggregationStats]
-    rollbacks: dict[Side, int]
+    stats: dict[int, AggregationStats]
+    rollbacks: dict[int, int]
     spans: tuple[BusySpan, ...]
 
 
@@ -95,23 +96,28 @@ def simulate_two_sided(
     placement_policy_for: PlacementFor = no_placement,
     rng: RandomSource | None = None,
     traced: bool = False,
+    others: Sequence[tuple[SimulatedSide, LinkPair]] = (),
 ) -> TwoSidedAnswer:
-    """Run one request to its end. Raises ProtocolError when the machines stop making progress."""
+    """Run one request to its end; `others`: the sides beyond the cloud, each at its link. `faults`
+    are those of the cloud and its link. Raises ProtocolError when the machines stop making
+    progress."""
     run = _Run(
         request=request,
-        sides={Side.DEVICE: device, Side.CLOUD: cloud},
-        link=link,
+        sides=(device, cloud, *(side for side, _ in others)),
+        links=(link, *(own for _, own in others)),
         size_of=size_of,
         placement_policy_for=placement_policy_for,
         rng=rng or SeededRandom(request.seed),
         traced=traced,
     )
     placement_policy, measuring = placement_policy_for(Side.DEVICE)
+    times = liveness_times or LivenessTimes()
     run.machines[Side.DEVICE] = SideMachine(
         Side.DEVICE,
         request,
         log_mass=device.mass_after(request.prompt_ids),
-        liveness=Liveness(lost_cloud, liveness_times or LivenessTimes(), now=0.0),
+        liveness=Liveness(lost_cloud, times, now=0.0),
+        further=[Liveness(lost_cloud, times, now=0.0) for _ in others],
         placement_policy=placement_policy,
         measurements=measuring,
         completes_stop=completes_stop,
@@ -124,18 +130,18 @@ def simulate_two_sided(
 @dataclass(slots=True)
 class _Run:
     request: AggregationRequest
-    sides: dict[Side, SimulatedSide]
-    link: LinkPair
+    sides: Sequence[SimulatedSide]
+    links: Sequence[LinkPair]
     size_of: Callable[[PeerMessage], int]
     placement_policy_for: PlacementFor
     rng: RandomSource
     traced: bool
     time: VirtualTime = field(default_factory=VirtualTime)
     stream: int = 0
-    machines: dict[Side, SideMachine] = field(default_factory=dict)
-    decoders: dict[Side, SimulatedDecoder] = field(default_factory=dict)
-    steps: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
-    rollbacks: dict[Side, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
+    machines: dict[int, SideMachine] = field(default_factory=dict)
+    decoders: dict[int, SimulatedDecoder] = field(default_factory=dict)
+    steps: Counter[int] = field(default_factory=Counter)
+    rollbacks: dict[int, int] = field(default_factory=dict)
     finish: Finish | None = None
     commits: list[tuple[float, Commit]] = field(default_factory=list)
     spans: list[BusySpan] = field(default_factory=list)
@@ -145,7 +151,8 @@ class _Run:
         return self.machines[Side.DEVICE]
 
     def schedule(self, faults: Faults) -> None:
-        faults.plan(self.time, self.link, self._reset, self._depart)
+        self.rollbacks |= dict.fromkeys(range(len(self.sides)), 0)
+        faults.plan(self.time, self.links[0], self._reset, self._depart)
         self.time.at(0.0, self._begin)
         self.time.at(TICK_S, self._tick)
 
@@ -155,14 +162,13 @@ class _Run:
             self._decode()
         for side, decoder in self.decoders.items():
             self.rollbacks[side] += decoder.rollbacks
-        cloud = self.machines.get(Side.CLOUD)
-        cloud_stats = cloud.stats if cloud else AggregationStats()
+        stats = {number: machine.stats for number, machine in self.machines.items()}
         return TwoSidedAnswer(
             self.device.committed.since(len(self.request.prompt_ids)),
             self.finish,
             self.time.now,
             tuple(self.commits),
-            {Side.DEVICE: self.device.stats, Side.CLOUD: cloud_stats},
+            {number: stats.get(number, AggregationStats()) for number in range(len(self.sides))},
             self.rollbacks,
             tuple(self.spans),
         )
@@ -188,74 +194,83 @@ class _Run:
         if self.device.phase is Phase.CONNECTING:
             self._apply(Side.DEVICE, self.device.connect(self.time.now))
 
-    def _open_decoder(self, side: Side, token_ids: tuple[int, ...]) -> None:
-        request = self.request
-        self.decoders[side] = SimulatedDecoder(
-            side,
-            self.sides[side].probs_of,
+    def _open_decoder(self, number: int, token_ids: tuple[int, ...]) -> None:
+        request, side = self.request, self.sides[number]
+        self.decoders[number] = SimulatedDecoder(
+            Side(min(number, Side.CLOUD)),
+            side.probs_of,
             local_drafting(request.preset, request.sampling).probs,
             self.rng,
             token_ids,
             session=request.session,
-            mass_after=self.sides[side].mass_after,
+            mass_after=side.mass_after,
             ahead=request.preset.ahead,
             length_limit=len(request.prompt_ids) + request.max_tokens,
-            decode_s=self.sides[side].step_s(0),
+            decode_s=side.step_s(0),
         )
 
-    def _apply(self, side: Side, outputs: Sequence[SideOutput]) -> None:
+    def _apply(self, number: int, outputs: Sequence[SideOutput]) -> None:
         for output in outputs:
             match output:
-                case ToPeer(message):
-                    self._carry(side, message)
+                case ToPeer(message, link):
+                    self._carry(number, message, link)
                 case ToDecoder(message):
-                    self._trace(side, "commit", self.time.now, self.time.now, message.base)
-                    self.decoders[side].receive(message)
-                case Commit() if side is Side.DEVICE:
+                    self._trace(number, "commit", self.time.now, self.time.now, message.base)
+                    self.decoders[number].receive(message)
+                case Commit() if number == Side.DEVICE:
                     self.commits.append((self.time.now, output))
-                case Finish() if side is Side.DEVICE:
+                case Finish() if number == Side.DEVICE:
                     self.finish = output
                 case Reconnect():
                     self._new_stream()
 
     def _new_stream(self) -> None:
         self.stream += 1
-        self._drop_cloud()
-        self.link.up.empty()
-        self.link.down.empty()
+        for number, link in enumerate(self.links, start=Side.CLOUD):
+            self._drop(number)
+            link.up.empty()
+            link.down.empty()
         self.time.at(self.time.now + 0.001, self._connect)
 
-    def _drop_cloud(self) -> None:
-        self.machines.pop(Side.CLOUD, None)
-        decoder = self.decoders.pop(Side.CLOUD, None)
-        self.rollbacks[Side.CLOUD] += decoder.rollbacks if decoder else 0
+    def _drop(self, number: int) -> None:
+        self.machines.pop(number, None)
+        decoder = self.decoders.pop(number, None)
+        self.rollbacks[number] += decoder.rollbacks if decoder else 0
 
-    def _carry(self, sender: Side, message: PeerMessage) -> None:
+    def _carry(self, sender: int, message: PeerMessage, link: int) -> None:
         stream = self.stream
-        link: Link = self.link.up if sender is Side.DEVICE else self.link.down
-        arrival = link.send(self.size_of(message), self.time.now)
+        to_device = sender != Side.DEVICE
+        number = sender if to_device else Side.CLOUD + link  # of the other end of the link
+        pair = self.links[number - Side.CLOUD]
+        way: Link = pair.down if to_device else pair.up
+        arrival = way.send(self.size_of(message), self.time.now)
         self._trace(sender, type(message).__name__, self.time.now, arrival, message.base)
 
         def arrive() -> None:
-            if stream == self.stream:
-                self._deliver(sender.other, message)
+            if stream != self.stream:
+                return
+            if to_device:
+                link = number - Side.CLOUD
+                self._apply(Side.DEVICE, self.device.receive(message, self.time.now, link=link))
+            else:
+                self._deliver(number, message)
 
         self.time.at(arrival, arrive)
 
-    def _deliver(self, side: Side, message: PeerMessage) -> None:
+    def _deliver(self, number: int, message: PeerMessage) -> None:
         if isinstance(message, CollaborationOpen):
-            self._open_cloud(message)
-        elif (machine := self.machines.get(side)) is not None:
-            self._apply(side, machine.receive(message, self.time.now))
+            self._open_other(number, message)
+        elif (machine := self.machines.get(number)) is not None:
+            self._apply(number, machine.receive(message, self.time.now))
 
-    def _trace(self, side: Side, what: str, start_s: float, end_s: float, position: int) -> None:
+    def _trace(self, number: int, what: str, start_s: float, end_s: float, position: int) -> None:
         if self.traced:
-            self.spans.append(BusySpan(side, what, start_s, end_s, position))
+            self.spans.append(BusySpan(number, what, start_s, end_s, position))
 
-    def _open_cloud(self, opening: CollaborationOpen) -> None:
+    def _open_other(self, number: int, opening: CollaborationOpen) -> None:
         placement_policy, measuring = self.placement_policy_for(Side.CLOUD)
         request = opening.request
-        self.machines[Side.CLOUD] = machine = SideMachine(
+        self.machines[number] = machine = SideMachine(
             Side.CLOUD,
             request,
             peer_log_mass=opening.log_mass,
@@ -264,26 +279,26 @@ class _Run:
             rng=self.rng,
         )
         text = (*request.prompt_ids, *request.committed_ids)
-        self._open_decoder(Side.CLOUD, text)
-        mass = self.sides[Side.CLOUD].mass_after(text)
-        self._apply(Side.CLOUD, machine.opened(mass, self.time.now))
+        self._open_decoder(number, text)
+        mass = self.sides[number].mass_after(text)
+        self._apply(number, machine.opened(mass, self.time.now))
 
     def _decode(self) -> None:
-        for side, decoder in list(self.decoders.items()):
+        for number, decoder in list(self.decoders.items()):
             if (step := decoder.begin()) is None:
                 continue
-            decoder.decode_s = self.sides[side].step_s(self.steps[side])
-            self.steps[side] += 1
+            decoder.decode_s = self.sides[number].step_s(self.steps[number])
+            self.steps[number] += 1
             end = self.time.now + decoder.decode_s
-            self.time.at(end, partial(self._decoded, side, decoder, step, self.time.now))
+            self.time.at(end, partial(self._decoded, number, decoder, step, self.time.now))
 
     def _decoded(
-        self, side: Side, decoder: SimulatedDecoder, step: SimulatedStep, start_s: float
+        self, number: int, decoder: SimulatedDecoder, step: SimulatedStep, start_s: float
     ) -> None:
-        if decoder is not self.decoders.get(side):
+        if decoder is not self.decoders.get(number):
             return
         if (draft := decoder.end(step)) is None:
             return
-        self._trace(side, "decode", start_s, self.time.now, draft.base)
-        if (machine := self.machines.get(side)) is not None:
-            self._apply(side, machine.drafted(draft, self.time.now))
+        self._trace(number, "decode", start_s, self.time.now, draft.base)
+        if (machine := self.machines.get(number)) is not None:
+            self._apply(number, machine.drafted(draft, self.time.now))

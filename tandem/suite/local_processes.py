@@ -27,7 +27,7 @@ from tandem.services.retriever.config import RetrieverSettings
 from tandem.services.verifier.config import VerifierSettings
 from tandem.settings import SECURITY_FIELDS, ServiceSettings, variable_of
 from tandem.suite.child_process import ChildProcess
-from tandem.suite.suite_documents import SIDES, SuiteDocuments, document_flags, fill, kept_kv_flags
+from tandem.suite.suite_documents import SuiteDocuments, document_flags, fill, kept_kv_flags
 from tandem.two_sided.profiling.stored_fits import default_path
 
 HOST = "127.0.0.1"
@@ -38,6 +38,8 @@ POLL_S = 0.1
 
 PORTS = ("verifier", "drafter", "http", "cloud-aggregator", "device-retriever", "cloud-retriever")
 """Chosen before anything listens, as the services name each other's."""
+OF_A_SIDE = ("aggregator", "retriever")
+"""The services of each side beyond the cloud, which has its verifier in common with them."""
 
 SETTINGS: Mapping[str, type[ServiceSettings]] = {
     "verifier": VerifierSettings,
@@ -143,15 +145,18 @@ class LocalSuite:
         async with cancelled_after(waits):
             await asyncio.gather(*waits)
         if settings.documents is not None:
-            addresses = {side: self.children[f"{side}-retriever"].address for side in SIDES}
+            sides = settings.documents.sides
+            addresses = {side: self.children[f"{side}-retriever"].address for side in sides}
             self.documents = await fill(settings.documents, addresses)
 
     async def _flags(self, stack: AsyncExitStack, temporary: Path) -> dict[str, dict[str, object]]:
         """The flags of each service; opens the emulated links."""
         settings = self.settings
-        free = free_ports(len(PORTS) + settings.verifiers - 1)
-        ports = dict(zip(PORTS, free, strict=False))
-        clouds = (ports["verifier"], *free[len(PORTS) :])
+        more = () if settings.documents is None else tuple(settings.documents.more)
+        names = (*PORTS, *(f"{side}-{each}" for side in more for each in OF_A_SIDE))
+        free = free_ports(len(names) + settings.verifiers - 1)
+        ports = dict(zip(names, free, strict=False))
+        clouds = (ports["verifier"], *free[len(names) :])
         http_port = settings.http_port or ports["http"]
         self.http = f"http://{HOST}:{http_port}"
         flags: dict[str, dict[str, object]] = {
@@ -175,6 +180,9 @@ class LocalSuite:
             cloud = await self._through_link(stack, ports["cloud-aggregator"])
             retriever = f"{HOST}:{ports['device-retriever']}"
             flags["aggregator"] |= {"retriever": retriever, "cloud": cloud}
+            links = {s: await self._through_link(stack, ports[f"{s}-aggregator"]) for s in more}
+            told = ",".join(f"{side}={address}" for side, address in links.items())
+            flags["aggregator"] |= {"more-sides": told} if told else {}
             flags["aggregator"]["http-documents"] = "true"
             flags |= document_flags(settings.documents, ports, temporary)
             for name, own in kept_kv_flags(settings.documents).items():
@@ -218,9 +226,9 @@ class LocalSuite:
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         if len(cores) < 2:
             raise TandemError("--pin needs two cores and Linux; leave it out")
-        cloud = {"cloud-aggregator", "cloud-retriever"}
+        edge = {"aggregator", "drafter", "device-retriever"}
         for name, child in self.children.items():
-            child.pin(cores[0] if name in cloud or name.endswith("verifier") else cores[1])
+            child.pin(cores[1] if name in edge else cores[0])
 
     async def _stop(self) -> None:
         """Aggregators first."""

@@ -1,9 +1,10 @@
 """The documents of a local suite: a retriever at each side, filled from folders of this machine.
+Sides beyond the cloud share its verifier, where each would have one of its own.
 Invariant: a document that is stored already is not stored again: filling at each start is cheap."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tandem.core.errors import TandemError
@@ -20,20 +21,26 @@ INGEST_TIMEOUT_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class SuiteDocuments:
-    """Files and folders for each side. `folder` keeps both indexes from one start to the next; None
-    forgets them. `embedding` is the retrievers' own setting."""
+    """Files and folders for each side. `folder` keeps all indexes from one start to the next; None
+    forgets them. `embedding` is the retrievers' own setting. `more`: names of sides beyond the
+    cloud, with theirs."""
 
     device: tuple[Path, ...]
     cloud: tuple[Path, ...]
     folder: Path | None = None
     embedding: str = "auto"
+    more: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        return (*SIDES, *self.more)
 
     def of(self, side: str) -> tuple[Path, ...]:
-        return self.device if side == "device" else self.cloud
+        return {"device": self.device, "cloud": self.cloud, **self.more}[side]
 
     def check(self) -> None:
         """InvalidArgument for a path that does not exist."""
-        for side in SIDES:
+        for side in self.sides:
             files_below(self.of(side))
 
 
@@ -48,18 +55,21 @@ def demo_documents(folder: Path | None = None, embedding: str = "auto") -> Suite
 def document_flags(
     documents: SuiteDocuments, ports: Mapping[str, int], temporary: Path
 ) -> dict[str, dict[str, object]]:
-    """Flags of the cloud's aggregator and both retrievers; `temporary` is for indexes not kept."""
+    """Flags of the retrievers, and of the aggregators but the device's; `temporary` is for indexes
+    not kept."""
     flags: dict[str, dict[str, object]] = {
-        "cloud-aggregator": {
+        f"{side}-aggregator": {
             "side": "cloud",
-            "port": ports["cloud-aggregator"],
+            "port": ports[f"{side}-aggregator"],
             "decoder": f"{HOST}:{ports['verifier']}",
-            "retriever": f"{HOST}:{ports['cloud-retriever']}",
+            "retriever": f"{HOST}:{ports[f'{side}-retriever']}",
         }
+        for side in documents.sides[1:]
     }
-    for side, decoder in zip(SIDES, ("drafter", "verifier"), strict=True):
+    for side in documents.sides:
+        decoder = "drafter" if side == "device" else "verifier"
         flags[f"{side}-retriever"] = {
-            "role": side,
+            "role": "device" if side == "device" else "cloud",
             "port": ports[f"{side}-retriever"],
             "folder": (documents.folder or temporary) / side,
             "embedding": documents.embedding,
@@ -86,9 +96,9 @@ def kept_kv_flags(documents: SuiteDocuments) -> dict[str, dict[str, object]]:
 async def fill(documents: SuiteDocuments, addresses: Mapping[str, str]) -> dict[str, int]:
     """Give each side its documents; returns how many each has. Raises TandemError for one that was
     refused: no suite starts with less than it was given."""
-    filling = (_fill_side(documents.of(side), addresses[side]) for side in SIDES)
+    filling = (_fill_side(documents.of(side), addresses[side]) for side in documents.sides)
     counts = await asyncio.gather(*filling)
-    return dict(zip(SIDES, counts, strict=True))
+    return dict(zip(documents.sides, counts, strict=True))
 
 
 async def _fill_side(paths: Iterable[Path], address: str) -> int:

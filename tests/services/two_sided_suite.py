@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tandem.backends.interface import Engine
@@ -71,10 +72,13 @@ async def two_sides(
     weights: Sequence[str] = (),
     limits: VerifierLimits | None = None,
     budgets: Sequence[int] = (2**29, 2**29),
+    more: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    more_way: Way | None = None,
 ) -> AsyncIterator[TwoSides]:
     """Drained at the end; nothing may be left in either engine then. `tracing` is of a service;
     `decoder_way` lies between each aggregator and the decoder beside it. Of device and cloud:
-    `engines`, scripted ones unless given; `weights`, their names; `budgets` of documents."""
+    `engines`, scripted ones unless given; `weights`, their names; `budgets` of documents. `more`:
+    documents of sides beyond the cloud, which share its verifier, each behind `more_way`."""
     device, cloud = engines or [scripted_side(), scripted_side()]
     kept = [
         Documents(
@@ -96,12 +100,18 @@ async def two_sides(
             await start.behind(decoder_way, service.target) for service in (drafter, verifier)
         ]
         aggregator = await start.cloud_aggregator(decoders[1], others.running.target)
+        further, addresses = [], []
+        for name, texts in more.items():
+            further.append(await start.retriever(folder / name, "cloud", texts))
+            other = await start.cloud_aggregator(decoders[1], further[-1].running.target)
+            addresses.append(f"{name}={await start.behind(more_way, other.target)}")
         device_metrics = Metrics(new_registry(), "device")
         settings = AggregatorSettings(
             drafter=drafter.target,
             decoder=decoders[0],
             retriever=own.running.target,
             cloud=await start.behind(way, aggregator.target),
+            more_sides=",".join(addresses),
             give_up_after_s=give_up_after_s,
             prometheus="http://127.0.0.1:9",  # nobody: the other sources are enough
             http=False,
@@ -116,7 +126,7 @@ async def two_sides(
             drafter,
             verifier,
             aggregator,
-            (own.client, others.client),
+            (own.client, others.client, *(each.client for each in further)),
             front,
             device_metrics,
             drafter_metrics,

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from tandem.settings import MeasuredSettings, Port
 
 DEFAULT_PORT = 50050
 DEFAULT_HTTP_PORT = 8000
+MAX_MORE_SIDES = 14
+"""16 sides with device and cloud: each of them decodes for every request."""
 
 
 class AggregatorSettings(MeasuredSettings):
@@ -38,6 +40,29 @@ class AggregatorSettings(MeasuredSettings):
         " commas between them: of one target model and with the same documents; an answer goes to"
         " the nearest that serves, and on at another where that is lost.",
     )
+    more_sides: str = Field(
+        default="",
+        description="Device: aggregators of further sides with documents of their own, each run"
+        " like the cloud's, as office=10.0.0.7:50050,lab=10.0.0.8:50050. dragon-coupled then"
+        " answers from all sides at once.",
+    )
+
+    @field_validator("more_sides")
+    @classmethod
+    def _named(cls, text: str, known: ValidationInfo) -> str:
+        if not text:
+            return text
+        sides = sides_of(text)
+        if not all(name.isidentifier() and address for name, address in sides):
+            raise ValueError("are NAME=ADDRESS with commas between them")
+        if len(dict(sides)) < len(sides) or {"device", "cloud"} & {*dict(sides)}:
+            raise ValueError("must have different names, none of them device or cloud")
+        if len(sides) > MAX_MORE_SIDES:
+            raise ValueError(f"are {len(sides)}, of at most {MAX_MORE_SIDES}")
+        if not known.data.get("cloud"):
+            raise ValueError("are beside a cloud, which is not set")
+        return text
+
     documents: int = Field(
         default=2, ge=1, le=32, description="Documents of each side, where a request says nothing."
     )
@@ -125,3 +150,9 @@ def addresses_of(text: str) -> list[str]:
     if text.startswith(("ipv4:", "ipv6:")):
         return [text]
     return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip())) or [text]
+
+
+def sides_of(text: str) -> list[tuple[str, str]]:
+    """Names and addresses of `more_sides`."""
+    pairs = (each.partition("=") for each in text.split(",") if each.strip())
+    return [(name.strip(), address.strip()) for name, _, address in pairs]

@@ -1,6 +1,7 @@
-"""Answers from documents on two sides, at the device: from a request to its machine and back.
+"""Answers from documents on two sides, or more, at the device: from a request to its machine.
 Invariant: the device's documents go to the device's decoder and nowhere else; what leaves are the
-query, the prompt's ids, drafts with what the preset says of their distributions, and h."""
+query, the prompt's ids, drafts with what the preset says of their distributions, and h. Of one
+another the other sides hear the tokens and nothing else."""
 
 import asyncio
 import math
@@ -9,14 +10,16 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import PrefixedTokens
 from tandem.generation.request import GenerationRequest
 from tandem.net.access import ClientAccess
+from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.retriever_client import Upload
-from tandem.services.aggregator.config import AggregatorSettings, addresses_of
+from tandem.services.aggregator.config import AggregatorSettings, addresses_of, sides_of
 from tandem.services.aggregator.retrieval import Retrieval
 from tandem.services.aggregator.side_resources import SideResources
 from tandem.settings import variable_of
@@ -32,9 +35,10 @@ from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AggregationPreset, DocumentTransfer, Sources
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
-from tandem.two_sided.serving.device_session import DeviceSession, OpenCloudStream
+from tandem.two_sided.serving.device_session import DeviceSession
 from tandem.two_sided.serving.imported_documents import ImportedDocuments
 from tandem.two_sided.serving.peer_codec import DeviceCodec
+from tandem.two_sided.serving.side_streams import OpenSideStreams, SideStreams
 from tandem.two_sided.serving.side_summary import committed_of, started_of, summary_of
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -81,11 +85,16 @@ class DeviceSide:
         self._resources = SideResources(settings, metrics, access)
         self._gauge = AggregationGauge(metrics)
         self._cloud = self._resources.cloud_connection(settings.cloud) if settings.cloud else None
+        self._more_sides = {
+            name: self._resources.cloud_connection(address)
+            for name, address in sides_of(settings.more_sides)
+        }
 
     async def close(self) -> None:
         await self._resources.close()
-        if self._cloud is not None:
-            await self._cloud.close()
+        for connection in (self._cloud, *self._more_sides.values()):
+            if connection is not None:
+                await connection.close()
 
     async def add_document(self, upload: Upload) -> None:
         """To the device's retriever. Raises as `Retrieval.add`."""
@@ -122,9 +131,10 @@ class DeviceSide:
                             yield committed_of(position, piece)
                             position += len(piece.token_ids)
                 _raise_fault(cancelling)
-                ended = summary_of(session, preset, position, prepared.traffic)
-                names = dict.fromkeys(each.name for each in prepared.documents if each.name)
-                ended.summary.device.names.extend(names)
+                names = tuple(self._more_sides) if preset.many_sided else ()
+                ended = summary_of(session, preset, position, prepared.traffic, names)
+                used = dict.fromkeys(each.name for each in prepared.documents if each.name)
+                ended.summary.device.names.extend(used)
                 yield ended
             finally:
                 if cancelling is not None:
@@ -135,7 +145,7 @@ class DeviceSide:
         self, request: GenerationRequest, timeout_s: float, headers: Sent
     ) -> _PreparedRequest:
         """The request with this side's documents, and with the cloud's where they are sent here."""
-        preset = request.composed_aggregation()
+        preset = request.composed_aggregation().of_sides(len(Side) + len(self._more_sides))
         if self._cloud is None and preset.sources is not Sources.DEVICE:
             why = f"{preset.name} needs the cloud's aggregator; set {variable_of('cloud')}"
             raise InvalidArgument("preset", why)
@@ -208,38 +218,41 @@ class DeviceSide:
             eos_token_ids=opened.eos_token_ids,
         )
         request.sampling.validate(request.vocabulary_size)
-        liveness = None
-        if prepared.needs_cloud:
-            times = LivenessTimes(give_up_after_s=self._settings.give_up_after_s)
-            if len(addresses_of(self._settings.cloud)) > 1:
-                times = times.with_others()
-            liveness = Liveness(prepared.generation.lost_cloud, times, time.monotonic())
+        policy, now = prepared.generation.lost_cloud, time.monotonic()
+        times = LivenessTimes(give_up_after_s=self._settings.give_up_after_s)
+        others = self._others(prepared.preset) if prepared.needs_cloud else []
+        lives = [Liveness(policy, times, now) for _ in others]
+        if lives and len(addresses_of(self._settings.cloud)) > 1:
+            lives[0] = Liveness(policy, times.with_others(), now)
         profiler = self._resources.profiling.profiler(opened.model_name, len(opened.documents))
         return SideMachine(
             Side.DEVICE,
             request,
             log_mass=opened.log_mass,
-            liveness=liveness,
+            liveness=lives[0] if lives else None,
+            further=lives[1:],
             placement_policy=self._resources.placement_policy(request, profiler),
             measurements=profiler,
         )
 
     def _stream_opener(
         self, prepared: _PreparedRequest, opened: Callable[[], DecodingOpened | None]
-    ) -> OpenCloudStream | None:
-        """What opens streams to the cloud, if the preset needs it; `opened`: the decoder's."""
-        cloud = self._cloud
-        if cloud is None or not prepared.needs_cloud:
+    ) -> OpenSideStreams | None:
+        """What opens streams to the other sides, if the preset needs them; `opened`: the
+        decoder's."""
+        others = self._others(prepared.preset)
+        if not others or not prepared.needs_cloud:
             return None
 
         def open_stream(
+            other: Connection,
             on_frame: Callable[[CloudSideMessage, int], None],
             on_end: Callable[[BaseException | None], None],
         ) -> FrameStream[DeviceMessage, CloudSideMessage]:
             here = opened()
             assert here is not None, "the machine exists"
             return FrameStream(
-                cloud,
+                other,
                 lambda channel: aggregator_pb2_grpc.AggregatorServiceStub(channel).Collaborate(
                     timeout=prepared.deadline_s, wait_for_ready=True, metadata=prepared.headers
                 ),
@@ -249,14 +262,24 @@ class DeviceSide:
                 on_end,
             )
 
-        return open_stream
+        return partial(SideStreams, [partial(open_stream, other) for other in others])
+
+    def _others(self, preset: AggregationPreset) -> list[Connection]:
+        """The other sides of such an answer, the cloud first."""
+        if self._cloud is None:
+            return []
+        return [self._cloud, *(self._more_sides.values() if preset.many_sided else ())]
 
     @property
     def retrieval(self) -> Retrieval:
         return self._resources.retrieval
 
     async def _why_silent(self) -> str:
-        return "" if self._cloud is None else await self._cloud.why_silent()
+        others = {"cloud": self._cloud, **self._more_sides}
+        asked = [each.why_silent() for each in others.values() if each is not None]
+        reasons = zip(others, await asyncio.gather(*asked), strict=False)
+        found = [why if len(others) == 1 else f"{name}: {why}" for name, why in reasons if why]
+        return "; ".join(found)
 
 
 def _text_of(request: GenerationRequest) -> str:

@@ -5,21 +5,25 @@ drafts, their distributions and the seed alone, wherever it is decided. So the t
 on the aggregation side nor on the link or its losses.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource
 from tandem.specdec.events import TokenSource
-from tandem.two_sided.protocol.draft_queues import DraftPair, QueuedDraft
+from tandem.two_sided.protocol.draft_queues import FirstDrafts, QueuedDraft
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import (
     Side,
     SideDraft,
     Weights,
     aggregate,
+    coupled_number,
     coupled_side,
+    shares_of,
     side_weights,
 )
 from tandem.two_sided.protocol.placement import first_side
@@ -44,13 +48,12 @@ class NeedsTopList:
 
 
 class TokenRule:
-    """The token of a position from two drafts and what came with them. As it stands here, nothing
-    is mixed: the draft is the token."""
+    """The token of a position from the sides' drafts and what came with them. As it stands here,
+    nothing is mixed: a draft is the token."""
 
-    def token(
-        self, device: QueuedDraft, cloud: QueuedDraft, at: Side, position: int
-    ) -> int | NeedsTopList:
-        """`at`: the side that decides, where its own distribution is known in full."""
+    def token(self, drafts: Sequence[QueuedDraft], at: Side, position: int) -> int | NeedsTopList:
+        """`drafts`: of all sides, in the order of their numbers; `at`: the side that decides, where
+        its own distribution is known in full."""
         raise AssertionError("the token is one side's draft")
 
     def payload(self, draft: QueuedDraft, count: int) -> Array | TopList | None:
@@ -68,12 +71,11 @@ class MixtureRule(TokenRule):
     def __init__(self, rng: RandomSource) -> None:
         self._rng = rng
 
-    def token(
-        self, device: QueuedDraft, cloud: QueuedDraft, at: Side, position: int
-    ) -> int | NeedsTopList:
+    def token(self, drafts: Sequence[QueuedDraft], at: Side, position: int) -> int | NeedsTopList:
+        device, cloud = drafts
         weights = side_weights(device.log_mass, cloud.log_mass)
-        drafts = _with_probs(device), _with_probs(cloud)
-        return aggregate(*drafts, weights, self._rng, position).token_id
+        pair = _with_probs(device), _with_probs(cloud)
+        return aggregate(*pair, weights, self._rng, position).token_id
 
     def payload(self, draft: QueuedDraft, count: int) -> Array | TopList | None:
         return draft.probs
@@ -83,18 +85,16 @@ class MixtureRule(TokenRule):
 
 
 class ArgmaxRule(TokenRule):
-    """Temperature 0: the argmax of the mixture, from the other side's top list."""
+    """Temperature 0: the argmax of the mixture, from the other sides' top lists."""
 
-    def token(
-        self, device: QueuedDraft, cloud: QueuedDraft, at: Side, position: int
-    ) -> int | NeedsTopList:
-        weights = side_weights(device.log_mass, cloud.log_mass)
-        own, theirs = (device, cloud) if at is Side.DEVICE else (cloud, device)
-        assert isinstance(theirs.probs, TopList), "checked on receipt"
-        assert isinstance(own.probs, np.ndarray), "a side knows its own distributions"
-        count = len(theirs.probs.ids)
-        lists = {at: top_list(own.probs, count, theirs.probs.ids), at.other: theirs.probs}
-        found = certified_argmax(lists[Side.DEVICE], lists[Side.CLOUD], weights)
+    def token(self, drafts: Sequence[QueuedDraft], at: Side, position: int) -> int | NeedsTopList:
+        own = drafts[at].probs
+        assert isinstance(own, np.ndarray), "a side knows its own distributions"
+        lists = [draft.probs for draft in drafts if isinstance(draft.probs, TopList)]
+        assert len(lists) == len(drafts) - 1, "checked on receipt"
+        count = min(len(each.ids) for each in lists)
+        lists.insert(at, top_list(own, count, reduce(np.union1d, [each.ids for each in lists])))
+        found = certified_argmax(lists, shares_of([draft.log_mass for draft in drafts]))
         return NeedsTopList(count * FETCH_FACTOR) if found is None else found
 
     def payload(self, draft: QueuedDraft, count: int) -> Array | TopList | None:
@@ -106,32 +106,35 @@ class ArgmaxRule(TokenRule):
 
 
 class AggregationRule:
-    """What a side's machine asks before it decides, sends or waits. As it stands here, both sides
+    """What a side's machine asks before it decides, sends or waits. As it stands here, all sides
     decide each token and find the same."""
 
     sends_targets = False
     """Whether the side that decides sends its tokens to the other."""
     whole_answer = False
     """Whether it does so once, when the answer is complete."""
+    tells_sources = True
+    """Whether it tells whose draft each was."""
+    owner: int | None = None
+    """The number of the side whose draft the token decided last is, of any number of sides."""
 
     def __init__(self, side: Side, token_rule: TokenRule) -> None:
         self.token_rule, self._side = token_rule, side
 
-    def decide(self, position: int, drafts: DraftPair) -> int | NeedsTopList | None:
+    def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
         """The token, if this side decides it and has what it takes."""
-        if drafts.device is None or drafts.cloud is None:
-            return None
-        return self.token_rule.token(drafts.device, drafts.cloud, self._side, position)
+        here = drafts.all()
+        return None if here is None else self.token_rule.token(here, self._side, position)
 
-    def token_source(self, position: int, token_id: int, drafts: DraftPair) -> TokenSource:
+    def token_source(self, position: int, token_id: int, drafts: FirstDrafts) -> TokenSource:
         """Who made the token that these drafts decided."""
-        device, cloud = (
+        device, *others = (
             draft is not None and draft.token_id == token_id
-            for draft in (drafts.device, drafts.cloud)
+            for draft in (drafts.device, drafts.cloud, *drafts.others)
         )
         if device:
-            return TokenSource.BOTH if cloud else TokenSource.DEVICE
-        return TokenSource.CLOUD if cloud else TokenSource.RECOVERED
+            return TokenSource.BOTH if any(others) else TokenSource.DEVICE
+        return TokenSource.CLOUD if any(others) else TokenSource.RECOVERED
 
     def sends_draft(self, position: int) -> bool:
         """Whether the other side needs this side's draft for the position."""
@@ -155,11 +158,57 @@ class SingleAggregator(AggregationRule):
     def here(self) -> bool:
         return self.aggregation_side is self._side
 
-    def decide(self, position: int, drafts: DraftPair) -> int | NeedsTopList | None:
+    def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
         return super().decide(position, drafts) if self.here else None
 
     def sends_draft(self, position: int) -> bool:
         return not self.here
+
+
+class DeviceDecides(SingleAggregator):
+    """The device decides for any number of sides, each of which hears nothing of the others but the
+    tokens."""
+
+    tells_sources = False
+
+    def __init__(self, side: Side, token_rule: TokenRule) -> None:
+        super().__init__(side, Side.DEVICE, token_rule)
+
+
+class DeviceCoin(DeviceDecides):
+    """A coin that the device throws, as it alone hears every side's h. `log_masses`: these by the
+    sides' numbers; it takes drafts, but decides nothing, while one is unknown. Where weights change
+    every `every` tokens of an answer from `start` on, the first drafts of a stretch carry the new
+    h, and all are waited for; `first`: where this stream begins."""
+
+    def __init__(
+        self,
+        side: Side,
+        log_masses: Sequence[float | None],
+        rng: RandomSource,
+        every: int,
+        start: int,
+        first: int,
+    ) -> None:
+        super().__init__(side, TokenRule())
+        known = [mass for mass in log_masses if mass is not None]
+        complete = self.here and len(known) == len(log_masses)
+        self._shares = shares_of(known) if complete else None
+        self._rng, self._every, self._start, self._first = rng, every, start, first
+
+    def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
+        if self._shares is None:
+            return None
+        if self._every and _begins(position, self._every, self._start, self._first):
+            if (here := drafts.all()) is None:
+                return None
+            self._shares = shares_of([draft.log_mass for draft in here])
+        self.owner = coupled_number(self._shares, self._rng, position)
+        draft = drafts.of(self.owner)
+        return None if draft is None else draft.token_id
+
+    def token_source(self, position: int, token_id: int, drafts: FirstDrafts) -> TokenSource:
+        return TokenSource.CLOUD if self.owner else TokenSource.DEVICE
 
 
 class SharedCoin(AggregationRule):
@@ -170,11 +219,11 @@ class SharedCoin(AggregationRule):
         super().__init__(side, TokenRule())
         self._weights, self._rng = weights, rng
 
-    def decide(self, position: int, drafts: DraftPair) -> int | NeedsTopList | None:
+    def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
         draft = drafts.of(self._owner(position))
         return None if draft is None else draft.token_id
 
-    def token_source(self, position: int, token_id: int, drafts: DraftPair) -> TokenSource:
+    def token_source(self, position: int, token_id: int, drafts: FirstDrafts) -> TokenSource:
         # Not whether the other side drafted the same, which is known here only at times.
         return _SIDES[self._owner(position)]
 
@@ -197,8 +246,8 @@ class ReweightedCoin(SharedCoin):
         self._every, self._start, self._first = every, start, first
         self._known_until = first
 
-    def decide(self, position: int, drafts: DraftPair) -> int | NeedsTopList | None:
-        if self._begins(position):
+    def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
+        if _begins(position, self._every, self._start, self._first):
             if drafts.device is None or drafts.cloud is None:
                 return None
             self._weights = side_weights(drafts.device.log_mass, drafts.cloud.log_mass)
@@ -207,12 +256,9 @@ class ReweightedCoin(SharedCoin):
         return super().decide(position, drafts)
 
     def sends_draft(self, position: int) -> bool:
-        if self._begins(position):
+        if _begins(position, self._every, self._start, self._first):
             return True
         return position < self._known_until and super().sends_draft(position)
-
-    def _begins(self, position: int) -> bool:
-        return position == self._first or (position - self._start) % self._every == 0
 
 
 class OneSide(AggregationRule):
@@ -225,11 +271,11 @@ class OneSide(AggregationRule):
         self._owner = owner
         self._streams = not whole_answer
 
-    def decide(self, position: int, drafts: DraftPair) -> int | NeedsTopList | None:
+    def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
         draft = drafts.of(self._owner)
         return None if draft is None else draft.token_id
 
-    def token_source(self, position: int, token_id: int, drafts: DraftPair) -> TokenSource:
+    def token_source(self, position: int, token_id: int, drafts: FirstDrafts) -> TokenSource:
         return _SIDES[self._owner]
 
     def sends_draft(self, position: int) -> bool:
@@ -243,14 +289,20 @@ def aggregation_rule_for(
     request: AggregationRequest,
     side: Side,
     aggregation_side: Side | None,
-    masses: dict[Side, float | None],
+    masses: Sequence[float | None],
     rng: RandomSource,
     first: int,
 ) -> AggregationRule | None:
-    """The preset's rule, given each side's h; None while it depends on an unknown h.
+    """The preset's rule, given each side's h, by its number; None while it depends on an unknown h.
     `aggregation_side`: None at the start; `first`: the first position that this stream decides."""
     preset, greedy, start = request.preset, request.sampling.greedy, len(request.prompt_ids)
-    device, cloud = masses[Side.DEVICE], masses[Side.CLOUD]
+    # Processors leave more of one side's mass than of another's, position by position.
+    every = 1 if request.processors.active else preset.reweigh_every
+    if preset.mode is AggregationMode.DEVICE_COIN:
+        if greedy:
+            return DeviceDecides(side, ArgmaxRule())
+        return DeviceCoin(side, masses, rng, every, start, first)
+    device, cloud = masses
     if (owner := _only_side(preset, device, cloud)) is not None:
         return OneSide(side, owner)
     token_rule: TokenRule = ArgmaxRule() if greedy else MixtureRule(rng)
@@ -265,8 +317,7 @@ def aggregation_rule_for(
         return OneSide(side, coupled_side(weights, rng, start), whole_answer=True)
     if greedy:
         return AggregationRule(side, token_rule)
-    # Processors leave more of one side's mass than of the other's, position by position.
-    if every := 1 if request.processors.active else preset.reweigh_every:
+    if every:
         return ReweightedCoin(side, weights, rng, every, start, first)
     return SharedCoin(side, weights, rng)
 
@@ -279,6 +330,11 @@ def _only_side(preset: AggregationPreset, device: float | None, cloud: float | N
     if preset.sources is Sources.CLOUD or device == -np.inf:
         return Side.CLOUD
     return Side.DEVICE if cloud == -np.inf else None
+
+
+def _begins(position: int, every: int, start: int, first: int) -> bool:
+    """Whether a stretch with new weights begins at a position, or the stream."""
+    return position == first or (position - start) % every == 0
 
 
 def _with_probs(draft: QueuedDraft) -> SideDraft:

@@ -2,6 +2,7 @@
 one clock."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,20 +13,18 @@ MAX_REMEMBERED = 256
 """Sent frames whose times are kept."""
 
 
-def _both() -> dict[Side, int]:
-    return dict.fromkeys(Side, 0)
-
-
 @dataclass(slots=True)
 class AggregationStats:
     """Running totals of one request, as one side sees them."""
 
     tokens: int = 0
     unverified_tokens: int = 0
-    drafted: dict[Side, int] = field(default_factory=_both)
-    """Drafts that were there when their position was decided."""
-    accepted: dict[Side, int] = field(default_factory=_both)
-    decode_s: dict[Side, float] = field(default_factory=lambda: dict.fromkeys(Side, 0.0))
+    drafted: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
+    """Drafts that were there when their position was decided, by the number of their side."""
+    accepted: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
+    decode_s: dict[int, float] = field(default_factory=lambda: dict.fromkeys(Side, 0.0))
+    made: Counter[int] = field(default_factory=Counter)
+    """Of more than two sides: tokens that are a side's drafts since the coin said so."""
     side_moves: int = 0
     fetches: int = 0
     stale_drafts: int = 0
@@ -38,7 +37,7 @@ class AggregationStats:
         """Streams after the first."""
         return max(0, self.streams - 1)
 
-    def acceptance_rate(self, side: Side) -> float | None:
+    def acceptance_rate(self, side: int) -> float | None:
         return self.accepted[side] / self.drafted[side] if self.drafted[side] else None
 
 
@@ -57,10 +56,15 @@ class MeasurementSink(Protocol):
 
 
 class AggregationCounters:
-    """`stats` are the totals; `trips` belong to the stream that is open now."""
+    """`stats` are the totals; `trips` belong to the stream that is open now, to the cloud where
+    there are several. The sink is told of device and cloud."""
 
-    def __init__(self, sink: MeasurementSink | None) -> None:
+    def __init__(self, sink: MeasurementSink | None, sides: int = len(Side)) -> None:
+        numbers = range(len(Side), sides)
         self.stats = AggregationStats()
+        for counts in (self.stats.drafted, self.stats.accepted):
+            counts |= dict.fromkeys(numbers, 0)
+        self.stats.decode_s |= dict.fromkeys(numbers, 0.0)
         self.trips = RoundTrips()
         self._sink = sink
 
@@ -72,18 +76,23 @@ class AggregationCounters:
         self.stats.links_lost += 1
         self.stats.loss_noticed_s = max(self.stats.loss_noticed_s, silent_s)
 
-    def decoded(self, side: Side, position: int, decode_s: float) -> None:
-        """A draft arrived; `decode_s` by its decoder's clock."""
-        self.stats.decode_s[side] += decode_s
-        if self._sink is not None and decode_s > 0:
-            self._sink.decoded(side, position, decode_s)
+    def decoded(self, number: int, position: int, decode_s: float) -> None:
+        """A draft of that side arrived; `decode_s` by its decoder's clock."""
+        self.stats.decode_s[number] += decode_s
+        if self._sink is not None and decode_s > 0 and number < len(Side):
+            self._sink.decoded(Side(number), position, decode_s)
 
-    def verified(self, side: Side, accepted: bool) -> None:
-        """A draft's position was decided."""
-        self.stats.drafted[side] += 1
-        self.stats.accepted[side] += accepted
-        if self._sink is not None:
-            self._sink.verified(side, float(accepted))
+    def verified(self, number: int, accepted: bool) -> None:
+        """The position of a draft of that side was decided."""
+        self.stats.drafted[number] += 1
+        self.stats.accepted[number] += accepted
+        if self._sink is not None and number < len(Side):
+            self._sink.verified(Side(number), float(accepted))
+
+    def made(self, number: int | None) -> None:
+        """A token is that side's draft."""
+        if number is not None:
+            self.stats.made[number] += 1
 
     def committed(self, count: int, unverified: bool) -> None:
         self.stats.tokens += count

@@ -44,14 +44,23 @@ def peer_draft(frame: SideDraftFrame) -> QueuedDraft:
 
 
 @dataclass(frozen=True, slots=True)
-class DraftPair:
-    """Both sides' drafts for one position after one text, as far as they are here."""
+class FirstDrafts:
+    """The sides' drafts for one position after one text, as far as they are here; `others`: of the
+    sides beyond the cloud."""
 
     device: QueuedDraft | None
     cloud: QueuedDraft | None
+    others: tuple[QueuedDraft | None, ...] = ()
 
-    def of(self, side: Side) -> QueuedDraft | None:
-        return self.device if side is Side.DEVICE else self.cloud
+    def of(self, number: int) -> QueuedDraft | None:
+        """The draft of the side of that number."""
+        return (self.device, self.cloud, *self.others)[number]
+
+    def all(self) -> tuple[QueuedDraft, ...] | None:
+        """Of all sides in the order of their numbers, once they are here."""
+        drafts = (self.device, self.cloud, *self.others)
+        here = tuple(draft for draft in drafts if draft is not None)
+        return here if len(here) == len(drafts) else None
 
 
 @dataclass(slots=True)
@@ -66,36 +75,47 @@ class CommitBatch:
 
 
 class SideDrafts:
-    """Both queues after the committed text, which grows token by token."""
+    """All queues after the committed text, which grows token by token. `peers`: by the links to the
+    other sides, of which the cloud has one."""
 
-    def __init__(self, side: Side, text: CommittedText, counters: AggregationCounters) -> None:
+    def __init__(
+        self, side: Side, text: CommittedText, counters: AggregationCounters, links: int = 1
+    ) -> None:
         self.own = OwnDrafts(text.tokens)
-        self.peer = PeerDrafts(text.tokens)
+        self.peers = tuple(PeerDrafts(text.tokens) for _ in range(links))
         self._side, self._text, self._counters = side, text, counters
 
     def begin(self) -> CommitBatch:
         """An empty batch at the end of the committed text."""
         return CommitBatch(len(self._text.tokens), self._text.tokens.prefix)
 
-    def first(self) -> DraftPair:
+    def first(self) -> FirstDrafts:
         """For the first uncommitted position."""
-        pair = {self._side: self.own.first, self._side.other: self.peer.first}
-        return DraftPair(pair[Side.DEVICE], pair[Side.CLOUD])
+        peer, *others = (drafts.first for drafts in self.peers)
+        pair = {self._side: self.own.first, self._side.other: peer}
+        return FirstDrafts(pair[Side.DEVICE], pair[Side.CLOUD], tuple(others))
 
     def commit(self, token_id: int, token_source: TokenSource | None, batch: CommitBatch) -> None:
         """Commit one token; `token_source`: where known."""
-        own, peer = self.own.advance(token_id), self.peer.advance(token_id)
-        for side, draft in ((self._side, own), (self._side.other, peer)):
+        advanced = [(int(self._side), self.own.advance(token_id))]
+        for link, drafts in enumerate(self.peers):
+            advanced.append((self._side.other + link, drafts.advance(token_id)))
+        for number, draft in advanced:
             if draft is not None:
-                self._counters.verified(side, draft.token_id == token_id)
+                self._counters.verified(number, draft.token_id == token_id)
         _, batch.reason = self._text.append((token_id,))
         batch.token_ids.append(token_id)
         if token_source is not None:
             batch.token_sources.append(token_source)
 
+    def clear_peers(self) -> None:
+        """The streams to the other sides are gone."""
+        for drafts in self.peers:
+            drafts.clear()
+
     def clear(self) -> None:
         self.own.clear()
-        self.peer.clear()
+        self.clear_peers()
 
 
 class OwnDrafts:

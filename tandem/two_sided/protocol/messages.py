@@ -121,9 +121,11 @@ PeerMessage = DeviceMessage | CloudSideMessage
 
 @dataclass(frozen=True, slots=True)
 class ToPeer:
-    """Put a frame on the stream to the other aggregator."""
+    """Put a frame on the stream to the other aggregator, at the device on that of a link: the first
+    is the cloud's, the next are of the sides beyond it."""
 
     message: PeerMessage
+    link: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +136,4 @@ class ToDecoder:
 
 
 SideOutput = ToPeer | ToDecoder | Commit | Reconnect | Finish
+SideOutputs = list[SideOutput]

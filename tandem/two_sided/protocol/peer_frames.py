@@ -7,7 +7,7 @@ from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.liveness import Phase
 from tandem.two_sided.protocol.aggregation_rules import AggregationRule, OneSide, SingleAggregator
 from tandem.two_sided.protocol.counters import AggregationCounters
-from tandem.two_sided.protocol.draft_queues import OwnDrafts, QueuedDraft
+from tandem.two_sided.protocol.draft_queues import CommitBatch, OwnDrafts, QueuedDraft
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     Fetch,
@@ -85,6 +85,30 @@ class DraftSender:
             held_s=self._counters.trips.held_s(now),
             heard=self._counters.trips.heard,
         )
+
+
+def target_frames(
+    request: AggregationRequest,
+    rule: AggregationRule,
+    epoch: int,
+    batch: CommitBatch,
+    committed: PrefixedTokens,
+    hands_over: bool,
+) -> list[TargetFrame]:
+    """What the side that decides tells of a batch: its tokens and whose they are, all of the answer
+    at its end where that is the rule, the tokens alone where the device knows of other sides."""
+    if not rule.sends_targets or not batch.token_ids:
+        return []
+    base, prefix, token_ids = batch.base, batch.prefix, tuple(batch.token_ids)
+    token_sources = tuple(batch.token_sources) if rule.tells_sources else ()
+    if rule.whole_answer:
+        if batch.reason is None:
+            return []
+        base = len(request.prompt_ids) + len(request.committed_ids)
+        prefix, token_ids = committed.prefix_at(base), committed.since(base)
+        token_sources = token_sources[:1] * len(token_ids)  # one side's, all of them
+    head = (request.session, epoch, base, prefix)
+    return [TargetFrame(*head, token_ids, hands_over, token_sources)]
 
 
 def check_committed(text: PrefixedTokens, base: int, prefix: int, committed: int) -> None:

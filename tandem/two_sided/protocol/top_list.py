@@ -2,7 +2,9 @@
 is named only if no other can be the argmax; ties go to the lower id, as everywhere. The bounds use
 the very arithmetic of `mixture`, so what is certified is its argmax bit for bit."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,6 @@ from numpy.typing import NDArray
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array, most_likely
-from tandem.two_sided.protocol.mixture import Weights
 
 _MASS_TOLERANCE = 1e-3
 
@@ -55,17 +56,21 @@ def received_list(ids: Array, probs: Array, tail_mass: float, vocabulary_size: i
     return TopList(ids, probs, rest, min(rest, probs.min()))
 
 
-def certified_argmax(device: TopList, cloud: TopList, weights: Weights) -> int | None:
-    """The argmax of the mixture, or None if the lists leave more than one token possible."""
-    ids = np.union1d(device.ids, cloud.ids)
-    low_device, high_device = _bounds(device, ids)
-    low_cloud, high_cloud = _bounds(cloud, ids)
-    low = weights.device * low_device + weights.cloud * low_cloud
-    high = weights.device * high_device + weights.cloud * high_cloud
+def certified_argmax(lists: Sequence[TopList], shares: Sequence[Any]) -> int | None:
+    """The argmax of the mixture of the listed distributions, one a side, or None if the lists leave
+    more than one token possible."""
+
+    def mixed(numbers: Sequence[Any]) -> Any:
+        return sum(share * number for share, number in zip(shares, numbers, strict=True))
+
+    ids = reduce(np.union1d, [known.ids for known in lists])
+    bounds = [_bounds(known, ids) for known in lists]
+    low: Array = mixed([least for least, _ in bounds])
+    high: Array = mixed([most for _, most in bounds])
     best = int(low.argmax())  # the first: the lowest id among equals
     runners_up = (high > low[best]) | ((high == low[best]) & (ids < ids[best]))
     runners_up[best] = False
-    elsewhere = weights.device * device.tail_bound + weights.cloud * cloud.tail_bound
+    elsewhere = mixed([known.tail_bound for known in lists])
     if runners_up.any() or (elsewhere > 0 and elsewhere >= low[best]):
         return None
     return int(ids[best])

@@ -1,4 +1,4 @@
-"""An answer from two sides at the device: a `SideMachine` between its decoder and the cloud.
+"""An answer from two sides, or more, at the device: a `SideMachine` beside its decoder.
 Invariant: tokens leave when their text is known, so that nothing follows a stop string."""
 
 import asyncio
@@ -13,22 +13,20 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixMismatch
 from tandem.net.frame_stream import FATAL
-from tandem.net.session_runner import OpenStream, SessionRunner
+from tandem.net.session_runner import SessionRunner
 from tandem.net.status import Rejected
 from tandem.specdec.events import Commit, Finish, TokenSource
 from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingOpened, DecodingText
 from tandem.two_sided.protocol.messages import (
-    CloudSideMessage,
+    CollaborationOpen,
     CollaborationOpened,
-    DeviceMessage,
     SideOutput,
     ToDecoder,
     ToPeer,
 )
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
-
-OpenCloudStream = OpenStream[CloudSideMessage, DeviceMessage]
+from tandem.two_sided.serving.side_streams import FromPeer, OpenSideStreams
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +40,26 @@ class TextPiece:
     token_texts: tuple[str, ...] = ()
 
 
-class DeviceSession(SessionRunner[DeviceMessage, CloudSideMessage, SideOutput]):
+class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
     """Runs one request: await `begun`, iterate `pieces`, then read the machine's stats."""
 
     def __init__(
         self,
         make_machine: Callable[[DecodingOpened], SideMachine],
         open_decoder: Callable[[DecoderEvents], DecoderLink],
-        open_cloud: OpenCloudStream | None,
+        open_others: OpenSideStreams | None,
         closing_tasks: set[asyncio.Task[None]],
         why_silent: Callable[[], Awaitable[str]],
         spread: int,
     ) -> None:
-        """For the last four see `SessionRunner`; `open_cloud` is called once `opened` is known."""
+        """For the last four see `SessionRunner`; `open_others` is called once `opened` is known."""
         # A deadline of the cloud's own says nothing about the next stream.
         fatal = FATAL - {grpc.StatusCode.DEADLINE_EXCEEDED}
-        super().__init__(open_cloud, CollaborationOpened, closing_tasks, why_silent, spread, fatal)
+        super().__init__(open_others, CollaborationOpened, closing_tasks, why_silent, spread, fatal)
         self.opened: DecodingOpened | None = None
-        self.cloud: CollaborationOpened | None = None
+        self.others: dict[int, CollaborationOpened] = {}
+        """What the other sides said of themselves, by their links."""
+        self._missing: set[int] = set()
         self.finish_reason: FinishReason | None = None
         self._make_machine = make_machine
         self._machine: SideMachine | None = None
@@ -113,18 +113,28 @@ class DeviceSession(SessionRunner[DeviceMessage, CloudSideMessage, SideOutput]):
         super().close()
         self._decoder.close()
 
-    def receive(self, message: CloudSideMessage, size_bytes: int, now: float) -> list[SideOutput]:
-        if isinstance(message, CollaborationOpened):
-            self.cloud = message
-        return self.machine.receive(message, now, size_bytes)
+    def admits(self, message: FromPeer) -> bool:
+        """With the last side's."""
+        if not isinstance(message.message, CollaborationOpened):
+            return False
+        self._missing.discard(message.link)
+        return not self._missing
+
+    def receive(self, message: FromPeer, size_bytes: int, now: float) -> list[SideOutput]:
+        if isinstance(message.message, CollaborationOpened):
+            self.others[message.link] = message.message
+        return self.machine.receive(message.message, now, size_bytes, message.link)
 
     def perform(self, output: SideOutput) -> None:
         match output:
             case ToDecoder(message):
                 self._decoder.send_target(message)
-            case ToPeer(message):
-                # What this machine sends is the device's own.
-                self.machine.sized(self.send(message))  # type: ignore[arg-type]
+            case ToPeer(message, link):
+                if isinstance(message, CollaborationOpen):
+                    self._missing.add(link)
+                size_bytes = self.send(output)
+                if not link:
+                    self.machine.sized(size_bytes)
             case Commit():
                 self._unreported.append(output)
             case Finish(reason):

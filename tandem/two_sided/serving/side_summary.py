@@ -1,5 +1,7 @@
 """The messages of an answer from two sides to its caller."""
 
+from collections.abc import Sequence
+
 from tandem.core.stopping import FinishReason
 from tandem.net.frame_stream import Traffic
 from tandem.two_sided.protocol.decoder_messages import DecodingOpened
@@ -37,11 +39,14 @@ def committed_of(position: int, piece: TextPiece) -> pb.GenerateResponse:
 
 
 def summary_of(
-    session: DeviceSession, preset: AggregationPreset, tokens: int, traffic: Traffic
+    session: DeviceSession,
+    preset: AggregationPreset,
+    tokens: int,
+    traffic: Traffic,
+    more_sides: Sequence[str] = (),
 ) -> pb.GenerateResponse:
-    """`tokens`: how many the caller got."""
-    machine, opened, cloud = session.machine, session.opened, session.cloud
-    stats = machine.stats
+    """`tokens`: how many the caller got; `more_sides`: names of those beyond the cloud."""
+    opened, stats = session.opened, session.machine.stats
     assert opened is not None, "a summary follows an answer"
     summary = pb.Summary(
         finish_reason=session.finish_reason or FinishReason.ERROR,
@@ -63,14 +68,14 @@ def summary_of(
         side_moves=stats.side_moves,
         fetches=stats.fetches,
     )
-    for side, into in ((Side.DEVICE, summary.device), (Side.CLOUD, summary.cloud)):
-        into.drafted, into.accepted = stats.drafted[side], stats.accepted[side]
-        into.decode_s = stats.decode_s[side]
+    further = [summary.more_sides.add(name=name) for name in more_sides]
+    for number, into in enumerate((summary.device, summary.cloud, *further)):
+        into.drafted, into.accepted = stats.drafted[number], stats.accepted[number]
+        into.decode_s, into.made = stats.decode_s[number], stats.made[number]
+        if (other := session.others.get(number - Side.CLOUD)) is not None:
+            into.documents, into.document_tokens = other.documents, other.document_tokens
+            into.log_mass = other.log_mass
     summary.device.documents = len(opened.documents)
     summary.device.document_tokens = sum(use.tokens for use in opened.documents)
     summary.device.log_mass = opened.log_mass
-    if cloud is not None:
-        summary.cloud.documents = cloud.documents
-        summary.cloud.document_tokens = cloud.document_tokens
-        summary.cloud.log_mass = cloud.log_mass
     return pb.GenerateResponse(summary=summary)

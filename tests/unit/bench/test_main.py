@@ -40,7 +40,7 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         "dragon-quality",
         "scheduler",
         "dragon-latency",
-        "dragon-ttft",
+        *("dragon-ttft", "more-sides"),
         *("document-kv", "papers"),
         *("faults", "overload", "soak", "fleet"),
     }

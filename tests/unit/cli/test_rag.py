@@ -108,6 +108,19 @@ def test_documents_come_from_the_flags_or_from_the_demo(tmp_path: Path) -> None:
     assert own == SuiteDocuments((tmp_path,), ())
 
 
+def test_further_sides_are_named_with_their_documents(tmp_path: Path) -> None:
+    named = (f"office={tmp_path}", f"lab={tmp_path}", f"office={tmp_path / 'more'}")
+    found = documents_of(NOTHING | {"rag": True, "side_documents": named})
+    assert found is not None
+    assert found.more == {"office": (tmp_path, tmp_path / "more"), "lab": (tmp_path,)}
+    assert found.device, "the demo's"
+    for wrong in ("office", "=x", "cloud=x", "device=x", "an office=x", "office="):
+        with pytest.raises(InvalidArgument, match="side_documents"):
+            documents_of(NOTHING | {"rag": True, "side_documents": (wrong,)})
+    with pytest.raises(InvalidArgument, match="rag"):
+        documents_of(NOTHING | {"side_documents": named})
+
+
 async def test_links_in_a_group_are_changed_and_cut_together() -> None:
     slow = LinkSettings(0.1)
     address = ("127.0.0.1", 1)

@@ -23,7 +23,7 @@ from tandem.two_sided.protocol.aggregation_rules import (
     TokenRule,
     aggregation_rule_for,
 )
-from tandem.two_sided.protocol.draft_queues import DraftPair, QueuedDraft
+from tandem.two_sided.protocol.draft_queues import FirstDrafts, QueuedDraft
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import Side, coupled_side, side_weights
 from tandem.two_sided.protocol.presets import (
@@ -35,7 +35,7 @@ from tandem.two_sided.protocol.top_list import TopList, top_list
 
 RNG = SeededRandom(3)
 START, FIRST, EVERY = 2, 7, 4
-NOTHING = DraftPair(None, None)
+NOTHING = FirstDrafts(None, None)
 PROBS = np.array([0.4, 0.3, 0.2, 0.1], dtype=np.float32)
 
 
@@ -43,9 +43,9 @@ def drafted(position: int, token: int = 0, log_mass: float = 0.0, probs: Any = N
     return QueuedDraft(position, 0, 0, token, probs, log_mass)
 
 
-def both(position: int, device_mass: float = 0.0, cloud_mass: float = 0.0) -> DraftPair:
+def both(position: int, device_mass: float = 0.0, cloud_mass: float = 0.0) -> FirstDrafts:
     """The device drafts 0, the cloud 1."""
-    return DraftPair(drafted(position, 0, device_mass), drafted(position, 1, cloud_mass))
+    return FirstDrafts(drafted(position, 0, device_mass), drafted(position, 1, cloud_mass))
 
 
 def reweighted(side: Side, first: int = FIRST) -> ReweightedCoin:
@@ -58,9 +58,9 @@ def test_where_weights_may_change_both_sides_send_and_wait_for_both_drafts() -> 
         rule = reweighted(side)
         assert [rule.sends_draft(position) for position in (7, 10, 14)] == [True] * 3
         for position in (7, 10, 14):
-            one = DraftPair(drafted(position), None)
+            one = FirstDrafts(drafted(position), None)
             assert rule.decide(position, one) is None
-            assert rule.decide(position, DraftPair(None, one.device)) is None
+            assert rule.decide(position, FirstDrafts(None, one.device)) is None
             assert rule.decide(position, both(position)) is not None
 
 
@@ -125,7 +125,7 @@ def test_an_aggregator_decides_and_the_other_side_sends() -> None:
         assert rule.sends_targets
         assert rule.here == (here is Side.CLOUD)
         assert rule.sends_draft(5) == (here is Side.DEVICE)
-        pair = DraftPair(drafted(5, 0, 0.0, PROBS), drafted(5, 0, 0.0, PROBS))
+        pair = FirstDrafts(drafted(5, 0, 0.0, PROBS), drafted(5, 0, 0.0, PROBS))
         assert (rule.decide(5, pair) is None) == (here is Side.DEVICE)
         assert rule.decide(5, replace(pair, device=None)) is None
         assert rule.decide(5, replace(pair, cloud=None)) is None
@@ -170,10 +170,10 @@ def test_a_top_list_that_proves_nothing_is_asked_for_eight_times_as_long() -> No
             theirs = drafted(5, probs=top_list(flat[::-1].copy(), count))
             pair = (drafted(5, probs=PROBS[::-1].copy()), theirs)
             device, cloud = pair if at is Side.DEVICE else pair[::-1]
-            assert rule.token(device, cloud, at, 5) == NeedsTopList(8 * count)
+            assert rule.token((device, cloud), at, 5) == NeedsTopList(8 * count)
             certain = drafted(5, probs=top_list(np.array([0, 0, 0, 1], dtype=np.float32), count))
             device, cloud = (pair[0], certain) if at is Side.DEVICE else (certain, pair[0])
-            assert rule.token(device, cloud, at, 5) == 3
+            assert rule.token((device, cloud), at, 5) == 3
 
 
 def rule_for(
@@ -188,7 +188,7 @@ def rule_for(
     preset = replace(AGGREGATION_PRESETS[name], **changes)
     sampling = SamplingParams(temperature=temperature)
     request = AggregationRequest(1, (1, 2), "h", 4, sampling, 3, 4, preset)
-    masses = {Side.DEVICE: device, Side.CLOUD: cloud}
+    masses = (device, cloud)
     return aggregation_rule_for(request, side, aggregation_side, masses, RNG, FIRST)
 
 

@@ -33,10 +33,10 @@ def test_what_is_certified_is_the_argmax(also: bool) -> None:
         for count in (1, 2, 4, 8):
             theirs = as_received(cloud, count)
             own = top_list(device, count, theirs.ids if also else None)
-            found = certified_argmax(own, theirs, weights)
+            found = certified_argmax((own, theirs), weights)
             assert found in (None, brute), (seed, count)
             certified += found is not None
-        assert certified_argmax(top_list(device, 12), as_received(cloud, 12), weights) == brute
+        assert certified_argmax((top_list(device, 12), as_received(cloud, 12)), weights) == brute
     assert certified > 200, "short lists should often be enough"
 
 
@@ -44,8 +44,8 @@ def test_no_token_is_certified_that_another_completion_of_the_lists_beats() -> N
     """Token 2 is in neither list and would win: both sides have as much of it as they may."""
     device = np.array([0.4, 0.0, 0.3, 0.3], dtype=np.float32)
     cloud = np.array([0.0, 0.4, 0.3, 0.3], dtype=np.float32)
-    assert certified_argmax(top_list(device, 1), top_list(cloud, 1), Weights(0.5, 0.5)) is None
-    assert certified_argmax(top_list(device, 3), top_list(cloud, 3), Weights(0.5, 0.5)) == 2
+    assert certified_argmax((top_list(device, 1), top_list(cloud, 1)), Weights(0.5, 0.5)) is None
+    assert certified_argmax((top_list(device, 3), top_list(cloud, 3)), Weights(0.5, 0.5)) == 2
 
 
 @pytest.mark.parametrize(
