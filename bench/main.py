@@ -79,7 +79,7 @@ _STREAMS = click.option(
 _DILATION = click.option(
     "--dilation",
     type=click.FloatRange(1.0, 100.0),
-    help="Declared times are so many times as long. Default: 1, or 3 of more than 32 chats.",
+    help="Declared times are so many times as long. Default: 1, or 5 of more than 32 chats.",
 )
 _PRESET = click.option("--preset", help="What is compared with ar. Default: auto.")
 _LOGS = click.option("--logs", type=_FOLDER, help="Keep the services' logs in this folder.")

@@ -39,7 +39,7 @@ from tandem.net.process import run_loop
 ALONE, CHOSEN, LOAD = "ar", "auto", "load"
 STREAMS, QUICK_STREAMS = (1, 8, 32, 100, 200), (1, 8, 32)
 MANY = 32
-DILATION = 3.0
+DILATION = 5.0
 """Of more streams than that, where it is not given."""
 SLO_S = (1.5, 0.120)
 """TTFT and TPOT that an answer has to keep to."""
