@@ -26,10 +26,15 @@ class LineFit:
         """Of y; needs a point."""
         return self._y / self.weight
 
-    def fit(self) -> tuple[float, float]:
-        """(first, further); needs a point."""
+    def fit(self, share: float = 0.0, weight: float = 0.0) -> tuple[float, float]:
+        """(first, further); needs a point. The slope is believed to be `share` of the value at 0,
+        as firmly as if points had told it whose squared distances from their mean sum to
+        `weight`."""
         mean_x, mean_y = self._x / self.weight, self._y / self.weight
         spread = self._xx / self.weight - mean_x**2
         slope = (self._xy / self.weight - mean_x * mean_y) / spread if spread > 0.05 else 0.0
+        if weight:
+            told, believed = self.weight * max(0.0, spread), share * mean_y / (1 + share * mean_x)
+            slope = (told * slope + weight * believed) / (told + weight)
         slope = min(max(0.0, slope), mean_y / (1 + mean_x))
         return mean_y - slope * mean_x, slope

@@ -35,13 +35,18 @@ class Drafting:
         self._request = request
         self._committed = committed
         self._from_distributions = request.preset.predraft is Predraft.LIKELY_OUTCOMES
-        self.alternatives = ALTERNATIVES if self._from_distributions else 0
+        self.drafts_ahead = self._from_distributions
         self._length_limit = len(request.prompt_ids) + request.max_tokens
         self._longest = 0  # drafts in flight, where forced ones may lengthen a chunk
         self._wanted = self._forced = 0
         self._chunk_sent = 0
         self._chunk_s = 0.0
         self._reports = request.preset.control is Control.LATENCY_AWARE
+
+    @property
+    def alternatives(self) -> int:
+        """How many runners-up of a draft are wanted."""
+        return ALTERNATIVES if self._from_distributions and self.drafts_ahead else 0
 
     @property
     def position(self) -> int:
@@ -96,7 +101,7 @@ class Drafting:
 
     def begin_ahead(self) -> DraftWork | None:
         """The work that drafts past the predicted bonus token, if that pays now."""
-        if self.ahead is not None or not self._from_distributions or not self.in_flight:
+        if self.ahead is not None or not self.alternatives or not self.in_flight:
             return None
         schedule, ends = self.schedule, self._request.draft_ends
         if not (schedule.stop_and_wait and schedule.bonus) or self.in_flight.unsent:

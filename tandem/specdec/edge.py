@@ -282,7 +282,8 @@ class EdgeMachine:
         self.epoch += new_epoch
         outputs += self._commit([token])
         if self.phase is not Phase.DONE and self.predrafting.on:
-            self.stats.count_resolved(hit=branch is not None)
+            if self.predrafting.wanted:
+                self.stats.count_resolved(hit=branch is not None)
             self.pacing.resolved(hit=branch is not None)
             self.stats.drafted += self.drafting.adopt(branch) if branch else 0
         return outputs
@@ -300,6 +301,7 @@ class EdgeMachine:
     def _main_work(self, now: float) -> DraftWork | None:
         if self.pacing.on:
             self.drafting.follow(self.pacing.schedule)
+            self.drafting.drafts_ahead = self.pacing.ahead
             self.predrafting.wanted = self.pacing.branches
         alone = self.phase is Phase.ALONE
         count = min(ALONE_CHUNK, self.drafting.room) if alone else self.drafting.draftable

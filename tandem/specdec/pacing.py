@@ -21,6 +21,9 @@ CHOICE_EVERY = 6
 """Answers of the cloud between two choices of a schedule."""
 FIRST_CHOICES, AT_FIRST, SOON = 12, 1, 3
 """The same, while timelines are to be followed: for so many choices, and later."""
+SELDOM_S = 0.03
+"""Between two choices, so that they take a fiftieth of the edge's time where answers come fast,
+and a schedule is in use for long enough to tell something."""
 STAYS_MOST, RESTLESS, CALMS = 0.75, 0.04, 0.93
 """Each change of schedule makes the next one dearer by such a share, down to a limit; with each
 choice that fades: on a machine whose times jump, changes cost more than they bring."""
@@ -46,10 +49,11 @@ class Pacing:
         self._objective = Objective(preset.idle_weight, preset.energy_weight, prices)
         self._held = False
         self.profile = Profile(earlier)
-        self.branches = preset.control is not Control.LEAST_COST
+        self.branches, self.ahead = preset.control is not Control.LEAST_COST, True
         self.decision: Decision | None = None
         self.decisions: Counter[Reason] = Counter()
         self._until_choice = 0
+        self._now = self._chose_at = -inf
         self._outlooks = Outlooks()
         self._stretch = _Stretch()
         self._changes, self._choices = 0.0, 0
@@ -90,6 +94,7 @@ class Pacing:
         self._answered(len(message.token_ids), message.work, now)
 
     def _answered(self, tokens: int, work: Work, now: float) -> None:
+        self._now = now
         self._stretch.took(tokens, now, self.profile)
         if self.decision is not None and work.verify_s > 0 and work.batch_size <= 1:
             pair = self.decision.measured.pair
@@ -125,8 +130,12 @@ class Pacing:
     def _chosen(self, measured: Measured) -> Schedule:
         if self._preset.control is not Control.LEAST_COST:
             return schedule_for(self._preset, measured)
+        if self.decision is None and self.profile.begins_cold:
+            return self.schedule
         self._until_choice -= 1
-        if (before := self.decision) is None or self._until_choice <= 0:
+        due = self._until_choice <= 0 and self._now - self._chose_at >= SELDOM_S
+        if (before := self.decision) is None or due:
+            self._chose_at = self._now
             self._learn(measured)
             limits, weight = self._preset.schedule, self._preset.idle_weight
             seen, stays = self.profile.seen, max(STAYS_MOST, STAYS - RESTLESS * self._changes)
@@ -141,7 +150,7 @@ class Pacing:
                 self.decisions[chosen.reason] += 1
                 self._changes += before is not None
                 self._stretch = _Stretch()
-            self.decision, self.branches = chosen, chosen.branches
+            self.decision, self.branches, self.ahead = chosen, chosen.branches, chosen.ahead
         assert self.decision is not None
         return self.decision.schedule
 

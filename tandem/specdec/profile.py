@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from math import inf
 
 from tandem.core.line_fit import LineFit
 from tandem.specdec.messages import Draft, Work
@@ -19,12 +18,20 @@ _PRIOR_ACCEPTANCE, _PRIOR_TOKENS = 0.7, 4.0
 _EARLIER_TOKENS = 16.0
 """What earlier acceptance counts for: more than a guess, less than half a sentence of this text."""
 _KEEP_PER_TOKEN = 0.97
-_SURE_TRIPS, _SURE_PASSES = 4, 3.0
+_KEEP_LONG = 0.995
+_SURE_LONG, _SURE_SHARE = 20.0, 10.0
+"""What a further token of a pass costs, as a share of the first, changes with the model and not
+with the hour: what many passes tell counts beside the last ten, which may all be equally long."""
+_SURE_TRIPS, _FIRST_TRIPS = 12, 2
+_COLD_STEPS, _COLD_PASSES = 8, 3.0
+"""So many steps and passes of a process may take long because they are its first."""
 _FAR = 3.0
-"""A pass that takes so many times as long as usual had to wait for other programs."""
+"""A step or pass that takes so many times as long as usual had to wait for other programs."""
 _HOPE = 0.99
 """What was slow may be fast again: with each token for which nothing was drafted, a draft step is
 believed to take this share of the time, so that it is tried again in the end."""
+_UNSURE_HOPE = 0.97
+"""The same of a round trip of which few were measured: a process's first ones take long."""
 _MOST_BRANCHING = 10.0
 _ALONE = 1.5
 """So many sessions a pass, on average, are one."""
@@ -45,6 +52,10 @@ class Earlier:
     queue_s: float | None = None
     branching: float = 1.0
     undrafted: int = 0
+    further_share: float = 0.0
+    """What a further token of a pass costs, relative to the first."""
+    trips: int = 0
+    """How many round trips were measured."""
     seen: tuple[tuple[Kind, Seen], ...] = ()
     """What each kind of schedule took, beside what was expected."""
 
@@ -59,9 +70,10 @@ class Profile:
     def __init__(self, earlier: Earlier = NOTHING_EARLIER) -> None:
         self._earlier = earlier
         self._draft_s: float | None = None
+        self._cold_steps = _COLD_STEPS if earlier.draft_s is None else 0
         self._branching, self._undrafted = earlier.branching, earlier.undrafted
         self.seen = SeenTimes(earlier.seen)
-        self._verify = LineFit(_KEEP)
+        self._verify, self._long = LineFit(_KEEP), LineFit(_KEEP_LONG)
         self.trips_s: list[float] = []
         self.judged_tokens = self.agreed_tokens = 0
         self._sent: deque[tuple[int, float]] = deque(maxlen=4 * _RECENT)
@@ -76,13 +88,15 @@ class Profile:
     def measured(self) -> Measured | None:
         own, earlier = self.own, self._earlier
         draft_s = earlier.draft_s if own.draft_s is None else own.draft_s
-        first_s, further_s = self._verify.fit() if self._verify.weight else (earlier.verify_s, 0.0)
+        first_s, further_s = self._pass_times()
         rtt_s = earlier.rtt_s if own.rtt_s is None else own.rtt_s
         if rtt_s is not None and earlier.rtt_s is not None and len(self.trips_s) < _SURE_TRIPS:
             rtt_s = min(rtt_s, earlier.rtt_s)  # of a few trips each may have waited for a pass
         if draft_s is None or first_s is None or rtt_s is None:
             return None
         draft_s *= _HOPE**self._undrafted
+        if earlier.trips + len(self.trips_s) < _SURE_TRIPS:
+            rtt_s *= _UNSURE_HOPE**self._undrafted
         first_s = max(first_s, 1e-6)
         if self._sharing < _ALONE:
             draft_s, first_s = self.seen.draft_s(draft_s), self.seen.pass_s(first_s)
@@ -96,6 +110,26 @@ class Profile:
             self._branching,
         )
 
+    def _pass_times(self) -> tuple[float | None, float]:
+        """Of the first token, and of each further one."""
+        if not self._verify.weight:
+            first_s = self._earlier.verify_s
+            return first_s, 0.0 if first_s is None else self._earlier.further_share * first_s
+        return self._verify.fit(self._further_share, _SURE_SHARE)
+
+    @property
+    def _further_share(self) -> float:
+        """By all passes of this request, and of earlier ones."""
+        if not self._long.weight:
+            return self._earlier.further_share
+        first_s, further_s = self._long.fit(self._earlier.further_share, _SURE_LONG)
+        return further_s / max(first_s, _TINY_S)
+
+    @property
+    def begins_cold(self) -> bool:
+        """Whether the one round trip that is known may be the process's first, which takes long."""
+        return self._earlier.rtt_s is None and len(self.trips_s) < _FIRST_TRIPS
+
     @property
     def own(self) -> Earlier:
         """What this request has measured itself."""
@@ -107,15 +141,24 @@ class Profile:
             self._wait_s if self._verify.weight else None,
             self._branching,
             self._undrafted,
+            self._further_share,
+            self._earlier.trips + len(self.trips_s),
             tuple(self.seen.of_kinds.items()),
         )
 
     def drafted(self, count: int, draft_s: float, branches: bool = False) -> None:
         """`branches`: whether other outcomes were drafted for in the same passes."""
+        usual_s = self._earlier.draft_s if self._draft_s is None else self._draft_s
         step_s = draft_s / count
+        if usual_s is not None and not branches:
+            step_s = min(step_s, _FAR * usual_s)
         self._undrafted = 0
+        if self._cold_steps:
+            self._cold_steps -= 1
+            self._draft_s = step_s if usual_s is None else min(step_s, usual_s)
         if self._draft_s is None:
-            self._draft_s = step_s
+            usual_s = step_s if usual_s is None else usual_s
+            self._draft_s = min(step_s, (step_s + usual_s) / 2)
         if branches:
             share = step_s / max(self._draft_s, _TINY_S)
             self._branching = _follow(self._branching, min(share, _MOST_BRANCHING))
@@ -142,8 +185,13 @@ class Profile:
     def passed(self, work: Work) -> None:
         """A frame reported what a pass cost."""
         if work.verify_s > 0:
-            most_s = _FAR * self._verify.mean if self._verify.weight > _SURE_PASSES else inf
-            self._verify.add(work.drafts, min(work.verify_s, most_s))
+            usual_s = self._verify.mean if self._verify.weight else self._earlier.verify_s
+            took_s = work.verify_s if usual_s is None else min(work.verify_s, _FAR * usual_s)
+            cold = self._earlier.verify_s is None and self._verify.weight < _COLD_PASSES
+            if cold and usual_s is not None and _FAR * took_s < usual_s:
+                self._verify, self._long = LineFit(_KEEP), LineFit(_KEEP_LONG)
+            self._verify.add(work.drafts, took_s)
+            self._long.add(work.drafts, took_s)
             self._sharing = _follow(self._sharing, work.batch_size)
             if work.drafts:  # the cloud's own passes follow one another, and do not wait
                 self._wait_s = _follow(self._wait_s, work.queue_s)

@@ -36,6 +36,11 @@ ALL = 1000
 """Timelines where time does not press."""
 SLOWED = 1.3
 """Branches pay while they make a draft step at most so many times as long."""
+OVERHEAD_S = 0.001
+"""What the processors of both ends spend on a message and its answer: no timeline knows it."""
+PRESSED = 0.1
+"""Where that is such a share of a pass, it decides: rounds are looked at first, and nothing is
+drafted for other outcomes. With the demo pair on two cores that took 1.7 times as long."""
 BRANCH_STEPS = 8
 """Pre-drafting pays where so many draft steps take longer than a pass."""
 
@@ -69,6 +74,11 @@ class Decision:
     """By which expectations were corrected, as seen."""
 
     @property
+    def ahead(self) -> bool:
+        """Whether to draft past a round."""
+        return not overhead_share(self.measured)
+
+    @property
     def words(self) -> str:
         """The schedule in words."""
         schedule = self.schedule
@@ -97,14 +107,15 @@ def choose(
     counts beside `idle_weight`; time, and target passes, where it is left out."""
     objective = objective or Objective(idle_weight)
     outlooks, seen = outlooks or Outlooks(ALL), seen or SeenTimes()
-    factors = seen.factors()
+    overhead = overhead_share(measured)
+    factors = seen.factors(overhead)
     has_changed = before is None or _has_changed(before, measured, factors)
     if before is not None and outlooks.settled and not has_changed:
         return before
     alone = cloud_alone(limits)
     expected = outlooks.expected(_in_order(limits, measured, idle_weight, before), measured)
     found = {
-        schedule: replace(each, tpot_s=each.tpot_s * seen.factor(schedule))
+        schedule: replace(each, tpot_s=each.tpot_s * seen.factor(schedule, overhead))
         for schedule, each in expected.items()
     }
     costs = {
@@ -146,15 +157,23 @@ def candidates(limits: Schedule, measured: Measured, idle_weight: float) -> list
     if measured.sharing >= ALONE:
         shared = [replace(fitted, decode_when_idle=True)] if fitted.window else []
         return list(dict.fromkeys([cloud_alone(limits), *shared, limits, *rounds]))
+    short = [Schedule(length, length) for length in ROUNDS if length <= limits.chunk]
     found = [cloud_alone(limits), fitted]
+    if overhead_share(measured):
+        found[1:1] = reversed(short)
     for window in WINDOWS:
         if window <= limits.window:
             chunk = min(limits.chunk, window)
             found.append(replace(limits, window=window, chunk=chunk))
             found.append(replace(limits, window=window, chunk=chunk, decode_when_idle=False))
-    found += [Schedule(length, length) for length in ROUNDS if length <= limits.chunk]
-    found += rounds
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys([*found, *short, *rounds]))
+
+
+def overhead_share(measured: Measured) -> float:
+    """What processors spend on a message and its answer, relative to a pass; 0 where that is
+    little."""
+    share = OVERHEAD_S / measured.pair.verify_first_s
+    return share if share > PRESSED else 0.0
 
 
 def cloud_alone(limits: Schedule) -> Schedule:
@@ -166,7 +185,7 @@ def _branches_pay(measured: Measured) -> bool:
     """Whether drafts that are begun with a correction would come late, and more than one is of
     use."""
     pair = measured.pair
-    if measured.branching > SLOWED:
+    if measured.branching > SLOWED or overhead_share(measured):
         return False
     price = measured.sharing * pair.verify_further_s / pair.verify_first_s
     deep, _ = worth_feeding(measured.acceptance_rate, 2, price)

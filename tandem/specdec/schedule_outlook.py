@@ -65,6 +65,7 @@ class Outlooks:
             for each in wanted
             if each not in self._kept or self._kept[each].times != times[each]
         ]
+        stale.sort(key=lambda each: each in self._kept)  # the others have an outlook, if an old one
         self.settled = len(stale) <= self.per_choice
         for each in stale[: self.per_choice]:
             self._kept[each] = _Followed(times[each], _follow(each[0], times[each]))

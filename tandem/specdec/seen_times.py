@@ -23,6 +23,7 @@ _FOLLOW, _DRIFT = 0.1, 0.004
 link's other end, may have changed for all."""
 _NEAR = 0.4
 """No kind's steps are believed to take less than this share of those of now."""
+_MOST_OVERHEAD = 0.5
 _USUAL = 0.12
 """A difference (of logarithms) that may be chance."""
 
@@ -34,6 +35,11 @@ class Kind(StrEnum):
     ROUNDS = "rounds"
     STREAM = "stream"
     WAITING_STREAM = "stream_that_waits"
+
+
+_MESSAGES = {Kind.CLOUD_ALONE: 1.0, Kind.ROUNDS: -1.0, Kind.STREAM: 3.0, Kind.WAITING_STREAM: 2.0}
+"""Where processors spend as long on messages as on passes, kinds that send one for each token are
+believed slower before they are tried, and rounds faster: these come to be tried first."""
 
 
 def kind_of(schedule: Schedule) -> Kind:
@@ -58,9 +64,11 @@ class Seen:
     def kept(self, share: float) -> Seen:
         return replace(self, tokens=share * self.tokens, relative=share * self.relative)
 
-    def factor(self, guess: float = 1.0) -> float:
-        """By which expectations of the kind are to be multiplied, `guess` within what may be
-        chance."""
+    def factor(self, usual: float = 1.0, untried: float = 1.0) -> float:
+        """By which expectations of the kind are to be multiplied, `usual` within what may be
+        chance; before it is tried, `untried` times that."""
+        weight = _GUESS_TOKENS / (_GUESS_TOKENS + self.tokens)
+        guess = usual * exp(weight * log(untried))
         seen = (_GUESS_TOKENS * guess + self.relative) / (_GUESS_TOKENS + self.tokens)
         off = log(seen / guess)
         return guess * exp(off - max(-_USUAL, min(_USUAL, off)))
@@ -77,18 +85,20 @@ class SeenTimes:
         self.totals: dict[Kind, tuple[int, float]] = {}
         """Of this request: tokens and seconds of each kind."""
 
-    def factor(self, schedule: Schedule) -> float:
-        """Of the schedule's kind."""
-        return self._of(kind_of(schedule))
+    def factor(self, schedule: Schedule, overhead: float = 0.0) -> float:
+        """Of the schedule's kind. `overhead`: what processors spend on a message and its answer,
+        relative to a pass."""
+        return self._of(kind_of(schedule), overhead)
 
-    def factors(self) -> dict[Kind, float]:
+    def factors(self, overhead: float = 0.0) -> dict[Kind, float]:
         """Of the kinds seen."""
-        return {kind: self._of(kind) for kind in self.of_kinds}
+        return {kind: self._of(kind, overhead) for kind in self.of_kinds}
 
-    def _of(self, kind: Kind) -> float:
+    def _of(self, kind: Kind, overhead: float) -> float:
         """In a stream the cloud decodes alone too, and tells each token as dearly."""
-        alone = self._of(Kind.CLOUD_ALONE) if kind is Kind.STREAM else 1.0
-        return self.of_kinds.get(kind, _NOTHING).factor(max(1.0, alone))
+        alone = self._of(Kind.CLOUD_ALONE, overhead) if kind is Kind.STREAM else 1.0
+        untried = (1 + min(overhead, _MOST_OVERHEAD)) ** _MESSAGES[kind]
+        return self.of_kinds.get(kind, _NOTHING).factor(max(1.0, alone), untried)
 
     def draft_s(self, now_s: float) -> float:
         """A step where nothing slows it: of the kind where it was fastest. `now_s` is what it takes
@@ -139,4 +149,6 @@ def _least(now_s: float, of_kinds: Iterable[float | None]) -> float:
 
 
 def _follow(before: float | None, sample: float) -> float:
-    return sample if before is None else before + _FOLLOW * (sample - before)
+    if before is None:
+        return sample
+    return before + _FOLLOW * (min(sample, _FURTHEST * before) - before)

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tandem.specdec.profile import Earlier, Profile
-from tandem.specdec.seen_times import Kind, Seen
+from tandem.specdec.profile import NOTHING_EARLIER, Earlier, Profile
 from tandem.telemetry.prometheus_server import (
     ACCEPTANCE,
     DRAFT_STEP,
@@ -45,8 +44,8 @@ class EarlierRequests:
     def _forget(self) -> None:
         self._draft, self._pass, self._trip, self._queue = _Mean(), _Mean(), _Mean(), _Mean()
         self._acceptance: dict[str, _Mean] = {}
-        self._branching, self._undrafted = 1.0, 0
-        self._seen: tuple[tuple[Kind, Seen], ...] = ()
+        self._last = NOTHING_EARLIER
+        """Of the last request that chose its schedule."""
 
     def ended(self, preset: str, target_name: str, profile: Profile) -> None:
         """A request ended that measured this; `preset` is the name of one that is listed."""
@@ -61,8 +60,7 @@ class EarlierRequests:
         acceptance = self._acceptance.setdefault(preset, _Mean())
         acceptance.add(own.acceptance_rate, now, profile.judged_tokens)
         if own.seen:
-            self._branching, self._undrafted = own.branching, own.undrafted
-            self._seen = own.seen
+            self._last = own
 
     def known(self, preset: str) -> Earlier:
         """As of now, for a request of this preset."""
@@ -80,9 +78,11 @@ class EarlierRequests:
             freshest(self._trip.aged(now), mean_of(samples, ROUND_TRIP, target, here)),
             freshest(own.aged(now), mean_of(samples, ACCEPTANCE, pair)),
             freshest(self._queue.aged(now), mean_of(samples, QUEUE, target)),
-            self._branching,
-            self._undrafted,
-            self._seen,
+            self._last.branching,
+            self._last.undrafted,
+            self._last.further_share,
+            self._last.trips,
+            self._last.seen,
         )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from itertools import cycle
+from itertools import count, cycle
 
 import pytest
 
@@ -17,7 +17,7 @@ from tandem.specdec.presets import PRESETS
 from tandem.specdec.profile import Earlier, Profile
 from tandem.specdec.schedule_choice import Decision, Reason
 from tandem.specdec.schedule_outlook import Outlooks
-from tandem.specdec.scheduling import Measured, PairTimes, schedule_for
+from tandem.specdec.scheduling import Measured, schedule_for
 from tandem.specdec.seen_times import SeenTimes
 
 
@@ -127,8 +127,8 @@ def test_passes_of_two_sizes_tell_the_cost_of_a_further_draft() -> None:
         profile.passed(Work(verify_s=0.05, drafts=2))
         profile.passed(Work(verify_s=0.08, drafts=8))
     pair = measured(profile).pair
-    assert pair.verify_further_s == pytest.approx(0.005)
-    assert pair.verify_first_s == pytest.approx(0.04)
+    assert pair.verify_further_s == pytest.approx(0.005, rel=0.02)
+    assert pair.verify_first_s == pytest.approx(0.04, rel=0.02)
 
 
 def test_a_further_draft_never_costs_less_than_nothing() -> None:
@@ -276,11 +276,9 @@ def test_later_requests_begin_with_a_pass_as_long_as_this_one_s_were() -> None:
     for drafts, verify_s in ((8, 0.10), (8, 0.11), (2, 0.04)):
         profile.passed(Work(verify_s=verify_s, drafts=drafts))
     assert profile.own.verify_s == pytest.approx(0.074, abs=0.002)
-    assert measured(profile).pair.verify_first_s < 0.03
+    assert measured(profile).pair.verify_first_s < 0.06
     later = Profile(replace(profile.own, queue_s=None))
-    assert measured(later).pair == PairTimes(
-        profile.own.draft_s or 0.0, profile.own.verify_s or 0, 0
-    )
+    assert measured(later).pair.verify_first_s == profile.own.verify_s
 
 
 def test_what_a_schedule_took_is_compared_with_what_was_expected_of_it() -> None:
@@ -341,10 +339,10 @@ class Choices:
         return Decision(schedule, False, 0.03, 0.05, Reason.FIRST, found, {})
 
 
-def answered(pacing: Pacing, count: int) -> None:
-    for number in range(count):
-        message = Tokens(1, 0, 7 + number, 9, (4,), Work(verify_s=0.05))
-        pacing.take_tokens(message, 2.0 + 0.05 * number)
+def answered(pacing: Pacing, count: int, clock: Iterator[int], every_s: float = 0.05) -> None:
+    for _, number in zip(range(count), clock, strict=False):
+        message = Tokens(1, 0, 7 + number, 9, (4,), Work(verify_s=every_s))
+        pacing.take_tokens(message, 2.0 + every_s * number)
 
 
 def test_a_settled_choice_is_looked_at_again_after_six_answers(
@@ -354,8 +352,9 @@ def test_a_settled_choice_is_looked_at_again_after_six_answers(
     monkeypatch.setattr("tandem.specdec.pacing.choose", choices)
     pacing = Pacing(PRESETS["auto"], KNOWN)
     assert len(choices.stays) == 1
+    clock = count()
     for answers, chosen in ((5, 1), (1, 2), (5, 2), (1, 3)):
-        answered(pacing, answers)
+        answered(pacing, answers, clock)
         assert len(choices.stays) == chosen
 
 
@@ -364,9 +363,19 @@ def test_what_is_not_followed_yet_is_followed_soon(monkeypatch: pytest.MonkeyPat
     choices = Choices(settled=False)
     monkeypatch.setattr("tandem.specdec.pacing.choose", choices)
     pacing = Pacing(PRESETS["auto"], KNOWN)
+    clock = count()
     for answers, chosen in ((12, 13), (2, 13), (1, 14), (2, 14), (1, 15)):
-        answered(pacing, answers)
+        answered(pacing, answers, clock)
         assert len(choices.stays) == chosen
+
+
+def test_answers_that_come_fast_are_not_each_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A choice takes a part of a millisecond: one in 30 ms is enough."""
+    choices = Choices(settled=False)
+    monkeypatch.setattr("tandem.specdec.pacing.choose", choices)
+    pacing = Pacing(PRESETS["auto"], KNOWN)
+    answered(pacing, 300, count(), every_s=0.001)
+    assert 2 + 8 <= len(choices.stays) <= 2 + 300 / 30
 
 
 def test_each_change_makes_the_next_one_dearer_and_that_fades(
@@ -375,12 +384,12 @@ def test_each_change_makes_the_next_one_dearer_and_that_fades(
     choices = Choices(settled=False, windows=[4, 8, 4, 8, 8, 8, 8])
     monkeypatch.setattr("tandem.specdec.pacing.choose", choices)
     pacing = Pacing(PRESETS["auto"], KNOWN)
-    answered(pacing, 6)
+    answered(pacing, 6, count())
     dearer = [0.95 - stays for stays in choices.stays]
     assert dearer == pytest.approx([0, 0, 0.04, 0.0772, 0.111796, 0.10397, 0.096692], abs=1e-5)
     restless = Choices(settled=False, windows=[4, 8])
     monkeypatch.setattr("tandem.specdec.pacing.choose", restless)
-    answered(pacing, 12)
+    answered(pacing, 12, count())
     assert min(restless.stays) == 0.75, "but never impossible"
 
 
@@ -392,3 +401,17 @@ def test_a_token_without_a_draft_is_one_that_was_not_judged() -> None:
     pacing.overtaken(None)
     twin.unjudged(1)
     assert measured(pacing.profile).acceptance_rate == measured(twin).acceptance_rate
+
+
+def test_a_process_s_first_request_chooses_after_two_round_trips() -> None:
+    pacing = Pacing(PRESETS["auto"])
+    pacing.drafted(4, 0.008)
+    for number in range(2):
+        assert pacing.decision is None
+        assert pacing.schedule == PRESETS["auto"].schedule
+        pacing.sent([frame(7 + 3 * number, 2)], 2.0 + number)
+        work = Work(verify_s=0.004, drafts=2)
+        outcome = Verdict(1, 0, 7 + 3 * number, 9, 2, False, 5, work)
+        pacing.take_verdict(outcome, 2.006 + number)
+    assert pacing.decision is not None
+    assert pacing.decision.schedule.stop_and_wait

@@ -7,7 +7,7 @@ import pytest
 
 from tandem.specdec.messages import Draft, Work
 from tandem.specdec.profile import Earlier, Profile
-from tandem.specdec.scheduling import Measured
+from tandem.specdec.scheduling import Measured, PairTimes
 
 FAST = Work(verify_s=0.05, drafts=2)
 
@@ -36,8 +36,18 @@ def seen(work: Work = FAST) -> Profile:
 
 def test_a_draft_step_moves_the_estimate_by_a_tenth_of_the_way() -> None:
     profile = seen()
-    profile.drafted(1, 0.12)
-    assert measured(profile).pair.draft_s == pytest.approx(0.03)
+    profile.drafted(1, 0.04)
+    assert measured(profile).pair.draft_s == pytest.approx(0.022)
+
+
+def test_a_draft_step_that_waited_for_other_programs_counts_as_three() -> None:
+    """Also a request's first one, where earlier requests say what is usual."""
+    profile = seen()
+    profile.drafted(1, 5.0)
+    assert measured(profile).pair.draft_s == pytest.approx(0.02 + 0.1 * 0.04)
+    later = Profile(Earlier(draft_s=0.02, verify_s=0.05, rtt_s=0.03))
+    later.drafted(1, 5.0)
+    assert measured(later).pair.draft_s == pytest.approx(0.04 + 0.1 * 0.02)
 
 
 @pytest.mark.parametrize(("later", "shortest"), [(31, 0.01), (32, 0.03)])
@@ -86,20 +96,35 @@ def test_what_was_judged_fades_towards_the_first_guess_without_drafts() -> None:
 
 
 def test_the_cost_of_a_pass_is_a_line_through_the_recent_ones() -> None:
-    """Each older pass weighs nine tenths of the next: as numpy fits it."""
-    passes = [(2, 0.05), (4, 0.07), (3, 0.055), (8, 0.1)]
-    profile = seen(Work(verify_s=passes[0][1], drafts=passes[0][0]))
-    for drafts, verify_s in passes[1:]:
-        profile.passed(Work(verify_s=verify_s, drafts=drafts))
-    weights = 0.9 ** np.arange(len(passes))[::-1]
-    slope, first = np.polyfit(
-        [drafts for drafts, _ in passes],
-        [verify_s for _, verify_s in passes],
-        1,
-        w=np.sqrt(weights),
-    )
+    profile = seen()
+    for first_s, further_s in ((0.03, 0.01), (0.06, 0.02)):
+        for _ in range(30):
+            for drafts in (2, 4, 3, 8):
+                profile.passed(Work(verify_s=first_s + drafts * further_s, drafts=drafts))
+        pair = measured(profile).pair
+        found = pair.verify_first_s, pair.verify_further_s
+        assert found == pytest.approx((first_s, further_s), rel=0.02)
+
+
+def test_few_passes_do_not_outweigh_what_many_told_of_a_further_draft() -> None:
+    """Ten passes of two sizes of which one took long: by themselves they say 13 ms a draft."""
+    known = Earlier(draft_s=0.02, verify_s=0.05, rtt_s=0.03, further_share=0.04)
+    profile = Profile(known)
+    for number in range(10):
+        took_s = 0.125 if number == 9 else 0.05
+        profile.passed(Work(verify_s=took_s, drafts=5 if number % 3 == 0 else 4))
     pair = measured(profile).pair
-    assert (pair.verify_further_s, pair.verify_first_s) == pytest.approx((slope, first))
+    assert pair.verify_further_s < 0.008
+    assert profile.own.further_share < 0.1
+
+
+def test_passes_of_one_size_have_the_share_that_earlier_ones_told() -> None:
+    profile = Profile(Earlier(draft_s=0.02, verify_s=0.05, rtt_s=0.03, further_share=0.25))
+    assert measured(profile).pair == PairTimes(0.02, 0.05, 0.0125)
+    for _ in range(40):
+        profile.passed(Work(verify_s=0.08, drafts=4))
+    assert measured(profile).pair.verify_first_s == pytest.approx(0.04)
+    assert profile.own.further_share == pytest.approx(0.25)
 
 
 def test_passes_of_nearly_one_size_tell_nothing_of_a_further_draft() -> None:
@@ -115,11 +140,11 @@ def test_passes_of_nearly_one_size_tell_nothing_of_a_further_draft() -> None:
 
 def test_a_pass_over_no_drafts_costs_at_least_as_much_as_a_further_draft() -> None:
     profile = seen(Work(verify_s=0.01, drafts=2))
-    profile.passed(Work(verify_s=0.08, drafts=8))
-    mean_s, mean_drafts = (0.009 + 0.08) / 1.9, (1.8 + 8) / 1.9
+    for _ in range(40):
+        for drafts, verify_s in ((2, 0.01), (8, 0.16)):
+            profile.passed(Work(verify_s=verify_s, drafts=drafts))
     pair = measured(profile).pair
-    assert pair.verify_further_s == pytest.approx(mean_s / (1 + mean_drafts))
-    assert pair.verify_first_s == pytest.approx(pair.verify_further_s)
+    assert 0.01 < pair.verify_further_s <= pair.verify_first_s
 
 
 def test_a_pass_takes_a_microsecond_at_least() -> None:
@@ -165,7 +190,7 @@ def test_a_pass_that_waited_for_other_programs_counts_as_three() -> None:
 def test_few_round_trips_do_not_outweigh_what_earlier_requests_measured() -> None:
     profile = Profile(Earlier(rtt_s=0.01))
     profile.drafted(2, 0.04)
-    for end in range(1, 5):
+    for end in range(1, 13):
         assert end == 1 or measured(profile).rtt_s == pytest.approx(0.01)
         trip(profile, end, 0.03)
     assert measured(profile).rtt_s == pytest.approx(0.03)
@@ -181,3 +206,34 @@ def test_a_draft_step_that_was_slow_is_believed_to_be_faster_while_none_is_made(
     assert measured(again).pair.draft_s == pytest.approx(0.02 * 0.99**100)
     again.drafted(1, 0.02)
     assert measured(again).pair.draft_s == pytest.approx(0.02)
+
+
+def test_the_first_steps_and_passes_of_a_process_are_forgotten() -> None:
+    profile = Profile()
+    profile.drafted(1, 0.5)
+    profile.passed(Work(verify_s=0.6, drafts=2))
+    trip(profile, 1, 0.03)
+    assert measured(profile).pair == PairTimes(0.5, 0.05, 0.0)
+    profile.drafted(2, 0.04)
+    assert measured(profile).pair.draft_s == pytest.approx(0.02)
+    assert profile.own.further_share == 0.0
+
+
+def test_one_round_trip_of_a_process_is_no_measurement_yet() -> None:
+    assert seen().begins_cold
+    twice = seen()
+    trip(twice, 2, 0.03)
+    assert not twice.begins_cold
+    assert not Profile(Earlier(rtt_s=0.03)).begins_cold
+
+
+def test_a_round_trip_of_which_few_were_measured_may_have_become_shorter() -> None:
+    """A process's first ones take long, and who never drafts measures no more."""
+    profile = seen()
+    profile.unjudged(50)
+    assert measured(profile).rtt_s == pytest.approx(0.03 * 0.97**50)
+    again = Profile(profile.own)
+    assert measured(again).rtt_s == pytest.approx(0.03 * 0.97**50)
+    for end in range(2, 14):
+        trip(profile, end, 0.03)
+    assert measured(profile).rtt_s == pytest.approx(0.03)

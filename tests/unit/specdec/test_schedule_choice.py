@@ -16,6 +16,7 @@ from tandem.specdec.schedule_choice import (
     choose,
     cloud_alone,
 )
+from tandem.specdec.schedule_outlook import Outlooks
 from tandem.specdec.scheduling import Measured, PairTimes
 from tandem.specdec.seen_times import SeenTimes, kind_of
 
@@ -146,3 +147,29 @@ def test_where_drafts_do_not_pay_the_cloud_alone_is_the_one_candidate_without() 
     for sharing in (1.0, 16.0):
         found = candidates(LIMITS, replace(GOOD, acceptance_rate=0.001, sharing=sharing), 1.0)
         assert [schedule.window for schedule in found].count(0) == 1
+
+
+FAST = Measured(PairTimes(0.002, 0.004, 0.0), 0.0012, 0.75)
+"""The demo pair, whose both models share two cores: a message costs a quarter of a pass."""
+
+
+def test_where_messages_cost_as_much_as_passes_rounds_are_tried_first() -> None:
+    """And nothing is drafted beside them, which would slow the passes."""
+    first = choose(LIMITS, FAST, 1.0, None, Outlooks())
+    assert first.schedule.stop_and_wait
+    assert first.words.startswith("rounds of ")
+    assert not first.branches
+    assert not first.ahead
+    assert first.alone_tpot_s == pytest.approx(0.005)
+    assert chosen(GOOD).ahead
+
+
+def test_a_fast_pair_far_from_its_cloud_leaves_it_alone() -> None:
+    assert chosen(replace(FAST, rtt_s=0.03)).words == CLOUD_ALONE
+
+
+def test_rounds_that_take_twice_as_long_as_expected_are_left() -> None:
+    first, seen = chosen(FAST), SeenTimes()
+    for _ in range(10):
+        seen.took(first.schedule, 10, 10 * 2.5 * first.tpot_s, first.tpot_s)
+    assert not choose(LIMITS, FAST, 1.0, first, seen=seen).schedule.stop_and_wait

@@ -120,3 +120,13 @@ def test_one_stretch_counts_for_four_times_or_a_quarter_at_most() -> None:
         seen.took(STREAM, 10, took_s, 0.01)
         own = seen.of_kinds[Kind.STREAM]
         assert own.relative / own.tokens == pytest.approx(counts)
+
+
+def test_where_overhead_counts_untried_kinds_are_believed_by_the_messages_they_need() -> None:
+    seen = SeenTimes()
+    factors = [seen.factor(schedule, 0.25) for schedule in (ALONE, ROUNDS, STREAM)]
+    assert factors == pytest.approx([1.25, 0.8, 1.25**4])
+    assert seen.factor(ALONE, 9.0) == pytest.approx(1.5), "within reason"
+    for _ in range(40):
+        seen.took(ROUNDS, 12, 12 * 0.012, 0.01)
+    assert seen.factor(ROUNDS, 0.25) == pytest.approx(seen.factor(ROUNDS), rel=0.05)

