@@ -8,6 +8,7 @@ import numpy as np
 
 from bench.harness.texts import PEPS
 from bench.papers import findings
+from bench.papers.dragon_gains import quality_table
 from bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from bench.papers.testbed import Testbed
 from tandem.core.codecs import probs_to_bytes, sparse_probs_to_bytes
@@ -33,7 +34,7 @@ NOT_PRINTED = "plotted only"
 def tables() -> tuple[PaperTable, ...]:
     """In the paper's order."""
     return (
-        *(_side_gain(), _theorem(), _payload(), _quality(), _latency(), _first_token()),
+        *(_side_gain(), _theorem(), _payload(), quality_table(), _latency(), _first_token()),
         _strategies(),
     )
 
@@ -153,54 +154,6 @@ def _spread(probs: Array) -> Array:
     spread = np.zeros(VOCABULARY, dtype=np.float32)
     spread[np.arange(len(probs)) * (VOCABULARY // len(probs))] = probs
     return spread
-
-
-def _quality() -> PaperTable:
-    return PaperTable(
-        key="dragon-figure-5",
-        paper="DRAGON",
-        place="Figure 5, section 7.3",
-        title="Perplexity gained over no documents, relative to the best baseline's gain",
-        labels=("pair",),
-        figures=("ratio of gains", "over one side", "DRAGON, %", "one context, %", "one side, %"),
-        rows=tuple(
-            PaperRow((pair,), (ratio, *(None,) * 4), "demo pair on PEPs; no WikiText-2 here")
-            for pair, ratio in (("Qwen2.5-1.5B", 1.9), ("OPT-1.3B", 1.4))
-        ),
-        basis=Basis.DISTRIBUTIONS,
-        declared="`tandem bench dragon-quality`: held-out PEPs after a query, most documents a "
-        "side that it has (4 quick, 16 full), weighed by rank, the target at both sides. Gains "
-        "are of perplexity. One context is the better of one side's and of all documents one "
-        "after another, the paper's CRCG and DRCG; one side is the better side with a sequence "
-        "for each document, which the paper does not have.",
-        printed="Models of a few million parameters that were never trained on texts with "
-        "documents before them gain little: it is the experiment that is repeated.",
-        finding=findings.gains,
-        compute=_gains,
-    )
-
-
-def _gains(testbed: Testbed, labels: Labels) -> Figures:
-    rows = [
-        row
-        for row in testbed.experiment("bench.two_sided.dragon_quality", peps=PEPS)
-        if row["device_model"] == "target" and row["relevance"] in ("rank", "-")
-    ]
-    most = max(row["documents"] for row in rows)
-    at: dict[str, float] = {
-        row["preset"]: row["perplexity"] for row in rows if row["documents"] == most
-    }
-    none: float = next(
-        r["perplexity"] for r in rows if (r["preset"], r["documents"]) == ("dragon", 0)
-    )
-
-    def gain(*methods: str) -> float:
-        return 100 * (1 - min(at[name] for name in methods) / none)
-
-    ours, context = gain("dragon"), gain("context-all", "context-device")
-    side = gain("crcg-device", "crcg-cloud")
-    ratios = (ours / each if each > 0 else None for each in (context, side))
-    return (*ratios, ours, context, side)
 
 
 def _latency() -> PaperTable:

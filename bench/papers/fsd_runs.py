@@ -32,7 +32,7 @@ ORDERS = {
     "FIFO": PredraftOrder.FIFO,
     "random": PredraftOrder.RANDOM,
 }
-WORKERS = (1, 2, 4)
+WORKERS = (1, 2, 4, 8)
 NARROW_MBPS, WIDE_MBPS = 0.01, 100.0
 CONTEXT_TOKENS = 64
 PASSES, QUICK_PASSES = 40, 12

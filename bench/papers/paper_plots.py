@@ -10,6 +10,7 @@ from bench.harness.plots import NoPlotting, require_matplotlib
 from bench.harness.report import progress
 from bench.papers.paper_table import Figures, Label, PaperTable, Plot
 
+PAPERS = "× the paper's"
 _MOST_CURVES = 10
 _MARKERS = "os^vD<>Pp*"
 
@@ -36,16 +37,17 @@ def _draw(path: Path, table: PaperTable, plot: Plot, ours: Sequence[Figures]) ->
 
     figure = Figure(figsize=(8, 4.2), layout="constrained")
     axes = figure.subplots()
-    at, place = table.labels.index(plot.x), table.figures.index(plot.figure)
+    at, column = table.labels.index(plot.x), table.figures.index(plot.figure)
     curves: dict[tuple[Label, ...], list[tuple[Any, float | None, float | None]]] = {}
     for row, mine in zip(table.rows, ours, strict=True):
         others = tuple(one for index, one in enumerate(row.labels) if index != at)
-        curves.setdefault(others, []).append((row.labels[at], mine[place], row.theirs[place]))
+        curves.setdefault(others, []).append((row.labels[at], mine[column], row.theirs[column]))
     for number, (others, points) in enumerate(list(curves.items())[:_MOST_CURVES]):
         _curve(axes, table, at, others, sorted(points, key=lambda point: point[0]), number)
     axes.set_xlabel(plot.x)
     axes.set_ylabel(plot.figure)
-    axes.set_title(f"{table.paper}, {table.place.split(',')[0]}", fontsize="medium")
+    place = f"{table.paper}, {table.place.split(',')[0]}"
+    axes.set_title(f"{place}\n{table.title}", fontsize="small", wrap=True)
     if plot.logarithmic:
         axes.set_xscale("log")
     axes.grid(alpha=0.3)
@@ -64,7 +66,7 @@ def _curve(
 ) -> None:
     names = [name for index, name in enumerate(table.labels) if index != at]
     words = ", ".join(
-        one if isinstance(one, str) else f"{name} {one:g}"
+        one if isinstance(one, str) else f"{name} = {one:g}"
         for name, one in zip(names, others, strict=True)
     )
     style = {"color": f"C{number}", "marker": _MARKERS[number]}
@@ -73,6 +75,7 @@ def _curve(
         axes.plot(*zip(*mine, strict=True), label=f"{words or 'ours'}", markersize=4, **style)
     theirs = [(x, y) for x, _, y in points if y is not None]
     if theirs:
-        label = "× the paper's" if number == 0 else None
+        named = axes.get_legend_handles_labels()[1]
+        label = None if PAPERS in named else PAPERS
         crosses = {"color": f"C{number}", "marker": "x", "s": 60, "label": label}
         axes.scatter(*zip(*theirs, strict=True), **crosses)

@@ -87,7 +87,7 @@ def _section(filled: Filled, plots: Sequence[str], report: Report) -> str:
         for name in plots
     )
     notes = "".join(
-        f"<p><b>{name}.</b> {html.escape(words)}</p>" for name, words in _notes(filled, report)
+        f"<p><b>{name}.</b> {prose(words)}</p>" for name, words in _notes(filled, report)
     )
     return (
         f'<section id="{table.key}"><h3>{html.escape(table.place)}: {html.escape(table.title)}</h3>'
@@ -97,7 +97,8 @@ def _section(filled: Filled, plots: Sequence[str], report: Report) -> str:
 
 def _notes(filled: Filled, report: Report) -> Iterator[tuple[str, str]]:
     table = filled.table
-    yield "Ours", f"{table.basis}. {table.declared}"
+    basis = str(table.basis)
+    yield "Ours", f"{basis[0].upper()}{basis[1:]}. {table.declared}"
     yield "Difference", table.difference([one.figures for one in filled.ours])
     yield "Command", command_of(table, report)
     machines = sorted({one.machine for one in filled.ours})
@@ -133,7 +134,7 @@ def _html_table(filled: Filled) -> str:
             if table.compares(place):
                 cells.append(f'<td class="number theirs">{figure_text(theirs)}</td>')
         if remarks:
-            cells.append(f"<td>{html.escape(row.remark)}</td>")
+            cells.append(f"<td>{prose(row.remark)}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
     head = f"<thead><tr>{''.join(top)}</tr><tr>{''.join(below)}</tr></thead>"
     return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
@@ -164,6 +165,12 @@ def _markdown_table(filled: Filled) -> Iterator[str]:
         for place, (mine, theirs) in enumerate(zip(ours.figures, row.theirs, strict=True)):
             cells += [figure_text(mine)] + [figure_text(theirs)] * table.compares(place)
         yield f"| {' | '.join([*cells, row.remark])} |"
+
+
+def prose(words: str) -> str:
+    """As HTML; what stands between backticks is code."""
+    parts = html.escape(words).split("`")
+    return "".join(f"<code>{one}</code>" if at % 2 else one for at, one in enumerate(parts))
 
 
 def label_text(label: Label) -> str:

@@ -20,7 +20,9 @@ from bench.two_sided.dragon_latency import (
 from bench.two_sided.dragon_prediction import Times
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 
-EVERY = (0.0, 4.0, 8.0, 16.0)
+NEVER = float(TOKENS)
+"""As long as the answer."""
+EVERY = (4.0, 8.0, 16.0, NEVER)
 ADDED_S = (0.0, 0.1, 0.3)
 PACING = PACINGS[1]
 
@@ -35,7 +37,9 @@ def tables() -> tuple[PaperTable, ...]:
             labels=("every, tokens", "added, s"),
             figures=("s a token", "more a stretch, ms", "way between the sides, ms"),
             rows=tuple(
-                PaperRow((every, added_s), (None,) * 3, "never" if not every else "not printed")
+                PaperRow(
+                    (every, added_s), (None,) * 3, "never" if every == NEVER else "not printed"
+                )
                 for every in EVERY
                 for added_s in ADDED_S
             ),
@@ -44,8 +48,8 @@ def tables() -> tuple[PaperTable, ...]:
             f"{1e3 * PACING.device_s:g} ms at both, round trip {1e3 * BASE_RTT_S:g} ms and what is "
             "added. The re-ranker's own time is not counted, as it runs beside decoding.",
             compute=_cost,
-            printed="0 stands for never. At the beginning of a stretch both sides' drafts are sent "
-            "and waited for, with their new h.",
+            printed=f"{NEVER:g} tokens are the answer: never. At the beginning of a stretch both "
+            "sides' drafts are sent and waited for, with their new h.",
             finding=findings.reweighing,
             plots=(Plot("every, tokens", "s a token"),),
         ),
@@ -56,9 +60,9 @@ def _cost(testbed: Testbed, labels: Labels) -> Figures:
     every, added_s = (float(one) for one in labels)
     token_s = _token_s(testbed, int(every), added_s)
     way_ms = 1e3 * (BASE_RTT_S + added_s) / 2
-    if not every:
+    if every == NEVER:
         return token_s, None, way_ms
-    return token_s, 1e3 * every * (token_s - _token_s(testbed, 0, added_s)), way_ms
+    return token_s, 1e3 * every * (token_s - _token_s(testbed, int(NEVER), added_s)), way_ms
 
 
 def _token_s(testbed: Testbed, every: int, added_s: float) -> float:
@@ -67,7 +71,9 @@ def _token_s(testbed: Testbed, every: int, added_s: float) -> float:
             "reweigh questions",
             lambda: ask_questions(testbed.models, PEPS, testbed.seed, QUICK_QUESTIONS),
         )
-        preset = replace(AGGREGATION_PRESETS["dragon-coupled"], reweigh_every=every)
+        preset = replace(
+            AGGREGATION_PRESETS["dragon-coupled"], reweigh_every=0 if every == NEVER else every
+        )
         times = Times(PACING.device_s, PACING.cloud_s, BASE_RTT_S + added_s)
         return fmean(
             found.duration_s / len(found.token_ids)

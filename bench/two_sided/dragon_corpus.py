@@ -7,7 +7,7 @@ that lexical search finds for it the better half is the cloud's and the other th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -48,17 +48,27 @@ class Window:
 
 def read_windows(peps: Path, tokenizer: Tokenizer, documents: int, seed: int) -> list[Window]:
     """Windows in random order, with up to 2·`documents` documents each."""
+    texts = [one.text for one in read_peps(peps) if is_held_out(one.id)]
+    if found := windows_of(texts, tokenizer, documents, seed):
+        return found
+    raise TandemError(f"--peps: {peps} has no held-out text that is long enough")
+
+
+def windows_of(
+    texts: Iterable[str], tokenizer: Tokenizer, documents: int, seed: int
+) -> list[Window]:
+    """The same of any texts; none where they are too short."""
     source = np.random.default_rng(seed)
     kept: list[tuple[int, ...]] = []
     pieces: list[tuple[int, ...]] = []
-    for text in (one.text for one in read_peps(peps) if is_held_out(one.id)):
+    for text in texts:
         windows = _cut(tokenizer.encode(text), WINDOW_TOKENS)
         chosen = set(source.permutation(len(windows))[:WINDOWS_PER_TEXT].tolist())
         kept += [window for number, window in enumerate(windows) if number in chosen]
         for number, window in enumerate(windows):
             pieces += [] if number in chosen else _cut(window, DOCUMENT_TOKENS)
     if not kept or not pieces:
-        raise TandemError(f"--peps: {peps} has no held-out text that is long enough")
+        return []
     order = source.permutation(len(kept)).tolist()
     return _with_documents([kept[number] for number in order], pieces, tokenizer, documents)
 

@@ -32,6 +32,8 @@ COUNTS, QUICK_COUNTS = (0, 1, 2, 4, 8, 16), (0, 1, 4)
 WINDOWS, QUICK_WINDOWS = 24, 6
 COLUMNS = ("preset", "device_model", "relevance", "documents", "perplexity", "tokens")
 
+CONTEXT_DOCUMENT_TOKENS = 256
+"""Of documents in one context, at most; the paper's contexts hold as much (§7.3)."""
 BEGIN = (0,)
 """The demo tokenizer's begin-of-text token, before every document."""
 
@@ -111,6 +113,21 @@ def run(report: Report, models: Models, peps: Path) -> None:
     ]
 
 
+def perplexities(
+    engine: Engine, windows: Sequence[Window], documents: int
+) -> dict[tuple[str, int], float]:
+    """By method and number of documents a side, 0 or `documents`, weighed by rank; one model at
+    both sides."""
+    nats: dict[tuple[str, int], list[float]] = {}
+    for window in counted(windows, lambda window: "a window of text"):
+        at_both = Predictor(engine, window)
+        for method, relevance, count, predicted in _methods(at_both, at_both, (0, documents)):
+            if relevance in ("rank", "-"):
+                found = float(-np.log(predicted).mean())
+                nats.setdefault((method, count), []).append(found)
+    return {key: float(np.exp(np.mean(values))) for key, values in nats.items()}
+
+
 def _methods(
     at_device: Predictor, at_cloud: Predictor, counts: Sequence[int]
 ) -> list[tuple[str, str, int, Probabilities]]:
@@ -160,8 +177,9 @@ def sequence_mixture(parts: Sequence[tuple[float, Probabilities]]) -> Probabilit
 
 def _joined(at: Predictor, documents: Sequence[RankedDocument]) -> tuple[int, ...]:
     """The documents one after another, the best last and next to the text; the worst are left out
-    where the context is full."""
+    where there is no more room for them."""
     room = at.engine.context_length - len(at.window.token_ids) - len(BEGIN)
+    room = min(room, CONTEXT_DOCUMENT_TOKENS)
     chosen: list[RankedDocument] = []
     for one in documents:
         room -= len(one.token_ids)

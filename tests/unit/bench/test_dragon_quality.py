@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from bench.two_sided.dragon_corpus import QUERY_TOKENS, WINDOW_TOKENS, read_windows
-from bench.two_sided.dragon_quality import Predictor, _methods, sequence_mixture, sum_of
+from bench.two_sided.dragon_quality import (
+    CONTEXT_DOCUMENT_TOKENS,
+    Predictor,
+    _joined,
+    _methods,
+    perplexities,
+    sequence_mixture,
+    sum_of,
+)
 from models.training.corpus import is_held_out
 from tandem.backends.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
 from tandem.core.errors import TandemError
@@ -73,3 +81,26 @@ def test_with_one_model_and_one_weight_two_sides_are_one_pile_of_documents(peps:
         assert found["dragon", relevance, 0] == pytest.approx(found["crcg-cloud", relevance, 0])
     halves = (found["crcg-device", "even", 2] + found["crcg-cloud", "even", 2]) / 2
     assert found["dragon", "even", 2] == pytest.approx(halves)
+
+
+def test_one_context_holds_as_many_documents_as_the_paper_s(peps: Path) -> None:
+    (window, *_) = read_windows(peps, ScriptedTokenizer(VOCABULARY), 6, seed=1)
+    at = Predictor(ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY)), window)
+    documents = window.of(Side.CLOUD, 6)
+    context = _joined(at, documents)
+    assert len(context) == CONTEXT_DOCUMENT_TOKENS
+    assert context[-len(documents[0].token_ids) :] == documents[0].token_ids  # the best is last
+
+
+def test_perplexities_are_those_of_documents_weighed_by_rank(peps: Path) -> None:
+    windows = read_windows(peps, ScriptedTokenizer(VOCABULARY), 2, seed=1)[:2]
+    engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY, order=400))
+    found = perplexities(engine, windows, 2)
+    nats = [
+        -np.log(predicted).mean()
+        for at in (Predictor(engine, window) for window in windows)
+        for method, relevance, count, predicted in _methods(at, at, (0, 2))
+        if (method, relevance, count) == ("dragon", "rank", 2)
+    ]
+    assert found["dragon", 2] == pytest.approx(np.exp(np.mean(nats)))
+    assert found["dragon", 0] == pytest.approx(found["context-all", 0])

@@ -17,13 +17,16 @@ from bench.harness.suite import Models
 from bench.harness.texts import NoTexts
 from bench.main import bench
 from bench.papers import robot_table
+from bench.papers.dragon_gains import relative_gains
 from bench.papers.fsd_runs import interpolated_exits
 from bench.papers.fsd_tables import parameters_in
 from bench.papers.kept_results import KeptResults, UnreadableResults
 from bench.papers.paper_report import all_tables, chosen_tables
 from bench.papers.paper_table import Basis, Compute, Figures, Label, Labels, PaperRow, PaperTable
 from bench.papers.picospec_tables import acceptance_for
+from bench.papers.report_pages import prose
 from bench.papers.robot_task import ACROSS, CELL, COLOURS, DOWN, VOCABULARY, robot_task
+from bench.papers.rows import span
 from bench.papers.task_tables import first_right_exits, task_texts
 from bench.papers.testbed import Testbed
 from bench.speculation.demo_pair import distributions_along
@@ -91,7 +94,7 @@ def test_what_is_said_of_ours_follows_from_the_rows(table: PaperTable) -> None:
     assert all(words.endswith((".", ").")) for words in said)
     assert table.difference(list(rising)) == said[0]
     assert said[0] != said[1]
-    if table.key in ("tasks", "fsd-table-2"):  # of which all may be missing
+    if table.key in ("tasks", "fsd-table-2", "dragon-figure-5"):  # of which all may be missing
         assert table.difference(missing)
 
 
@@ -111,20 +114,44 @@ def test_as_printed_is_said_of_the_printed_figures_alone() -> None:
 
 def test_the_order_of_queues_is_told_as_it_was() -> None:
     """Rows: the client's priority, random, FIFO, each with the server's priority and FIFO."""
-    least = [(10.0, 10.0, 10.0)] * 2 + [(20.0, 18.0, 12.0)] * 4
+    least = [(10.0, 10.0, 10.0, 10.0)] * 2 + [(20.0, 18.0, 12.0, 11.0)] * 4
     words = said_of("fsd-table-7", least)
-    assert "misses least in all 3 columns" in words
+    assert "misses least in all 4 columns" in words
     assert "The server's order changes at most 0.0 points" in words
     assert "matters less the more workers" in words
     (table,) = chosen_tables(["fsd-table-7"])
     assert table.goal is not None
     assert table.goal(table.filled(least)).met
-    mixed = [(10.0, 10.0, 30.0), (19.0, 10.0, 30.0)] + [(20.0, 18.0, 12.0)] * 4
+    mixed = [(10.0, 10.0, 30.0, 30.0), (19.0, 10.0, 30.0, 30.0)]
+    mixed += [(20.0, 18.0, 12.0, 12.0)] * 4
     words = said_of("fsd-table-7", mixed)
-    assert "misses least in 2 of 3 columns" in words
+    assert "misses least in 2 of 4 columns" in words
     assert "The server's order changes up to 9.0 points." in words
     assert "matters less" not in words
-    assert not table.goal(table.filled([(30.0,) * 3] * 2 + [(20.0,) * 3] * 4)).met
+    assert not table.goal(table.filled([(30.0,) * 4] * 2 + [(20.0,) * 4] * 4)).met
+
+
+def test_gains_are_divided_only_by_gains() -> None:
+    """Ratio over one context and over one side; gains in percent."""
+    at = {("dragon", 0): 20.0, ("dragon", 4): 18.0, ("context-all", 4): 19.0}
+    at |= {("context-device", 4): 19.5, ("crcg-device", 4): 18.5, ("crcg-cloud", 4): 18.4}
+    found = relative_gains(at, 4)
+    assert found == pytest.approx((2.0, 1.25, 10.0, 5.0, 8.0))
+    none = relative_gains(at | {("context-all", 4): 19.99, ("context-device", 4): 21.0}, 4)
+    assert none[0] is None
+    small = (None, None, 0.5, 0.2, 0.4)
+    missing: Figures = (None,) * 5
+    words = said_of("dragon-figure-5", [missing, missing, found, missing, small, missing])
+    assert "SmolLM2-135M on WikiText-2: DRAGON gains 10.0 % of perplexity" in words
+    assert "one context 5.0 % (2.00 times as much)" in words
+    assert "gains 20 times as much by the same documents" in words
+    words = said_of("dragon-figure-5", [missing, missing, missing, missing, found, missing])
+    assert "cannot show it" not in words
+
+
+def test_what_stands_between_backticks_is_code_and_zero_has_no_sign() -> None:
+    assert prose("see `a < b` & `c`") == "see <code>a &lt; b</code> &amp; <code>c</code>"
+    assert span([-4.0, -0.2], "+.0f") == "-4 to +0"
 
 
 def test_a_bound_that_does_not_hold_is_not_said_to() -> None:
