@@ -144,9 +144,9 @@ def test_gains_are_divided_only_by_gains() -> None:
     words = said_of("dragon-figure-5", [missing, missing, found, missing, small, missing])
     assert "SmolLM2-135M on WikiText-2: DRAGON gains 10.0 % of perplexity" in words
     assert "one context 5.0 % (2.00 times as much)" in words
-    assert "gains 20 times as much by the same documents" in words
+    assert "gains up to 20.0 times as much by its documents as the demo pair" in words
     words = said_of("dragon-figure-5", [missing, missing, missing, missing, found, missing])
-    assert "cannot show it" not in words
+    assert "as the demo pair" not in words
 
 
 def test_what_stands_between_backticks_is_code_and_zero_has_no_sign() -> None:
