@@ -229,8 +229,7 @@ async def two_ways(address: str, links: list[TcpLinkEmulator]) -> AsyncIterator[
 async def test_of_several_clouds_a_lost_one_s_answer_goes_on_at_another(tmp_path: Path) -> None:
     """Silent, so that nothing but its silence tells; new answers do not go there either."""
     links: list[TcpLinkEmulator] = []
-    suite_of_two = two_sides(tmp_path, way=lambda each: two_ways(each, links), give_up_after_s=2.6)
-    async with suite_of_two as suite:
+    async with two_sides(tmp_path, way=lambda address: two_ways(address, links)) as suite:
         request = asking("dragon-coupled", max_tokens=24)
         expected = await central_text(suite, request)
         result = None

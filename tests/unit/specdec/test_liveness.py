@@ -213,3 +213,9 @@ def test_another_cloud_has_four_tenths_of_a_second_to_answer() -> None:
     alive.lost(150.0, stuck_s=50.0)
     assert not alive.is_given_up(150.39)
     assert alive.is_given_up(150.41)
+
+
+def test_where_there_are_others_a_silent_cloud_is_left_while_one_can_still_answer() -> None:
+    assert LivenessTimes().with_others() == LivenessTimes(0.8, 1.6, 2.6)
+    assert LivenessTimes(0.8, 2.4, 10.0).with_others().dead_after_s == 2.4
+    assert LivenessTimes(0.8, 2.4, 1.2).with_others().dead_after_s == 1.0, "not before its pong"

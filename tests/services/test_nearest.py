@@ -1,0 +1,86 @@
+"""One connection to several services of which any will do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tandem.net.access import ClientAccess
+from tandem.net.nearest import NearestConnection
+
+WAIT_S = 60.0
+
+
+class Peer(health_pb2_grpc.HealthServicer):
+    """Counts the calls that are not questions of the connection itself."""
+
+    def __init__(self) -> None:
+        self.serving, self.called = True, 0
+
+    async def Check(self, request: Any, context: Any) -> Any:  # noqa: N802  # the RPC's name
+        self.called += bool(request.service)
+        name = "SERVING" if self.serving else "NOT_SERVING"
+        return health_pb2.HealthCheckResponse(status=name)
+
+
+@asynccontextmanager
+async def peers(count: int) -> AsyncIterator[tuple[list[Peer], list[grpc.aio.Server], Any]]:
+    """With their servers and the connection to all."""
+    known, servers, targets = [Peer() for _ in range(count)], [], []
+    async with AsyncExitStack() as stack:
+        for peer in known:
+            server = grpc.aio.server()
+            add: Any = health_pb2_grpc.add_HealthServicer_to_server
+            add(peer, server)
+            targets.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
+            await server.start()
+            stack.push_async_callback(server.stop, None)
+            servers.append(server)
+        nearest = NearestConnection(targets, 2**16, ClientAccess())
+        stack.push_async_callback(nearest.close)
+        yield known, servers, nearest
+
+
+async def calls(nearest: NearestConnection, known: list[Peer], count: int = 8) -> list[int]:
+    """How many of so many calls each peer got; one that fails leaves its channel."""
+    before = [peer.called for peer in known]
+    for _ in range(count):
+        async with nearest.channel() as channel:
+            stub: Any = health_pb2_grpc.HealthStub(channel)
+            try:
+                await stub.Check(health_pb2.HealthCheckRequest(service="any"), timeout=WAIT_S)
+            except grpc.aio.AioRpcError:
+                nearest.retire(channel)
+    return [peer.called - was for peer, was in zip(known, before, strict=True)]
+
+
+async def until(nearest: NearestConnection, known: list[Peer], wanted: list[int]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while await calls(nearest, known) != wanted:
+            await asyncio.sleep(0.02)
+
+
+async def test_calls_go_to_those_that_serve() -> None:
+    async with peers(2) as (known, _, nearest):
+        known[0].serving = False
+        await until(nearest, known, [0, 8])
+        known[0].serving, known[1].serving = True, False
+        await until(nearest, known, [8, 0])
+
+
+async def test_who_is_gone_is_left_at_once_and_its_call_keeps_its_channel() -> None:
+    async with peers(2) as (known, servers, nearest):
+        known[1].serving = False
+        await until(nearest, known, [8, 0])
+        known[1].serving = True
+        held = nearest.acquire()
+        await servers[0].stop(None)
+        await until(nearest, known, [0, 8])
+        nearest.retire(held)
+        await nearest.release(held)
+        assert await calls(nearest, known) == [0, 8]
