@@ -84,6 +84,17 @@ _DILATION = click.option(
 _PRESET = click.option("--preset", help="What is compared with ar. Default: auto.")
 _LOGS = click.option("--logs", type=_FOLDER, help="Keep the services' logs in this folder.")
 
+_GGUF = click.option("--gguf", type=_FILE, help="A GGUF file of the target, for llama.cpp.")
+_GGUF_DRAFT = click.option(
+    "--gguf-draft", type=_FILE, help="The draft model as GGUF. Default: made of --draft, Q8_0."
+)
+_GGUF_TARGET = click.option(
+    "--gguf-target", type=_FILE, help="The target model as GGUF. Default: made of --target, Q8_0."
+)
+_VLLM = click.option(
+    "--vllm", type=_FILE, help="A Python with vLLM. Default: that of .venv-vllm, if it is there."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
@@ -104,6 +115,15 @@ EXPERIMENTS: dict[str, Experiment] = {
     "hf": Experiment(
         "bench.speculation.hugging_face",
         "Tokens per second against Hugging Face assisted generation with the same pair.",
+    ),
+    "peers": Experiment(
+        "bench.speculation.peers",
+        "Tokens per second against Hugging Face, llama.cpp's server and vLLM, where installed.",
+        (_GGUF_DRAFT, _GGUF_TARGET, _VLLM),
+    ),
+    "lookup": Experiment(
+        "bench.speculation.lookup",
+        "Drafts without a model on prompts that answers repeat, against Hugging Face's own.",
     ),
     "bytes": Experiment(
         "bench.wire.wire_bytes",
@@ -129,7 +149,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "quantised": Experiment(
         "bench.speculation.quantised_weights",
-        "Decoding step and cross-entropy of the target in float32, bfloat16, int8 and int4.",
+        "Decoding step and cross-entropy of the target in float32, bfloat16, int8, int4, GGUF.",
+        (_GGUF,),
     ),
     "prefix": Experiment(
         "bench.speculation.kept_prefixes",

@@ -50,10 +50,11 @@ class Pacing:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Folders or names of a pair."""
+    """Folders or names of a pair, and the back end that computes the draft."""
 
     draft: str = str(ROOT / "models" / "demo-draft")
     target: str = str(ROOT / "models" / "demo-target")
+    draft_engine: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,7 @@ def running_suite(
             emulator = start("bench.harness.link_process", cloud_core, cloud_address)
             link, cloud_address = LinkController(emulator.words[2]), emulator.address
         drafter_flags = (*_flags(models.draft, pacing, "draft"), "--verifier", cloud_address)
+        drafter_flags += ("--engine", models.draft_engine)
         (metrics_port,) = free_ports(1)
         drafter_flags += ("--metrics-port", str(metrics_port))
         drafter = start("tandem.services.drafter", edge_core, *drafter_flags)

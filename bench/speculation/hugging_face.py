@@ -8,10 +8,6 @@ so that load from elsewhere meets all alike.
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,10 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from bench.harness.machine import pin, usable_cores
+from bench.harness.peer_process import PeerProcess, running_worker
 from bench.harness.plots import bars
 from bench.harness.report import Goal, Report, Row, counted, make_row
-from bench.harness.suite import ROOT, Models, Suite, SuiteFailed, clean_environment, running_suite
+from bench.harness.suite import Models, Suite, running_suite
 from bench.harness.texts import prompts
 from bench.harness.workload import answers_row, one_after_another, requests
 from tandem.core.probs import SamplingParams
@@ -90,7 +86,7 @@ def _configurations(
     ]
     ours.append(TandemConfiguration(suite, "ar", None, temperature))
     theirs: list[Configuration] = [
-        HuggingFaceConfiguration(peer, threads, policy, temperature)
+        PeerConfiguration(peer, threads, policy, temperature)
         for threads, peer in peers.items()
         for policy in (None, *policies)
     ]
@@ -155,13 +151,15 @@ class TandemConfiguration:
 
 
 @dataclass(slots=True)
-class HuggingFaceConfiguration:
-    """A policy of the peer; None is the target alone."""
+class PeerConfiguration:
+    """A policy of a peer; None is the target alone. `methods` names what it does alone, with a
+    draft model, and by looking drafts up."""
 
     peer: PeerProcess
     threads: int
-    policy: int | str | None
+    policy: int | str | dict[str, int] | None
     temperature: float
+    methods: tuple[str, str, str] = ("hf-plain", "hf-assisted", "hf-lookup")
     answers: list[dict[str, Any]] = field(default_factory=list)
 
     def take_turn(self, texts: Sequence[str], max_tokens: int, seed: int) -> None:
@@ -181,12 +179,17 @@ class HuggingFaceConfiguration:
         sums = {name: sum(answer[name] for answer in self.answers) for name in _SUMMED}
         first_s = [moment for answer in self.answers for moment in answer["first_s"]]
         tokens, drafted = sums["tokens"], sums["drafted"]
+        alone, assisted, looking_up = self.methods
         # A pass yields its accepted drafts and one token more.
         accepted = tokens - sums["target_passes"]
         return make_row(
             preset=None,
-            method="hf-plain" if self.policy is None else "hf-assisted",
-            draft_length=self.policy,
+            method=alone
+            if self.policy is None
+            else looking_up
+            if isinstance(self.policy, dict)
+            else assisted,
+            draft_length=self.policy["lookup"] if isinstance(self.policy, dict) else self.policy,
             threads=self.threads,
             tokens_per_s=tokens / sums["duration_s"],
             tpot_s=sums["decoding_s"] / (tokens - len(first_s)),
@@ -201,53 +204,12 @@ class HuggingFaceConfiguration:
 _SUMMED = ("tokens", "duration_s", "decoding_s", "target_passes", "drafted")
 
 
-class PeerProcess:
-    """A worker of `bench.speculation.hugging_face_worker`, asked line by line."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-
-    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Raises SuiteFailed when the worker has died."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(request) + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # the missing answer tells
-        answer: dict[str, Any] = json.loads(self.line())
-        return answer
-
-    def line(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SuiteFailed("the Hugging Face worker ended; its message is above")
-        return line
-
-
 @contextmanager
 def running_peer(models: Models, threads: int) -> Iterator[PeerProcess]:
     """A worker with both cores and that many torch threads."""
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-P", "-m", "tandem.suite.supervised", str(os.getpid())),
-            *("bench.speculation.hugging_face_worker", models.draft, models.target, str(threads)),
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=clean_environment(threads),
-    )
-    pin(process.pid, usable_cores())
-    with process:
-        try:
-            peer = PeerProcess(process)
-            peer.line()
-            yield peer
-        finally:
-            process.terminate()
+    module, pair = "bench.speculation.hugging_face_worker", (models.draft, models.target)
+    with running_worker(module, pair, threads) as peer:
+        yield peer
 
 
 def draw(report: Report, folder: Path) -> None:

@@ -10,24 +10,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
-
-@dataclass(slots=True)
-class GenerationSums:
-    """Sums over the prompts of one request; `first_s` are times to the first token."""
-
-    tokens: int = 0
-    duration_s: float = 0.0
-    decoding_s: float = 0.0
-    first_s: list[float] = field(default_factory=list)
-    target_passes: int = 0
-    drafted: int = 0
+from bench.speculation.generation_sums import GenerationSums
 
 
 class _Arrivals:
@@ -66,7 +56,8 @@ class Peer:
 
     def answer(self, request: dict[str, Any]) -> GenerationSums:
         """`prompts`, `max_tokens`, `temperature`, `seed`; `assistant`: null for the target alone, a
-        number of draft tokens, or "default" for transformers' own policy."""
+        number of draft tokens, "default" for transformers' own policy, or {"lookup": N} for drafts
+        of N tokens by prompt lookup."""
         sums = GenerationSums()
         assisted = self._assistant(request["assistant"])
         for number, prompt in enumerate(request["prompts"]):
@@ -74,9 +65,11 @@ class Peer:
             self._answer_one(sums, prompt, request, assisted)
         return sums
 
-    def _assistant(self, policy: int | str | None) -> dict[str, Any]:
+    def _assistant(self, policy: int | str | dict[str, int] | None) -> dict[str, Any]:
         if policy is None:
             return {}
+        if isinstance(policy, dict):
+            return {"prompt_lookup_num_tokens": policy["lookup"]}
         config = self._draft.generation_config
         config.update(**self._draft_defaults)
         if isinstance(policy, int):
@@ -102,6 +95,7 @@ class Peer:
         )
         ended_s = time.perf_counter()
         sums.tokens += answer.shape[1] - ids.shape[1]
+        sums.texts.append(answer[0, ids.shape[1] :].tolist())
         sums.duration_s += ended_s - started_s
         sums.first_s.append(arrivals.moments_s[1] - started_s)
         sums.decoding_s += arrivals.moments_s[-1] - arrivals.moments_s[1]

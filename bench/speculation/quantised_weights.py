@@ -1,5 +1,6 @@
-"""`bench quantised`: one model in float32, bfloat16, int8 and int4: its decoding step, its
-cross-entropy on held-out text, and how near its distributions stay to float32's.
+"""`bench quantised`: one model in float32, bfloat16, int8 and int4, and as llama.cpp computes a
+GGUF file, where one is named: its decoding step, its cross-entropy on held-out text, and how near
+its distributions stay to float32's.
 
 Steps are those of one thread on one core, in short bursts that take turns, so that whatever else
 the machine does meets all alike. Exactness is with respect to the model in that precision; the
@@ -10,6 +11,7 @@ small matrices of a demo model lie in the processor's cache, and gain less.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from statistics import median
 
 import torch
@@ -19,7 +21,9 @@ from bench.harness.report import Goal, Report, Row, counted, make_row, progress
 from bench.harness.suite import Models
 from bench.speculation.demo_pair import Sums, distributions_along, texts
 from bench.speculation.draft_step import engine_steps, random_ids
+from tandem.backends.factory import load_model
 from tandem.backends.interface import Engine
+from tandem.backends.model_source import ModelChoice
 from tandem.backends.torch.loading import load_engine
 
 DTYPES = ("float32", "bfloat16", "int8", "int4")
@@ -29,9 +33,13 @@ STEP_COLUMNS = ("dtype", "step_median_s", "step_fastest_s", "step_ratio")
 FIT_COLUMNS = ("dtype", "tokens", "cross_entropy", "more_than_float32", "overlap", "top1_agreement")
 
 
-def run(report: Report, models: Models) -> None:
+def run(report: Report, models: Models, gguf: Path | None) -> None:
     """The goals are those of the steps."""
-    engines = {dtype: load_engine(models.target, dtype=dtype, drafts=True) for dtype in DTYPES}
+    engines: dict[str, Engine] = {
+        dtype: load_engine(models.target, dtype=dtype, drafts=True) for dtype in DTYPES
+    }
+    if gguf is not None:
+        engines["gguf"] = load_model(ModelChoice(str(gguf), engine="llamacpp")).engine
     with pinned(usable_cores()[0]):
         steps = _steps(engines, 6 if report.quick else 20, report.seed)
     report.add(f"Decoding step after {CONTEXT} tokens, one thread", STEP_COLUMNS, steps)

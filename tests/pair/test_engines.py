@@ -54,7 +54,8 @@ def pair_of(sides: Sides, folder: Path) -> ModelPair:
     for name, kind in (("demo-draft", sides.draft_gguf), ("demo-target", sides.target_gguf)):
         if kind:
             from tandem.demo import demo_folder
-            from tests.unit.backends.gguf_files import needs_llamacpp, write_gguf
+            from tests.unit.backends.gguf_files import needs_llamacpp
+            from tools.write_gguf import write_gguf
 
             needs_llamacpp()
             sources[name] = str(write_gguf(demo_folder(name), folder / f"{name}.gguf", kind=kind))

@@ -13,7 +13,8 @@ from tandem.backends.interface import ForwardCancelled, ForwardRequest
 from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.core.errors import InvalidArgument, ResourceExhausted
 from tandem.demo import demo_folder
-from tests.unit.backends.gguf_files import draft_gguf, needs_llamacpp, write_gguf
+from tests.unit.backends.gguf_files import draft_gguf, needs_llamacpp
+from tools.write_gguf import write_gguf
 
 TEXT = "Grüße, the year 1987!\n\n    def f(x):  # naïve 😀\n<|end|>"
 MESSAGES = [

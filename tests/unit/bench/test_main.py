@@ -26,6 +26,8 @@ def test_every_experiment_has_help_and_the_common_options() -> None:
         *(
             "overhead",
             "hf",
+            "peers",
+            "lookup",
             "bytes",
             "batching",
             "prefix",

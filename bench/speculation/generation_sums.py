@@ -1,0 +1,35 @@
+"""What a worker of another program tells of a set of prompts. Imports nothing but the standard
+library: workers run in environments of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class GenerationSums:
+    """Sums over the prompts of one request; `first_s` are times to the first token, `texts` the
+    answers' token ids, where the program tells them."""
+
+    tokens: int = 0
+    duration_s: float = 0.0
+    decoding_s: float = 0.0
+    first_s: list[float] = field(default_factory=list)
+    target_passes: int = 0
+    drafted: int = 0
+    texts: list[list[int]] = field(default_factory=list)
+
+
+def add_timings(sums: GenerationSums, answer: dict[str, Any], duration_s: float) -> None:
+    """An answer of llama.cpp's server, which tells its own times and how many drafts it kept."""
+    if "timings" not in answer:
+        raise SystemExit(f"llama.cpp's server: {answer}")
+    timings = answer["timings"]
+    tokens = timings["predicted_n"]
+    sums.tokens += tokens
+    sums.duration_s += duration_s
+    sums.first_s.append(timings["prompt_ms"] / 1000)
+    sums.decoding_s += timings["predicted_ms"] / 1000
+    sums.drafted += timings.get("draft_n", 0)
+    sums.target_passes += tokens - timings.get("draft_n_accepted", 0)

@@ -1,0 +1,117 @@
+"""Writes a model folder of the Llama family, whose tokenizer is byte-level, as a GGUF file.
+
+python -m tools.write_gguf FOLDER FILE KIND    # of matrices: F32, F16, Q8_0, Q4_1, …
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+CONTROL, NORMAL, UNUSED = 3, 1, 5
+"""gguf's numbers of a token's kind."""
+
+_NAMES = {
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+    "input_layernorm": "attn_norm",
+    "post_attention_layernorm": "ffn_norm",
+}
+_OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+def write_gguf(
+    folder: Path, path: Path, *, kind: str = "F32", padding: int = 0, template: bool = True
+) -> Path:
+    """The model of `folder`, which has a byte-level tokenizer; matrices as `kind`, like F32,
+    F16, Q8_0 or Q4_1. `padding`: so many ids more than the tokenizer has."""
+    import gguf
+
+    config = json.loads((folder / "config.json").read_text())
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name(folder.name)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_rope_dimension_count(_head_size(config))
+    writer.add_key_length(_head_size(config))
+    writer.add_value_length(_head_size(config))
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    _add_tokenizer(writer, folder, padding, template)
+    for name, tensor in _tensors(folder, config, padding).items():
+        as_kind = gguf.GGMLQuantizationType[kind if tensor.ndim > 1 else "F32"]
+        writer.add_tensor(name, gguf.quants.quantize(tensor, as_kind), raw_dtype=as_kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _head_size(config: dict[str, Any]) -> int:
+    size: int = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return size
+
+
+def _add_tokenizer(writer: Any, folder: Path, padding: int, template: bool) -> None:
+    described = json.loads((folder / "tokenizer.json").read_text())
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    added = {entry["content"]: entry["id"] for entry in described["added_tokens"]}
+    ids = described["model"]["vocab"] | added
+    names = sorted(ids, key=lambda name: ids[name])
+    kinds = [CONTROL if name in added else NORMAL for name in names]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")  # digits one by one, else as GPT-2
+    writer.add_token_list([*names, *(f"[PAD{len(names) + i}]" for i in range(padding))])
+    writer.add_token_types([*kinds, *[UNUSED] * padding])
+    merges = described["model"]["merges"]
+    writer.add_token_merges([one if isinstance(one, str) else " ".join(one) for one in merges])
+    writer.add_bos_token_id(ids[settings["bos_token"]])
+    writer.add_eos_token_id(ids[settings["eos_token"]])
+    writer.add_add_bos_token("TemplateProcessing" in json.dumps(described["post_processor"]))
+    if template:
+        writer.add_chat_template((folder / "chat_template.jinja").read_text())
+
+
+def _tensors(folder: Path, config: dict[str, Any], padding: int) -> dict[str, NDArray[np.float32]]:
+    from safetensors.torch import load_file
+
+    found = {}
+    for name, tensor in load_file(folder / "model.safetensors").items():
+        matrix = tensor.float().numpy()
+        stem = name.removesuffix(".weight")
+        if stem in _OUTSIDE:
+            rows = ((0, padding), (0, 0)) if matrix.ndim > 1 else ((0, 0),)
+            found[f"{_OUTSIDE[stem]}.weight"] = np.pad(matrix, rows)
+            continue
+        _, _, layer, part = stem.split(".", 3)
+        heads = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}
+        if _NAMES[part] in heads:
+            matrix = _interleaved(matrix, config[heads[_NAMES[part]]])
+        found[f"blk.{layer}.{_NAMES[part]}.weight"] = matrix
+    return found
+
+
+def _interleaved(matrix: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Rows as llama.cpp rotates them: pairs beside each other, not half a head apart."""
+    rows, columns = matrix.shape
+    halves = matrix.reshape(heads, 2, rows // heads // 2, columns)
+    return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows, columns)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        raise SystemExit(__doc__)
+    write_gguf(Path(sys.argv[1]), Path(sys.argv[2]), kind=sys.argv[3])
