@@ -137,7 +137,7 @@ def test_the_cloud_alone_gives_the_same_text_beside_it(page: Page, pictures: Pat
     picture(page, pictures, "page-compared")
 
 
-def test_auto_is_chosen_first_and_goes_by_the_objective(page: Page, pictures: Path | None) -> None:
+def test_auto_is_chosen_first_and_goes_by_the_objective(page: Page) -> None:
     objective = page.get_by_label("Objective")
     assert page.get_by_label("Preset").input_value() == "auto"
     for chosen, sent in (("", None), ("cost", "cost"), ("0.5", 0.5)):
@@ -146,7 +146,6 @@ def test_auto_is_chosen_first_and_goes_by_the_objective(page: Page, pictures: Pa
             answer = ended(ask(page))
         assert json.loads(str(asking.value.post_data))["tandem"].get("objective") == sent
         expect(answer.get_by_text("auto chose")).to_be_visible()
-    picture(page, pictures, "page-objective")
     choose(page, "coupled")
     expect(objective).to_have_count(0)
     with page.expect_request("**/v1/chat/completions") as asking:
