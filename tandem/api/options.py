@@ -20,6 +20,8 @@ from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPr
 
 Choice = bool | int | float | str
 Policy = TypeVar("Policy", bound=StrEnum)
+_CHAIN = "coupled"
+"""What a preset is told apart from that has no listed name."""
 SEED_BELOW = 2**53
 """So that every JSON reader holds a seed exactly."""
 
@@ -210,9 +212,9 @@ def _method(options: GenerationOptions) -> tuple[str, tuple[str, ...]]:
     if isinstance(chosen, AggregationPreset):
         base = AGGREGATION_PRESETS.get(chosen.name, AGGREGATION_PRESETS[RAG_PRESET])
         return base.name, _differences(chosen, base)
-    like = PRESETS.get(chosen.name, PRESETS[DEFAULT_PRESET])
+    like = PRESETS.get(chosen.name, PRESETS[_CHAIN])
     if like.expansion != chosen.expansion:
-        like = PRESETS[DEFAULT_PRESET]  # of a chain, which any expansion can be given
+        like = PRESETS[_CHAIN]  # which any expansion can be given
     if like.expansion or not chosen.expansion:
         return like.name, _differences(chosen, like)
     expansion = f"expansion={','.join(map(str, chosen.expansion))}"

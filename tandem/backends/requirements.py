@@ -1,15 +1,25 @@
 """What presets need of the two models' back ends. Invariant: a need follows from a preset's
-choices, never from its name. Chains of drafts need nothing that a back end declares."""
+choices, never from its name. Chains of drafts need nothing that a back end declares, and what a
+preset may choose it does without."""
+
+from dataclasses import replace
 
 from tandem.backends.interface import Capabilities, Engine
 from tandem.core.errors import FailedPrecondition
-from tandem.specdec.choices import Predraft
+from tandem.specdec.choices import Control, Predraft
 from tandem.specdec.presets import Preset
 
 
 def draft_requirements(preset: Preset) -> Capabilities:
     """What the draft model's back end must have."""
-    return Capabilities(trees=bool(preset.expansion), forks=preset.predraft is not Predraft.OFF)
+    forks = preset.predraft is not Predraft.OFF and preset.control is not Control.LEAST_COST
+    return Capabilities(trees=bool(preset.expansion), forks=forks)
+
+
+def fitted_to(preset: Preset, draft: Capabilities) -> Preset:
+    """The preset without what it may choose and the draft model's back end cannot do."""
+    chooses = preset.control is Control.LEAST_COST
+    return replace(preset, predraft=Predraft.OFF) if chooses and not draft.forks else preset
 
 
 def target_requirements(preset: Preset) -> Capabilities:

@@ -69,7 +69,7 @@ def figures(result: Generated, explain_choice: bool = False) -> str:
     taken = answer_figures(result)
     lines = [figures_line(taken, result.summary.finish_reason), choice_line(taken)]
     if explain_choice:
-        lines.append(choice_estimates(taken) or f"{taken['preset']} has a schedule of its own")
+        lines.append(choice_estimates(taken) or f"{taken['preset']} chose no schedule")
     return "\n".join(line for line in lines if line)
 
 

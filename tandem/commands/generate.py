@@ -32,7 +32,7 @@ from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 
 _OVERRIDES = {
     "expansion": (str, "expansion", "Draft trees with so many candidates per node, as 3,2,1."),
-    "draft_length": (int, "draft_length", "Tokens drafted per round."),
+    "draft_length": (int, "draft_length", "Tokens drafted per round; with auto, at most."),
     "objective": (
         *(str, "objective"),
         "What auto goes for: latency, cost, energy, 0…1, or parts as latency=2,cost=1.",

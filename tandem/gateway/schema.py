@@ -79,7 +79,8 @@ class TandemOptions(Strict):
         default=0, description="Sample from so many likeliest tokens; 0: from all."
     )
     draft_length: Annotated[int, Field(ge=1, le=UINT32)] | None = Field(
-        default=None, description="Tokens drafted per round, in place of the preset's."
+        default=None,
+        description="Tokens drafted per round, in place of the preset's; auto: at most.",
     )
     overrides: Annotated[list[str], Field(max_length=32, fail_fast=True)] = Field(
         default_factory=list, description="FIELD=VALUE: any single choice of the preset."

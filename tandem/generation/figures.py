@@ -79,10 +79,10 @@ def choice_line(figures: Mapping[str, Any]) -> str:
         return ""
     line = f"{figures['preset']}: {choice['schedule']}"
     alone = _duration(choice["cloud_alone_tpot_s"])
-    if figures["tpot_s"] and choice["schedule"] != CLOUD_ALONE:
-        took = _duration(figures["tpot_s"])
-        return f"{line}; the cloud alone would take {alone} a token, this takes {took}"
-    return f"{line}; expected {alone} a token"
+    if choice["schedule"] == CLOUD_ALONE:
+        return f"{line}, drafts would take longer; expected {alone} a token"
+    took = _duration(figures["tpot_s"] or choice["expected_tpot_s"])
+    return f"{line}; the cloud alone would take {alone} a token, this takes {took}"
 
 
 def choice_estimates(figures: Mapping[str, Any]) -> str:

@@ -157,6 +157,9 @@ class Preset:
         """The same rules over trees of that expansion, in stop and wait."""
         _check_expansion(expansion)
         layers = len(expansion)
+        if self.control is Control.LEAST_COST:  # it has no schedule of its own that could not fit
+            fixed = replace(self, control=Control.FIXED, predraft=Predraft.OFF)
+            return replace(fixed, expansion=expansion, schedule=_stop_and_wait(layers))
         schedule = replace(self.schedule, window=layers, chunk=layers)
         return replace(self, expansion=expansion, schedule=schedule)
 

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from tandem.backends.interface import Engine
-from tandem.backends.requirements import check_preset
+from tandem.backends.requirements import check_preset, fitted_to
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import LogitsProcessor, logits_processor
 from tandem.core.tokens import check_token_ids
@@ -324,6 +324,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         """Tokenised and checked against the draft model."""
         engine = self._engine
         preset = request.composed_preset(engine.vocabulary_size, self._limits.aim.overrides)
+        preset = fitted_to(preset, engine.capabilities)
         check_preset(preset, draft=engine)
         request.sampling.validate(engine.vocabulary_size)
         check_token_ids(request.stop_token_ids, engine.vocabulary_size, "stop_token_ids")

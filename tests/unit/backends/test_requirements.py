@@ -3,16 +3,17 @@
 import pytest
 
 from tandem.backends.interface import Capabilities
-from tandem.backends.requirements import check_preset, missing_capabilities
+from tandem.backends.requirements import check_preset, fitted_to, missing_capabilities
 from tandem.backends.scripted import ScriptedEngine
 from tandem.core.errors import FailedPrecondition
+from tandem.specdec.choices import Predraft
 from tandem.specdec.presets import PRESETS, find_preset
 from tests.howto.bigram_backend import BigramEngine
 
 BARE = Capabilities()
 CHAINS = (
     *("ar", "dsd", "dssd", "dssd-full", "tslt", "picospec", "picospec-top-k"),
-    *("coupled", "lookup"),
+    *("auto", "coupled", "lookup"),
 )
 
 
@@ -37,6 +38,21 @@ def test_pre_drafting_needs_forks_of_the_draft_alone(name: str) -> None:
     preset = find_preset(name)
     assert missing_capabilities(preset, draft=BARE, target=BARE) == ("forks of the draft model",)
     assert missing_capabilities(preset, draft=Capabilities(forks=True), target=BARE) == ()
+
+
+def test_a_preset_that_chooses_does_without_what_a_back_end_cannot_do() -> None:
+    chooses, pipelined = find_preset("auto"), find_preset("stream")
+    without = fitted_to(chooses, BARE)
+    without.validate()
+    assert (without.predraft, without.spare_tokens) == (Predraft.OFF, 0)
+    assert fitted_to(chooses, Capabilities(forks=True)) == chooses
+    assert fitted_to(pipelined, BARE) == pipelined, "its forks are what was asked for"
+
+
+def test_trees_of_a_preset_that_chooses_are_a_choice_already() -> None:
+    tree = find_preset("auto").with_expansion((2, 2))
+    tree.validate()
+    assert missing_capabilities(tree, draft=BARE) == ("trees of the draft model",)
 
 
 def test_a_refusal_names_the_preset_and_what_is_missing() -> None:

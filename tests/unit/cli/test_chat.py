@@ -133,7 +133,8 @@ class Terminal:
 def test_on_a_terminal_answers_have_a_status_line_and_ctrl_d_leaves(
     url: str, pair: ModelPair
 ) -> None:
-    terminal = Terminal("chat", "--endpoint", url, "--max-tokens", "6", "--seed", "1")
+    rounds = ("--preset", "coupled", "--max-tokens", "6", "--seed", "1")
+    terminal = Terminal("chat", "--endpoint", url, *rounds)
     try:
         terminal.wait_for("> ")
         terminal.type("hello\n")

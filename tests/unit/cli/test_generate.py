@@ -80,6 +80,11 @@ def test_people_get_text_and_one_line_of_figures() -> None:
     assert len(ended.stderr.splitlines()) == 1
     for word in ("24 tokens", "TTFT", "TPOT", "acceptance", "bytes per token"):
         assert word in ended.stderr
+    chosen = generate("--prompt", "hello", "--max-tokens", "24", "--preset", "auto")
+    figures, *choice = chosen.stderr.splitlines()
+    assert "24 tokens (length) by auto" in figures
+    assert all(line.startswith("auto: ") for line in choice)
+    assert len(choice) <= 1
 
 
 def test_a_prompt_of_ids_and_a_chat_mean_what_they_say() -> None:
@@ -98,7 +103,8 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
     stopped = answer("--stop", "never", "--stop", third)
     assert stopped["text"] == free["text"][: free["text"].index(third)]
     assert stopped["finish_reason"] == "stop"
-    longer, shorter = (answer("--draft-length", length) for length in ("8", "1"))
+    rounds = ("--preset", "coupled", "--draft-length")
+    longer, shorter = (answer(*rounds, length) for length in ("8", "1"))
     assert longer["text"] == shorter["text"] == free["text"]
     assert longer["rounds"] < shorter["rounds"]
     sparse = answer("--preset", "dssd", "--payload-top", "0", "--payload-tail-draws", "0")
@@ -178,8 +184,9 @@ def test_auto_says_in_a_line_what_it_chose_and_on_demand_by_what() -> None:
     assert "acceptance 83%" in choice_estimates(figures)
     assert "decided 2 times, last by load" in choice_estimates(figures)
     alone = {**figures, "choice": {**choice, "schedule": CLOUD_ALONE}}
-    assert choice_line(alone) == "auto: the cloud alone; expected 74 ms a token"
+    line = "auto: the cloud alone, drafts would take longer; expected 74 ms a token"
+    assert choice_line(alone) == line
     fixed = {"preset": "coupled", "tpot_s": 0.03}
     assert (choice_line(fixed), choice_estimates(fixed)) == ("", "")
-    explained = generate("--prompt", "hello", "--max-tokens", "4", "--explain")
-    assert "coupled has a schedule of its own" in explained.stderr
+    asked = ("--prompt", "hello", "--max-tokens", "4", "--explain", "--preset", "coupled")
+    assert "coupled chose no schedule" in generate(*asked).stderr
