@@ -112,9 +112,13 @@ def test_a_service_would_serve_the_demo_pair(installed: Installed) -> None:
     assert "tandem/demo/demo-target" in "".join(shown.split())
 
 
-def test_the_demo_streams_two_answers_with_their_figures_and_stops(installed: Installed) -> None:
-    """Once for all: a checkout's demo is this one."""
-    ended = installed.run("tandem", "up", "--demo")
+def test_the_demo_streams_two_answers_with_their_figures_and_stops(
+    installed: Installed, tmp_path: Path
+) -> None:
+    """Once for all: a checkout's demo is this one. A third side has processes and documents too."""
+    (tmp_path / "office.md").write_text("The office plans which Python versions Heron supports.")
+    office = f"--side-documents=office={tmp_path}"
+    ended = installed.run("tandem", "up", "--demo", office)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.startswith("Question: ")
     plain, two_sided = (line for line in ended.stdout.splitlines() if "TTFT" in line)
@@ -122,7 +126,7 @@ def test_the_demo_streams_two_answers_with_their_figures_and_stops(installed: In
         for word in ("TPOT", "acceptance", "bytes per token"):
             assert word in line
     assert "dragon-coupled" in two_sided
-    assert "documents 2 (device), 2 (cloud)" in two_sided
+    assert "documents 2 (device), 2 (cloud), 1 (office)" in two_sided
     assert "which ones does Heron support" in ended.stdout
 
 
