@@ -201,6 +201,10 @@ def test_one_side_s_documents_are_answered_there(name: str) -> None:
     assert isinstance(away, OneSide)
     assert away.decide(5, both(5)) == 1
     assert away.receives_drafts(), "they come one by one"
+    there = rule_for("crcg-cloud", Side.CLOUD, device=None, cloud=None)
+    assert there is not None
+    assert there.sends_draft(5)
+    assert not there.sends_targets
 
 
 @pytest.mark.parametrize("name", ["dragon", "dragon-coupled", "drdg-sw"])
