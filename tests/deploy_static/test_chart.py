@@ -37,6 +37,7 @@ def test_there_is_a_rendering_for_each_way_to_use_it() -> None:
     ways = {
         "cloud",
         "edge",
+        "edge-llamacpp",
         "gpu",
         "gpus",
         "insecure",

@@ -213,7 +213,8 @@ def test_prometheus_scrapes_every_service_once() -> None:
         for target in static["targets"]
         if "labels" in static
     }
-    assert set(targets) == set(OURS) - {"verifier-gpu", "verifier-vllm"}  # called the-verifier too
+    others = {"verifier-gpu", "verifier-vllm", "drafter-llamacpp"}
+    assert set(targets) == set(OURS) - others  # called as what they replace
     for name, target in targets.items():
         host, port = target.split(":")
         assert networks_of(host) & set(SERVICES[name]["networks"])
@@ -229,12 +230,18 @@ def test_profiles_give_one_verifier_and_prometheus_unless_told_otherwise() -> No
         }
 
     (default,) = re.findall(r"^COMPOSE_PROFILES=(.*)$", env_file(), re.MULTILINE)
-    optional = {"verifier", "verifier-gpu", "verifier-vllm", "prometheus", "grafana"}
-    assert started(*default.split(",")) & optional == {"verifier", "prometheus", "grafana"}
-    assert started("gpu") & optional == {"verifier-gpu", "prometheus", "grafana"}
-    assert started("no-observability") & optional == {"verifier"}
-    assert started("gpu-no-observability") & optional == {"verifier-gpu"}
-    assert started("gpu-vllm") & optional == {"verifier-vllm"}
+    seen = {"prometheus", "grafana"}
+    optional = {"verifier", "verifier-gpu", "verifier-vllm", "drafter", "drafter-llamacpp", *seen}
+    assert started(*default.split(",")) & optional == {"verifier", "drafter", *seen}
+    assert started("gpu") & optional == {"verifier-gpu", "drafter", *seen}
+    assert started("no-observability") & optional == {"verifier", "drafter"}
+    assert started("gpu-no-observability") & optional == {"verifier-gpu", "drafter"}
+    assert started("gpu-vllm") & optional == {"verifier-vllm", "drafter"}
+    assert started("edge-llamacpp") & optional == {"verifier", "drafter-llamacpp"}
+    assert started("edge-llamacpp", "observability") & optional == {
+        *("verifier", "drafter-llamacpp"),
+        *seen,
+    }
 
 
 def test_the_verifier_on_vllm_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,7 +76,7 @@ def test_a_composed_service_sees_its_own_side_s_files_alone(name: str) -> None:
     side = "cloud" if name.startswith(("cloud", "verifier")) else "edge"
     assert mounted == [f"{side}-access:/access:ro"]
     shown = SERVICES[name]["environment"].get("TANDEM_CLOUD_KEY_FILE")
-    calls_cloud = name in ("drafter", "edge-aggregator")
+    calls_cloud = name in ("drafter", "drafter-llamacpp", "edge-aggregator")
     assert shown == ("/access/cloud-key" if calls_cloud else None)
 
 

@@ -47,6 +47,24 @@ def test_torch_is_its_index_s_and_what_is_never_used_is_left_out(tmp_path: Path)
     assert [file.name.split("-")[0] for file in found] == ["nvidia_cublas", "torch"]
 
 
+def test_llama_cpp_is_the_one_that_was_built_for_the_image(tmp_path: Path) -> None:
+    own_build: Callable[[Path], list[Path]] = INSTALL["own_build"]
+    (tmp_path / "llamacpp.lock").write_text("")
+    with pytest.raises(SystemExit, match="make llamacpp-wheel"):
+        own_build(tmp_path)
+    wheel = tmp_path / "llama_cpp_python-0.3.36-py3-none-linux_x86_64.whl"
+    wheel.write_bytes(b"any")
+    assert own_build(tmp_path) == [wheel]
+
+
+def test_what_llama_cpp_needs_beside_the_lock_is_locked() -> None:
+    lock = (REPOSITORY / "deploy" / "images" / "llamacpp.lock").read_text()
+    assert (
+        len(re.findall(r"^diskcache==5\.6\.3( \\\n +--hash=sha256:[0-9a-f]{64}){2}$", lock, re.M))
+        == 1
+    )
+
+
 def test_the_lock_is_read_as_it_is_written(tmp_path: Path) -> None:
     """A file whose content only its hash stands for."""
     lock = (REPOSITORY / "requirements.lock").read_text()
