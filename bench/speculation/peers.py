@@ -21,7 +21,7 @@ from bench.harness.peer_process import running_worker
 from bench.harness.report import Goal, Report, Row, counted, progress
 from bench.harness.suite import ROOT, Models, running_suite
 from bench.harness.texts import prompts
-from bench.speculation.hugging_face import PeerConfiguration, TandemConfiguration
+from bench.speculation.hugging_face import THREADS, PeerConfiguration, TandemConfiguration
 from tools.write_gguf import write_gguf
 
 RTTS_S = (0.0, 0.03)
@@ -140,7 +140,7 @@ def _peers(
 ) -> Iterator[Contender]:
     lengths = DRAFT_LENGTHS[:1] if report.quick else DRAFT_LENGTHS
     group = "bench.speculation"
-    for threads in (2,) if report.quick else (1, 2):
+    for threads in THREADS:
         pair = models.draft, models.target
         peer = stack.enter_context(running_worker(f"{group}.hugging_face_worker", pair, threads))
         lookups = [{"lookup": length} for length in lengths]
