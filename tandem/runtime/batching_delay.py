@@ -41,7 +41,7 @@ class BatchingDelay:
     def wait_s(self, ended: int, waiting: int) -> float:
         """At most so long is worth a wait, where so many jobs ended with the last pass and so many
         others wait for the next; 0 where none is."""
-        if not self._seconds.weight:
+        if not self._seconds.weight or ended + waiting < 2:  # nobody to be together with
             return 0.0
         fixed_s, _ = self._seconds.fit()
         worth_s = fixed_s * min(1.0, self._follow_rate * ended / max(1, waiting))

@@ -32,6 +32,12 @@ def test_jobs_that_come_back_are_waited_for_twice_as_long_as_they_take() -> None
     assert delay.wait_s(ended=4, waiting=4) == pytest.approx(0.006)
 
 
+def test_a_job_by_itself_is_not_held_back() -> None:
+    delay = seen([(0.030, 4)], reaction_s=0.003, came=4)
+    assert delay.wait_s(ended=1, waiting=0) == 0.0
+    assert delay.wait_s(ended=1, waiting=1) > 0.0
+
+
 def test_jobs_that_do_not_come_back_are_not_waited_for() -> None:
     delay = seen([(0.030, 4)], reaction_s=0.003, came=0)
     assert delay.wait_s(ended=4, waiting=1) == 0.0
