@@ -43,7 +43,7 @@ _MINUTES = click.option(
 _AT_MOST = click.option(
     "--minutes", type=click.FloatRange(min=0), help="Begin no further cell after so long."
 )
-_KEPT = click.option(
+_KEPT_ROWS = click.option(
     "--kept", type=_FILE, help="Keep each cell's row in this file; a later run goes on after them."
 )
 _PEPS = click.option(
@@ -56,7 +56,7 @@ _PEPS = click.option(
 _CELLS = click.option(
     "--cells", type=click.IntRange(0), help="So many cells at random, by the seed; 0: all."
 )
-_KEPT = click.option(
+_KEPT_RUNS = click.option(
     "--kept",
     type=_FILE,
     help="Keep simulations in this file, and use those it has; for one version of the program.",
@@ -132,12 +132,12 @@ EXPERIMENTS: dict[str, Experiment] = {
     "auto": Experiment(
         "bench.speculation.auto",
         "Preset auto against the cloud alone and every fixed preset, over load and changes.",
-        (_KEPT, _AT_MOST),
+        (_KEPT_ROWS, _AT_MOST),
     ),
     "cost-model": Experiment(
         "bench.speculation.cost_model",
         "Tokens per second that the cost model predicts over those of the machines, by cell.",
-        (_CELLS, _KEPT),
+        (_CELLS, _KEPT_RUNS),
     ),
     "objectives": Experiment(
         "bench.speculation.objectives",

@@ -3,13 +3,14 @@
 Invariant: a session's `length` counts the tokens whose keys and values are kept; only a completed
 `forward`, `rollback` and `keep_path` change it. An engine and its sessions belong to one thread.
 
-To add a back end of your own, change three files:
+To add a back end of your own, change four files:
 
 1. tandem/backends/NAME.py, new: an `Engine` with its `Session`, and `load(choice)`, which returns a
    `LoadedModel`. `capabilities` says what it can do; trees, forks and the rest are optional.
    `request_checks` makes the checks that every engine owes its callers.
 2. tandem/backends/factory.py: a line in LOADERS.
 3. tests/unit/backends/test_contract.py: a line in SOURCES, which runs the whole contract.
+4. docs/internals/engine.md: a column of what it can do.
 
 Services then take --engine NAME, commands --engine-draft NAME and --engine-target NAME.
 """

@@ -13,11 +13,12 @@ import pytest
 from tandem.backends import interface
 
 CHECKOUT = Path(__file__).parents[2]
-PARTS = ("tandem", "gen", "tests/howto", "tests/unit/backends")
+PARTS = ("tandem", "gen", "tests/howto", "tests/unit/backends", "docs/internals")
 STEPS = (
     "tandem/backends/bigram.py",
     "tandem/backends/factory.py",
     "tests/unit/backends/test_contract.py",
+    "docs/internals/engine.md",
 )
 PROGRAM = """
 import asyncio
@@ -66,11 +67,21 @@ def insert(path: Path, before: str, line: str) -> None:
 
 def add_back_end(copy: Path) -> None:
     """What the how-to says, and nothing else."""
-    module, factory, contract = (copy / step for step in STEPS)
+    module, factory, contract, docs = (copy / step for step in STEPS)
     shutil.copy(CHECKOUT / "tests" / "howto" / "bigram_backend.py", module)
     scripted = '        "scripted": _from("tandem.backends.scripted"),'
     insert(factory, scripted, '        "bigram": _from("tandem.backends.bigram"),\n')
     insert(contract, '    "scripted": "3",', '    "bigram": "3",\n')
+    docs.write_text("".join(map(with_column, docs.read_text().splitlines(keepends=True))))
+
+
+def with_column(line: str) -> str:
+    """A line of the table of capabilities, of which it has none; any other line as it is."""
+    if not line.startswith("|"):
+        return line
+    heads = {"| capability": " `bigram` |\n", "|---": "---|\n"}
+    cell = next((heads[start] for start in heads if line.startswith(start)), " no |\n")
+    return line.rstrip("\n") + cell
 
 
 def run(copy: Path, *arguments: str) -> str:

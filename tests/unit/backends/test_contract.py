@@ -27,7 +27,6 @@ from tandem.backends.vllm import installed_version
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.demo import demo_folder
 from tests.howto.bigram_backend import BigramEngine
-from tests.programs import REPOSITORY
 
 VOCABULARY, CONTEXT = 211, 640
 BEYOND = 2**20
@@ -263,7 +262,7 @@ def test_a_capability_is_there_or_refused(engine: Engine) -> None:
     indirect=["engine"],
 )
 def test_the_docs_tell_what_it_can_do(engine: Engine, name: str) -> None:
-    text = (REPOSITORY / "docs/internals/engine.md").read_text("utf-8")
+    text = (Path(__file__).parents[3] / "docs/internals/engine.md").read_text("utf-8")
     rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
     columns = [cell.strip(" `") for cell in rows[0]]
     told = set()
