@@ -53,7 +53,9 @@ NEVER_RUN = (
     "llama_cpp/lib/*.so.?.*",
     "llama_cpp/lib/libggml-*.so",
     "llama_cpp/lib/libllama.so.?",
+    "numpy/**/*.pyi",
     "numpy/**/tests",
+    "numpy/_core/include",
     "swagger_ui_bundle/**/*.map",
     "swagger_ui_bundle/**/swagger-ui-es-bundle*.js",
     "torch/bin/protoc*",
@@ -62,7 +64,7 @@ NEVER_RUN = (
     "torch/share",
     "torch/test",
 )
-"""Parts of wheels that only build, test or debug software: 190 MB of torch, 15 MB of numpy,
+"""Parts of wheels that only build, test or debug software: 190 MB of torch, 17 MB of numpy,
 7 MB of Swagger UI, and llama.cpp but for the one copy that is loaded."""
 
 
