@@ -6,10 +6,15 @@ from dataclasses import replace
 
 import pytest
 
+from tandem.specdec import schedule_choice
 from tandem.specdec.choices import Schedule
+from tandem.specdec.epoch_timeline import Expected
+from tandem.specdec.objective import Estimate
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.schedule_choice import (
     CLOUD_ALONE,
+    FRAME_BYTES,
+    TOKEN_BYTES,
     Decision,
     Reason,
     candidates,
@@ -173,3 +178,12 @@ def test_rounds_that_take_twice_as_long_as_expected_are_left() -> None:
     for _ in range(10):
         seen.took(first.schedule, 10, 10 * 2.5 * first.tpot_s, first.tpot_s)
     assert not choose(LIMITS, FAST, 1.0, first, seen=seen).schedule.stop_and_wait
+
+
+def test_an_estimate_has_the_cloud_s_seconds_the_links_bytes_and_the_edge_s_drafting() -> None:
+    """Half a pass of two sharers, a draft and a half fed and two drawn in a quarter of a frame."""
+    pair = PairTimes(draft_s=0.01, verify_first_s=0.1, verify_further_s=0.004)
+    measured = Measured(pair, 0.03, 0.5, sharing=2.0)
+    found = schedule_choice._estimate(Expected(0.2, 0.5, 2.0, 0.25, 2.0, 0.1), measured)
+    link_bytes = 0.75 * FRAME_BYTES + 2 * TOKEN_BYTES
+    assert found == Estimate(0.2, 0.5, pytest.approx(0.031), link_bytes, pytest.approx(0.02))

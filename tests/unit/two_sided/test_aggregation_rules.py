@@ -28,6 +28,7 @@ from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import Side, coupled_side, side_weights
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
+    Draw,
     Placement,
     find_aggregation_preset,
 )
@@ -295,6 +296,11 @@ def test_at_temperature_0_without_an_aggregator_each_side_decides() -> None:
     assert not rule.sends_targets
     assert not rule.whole_answer
     assert rule.decide(5, replace(both(5), device=None)) is None
+
+
+def test_one_preset_draws_both_drafts_by_one_noise() -> None:
+    draws = {name: preset.probs.draw for name, preset in AGGREGATION_PRESETS.items()}
+    assert draws["dragon"] is not draws["dragon-gumbel"] is Draw.GUMBEL
 
 
 def test_lossy_presets_and_those_of_two_sides() -> None:

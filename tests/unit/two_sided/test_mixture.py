@@ -51,7 +51,10 @@ def draw_and_aggregate(
     """The device's draft beside the outcome."""
     device = SideDraft(rng.categorical(device_probs, 0, Purpose.DRAFT, Side.DEVICE), device_probs)
     cloud = SideDraft(rng.categorical(cloud_probs, 0, Purpose.DRAFT, Side.CLOUD), cloud_probs)
-    return device.token_id, aggregate(device, cloud, weights, rng, 0)
+    found = aggregate(device, cloud, weights, rng, 0)
+    for side, draft in ((Side.DEVICE, device), (Side.CLOUD, cloud)):
+        assert found.accepted(side) is (found.token_id == draft.token_id)
+    return device.token_id, found
 
 
 def aggregated_probs(device: Array, cloud: Array, weights: Weights) -> list[Fraction]:
@@ -144,7 +147,8 @@ def test_gumbel_coupling_agrees_more_often_and_keeps_the_mixture() -> None:
 def test_relevance_becomes_weights_without_overflow() -> None:
     assert log_mass([0.0, 0.0]) == pytest.approx(math.log(2))
     assert log_mass([1000.0, 1000.0]) == pytest.approx(1000 + math.log(2))
-    assert log_mass([]) == -math.inf
+    assert log_mass([]) == log_mass([-math.inf]) == log_mass([-math.inf] * 2) == -math.inf
+    assert log_mass([-math.inf, 2.0]) == pytest.approx(2.0)
     assert list(document_weights([800.0, 800.0])) == [0.5, 0.5]
     weights = side_weights(1000.0, 1000.0 + math.log(3))
     assert weights.device == pytest.approx(0.25)

@@ -116,9 +116,9 @@ def test_averages_go_a_tenth_of_the_way() -> None:
     assert profiler.reading().device_decode_s == pytest.approx(0.11)
     profiler.decoded(Side.DEVICE, 3, 0.0)
     assert profiler.reading().device_decode_s == pytest.approx(0.099)
-    for size in (100, 200, 0):
+    for size in (100, 200, 0, 109):
         profiler.drafted(Side.DEVICE, size)
-    assert profiler._draft_bytes == {Side.DEVICE: pytest.approx(99.0)}
+    assert profiler._draft_bytes == {Side.DEVICE: pytest.approx(100.0)}
 
 
 def test_a_refused_draft_counts_more_than_the_one_before() -> None:

@@ -65,3 +65,8 @@ def test_bad_lists_name_their_field(
     with pytest.raises(InvalidArgument) as caught:
         received_list(np.array(ids, dtype=int), np.array(probs, dtype=np.float32), rest, 4)
     assert caught.value.field == field
+
+
+def test_a_list_may_be_certain_of_a_token() -> None:
+    certain = received_list(np.array([3]), np.array([1.0], dtype=np.float32), 0.0, 8)
+    assert certain.probs.tolist() == [1.0]
