@@ -303,6 +303,12 @@ def test_one_preset_draws_both_drafts_by_one_noise() -> None:
     assert draws["dragon"] is not draws["dragon-gumbel"] is Draw.GUMBEL
 
 
+def test_sides_that_wait_for_every_token_draft_none_ahead() -> None:
+    ahead = {name: preset.ahead for name, preset in AGGREGATION_PRESETS.items()}
+    assert (ahead.pop("drdg-tw"), {*ahead.values()}) == (1, {8})
+    assert {preset.top for preset in AGGREGATION_PRESETS.values()} == {16}
+
+
 def test_lossy_presets_and_those_of_two_sides() -> None:
     assert {name for name, preset in AGGREGATION_PRESETS.items() if preset.lossy} == {
         "dragon-lossy",

@@ -114,3 +114,15 @@ def test_a_frame_is_held_from_when_the_newest_came() -> None:
         trips.received(now)
     assert (trips.heard, trips.held_s(5.0)) == (2, 3.0)
     assert trips.held_s(1.5) == 0.0, "never less than nothing"
+
+
+def test_unverified_tokens_add_up_and_sides_beyond_the_second_are_not_measured() -> None:
+    heard = Heard()
+    counters = AggregationCounters(heard, sides=3)
+    for count, unverified in ((3, True), (2, False), (4, True)):
+        counters.committed(count, unverified)
+    assert (counters.stats.tokens, counters.stats.unverified_tokens) == (9, 7)
+    for number in (1, 2):
+        counters.decoded(number, 9, 0.5)
+        counters.verified(number, accepted=True)
+    assert heard.all == [("decoded", Side.CLOUD, 9, 0.5), ("verified", Side.CLOUD, 1.0)]

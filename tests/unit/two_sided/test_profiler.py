@@ -43,6 +43,15 @@ def test_nothing_is_decided_while_anything_is_unknown() -> None:
     assert both_sides(replace(FULL, cloud_transfer_s=None, device_transfer_s=None)) is None
 
 
+def test_each_side_has_its_own_way_and_its_own_queue() -> None:
+    told = both_sides(
+        replace(FULL, device_transfer_s=0.03, cloud_transfer_s=0.07, cloud_queue_s=0.5)
+    )
+    assert told is not None
+    assert (told.device.transfer_s, told.cloud.transfer_s) == (0.03, 0.07)
+    assert (told.device.queue_s, told.cloud.queue_s) == (0.0, 0.5)
+
+
 def test_the_stream_s_numbers_make_a_decision() -> None:
     profiler = SideProfiler()
     assert profiler.reading() == Reading()
