@@ -3,7 +3,11 @@ library: workers run in environments of their own."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -33,3 +37,14 @@ def add_timings(sums: GenerationSums, answer: dict[str, Any], duration_s: float)
     sums.decoding_s += timings["predicted_ms"] / 1000
     sums.drafted += timings.get("draft_n", 0)
     sums.target_passes += tokens - timings.get("draft_n_accepted", 0)
+
+
+def serve(load: Callable[[], Callable[[dict[str, Any]], GenerationSums]]) -> None:
+    """Answer each line of standard input, a request, by a line of sums, once what `load` makes says
+    how. What a library writes to standard output itself is dropped."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    answer = load()
+    print("ready", file=answers, flush=True)
+    for line in sys.stdin:
+        print(json.dumps(asdict(answer(json.loads(line)))), file=answers, flush=True)

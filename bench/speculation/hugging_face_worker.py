@@ -7,17 +7,15 @@ where the models are called.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from dataclasses import asdict
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging
 
-from bench.speculation.generation_sums import GenerationSums
+from bench.speculation.generation_sums import GenerationSums, serve
 
 
 class _Arrivals:
@@ -124,10 +122,7 @@ def main(draft: str, target: str, threads: str) -> None:
     torch.set_num_threads(int(threads))
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    peer = Peer(draft, target)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        print(json.dumps(asdict(peer.answer(json.loads(line)))), flush=True)
+    serve(lambda: Peer(draft, target).answer)
 
 
 if __name__ == "__main__":

@@ -6,16 +6,13 @@ those of `hugging_face_worker`. Times to the first token are the server's own.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 import time
-from dataclasses import asdict
 from typing import Any
 
 import xllamacpp
 
-from bench.speculation.generation_sums import GenerationSums, add_timings
+from bench.speculation.generation_sums import GenerationSums, add_timings, serve
 
 CONTEXT = 2048
 
@@ -70,13 +67,7 @@ NO_CUTS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "ignore_eos": True, "cache_pr
 
 
 def main(target: str, draft: str, threads: str) -> None:
-    # The library writes to standard output too.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    servers = LlamaServers(target, draft, int(threads))
-    print("ready", file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(asdict(servers.answer(json.loads(line)))), file=answers, flush=True)
+    serve(lambda: LlamaServers(target, draft, int(threads)).answer)
 
 
 if __name__ == "__main__":

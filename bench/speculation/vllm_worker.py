@@ -5,14 +5,12 @@ of an environment that has vLLM. LENGTH 0: the target alone. Its lines are those
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
-from dataclasses import asdict
 from typing import Any
 
-from bench.speculation.generation_sums import GenerationSums
+from bench.speculation.generation_sums import GenerationSums, serve
 
 CONTEXT = 1024
 
@@ -58,16 +56,10 @@ class VllmPeer:
 
 
 def main(target: str, draft: str, length: str, threads: str) -> None:
-    # vLLM writes to standard output too.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
-    peer = VllmPeer(target, draft, int(length))
-    print("ready", file=answers, flush=True)
-    for line in sys.stdin:
-        print(json.dumps(asdict(peer.answer(json.loads(line)))), file=answers, flush=True)
+    serve(lambda: VllmPeer(target, draft, int(length)).answer)
 
 
 if __name__ == "__main__":

@@ -9,28 +9,14 @@ from functools import partial
 import numpy as np
 import pytest
 
-from tandem.core.acceptance import (
-    accepted_candidate,
-    accepts,
-    draw_candidates,
-    recover,
-    residual,
-    sample_draft,
-)
+from tandem.core.acceptance import accepts, recover, residual, sample_draft
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array
-from tandem.core.randomness import Purpose, RandomSource, SeededRandom
+from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.rules import Proposal, RejectionRule, TokenPayload
 from tests.chi_squared import assert_fits
-from tests.exact import (
-    ExactRandom,
-    fractions,
-    outcome_probs,
-    output_probs,
-    probs_pairs,
-    random_probs,
-)
+from tests.exact import fractions, outcome_probs, output_probs, probs_pairs, random_probs
 
 V = 4
 
@@ -179,26 +165,3 @@ def test_a_draft_probability_of_zero_divides_nothing() -> None:
     target = np.array([0.0, 1.0])
     assert accepts(target, 1, 0.0, SeededRandom(0), 0)
     assert not accepts(target, 0, 0.0, SeededRandom(0), 0)
-
-
-def test_candidates_are_drawn_under_numbers_that_follow_each_other() -> None:
-    rng = ExactRandom((1, 0))
-    assert draw_candidates(fractions([1, 1, 2]), 3, rng, 5, first_draw=4, with_replacement=False)
-    assert rng.decided == [(5, Purpose.DRAFT, draw) for draw in (4, 5, 6)]
-
-
-def test_candidates_are_without_replacement_unless_said() -> None:
-    """Token 0 is refused for certain, which leaves (0, 2, 0, 3)/5 of the target distribution. Token
-    1 was then drawn from (0, 1, 1, 0)/2, or with replacement from the draft distribution again."""
-    target, draft, both = fractions([0, 4, 1, 3]), fractions([2, 1, 1, 0]), (0, 1)
-    of = (target, both, draft)
-    assert outcome_probs(lambda rng: accepted_candidate(*of, rng, 0)) == {
-        1: Fraction(4, 5),
-        None: Fraction(1, 5),
-    }
-    assert outcome_probs(lambda rng: recover(*of, rng, 0)) == {3: 1}
-    assert outcome_probs(lambda rng: accepted_candidate(*of, rng, 0, True)) == {1: 1}
-    assert outcome_probs(lambda rng: recover(*of, rng, 0, True)) == {
-        1: Fraction(1, 5),
-        3: Fraction(4, 5),
-    }
