@@ -236,7 +236,7 @@ class SideMachine:
                 return self._receive_opened(message, now, link)
             case Ping() | Pong():
                 check_committed(self.committed, message.base, message.prefix, message.base)
-                return [] if isinstance(message, Pong) else self._pong(message, now)
+                return [] if isinstance(message, Pong) else self._pong(message, now, link)
             case GoingAway():
                 self.phase = Phase.CONNECTING
                 self._drafts.clear_peers()
@@ -250,11 +250,11 @@ class SideMachine:
         if self.side is Side.DEVICE:
             return []
         if isinstance(message, Ping):
-            return self._pong(message, now)
+            return self._pong(message, now, 0)
         return self._receive_fetch(message, now, 0) if isinstance(message, Fetch) else []
 
-    def _pong(self, ping: Ping, now: float) -> SideOutputs:
-        return self._to_peers(now, Pong(*self._head(), nonce=ping.nonce))
+    def _pong(self, ping: Ping, now: float, link: int) -> SideOutputs:
+        return self._to_peer(link, now, Pong(*self._head(), nonce=ping.nonce))
 
     def _receive_opened(self, message: CollaborationOpened, now: float, link: int) -> SideOutputs:
         number = self.side.other + link

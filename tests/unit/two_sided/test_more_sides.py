@@ -342,3 +342,11 @@ def test_longer_lists_are_asked_of_all_sides_once() -> None:
     assert not machine.receive(longer, 0.4), "the other side's is still short, and asked for"
     assert machine.receive(replace(other, probs=top_list(heavy, 4)), 0.5, link=1)
     assert machine.committed.since(len(PROMPT)) == (1,)
+
+
+def test_a_ping_is_answered_where_it_came_from() -> None:
+    machine = device(4)
+    machine.connect(0.0)
+    ping = Ping(1, 0, 2, head(()), nonce=9)
+    ((link, (pong,)),) = told(machine.receive(ping, 0.1, link=1)).items()
+    assert (link, pong.nonce) == (1, 9)
