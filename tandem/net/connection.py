@@ -90,8 +90,13 @@ class Connection:
             del self._calls[channel]
             if channel is not self._current:
                 self._unused.append(channel)
-        while self._unused:
-            await self._unused.pop().close()
+        await self._close_unused()
+
+    async def rest(self) -> None:
+        """No channel is kept open but those that calls use."""
+        if self._current is not None:
+            self.retire(self._current)
+        await self._close_unused()
 
     async def why_silent(self) -> str:
         """Why a fresh connection is not served, in one line; empty if it is. Calls that wait for a
@@ -109,3 +114,7 @@ class Connection:
         self._current = None
         for channel in channels:
             await channel.close()
+
+    async def _close_unused(self) -> None:
+        while self._unused:
+            await self._unused.pop().close()

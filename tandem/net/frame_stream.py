@@ -80,10 +80,7 @@ class FrameStream(Generic[Out, In]):
 
     async def close(self, flush_s: float = 0.0, lost: bool = False) -> None:
         """End the stream, after `flush_s` at most for what is queued; `lost` drops its channel."""
-        if lost:
-            self._connection.retire(self._channel)
-        self._on_frame = lambda message, size_bytes: None
-        self._on_end = lambda error: None
+        self._abandon(lost)
         if flush_s:
             self._outgoing.put_nowait(None)
             await asyncio.wait(self._tasks[:1], timeout=flush_s)
@@ -97,9 +94,17 @@ class FrameStream(Generic[Out, In]):
         self, closing_tasks: set[asyncio.Task[None]], flush_s: float = 0.0, lost: bool = False
     ) -> None:
         """`close` as a task, which is in `closing_tasks` until it is done."""
-        task = asyncio.create_task(self.close(flush_s, lost))
+        self._abandon(lost)  # now: a frame may be on its way here when that task begins
+        task = asyncio.create_task(self.close(flush_s))
         closing_tasks.add(task)
         task.add_done_callback(closing_tasks.discard)
+
+    def _abandon(self, lost: bool) -> None:
+        """Nobody listens from now on."""
+        if lost:
+            self._connection.retire(self._channel)
+        self._on_frame = lambda message, size_bytes: None
+        self._on_end = lambda error: None
 
     async def _write(self) -> None:
         try:

@@ -144,9 +144,9 @@ class CloudRouting:
         second = near[rest % len(near)] if near else first
         return min(first, second, key=lambda cloud: self.clouds[cloud].load)
 
-    def beside(self, cloud: int, model: str) -> int | None:
-        """Which one to ask for what `cloud` does not answer."""
-        usable = self._usable(model, (cloud,))
+    def beside(self, clouds: Collection[int], model: str) -> int | None:
+        """Which one to ask for what one of `clouds` does not answer, and none of them."""
+        usable = self._usable(model, clouds)
         return min(usable, key=lambda n: self.clouds[n].cost_s, default=None)
 
     def why_leave(
@@ -182,10 +182,10 @@ class CloudRouting:
         return [number for number, each in enumerate(self.clouds) if not each.forgotten]
 
     def _weigh_prices(self) -> None:
-        priced = [each for each in self.clouds if each.price]
-        cheapest = min((each.price for each in priced), default=0.0)
-        for each in priced:
-            each.dearness = self._price_weight * (each.price / cheapest - 1)
+        cheapest = min((each.price for each in self.clouds if each.price), default=0.0)
+        for each in self.clouds:
+            times = each.price / cheapest if each.price else 1.0
+            each.dearness = self._price_weight * (times - 1)
 
     def _usable(self, model: str, without: Collection[int]) -> list[int]:
         usable = [n for n, state in enumerate(self.clouds) if state.usable and n not in without]

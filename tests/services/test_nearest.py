@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -29,7 +31,9 @@ class Peer(health_pb2_grpc.HealthServicer):
 
 
 @asynccontextmanager
-async def peers(count: int) -> AsyncIterator[tuple[list[Peer], list[grpc.aio.Server], Any]]:
+async def peers(
+    count: int, access: ClientAccess | None = None
+) -> AsyncIterator[tuple[list[Peer], list[grpc.aio.Server], Any]]:
     """With their servers and the connection to all."""
     known, servers, targets = [Peer() for _ in range(count)], [], []
     async with AsyncExitStack() as stack:
@@ -41,7 +45,7 @@ async def peers(count: int) -> AsyncIterator[tuple[list[Peer], list[grpc.aio.Ser
             await server.start()
             stack.push_async_callback(server.stop, None)
             servers.append(server)
-        nearest = NearestConnection(targets, 2**16, ClientAccess())
+        nearest = NearestConnection(targets, 2**16, access or ClientAccess())
         stack.push_async_callback(nearest.close)
         yield known, servers, nearest
 
@@ -84,3 +88,45 @@ async def test_who_is_gone_is_left_at_once_and_its_call_keeps_its_channel() -> N
         nearest.retire(held)
         await nearest.release(held)
         assert await calls(nearest, known) == [0, 8]
+
+
+class FailingAccess(ClientAccess):
+    """As where a certificate's file is gone just now."""
+
+    failures = 0
+
+    def channel_credentials(self) -> grpc.ChannelCredentials | None:
+        if self.failures:
+            self.failures -= 1
+            raise OSError("gone")
+        return super().channel_credentials()
+
+
+async def test_a_question_that_fails_in_an_unforeseen_way_is_asked_again() -> None:
+    access = FailingAccess()
+    async with peers(2, access) as (known, _, nearest):
+        held = nearest.acquire()  # from now on they are asked
+        access.failures = 2
+        async with asyncio.timeout(WAIT_S):
+            while access.failures:
+                await asyncio.sleep(0)
+        await nearest.release(held)
+        known[0].serving = False
+        await until(nearest, known, [0, 8])
+
+
+async def test_channels_that_were_left_are_not_kept_while_others_are_in_use() -> None:
+    async with peers(1) as (_, _, nearest):
+        held, left = nearest.acquire(), []
+        nearest.retire(held)
+        for _ in range(3):
+            channel = nearest.acquire()
+            left.append(weakref.ref(channel))
+            nearest.retire(channel)
+            await nearest.release(channel)
+        del channel
+        async with asyncio.timeout(WAIT_S):
+            while any(each() is not None for each in left):
+                await asyncio.sleep(0.02)
+                gc.collect()
+        await nearest.release(held)

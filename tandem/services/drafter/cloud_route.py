@@ -30,7 +30,7 @@ class CloudRoute:
         self._holder, self._prompt_ids = holder, prompt_ids
         self._place: CloudPlace | None = None
         self._reason: MoveReason | None = None
-        self._refused: set[int] = set()
+        self._refused_at: set[str] = set()
         self._model = ""
 
     @property
@@ -83,9 +83,9 @@ class CloudRoute:
             return False
         cloud = self._place.cloud
         if code in FATAL:
-            self._refused.add(cloud)
+            self._refused_at.add(self.address)
             self._reason = MoveReason.REFUSED
-            return len(self._refused) < self._clouds.count
+            return self._clouds.others(self._refused_at)
         self._clouds.routing.lost(cloud, now)
         self._reason = MoveReason.LOST
         return True
@@ -99,8 +99,8 @@ class CloudRoute:
         clouds, place = self._clouds, self._place
         if place is None or not self._model:
             return None
-        cloud = clouds.routing.beside(place.cloud, self._model)
-        if cloud is None or cloud in self._refused or not clouds.hedges.take():
+        cloud = clouds.routing.beside({place.cloud, *self._refused}, self._model)
+        if cloud is None or not clouds.hedges.take():
             return None
         clouds.series.hedged_rounds.inc()
         clouds.routing.opened(cloud)
@@ -124,6 +124,12 @@ class CloudRoute:
         if self._place is not None and self._prompt_ids:
             self._clouds.left(self._holder, token_ids, self._place.cloud)
         self._leave()
+
+    @property
+    def _refused(self) -> set[int]:
+        """The clouds that refused it, by address: a number may be another's by now."""
+        addresses = enumerate(self._clouds.addresses)
+        return {number for number, address in addresses if address in self._refused_at}
 
     def _leave(self) -> None:
         place, self._place = self._place, None

@@ -3,40 +3,32 @@ single one that a setting names is never asked; of several the two best are aske
 connections that sessions use, so that a move finds one open. Used on the event loop."""
 
 import asyncio
+import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import grpc
 from grpc import StatusCode
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandem.backends.interface import KV_BLOCK
+from tandem.core.errors import InvalidArgument
 from tandem.net.access import ClientAccess
 from tandem.net.channels import open_channel
 from tandem.net.connection import Connection
+from tandem.net.health_checks import ANSWER_WITHIN_S, HealthChecks, asked_health
 from tandem.net.reloaded import Reloaded
 from tandem.net.status import Rejected, details_of, upstream_rejection
 from tandem.runtime.prefix_index import PrefixIndex
 from tandem.services.drafter.listed_clouds import ListedCloud
-from tandem.specdec.cloud_routing import (
-    ASK_COLD_EVERY_S,
-    ASK_EVERY_S,
-    CloudReport,
-    CloudRouting,
-)
+from tandem.specdec.cloud_routing import CloudReport, CloudRouting
 from tandem.specdec.hedging import HedgeBudget
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.cloud_series import CloudSeries
-from tandem.telemetry.logging import get_logger
 from tandem_api.common.v1 import generation_pb2, sampling_pb2
 from tandem_api.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 
-log = get_logger(__name__)
-
-ASK_TIMEOUT_S = 1.5
 DIAGNOSIS_TIMEOUT_S = 1.0
 MOST_BLOCKS = 65_536
 """Of texts, of which it is known where their keys and values were left."""
@@ -65,7 +57,7 @@ class Clouds:
         self._max_bytes, self._access = max_bytes, access
         self._connections: list[Connection] = []
         self._listed: dict[int, ListedCloud] = {}
-        self._asking: dict[int, asyncio.Task[None]] = {}
+        self._checks = HealthChecks(self.routing, self._ask, self.sessions, self._checked)
         self._following: asyncio.Task[None] | None = None
         self._texts: PrefixIndex[int] = PrefixIndex()
         for each in listed.current() if isinstance(listed, Reloaded) else listed:
@@ -75,6 +67,10 @@ class Clouds:
     def count(self) -> int:
         """Of those that it is told of now."""
         return len(self._listed)
+
+    def others(self, than: Collection[str]) -> bool:
+        """Whether it is told of one at none of these addresses."""
+        return any(each.address not in than for each in self._listed.values())
 
     @property
     def several(self) -> bool:
@@ -94,10 +90,10 @@ class Clouds:
             self._following = asyncio.create_task(self._follow(self._file))
 
     async def close(self) -> None:
-        tasks = [*self._asking.values(), *([self._following] if self._following else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.gather(self._following, return_exceptions=True)
+        await self._checks.close()
         for connection in self._connections:
             await connection.close()
 
@@ -107,13 +103,16 @@ class Clouds:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             wanted = {each.address: each for each in file.current()}
-            for number, known in [*self._listed.items()]:
+            gone = []
+            for number, known in self._listed.items():
                 if known.address in wanted:
                     self._listed[number] = wanted.pop(known.address)
                 else:
-                    await self._forget(number)
-            for added in wanted.values():
+                    gone.append(number)
+            for added in wanted.values():  # first: there is always one to go to
                 self._begin_asking(self._know(added))
+            for number in gone:
+                await self._forget(number)
 
     def _know(self, listed: ListedCloud) -> int:
         """Its number: one of a forgotten cloud without sessions, or the next."""
@@ -129,21 +128,14 @@ class Clouds:
 
     def _begin_asking(self, cloud: int) -> None:
         self.series.knows(self.addresses[cloud])
-        self._asking[cloud] = asyncio.create_task(self._ask_again(cloud))
+        self._checks.begin(cloud, self._connections[cloud])
 
     async def _forget(self, cloud: int) -> None:
         del self._listed[cloud]
         self.routing.forget(cloud, time.monotonic())
-        asking = self._asking.pop(cloud)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        await self._checks.end(cloud)
         self.series.forgets(self.addresses[cloud])
-        await self._rest(cloud)
-
-    async def _rest(self, cloud: int) -> None:
-        """No channel is kept open to it but those that sessions use."""
-        async with self._connections[cloud].channel() as channel:
-            self._connections[cloud].retire(channel)
+        await self._connections[cloud].rest()
 
     def left(self, holder: str, token_ids: Sequence[int], cloud: int) -> None:
         """A session of `holder` has ended there, with this text."""
@@ -161,11 +153,16 @@ class Clouds:
         return self._connections[cloud]
 
     async def describe(self, timeout_s: float) -> sampling_pb2.ModelDescription:
-        """What the best cloud that answers serves. Raises Rejected with what each said."""
+        """What the best cloud that answers serves. Raises Rejected with what each said that there
+        was time to ask: each gets an even part of what is left."""
         refused: list[tuple[StatusCode, str]] = []
-        for cloud in self.routing.ranked():
+        ends_s, ranked = time.monotonic() + timeout_s, self.routing.ranked()
+        for place, cloud in enumerate(ranked):
+            left_s = ends_s - time.monotonic()
+            if refused and left_s <= 0:
+                break
             try:
-                return await self._describe(cloud, timeout_s)
+                return await self._describe(cloud, left_s / (len(ranked) - place))
             except Rejected as error:
                 refused.append((error.code, f"{self.addresses[cloud]}: {error.code.name} {error}"))
         raise Rejected(refused[0][0], "; ".join(why for _, why in refused))
@@ -206,49 +203,27 @@ class Clouds:
                 raise Rejected(error.code(), details_of(error)) from None
         return answer.model
 
-    async def _ask_again(self, cloud: int) -> None:
-        """For ever."""
-        while True:
-            began_s = time.monotonic()
-            await self._ask(cloud)
-            warm = cloud in self.routing.warm() or self.sessions[cloud]
-            every_s = ASK_EVERY_S if warm else ASK_COLD_EVERY_S
-            await asyncio.sleep(max(0.0, began_s + every_s - time.monotonic()))
+    async def _ask(self, cloud: int, channel: grpc.aio.Channel) -> CloudReport:
+        stub = verifier_pb2_grpc.VerifierServiceStub(channel)
+        describe = stub.Describe(verifier_pb2.DescribeRequest(), timeout=ANSWER_WITHIN_S)
+        report = report_of(await asked_health(channel), await describe)
+        if price := self._listed[cloud].price:
+            report = replace(report, price=price)
+        self.series.asked(self.addresses[cloud], report.round_trip_s)
+        return report
 
-    async def _ask(self, cloud: int) -> None:
-        connection, address = self._connections[cloud], self.addresses[cloud]
-        async with connection.channel() as channel:
-            try:
-                async with asyncio.timeout(ASK_TIMEOUT_S):
-                    report = await _report(channel)
-            except (TimeoutError, grpc.aio.AioRpcError):
-                connection.retire(channel)
-                self.routing.unanswered(cloud, time.monotonic())
-            else:
-                if price := self._listed[cloud].price:
-                    report = replace(report, price=price)
-                self.routing.reported(cloud, report, time.monotonic())
-                self.series.asked(address, report.round_trip_s)
-        self.series.works(address, self.routing.clouds[cloud].usable)
-        if cloud not in self.routing.warm() and not self.sessions[cloud]:
-            await self._rest(cloud)
+    def _checked(self, cloud: int) -> None:
+        self.series.works(self.addresses[cloud], self.routing.clouds[cloud].usable)
 
 
-async def _report(channel: grpc.aio.Channel) -> CloudReport:
-    """What a cloud answers. A round trip is that of the smallest question there is, on an open
-    connection."""
-    await channel.channel_ready()
-    health: Any = health_pb2_grpc.HealthStub(channel)
-    stub = verifier_pb2_grpc.VerifierServiceStub(channel)
-    began_s = time.monotonic()
-    check = health.Check(health_pb2.HealthCheckRequest(), timeout=ASK_TIMEOUT_S)
-    describe = stub.Describe(verifier_pb2.DescribeRequest(), timeout=ASK_TIMEOUT_S)
-    serving = (await check).status == health_pb2.HealthCheckResponse.SERVING
-    round_trip_s = time.monotonic() - began_s
-    told = await describe
-    return CloudReport(
-        round_trip_s,
-        serving,
+def report_of(health: CloudReport, told: verifier_pb2.DescribeResponse) -> CloudReport:
+    """Health, with what a cloud says of itself. Raises InvalidArgument naming the field for what no
+    cloud can mean: other clouds are compared with it."""
+    for field in ("queue_s", "pass_s", "price"):
+        if not 0 <= getattr(told, field) < math.inf:  # False for NaN as well
+            raise InvalidArgument(field, f"{getattr(told, field)} is not finite and at least 0")
+    return replace(
+        health,
         model=told.model.model_name,
         sessions=told.sessions_open,
         max_sessions=told.max_sessions,

@@ -295,6 +295,14 @@ def test_a_cloud_twice_as_dear_must_be_twice_as_fast() -> None:
     assert routing(CloudReport(0.14, price=2.0), cheap).ranked()[0] == 0
 
 
+def test_who_says_its_price_no_more_is_no_longer_dear() -> None:
+    dear, cheap = CloudReport(0.16, price=9.0), CloudReport(0.3, price=1.0)
+    clouds = routing(dear, cheap)
+    assert clouds.ranked()[0] == 1
+    clouds.reported(0, CloudReport(0.16), 1.0)
+    assert clouds.ranked()[0] == 0
+
+
 def test_sessions_leave_for_the_cheaper_of_two_near_clouds() -> None:
     """A round counts as 100 ms at least, or a millisecond would be worth twice the money."""
     clouds = routing(CloudReport(0.004, price=3.0), CloudReport(0.005, price=1.0))
@@ -325,8 +333,9 @@ def test_a_forgotten_cloud_is_left_and_its_number_may_be_another_s() -> None:
 def test_beside_a_silent_cloud_the_best_other_one_of_its_model_is_asked() -> None:
     far, near = CloudReport(0.3, model="a"), CloudReport(0.1, model="a")
     clouds = routing(CloudReport(0.2, model="a"), far, near, CloudReport(0.01, model="b"))
-    assert clouds.beside(0, "a") == 2
+    assert clouds.beside({0}, "a") == 2
+    assert clouds.beside({0, 2}, "a") == 1, "2 has refused"
     clouds.lost(2, 1.0)
-    assert clouds.beside(0, "a") == 1
+    assert clouds.beside({0}, "a") == 1
     clouds.lost(1, 1.0)
-    assert clouds.beside(0, "a") is None
+    assert clouds.beside({0}, "a") is None
