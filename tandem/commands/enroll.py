@@ -96,13 +96,15 @@ def _enroll(name: str, known: Path, out: Path, quota: Quota) -> None:
         if not holds_key(known, name, shown.read_text().strip()):
             why = f"its key in {shown} is not in {known}: it was revoked; remove {out}"
             raise InvalidArgument("names", why)
-        return
-    # A name that cannot be one, or has a key, is refused here.
-    key = add_key(known, name, EDGE_AT_CLOUD, quota, first=True)
-    out.mkdir(parents=True, mode=0o700, exist_ok=True)
-    replace_file(shown, f"{key}\n".encode(), PRIVATE)
-    own = add_key(out / "edge.keys", "edge", EDGE_OWN)
-    replace_file(out / "edge.call-key", f"{own}\n".encode(), PRIVATE)
+    else:
+        # A name that cannot be one, or has a key, is refused here.
+        key = add_key(known, name, EDGE_AT_CLOUD, quota, first=True)
+        out.mkdir(parents=True, mode=0o700, exist_ok=True)
+        replace_file(shown, f"{key}\n".encode(), PRIVATE)
+    called = out / "edge.call-key"
+    if not called.exists():
+        own = add_key(out / "edge.keys", "edge", EDGE_OWN)
+        replace_file(called, f"{own}\n".encode(), PRIVATE)
 
 
 def _certify(

@@ -21,6 +21,8 @@ MOST_SCORED = 10_000
 """Chunks that the words of one query may match in all, the rarest words first."""
 MOST_KEPT = 1_000_000
 """Scores of single words that are kept: 16 MB."""
+MOST_WORDS = 100_000
+"""Of queries, of which it is kept how many chunks have them, if any."""
 
 Scores = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Numbers of chunks, and what a word adds to the score of each."""
@@ -100,7 +102,7 @@ class LexicalIndex:
         statement = "SELECT rowid, -rank FROM words WHERE words MATCH ?"
         found = self._connection.execute(statement, (f'"{term}"',)).fetchall()
         scores = np.array([n for n, _ in found], np.int64), np.array([s for _, s in found])
-        if self._kept + len(found) > MOST_KEPT:
+        if self._kept + len(found) > MOST_KEPT or len(self._scores) >= MOST_WORDS:
             self._forget_scores()
         self._scores[term] = scores
         self._kept += len(found)
@@ -131,6 +133,8 @@ class LexicalIndex:
         if term not in self._frequencies:
             statement = "SELECT doc FROM vocabulary WHERE term = ?"
             row = self._connection.execute(statement, (term,)).fetchone()
+            if len(self._frequencies) >= MOST_WORDS:
+                self._frequencies.clear()
             self._frequencies[term] = row[0] if row else 0
         return self._frequencies[term]
 

@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from http.client import HTTPException
 from statistics import fmean
 from typing import Any
 from urllib.parse import urlencode, urlsplit
@@ -147,7 +146,7 @@ class PrometheusServer:
             self._samples = tuple(sample for sample in samples if sample is not None)
             if not rows and not self._rules_looked_for:
                 await self._look_for_rules()
-        except (OSError, HTTPException, ValueError, LookupError, TypeError) as error:
+        except Exception as error:  # whatever it says or fails with
             self._samples = ()
             self._tell(False, str(error) or type(error).__name__)
             return False

@@ -2,8 +2,6 @@
 bounds-checks everything a peer could get wrong, lengths before contents, and raises InvalidArgument
 naming the field; what it returns is safe to hand to the state machines."""
 
-import math
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -22,7 +20,6 @@ from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import check_token_ids
 from tandem.specdec.choices import Uplink
 from tandem.specdec.cloud import CloudModel
-from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
@@ -38,19 +35,20 @@ from tandem.specdec.messages import (
     Ping,
     Pong,
     Recovered,
-    TokenLogprob,
     Tokens,
     Verdict,
-    Work,
 )
-from tandem.specdec.presets import (
-    MAX_DRAFT_LENGTH,
-    MAX_PAYLOAD_TAIL_DRAWS,
-    MAX_PAYLOAD_TOP,
-    Preset,
-)
+from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS
 from tandem.wire.open_codec import open_from_proto, open_to_proto
+from tandem.wire.verdict_codec import (
+    fill_logprobs,
+    fill_verdict,
+    fill_work,
+    logprobs_from_proto,
+    sparse_from_proto,
+    work_from_proto,
+)
 from tandem_api.common.v1.sampling_pb2 import ModelDescription
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
@@ -124,8 +122,8 @@ class EdgeCodec:
                 check_count(len(frame.tokens.token_ids), MAX_PROMPT_IDS, "token_ids")
                 token_ids = tuple(frame.tokens.token_ids)
                 check_token_ids(token_ids, self._vocabulary_size, "token_ids")
-                work, told = _work(frame.tokens.work), _logprobs(frame.tokens, len(token_ids))
-                return Tokens(*head, token_ids, work, told)
+                told = logprobs_from_proto(frame.tokens, len(token_ids))
+                return Tokens(*head, token_ids, work_from_proto(frame.tokens.work), told)
             case "full_distribution":
                 return FullDistribution(*head, target_probs=self._probs(frame.full_distribution))
             case "going_away":
@@ -169,9 +167,9 @@ class EdgeCodec:
             accepted=verdict.accepted,
             rejected=verdict.rejected,
             outcome=self._outcome(verdict),
-            work=_work(verdict.work),
+            work=work_from_proto(verdict.work),
             path=tuple(verdict.path),
-            logprobs=_logprobs(verdict, MAX_DRAFT_LENGTH + 1),
+            logprobs=logprobs_from_proto(verdict, MAX_DRAFT_LENGTH + 1),
         )
 
     def _outcome(self, verdict: pb.Verdict) -> Outcome:
@@ -185,7 +183,7 @@ class EdgeCodec:
                 check_token_ids((verdict.token_id,), self._vocabulary_size, "token_id")
                 return int(verdict.token_id)
             case "sparse":
-                payload = _sparse_from_proto(verdict.sparse)
+                payload = sparse_from_proto(verdict.sparse)
                 payload.validate(self._vocabulary_size)
                 return payload
         return None
@@ -239,18 +237,18 @@ class CloudCodec:
                 frame.opened.same_bits = message.same_bits
                 frame.opened.model.CopyFrom(describe_model(self._model, self._device, self._dtype))
             case Verdict():
-                _fill_verdict(frame.verdict, message)
+                fill_verdict(frame.verdict, message)
                 frame.verdict.path.extend(message.path)
-                _fill_logprobs(frame.verdict, message.logprobs)
-                _fill_work(frame.verdict.work, message.work)
+                fill_logprobs(frame.verdict, message.logprobs)
+                fill_work(frame.verdict.work, message.work)
             case EarlyVerdict():
-                _fill_verdict(frame.early_verdict, message)
+                fill_verdict(frame.early_verdict, message)
                 frame.early_verdict.exit_index = message.exit_index
                 frame.early_verdict.confidence = message.confidence
             case Tokens():
                 frame.tokens.token_ids.extend(message.token_ids)
-                _fill_logprobs(frame.tokens, message.logprobs)
-                _fill_work(frame.tokens.work, message.work)
+                fill_logprobs(frame.tokens, message.logprobs)
+                fill_work(frame.tokens.work, message.work)
             case FullDistribution():
                 raw = probs_to_bytes(message.target_probs, "float32")
                 frame.full_distribution.probabilities = raw
@@ -320,81 +318,3 @@ def _fill_draft(proto: pb.Draft, draft: Draft, preset: Preset) -> None:
         proto.sparse_probs.extend(raw)
     else:
         proto.distributions = b"".join(raw)
-
-
-def _logprobs(proto: pb.Verdict | pb.Tokens, most: int) -> tuple[TokenLogprob, ...]:
-    """How many there must be, and of which tokens, is the edge's to check."""
-    tops = proto.top_logprobs
-    check_count(len(proto.logprobs), most, "logprobs")
-    check_count(len(tops), most, "top_logprobs")
-    for top in tops:
-        check_count(len(top.token_ids), MAX_TOP_LOGPROBS, "top_logprobs")
-    if not tops:
-        return tuple(map(TokenLogprob, proto.logprobs))
-    if len(tops) != len(proto.logprobs):
-        why = f"{len(tops)} beside {len(proto.logprobs)} logprobs"
-        raise InvalidArgument("top_logprobs", why)
-    if any(len(top.token_ids) != len(top.logprobs) for top in tops):
-        raise InvalidArgument("top_logprobs", "not as many tokens as logprobs")
-    pairs = [tuple(zip(top.token_ids, top.logprobs, strict=True)) for top in tops]
-    return tuple(map(TokenLogprob, proto.logprobs, pairs))
-
-
-def _fill_logprobs(proto: pb.Verdict | pb.Tokens, told: Sequence[TokenLogprob]) -> None:
-    proto.logprobs.extend(each.logprob for each in told)
-    if any(each.top for each in told):
-        for each in told:
-            top = proto.top_logprobs.add()
-            top.token_ids.extend(token_id for token_id, _ in each.top)
-            top.logprobs.extend(logprob for _, logprob in each.top)
-
-
-def _fill_verdict(proto: pb.Verdict | pb.EarlyVerdict, verdict: Verdict | EarlyVerdict) -> None:
-    proto.accepted, proto.rejected = verdict.accepted, verdict.rejected
-    match verdict.outcome:
-        case None:
-            pass
-        case SparsePayload():
-            proto.sparse.CopyFrom(_sparse_to_proto(verdict.outcome))
-        case FullPayload(target_probs):
-            assert isinstance(proto, pb.Verdict), "an early one has no whole distribution"
-            proto.full_distribution.probabilities = probs_to_bytes(target_probs, "float32")
-        case token:
-            proto.token_id = token
-
-
-def _fill_work(proto: pb.Work, work: Work) -> None:
-    proto.verify_s, proto.queue_s = work.verify_s, work.queue_s
-    proto.batch_size, proto.target_passes = work.batch_size, work.target_passes
-    proto.drafts = work.drafts
-
-
-def _work(proto: pb.Work) -> Work:
-    for name, seconds in (("verify_s", proto.verify_s), ("queue_s", proto.queue_s)):
-        if not 0 <= seconds < math.inf:  # False for NaN as well
-            raise InvalidArgument(name, f"{seconds} is not a duration")
-    return Work(proto.verify_s, proto.queue_s, proto.batch_size, proto.target_passes, proto.drafts)
-
-
-def _sparse_to_proto(payload: SparsePayload) -> pb.SparsePayload:
-    return pb.SparsePayload(
-        ids=payload.ids.tolist(),
-        probabilities=payload.probs.tolist(),
-        tail_mass=float(payload.tail_mass),
-        tail_ids=payload.tail_ids.tolist(),
-        tail_probabilities=payload.tail_probs.tolist(),
-    )
-
-
-def _sparse_from_proto(proto: pb.SparsePayload) -> SparsePayload:
-    check_count(len(proto.ids), MAX_PAYLOAD_TOP, "ids")
-    check_count(len(proto.probabilities), MAX_PAYLOAD_TOP, "probabilities")
-    check_count(len(proto.tail_ids), MAX_PAYLOAD_TAIL_DRAWS, "tail_ids")
-    check_count(len(proto.tail_probabilities), MAX_PAYLOAD_TAIL_DRAWS, "tail_probabilities")
-    return SparsePayload(
-        np.array(proto.ids, dtype=np.int64),
-        np.array(proto.probabilities, dtype=np.float32),
-        proto.tail_mass,
-        np.array(proto.tail_ids, dtype=np.int64),
-        np.array(proto.tail_probabilities, dtype=np.float32),
-    )

@@ -7,7 +7,8 @@ What must come out is computed from the definitions, by one machine with all doc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,20 @@ async def test_methods_of_two_sides_leave_the_others_out(tmp_path: Path) -> None
         assert answer.token_ids == await central_text(suite, request)
         assert answer.summary is not None
         assert not answer.summary.more_sides
+
+
+@asynccontextmanager
+async def to_nobody(address: str) -> AsyncIterator[str]:
+    yield "127.0.0.1:9"
+
+
+async def test_why_sides_are_lost_is_said_of_those_that_take_part(tmp_path: Path) -> None:
+    way = to_nobody
+    async with two_sides(tmp_path, more=MORE, way=way, more_way=way, give_up_after_s=0.2) as suite:
+        for preset, others in (("dragon", False), ("dragon-coupled", True)):
+            with pytest.raises(Rejected, match="the cloud is lost: ") as lost:
+                await suite.client.generate(asking(preset, lost_cloud=LostCloud.FAIL))
+            assert ("office" in str(lost.value)) is others
 
 
 async def streamed(

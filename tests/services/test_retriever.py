@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 import resource
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -52,6 +53,38 @@ async def test_words_alone_tell_whose_documents_weigh_more(tmp_path: Path) -> No
             assert found[0].name == "best"
             masses.append(log_mass([document.relevance for document in found]))
     assert 1 / (1 + math.exp(masses[1] - masses[0])) > 0.95
+
+
+class CallThatIsOver:
+    """As grpc.aio's, where the retriever refused before the first message had left."""
+
+    async def write(self, message: object) -> None:
+        raise asyncio.InvalidStateError
+
+    async def __aiter__(self) -> AsyncIterator[object]:
+        code, none = grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(code, none, none, details="ingests: all 8 are taken")
+        yield
+
+
+class OneCall:
+    """A connection, and its channel, on which each call is this one."""
+
+    @asynccontextmanager
+    async def channel(self) -> AsyncIterator[OneCall]:
+        yield self
+
+    def stream_stream(self, *method: object, **how: object) -> Callable[..., CallThatIsOver]:
+        return lambda timeout: CallThatIsOver()
+
+    unary_unary = stream_stream
+
+
+async def test_a_document_that_is_refused_at_once_is_refused_with_that_status() -> None:
+    retrieval = Retrieval(cast(Connection, OneCall()))
+    with pytest.raises(Rejected, match="all 8 are taken") as refused:
+        await retrieval.add(Upload("long", b"x" * 2**21))
+    assert refused.value.code is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 async def test_documents_are_answered_one_by_one_and_found_after_a_restart(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ class DeviceSide:
             lambda events: self._open_decoder(prepared, events),
             self._stream_opener(prepared, lambda: session.opened),
             self._resources.closing_tasks,
-            self._why_silent,
+            lambda: self._why_silent(preset),
             session_id,
         )
         with log_context(session=f"{session_id:08x}", preset=preset.name):
@@ -274,11 +274,12 @@ class DeviceSide:
     def retrieval(self) -> Retrieval:
         return self._resources.retrieval
 
-    async def _why_silent(self) -> str:
-        others = {"cloud": self._cloud, **self._more_sides}
-        asked = [each.why_silent() for each in others.values() if each is not None]
-        reasons = zip(others, await asyncio.gather(*asked), strict=False)
-        found = [why if len(others) == 1 else f"{name}: {why}" for name, why in reasons if why]
+    async def _why_silent(self, preset: AggregationPreset) -> str:
+        """Of those that take part."""
+        others = self._others(preset)
+        reasons = await asyncio.gather(*(each.why_silent() for each in others))
+        named = zip(("cloud", *self._more_sides), reasons, strict=False)
+        found = [why if len(others) == 1 else f"{name}: {why}" for name, why in named if why]
         return "; ".join(found)
 
 

@@ -1,6 +1,7 @@
 """This side's documents for a request, from this side's retriever. Invariant: what is found goes to
 this side's decoder and nowhere else, unless the preset has the cloud's documents transferred."""
 
+import asyncio
 import hashlib
 import math
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import grpc
 from tandem.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tandem.net.connection import Connection
 from tandem.net.retriever_client import Upload, messages_of
-from tandem.net.status import actual_status, details_of, upstream_rejection
+from tandem.net.status import Rejected, actual_status, details_of, upstream_rejection
 from tandem.settings import variable_of
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
@@ -51,8 +52,7 @@ class Retrieval:
                     )
                 ]
         except grpc.aio.AioRpcError as error:
-            code, details = actual_status(error.code(), details_of(error))
-            raise upstream_rejection(code, f"retriever: {details}") from None
+            raise _refused(error) from None
         return tuple(_document(hit, rank) for rank, hit in enumerate(found.hits, 1) if hit.text)
 
     async def embed(self, texts: Sequence[str]) -> pb.EmbedResponse:
@@ -90,18 +90,24 @@ class Retrieval:
         try:
             async with self._connection.channel() as channel:
                 call = pb_grpc.RetrieverServiceStub(channel).Ingest(timeout=INGEST_TIMEOUT_S)
-                for message in messages_of(0, upload):
-                    await call.write(message)
-                await call.done_writing()
+                with suppress(asyncio.InvalidStateError):  # it is over; its status says why
+                    for message in messages_of(0, upload):
+                        await call.write(message)
+                    await call.done_writing()
                 async for answer in call:
                     if answer.reason:
                         raise InvalidArgument("content", answer.reason)
         except grpc.aio.AioRpcError as error:
-            raise upstream_rejection(error.code(), f"retriever: {details_of(error)}") from None
+            raise _refused(error) from None
 
     async def close(self) -> None:
         if self._connection is not None:
             await self._connection.close()
+
+
+def _refused(error: grpc.aio.AioRpcError) -> Rejected:
+    code, details = actual_status(error.code(), details_of(error))
+    return upstream_rejection(code, f"retriever: {details}")
 
 
 def _document(hit: pb.Hit, rank: int) -> ContextDocument:

@@ -101,6 +101,25 @@ def test_called_again_it_renews_the_certificate_and_keeps_the_keys(authority: Pa
     assert (authority / "cloud.keys").read_text() == keys
 
 
+def test_called_again_it_makes_what_a_full_disk_had_left_out(
+    authority: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enrolled(authority, "one")
+    folder = authority.parent / "edges" / "one"
+    shown = (folder / "edge.cloud-key").read_text()
+    for name in ("edge.keys", "edge.call-key", "edge.env"):
+        (folder / name).unlink()
+    enrolled(authority, "one", "--at", folder)
+    assert (folder / "edge.cloud-key").read_text() == shown
+    for line in (folder / "edge.env").read_text().splitlines():
+        monkeypatch.setenv(*line.split("=", 1))
+    settings = load_settings(DrafterSettings, {})
+    server, client = server_access(settings), client_access(settings)
+    assert server.keys is not None
+    assert client.key is not None
+    assert server.keys.current().holder(client.key.current()) == "edge"
+
+
 def test_an_edge_that_was_revoked_stays_out_and_no_other_takes_its_name(authority: Path) -> None:
     enrolled(authority, "one")
     edges = authority.parent / "edges"

@@ -128,6 +128,18 @@ def test_words_are_scored_once_until_chunks_change(monkeypatch: pytest.MonkeyPat
     index.close()
 
 
+def test_words_that_no_chunk_has_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor phrases: who searches could fill the memory of a service whose documents stay."""
+    monkeypatch.setattr("tandem.index.lexical.MOST_WORDS", 10)
+    index = LexicalIndex()
+    index.change([(0, "a heron"), (1, "of this")], [])
+    for n in range(40):
+        assert [number for number, _ in index.rank(f"unheard{n} heron", 3)] == [0]
+        index.rank(f"heron_{'a_' * n}of", 3)
+        assert max(len(index._frequencies), len(index._scores)) <= 10
+    index.close()
+
+
 def test_flat_search_equals_brute_force_through_additions_and_removals() -> None:
     vectors, queries = clustered(400, 24, 1), clustered(20, 24, 2)
     index = DenseIndex(24)

@@ -110,10 +110,12 @@ async def test_what_nobody_measured_is_left_out(row: tuple[str, dict[str, str], 
         (200, b"<html>not a metrics server</html>"),
         (200, b"[]"),
         (200, b'{"status":"success","data":{"result":[{"metric":{}}]}}'),
+        (200, b'{"status":"success","data":{"result":[{"metric":"up","value":[0,"1"]}]}}'),
+        (200, b"[" * 2**19),
         (200, b'{"status":"error","error":"query timed out"}'),
         (200, b" " * (2**20 + 1)),
     ],
-    ids=["failing", "html", "list", "torn", "error", "endless"],
+    ids=["failing", "html", "list", "torn", "words", "deep", "error", "endless"],
 )
 async def test_nonsense_is_a_server_that_is_lost(answer: tuple[int, bytes]) -> None:
     good = True

@@ -1,0 +1,94 @@
+"""What verdicts and the cloud's own tokens carry, to protobuf and back: outcome, cost, how likely
+the tokens were. Invariant: decoding checks lengths before contents, and raises InvalidArgument
+naming the field."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from tandem.core.codecs import probs_to_bytes
+from tandem.core.errors import InvalidArgument, check_count
+from tandem.core.sparse_payload import FullPayload, SparsePayload
+from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
+from tandem.specdec.messages import EarlyVerdict, TokenLogprob, Verdict, Work
+from tandem.specdec.presets import MAX_PAYLOAD_TAIL_DRAWS, MAX_PAYLOAD_TOP
+from tandem_api.verifier.v1 import verifier_pb2 as pb
+
+
+def fill_verdict(proto: pb.Verdict | pb.EarlyVerdict, verdict: Verdict | EarlyVerdict) -> None:
+    proto.accepted, proto.rejected = verdict.accepted, verdict.rejected
+    match verdict.outcome:
+        case None:
+            pass
+        case SparsePayload():
+            proto.sparse.CopyFrom(_sparse_to_proto(verdict.outcome))
+        case FullPayload(target_probs):
+            assert isinstance(proto, pb.Verdict), "an early one has no whole distribution"
+            proto.full_distribution.probabilities = probs_to_bytes(target_probs, "float32")
+        case token:
+            proto.token_id = token
+
+
+def sparse_from_proto(proto: pb.SparsePayload) -> SparsePayload:
+    check_count(len(proto.ids), MAX_PAYLOAD_TOP, "ids")
+    check_count(len(proto.probabilities), MAX_PAYLOAD_TOP, "probabilities")
+    check_count(len(proto.tail_ids), MAX_PAYLOAD_TAIL_DRAWS, "tail_ids")
+    check_count(len(proto.tail_probabilities), MAX_PAYLOAD_TAIL_DRAWS, "tail_probabilities")
+    return SparsePayload(
+        np.array(proto.ids, dtype=np.int64),
+        np.array(proto.probabilities, dtype=np.float32),
+        proto.tail_mass,
+        np.array(proto.tail_ids, dtype=np.int64),
+        np.array(proto.tail_probabilities, dtype=np.float32),
+    )
+
+
+def fill_work(proto: pb.Work, work: Work) -> None:
+    proto.verify_s, proto.queue_s = work.verify_s, work.queue_s
+    proto.batch_size, proto.target_passes = work.batch_size, work.target_passes
+    proto.drafts = work.drafts
+
+
+def work_from_proto(proto: pb.Work) -> Work:
+    for name, seconds in (("verify_s", proto.verify_s), ("queue_s", proto.queue_s)):
+        if not 0 <= seconds < math.inf:  # False for NaN as well
+            raise InvalidArgument(name, f"{seconds} is not a duration")
+    return Work(proto.verify_s, proto.queue_s, proto.batch_size, proto.target_passes, proto.drafts)
+
+
+def fill_logprobs(proto: pb.Verdict | pb.Tokens, told: Sequence[TokenLogprob]) -> None:
+    proto.logprobs.extend(each.logprob for each in told)
+    if any(each.top for each in told):
+        for each in told:
+            top = proto.top_logprobs.add()
+            top.token_ids.extend(token_id for token_id, _ in each.top)
+            top.logprobs.extend(logprob for _, logprob in each.top)
+
+
+def logprobs_from_proto(proto: pb.Verdict | pb.Tokens, most: int) -> tuple[TokenLogprob, ...]:
+    """How many there must be, and of which tokens, is the edge's to check."""
+    tops = proto.top_logprobs
+    check_count(len(proto.logprobs), most, "logprobs")
+    check_count(len(tops), most, "top_logprobs")
+    for top in tops:
+        check_count(len(top.token_ids), MAX_TOP_LOGPROBS, "top_logprobs")
+    if not tops:
+        return tuple(map(TokenLogprob, proto.logprobs))
+    if len(tops) != len(proto.logprobs):
+        why = f"{len(tops)} beside {len(proto.logprobs)} logprobs"
+        raise InvalidArgument("top_logprobs", why)
+    if any(len(top.token_ids) != len(top.logprobs) for top in tops):
+        raise InvalidArgument("top_logprobs", "not as many tokens as logprobs")
+    pairs = [tuple(zip(top.token_ids, top.logprobs, strict=True)) for top in tops]
+    return tuple(map(TokenLogprob, proto.logprobs, pairs))
+
+
+def _sparse_to_proto(payload: SparsePayload) -> pb.SparsePayload:
+    return pb.SparsePayload(
+        ids=payload.ids.tolist(),
+        probabilities=payload.probs.tolist(),
+        tail_mass=float(payload.tail_mass),
+        tail_ids=payload.tail_ids.tolist(),
+        tail_probabilities=payload.tail_probs.tolist(),
+    )
