@@ -223,6 +223,7 @@ def _title(series: type[Series]) -> str:
         "LoopSeries": "Event loop",
         "BuildSeries": "Build",
         "CloudSeries": "Clouds of a drafter",
+        "OtherSideSeries": "Other sides of a device",
     }
     return titles[series.__name__]
 

@@ -19,6 +19,7 @@ from bench.papers import (
     dragon_figures,
     dssd_tables,
     fsd_tables,
+    more_sides_table,
     picospec_tables,
     process_cell,
     reweigh_cost,
@@ -36,7 +37,7 @@ RESULTS = "results.json"
 FOLDER = Path("report")
 PAPERS = (
     *(dssd_tables, picospec_tables, process_cell, fsd_tables, robot_table, task_tables),
-    *(tslt_figures, dragon_figures, reweigh_cost),
+    *(tslt_figures, dragon_figures, reweigh_cost, more_sides_table),
 )
 
 

@@ -25,7 +25,7 @@ class Basis(StrEnum):
 
     COST_MODEL = "cost model, nothing run"
     VIRTUAL_TIME = "virtual time: real state machines and messages, declared step times"
-    DISTRIBUTIONS = "exact arithmetic over the demo pair's distributions"
+    DISTRIBUTIONS = "exact arithmetic over distributions of the demo pair, or the model a row names"
     MEASURED = "measured on this machine with the demo pair"
 
 

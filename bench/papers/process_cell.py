@@ -1,7 +1,11 @@
-"""One cell of PicoSpec's Table 1 by real processes over an emulated link, beside virtual time."""
+"""Cells of PicoSpec's four tables by real processes over an emulated link, beside virtual time."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from bench.harness.report import counted
 from bench.harness.suite import Pacing, running_suite
 from bench.harness.texts import prompts
 from bench.harness.workload import measured_tpot_s, one_after_another, requests
@@ -11,11 +15,50 @@ from bench.papers.picospec_tables import DRAFT_LENGTH, MBPS, PAIRS
 from bench.papers.testbed import Testbed
 from tandem.net.process import run_loop
 from tandem.simulation.answer_figures import answers_figures
+from tandem.specdec.overrides import with_overrides
 from tandem.specdec.presets import PRESETS, Preset
 
-METHODS = {"Autoregressive": "ar", "Vanilla Spec.": "dsd", "PicoSpec": "picospec"}
-ANSWERS, QUICK_ANSWERS = 12, 4
-TOKENS, QUICK_TOKENS = 96, 32
+ANSWERS, QUICK_ANSWERS = 6, 2
+TOKENS, QUICK_TOKENS = 64, 24
+LEFT_OUT = {
+    "w/o Para-draft": ("schedule.window=4",),
+    "w/o Fast-verify": ("schedule.verify_on_arrival=false", "schedule.token_by_token=false"),
+    "w/o Split-rej": ("uplink=full_distributions", "rejection_payload=token"),
+}
+"""What `picospec_variants` changes, as a request says it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A method with a pair's times. `of`: the tables that it stands for."""
+
+    of: str
+    method: str
+    pair: str
+    preset: str = "picospec"
+    draft_length: int = DRAFT_LENGTH
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def composed(self) -> Preset:
+        preset = PRESETS[self.preset]
+        if preset.drafts:
+            preset = preset.with_draft_length(self.draft_length)
+        return with_overrides(preset, self.overrides)
+
+
+ALONE = "Autoregressive"
+_QWEN, _LLAMA = "Tables 1 and 2, Qwen", "Tables 1 and 3, Llama"
+CELLS = (
+    Cell(_QWEN, ALONE, "Qwen", "ar"),
+    Cell(_QWEN, "Vanilla Spec.", "Qwen", "dsd"),
+    *(Cell(_QWEN, name, "Qwen", overrides=own) for name, own in LEFT_OUT.items()),
+    Cell(_QWEN, "PicoSpec", "Qwen"),
+    Cell(_LLAMA, ALONE, "Llama", "ar"),
+    *(Cell(_LLAMA, name, "Llama", overrides=own) for name, own in LEFT_OUT.items()),
+    Cell(_LLAMA, "PicoSpec", "Llama"),
+    *(Cell("Table 4, Qwen", f"γ = {n}", "Qwen", draft_length=n) for n in (3, 5, 6)),
+)
 
 
 def tables() -> tuple[PaperTable, ...]:
@@ -23,18 +66,22 @@ def tables() -> tuple[PaperTable, ...]:
         PaperTable(
             key="picospec-processes",
             paper="PicoSpec",
-            place="Table 1, one cell by processes",
-            title="Verifier, drafter and aggregator as processes, with the Qwen pair's step times",
-            labels=("method",),
+            place="Tables 1 to 4, cells by processes",
+            title="Verifier, drafter and aggregator as processes, with the pairs' step times",
+            labels=("of", "method"),
             figures=("speedup over AR", "tokens/s", "tokens/s, virtual time"),
             rows=tuple(
-                PaperRow((method,), (None, None, None), "the demo pair's acceptance, no task of it")
-                for method in METHODS
+                PaperRow(
+                    (cell.of, cell.method),
+                    (None, None, None),
+                    "the demo pair's acceptance, no task of it",
+                )
+                for cell in CELLS
             ),
             basis=Basis.MEASURED,
-            declared="Real gRPC between processes over a TCP link emulator with the Qwen pair's "
-            f"round trip and {MBPS:g} Mbit/s; steps of the demo pair are paced to its times. The "
-            "prompts of virtual time are others.",
+            declared="Real gRPC between processes over a TCP link emulator with the pair's round "
+            f"trip and {MBPS:g} Mbit/s; steps of the demo pair are paced to its times. γ = "
+            f"{DRAFT_LENGTH} but in Table 4. The prompts of virtual time are others.",
             compute=_measured,
             finding=findings.processes,
         ),
@@ -42,20 +89,20 @@ def tables() -> tuple[PaperTable, ...]:
 
 
 def _measured(testbed: Testbed, labels: Labels) -> Figures:
-    tpots_s = testbed.once("picospec processes", lambda: _tpots_s(testbed))
-    name = METHODS[str(labels[0])]
-    simulated = answers_figures(testbed.answers(_preset(name), PAIRS["Qwen"].conditions))
-    return tpots_s["ar"] / tpots_s[name], 1 / tpots_s[name], 1 / float(simulated["tpot_s"])
+    cell = next(one for one in CELLS if (one.of, one.method) == labels)
+    tpots_s = testbed.once(
+        ("processes", cell.pair),
+        lambda: _tpots_s(testbed, [one for one in CELLS if one.pair == cell.pair]),
+    )
+    alone = next(one for one in CELLS if (one.pair, one.method) == (cell.pair, ALONE))
+    simulated = answers_figures(testbed.answers(cell.composed, PAIRS[cell.pair].conditions))
+    tpot_s = tpots_s[cell]
+    return tpots_s[alone] / tpot_s, 1 / tpot_s, 1 / float(simulated["tpot_s"])
 
 
-def _preset(name: str) -> Preset:
-    preset = PRESETS[name]
-    return preset.with_draft_length(DRAFT_LENGTH) if preset.drafts else preset
-
-
-def _tpots_s(testbed: Testbed) -> dict[str, float]:
-    """Seconds a token of each method, asked for one after another."""
-    pair = PAIRS["Qwen"]
+def _tpots_s(testbed: Testbed, cells: Sequence[Cell]) -> dict[Cell, float]:
+    """Seconds a token of each, asked for one after another; all of one pair."""
+    pair = PAIRS[cells[0].pair]
     times = pair.times
     pacing = Pacing(times.draft_s, times.verify_first_s, times.verify_further_s)
     texts = prompts(QUICK_ANSWERS if testbed.quick else ANSWERS)
@@ -64,8 +111,9 @@ def _tpots_s(testbed: Testbed) -> dict[str, float]:
     with running_suite(testbed.models, pacing, with_link=True) as suite:
         assert suite.link is not None, "a link was asked for"
         suite.link.set(pair.rtt_s, MBPS)
-        for name in METHODS.values():
-            length = DRAFT_LENGTH if PRESETS[name].drafts else None
-            wanted = requests(texts, name, length, tokens, testbed.seed)
-            found[name] = measured_tpot_s(run_loop(one_after_another(suite, wanted)))
+        for cell in counted(cells, lambda cell: f"{cell.of}: {cell.method} by processes"):
+            length = cell.draft_length if cell.composed.drafts else None
+            plain = requests(texts, cell.preset, length, tokens, testbed.seed)
+            wanted = [replace(one, overrides=(*one.overrides, *cell.overrides)) for one in plain]
+            found[cell] = measured_tpot_s(run_loop(one_after_another(suite, wanted)))
     return found

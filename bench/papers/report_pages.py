@@ -98,9 +98,12 @@ def _section(filled: Filled, plots: Sequence[str], report: Report) -> str:
 def _notes(filled: Filled, report: Report) -> Iterator[tuple[str, str]]:
     table = filled.table
     basis = str(table.basis)
+    figures = [one.figures for one in filled.ours]
     yield "Ours", f"{basis[0].upper()}{basis[1:]}. {table.declared}"
-    yield "Difference", table.difference([one.figures for one in filled.ours])
-    yield "Command", command_of(table, report)
+    yield "Difference", table.difference(figures)
+    if table.goal is not None:
+        yield "Goal", f"{table.goal(table.filled(figures)).line()}."
+    yield "Command", f"`{command_of(table, report)}`"
     machines = sorted({one.machine for one in filled.ours})
     took_s = sum(one.took_s for one in filled.ours)
     yield "Made on", f"{'; '.join(machines[:1])}, in {took_s:.1f} s"
@@ -155,16 +158,18 @@ def markdown(filled: Sequence[Filled], plots: dict[str, list[str]], report: Repo
 
 def _markdown_table(filled: Filled) -> Iterator[str]:
     table = filled.table
+    remarks = any(row.remark for row in table.rows)
     head = list(table.labels)
     for place, name in enumerate(table.figures):
         head += [f"{name}, ours"] + [f"{name}, paper"] * table.compares(place)
-    yield f"| {' | '.join([*head, 'remark'])} |"
-    yield "|" + "---|" * (len(head) + 1)
+    head += ["remark"] * remarks
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
     for row, ours in filled.lines:
         cells = [label_text(one) for one in row.labels]
         for place, (mine, theirs) in enumerate(zip(ours.figures, row.theirs, strict=True)):
             cells += [figure_text(mine)] + [figure_text(theirs)] * table.compares(place)
-        yield f"| {' | '.join([*cells, row.remark])} |"
+        yield f"| {' | '.join([*cells, *[row.remark] * remarks])} |"
 
 
 def prose(words: str) -> str:

@@ -119,19 +119,29 @@ def answer(
 
 
 def _row(name: str, sides: int, rtt_s: float, answers: Sequence[TwoSidedAnswer], seed: int) -> Row:
-    tpot_s = fmean((one.commits[-1][0] - one.commits[0][0]) / (TOKENS - 1) for one in answers)
-    stats = [one.stats[0] for one in answers]
-    drafted = sum(sum(each.drafted.values()) for each in stats)
+    mean_s = tpot_s(answers)
     return make_row(
         preset=name,
         rtt_s=rtt_s,
         seed=seed,
-        tpot_s=tpot_s,
-        tokens_per_s=1 / tpot_s,
+        tpot_s=mean_s,
+        tokens_per_s=1 / mean_s,
         ttft_s=fmean(one.commits[0][0] for one in answers),
         sides=sides,
-        acceptance_rate=sum(sum(each.accepted.values()) for each in stats) / drafted,
+        acceptance_rate=acceptance_rate(answers),
     )
+
+
+def tpot_s(answers: Sequence[TwoSidedAnswer]) -> float:
+    """Seconds a token after the first, mean over the answers."""
+    return fmean((one.commits[-1][0] - one.commits[0][0]) / (TOKENS - 1) for one in answers)
+
+
+def acceptance_rate(answers: Sequence[TwoSidedAnswer]) -> float:
+    """Of all sides' drafts."""
+    stats = [one.stats[0] for one in answers]
+    drafted = sum(sum(each.drafted.values()) for each in stats)
+    return sum(sum(each.accepted.values()) for each in stats) / drafted
 
 
 def goals(rows: Sequence[Row]) -> list[Goal]:

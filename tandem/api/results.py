@@ -11,8 +11,9 @@ from tandem.generation.figures import answer_figures
 @dataclass(frozen=True, slots=True)
 class SideFigures:
     """One side of an answer from two sides' documents. `names`: of the device's documents used.
-    Where there are more than two: `name`, what the device's settings call a side beyond the cloud,
-    and `made`, how many tokens are the side's because the coin said so."""
+    Where there are more than two: `name`, what the device's settings call a side beyond the cloud;
+    `made`, how many tokens are the side's, because the coin said so or it alone had drafted them;
+    the median round trip to it in seconds, and the bytes of messages to and from it."""
 
     documents: int
     document_tokens: int
@@ -23,6 +24,9 @@ class SideFigures:
     names: tuple[str, ...] = ()
     name: str = ""
     made: int | None = None
+    round_trip_s: float | None = None
+    uplink_bytes: int | None = None
+    downlink_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,7 @@ class Piece:
     token_ids: tuple[int, ...]
     token_sources: tuple[str, ...]
     logprobs: tuple[float, ...] = ()
+    token_sides: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +111,9 @@ class Answer:
 
     `finish_reason`: `stop`, `length`, … as the service names it. `seed` gives the same text again.
     `token_sources`: who made each token: `draft`, `target` or `edge` (the cloud was lost), and from
-    two sides' documents `device`, `cloud`, `both` or `recovered`. `logprobs` and `top_logprobs`
-    (id, text and log-probability of the likeliest tokens) where they were asked for.
+    two sides' documents `device`, `cloud`, `both` or `recovered`; where there are more, one beyond
+    the cloud is `side`, and `token_sides` names those whose draft each token was. `logprobs` and
+    `top_logprobs` (id, text and log-probability of the likeliest tokens) where they were asked for.
     """
 
     text: str
@@ -118,6 +124,7 @@ class Answer:
     figures: Figures
     logprobs: tuple[float, ...] = ()
     top_logprobs: tuple[TopLogprobs, ...] = ()
+    token_sides: tuple[tuple[str, ...], ...] = ()
 
 
 def answer_of(result: Generated, seed: int) -> Answer:
@@ -133,6 +140,7 @@ def answer_of(result: Generated, seed: int) -> Answer:
         _figures(result),
         tuple(result.logprobs),
         tuple(result.top_logprobs),
+        tuple(result.token_sides),
     )
 
 
@@ -170,4 +178,5 @@ class Progress:
             tuple(result.token_ids[tokens:]),
             tuple(map(str, result.token_sources[tokens:])),
             tuple(result.logprobs[logprobs:]),
+            tuple(result.token_sides[tokens:]),
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from rich.cells import cell_len
 from rich.console import Console
 
-from tandem.commands.token_colours import TokenColours, legend, takes_colours
+from tandem.commands.token_colours import TokenColours, takes_colours
 
 if TYPE_CHECKING:  # whoever shows an answer has one of them
     from tandem.commands.chat_client import Reply
@@ -34,7 +34,7 @@ class AnswerView(AbstractContextManager["AnswerView"]):
         self._live = status.isatty() and console.is_terminal and not console.is_dumb_terminal
         self._width = console.width
         self._colours = TokenColours() if takes_colours(text) else None
-        self._sources: list[str] = []
+        self._result: Generated | Reply | None = None
         self._shown, self._line, self._drawn = 0, "", False
         self._began_s = time.monotonic()
 
@@ -51,15 +51,20 @@ class AnswerView(AbstractContextManager["AnswerView"]):
         self._erase()
         if self._line and reason[0] is not BrokenPipeError:
             self._write("\n")
-        if reason[0] is None and self._live and self._colours and (told := legend(self._sources)):
+        if reason[0] is None and (told := self._legend()):
             self._status.write(f"{told}\n")
             self._status.flush()
+
+    def _legend(self) -> str:
+        if not self._live or self._colours is None or self._result is None:
+            return ""
+        return self._colours.legend(self._result)
 
     def update(self, result: Generated | Reply) -> None:
         self._erase()
         piece = result.text[self._shown :]
         self._write(piece, self._colours.take(result) if self._colours else piece)
-        self._shown, self._sources = len(result.text), result.token_sources
+        self._shown, self._result = len(result.text), result
         if self._live and not self._at_margin():
             words = self._words(result)[: self._width - 1]
             self._status.write(f"{_GO_BELOW}\x1b[2m{words}\x1b[0m{_RETURN}")

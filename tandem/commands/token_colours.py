@@ -23,10 +23,12 @@ SOURCES = {
     "edge": ("red underline", "edge alone, not verified"),
     "device": ("cyan", "device's documents"),
     "cloud": ("magenta underline", "cloud's documents"),
-    "both": ("green", "both sides' documents"),
-    "recovered": ("yellow underline", "drawn from both sides together"),
+    "both": ("green", "several sides' documents"),
+    "recovered": ("yellow underline", "drawn from all sides together"),
 }
 """Style and words of each token source, in the order of the legend."""
+FURTHER = ("blue underline", "bright_red", "bright_yellow", "bright_blue")
+"""Styles of the sides beyond the cloud, in the order in which they come; then again."""
 
 
 def takes_colours(stream: TextIO) -> bool:
@@ -45,17 +47,28 @@ class TokenColours:
     def __init__(self) -> None:
         self._coloured = 0
         self._token, self._ends = 0, 0
+        self._further: dict[str, tuple[str, str]] = {}
 
     def take(self, result: Generated | Reply) -> str:
         """What is new of the text since the last call, in its colours."""
         pieces = self._pieces(result)
         return "".join(
-            "".join(piece for _, piece in run) if source not in SOURCES else _coloured(source, run)
-            for source, run in groupby(pieces, key=lambda piece: piece[0])
+            "".join(piece for _, piece in run) if style is None else _coloured(style, run)
+            for style, run in groupby(pieces, key=lambda piece: piece[0])
         )
 
-    def _pieces(self, result: Generated | Reply) -> Iterator[tuple[str, str]]:
-        """Source and text, token by token. Text may lag behind its tokens, and never leads."""
+    def legend(self, result: Generated | Reply) -> str:
+        """How many tokens each source made, in its colour; empty where nobody said."""
+        known = range(len(result.token_sources))
+        counts = Counter(self._style(result, index) for index in known)
+        return "  ".join(
+            f"{styled(words, style)} {counts[style, words]}"
+            for style, words in (*SOURCES.values(), *self._further.values())
+            if counts[style, words]
+        )
+
+    def _pieces(self, result: Generated | Reply) -> Iterator[tuple[str | None, str]]:
+        """Style and text, token by token. Text may lag behind its tokens, and never leads."""
         text, spelt = result.text, result.token_texts
         while self._coloured < len(text):
             while self._token < len(spelt) and self._ends <= self._coloured:
@@ -63,19 +76,19 @@ class TokenColours:
                 self._token += 1
             known = self._ends > self._coloured
             end = min(self._ends, len(text)) if known else len(text)
-            yield result.token_sources[self._token - 1] if known else "", text[self._coloured : end]
+            told = self._style(result, self._token - 1) if known else None
+            yield told and told[0], text[self._coloured : end]
             self._coloured = end
 
+    def _style(self, result: Generated | Reply, index: int) -> tuple[str, str] | None:
+        """And the words for it; None for a token of no known source."""
+        source, sides = result.token_sources[index], result.token_sides[index : index + 1]
+        if source == "side" and sides and sides[0]:
+            (name,) = sides[0]
+            style = FURTHER[len(self._further) % len(FURTHER)]
+            return self._further.setdefault(name, (style, f"{name}'s documents"))
+        return SOURCES.get(source)
 
-def legend(sources: list[str]) -> str:
-    """How many tokens each source made, in its colour; empty where nobody said."""
-    counts = Counter(sources)
-    return "  ".join(
-        f"{styled(words, style)} {counts[source]}"
-        for source, (style, words) in SOURCES.items()
-        if counts[source]
-    )
 
-
-def _coloured(source: str, run: Iterator[tuple[str, str]]) -> str:
-    return styled("".join(piece for _, piece in run), SOURCES[source][0])
+def _coloured(style: str, run: Iterator[tuple[str | None, str]]) -> str:
+    return styled("".join(piece for _, piece in run), style)

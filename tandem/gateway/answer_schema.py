@@ -31,6 +31,9 @@ class TokenProvenance(Strict):
     text: str | None = Field(
         default=None, description="What it spells after those before it, where asked for."
     )
+    sides: list[str] | None = Field(
+        default=None, description="Of more than two sides those whose draft it was, by name."
+    )
 
 
 class RoundReport(Strict):
@@ -59,8 +62,15 @@ class DocumentSideFigures(Strict):
     names: list[str] = Field(description="Of the documents used; the device's alone.")
     name: str | None = Field(default=None, description="Of a side beyond the cloud.")
     made: int | None = Field(
-        default=None, description="Of more than two sides: tokens that the coin gave to this one."
+        default=None,
+        description="Of more than two sides: tokens that the coin gave to this one, or that at"
+        " temperature 0 it alone had drafted.",
     )
+    round_trip_s: float | None = Field(
+        default=None, description="Of more than two sides: the median to this one."
+    )
+    uplink_bytes: int | None = Field(default=None, description="Likewise, of messages to it.")
+    downlink_bytes: int | None = Field(default=None, description="Likewise, from it.")
 
 
 class ChosenSchedule(Strict):

@@ -27,7 +27,8 @@ TopLogprobs = tuple[tuple[int, str, float], ...]
 @dataclass(slots=True)
 class Generated:
     """A generation as its caller saw it; times in seconds by the caller's clock. `token_sources`
-    says who made each token (the values of `TokenSource`, "" where that is not known); `logprobs`
+    says who made each token (the values of `TokenSource`, "" where that is not known); of more than
+    two sides `token_sides` names those whose draft it was, in the words of `sides`; `logprobs`
     and `token_texts` are there if they were asked for, and `top_logprobs` if those were too, as are
     `rounds`."""
 
@@ -38,6 +39,8 @@ class Generated:
     token_ids: list[int] = field(default_factory=list)
     unverified: list[int] = field(default_factory=list)
     token_sources: list[str] = field(default_factory=list)
+    sides: tuple[str, ...] = ()
+    token_sides: list[tuple[str, ...]] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     token_texts: list[str] = field(default_factory=list)
     top_logprobs: list[TopLogprobs] = field(default_factory=list)
@@ -61,6 +64,7 @@ class Generated:
     def begin(self, started: pb.Started) -> None:
         self.session, self.preset = started.session, started.preset
         self.prompt_tokens = started.prompt_tokens
+        self.sides = tuple(started.sides)
 
     def take(self, committed: pb.Committed, elapsed_s: float) -> None:
         """Add committed tokens that arrived `elapsed_s` after the request was sent. Raises
@@ -76,6 +80,9 @@ class Generated:
         self.token_sources += (
             each or "" for each in token_sources_from_proto(committed.token_sources)
         )
+        if self.sides:
+            self.token_sides += (self._named(bits) for bits in committed.token_sides)
+            self.token_sides += [()] * (len(self.token_ids) - len(self.token_sides))
         self.logprobs += committed.logprobs
         self.token_texts += committed.token_texts
         self.rounds += committed.rounds
@@ -88,6 +95,10 @@ class Generated:
             if self.ttft_s is None:
                 self.ttft_s = elapsed_s
             self.last_commit_s = elapsed_s
+
+    def _named(self, bits: int) -> tuple[str, ...]:
+        """The sides of these bits, in the order of their numbers."""
+        return tuple(name for number, name in enumerate(self.sides) if bits >> number & 1)
 
     def end(self, summary: pb.Summary, elapsed_s: float) -> None:
         self.summary = summary

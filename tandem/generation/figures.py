@@ -111,8 +111,12 @@ def _two_sided_figures(summary: Summary) -> dict[str, Any]:
     def of(side: SideSummary) -> dict[str, Any]:
         same = {name: getattr(side, name) for name in _TOLD_OF_SIDES}
         rate = _rate(side.accepted, side.drafted)
-        made = {"made": side.made} if summary.more_sides else {}
-        return same | made | {"acceptance_rate": rate, "names": list(side.names)}
+        own = {"acceptance_rate": rate, "names": list(side.names)}
+        if not summary.more_sides:
+            return same | own
+        trip_s = side.round_trip_s if side.HasField("round_trip_s") else None
+        carried = {name: getattr(side, name) for name in ("uplink_bytes", "downlink_bytes")}
+        return same | own | {"made": side.made, "round_trip_s": trip_s} | carried
 
     more = [of(side) | {"name": side.name} for side in summary.more_sides]
     return {

@@ -159,9 +159,11 @@ class TokenSource(StrEnum):
     CLOUD = "cloud"
     """Of two sides the cloud, likewise."""
     BOTH = "both"
-    """Both sides had drafted the token."""
+    """Both sides had drafted the token; of more than two, several."""
     RECOVERED = "recovered"
-    """Neither side's draft: drawn from what the two sides' distributions give together."""
+    """No side's draft: drawn from what the sides' distributions give together."""
+    SIDE = "side"
+    """Of more than two sides one beyond the cloud: its draft alone became the token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,8 @@ class Commit:
     """Of each token; how it came to be, which does not change what was committed."""
     logprobs: tuple[TokenLogprob, ...] = field(default=(), compare=False)
     """Of each token, where asked for."""
+    token_sides: tuple[tuple[int, ...], ...] = field(default=(), compare=False)
+    """Of each token the numbers of the sides whose draft it was; of more than two sides only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,65 @@ class MeasuredSideSeries(Series):
     )
 
 
+class OtherSideSeries(Series):
+    """Of a device with more than two sides: each other one, by what its settings call it."""
+
+    LABELS = ("side",)
+
+    drafted = Metric(
+        Counter,
+        "other_side_judged_tokens_total",
+        "Drafts of another side that were there when their position was decided.",
+        more=("other",),
+    )
+    agreed = Metric(
+        Counter,
+        "other_side_agreed_tokens_total",
+        "Those of them that were the token.",
+        more=("other",),
+    )
+    made = Metric(
+        Counter,
+        "other_side_made_tokens_total",
+        "Tokens that are another side's drafts, by the coin or as no other side's was the same.",
+        more=("other",),
+    )
+    documents = Metric(
+        Counter,
+        "other_side_documents_total",
+        "Documents that another side answered from.",
+        more=("other",),
+    )
+    bytes = Metric(
+        Counter,
+        "other_side_bytes_total",
+        "Bytes of messages to (up) and from (down) another side.",
+        more=("other", "direction"),
+    )
+    round_trip = Metric(
+        Gauge,
+        "other_side_round_trip_seconds",
+        "Median round trip to another side in the last answer, without what it held back.",
+        more=("other",),
+    )
+
+    def judged(self, other: str, drafted: int, agreed: int, made: int) -> None:
+        """Count the drafts of one answer."""
+        OtherSideSeries.drafted.child(self, other=other).inc(drafted)
+        OtherSideSeries.agreed.child(self, other=other).inc(agreed)
+        OtherSideSeries.made.child(self, other=other).inc(made)
+
+    def used(self, other: str, documents: int) -> None:
+        OtherSideSeries.documents.child(self, other=other).inc(documents)
+
+    def carried(self, other: str, up_bytes: int, down_bytes: int) -> None:
+        for direction, count in (("up", up_bytes), ("down", down_bytes)):
+            OtherSideSeries.bytes.child(self, other=other, direction=direction).inc(count)
+
+    def answered(self, other: str, round_trip_s: float) -> None:
+        OtherSideSeries.round_trip.child(self, other=other).set(round_trip_s)
+
+
 class RetrieverSeries(Series):
     """The documents of one process."""
 

@@ -23,6 +23,7 @@ from tandem.core.version import __version__
 from tandem.telemetry.cloud_series import CloudSeries
 from tandem.telemetry.document_series import (
     MeasuredSideSeries,
+    OtherSideSeries,
     RetrieverSeries,
     SchedulerSeries,
 )
@@ -276,7 +277,7 @@ class BuildSeries(Series):
 ALL_SERIES: tuple[type[Series], ...] = (
     *(MethodSeries, EngineSeries, SchedulerSeries, MeasuredSideSeries),
     *(RetrieverSeries, HttpSeries, AccessSeries, HolderSeries, LoopSeries, BuildSeries),
-    CloudSeries,
+    *(CloudSeries, OtherSideSeries),
 )
 """Every kind of series there is; a metric of another class would not be exported."""
 
@@ -317,6 +318,9 @@ class Metrics:
     def measured_side(self, side: Side) -> MeasuredSideSeries:
         """The series of what this process's scheduler holds of `side`."""
         return MeasuredSideSeries(self._exported, {"side": side})
+
+    def other_sides(self) -> OtherSideSeries:
+        return OtherSideSeries(self._exported, {"side": self.side})
 
     def retriever(self) -> RetrieverSeries:
         return RetrieverSeries(self._exported, {"side": self.side})

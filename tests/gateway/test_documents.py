@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 
 from tandem.core.prompt import Turn
+from tandem.gateway.answer_schema import ChunkExtension
 from tandem.gateway.app import GatewaySettings, make_app
 from tandem.generation.request import RAG_PRESET, GenerationRequest
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -18,8 +19,11 @@ from tests.services.two_sided_suite import TwoSides, two_sides
 
 
 @asynccontextmanager
-async def served(folder: Path) -> AsyncIterator[tuple[TwoSides, httpx2.AsyncClient]]:
-    async with two_sides(folder) as suite:
+async def served(
+    folder: Path, **more: tuple[str, ...]
+) -> AsyncIterator[tuple[TwoSides, httpx2.AsyncClient]]:
+    """`more`: documents of sides beyond the cloud."""
+    async with two_sides(folder, more=more) as suite:
         app = make_app(suite.front.requests, Metrics(new_registry(), "device"), GatewaySettings())
         transport = httpx2.ASGITransport(app=app)
         async with httpx2.AsyncClient(base_url="http://localhost", transport=transport) as http:
@@ -46,6 +50,24 @@ async def test_rag_is_one_word_and_equals_the_suite_s_answer(tmp_path: Path) -> 
     assert [token["source"] for token in provenance] == expected.token_sources
     assert all(expected.token_sources)
     assert plain["choices"][0]["tandem"]["preset"] == "coupled"
+
+
+async def test_of_more_than_two_sides_each_token_names_its_own(tmp_path: Path) -> None:
+    async with served(tmp_path, office=("the office keeps a heron",)) as (_, http):
+        for temperature in (1, 0):
+            body = asking(rag=True, query="heron", provenance=True) | {"temperature": temperature}
+            told = (await http.post("/v1/chat/completions", json=body)).json()["choices"][0]
+            provenance = ChunkExtension.model_validate(told["tandem"]).provenance or []
+            assert len(provenance) == told["tandem"]["tokens"] == 8
+            for token in provenance:
+                alone = {"device": "device", "cloud": "cloud", "side": "office"}.get(
+                    token.source or ""
+                )
+                assert token.sides is not None
+                assert token.sides == [alone] if alone else len(token.sides) != 1
+            figures = told["tandem"]["more_sides"][0]
+            made = sum(token.sides == ["office"] for token in provenance)
+            assert (figures["name"], figures["made"]) == ("office", made)
 
 
 async def test_what_does_not_fit_is_named(tmp_path: Path) -> None:

@@ -92,11 +92,31 @@ async def test_texts_are_what_one_machine_with_all_documents_says(tmp_path: Path
         assert [side.documents for side in sides] == [2, 2, 2, 1]
         assert sum(side.made for side in sides) == 16
         assert answer.token_sources.count("device") == summary.device.made
-        assert set(answer.token_sources) <= {"device", "cloud"}
+        named = {"device": "device", "cloud": "cloud", "office": "side", "lab": "side"}
+        for source, told in zip(answer.token_sources, answer.token_sides, strict=True):
+            assert [named[name] for name in told] == [source]
+        for name, side in zip(named, sides, strict=True):
+            assert answer.token_sides.count((name,)) == side.made
+        assert any(side.made for side in summary.more_sides)
+        for side in sides[1:]:
+            assert side.round_trip_s > 0
+            assert side.uplink_bytes > 0 < side.downlink_bytes
+        assert sum(side.uplink_bytes for side in sides[1:]) == summary.uplink_bytes
         assert all(side.made <= side.accepted <= side.drafted for side in sides)
         assert not any(side.names for side in sides[1:]), "names stay where documents are"
         assert figures["more_sides"][1]["name"] == "lab"
+        assert figures["more_sides"][1]["uplink_bytes"] == summary.more_sides[1].uplink_bytes
         assert "documents 2 (device), 2 (cloud), 2 (office), 1 (lab)" in figures_line(figures, "")
+        drafted, documents = (
+            suite.device_metrics.registry.get_sample_value(
+                f"tandem_other_side_{what}_total", {"side": "device", "other": "lab"}
+            )
+            for what in ("judged_tokens", "documents")
+        )
+        assert drafted is not None
+        assert drafted > summary.more_sides[1].drafted, "of all answers"
+        assert documents is not None
+        assert documents >= 3
 
 
 async def test_methods_of_two_sides_leave_the_others_out(tmp_path: Path) -> None:

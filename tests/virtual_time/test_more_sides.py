@@ -177,11 +177,28 @@ def test_who_made_a_token_is_known_and_judged_by_side() -> None:
     shares = shares_of(MASSES[:3])
     rng = SeededRandom(request.seed)
     owners = [coupled_number(shares, rng, 2 + place) for place in range(40)]
-    assert made == [TokenSource.CLOUD if owner else TokenSource.DEVICE for owner in owners]
+    told = (TokenSource.DEVICE, TokenSource.CLOUD, TokenSource.SIDE)
+    assert made == [told[owner] for owner in owners]
+    sides_of_tokens = [numbers for _, commit in result.commits for numbers in commit.token_sides]
+    assert sides_of_tokens == [(owner,) for owner in owners]
     stats = result.stats[0]
     for number in range(3):
         assert owners.count(number) <= stats.accepted[number] <= stats.drafted[number] <= 40
         assert stats.made[number] == owners.count(number)
+
+
+def test_at_temperature_0_those_made_a_token_who_had_drafted_it() -> None:
+    result = run_many(asked(4, 3, temperature=0, max_tokens=40), many_sides(12, MASSES[:3]))
+    stats, alone = result.stats[0], [0, 0, 0]
+    for _, commit in result.commits:
+        for source, numbers in zip(commit.token_sources, commit.token_sides, strict=True):
+            assert (source is TokenSource.BOTH) == (len(numbers) > 1)
+            assert (source is TokenSource.RECOVERED) == (not numbers)
+            assert (source is TokenSource.SIDE) == (numbers == (2,))
+            if len(numbers) == 1:
+                alone[numbers[0]] += 1
+    assert [stats.made[number] for number in range(3)] == alone
+    assert 0 < sum(alone) < 40
 
 
 @pytest.mark.parametrize("link", [0, 1])

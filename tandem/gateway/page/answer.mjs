@@ -1,10 +1,11 @@
 // One answer: its tokens by who made them, its rounds as they happen, its figures.
-import { SOURCES, firstDifference, isOpen } from "./conversation.mjs";
+import { SOURCES, firstDifference, isOpen, originOf, wordsOfOrigin } from "./conversation.mjs";
 import { html } from "./html.mjs";
 import { Rounds, milliseconds } from "./rounds.mjs";
 import { useEffect, useRef, useState } from "./vendor/hooks.mjs";
 
 const SILENT_MS = 1500;
+const FURTHER = 4; // colours of sides beyond the cloud
 
 export function Answer({ answer, title, other, actions, onRetry }) {
   const nowMs = useNow(isOpen(answer));
@@ -39,6 +40,7 @@ function Tokens({ answer }) {
   const [chosen, setChosen] = useState(-1);
   const list = useRef(null);
   const { tokens } = answer;
+  const classes = classesOf(tokens);
   const idOf = (index) => `token-${answer.id}-${index}`;
   const onKeyDown = (event) => {
     const steps = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
@@ -83,7 +85,7 @@ function Tokens({ answer }) {
           aria-selected=${index === chosen}
           aria-label=${wordsOf(token)}
           data-index=${index}
-          class=${`token ${token.source}${index === chosen ? " chosen" : ""}`}
+          class=${`token ${classes[originOf(token)]}${index === chosen ? " chosen" : ""}`}
         >${token.text}</span>`,
       )}${isOpen(answer) && html`<span class="caret" role="presentation"></span>`}
     </div>
@@ -110,7 +112,7 @@ function LookedAt({ token, place }) {
       <code>${visible(token.text)}</code>
       ${token.logprob !== null && html`<span>${percent(token.logprob)}</span>`}
     </p>
-    <p>${SOURCES[token.source]}</p>
+    <p>${originWords(token)}</p>
     ${token.alternatives.length > 0 &&
     html`<ol class="alternatives">
       ${token.alternatives.map(
@@ -126,17 +128,34 @@ function LookedAt({ token, place }) {
 
 function Legend({ answer }) {
   const counts = {};
-  for (const token of answer.tokens) counts[token.source] = (counts[token.source] ?? 0) + 1;
-  const made = Object.keys(SOURCES).filter((source) => counts[source]);
+  for (const token of answer.tokens) counts[originOf(token)] = (counts[originOf(token)] ?? 0) + 1;
+  const classes = classesOf(answer.tokens);
+  const made = [...Object.keys(SOURCES), ...Object.keys(counts)].filter(
+    (origin, index, all) => counts[origin] && all.indexOf(origin) === index,
+  );
   if (!made.length) return null;
   return html`<ul class="legend" aria-label="Who made the tokens">
     ${made.map(
-      (source) => html`<li>
-        <span class=${`token ${source}`} aria-hidden="true"></span>${SOURCES[source]}${" "}<b>${counts[source]}</b>
+      (origin) => html`<li>
+        <span class=${`token ${classes[origin]}`} aria-hidden="true"></span>${wordsOfOrigin(origin)}${" "}<b>${counts[origin]}</b>
       </li>`,
     )}
   </ul>`;
 }
+
+// Sides beyond the cloud have colours in the order in which they come, and again after the last.
+function classesOf(tokens) {
+  const classes = Object.fromEntries(Object.keys(SOURCES).map((source) => [source, source]));
+  let further = 0;
+  for (const token of tokens) {
+    const origin = originOf(token);
+    if (!(origin in classes)) classes[origin] = `further-${1 + (further++ % FURTHER)}`;
+  }
+  return classes;
+}
+
+const originWords = (token) =>
+  wordsOfOrigin(originOf(token)) + (token.sides.length > 1 ? `: ${token.sides.join(", ")}` : "");
 
 function Figures({ figures, answer, other }) {
   const tokens = Math.max(1, figures.tokens);
@@ -160,6 +179,7 @@ function Figures({ figures, answer, other }) {
         ([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`,
       )}
     </dl>
+    ${figures.more_sides && html`<${SidesTable} figures=${figures} />`}
     ${notes.map((note) => html`<p class="note">${note}</p>`)}`;
 }
 
@@ -171,13 +191,37 @@ function choiceNote({ choice, preset }) {
   );
 }
 
-function documentsNote({ device, cloud, uplink_bytes: bytes }) {
-  return (
+function documentsNote({ device, cloud, more_sides: more, uplink_bytes: bytes }) {
+  const others = [["the cloud", cloud], ...(more ?? []).map((side) => [side.name, side])];
+  const used = others.map(([name, side]) => `${side.documents} of ${name} (${side.document_tokens} tokens)`);
+  const documents =
     `Documents: ${device.documents} of the device (${[...device.names, `${device.document_tokens} tokens`].join(", ")}), ` +
-    `${cloud.documents} of the cloud ` +
-    `(${cloud.document_tokens} tokens). What left the device: the question and ${device.drafted} of its drafts, ` +
-    `${(bytes / 1024).toFixed(1)} KiB.`
-  );
+    `${used.join(", ")}. `;
+  if (!more) {
+    return `${documents}What left the device: the question and ${device.drafted} of its drafts, ${kibibytes(bytes)}.`;
+  }
+  const sent = others.map(([name, side]) => `${kibibytes(side.uplink_bytes)} to ${name}`);
+  return `${documents}What left the device: the question and the tokens of the answer, ${sent.join(", ")}.`;
+}
+
+// Of more than two sides what each one's drafts and link were like.
+function SidesTable({ figures: { device, cloud, more_sides: more } }) {
+  const sides = [["device", device], ["cloud", cloud], ...more.map((side) => [side.name, side])];
+  return html`<div class="sides"><table>
+    <caption class="unseen">The sides of this answer</caption>
+    <thead><tr>${["Side", "Documents", "Tokens made", "Accepted", "Round trip", "Sent to it", "Sent by it"].map((name) => html`<th scope="col">${name}</th>`)}</tr></thead>
+    <tbody>${sides.map(
+      ([name, side]) => html`<tr>
+        <th scope="row">${name}</th>
+        <td>${side.documents}</td>
+        <td>${side.made}</td>
+        <td>${side.acceptance_rate === null ? "–" : `${(100 * side.acceptance_rate).toFixed(0)} %`}</td>
+        <td>${side.round_trip_s === null ? "–" : milliseconds(side.round_trip_s)}</td>
+        <td>${name === "device" ? "–" : kibibytes(side.uplink_bytes)}</td>
+        <td>${name === "device" ? "–" : kibibytes(side.downlink_bytes)}</td>
+      </tr>`,
+    )}</tbody>
+  </table></div>`;
 }
 
 // The same seed gives the same text by every preset that is not lossy and couples its draws.
@@ -206,8 +250,9 @@ const percent = (logprob) => {
   const share = 100 * Math.exp(logprob);
   return `${share >= 99.95 ? "100" : share.toFixed(share < 10 ? 1 : 0)} %`;
 };
+const kibibytes = (bytes) => `${(bytes / 1024).toFixed(1)} KiB`;
 const times = (count) => (count === 1 ? "once" : `${count} times`);
 const visible = (text) => (text === "" ? "(no text)" : text.replaceAll("\n", "↵").replace(/^ | $/g, "␣"));
 const wordsOf = (token) =>
-  `“${visible(token.text)}”, ${SOURCES[token.source]}` +
+  `“${visible(token.text)}”, ${originWords(token)}` +
   (token.logprob === null ? "" : `, ${percent(token.logprob)}`);

@@ -6,9 +6,14 @@ export const SOURCES = {
   edge: "edge alone, not verified",
   device: "device’s documents",
   cloud: "cloud’s documents",
-  both: "both sides’ documents",
-  recovered: "drawn from both sides together",
+  both: "several sides’ documents",
+  recovered: "drawn from all sides together",
 };
+
+// What a token is told by: its source, and of sides beyond the cloud which.
+export const originOf = (token) => (token.source === "side" ? `side ${token.sides[0]}` : token.source);
+
+export const wordsOfOrigin = (origin) => SOURCES[origin] ?? `${origin.slice("side ".length)}’s documents`;
 
 export const newAnswer = (id, preset, seed) => ({
   id,
@@ -54,6 +59,7 @@ function tokensOf(provenance, likely, content) {
     const last = index === provenance.length - 1;
     return {
       source: made.source ?? "target",
+      sides: made.sides ?? [],
       text: made.text ?? (last ? content : ""),
       logprob: likely?.[index]?.logprob ?? null,
       alternatives: likely?.[index]?.top_logprobs ?? [],

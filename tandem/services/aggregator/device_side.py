@@ -27,7 +27,7 @@ from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import Sent
-from tandem.two_sided.profiling.side_metrics import AggregationGauge
+from tandem.two_sided.profiling.side_metrics import AggregationGauge, OtherSides
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen, DecodingOpened
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.messages import AggregationRequest, CloudSideMessage, DeviceMessage
@@ -55,7 +55,8 @@ class _PreparedRequest:
     aggregation: AggregationRequest
     documents: tuple[ContextDocument, ...]
     deadline_s: float
-    traffic: Traffic
+    traffics: tuple[Traffic, ...]
+    """With each other side, the cloud first."""
     headers: Sent
 
     @property
@@ -84,6 +85,7 @@ class DeviceSide:
         self._settings = settings
         self._resources = SideResources(settings, metrics, access)
         self._gauge = AggregationGauge(metrics)
+        self._other_sides = OtherSides(metrics)
         self._cloud = self._resources.cloud_connection(settings.cloud) if settings.cloud else None
         self._more_sides = {
             name: self._resources.cloud_connection(address)
@@ -123,7 +125,8 @@ class DeviceSide:
             try:
                 opened = await session.begun()
                 log.info("two-sided request", documents=len(prepared.documents))
-                yield started_of(session_id, preset, opened)
+                names = tuple(self._more_sides) if preset.many_sided else ()
+                yield started_of(session_id, preset, opened, names)
                 position = 0
                 with self._gauge.counted(preset.name, self._target_name(), session.machine):
                     async with aclosing(session.pieces()) as pieces:
@@ -131,8 +134,9 @@ class DeviceSide:
                             yield committed_of(position, piece)
                             position += len(piece.token_ids)
                 _raise_fault(cancelling)
-                names = tuple(self._more_sides) if preset.many_sided else ()
-                ended = summary_of(session, preset, position, prepared.traffic, names)
+                ended = summary_of(session, preset, position, prepared.traffics, names)
+                if names:
+                    self._other_sides.ended(("cloud", *names), ended.summary)
                 used = dict.fromkeys(each.name for each in prepared.documents if each.name)
                 ended.summary.device.names.extend(used)
                 yield ended
@@ -167,7 +171,8 @@ class DeviceSide:
         if preset.sources is not Sources.CLOUD:
             retrieval = self._resources.retrieval
             found = await retrieval.search(aggregation.query, aggregation.documents, headers)
-        prepared = _PreparedRequest(request, aggregation, found, timeout_s, Traffic(), headers)
+        traffics = tuple(Traffic() for _ in range(1 + len(self._more_sides)))
+        prepared = _PreparedRequest(request, aggregation, found, timeout_s, traffics, headers)
         if preset.transfer is DocumentTransfer.NONE:
             return prepared
         return replace(prepared, documents=(*found, *await self._imported(prepared)))
@@ -176,7 +181,7 @@ class DeviceSide:
         assert self._cloud is not None, "checked as the request came"
         waits = prepared.generation.lost_cloud is LostCloud.WAIT
         imported = ImportedDocuments(
-            *(self._cloud, self._resources.decoder, prepared.traffic, prepared.deadline_s),
+            *(self._cloud, self._resources.decoder, prepared.traffics[0], prepared.deadline_s),
             prepared.deadline_s if waits else self._settings.give_up_after_s,
             prepared.headers,
         )
@@ -246,6 +251,7 @@ class DeviceSide:
 
         def open_stream(
             other: Connection,
+            traffic: Traffic,
             on_frame: Callable[[CloudSideMessage, int], None],
             on_end: Callable[[BaseException | None], None],
         ) -> FrameStream[DeviceMessage, CloudSideMessage]:
@@ -257,12 +263,13 @@ class DeviceSide:
                     timeout=prepared.deadline_s, wait_for_ready=True, metadata=prepared.headers
                 ),
                 DeviceCodec(here.vocabulary_size, prepared.preset.probs),
-                prepared.traffic,
+                traffic,
                 on_frame,
                 on_end,
             )
 
-        return partial(SideStreams, [partial(open_stream, other) for other in others])
+        pairs = zip(others, prepared.traffics, strict=False)
+        return partial(SideStreams, [partial(open_stream, *pair) for pair in pairs])
 
     def _others(self, preset: AggregationPreset) -> list[Connection]:
         """The other sides of such an answer, the cloud first."""

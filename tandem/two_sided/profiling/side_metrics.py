@@ -4,7 +4,7 @@ Invariant: what is exported is what the choice was made from; a choice that was 
 measurements counts too, by its own reason.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -14,6 +14,7 @@ from tandem.telemetry.metrics import Side as SideName
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import BothSides, SideChoice
 from tandem.two_sided.protocol.side_machine import SideMachine
+from tandem_api.common.v1.generation_pb2 import Summary
 
 log = get_logger(__name__)
 
@@ -58,6 +59,22 @@ class SideDecisions:
     def unmeasured(self) -> None:
         """A decision was due and something was not measured yet: the side stays."""
         self._series.decided(UNMEASURED)
+
+
+class OtherSides:
+    """Exports what each other side did in answers from more than two sides, once one has ended."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._series = metrics.other_sides()
+
+    def ended(self, names: Sequence[str], summary: Summary) -> None:
+        """`names`: of the cloud and the sides beyond it, as the summary has them."""
+        for name, side in zip(names, (summary.cloud, *summary.more_sides), strict=True):
+            self._series.judged(name, side.drafted, side.accepted, side.made)
+            self._series.used(name, side.documents)
+            self._series.carried(name, side.uplink_bytes, side.downlink_bytes)
+            if side.HasField("round_trip_s"):
+                self._series.answered(name, side.round_trip_s)
 
 
 class AggregationGauge:

@@ -115,8 +115,6 @@ class AggregationRule:
     """Whether it does so once, when the answer is complete."""
     tells_sources = True
     """Whether it tells whose draft each was."""
-    owner: int | None = None
-    """The number of the side whose draft the token decided last is, of any number of sides."""
 
     def __init__(self, side: Side, token_rule: TokenRule) -> None:
         self.token_rule, self._side = token_rule, side
@@ -135,6 +133,10 @@ class AggregationRule:
         if device:
             return TokenSource.BOTH if any(others) else TokenSource.DEVICE
         return TokenSource.CLOUD if any(others) else TokenSource.RECOVERED
+
+    def token_sides(self, token_id: int, drafts: FirstDrafts) -> tuple[int, ...]:
+        """Of more than two sides the numbers of those whose draft the token is."""
+        return ()
 
     def sends_draft(self, position: int) -> bool:
         """Whether the other side needs this side's draft for the position."""
@@ -174,6 +176,17 @@ class DeviceDecides(SingleAggregator):
     def __init__(self, side: Side, token_rule: TokenRule) -> None:
         super().__init__(side, Side.DEVICE, token_rule)
 
+    def token_source(self, position: int, token_id: int, drafts: FirstDrafts) -> TokenSource:
+        return _source_of(self.token_sides(token_id, drafts))
+
+    def token_sides(self, token_id: int, drafts: FirstDrafts) -> tuple[int, ...]:
+        everyone = (drafts.device, drafts.cloud, *drafts.others)
+        return tuple(
+            number
+            for number, draft in enumerate(everyone)
+            if draft is not None and draft.token_id == token_id
+        )
+
 
 class DeviceCoin(DeviceDecides):
     """A coin that the device throws, as it alone hears every side's h. `log_masses`: these by the
@@ -195,6 +208,7 @@ class DeviceCoin(DeviceDecides):
         complete = self.here and len(known) == len(log_masses)
         self._shares = shares_of(known) if complete else None
         self._rng, self._every, self._start, self._first = rng, every, start, first
+        self._owner = 0
 
     def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
         if self._shares is None:
@@ -203,12 +217,12 @@ class DeviceCoin(DeviceDecides):
             if (here := drafts.all()) is None:
                 return None
             self._shares = shares_of([draft.log_mass for draft in here])
-        self.owner = coupled_number(self._shares, self._rng, position)
-        draft = drafts.of(self.owner)
+        self._owner = coupled_number(self._shares, self._rng, position)
+        draft = drafts.of(self._owner)
         return None if draft is None else draft.token_id
 
-    def token_source(self, position: int, token_id: int, drafts: FirstDrafts) -> TokenSource:
-        return TokenSource.CLOUD if self.owner else TokenSource.DEVICE
+    def token_sides(self, token_id: int, drafts: FirstDrafts) -> tuple[int, ...]:
+        return (self._owner,)  # of the token that was decided last, whoever else drafted it
 
 
 class SharedCoin(AggregationRule):
@@ -330,6 +344,13 @@ def _only_side(preset: AggregationPreset, device: float | None, cloud: float | N
     if preset.sources is Sources.CLOUD or device == -np.inf:
         return Side.CLOUD
     return Side.DEVICE if cloud == -np.inf else None
+
+
+def _source_of(numbers: tuple[int, ...]) -> TokenSource:
+    """Of a token that is the draft of these sides."""
+    if len(numbers) != 1:
+        return TokenSource.BOTH if numbers else TokenSource.RECOVERED
+    return _SIDES[Side(numbers[0])] if numbers[0] < len(Side) else TokenSource.SIDE
 
 
 def _begins(position: int, every: int, start: int, first: int) -> bool:

@@ -2,8 +2,9 @@
 one clock."""
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Protocol
 
 from tandem.two_sided.protocol.messages import SideDraftFrame
@@ -11,6 +12,8 @@ from tandem.two_sided.protocol.mixture import Side
 
 MAX_REMEMBERED = 256
 """Sent frames whose times are kept."""
+MAX_TRIPS = 64
+"""Round trips that are kept of each side."""
 
 
 @dataclass(slots=True)
@@ -24,7 +27,10 @@ class AggregationStats:
     accepted: dict[int, int] = field(default_factory=lambda: dict.fromkeys(Side, 0))
     decode_s: dict[int, float] = field(default_factory=lambda: dict.fromkeys(Side, 0.0))
     made: Counter[int] = field(default_factory=Counter)
-    """Of more than two sides: tokens that are a side's drafts since the coin said so."""
+    """Of more than two sides: tokens that are one's drafts, by the coin, or since at temperature 0
+    no other side had drafted them."""
+    round_trips_s: dict[int, deque[float]] = field(default_factory=dict)
+    """The latest to each other side, without what it held them back."""
     side_moves: int = 0
     fetches: int = 0
     stale_drafts: int = 0
@@ -39,6 +45,10 @@ class AggregationStats:
 
     def acceptance_rate(self, side: int) -> float | None:
         return self.accepted[side] / self.drafted[side] if self.drafted[side] else None
+
+    def round_trip_s(self, side: int) -> float | None:
+        """Median of the latest to that side; None where nothing answered."""
+        return median(self.round_trips_s[side]) if self.round_trips_s.get(side) else None
 
 
 class MeasurementSink(Protocol):
@@ -56,8 +66,8 @@ class MeasurementSink(Protocol):
 
 
 class AggregationCounters:
-    """`stats` are the totals; `trips` belong to the stream that is open now, to the cloud where
-    there are several. The sink is told of device and cloud."""
+    """`stats` are the totals; `trips` belong to the streams that are open now, by their links. The
+    sink is told of device and cloud."""
 
     def __init__(self, sink: MeasurementSink | None, sides: int = len(Side)) -> None:
         numbers = range(len(Side), sides)
@@ -65,12 +75,12 @@ class AggregationCounters:
         for counts in (self.stats.drafted, self.stats.accepted):
             counts |= dict.fromkeys(numbers, 0)
         self.stats.decode_s |= dict.fromkeys(numbers, 0.0)
-        self.trips = RoundTrips()
+        self.trips = tuple(RoundTrips() for _ in range(1, sides))
         self._sink = sink
 
     def begin_stream(self) -> None:
         self.stats.streams += 1
-        self.trips = RoundTrips()
+        self.trips = tuple(RoundTrips() for _ in self.trips)
 
     def lost_stream(self, silent_s: float) -> None:
         self.stats.links_lost += 1
@@ -89,26 +99,35 @@ class AggregationCounters:
         if self._sink is not None and number < len(Side):
             self._sink.verified(Side(number), float(accepted))
 
-    def made(self, number: int | None) -> None:
-        """A token is that side's draft."""
-        if number is not None:
-            self.stats.made[number] += 1
+    def made(self, numbers: tuple[int, ...]) -> None:
+        """A token is these sides' draft."""
+        if len(numbers) == 1:
+            self.stats.made[numbers[0]] += 1
 
     def committed(self, count: int, unverified: bool) -> None:
         self.stats.tokens += count
         self.stats.unverified_tokens += count if unverified else 0
 
-    def answered(self, frame: SideDraftFrame, side: Side, size_bytes: int, now: float) -> None:
+    def answered(
+        self, frame: SideDraftFrame, side: Side, size_bytes: int, now: float, link: int = 0
+    ) -> None:
         """A draft arrived at `side`; it says which of this side's frames the other had received,
         and when."""
-        elapsed_s = self.trips.elapsed_s(frame.heard, now)
-        if self._sink is None or not math.isfinite(frame.held_s):
+        trips = self.trips[link]
+        elapsed_s = trips.elapsed_s(frame.heard, now)
+        if not math.isfinite(frame.held_s):
+            return
+        if elapsed_s is not None:
+            number = side.other + link
+            latest = self.stats.round_trips_s.setdefault(number, deque(maxlen=MAX_TRIPS))
+            latest.append(max(0.0, elapsed_s - frame.held_s))
+        if self._sink is None or link:
             return
         if size_bytes:
             self._sink.drafted(side.other, size_bytes)
         if elapsed_s is None:
             return
-        sizes = (self.trips.size(frame.heard), size_bytes)
+        sizes = (trips.size(frame.heard), size_bytes)
         up, down = sizes if side is Side.DEVICE else reversed(sizes)
         self._sink.exchanged(up, down, elapsed_s, frame.held_s)
 

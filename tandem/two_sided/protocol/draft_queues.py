@@ -71,6 +71,7 @@ class CommitBatch:
     prefix: PrefixHash
     token_ids: list[int] = field(default_factory=list)
     token_sources: list[TokenSource] = field(default_factory=list)
+    token_sides: list[tuple[int, ...]] = field(default_factory=list)
     reason: FinishReason | None = None
 
 
@@ -95,16 +96,24 @@ class SideDrafts:
         pair = {self._side: self.own.first, self._side.other: peer}
         return FirstDrafts(pair[Side.DEVICE], pair[Side.CLOUD], tuple(others))
 
-    def commit(self, token_id: int, token_source: TokenSource | None, batch: CommitBatch) -> None:
-        """Commit one token; `token_source`: where known."""
+    def commit(
+        self,
+        token_id: int,
+        token_source: TokenSource | None,
+        batch: CommitBatch,
+        token_sides: tuple[int, ...] = (),
+    ) -> None:
+        """Commit one token; `token_source` and `token_sides`: where known."""
         advanced = [(int(self._side), self.own.advance(token_id))]
         for link, drafts in enumerate(self.peers):
             advanced.append((self._side.other + link, drafts.advance(token_id)))
         for number, draft in advanced:
             if draft is not None:
                 self._counters.verified(number, draft.token_id == token_id)
+        self._counters.made(token_sides)
         _, batch.reason = self._text.append((token_id,))
         batch.token_ids.append(token_id)
+        batch.token_sides.append(token_sides)
         if token_source is not None:
             batch.token_sources.append(token_source)
 

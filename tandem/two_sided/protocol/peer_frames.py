@@ -26,7 +26,9 @@ class DraftSender:
         own: OwnDrafts,
         committed: PrefixedTokens,
         counters: AggregationCounters,
+        link: int = 0,
     ) -> None:
+        self._link = link
         self._request, self._own, self._committed = request, own, committed
         self._counters = counters
         self._sent: set[tuple[int, int]] = set()
@@ -72,6 +74,7 @@ class DraftSender:
     def _frame(
         self, draft: QueuedDraft, rule: AggregationRule, count: int, now: float
     ) -> SideDraftFrame:
+        trips = self._counters.trips[self._link]
         return SideDraftFrame(
             self._request.session,
             draft.epoch,
@@ -82,8 +85,8 @@ class DraftSender:
             log_mass=draft.log_mass,
             committed=len(self._committed),
             decode_s=draft.decode_s,
-            held_s=self._counters.trips.held_s(now),
-            heard=self._counters.trips.heard,
+            held_s=trips.held_s(now),
+            heard=trips.heard,
         )
 
 

@@ -92,8 +92,8 @@ class SideMachine:
         self.committed.extend(request.committed_ids)
         self._drafts = SideDrafts(side, self._text, self._counters, 1 + len(further))
         self._senders = tuple(
-            DraftSender(request, self._drafts.own, self.committed, self._counters)
-            for _ in self._drafts.peers
+            DraftSender(request, self._drafts.own, self.committed, self._counters, link)
+            for link in range(len(self._drafts.peers))
         )
         self._epoch = 0
         self._epoch_offset = 0
@@ -139,7 +139,7 @@ class SideMachine:
         self._update_rule(self.aggregation_side)
         if self.side is Side.DEVICE:
             return []
-        self._counters.trips.received(now)  # the opening, which made this machine
+        self._counters.trips[0].received(now)  # the opening, which made this machine
         limit = self.request.max_tokens
         frame = CollaborationOpened(*self._head(), log_mass, limit, processes=True)
         return [*self._to_peers(now, frame), *self._decide(now)]
@@ -209,9 +209,9 @@ class SideMachine:
             return []
         return self._decide(now)
 
-    def sized(self, size_bytes: int) -> None:
-        """How many bytes the next of the frames for the first link took, in their order."""
-        self._counters.trips.sized(size_bytes)
+    def sized(self, size_bytes: int, link: int = 0) -> None:
+        """How many bytes the next of the frames for a link took, in their order."""
+        self._counters.trips[link].sized(size_bytes)
 
     def receive(
         self, message: PeerMessage, now: float, size_bytes: int = 0, link: int = 0
@@ -223,8 +223,7 @@ class SideMachine:
         if message.session != self.request.session:
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
         self._lives.received(link, now)
-        if not link:
-            self._counters.trips.received(now)
+        self._counters.trips[link].received(now)
         match message:
             case SideDraftFrame():
                 return self._receive_draft(message, now, size_bytes, link)
@@ -277,8 +276,7 @@ class SideMachine:
             return []  # drafted where another side has less room
         check_side_draft(frame, self._rule, limit, len(self.committed), ahead)
         self._counters.decoded(self.side.other + link, frame.base, frame.decode_s)
-        if not link:
-            self._counters.answered(frame, self.side, size_bytes, now)
+        self._counters.answered(frame, self.side, size_bytes, now, link)
         self._drafts.own.forget_before(frame.committed)
         self._drafts.peers[link].add(peer_draft(frame))
         return self._decide(now)
@@ -322,8 +320,8 @@ class SideMachine:
             if decision is None:
                 break
             token_source = self._rule.token_source(position, decision, drafts)
-            self._drafts.commit(decision, token_source, batch)
-            self._counters.made(self._rule.owner)
+            token_sides = self._rule.token_sides(decision, drafts)
+            self._drafts.commit(decision, token_source, batch, token_sides)
             hands_over = batch.reason is None and self._hands_over(position)
         told = self.request, self._rule, self._epoch, batch, self.committed, hands_over
         outputs += self._to_peers(now, *target_frames(*told))
@@ -351,8 +349,10 @@ class SideMachine:
         target = DecodingTarget(*head, token_ids=token_ids, last=batch.reason is not None)
         alone = (TokenSource.EDGE,) * len(token_ids)
         token_sources = alone if unverified else tuple(batch.token_sources)
+        sides = tuple(batch.token_sides) if any(batch.token_sides) else ()
         finish = [] if batch.reason is None else self._finish(batch.reason, now)
-        return [ToDecoder(target), Commit(token_ids, unverified, token_sources), *finish]
+        commit = Commit(token_ids, unverified, token_sources, token_sides=sides)
+        return [ToDecoder(target), commit, *finish]
 
     def _finish(self, reason: FinishReason, now: float) -> SideOutputs:
         """End the request, at the cloud too, which then frees the session at once."""
@@ -387,8 +387,8 @@ class SideMachine:
         return outputs
 
     def _to_peer(self, link: int, now: float, *messages: PeerMessage) -> SideOutputs:
-        for _ in messages if not link else ():
-            self._counters.trips.sent(now)
+        for _ in messages:
+            self._counters.trips[link].sent(now)
         return [ToPeer(message, link) for message in messages]
 
     def _head(self) -> tuple[int, int, int, int]:

@@ -38,6 +38,7 @@ class TextPiece:
     unverified: bool
     token_sources: tuple[TokenSource, ...]
     token_texts: tuple[str, ...] = ()
+    token_sides: tuple[tuple[int, ...], ...] = ()
 
 
 class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
@@ -132,9 +133,7 @@ class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
             case ToPeer(message, link):
                 if isinstance(message, CollaborationOpen):
                     self._missing.add(link)
-                size_bytes = self.send(output)
-                if not link:
-                    self.machine.sized(size_bytes)
+                self.machine.sized(self.send(output), link)
             case Commit():
                 self._unreported.append(output)
             case Finish(reason):
@@ -181,7 +180,8 @@ class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
         token_ids = commit.token_ids[: text.tokens]
         token_sources = commit.token_sources[: text.tokens]
         told = text.text, commit.unverified, token_sources, text.token_texts
-        self._pieces.append(TextPiece(token_ids, *told))
+        sides = commit.token_sides[: text.tokens]
+        self._pieces.append(TextPiece(token_ids, *told, sides))
         if text.stopped:
             self._unreported.clear()
             self.dispatch(lambda: self.machine.stop(time.monotonic()))

@@ -11,16 +11,21 @@ from tandem.two_sided.serving.device_session import DeviceSession, TextPiece
 from tandem.wire.common_codec import token_sources_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
 
+SIDE_NAMES = ("device", "cloud")
+"""In the order of their numbers, before those that settings name."""
+
 
 def started_of(
-    session: int, preset: AggregationPreset, opened: DecodingOpened
+    session: int, preset: AggregationPreset, opened: DecodingOpened, more_sides: Sequence[str]
 ) -> pb.GenerateResponse:
+    """`more_sides`: names of the sides beyond the cloud that take part."""
     return pb.GenerateResponse(
         started=pb.Started(
             session=f"{session:08x}",
             preset=preset.name,
             prompt_tokens=len(opened.prompt_ids),
             max_tokens=opened.max_tokens,
+            sides=(*SIDE_NAMES, *more_sides) if more_sides else (),
         )
     )
 
@@ -34,6 +39,7 @@ def committed_of(position: int, piece: TextPiece) -> pb.GenerateResponse:
             unverified=piece.unverified,
             token_sources=token_sources_to_proto(piece.token_sources),
             token_texts=piece.token_texts,
+            token_sides=[sum(1 << number for number in sides) for sides in piece.token_sides],
         )
     )
 
@@ -42,10 +48,11 @@ def summary_of(
     session: DeviceSession,
     preset: AggregationPreset,
     tokens: int,
-    traffic: Traffic,
+    traffics: Sequence[Traffic],
     more_sides: Sequence[str] = (),
 ) -> pb.GenerateResponse:
-    """`tokens`: how many the caller got; `more_sides`: names of those beyond the cloud."""
+    """`tokens`: how many the caller got; `traffics`: with each other side, the cloud first;
+    `more_sides`: names of those beyond the cloud."""
     opened, stats = session.opened, session.machine.stats
     assert opened is not None, "a summary follows an answer"
     summary = pb.Summary(
@@ -56,8 +63,8 @@ def summary_of(
         rounds=stats.tokens,
         drafted=sum(stats.drafted.values()),
         accepted=sum(stats.accepted.values()),
-        uplink_bytes=traffic.uplink_bytes,
-        downlink_bytes=traffic.downlink_bytes,
+        uplink_bytes=sum(traffic.uplink_bytes for traffic in traffics),
+        downlink_bytes=sum(traffic.downlink_bytes for traffic in traffics),
         resumes=stats.resumes,
         unverified_tokens=min(stats.unverified_tokens, tokens),
         draft_s=stats.decode_s[Side.DEVICE],
@@ -75,6 +82,10 @@ def summary_of(
         if (other := session.others.get(number - Side.CLOUD)) is not None:
             into.documents, into.document_tokens = other.documents, other.document_tokens
             into.log_mass = other.log_mass
+        if (trip_s := stats.round_trip_s(number)) is not None:
+            into.round_trip_s = trip_s
+    for into, traffic in zip((summary.cloud, *further), traffics, strict=False):
+        into.uplink_bytes, into.downlink_bytes = traffic.uplink_bytes, traffic.downlink_bytes
     summary.device.documents = len(opened.documents)
     summary.device.document_tokens = sum(use.tokens for use in opened.documents)
     summary.device.log_mass = opened.log_mass

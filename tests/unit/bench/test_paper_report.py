@@ -24,17 +24,20 @@ from bench.papers.kept_results import KeptResults, UnreadableResults
 from bench.papers.paper_report import all_tables, chosen_tables
 from bench.papers.paper_table import Basis, Compute, Figures, Label, Labels, PaperRow, PaperTable
 from bench.papers.picospec_tables import acceptance_for
+from bench.papers.process_cell import CELLS, LEFT_OUT
 from bench.papers.report_pages import prose
 from bench.papers.robot_task import ACROSS, CELL, COLOURS, DOWN, VOCABULARY, robot_task
 from bench.papers.rows import span
 from bench.papers.task_tables import first_right_exits, task_texts
 from bench.papers.testbed import Testbed
 from bench.speculation.demo_pair import distributions_along
+from bench.speculation.methods_ablations import picospec_variants
 from tandem.analysis.cost_models import expected_tokens_per_round
 from tandem.backends.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array
 from tandem.simulation.declared_pair import declared_pair
+from tandem.specdec.presets import PRESETS
 from tandem.vision.image_files import decode_image
 
 TEXTS = os.environ.get("PAPERS_TEXTS", "")
@@ -246,6 +249,16 @@ def test_prices_and_rejections_agree_with_what_is_printed() -> None:
                 assert theirs is None or mine == pytest.approx(theirs, abs=rounding)
 
 
+def test_a_request_leaves_out_what_the_tables_leave_out() -> None:
+    whole = PRESETS["picospec"].with_draft_length(4)
+    variants = picospec_variants(whole)
+    for cell in CELLS:
+        cell.composed.validate()
+        if cell.method in LEFT_OUT:
+            assert cell.composed == variants[cell.method] != whole
+    assert {cell.pair for cell in CELLS} == {"Qwen", "Llama"}
+
+
 @pytest.mark.parametrize("length", [3, 6])
 def test_acceptance_for_an_accepted_length(length: int) -> None:
     assert expected_tokens_per_round(acceptance_for(2.5, length), length) == pytest.approx(2.5)
@@ -340,7 +353,8 @@ def test_figures_of_distributions(key: str) -> None:
             assert columns[0] == sorted(columns[0])
             assert all(best >= whole for best, whole in zip(columns[1], columns[2], strict=True))
         case _:
-            assert columns[1] == pytest.approx([4 * 50_272 / one for one in columns[0]])
+            assert columns[2] == pytest.approx([4 * 50_272 / one for one in columns[1]])
+            assert all(json > full for json, full in zip(columns[0], columns[1], strict=True))
 
 
 def test_a_deeper_exit_is_closer_to_the_target() -> None:

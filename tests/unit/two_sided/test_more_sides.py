@@ -127,9 +127,10 @@ def test_the_draft_that_the_coin_names_is_the_token(number: int) -> None:
     masses[number] = 0.0
     rule = coin(masses)
     assert rule.decide(5, at(5, 10, 11, 12)) == 10 + number
-    assert rule.owner == number
-    source = TokenSource.CLOUD if number else TokenSource.DEVICE
-    assert rule.token_source(5, 10 + number, at(5, 10, 10, 10)) is source
+    same = at(5, 10, 10, 10)
+    assert rule.token_sides(10, same) == (number,), "whoever else drafted it"
+    source = (TokenSource.DEVICE, TokenSource.CLOUD, TokenSource.SIDE)[number]
+    assert rule.token_source(5, 10, same) is source
     alone: list[int | None] = [None] * 3
     alone[number] = 4
     assert rule.decide(6, at(6, *alone)) == 4
@@ -175,6 +176,14 @@ def test_which_rule_more_sides_get() -> None:
     assert isinstance(cold, DeviceDecides)
     assert isinstance(cold.token_rule, ArgmaxRule)
     assert cold.here
+    for drafts, numbers, source in (
+        (at(5, 1, 1, 2), (0, 1), TokenSource.BOTH),
+        (at(5, 2, 2, 1), (2,), TokenSource.SIDE),
+        (at(5, 2, 1, None), (1,), TokenSource.CLOUD),
+        (at(5, 2, 2, 2), (), TokenSource.RECOVERED),
+    ):
+        assert cold.token_sides(1, drafts) == numbers
+        assert cold.token_source(5, 1, drafts) is source
     processed = rule_for(processors=Processors(banned_token_ids=(3,)))
     assert processed.decide(9, at(9, 1, 1, None)) is None, "every token has weights of its own"
     reweighed = rule_for(preset=replace(COUPLED.of_sides(3), reweigh_every=4))
@@ -233,8 +242,8 @@ def test_counts_are_by_number() -> None:
     counters.verified(3, True)
     counters.verified(3, False)
     counters.decoded(2, 5, 0.5)
-    counters.made(None)
-    counters.made(3)
+    for numbers in ((), (3,), (0, 3)):
+        counters.made(numbers)
     stats = counters.stats
     assert stats.drafted == {0: 0, 1: 0, 2: 0, 3: 2}
     assert stats.accepted == {0: 0, 1: 0, 2: 0, 3: 1}
