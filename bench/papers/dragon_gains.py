@@ -69,9 +69,8 @@ def _remark(model: str, texts: str) -> str:
 
 def _gains(testbed: Testbed, labels: Labels) -> Figures:
     model, named = map(str, labels)
-    source = {WITNESS: str(REAL), DEMO_PAIR: testbed.models.target}.get(model)
-    texts = _texts(named, testbed.tasks)
-    if source is None or not texts or (model == WITNESS and not REAL.is_dir()):
+    source, texts = model_source(model, testbed), model_texts(named, testbed.tasks)
+    if source is None or not texts:
         return (None,) * 5
     documents = QUICK_DOCUMENTS if testbed.quick else DOCUMENTS
     windows = windows_of(texts, load_tokenizer(source), documents, testbed.seed)
@@ -92,7 +91,15 @@ def relative_gains(perplexity: Mapping[tuple[str, int], float], documents: int) 
     return (*ratios, ours, context, side)
 
 
-def _texts(named: str, tasks: Path | None) -> list[str]:
+def model_source(model: str, testbed: Testbed) -> str | None:
+    """Where a row's model is; None where it is not."""
+    if model == WITNESS:
+        return str(REAL) if REAL.is_dir() else None
+    return testbed.models.target if model == DEMO_PAIR else None
+
+
+def model_texts(named: str, tasks: Path | None) -> list[str]:
+    """Whole texts; none where their file is not there."""
     if named in FILES:
         return task_texts(named, tasks)
     return [one.text for one in read_peps(PEPS) if is_held_out(one.id)]

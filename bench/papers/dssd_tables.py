@@ -157,7 +157,7 @@ def _grid() -> PaperTable:
         compute=lambda testbed, labels: tuple(
             _predict(method, labels).speedup_over_ar for method in METHODS
         ),
-        plots=tuple(Plot("Mbit/s", method) for method in METHODS),
+        plots=tuple(Plot("Mbit/s", each, words=f"speedup, {each}") for each in METHODS),
     )
 
 

@@ -142,11 +142,11 @@ def best_draft_length(rows: Rows) -> str:
 def processes(rows: Rows) -> str:
     simulated = "tokens/s, virtual time"
     percent = [100 * _of(row, "tokens/s") / _of(row, simulated) for row in rows]
-    groups = [rows.where({"of": table}) for table in rows.values("of")]
+    groups = [rows.where({"tables": table}) for table in rows.values("tables")]
     same = sum(one.best("tokens/s", "method") == one.best(simulated, "method") for one in groups)
     fastest = ", ".join(
         f"{one.best('tokens/s', 'method')} ({table})"
-        for table, one in zip(rows.values("of"), groups, strict=True)
+        for table, one in zip(rows.values("tables"), groups, strict=True)
     )
     return (
         f"Processes reach {span(percent, '.0f')} % of virtual time's tokens/s. Fastest are "
@@ -509,6 +509,23 @@ def reweighing(rows: Rows) -> str:
         f"{every:g} tokens with {added_s:g} s added, a token takes {slower:.0f} % longer than "
         "without."
     )
+
+
+def reweighing_gain(rows: Rows) -> str:
+    gain, sentences = "gain over never, %", []
+    for model in rows.values("model"):
+        there = [row for row in rows.where({"model": model}) if row.ours[gain] is not None]
+        if not there:
+            continue
+        best = max(there, key=lambda row: _of(row, gain))
+        most = _of(best, gain)
+        how = (
+            f"gains up to {most:.2f} % of perplexity, every {best.labels['every, tokens']:g} tokens"
+            if most >= LEVEL
+            else f"gains nothing ({most:+.2f} % at best)"
+        )
+        sentences.append(f"Estimating anew {how} ({model}).")
+    return " ".join(sentences) or "No model for it is here."
 
 
 def sides(rows: Rows) -> str:

@@ -10,7 +10,7 @@ from bench.harness.plots import NoPlotting, require_matplotlib
 from bench.harness.report import progress
 from bench.papers.paper_table import Figures, Label, PaperTable, Plot
 
-PAPERS = "× the paper's"
+PAPERS = "the paper's"
 _MOST_CURVES = 10
 _MARKERS = "os^vD<>Pp*"
 
@@ -35,7 +35,7 @@ def plot_files(folder: Path, table: PaperTable, ours: Sequence[Figures]) -> list
 def _draw(path: Path, table: PaperTable, plot: Plot, ours: Sequence[Figures]) -> None:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    figure = Figure(figsize=(6.6, 4.4), layout="constrained")
     axes = figure.subplots()
     at, column = table.labels.index(plot.x), table.figures.index(plot.figure)
     curves: dict[tuple[Label, ...], list[tuple[Any, float | None, float | None]]] = {}
@@ -45,15 +45,43 @@ def _draw(path: Path, table: PaperTable, plot: Plot, ours: Sequence[Figures]) ->
     for number, (others, points) in enumerate(list(curves.items())[:_MOST_CURVES]):
         _curve(axes, table, at, others, sorted(points, key=lambda point: point[0]), number)
     axes.set_xlabel(plot.x)
-    axes.set_ylabel(plot.figure)
+    axes.set_ylabel(plot.words or plot.figure)
     place = f"{table.paper}, {table.place.split(',')[0]}"
-    axes.set_title(f"{place}\n{table.title}", fontsize="small", wrap=True)
-    if plot.logarithmic:
-        axes.set_xscale("log")
+    axes.set_title(f"{place}\n{table.title}", fontsize="medium", wrap=True)
+    _set_ticks(axes, sorted({float(row.labels[at]) for row in table.rows}), plot.logarithmic)
     axes.grid(alpha=0.3)
-    if axes.get_legend_handles_labels()[0]:
-        figure.legend(loc="outside right upper", fontsize="small")
+    _add_legend(figure, axes)
     figure.savefig(path, metadata={"Date": None})
+
+
+def _set_ticks(axes: Any, values: Sequence[float], logarithmic: bool) -> None:
+    """Where rows are, if x is logarithmic; at whole numbers, if rows are there alone."""
+    from matplotlib.ticker import MaxNLocator, NullLocator
+
+    if logarithmic:
+        axes.set_xscale("log")
+        axes.set_xticks(values, [f"{one:g}" for one in values])
+        axes.xaxis.set_minor_locator(NullLocator())
+    elif all(one.is_integer() for one in values):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _add_legend(figure: Any, axes: Any) -> None:
+    """Ours by their curves, and once what a cross is."""
+    handles, names = axes.get_legend_handles_labels()
+    if not handles or names == ["ours"]:
+        return
+    order = sorted(range(len(names)), key=lambda index: names[index] == PAPERS)
+    handles, names = [handles[index] for index in order], [names[index] for index in order]
+    figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize="medium")
+
+
+def _label(name: str, one: Label) -> str:
+    """ "NTT = 20 ms", "γ = 4"."""
+    if isinstance(one, str):
+        return one
+    quantity, comma, unit = name.rpartition(", ")
+    return f"{quantity} = {one:g} {unit}" if comma else f"{name} = {one:g}"
 
 
 def _curve(
@@ -65,10 +93,7 @@ def _curve(
     number: int,
 ) -> None:
     names = [name for index, name in enumerate(table.labels) if index != at]
-    words = ", ".join(
-        one if isinstance(one, str) else f"{name} = {one:g}"
-        for name, one in zip(names, others, strict=True)
-    )
+    words = ", ".join(_label(name, one) for name, one in zip(names, others, strict=True))
     style = {"color": f"C{number}", "marker": _MARKERS[number]}
     mine = [(x, y) for x, y, _ in points if y is not None]
     if mine:

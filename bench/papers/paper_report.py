@@ -23,6 +23,7 @@ from bench.papers import (
     picospec_tables,
     process_cell,
     reweigh_cost,
+    reweigh_gain,
     robot_table,
     task_tables,
     tslt_figures,
@@ -37,7 +38,7 @@ RESULTS = "results.json"
 FOLDER = Path("report")
 PAPERS = (
     *(dssd_tables, picospec_tables, process_cell, fsd_tables, robot_table, task_tables),
-    *(tslt_figures, dragon_figures, reweigh_cost, more_sides_table),
+    *(tslt_figures, dragon_figures, reweigh_gain, reweigh_cost, more_sides_table),
 )
 
 

@@ -40,11 +40,13 @@ class PaperRow:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One figure over one label, a curve for each value of the others; `logarithmic`: of x."""
+    """One figure over one label, a curve for each value of the others; `logarithmic`: of x.
+    `words`: what stands beside the axis, where the column's head does not say all."""
 
     x: str
     figure: str
     logarithmic: bool = False
+    words: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -213,6 +213,7 @@ th, td { border: 1px solid var(--line); padding: .2rem .6rem; text-align: left; 
 th { background: Canvas; }
 td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .theirs { background: var(--theirs); }
-img { max-width: 36rem; width: 100%; display: inline-block; background: #fff; margin: .3rem; }
+thead tr + tr th { text-align: right; }
+img { max-width: 33.5rem; width: 100%; display: inline-block; background: #fff; margin: .3rem; }
 @media (max-width: 50rem) { nav ul { columns: 1; } }
 """

@@ -71,7 +71,10 @@ def _mass() -> PaperTable:
         "shown.",
         finding=findings.mass_kept,
         compute=_kept_mass,
-        plots=(Plot("K of 32,000", "same share", True), Plot("K of 32,000", "same K", True)),
+        plots=(
+            Plot("K of 32,000", "same share", True, "mass kept, same share"),
+            Plot("K of 32,000", "same K", True, "mass kept, same K"),
+        ),
     )
 
 
@@ -89,7 +92,10 @@ def _acceptance() -> PaperTable:
         "more, drawn with replacement as in the paper.",
         finding=findings.candidates,
         compute=_accepted,
-        plots=(Plot("K of 32,000", "SC-DSD", True), Plot("K of 32,000", "MC-DSD, two", True)),
+        plots=tuple(
+            Plot("K of 32,000", each, True, f"acceptance rate, {each}")
+            for each in ("SC-DSD", "MC-DSD, two")
+        ),
     )
 
 
@@ -117,8 +123,8 @@ def _speedups() -> PaperTable:
         finding=findings.several_candidates_pay,
         compute=_sped_up,
         plots=(
-            Plot("uplink, Mbit/s", "SC, chain of 3", True),
-            Plot("uplink, Mbit/s", "MC ⟨2,2,2⟩", True),
+            Plot("uplink, Mbit/s", "SC, chain of 3", True, "speedup, SC, chain of 3"),
+            Plot("uplink, Mbit/s", "MC ⟨2,2,2⟩", True, "speedup, MC ⟨2,2,2⟩"),
             Plot("uplink, Mbit/s", "MC ⟨2,2,2⟩ ÷ SC", True),
         ),
     )

@@ -86,15 +86,16 @@ def _with_documents(
     documents: int,
 ) -> list[Window]:
     index = LexicalIndex()
-    index.change(((number, _text(tokenizer, piece)) for number, piece in enumerate(pieces)), ())
+    index.change(((number, text_of(tokenizer, piece)) for number, piece in enumerate(pieces)), ())
     windows = []
     for token_ids in kept:
-        hits = index.search(_text(tokenizer, token_ids[:QUERY_TOKENS]), 2 * documents)
+        hits = index.search(text_of(tokenizer, token_ids[:QUERY_TOKENS]), 2 * documents)
         ranked = tuple(RankedDocument(pieces[number], score) for number, score in hits)
         windows.append(Window(token_ids, ranked))
     return windows
 
 
-def _text(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
+def text_of(tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
+    """What the tokens spell."""
     stream = tokenizer.detokenizer()
     return stream.push(token_ids) + stream.finish()

@@ -114,9 +114,14 @@ class EmbeddedSuite:
             decoders: dict[Side, str]
             decoders = {"device": self.drafter_target, "cloud": self.verifier_target}
             serve = partial(_serve, stack)
-            retriever, cloud = await serve_documents(stack, serve, self._documents, decoders)
-            cloud = await self._through_link(stack, cloud)
-            settings = settings.model_copy(update={"retriever": retriever, "cloud": cloud})
+            sides = await serve_documents(stack, serve, self._documents, decoders)
+            reached = {
+                name: await self._through_link(stack, address)
+                for name, address in sides.aggregators.items()
+            }
+            told = {"retriever": sides.retriever, "cloud": reached.pop("cloud")}
+            told["more_sides"] = ",".join("=".join(each) for each in reached.items())
+            settings = settings.model_copy(update=told)
         aggregator = AggregatorServicer(settings, self.metrics["aggregator"])
         self.target = await _serve(stack, aggregator)
         self._services = (aggregator, drafter, verifier)

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.net.access import ClientAccess
@@ -20,24 +21,44 @@ Serve = Callable[[Service], Awaitable[str]]
 """Starts a service and gives its address."""
 
 
+@dataclass(frozen=True, slots=True)
+class DocumentServices:
+    """Addresses of the device's retriever, and of the aggregator of each other side by its name,
+    the cloud's first."""
+
+    retriever: str
+    aggregators: Mapping[str, str]
+
+
 async def serve_documents(
     stack: AsyncExitStack, serve: Serve, documents: SuiteDocuments, decoders: Mapping[Side, str]
-) -> tuple[str, str]:
-    """Start both retrievers, filled, and the cloud's aggregator; `decoders`: of both sides. Returns
-    the addresses of the device's retriever and of the cloud's aggregator."""
+) -> DocumentServices:
+    """Start a retriever for each side, filled, and an aggregator for each but the device;
+    `decoders`: of device and cloud, whose sides beyond it use too."""
     documents.check()
     temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-index-"))
     folder = documents.folder or Path(temporary)
-    addresses: dict[str, str] = {
-        side: await serve(_retriever(side, folder, documents, decoder))
-        for side, decoder in decoders.items()
+    roles: dict[str, Side] = {
+        name: "device" if name == "device" else "cloud" for name in documents.sides
     }
-    await fill(documents, addresses)
+    retrievers = {
+        name: await serve(_retriever(role, folder / name, documents, decoders[role]))
+        for name, role in roles.items()
+    }
+    await fill(documents, retrievers)
+    aggregators = {
+        name: await serve(_aggregator(decoders["cloud"], retriever))
+        for name, retriever in retrievers.items()
+        if name != "device"
+    }
+    return DocumentServices(retrievers["device"], aggregators)
+
+
+def _aggregator(decoder: str, retriever: str) -> AggregatorServicer:
     settings = AggregatorSettings.model_construct(
-        side="cloud", decoder=decoders["cloud"], retriever=addresses["cloud"]
+        side="cloud", decoder=decoder, retriever=retriever
     )
-    aggregator = AggregatorServicer(settings, Metrics(new_registry(), "cloud"))
-    return addresses["device"], await serve(aggregator)
+    return AggregatorServicer(settings, Metrics(new_registry(), "cloud"))
 
 
 def _retriever(
@@ -45,7 +66,7 @@ def _retriever(
 ) -> RetrieverServicer:
     from tandem.index.document_index import open_index  # others need not wait for it
 
-    index = open_index(folder / side, documents.embedding)
+    index = open_index(folder, documents.embedding)
     forgetting = Forgetting([Connection(decoder, MAX_MESSAGE_BYTES, ClientAccess())])
     metrics, limits = Metrics(new_registry(), side), RetrieverLimits()
     return RetrieverServicer(index, side, (), limits, metrics, forgetting=forgetting)

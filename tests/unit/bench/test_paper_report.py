@@ -26,6 +26,7 @@ from bench.papers.paper_table import Basis, Compute, Figures, Label, Labels, Pap
 from bench.papers.picospec_tables import acceptance_for
 from bench.papers.process_cell import CELLS, LEFT_OUT
 from bench.papers.report_pages import prose
+from bench.papers.reweigh_gain import reweighed
 from bench.papers.robot_task import ACROSS, CELL, COLOURS, DOWN, VOCABULARY, robot_task
 from bench.papers.rows import span
 from bench.papers.task_tables import first_right_exits, task_texts
@@ -97,7 +98,12 @@ def test_what_is_said_of_ours_follows_from_the_rows(table: PaperTable) -> None:
     assert all(words.endswith((".", ").")) for words in said)
     assert table.difference(list(rising)) == said[0]
     assert said[0] != said[1]
-    if table.key in ("tasks", "fsd-table-2", "dragon-figure-5"):  # of which all may be missing
+    if table.key in (
+        "tasks",
+        "fsd-table-2",
+        "dragon-figure-5",
+        "dragon-reweigh-gain",
+    ):  # of which all may be missing
         assert table.difference(missing)
 
 
@@ -155,6 +161,15 @@ def test_gains_are_divided_only_by_gains() -> None:
 def test_what_stands_between_backticks_is_code_and_zero_has_no_sign() -> None:
     assert prose("see `a < b` & `c`") == "see <code>a &lt; b</code> &amp; <code>c</code>"
     assert span([-4.0, -0.2], "+.0f") == "-4 to +0"
+
+
+def test_relevances_hold_for_a_stretch() -> None:
+    """The first document from token 0, the second from 2, both from 4 on."""
+    distributions = np.array([[0.5] * 5, [0.1] * 5])
+    at = {0: [0.0, -np.inf], 2: [-np.inf, 3.0], 4: [1.0, 1.0]}
+    asked = [0.5, 0.5, 0.1, 0.1, 0.3]
+    assert reweighed(distributions, 2, at.__getitem__) == pytest.approx(asked)
+    assert reweighed(distributions, 5, at.__getitem__) == pytest.approx([0.5] * 5)
 
 
 def test_a_bound_that_does_not_hold_is_not_said_to() -> None:

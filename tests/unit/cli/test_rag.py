@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,18 @@ async def test_the_link_lies_between_the_two_sides(documents: SuiteDocuments) ->
     assert far.text == near.text
     assert far.ttft_s is not None
     assert far.ttft_s >= 0.1
+
+
+async def test_sides_beyond_the_cloud_answer_too(documents: SuiteDocuments, tmp_path: Path) -> None:
+    (tmp_path / "office.md").write_text("the office's heron")
+    documents = replace(documents, more={"office": (tmp_path / "office.md",)})
+    request = GenerationRequest("a heron", "dragon-coupled", max_tokens=12, ignore_eos=True)
+    async with EmbeddedSuite(scripted_pair(), documents=documents) as suite:
+        answer = answer_object(request, await ask(suite.target, request, 60.0))
+    (office,) = answer["more_sides"]
+    assert (office["name"], office["documents"]) == ("office", 1)
+    sides = (answer["device"], answer["cloud"], office)
+    assert sum(side["made"] for side in sides) == 12
 
 
 async def test_other_presets_have_no_figures_of_sides() -> None:
