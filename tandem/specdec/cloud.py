@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array, one_hot
 from tandem.core.randomness import RandomSource, SeededRandom
+from tandem.specdec.awaited_recovery import AwaitedRecovery
 from tandem.specdec.early_verdicts import EarlyJudge, EarlyQueue, early_payload_rule
 from tandem.specdec.edge_frame_checks import check_draft, check_frame, check_open, opened_text
 from tandem.specdec.judge import DraftTree, Judge, Judgement, Steps, chain_steps
@@ -95,8 +96,7 @@ class CloudMachine:
         self._tree: DraftTree | None = None
         self._kept_path: tuple[int, ...] = ()
         self._frontier: TargetProbs | None = None
-        self._rejected_probs: Array | None = None
-        self._sent_in_full = False
+        self._recovery = AwaitedRecovery(self.committed, model.vocabulary_size)
         self._in_flight: VerifyWork | None = None
         self._pass_yield = _EXPECTED_YIELD
         self._budget = budget if opening.preset.judged_in_parts else None
@@ -159,7 +159,7 @@ class CloudMachine:
 
     def work(self) -> VerifyWork | None:
         """The forward pass that is due now, if any; it stays in flight until `complete`."""
-        if self._in_flight or self._ended or self.finished or self._rejected_probs is not None:
+        if self._in_flight or self._ended or self.finished or self._recovery.due:
             return None
         unfed = self.committed.since(self.kv_length + len(self._kept_path))
         if self._tree is not None and len(unfed) < 2:
@@ -299,7 +299,7 @@ class CloudMachine:
         if isinstance(judgement.replacement, int):
             self._commit(judgement.replacement, target)
         else:
-            self._rejected_probs = probs_of(target)
+            self._recovery.begin(probs_of(target))
         frame, outcome = self._frame(base), judgement.replacement
         logprobs = self._logprobs_recorder.take()
         return Verdict(*frame, accepted, True, outcome, cost, path, logprobs)
@@ -315,7 +315,7 @@ class CloudMachine:
         self._hold = draft.hold  # void or not: an edge that drafts no more does not say it again
         if stale:
             return []
-        if self._rejected_probs is not None:
+        if self._recovery.due:
             raise InvalidArgument("draft", "the recovered token of the last verdict is due first")
         check_draft(draft, self.preset, self._model.vocabulary_size, self._model.max_draft_length)
         if draft.parents is not None:
@@ -366,31 +366,15 @@ class CloudMachine:
         return message.epoch < self.epoch
 
     def _receive_recovered(self, message: Recovered) -> list[CloudMessage]:
-        if self._is_stale(message):
-            return []
-        if self._rejected_probs is None:
-            raise InvalidArgument("recovered", "no verdict left a token to be drawn")
-        if message.base != len(self.committed):
-            raise InvalidArgument("base", f"{message.base} is not the rejected position")
-        if not 0 <= message.token_id < self._model.vocabulary_size:
-            raise InvalidArgument("token_id", f"{message.token_id} is outside the vocabulary")
-        if not self._rejected_probs[message.token_id] > 0:
-            raise InvalidArgument("token_id", "the target distribution cannot draw this token")
-        self.committed.check(message.base, message.prefix)
-        self.committed.append(message.token_id)
-        self._rejected_probs, self._sent_in_full = None, False
+        if not self._is_stale(message):
+            self.committed.append(self._recovery.token(message))
         return []
 
     def _receive_need_full_distribution(self, message: NeedFullDistribution) -> list[CloudMessage]:
         if self._is_stale(message):
             return []
-        if self._rejected_probs is None or message.base != len(self.committed):
-            why = "no distribution is being drawn from at this position"
-            raise InvalidArgument("need_full_distribution", why)
-        if self._sent_in_full:  # it is large, and the question is not
-            raise InvalidArgument("need_full_distribution", "it has been sent for this rejection")
-        self._sent_in_full = True
-        return [FullDistribution(*self._frame(message.base), target_probs=self._rejected_probs)]
+        target_probs = self._recovery.in_full(message)
+        return [FullDistribution(*self._frame(message.base), target_probs=target_probs)]
 
     def _frame(self, base: int) -> tuple[int, int, int, int]:
         return self.session, self.epoch, base, self.committed.prefix

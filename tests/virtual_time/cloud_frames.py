@@ -36,7 +36,7 @@ def state_of(cloud: CloudMachine) -> tuple[Any, ...]:
         cloud._pending.ready,
         cloud._pending.next_base,
         cloud._frontier is None,
-        cloud._rejected_probs is None,
+        not cloud._recovery.due,
         cloud._in_flight,
     )
 

@@ -29,17 +29,15 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     if model.tokenizer is None:
         raise InvalidArgument("model", f"{settings.model} has no tokenizer")
     limits = DrafterLimits(
-        settings.max_sessions,
-        settings.kv_budget_bytes,
-        settings.max_message_bytes,
-        LivenessTimes(settings.ping_after_s, settings.dead_after_s, settings.give_up_after_s),
-        settings.stuck_after_s,
-        stream_limits(settings),
-        quota_of(settings),
-        prefix_limits(settings),
-        aim_of(settings),
-        settings.price_weight,
-        settings.hedge_share,
+        *(settings.max_sessions, settings.kv_budget_bytes, settings.stuck_after_s),
+        *(stream_limits(settings), quota_of(settings), prefix_limits(settings)),
+        max_message_bytes=settings.max_message_bytes,
+        liveness=LivenessTimes(
+            settings.ping_after_s, settings.dead_after_s, settings.give_up_after_s
+        ),
+        aim=aim_of(settings),
+        price_weight=settings.price_weight,
+        hedge_share=settings.hedge_share,
     )
     counters = energy_counters() if settings.device == "cpu" else []
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)

@@ -21,16 +21,13 @@ from tandem.grammar.compiler import GrammarCompiler
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
-from tandem.net.quotas import Quota
 from tandem.net.reloaded import Reloaded
 from tandem.net.scopes import current_caller
-from tandem.net.served_sessions import Admission, Reservation
+from tandem.net.served_sessions import Reservation
 from tandem.net.status import Rejected, errors_as_status
-from tandem.net.stream_limits import StreamLimits, served
-from tandem.runtime.engine_thread import EngineThread
+from tandem.net.stream_limits import served
 from tandem.runtime.image_prompt import ImagePrompt
-from tandem.runtime.kept_prefixes import KeptPrefixes, PrefixLimits
-from tandem.runtime.watchdog import STUCK_AFTER_S
+from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.drafter.cloud_route import CloudRoute
 from tandem.services.drafter.clouds import Clouds
 from tandem.services.drafter.earlier_requests import EarlierRequests
@@ -68,17 +65,11 @@ DESCRIBE_TIMEOUT_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
-class DrafterLimits:
+class DrafterLimits(EngineLimits):
     """What one drafter takes on, how it watches its cloud, and what its answers should be."""
 
-    max_sessions: int = 32
-    kv_budget_bytes: int = 2**30
     max_message_bytes: int = 16 * 2**20
     liveness: LivenessTimes = field(default_factory=LivenessTimes)
-    stuck_after_s: float = STUCK_AFTER_S
-    streams: StreamLimits = field(default_factory=StreamLimits)
-    quota: Quota = field(default_factory=Quota)
-    prefixes: PrefixLimits = field(default_factory=PrefixLimits)
     aim: Aim = field(default_factory=Aim)
     price_weight: float = 1.0
     hedge_share: float = 0.05
@@ -113,33 +104,20 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._limits = limits
         self._metrics = metrics
         self._tracing = tracing
-        self._admission = Admission(
-            *(limits.max_sessions, limits.kv_budget_bytes, limits.quota, metrics.holders())
-        )
-        series = metrics.engine(engine.model_name)
         self._meter = meter or EnergyMeter(limits.aim.prices, [])
-
-        def passed(pass_s: float, jobs: int, tokens: int) -> None:
-            series.passed(pass_s, jobs, tokens)
-            self._meter.worked(pass_s)
-
-        self._thread = EngineThread(engine, "drafter-engine", passed, limits.stuck_after_s)
-        series.engine_working.set_function(lambda: not self._thread.fault)
-        series.kv_budget_bytes.set(limits.kv_budget_bytes)
-        series.sessions_open.set_function(lambda: self._admission.sessions)
-        series.kv_bytes.set_function(lambda: self._admission.kv_bytes)
-        self._prefixes = KeptPrefixes(
-            *(self._thread, limits.prefixes, lambda: self._admission.kv_free_bytes, series)
+        served_engine = ServedEngine(
+            *(engine, "drafter-engine", limits, metrics),
+            lambda pass_s, jobs, tokens: self._meter.worked(pass_s),
         )
-        self._admission.on_change = self._prefixes.make_room
-        series.queue_depth.set_function(lambda: self._thread.waiting)
+        self._admission, self._thread = served_engine.admission, served_engine.thread
+        self._prefixes = served_engine.prefixes
         self._clouds = Clouds(
             clouds_of(verifier) if isinstance(verifier, str) else verifier,
             *(limits.max_message_bytes, access or ClientAccess(), metrics.clouds()),
             *(limits.price_weight, limits.hedge_share),
         )
         known = documents or Documents(tokenizer)
-        decoder = DocumentDecoder(self._thread, known, series, self._grammars)
+        decoder = DocumentDecoder(self._thread, known, served_engine.series, self._grammars)
         self._decoding = DecodingServicer(
             *(decoder, self._admission, metrics),
             tracing=tracing,

@@ -27,12 +27,10 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
     )
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
     limits = VerifierLimits(
-        *(settings.max_sessions, settings.kv_budget_bytes, settings.max_draft_length),
+        *(settings.max_sessions, settings.kv_budget_bytes, settings.stuck_after_s),
+        *(stream_limits(settings), quota_of(settings), prefix_limits(settings)),
+        max_draft_length=settings.max_draft_length,
         document_kv_export=settings.document_kv_export,
-        stuck_after_s=settings.stuck_after_s,
-        streams=stream_limits(settings),
-        quota=quota_of(settings),
-        prefixes=prefix_limits(settings),
         price_cloud_second=settings.price_cloud_second,
     )
     return VerifierServicer(

@@ -4,7 +4,7 @@ checked and admitted."""
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,15 +15,13 @@ from tandem.backends.requirements import check_preset
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import LogitsProcessor, logits_processor
 from tandem.grammar.compiler import GrammarCompiler
-from tandem.net.quotas import Quota
 from tandem.net.scopes import current_caller
-from tandem.net.served_sessions import Admission, Reservation
-from tandem.net.stream_limits import StreamLimits, served
-from tandem.runtime.engine_thread import EngineThread
+from tandem.net.served_sessions import Reservation
+from tandem.net.stream_limits import served
 from tandem.runtime.image_prompt import ImagePrompt
-from tandem.runtime.kept_prefixes import KeptPrefix, KeptPrefixes, PrefixLimits
+from tandem.runtime.kept_prefixes import KeptPrefix
 from tandem.runtime.recent_passes import RecentPasses
-from tandem.runtime.watchdog import STUCK_AFTER_S
+from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.verifier.session import Stream, VerifierSession
 from tandem.specdec.cloud import CloudMachine, CloudModel
 from tandem.specdec.messages import Open
@@ -43,17 +41,13 @@ log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class VerifierLimits:
+class VerifierLimits(EngineLimits):
     """What one verifier takes on."""
 
     max_sessions: int = 64
     kv_budget_bytes: int = 2 * 2**30
     max_draft_length: int = 64
     document_kv_export: bool = True
-    stuck_after_s: float = STUCK_AFTER_S
-    streams: StreamLimits = field(default_factory=StreamLimits)
-    quota: Quota = field(default_factory=Quota)
-    prefixes: PrefixLimits = field(default_factory=PrefixLimits)
     price_cloud_second: float = 0.0
 
 
@@ -76,32 +70,19 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._engine = engine
         self._streams, self._max_sessions = limits.streams, limits.max_sessions
         self._price = limits.price_cloud_second
-        self._admission = Admission(
-            *(limits.max_sessions, limits.kv_budget_bytes, limits.quota, metrics.holders())
-        )
         self._metrics = metrics
         self._tracing = tracing
-        self._series = series = metrics.engine(engine.model_name)
         self._budget, self._recent = PassBudget(), RecentPasses()
-        self._thread = EngineThread(
-            *(engine, "verifier-engine", self._passed), limits.stuck_after_s
-        )
-        series.engine_working.set_function(lambda: not self._thread.fault)
-        series.kv_budget_bytes.set(limits.kv_budget_bytes)
-        series.sessions_open.set_function(lambda: self._admission.sessions)
-        series.kv_bytes.set_function(lambda: self._admission.kv_bytes)
-        self._prefixes = KeptPrefixes(
-            *(self._thread, limits.prefixes, lambda: self._admission.kv_free_bytes, series)
-        )
-        self._admission.on_change = self._prefixes.make_room
-        series.queue_depth.set_function(lambda: self._thread.waiting)
+        served_engine = ServedEngine(engine, "verifier-engine", limits, metrics, self._passed)
+        self._admission, self._thread = served_engine.admission, served_engine.thread
+        self._prefixes = served_engine.prefixes
         self._device, self._dtype = device, dtype
         self._grammars = GrammarCompiler(
             documents.tokenizer if documents else None,
             *(engine.vocabulary_size, engine.eos_token_ids),
         )
         known = documents or Documents()
-        decoder = DocumentDecoder(self._thread, known, series, self._grammars)
+        decoder = DocumentDecoder(self._thread, known, served_engine.series, self._grammars)
         self._decoding = DecodingServicer(
             *(decoder, self._admission, metrics, device, dtype, tracing),
             exports=limits.document_kv_export,
@@ -119,7 +100,6 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
 
     def _passed(self, pass_s: float, jobs: int, tokens: int) -> None:
         """On the engine thread."""
-        self._series.passed(pass_s, jobs, tokens)
         self._budget.passed(pass_s, tokens, jobs)
         self._recent.passed(pass_s)
 
