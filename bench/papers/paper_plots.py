@@ -13,6 +13,8 @@ from bench.papers.paper_table import Figures, Label, PaperTable, Plot
 PAPERS = "the paper's"
 _MOST_CURVES = 10
 _MARKERS = "os^vD<>Pp*"
+_LEGEND_CHARACTERS, _HANDLE_CHARACTERS = 84, 8
+"""What fits below a plot side by side, and what a line before its words takes."""
 
 
 def plot_files(folder: Path, table: PaperTable, ours: Sequence[Figures]) -> list[str]:
@@ -37,13 +39,18 @@ def _draw(path: Path, table: PaperTable, plot: Plot, ours: Sequence[Figures]) ->
 
     figure = Figure(figsize=(6.6, 4.4), layout="constrained")
     axes = figure.subplots()
-    at, column = table.labels.index(plot.x), table.figures.index(plot.figure)
-    curves: dict[tuple[Label, ...], list[tuple[Any, float | None, float | None]]] = {}
+    at = table.labels.index(plot.x)
+    names = [name for index, name in enumerate(table.labels) if index != at]
+    curves: dict[str, list[tuple[Any, float | None, float | None]]] = {}
     for row, mine in zip(table.rows, ours, strict=True):
-        others = tuple(one for index, one in enumerate(row.labels) if index != at)
-        curves.setdefault(others, []).append((row.labels[at], mine[column], row.theirs[column]))
-    for number, (others, points) in enumerate(list(curves.items())[:_MOST_CURVES]):
-        _curve(axes, table, at, others, sorted(points, key=lambda point: point[0]), number)
+        others = [one for index, one in enumerate(row.labels) if index != at]
+        words = [_label(name, one) for name, one in zip(names, others, strict=True)]
+        for name in plot.drawn:
+            told = ", ".join([*words, name] if plot.also else words) or "ours"
+            column = table.figures.index(name)
+            curves.setdefault(told, []).append((row.labels[at], mine[column], row.theirs[column]))
+    for number, (told, points) in enumerate(list(curves.items())[:_MOST_CURVES]):
+        _curve(axes, told, sorted(points, key=lambda point: point[0]), number)
     axes.set_xlabel(plot.x)
     axes.set_ylabel(plot.words or plot.figure)
     place = f"{table.paper}, {table.place.split(',')[0]}"
@@ -55,15 +62,13 @@ def _draw(path: Path, table: PaperTable, plot: Plot, ours: Sequence[Figures]) ->
 
 
 def _set_ticks(axes: Any, values: Sequence[float], logarithmic: bool) -> None:
-    """Where rows are, if x is logarithmic; at whole numbers, if rows are there alone."""
-    from matplotlib.ticker import MaxNLocator, NullLocator
+    """Where rows are."""
+    from matplotlib.ticker import NullLocator
 
     if logarithmic:
         axes.set_xscale("log")
-        axes.set_xticks(values, [f"{one:g}" for one in values])
-        axes.xaxis.set_minor_locator(NullLocator())
-    elif all(one.is_integer() for one in values):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xticks(values, [f"{one:g}" for one in values])
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _add_legend(figure: Any, axes: Any) -> None:
@@ -73,31 +78,27 @@ def _add_legend(figure: Any, axes: Any) -> None:
         return
     order = sorted(range(len(names)), key=lambda index: names[index] == PAPERS)
     handles, names = [handles[index] for index in order], [names[index] for index in order]
-    figure.legend(handles, names, loc="outside lower center", ncols=3, fontsize="medium")
+    columns = max(1, min(3, _LEGEND_CHARACTERS // (_HANDLE_CHARACTERS + max(map(len, names)))))
+    figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize="medium")
 
 
 def _label(name: str, one: Label) -> str:
-    """ "NTT = 20 ms", "γ = 4"."""
+    """ "NTT = 20 ms", "γ = 4", "10 Mbit/s"."""
     if isinstance(one, str):
         return one
+    if "/" in name:
+        return f"{one:g} {name.rpartition(', ')[2]}"
     quantity, comma, unit = name.rpartition(", ")
     return f"{quantity} = {one:g} {unit}" if comma else f"{name} = {one:g}"
 
 
 def _curve(
-    axes: Any,
-    table: PaperTable,
-    at: int,
-    others: tuple[Label, ...],
-    points: Sequence[tuple[Any, float | None, float | None]],
-    number: int,
+    axes: Any, words: str, points: Sequence[tuple[Any, float | None, float | None]], number: int
 ) -> None:
-    names = [name for index, name in enumerate(table.labels) if index != at]
-    words = ", ".join(_label(name, one) for name, one in zip(names, others, strict=True))
     style = {"color": f"C{number}", "marker": _MARKERS[number]}
     mine = [(x, y) for x, y, _ in points if y is not None]
     if mine:
-        axes.plot(*zip(*mine, strict=True), label=f"{words or 'ours'}", markersize=4, **style)
+        axes.plot(*zip(*mine, strict=True), label=words, markersize=4, **style)
     theirs = [(x, y) for x, _, y in points if y is not None]
     if theirs:
         named = axes.get_legend_handles_labels()[1]

@@ -41,12 +41,19 @@ class PaperRow:
 @dataclass(frozen=True, slots=True)
 class Plot:
     """One figure over one label, a curve for each value of the others; `logarithmic`: of x.
-    `words`: what stands beside the axis, where the column's head does not say all."""
+    `words`: what stands beside the axis, where the column's head does not say all. `also`: further
+    figures of the same kind, in the same axes."""
 
     x: str
     figure: str
     logarithmic: bool = False
     words: str = ""
+    also: tuple[str, ...] = ()
+
+    @property
+    def drawn(self) -> tuple[str, ...]:
+        """All of its figures."""
+        return (self.figure, *self.also)
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def tables() -> tuple[PaperTable, ...]:
             compute=_gain,
             printed=f"{NEVER} tokens are the text: never.",
             finding=findings.reweighing_gain,
-            plots=(Plot("every, tokens", "gain over never, %"),),
+            plots=(Plot("every, tokens", "gain over never, %", True),),
         ),
     )
 

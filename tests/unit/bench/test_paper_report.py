@@ -76,7 +76,7 @@ def test_tables_have_keys_of_their_own_and_say_what_they_are() -> None:
         assert table.declared.endswith(".")
         assert table.printed == "" or table.printed.endswith(".")
         assert {plot.x for plot in table.plots} <= set(table.labels)
-        assert {plot.figure for plot in table.plots} <= set(table.figures)
+        assert {each for plot in table.plots for each in plot.drawn} <= set(table.figures)
         labels = [row.labels for row in table.rows]
         assert len(set(labels)) == len(labels) or table.key == "dssd-table-3"
 
