@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from bench.harness.machine import this_machine
 from bench.harness.report import Report, Row
 from bench.harness.suite import Models
-from bench.speculation.demo_pair import distributions_along, texts
+from bench.speculation.demo_pair import pairs_along, texts
 from bench.speculation.methods import load_simulated_pair, questions
 from bench.speculation.methods_grid import Question
 from tandem.backends.torch.loading import load_engine
@@ -57,8 +57,7 @@ class Testbed:
         target, draft = load_engine(self.models.target), load_engine(self.models.draft)
         pairs: list[tuple[Array, Array]] = []
         for _, token_ids in texts(self.models, self.quick):
-            along = (distributions_along(engine, token_ids) for engine in (target, draft))
-            pairs += list(zip(*along, strict=True))[::POSITIONS_APART]
+            pairs += list(pairs_along(target, draft, token_ids))[::POSITIONS_APART]
         return pairs[:: 1 + len(pairs) // MOST_POSITIONS]
 
     def experiment(self, module: str, **options: Any) -> list[Row]:

@@ -98,6 +98,14 @@ def texts(models: Models, quick: bool) -> Iterator[tuple[str, list[int]]]:
             yield document["source"], token_ids
 
 
+def pairs_along(
+    target: Engine, draft: Engine, token_ids: list[int]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Both models' distributions after each token but the last."""
+    along = (distributions_along(engine, token_ids) for engine in (target, draft))
+    return zip(*along, strict=True)
+
+
 def distributions_along(engine: Engine, token_ids: list[int]) -> np.ndarray:
     """The distribution after each token but the last."""
     session = engine.open(len(token_ids) - 1)

@@ -14,7 +14,7 @@ from pathlib import Path
 from bench.harness.plots import bars
 from bench.harness.report import Goal, Report, Row, make_row
 from bench.harness.suite import Models
-from bench.speculation.demo_pair import distributions_along, texts
+from bench.speculation.demo_pair import pairs_along, texts
 from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import Array, most_likely
 from tandem.core.sparse_payload import top_k_bias
@@ -63,14 +63,8 @@ def run(report: Report, models: Models) -> None:
     vocabulary = target.vocabulary_size
     sums = [Sums(top) for top in (*(top for top in TOP_KS if top < vocabulary), vocabulary)]
     for _, token_ids in texts(models, report.quick):
-        pairs = zip(
-            distributions_along(target, token_ids),
-            distributions_along(draft, token_ids),
-            strict=True,
-        )
-        for target_probs, draft_probs in islice(
-            pairs, 0, None, QUICK_STRIDE if report.quick else 1
-        ):
+        pairs, stride = pairs_along(target, draft, token_ids), QUICK_STRIDE if report.quick else 1
+        for target_probs, draft_probs in islice(pairs, 0, None, stride):
             for each in sums:
                 each.add(target_probs, draft_probs)
     rows = [each.row(report.seed) for each in sums]

@@ -19,7 +19,7 @@ from bench.harness.plots import bars
 from bench.harness.report import Goal, Report, Row, make_row
 from bench.harness.suite import Models
 from bench.harness.texts import prompts
-from bench.speculation.demo_pair import distributions_along, texts
+from bench.speculation.demo_pair import pairs_along, texts
 from tandem.backends.interface import Engine, ForwardRequest, Session
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.acceptance import residual
@@ -81,12 +81,7 @@ def two_candidates(target: Array, draft: Array) -> tuple[float, float, float]:
 def _acceptance(report: Report, models: Models, target: Engine, draft: Engine) -> None:
     truncation, sums = PRESETS["mc-dsd"].truncation, Accepted()
     for _, token_ids in texts(models, report.quick):
-        pairs = zip(
-            distributions_along(target, token_ids),
-            distributions_along(draft, token_ids),
-            strict=True,
-        )
-        for target_probs, draft_probs in pairs:
+        for target_probs, draft_probs in pairs_along(target, draft, token_ids):
             sums.add(target_probs, truncate(draft_probs, truncation))
     count = sums.positions
     figures = {

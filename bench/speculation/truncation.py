@@ -16,7 +16,7 @@ import numpy as np
 from bench.harness.plots import bars
 from bench.harness.report import Goal, Report, Row, make_row
 from bench.harness.suite import Models
-from bench.speculation.demo_pair import distributions_along, texts
+from bench.speculation.demo_pair import pairs_along, texts
 from tandem.backends.torch.loading import load_engine
 from tandem.core.codecs import sparse_probs_to_bytes
 from tandem.core.probs import Array
@@ -91,12 +91,7 @@ def run(report: Report, models: Models) -> None:
     target, draft = load_engine(models.target), load_engine(models.draft)
     cuts = [Sums(cut) for cut in CUTS if cut.top_k <= draft.vocabulary_size]
     for _, token_ids in texts(models, report.quick):
-        pairs = zip(
-            distributions_along(target, token_ids),
-            distributions_along(draft, token_ids),
-            strict=True,
-        )
-        for target_probs, draft_probs in pairs:
+        for target_probs, draft_probs in pairs_along(target, draft, token_ids):
             for sums in cuts:
                 sums.add(target_probs, draft_probs)
     rows = [sums.row(report.seed) for sums in cuts]

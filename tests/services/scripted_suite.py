@@ -7,11 +7,15 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
+import grpc
+
 from tandem.backends.interface import Engine
 from tandem.backends.scripted import ScriptedEngine, ScriptedTokenizer, noisy_probs, scripted_probs
 from tandem.generation.client import AggregatorClient
 from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, Service
+from tandem.netem.link_model import LinkSettings
+from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.energy_meter import EnergyMeter
@@ -113,3 +117,26 @@ async def scripted_suite(
         finally:
             for running in (aggregator, drafter, verifier):
                 await running.drain(0.5)
+
+
+@asynccontextmanager
+async def emulated(
+    address: str, links: list[TcpLinkEmulator], delay_s: float = 0.01
+) -> AsyncIterator[str]:
+    """A link to a service, with so long a delay each way; gives its near address."""
+    host, port = address.rsplit(":", 1)
+    link = LinkSettings(delay_s=delay_s)
+    async with TcpLinkEmulator(("127.0.0.1", 0), (host, int(port)), link, link) as emulator:
+        links.append(emulator)
+        yield f"127.0.0.1:{emulator.address[1]}"
+
+
+@asynccontextmanager
+async def listening(server: grpc.aio.Server) -> AsyncIterator[str]:
+    """A server with its handlers, at a free port; gives its address."""
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}"
+    finally:
+        await server.stop(0)

@@ -12,6 +12,7 @@ import grpc
 
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
+from tests.services.scripted_suite import listening
 from tests.services.verifier_peer import VERIFY
 
 Tamper = Callable[[pb.VerifyResponse], bytes | None]
@@ -49,12 +50,8 @@ class TamperingCloud:
             server.add_generic_rpc_handlers(
                 (grpc.method_handlers_generic_handler(service, {method: handler}),)
             )
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            try:
-                yield f"127.0.0.1:{port}"
-            finally:
-                await server.stop(0)
+            async with listening(server) as address:
+                yield address
 
     async def _relay(self, call: Any, context: Any) -> None:
         self.streams += 1

@@ -24,7 +24,8 @@ from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tests.services.decoding_peer import prefix_of
 from tests.services.device_peer import collaboration, opening_fields
-from tests.services.two_sided_suite import asking, emulated, two_sides
+from tests.services.scripted_suite import emulated
+from tests.services.two_sided_suite import asking, two_sides
 
 
 async def test_each_call_is_for_one_side(tmp_path: Path) -> None:

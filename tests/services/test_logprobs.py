@@ -4,8 +4,6 @@ from."""
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -16,12 +14,11 @@ from tandem.backends.scripted import scripted_probs
 from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
-from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.presets import PRESETS
-from tests.services.scripted_suite import VOCABULARY, scripted_suite
+from tests.services.scripted_suite import VOCABULARY, emulated, scripted_suite
 
 PROBS = scripted_probs(1, VOCABULARY, sharpness=9.0)
 """The scripted target's."""
@@ -91,15 +88,7 @@ async def test_a_lost_cloud_leaves_tokens_without_them() -> None:
     """Cut for good in the middle: what the edge adds alone, no distribution of the target's
     made."""
     links: list[TcpLinkEmulator] = []
-
-    @asynccontextmanager
-    async def way(address: str) -> AsyncIterator[str]:
-        host, port = address.rsplit(":", 1)
-        link = LinkSettings(delay_s=0.005)
-        async with TcpLinkEmulator(("127.0.0.1", 0), (host, int(port)), link, link) as emulator:
-            links.append(emulator)
-            yield f"127.0.0.1:{emulator.address[1]}"
-
+    way = lambda address: emulated(address, links, 0.005)  # noqa: E731
     limits = DrafterLimits(liveness=LivenessTimes(0.1, 0.3, 0.6))
     request = asking("dsd", lost_cloud=LostCloud.EDGE, ignore_eos=True)
     async with scripted_suite(drafter_limits=limits, path=way) as suite:

@@ -35,8 +35,9 @@ from tandem.two_sided.protocol.mixture import (
 )
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tests.services.decoding_peer import TOKENIZER, expected_processed_draft, opening
+from tests.services.scripted_suite import emulated
 from tests.services.test_two_sides import PROCESSORS, central_text
-from tests.services.two_sided_suite import QUERY, TwoSides, asking, emulated, two_sides
+from tests.services.two_sided_suite import QUERY, TwoSides, asking, two_sides
 
 MORE = {"office": ("the office keeps a heron", "heron of the office"), "lab": ("a heron",)}
 

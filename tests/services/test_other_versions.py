@@ -17,7 +17,7 @@ from tandem.core.processors import Processors
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem_api.verifier.v1 import verifier_pb2 as pb
-from tests.services.scripted_suite import scripted_suite
+from tests.services.scripted_suite import listening, scripted_suite
 from tests.services.test_several_clouds import begun, expected, requests, two_clouds
 from tests.services.verifier_peer import VERIFY
 from tests.unit.wire.test_golden import add_unknown
@@ -71,12 +71,8 @@ def path_of(change: Change, changed: list[str]) -> Any:
             )
             server = grpc.aio.server()
             server.add_generic_rpc_handlers((_Relayed(channel, handler),))
-            port = server.add_insecure_port("127.0.0.1:0")
-            await server.start()
-            try:
-                yield f"127.0.0.1:{port}"
-            finally:
-                await server.stop(0)
+            async with listening(server) as address:
+                yield address
 
     return relay
 

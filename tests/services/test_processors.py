@@ -4,8 +4,6 @@ text, whatever drafted it."""
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,10 +16,9 @@ from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.core.processors import NO_PROCESSORS, LogitsProcessor, Processors, RowsAfter
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
-from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.specdec.presets import PRESETS
-from tests.services.scripted_suite import VOCABULARY, scripted_suite, target_engine
+from tests.services.scripted_suite import VOCABULARY, emulated, scripted_suite, target_engine
 
 PROBS = scripted_probs(1, VOCABULARY, sharpness=9.0)
 PROMPT = tuple(ord(letter) % VOCABULARY for letter in "process")
@@ -96,15 +93,7 @@ async def test_edge_and_cloud_agree_on_every_row() -> None:
 async def test_a_resumed_answer_goes_on_as_if_nothing_had_happened(preset: str) -> None:
     """The cloud's state of the processors is that of the committed text it is told."""
     links: list[TcpLinkEmulator] = []
-
-    @asynccontextmanager
-    async def way(address: str) -> AsyncIterator[str]:
-        host, port = address.rsplit(":", 1)
-        link = LinkSettings(delay_s=0.005)
-        async with TcpLinkEmulator(("127.0.0.1", 0), (host, int(port)), link, link) as emulator:
-            links.append(emulator)
-            yield f"127.0.0.1:{emulator.address[1]}"
-
+    way = lambda address: emulated(address, links, 0.005)  # noqa: E731
     async with scripted_suite(path=way) as suite:
         cuts = 0
         async for answer in suite.client.stream(asking(preset)):

@@ -14,6 +14,7 @@ from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
+from tests.services.scripted_suite import listening
 from tests.services.two_sided_suite import two_sides
 
 Answers = Callable[[pb.CollaborateRequest], list[pb.CollaborateResponse]]
@@ -80,12 +81,8 @@ class Tampering(pb_grpc.AggregatorServiceServicer):
 async def tampering(servicer: Tampering) -> AsyncIterator[str]:
     server = grpc.aio.server()
     pb_grpc.add_AggregatorServiceServicer_to_server(servicer, server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    try:
-        yield f"127.0.0.1:{port}"
-    finally:
-        await server.stop(0)
+    async with listening(server) as address:
+        yield address
 
 
 @pytest.mark.parametrize("case", BAD)

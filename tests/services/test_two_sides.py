@@ -39,7 +39,8 @@ from tandem.two_sided.protocol.mixture import (
 )
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationMode
 from tests.services.decoding_peer import TOKENIZER, expected_processed_draft, opening
-from tests.services.two_sided_suite import CONTEXT, QUERY, TwoSides, asking, emulated, two_sides
+from tests.services.scripted_suite import emulated
+from tests.services.two_sided_suite import CONTEXT, QUERY, TwoSides, asking, two_sides
 
 PROCESSORS = Processors(
     logit_bias=((3, 1.5), (40, -2.0)),

@@ -16,8 +16,6 @@ from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import RunningService
 from tandem.net.retriever_client import RetrieverClient, Upload
-from tandem.netem.link_model import LinkSettings
-from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
@@ -204,13 +202,3 @@ class _Starting:
 def asking(preset: str, **changes: Any) -> GenerationRequest:
     request = GenerationRequest(PROMPT, preset, seed=5, max_tokens=16, query=QUERY, documents=2)
     return replace(request, **changes)
-
-
-@asynccontextmanager
-async def emulated(address: str, links: list[TcpLinkEmulator]) -> AsyncIterator[str]:
-    """A link of 10 ms each way to a service."""
-    host, port = address.rsplit(":", 1)
-    link = LinkSettings(delay_s=0.01)
-    async with TcpLinkEmulator(("127.0.0.1", 0), (host, int(port)), link, link) as emulator:
-        links.append(emulator)
-        yield f"127.0.0.1:{emulator.address[1]}"
