@@ -4,8 +4,8 @@ process's own clock."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import ExitStack, aclosing, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack, aclosing, contextmanager, suppress
 from typing import Any
 
 import grpc
@@ -161,13 +161,12 @@ class Requests:
         self._series.learn()
         label = _label(asked if isinstance(asked, GenerationRequest) else asked.start)
         series = self._series.now(label)
-        status = "CANCELLED"
-        try:
+        timing = RequestTiming(lambda: self._series.now(label), arrived_s)
+        with self._counted(label, ends_s):
             if isinstance(asked, GenerationRequest):
                 request, start = asked, None
             else:
                 request, start = request_from_proto(asked.start), asked
-            timing = RequestTiming(lambda: self._series.now(label), arrived_s)
             waits = series.requests_waiting.track_inprogress()
             with self._tracing.span("request", headers, preset=label) as span:
                 async with self._slots.slot(
@@ -175,18 +174,20 @@ class Requests:
                 ) as reservation:
                     span.record("wait for a slot", timing.elapsed_s())
                     with series.requests_running.track_inprogress():
-                        left_s = max(0.0, ends_s - time.monotonic())
-                        if request.from_two_sides:
-                            relay = self._two_sides.answers(request, left_s, cancel, span.headers())
-                        else:
-                            start = start or pb.GenerateRequest(start=request_to_proto(request))
-                            relay = self._relay(start, left_s, cancel, timing, span)
+                        relay = self._relayed(request, start, ends_s, cancel, timing, span)
                         async with aclosing(relay) as answers:
                             async for answer in answers:
                                 timing.observe(answer)
                                 reservation.tokens = timing.tokens
                                 yield answer
                         span.note(tokens=timing.tokens)
+
+    @contextmanager
+    def _counted(self, label: str, ends_s: float) -> Iterator[None]:
+        """Counts the request inside by its status, and raises what its caller is told."""
+        status = "CANCELLED"
+        try:
+            yield
             status = "OK"
         except TimeoutError:
             status = grpc.StatusCode.DEADLINE_EXCEEDED.name
@@ -202,6 +203,23 @@ class Requests:
             raise error
         finally:
             self._series.now(label).request_ended(status)
+
+    def _relayed(
+        self,
+        request: GenerationRequest,
+        start: pb.GenerateRequest | None,
+        ends_s: float,
+        cancel: Callable[[], Awaitable[None]] | None,
+        timing: RequestTiming,
+        span: Span,
+    ) -> AsyncGenerator[pb.GenerateResponse]:
+        """The answer from whoever gives it, who has until `ends_s`; `start`: the request as the
+        message that it came as."""
+        left_s = max(0.0, ends_s - time.monotonic())
+        if request.from_two_sides:
+            return self._two_sides.answers(request, left_s, cancel, span.headers())
+        start = start or pb.GenerateRequest(start=request_to_proto(request))
+        return self._relay(start, left_s, cancel, timing, span)
 
     async def _relay(
         self,
