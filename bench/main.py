@@ -41,10 +41,23 @@ _MINUTES = click.option(
     "--minutes", default=30.0, show_default=True, type=click.FloatRange(min=1), help="How long."
 )
 _AT_MOST = click.option(
-    "--minutes", type=click.FloatRange(min=0), help="Begin no further cell after so long."
+    "--minutes", type=click.FloatRange(min=0), help="Begin no further case after so long."
+)
+_PROCESSES = click.option(
+    "--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="At a time."
+)
+_REAL_CELLS = click.option(
+    "--real", is_flag=True, help="Only this: 12 cells as real processes, in turn with ar."
+)
+_PAIRS = click.option(
+    "--pairs",
+    default=6,
+    show_default=True,
+    type=click.IntRange(1),
+    help="With --real: runs a cell.",
 )
 _KEPT_ROWS = click.option(
-    "--kept", type=_FILE, help="Keep each cell's row in this file; a later run goes on after them."
+    "--kept", type=_FILE, help="Keep each case's row in this file; a later run goes on after them."
 )
 _PEPS = click.option(
     "--peps",
@@ -132,7 +145,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "auto": Experiment(
         "bench.speculation.auto",
         "Preset auto against the cloud alone and every fixed preset, over load and changes.",
-        (_KEPT_ROWS, _AT_MOST),
+        (_KEPT_ROWS, _AT_MOST, _PROCESSES, _REAL_CELLS, _PAIRS),
     ),
     "cost-model": Experiment(
         "bench.speculation.cost_model",

@@ -50,11 +50,12 @@ class Pacing:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Folders or names of a pair, and the back end that computes the draft."""
+    """Folders or names of a pair, and the back ends that compute it."""
 
     draft: str = str(ROOT / "models" / "demo-draft")
     target: str = str(ROOT / "models" / "demo-target")
     draft_engine: str = "auto"
+    target_engine: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +89,9 @@ def running_suite(
         def start(name: str, core: int, *flags: str) -> PinnedProcess:
             return stack.enter_context(PinnedProcess(name, flags, core))
 
-        verifier = start(
-            "tandem.services.verifier", cloud_core, *_flags(models.target, pacing, "verify")
-        )
+        verifier_flags = (*_flags(models.target, pacing, "verify"),)
+        verifier_flags += ("--engine", models.target_engine)
+        verifier = start("tandem.services.verifier", cloud_core, *verifier_flags)
         link, cloud_address = None, verifier.address
         if with_link:
             emulator = start("bench.harness.link_process", cloud_core, cloud_address)
@@ -124,7 +125,8 @@ def _flags(model: str, pacing: Pacing | None, side: str) -> tuple[str, ...]:
         return flags
     first_s = pacing.draft_s if side == "draft" else pacing.verify_first_s
     further_s = 0.0 if side == "draft" else pacing.verify_further_s
-    return (*flags, "--pace-first-s", str(first_s), "--pace-further-s", str(further_s))
+    flags = (*flags, "--pace-first-s", str(first_s), "--pace-further-s", str(further_s))
+    return (*flags, "--pace-batch-s", str(further_s))
 
 
 class PinnedProcess:

@@ -8,12 +8,13 @@ and the seed."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 
 from tandem.core.hashing import hash_words, unit
 from tandem.core.probs import Array, SamplingParams
-from tandem.simulation.model_pair import Context, SimulatedPair
+from tandem.simulation.model_pair import PROBS_KEPT, Context, ProbsOf, SimulatedPair
 
 _TAIL, _SECOND = 1e-7, 1e-3
 _REMEMBERED = 3
@@ -31,27 +32,33 @@ def declared_pair(
     often the draft model's second choice is right where its first is not."""
     rate_at = acceptance_rate if callable(acceptance_rate) else lambda position: acceptance_rate
 
-    def target_token(context: Context) -> int:
-        return _word(seed, context, 0) % vocabulary_size
+    def target_token(length: int, recent: Context) -> int:
+        return hash_words(seed, 0, length, *recent) % vocabulary_size
 
-    def target_probs(context: Context) -> Array:
-        return _peaked(vocabulary_size, target_token(context))
+    def target_probs(length: int, recent: Context) -> Array:
+        return _peaked(vocabulary_size, target_token(length, recent))
 
-    def draft_probs(context: Context) -> Array:
-        right = target_token(context)
-        wrong = (right + 1 + _word(seed, context, 1) % (vocabulary_size - 2)) % vocabulary_size
+    def draft_probs(length: int, recent: Context) -> Array:
+        right, word, chance, second_chance = (
+            target_token(length, recent),
+            *(hash_words(seed, purpose, length, *recent) for purpose in (1, 2, 3)),
+        )
+        wrong = (right + 1 + word % (vocabulary_size - 2)) % vocabulary_size
         other = (wrong + 1) % vocabulary_size
         other = other if other != right else (other + 1) % vocabulary_size
-        if unit(_word(seed, context, 2)) < rate_at(len(context)):
+        if unit(chance) < rate_at(length):
             return _peaked(vocabulary_size, right, wrong)
-        second = right if unit(_word(seed, context, 3)) < second_rate else other
+        second = right if unit(second_chance) < second_rate else other
         return _peaked(vocabulary_size, wrong, second)
 
-    return SimulatedPair(vocabulary_size, draft_probs, target_probs, SamplingParams())
+    draft, target = _remembered(draft_probs), _remembered(target_probs)
+    return SimulatedPair(vocabulary_size, draft, target, SamplingParams())
 
 
-def _word(seed: int, context: Context, purpose: int) -> int:
-    return hash_words(seed, purpose, len(context), *context[-_REMEMBERED:])
+def _remembered(probs_after: Callable[[int, Context], Array]) -> ProbsOf:
+    """By a context's length and last tokens; pre-drafting and judging ask for many again."""
+    kept = lru_cache(PROBS_KEPT)(probs_after)
+    return lambda context: kept(len(context), context[-_REMEMBERED:])
 
 
 def _peaked(vocabulary_size: int, first: int, second: int | None = None) -> Array:
@@ -60,4 +67,5 @@ def _peaked(vocabulary_size: int, first: int, second: int | None = None) -> Arra
         probs[second] = _SECOND
     probs[first] = 0.0
     probs[first] = 1.0 - probs.sum()
+    probs.setflags(write=False)
     return probs

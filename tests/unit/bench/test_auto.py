@@ -1,8 +1,8 @@
-"""The grid of `bench auto` goes on where an earlier run ended."""
+"""`bench auto`: its run goes on where an earlier one ended; what its figures are relative to."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,55 +10,138 @@ import pytest
 from bench.harness.machine import this_machine
 from bench.harness.report import Report, Row, make_row
 from bench.harness.suite import Models
-from bench.speculation import auto
+from bench.speculation import auto, auto_rows
+from bench.speculation.auto_cases import CHANGES, GRID, MEMORY_BOUND, Cell, Change
+from bench.speculation.auto_real import PairOfRuns, goals, row_of
+from bench.speculation.auto_rows import CHOSEN, case_row, fixed_presets, read_rows
+from tandem.generation.client import Generated
+from tandem.specdec.presets import PRESETS, Preset
+from tandem_api.common.v1 import generation_pb2 as pb
 
 
 class Killed(Exception):
     """In place of a signal."""
 
 
-def test_a_run_goes_on_after_the_cells_that_were_kept(
+def cell(rate: float, sessions: int = 1, hardware: str = "server") -> Cell:
+    return Cell(hardware, 0.030, 9, rate, sessions)
+
+
+def row_with(chosen: float, **others: float) -> Row:
+    """Of a cell in which `auto` and others write so many tokens a second."""
+    row = make_row(preset=CHOSEN, speedup_over_ar=chosen / others["ar"])
+    return row | {
+        "over_best": chosen / max(others.values()),
+        "first_seed": others | {CHOSEN: chosen},
+    }
+
+
+def report_on(cases: Sequence[Cell], monkeypatch: pytest.MonkeyPatch) -> Report:
+    monkeypatch.setattr(auto, "QUICK", cases)
+    monkeypatch.setattr(auto, "CHANGES", [])
+    return Report("auto", 1, True, this_machine(), "")
+
+
+def test_a_run_goes_on_after_the_cases_that_were_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[float] = []
 
-    def row(cell: auto.Cell, fixed: object, seeds: object) -> Row:
+    def case_row(case: Cell, fixed: object, seeds: object) -> Row:
         if len(ran) == 2:
             ran.append(0.0)
             raise Killed
-        ran.append(cell.rate)
-        return make_row(declared=cell.rate, sessions=1, speedup_over_ar=cell.rate, over_best=1.0)
+        ran.append(case.rate)
+        return row_with(case.rate, ar=1.0) | {"declared": case.rate, "sessions": 1}
 
-    monkeypatch.setattr(auto, "QUICK", [auto.Cell("server", 0, 9, each, 1) for each in (1, 2, 3)])
-    monkeypatch.setattr(auto, "CHANGES", {})
-    monkeypatch.setattr(auto, "_cell_row", row)
+    monkeypatch.setattr(auto_rows, "case_row", case_row)
+    report = report_on([cell(rate) for rate in (1, 2, 3)], monkeypatch)
     kept = tmp_path / "rows.jsonl"
-    report = Report("auto", 1, True, this_machine(), "")
     with pytest.raises(Killed):
         auto.run(report, Models(), kept=kept)
-    kept.write_text(kept.read_text() + '{"cell": "cut sh')
+    kept.write_text(kept.read_text() + '{"case": "cut sh')
     auto.run(report, Models(), kept=kept)
-    assert sorted(ran) == [0, 1, 2, 3], "each cell once"
-    assert sorted(auto.read_rows(kept, [1])) == [
-        f"server, 0 ms, 9 Mbit/s, acceptance {rate}, 1 sessions" for rate in (1, 2, 3)
+    assert sorted(ran) == [0, 1, 2, 3], "each case once"
+    assert sorted(read_rows(kept, [1])) == [
+        f"server, 30 ms, 9 Mbit/s, acceptance {rate}, 1 sessions" for rate in (1, 2, 3)
     ]
-    assert auto.read_rows(kept, [2]) == {}
-    assert sorted(row["declared"] for row in report.rows) == [1, 2, 3]
+    assert read_rows(kept, [2]) == {}
+    assert [row["declared"] for row in report.rows] == [1, 2, 3]
 
 
-def test_no_further_cell_begins_after_the_time_that_was_given(
+def test_no_further_case_begins_after_the_time_that_was_given(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(auto, "CHANGES", {})
-    report = Report("auto", 1, True, this_machine(), "")
+    report = report_on([cell(0.5)], monkeypatch)
     auto.run(report, Models(), minutes=0.0)
     assert report.rows == []
     assert report.goals == []
 
 
+def test_the_grid_is_all_that_may_be_declared() -> None:
+    assert len(set(map(str, GRID))) == 3 * 4 * 2 * 4 * 4
+    assert len(set(map(str, CHANGES))) == len(CHANGES)
+
+
+def test_only_the_best_of_the_first_seed_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, int]] = []
+
+    def tokens_per_s(case: Cell, preset: Preset, seed: int) -> float:
+        asked.append((preset.name, seed))
+        return {"ar": 2.0, "auto": 6.0, "stream": 5.0 if seed == 1 else 7.0}.get(preset.name, 1.0)
+
+    monkeypatch.setattr(Cell, "tokens_per_s", tokens_per_s)
+    fixed = {name: PRESETS[name] for name in ("coupled", "dssd", "stream", "predraft", "picospec")}
+    row = case_row(cell(0.5), fixed, [1, 2, 3])
+    assert len(asked) == 7 + 2 * (2 + auto_rows.FINALISTS)
+    assert (row["best"], row["speedup_over_ar"]) == ("stream", 3.0)
+    assert row["over_best"] == pytest.approx(18 / 19)
+    assert row["first_seed"]["stream"] == 5.0
+
+
+def test_the_best_one_preset_is_chosen_for_all_cells_together() -> None:
+    """Each is best in one cell; over both, the first is."""
+    rows: list[Row] = [row_with(4.0, ar=1.0, one=4.0, other=2.0)]
+    rows.append(row_with(2.0, ar=1.0, one=1.0, other=1.5))
+    ratios = auto.ratios_to_each(rows)
+    assert ratios == pytest.approx({"ar": 8**0.5, "one": 2**0.5, "other": (8 / 3) ** 0.5})
+    together = auto.goals([row | {"sessions": 16, "limit": 2.0} for row in rows], [], [])[3:]
+    assert [goal.figure for goal in together] == pytest.approx([2**0.5, 8**0.5])
+    assert "passes leave 2)" in together[1].name
+
+
 def test_no_drafts_bring_more_than_passes_leave() -> None:
     """Sixteen sessions, 24 ms and 72 + 3 ms: a pass over 16 tokens takes 117 ms, over 32 of them
     165 ms, and the best of all lengths at acceptance 0.6 is one draft."""
-    cell = auto.Cell("server", 0.3, 10.0, 0.6, 16)
-    assert auto.limit_over_ar(cell) == pytest.approx(1.6 * 117 / 165)
-    assert auto.limit_over_ar(replace(cell, rate=0.05)) == 1
+    assert cell(0.6, 16).limit_over_ar() == pytest.approx(1.6 * 117 / 165)
+    assert cell(0.05, 16).limit_over_ar() == 1
+    assert cell(0.6, 64, MEMORY_BOUND).limit_over_ar() > 1.2
+
+
+def test_a_change_is_there_and_then_not() -> None:
+    change = Change("", rates=(1.0, 0.0), mbps=(100.0, 50.0))
+    (answer,) = change.answers(fixed_presets(quick=True)["coupled 4"], seed=1)
+    accepted = answer.stats.accepted
+    assert 200 - 80 - 60 < accepted < 200 - 80, "none in 80 of 200 tokens, four of five in others"
+
+
+def answers(seconds: float, token_ids: tuple[int, ...] = (1, 2)) -> list[Generated]:
+    summary = pb.Summary(tokens=2, drafted=8, accepted=2, target_passes=1)
+    summary.choice.schedule = "stream"
+    return [Generated(token_ids=list(token_ids), last_commit_s=seconds, summary=summary)]
+
+
+def test_pairs_of_runs_as_processes() -> None:
+    pairs = [PairOfRuns(answers(2.0), answers(seconds)) for seconds in (1.0, 2.0, 4.0)]
+    row = row_of(cell(0.6), pairs, virtual=1.1)
+    assert (row["speedup_over_ar"], row["low"], row["high"]) == (1.0, 0.75, 1.5)
+    assert (row["drafted_per_token"], row["acceptance_rate"], row["chosen"]) == (4, 0.25, "stream")
+    assert [goal.met for goal in goals([row])] == [True, True]
+    other = PairOfRuns(answers(2.0), answers(2.1, (1, 3)))
+    assert [goal.met for goal in goals([row, row_of(cell(0.6), [other], 1.0)])] == [False, False]
+
+
+def test_fixed_presets_come_in_several_lengths() -> None:
+    found = fixed_presets(quick=False)
+    assert found["dssd 8"].schedule.chunk == 8
+    assert len(set(found.values())) == len(found) == 11

@@ -1,0 +1,142 @@
+"""What `bench auto` compares in: cells of the grid, and conditions that change while answers are
+written. In virtual time; all step times are declared. Invariant: a case is a value that says all
+there is to declare, so it may be computed by any process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import product
+
+from bench.harness.suite import Pacing
+from bench.speculation.methods_grid import HARDWARE, RATES_MBPS, RTTS_S, VOCABULARY
+from tandem.netem.link_model import settings_from
+from tandem.simulation.answer import Conditions, Question, SimulatedAnswer, simulate_answers
+from tandem.simulation.answer_figures import tokens_per_s_together
+from tandem.simulation.declared_pair import declared_pair
+from tandem.simulation.model_pair import SimulatedPair
+from tandem.simulation.simulator import ModelTimes
+from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
+
+TOKENS = {1: 160, 4: 80, 16: 48, 64: 40}
+"""Of each answer, by sessions."""
+RATES = (0.05, 0.3, 0.6, 0.9)
+WORDS = 64
+"""Vocabulary of the declared pair: small ones draw sooner; whole distributions count padded."""
+MEMORY_BOUND = "memory-bound"
+PACINGS = {**HARDWARE, MEMORY_BOUND: Pacing(0.024, 0.072, 0.0005)}
+"""The last one is a pass that reading the weights bounds: a further token adds its arithmetic
+alone. Per parameter in bfloat16, 2 bytes at 4.8 TB/s and 2 operations at 700 TFLOP/s (an H200): a
+further token takes 1/146 of the first."""
+JUMPS_S = (2.0, 6.0)
+"""When a condition changes, and when it changes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is declared. `rate`: acceptance of every draft."""
+
+    hardware: str
+    rtt_s: float
+    mbps: float
+    rate: float
+    sessions: int
+
+    def __str__(self) -> str:
+        link = f"{self.rtt_s * 1e3:g} ms, {self.mbps:g} Mbit/s"
+        return f"{self.hardware}, {link}, acceptance {self.rate:g}, {self.sessions} sessions"
+
+    @property
+    def times(self) -> ModelTimes:
+        return times_of(PACINGS[self.hardware])
+
+    def tokens_per_s(self, preset: Preset, seed: int) -> float:
+        """Of all sessions together."""
+        conditions = Conditions(self.times, self.rtt_s, self.mbps, padded_vocabulary=VOCABULARY)
+        pair = _pair(self.rate, seed)
+        tokens, first_s = TOKENS[self.sessions], 4 * self.times.pass_s(1)
+        questions = [
+            Question((number, seed % WORDS), tokens, seed, start_s=number * 0.618 % 1 * first_s)
+            for number in range(self.sessions)
+        ]
+        return tokens_per_s_together(simulate_answers(preset, pair, conditions, questions))
+
+    def limit_over_ar(self) -> float:
+        """What no chain of drafts gets beyond, by what passes cost alone."""
+
+        def tokens_per_s(length: int) -> float:
+            tokens = sum(self.rate**count for count in range(length + 1))
+            return self.sessions * tokens / self.times.pass_s(self.sessions * (1 + length))
+
+        return max(map(tokens_per_s, range(MAX_DRAFT_LENGTH + 1))) / tokens_per_s(0)
+
+
+def cells(hardware: Sequence[str], rtts_s: Sequence[float], mbps: Sequence[float]) -> list[Cell]:
+    """With every acceptance and number of sessions."""
+    return [Cell(*choice) for choice in product(hardware, rtts_s, mbps, RATES, TOKENS)]
+
+
+GRID = cells(tuple(HARDWARE), RTTS_S, RATES_MBPS)
+LOAD = cells((MEMORY_BOUND,), (0.030,), (100.0,))
+QUICK = [
+    *(Cell("server", 0.030, 100.0, *each) for each in product((0.05, 0.6, 0.9), (1, 4))),
+    *(Cell(MEMORY_BOUND, 0.030, 100.0, rate, 16) for rate in (0.3, 0.6)),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that changes and changes back: how often drafts are right, the link, or who else
+    asks. Each pair is what it is first and last, and what it is between."""
+
+    words: str
+    rates: tuple[float, float] = (0.8, 0.8)
+    rtts_s: tuple[float, float] = (0.030, 0.030)
+    mbps: tuple[float, float] = (100.0, 100.0)
+    others: int = 0
+
+    def __str__(self) -> str:
+        return self.words
+
+    def tokens_per_s(self, preset: Preset, seed: int) -> float:
+        """Of each answer, by the time that it took, summed."""
+        answers = self.answers(preset, seed)
+        return sum(len(answer.token_ids) / answer.last_commit_s for answer in answers)
+
+    def answers(self, preset: Preset, seed: int) -> list[SimulatedAnswer]:
+        """The first one is there all the time."""
+        usual, other = self.rates
+        pair = declared_pair(lambda at: other if 40 <= at < 120 else usual, seed=seed)
+        conditions = Conditions(ModelTimes(), self.rtts_s[0], self.mbps[0])
+        links = [settings_from(self.rtts_s[turn], self.mbps[turn]) for turn in (1, 0)]
+        if links[0] != links[1]:
+            moments = tuple(zip(JUMPS_S, links, strict=True))
+            conditions = replace(conditions, link_changes=moments)
+        questions = [Question((1, seed), 200, seed)]
+        questions += [
+            Question((number + 2, seed), 20, seed, start_s=JUMPS_S[0] + 0.05 * number)
+            for number in range(self.others)
+        ]
+        return simulate_answers(preset, pair, conditions, questions)
+
+
+CHANGES = [
+    Change("acceptance 0.9, 0.05, 0.9", rates=(0.9, 0.05)),
+    Change("acceptance 0.05, 0.9, 0.05", rates=(0.05, 0.9)),
+    Change("round trip 10, 300, 10 ms", rtts_s=(0.010, 0.300)),
+    Change("round trip 300, 10, 300 ms", rtts_s=(0.300, 0.010)),
+    Change("bandwidth 100, 1, 100 Mbit/s", mbps=(100.0, 1.0)),
+    Change("verifier idle, 15 others, idle", others=15),
+]
+
+
+@lru_cache(maxsize=1)
+def _pair(rate: float, seed: int) -> SimulatedPair:
+    """One for all presets, which ask for mostly the same distributions."""
+    return declared_pair(rate, seed=seed, vocabulary_size=WORDS)
+
+
+def times_of(pacing: Pacing) -> ModelTimes:
+    """The same in virtual time."""
+    return ModelTimes(pacing.draft_s, pacing.verify_first_s, pacing.verify_further_s)

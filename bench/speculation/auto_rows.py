@@ -1,0 +1,116 @@
+"""Rows of `bench auto`: a case by every preset, computed by some processes, kept in a file.
+
+Invariant: what is kept is a case's whole row, so a run that was ended, however, goes on with the
+cases that are left.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import fmean
+
+from bench.harness.report import Row, make_row
+from bench.speculation.auto_cases import Cell, Change
+from tandem.specdec.presets import PRESETS, Preset
+
+Case = Cell | Change
+ALONE, CHOSEN = "ar", "auto"
+FINALISTS = 2
+"""So many of the fixed presets that are best with the first seed are compared with every seed."""
+
+
+def rows_of(
+    cases: Sequence[Case],
+    fixed: Mapping[str, Preset],
+    seeds: Sequence[int],
+    processes: int = 1,
+    may_begin: Callable[[], bool] = lambda: True,
+) -> Iterator[tuple[Case, Row]]:
+    """As they are done; none is begun any more once `may_begin` says so."""
+    if processes == 1:
+        for case in cases:
+            if not may_begin():
+                return
+            yield case, case_row(case, fixed, seeds)
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        waiting, running = list(reversed(cases)), dict[Future[Row], Case]()
+        while True:
+            while waiting and len(running) < processes and may_begin():
+                case = waiting.pop()
+                running[pool.submit(case_row, case, fixed, seeds)] = case
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
+
+
+def case_row(case: Case, fixed: Mapping[str, Preset], seeds: Sequence[int]) -> Row:
+    """`auto` against the cloud alone and the best of the `fixed` presets, in hindsight over all
+    seeds. `first_seed`: tokens/s by each preset with the first of them."""
+    presets = {ALONE: PRESETS[ALONE], CHOSEN: PRESETS[CHOSEN], **fixed}
+    first, *others = seeds
+    speeds = {name: [case.tokens_per_s(preset, first)] for name, preset in presets.items()}
+    ranked = sorted(fixed, key=lambda name: speeds[name][0], reverse=True)
+    means = {
+        name: fmean(speeds[name] + [case.tokens_per_s(presets[name], seed) for seed in others])
+        for name in (ALONE, CHOSEN, *ranked[:FINALISTS])
+    }
+    chosen, alone = means.pop(CHOSEN), means[ALONE]
+    best = max(means, key=lambda name: means[name])
+    row = make_row(preset=CHOSEN, tokens_per_s=chosen, speedup_over_ar=chosen / alone)
+    row |= {"best": best, "over_best": chosen / means[best]}
+    row |= {"first_seed": {name: speed for name, (speed, *_) in speeds.items()}}
+    return row | _declared(case)
+
+
+def _declared(case: Case) -> Row:
+    if isinstance(case, Change):
+        return {"change": str(case)}
+    return {
+        "pacing": case.hardware,
+        "rtt_s": case.rtt_s,
+        "mbps": case.mbps,
+        "declared": case.rate,
+        "sessions": case.sessions,
+        "limit": case.limit_over_ar(),
+    }
+
+
+def fixed_presets(quick: bool) -> dict[str, Preset]:
+    """What is chosen from in hindsight, by names: presets, in stop and wait of several lengths."""
+    found = {name: PRESETS[name] for name in ("picospec", "stream")}
+    for length in (4,) if quick else (2, 4, 8):
+        for name in ("coupled", "dssd", "predraft"):
+            found[f"{name} {length}"] = PRESETS[name].with_draft_length(length)
+    return found
+
+
+def time_left(minutes: float | None) -> Callable[[], bool]:
+    """Whether so many minutes have not passed from now on."""
+    began_s = time.monotonic()
+    return lambda: minutes is None or time.monotonic() - began_s < 60 * minutes
+
+
+def read_rows(kept: Path | None, seeds: Sequence[int]) -> dict[str, Row]:
+    """Of earlier runs over the same seeds, by case; a line that was cut short is none."""
+    found: dict[str, Row] = {}
+    for line in kept.read_text().splitlines() if kept is not None and kept.exists() else ():
+        with suppress(json.JSONDecodeError):
+            stored = json.loads(line)
+            if stored["seeds"] == list(seeds):
+                found[stored["case"]] = stored["row"]
+    return found
+
+
+def keep_row(kept: Path, case: Case, seeds: Sequence[int], row: Row) -> None:
+    """Add it, on a line of its own whatever was cut short before."""
+    with kept.open("a") as file:
+        stored = {"case": str(case), "seeds": list(seeds), "row": row}
+        file.write(f"\n{json.dumps(stored)}\n")
