@@ -26,12 +26,14 @@ from tandem.backends.scripted import scripted_pair
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import Generated
 from tandem.net.process import run_loop
-from tandem.simulation.answer import Conditions, Question, simulate_answers
+from tandem.simulation.answer import Conditions, Question, SimulatedAnswer, simulate_answers
 from tandem.simulation.model_pair import simulated_pair
 from tandem.specdec.presets import PRESETS
 
 PAIRS, QUICK_PAIRS = 6, 2
-TOKENS = 32
+TOKENS, PROMPT = 32, 12
+"""Of an answer, and characters of its prompt: a long one, which both compute alike, would hide what
+they differ in."""
 NEVER_SLOWER = 0.98
 NOISES = {0.05: 0.95, 0.6: 0.4, 0.9: 0.1}
 """Of the scripted draft model, by the acceptance that it has with coupling, about."""
@@ -53,8 +55,8 @@ class PairOfRuns:
 
     @property
     def ratio(self) -> float:
-        """Of the cloud alone's time to the other's, until the last token of all answers."""
-        return _last_s(self.alone) / _last_s(self.chosen)
+        """Of the cloud alone's time to the other's, from the first token of all to the last."""
+        return _lasts_s(self.alone) / _lasts_s(self.chosen)
 
     @property
     def same(self) -> int:
@@ -96,7 +98,7 @@ def _rows(cells: Sequence[Cell], seed: int, pairs: int) -> Iterator[Row]:
 def _pair(suite: Suite, cell: Cell, seed: int, number: int) -> PairOfRuns:
     """Run `number`, with questions of its own; every second one asks `auto` first."""
     found: dict[str, list[Generated]] = {}
-    texts = prompts(cell.sessions)
+    texts = _texts(cell.sessions)
     for preset in (ALONE, CHOSEN) if number % 2 else (CHOSEN, ALONE):
         wanted = requests(texts, preset, None, TOKENS, seed + number * cell.sessions)
         found[preset] = run_loop(all_at_once(suite, wanted))
@@ -109,12 +111,12 @@ def _virtual(cell: Cell, seed: int) -> float:
     conditions = Conditions(cell.times, cell.rtt_s, cell.mbps)
     questions = [
         Question(tuple(ord(each) % pair.vocabulary_size for each in text), TOKENS, seed + number)
-        for number, text in enumerate(prompts(cell.sessions))
+        for number, text in enumerate(_texts(cell.sessions))
     ]
     alone, chosen = (
         simulate_answers(PRESETS[preset], pair, conditions, questions) for preset in (ALONE, CHOSEN)
     )
-    return max(a.last_commit_s for a in alone) / max(a.last_commit_s for a in chosen)
+    return _lasts_s(alone) / _lasts_s(chosen)
 
 
 def row_of(cell: Cell, pairs: Sequence[PairOfRuns], virtual: float) -> Row:
@@ -129,10 +131,7 @@ def row_of(cell: Cell, pairs: Sequence[PairOfRuns], virtual: float) -> Row:
         pacing=cell.hardware,
         rtt_s=cell.rtt_s,
         mbps=cell.mbps,
-        tokens_per_s=sum(
-            len(a.token_ids) / _last_s(pair.chosen) for pair in pairs for a in pair.chosen
-        )
-        / len(pairs),
+        tokens_per_s=tokens / sum(_lasts_s(pair.chosen) for pair in pairs),
         speedup_over_ar=median(ratios),
         acceptance_rate=total(answers, "accepted") / drafted if drafted else None,
         target_passes_per_token=total(answers, "target_passes") / tokens,
@@ -170,5 +169,10 @@ def draw_real(rows: Sequence[Row], folder: Path) -> None:
     bars(folder / "auto_real.png", heights, ylabel="auto / ar", title=title, limit=1.0)
 
 
-def _last_s(answers: Sequence[Generated]) -> float:
-    return max(answer.last_commit_s for answer in answers)
+def _lasts_s(answers: Sequence[Generated | SimulatedAnswer]) -> float:
+    first_s = min(answer.ttft_s or 0.0 for answer in answers)
+    return max(answer.last_commit_s for answer in answers) - first_s
+
+
+def _texts(sessions: int) -> list[str]:
+    return [text[:PROMPT] for text in prompts(sessions)]

@@ -128,7 +128,8 @@ def test_a_change_is_there_and_then_not() -> None:
 def answers(seconds: float, token_ids: tuple[int, ...] = (1, 2)) -> list[Generated]:
     summary = pb.Summary(tokens=2, drafted=8, accepted=2, target_passes=1)
     summary.choice.schedule = "stream"
-    return [Generated(token_ids=list(token_ids), last_commit_s=seconds, summary=summary)]
+    last_s = 1.0 + seconds
+    return [Generated(token_ids=list(token_ids), ttft_s=1.0, last_commit_s=last_s, summary=summary)]
 
 
 def test_pairs_of_runs_as_processes() -> None:
