@@ -148,21 +148,25 @@ def draw(report: Report, folder: Path) -> None:
     if any("virtual" in row for row in report.rows):
         draw_real(report.rows, folder)
         return
-    rows = [row for row in report.rows if "limit" in row]
+    rows = [
+        row | {"pair": row["pacing"], "acceptance": row["declared"]}
+        for row in sorted(report.rows, key=lambda row: row.get("declared", 0.0))
+        if "limit" in row
+    ]
     cells = [row | {"curve": f"{row['rtt_s'] * 1e3:g} ms"} for row in rows]
     limits = [row | {"curve": "limit", "speedup_over_ar": row["limit"]} for row in rows]
-    for file, figure, drawn, limit in (
-        ("auto_over_ar.png", "speedup_over_ar", [*cells, *limits], 1.0),
-        ("auto_over_best.png", "over_best", cells, AT_WORST),
+    for file, figure, words, drawn, goal in (
+        ("auto_over_ar.png", "speedup_over_ar", "auto / ar", [*cells, *limits], 1.0),
+        ("auto_over_best.png", "over_best", "auto / best preset", cells, AT_WORST),
     ):
         panels(
             folder / file,
-            drawn,
+            [row | {words: row[figure]} for row in drawn],
             x="sessions",
-            y=figure,
-            columns="pacing",
-            lines="declared",
+            y=words,
+            columns="pair",
+            lines="acceptance",
             by="curve",
-            title=f"auto: {figure}, tokens/s of all sessions, virtual time",
-            limit=limit,
+            title=f"{words}: tokens/s of all sessions, by round trip, virtual time",
+            limit=goal,
         )

@@ -81,7 +81,7 @@ GRID = cells(tuple(HARDWARE), RTTS_S, RATES_MBPS)
 LOAD = cells((MEMORY_BOUND,), (0.030,), (100.0,))
 QUICK = [
     *(Cell("server", 0.030, 100.0, *each) for each in product((0.05, 0.6, 0.9), (1, 4))),
-    *(Cell(MEMORY_BOUND, 0.030, 100.0, rate, 16) for rate in (0.3, 0.6)),
+    *(Cell(MEMORY_BOUND, 0.030, 100.0, rate, 16) for rate in (0.05, 0.6, 0.9)),
 ]
 
 
