@@ -89,8 +89,8 @@ def running_suite(
         def start(name: str, core: int, *flags: str) -> PinnedProcess:
             return stack.enter_context(PinnedProcess(name, flags, core))
 
-        verifier_flags = (*_flags(models.target, pacing, "verify"),)
-        verifier_flags += ("--engine", models.target_engine)
+        own = ("--engine", models.target_engine)
+        verifier_flags = (*_flags(models.target, pacing, "verify"), *own)
         verifier = start("tandem.services.verifier", cloud_core, *verifier_flags)
         link, cloud_address = None, verifier.address
         if with_link:
@@ -125,8 +125,8 @@ def _flags(model: str, pacing: Pacing | None, side: str) -> tuple[str, ...]:
         return flags
     first_s = pacing.draft_s if side == "draft" else pacing.verify_first_s
     further_s = 0.0 if side == "draft" else pacing.verify_further_s
-    flags = (*flags, "--pace-first-s", str(first_s), "--pace-further-s", str(further_s))
-    return (*flags, "--pace-batch-s", str(further_s))
+    pace = ("--pace-first-s", str(first_s), "--pace-further-s", str(further_s))
+    return (*flags, *pace, "--pace-batch-s", str(further_s))
 
 
 class PinnedProcess:
