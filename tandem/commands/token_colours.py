@@ -84,7 +84,7 @@ class TokenColours:
         """And the words for it; None for a token of no known source."""
         source, sides = result.token_sources[index], result.token_sides[index : index + 1]
         if source == "side" and sides and sides[0]:
-            (name,) = sides[0]
+            name = sides[0][0]
             style = FURTHER[len(self._further) % len(FURTHER)]
             return self._further.setdefault(name, (style, f"{name}'s documents"))
         return SOURCES.get(source)

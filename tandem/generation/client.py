@@ -20,6 +20,9 @@ from tandem_api.common.v1 import generation_pb2 as pb
 
 MAX_MESSAGE_BYTES = 12 * 2**20
 
+_OF_TOKENS = ("token_sources", "token_sides", "logprobs", "top_logprobs", "token_texts")
+"""Fields of `Committed` that have something for each token, or nothing at all."""
+
 TopLogprobs = tuple[tuple[int, str, float], ...]
 """The likeliest tokens at a position, best first: id, what it would have spelt, log-probability."""
 
@@ -72,6 +75,9 @@ class Generated:
         tops = committed.top_logprobs
         if any(not len(top.token_ids) == len(top.texts) == len(top.logprobs) for top in tops):
             raise ProtocolError("answering", "Committed", "top_logprobs are not of one length")
+        for name in _OF_TOKENS:
+            if len(getattr(committed, name)) not in (0, len(committed.token_ids)):
+                raise ProtocolError("answering", "Committed", f"{name} are not one for each token")
         if committed.unverified:
             first = len(self.token_ids)
             self.unverified += range(first, first + len(committed.token_ids))

@@ -128,7 +128,8 @@ def test_a_terminal_shows_who_made_each_token(result: Generated, shown: str) -> 
 def test_of_more_than_two_sides_each_has_its_colour_and_its_name() -> None:
     screen, text = Screen(ROWS, 100), Terminal(Screen(ROWS, 100))
     result = sourced(["a", "b", "c", "d", "e"], ["side", "both", "cloud", "side", "side"])
-    result.token_sides = [("lab",), ("device", "lab"), ("cloud",), ("office",), ("lab",)]
+    # The last one names two, which no service of today says of one side's token.
+    result.token_sides = [("lab",), ("device", "lab"), ("cloud",), ("office",), ("lab", "bar")]
     with AnswerView(text, Terminal(screen)) as view:
         view.update(result)
     blue, red = "\x1b[4;34m", "\x1b[91m"

@@ -12,7 +12,9 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tandem.core.errors import ProtocolError
 from tandem.core.sparse_payload import FullPayload
+from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
 from tandem.specdec import messages as specdec
 from tandem.specdec.cloud import CloudModel
@@ -309,3 +311,27 @@ def test_any_part_of_a_document_s_keys_and_values_comes_through(part: Any) -> No
     device, cloud = DeviceCodec(V, LocalProbs()), CloudSideCodec()
     answer = sent(aggregator_pb2.CollaborateResponse, cloud.encode(carried))
     assert_same(device.decode(answer), carried)
+
+
+@pytest.mark.parametrize(
+    ("field", "two"),
+    [
+        ("token_sources", [1, 2]),
+        ("token_sides", [1, 2]),
+        ("logprobs", [-0.5, -1.0]),
+        ("top_logprobs", [generation_pb2.TopLogprobs()] * 2),
+        ("token_texts", ["a", "b"]),
+    ],
+)
+def test_what_is_told_of_tokens_is_told_of_each_or_of_none(field: str, two: list[Any]) -> None:
+    """Or what later messages tell would be taken for other tokens'."""
+    result = Generated()
+    for token_ids in ([], [7], [7, 8, 9]):
+        committed = generation_pb2.Committed(text="a", token_ids=token_ids)
+        getattr(committed, field).extend(two)
+        with pytest.raises(ProtocolError, match=field):
+            result.take(committed, 0.5)
+    assert result == Generated(), "nothing was taken"
+    committed.token_ids[:] = [7, 8]
+    result.take(committed, 0.5)
+    assert result.token_ids == [7, 8]
