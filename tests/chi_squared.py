@@ -8,8 +8,11 @@ import numpy as np
 from tandem.core.probs import Array
 
 
-def assert_fits(counts: Sequence[int] | Array, probs: Sequence[float] | Array) -> None:
-    """Fail unless `counts` [n] look like a sample of `probs` [n] (one chance in 10^6 to be wrong).
+def assert_fits(
+    counts: Sequence[int] | Array, probs: Sequence[float] | Array, deviations: float = 4.75
+) -> None:
+    """Fail unless `counts` [n] look like a sample of `probs` [n]; wrong with the chance that a
+    normal variable has beyond `deviations`: 10^-6, and 10^-4 for 3.719, which takes fewer samples.
 
     The distribution must leave at least five counts expected in every cell of positive probability.
     """
@@ -19,11 +22,11 @@ def assert_fits(counts: Sequence[int] | Array, probs: Sequence[float] | Array) -
     assert not observed[~cells].any(), "an outcome of probability zero occurred"
     assert expected[cells].min() >= 5, "too few samples for this distribution"
     statistic = float((((observed - expected) ** 2)[cells] / expected[cells]).sum())
-    limit = upper_quantile(int(cells.sum()) - 1)
+    limit = upper_quantile(int(cells.sum()) - 1, deviations)
     assert statistic <= limit, f"chi-squared {statistic:.1f} > {limit:.1f}"
 
 
-def upper_quantile(freedom: int, deviations: float = 4.75) -> float:
+def upper_quantile(freedom: int, deviations: float) -> float:
     """The chi-squared quantile at `deviations` of the normal distribution (Wilson & Hilferty
     1931)."""
     if freedom == 0:

@@ -49,11 +49,12 @@ class ExactRandom:
 
     def categorical(self, weights: Array, position: int, purpose: Purpose, draw: int = 0) -> int:
         self._decide(position, purpose, draw)
-        total = sum(map(Fraction, weights), Fraction(0))
-        if total <= 0 or any(weight < 0 for weight in weights):
+        exact = [each if type(each) is Fraction else Fraction(each) for each in weights]
+        total = sum(exact, Fraction(0))
+        if total <= 0 or any(weight.numerator < 0 for weight in exact):
             raise InvalidArgument("weights", f"not a positive measure (sum {total})")
-        support = [index for index, weight in enumerate(weights) if weight > 0]
-        return support[self._branch([Fraction(weights[index]) / total for index in support])]
+        support = [index for index, weight in enumerate(exact) if weight.numerator]
+        return support[self._branch([exact[index] / total for index in support])]
 
     def categoricals(
         self, weights: Array, position: int, purpose: Purpose, draws: range

@@ -4,7 +4,6 @@ leaving early (Ctrl-C, or nobody reads the output) cancels the request on every 
 from collections.abc import Callable
 from typing import Any
 
-from tandem.api.errors import typed
 from tandem.core.errors import TandemError
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.figures import answer_figures, choice_estimates, choice_line, figures_line
@@ -45,6 +44,8 @@ def explain(error: Rejected, endpoint: str, timeout_s: float) -> TandemError:
             return TandemError(f"{endpoint}: {error}; {_advice(endpoint)}")
         case "UNAUTHENTICATED":
             return TandemError(f"{endpoint}: {error}; give one that it knows: --call-key-file")
+    from tandem.api.errors import typed  # with all services, which a refusal can wait for
+
     return typed(error, endpoint)
 
 

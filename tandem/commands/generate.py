@@ -24,7 +24,6 @@ from tandem.net.access import ClientAccess
 from tandem.net.process import run_loop
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.presets import PRESETS
-from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_pair, load_pair
 from tandem.suite.suite_documents import SuiteDocuments
 from tandem.telemetry.logging import configure_logging
@@ -226,6 +225,8 @@ async def _embedded(
     documents: SuiteDocuments | None,
     options: dict[str, Any],
 ) -> None:
+    from tandem.suite.embedded import EmbeddedSuite  # all services; not to call a running suite
+
     async with EmbeddedSuite(pair, documents=documents) as suite:
         await _show(suite.target, request, options)
 

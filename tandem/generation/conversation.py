@@ -8,7 +8,14 @@ from typing import Any
 import grpc
 
 from tandem.core.errors import InvalidArgument
-from tandem.net.status import Rejected, refusal, with_tls_advice
+from tandem.net.status import (
+    STATUS_LOST,
+    Rejected,
+    actual_status,
+    details_of,
+    refusal,
+    with_tls_advice,
+)
 from tandem.net.stream_limits import ServedStream
 from tandem_api.common.v1 import generation_pb2 as pb
 
@@ -44,9 +51,20 @@ async def answers_to(
         code = await call.code()
         details = with_tls_advice(code, await call.details() or "")
     except grpc.aio.AioRpcError as error:
-        # A deadline that passes while a message is written: the error tells of the write alone.
-        if call.done() and await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            raise Rejected(await call.code(), await call.details() or "") from None
-        raise await refusal(error, describe) from None
+        raise await _late_or_refused(call, error, describe) from None
     if code is not grpc.StatusCode.OK:
         raise Rejected(code, details or "the service ended the call")
+
+
+async def _late_or_refused(
+    call: Any, error: grpc.aio.AioRpcError, describe: Callable[[], Awaitable[object]]
+) -> Rejected:
+    """Where a deadline passes while a message is written, the error tells of the write alone, and
+    the call says the same until its own status comes, which nobody could wait for."""
+    late = grpc.StatusCode.DEADLINE_EXCEEDED
+    lost = actual_status(error.code(), details_of(error))[1] == STATUS_LOST
+    if call.done() and await call.code() is late:
+        return Rejected(late, await call.details() or "")
+    if lost and call.time_remaining() == 0:
+        return Rejected(late, "Deadline Exceeded")
+    return await refusal(error, describe)

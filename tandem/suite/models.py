@@ -9,6 +9,7 @@ from tandem.backends.interface import Engine
 from tandem.backends.model_source import AUTO, GGUF, LoadedModel, ModelChoice
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.demo import demo_folder
+from tandem.net.process import nothing_collected
 from tandem.text import Tokenizer
 
 DEMO_DRAFT, DEMO_TARGET = "demo-draft", "demo-target"
@@ -67,7 +68,8 @@ def choose_pair(options: dict[str, Any]) -> tuple[ModelChoice, ModelChoice]:
 def load_pair(draft: ModelChoice, target: ModelChoice) -> ModelPair:
     """Both engines and the tokenizer. A draft model with another tokenizer is translated. Raises
     CannotLoad, or InvalidArgument naming the flag."""
-    models = (load_model(draft, "draft"), load_model(target, "target"))
+    with nothing_collected():
+        models = (load_model(draft, "draft"), load_model(target, "target"))
     engines, tokenizers = zip(*((each.engine, each.tokenizer) for each in models), strict=True)
     engine, tokenizer = engines[0], tokenizers[0]
     if engine.vocabulary_hash != engines[1].vocabulary_hash:

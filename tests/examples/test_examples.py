@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -14,7 +16,9 @@ import httpx2
 import pytest
 
 import tandem
-from tests.process.running_suite import TANDEM, TIMEOUT_S, running_up
+from tandem.suite.embedded import EmbeddedSuite
+from tandem.suite.models import choose_model, load_pair
+from tests.process.running_suite import TANDEM, TIMEOUT_S
 from tests.process.service_process import free_port
 from tests.programs import REPOSITORY
 from tests.unit.backends.tiny_folders import write_model, write_tokenizer
@@ -47,21 +51,39 @@ def test_all_are_listed_and_tested() -> None:
             assert path.stem in own
 
 
-def test_python_client() -> None:
-    with running_up() as up:
-        places = ("--endpoint", up.endpoint, "--http", up.places["http"])
-        shown = output("python_client.py", *places)
+def output_here(
+    example: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *arguments: str | Path,
+) -> str:
+    """As `output`, in this process, which has loaded torch already; one example below shows that
+    such a program is a process too."""
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLES / example), *map(str, arguments)])
+    runpy.run_path(str(EXAMPLES / example), run_name="__main__")
+    told = capsys.readouterr()
+    assert told.err == ""
+    return told.out
+
+
+async def test_python_client() -> None:
+    pair = load_pair(choose_model(None, "demo-draft"), choose_model(None, "demo-target"))
+    async with EmbeddedSuite(pair, http=True) as suite:
+        places = ("--endpoint", suite.target, "--http", suite.http_url)
+        shown = await asyncio.to_thread(output, "python_client.py", *places)
     assert "at once: 64 tokens" in shown
     for words in ("whole: ", "made by: ", "over HTTP: "):
         assert words in shown
 
 
-def test_own_pair(tmp_path: Path) -> None:
+def test_own_pair(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folders = [
         write_tokenizer(write_model(tmp_path / name, "llama", size=290, seed=seed))
         for name, seed in (("draft", 1), ("target", 2))
     ]
-    shown = output("own_pair.py", *folders, "The quick fox")
+    shown = output_here("own_pair.py", capsys, monkeypatch, *folders, "The quick fox")
     assert "ar: " in shown
     assert "target passes for " in shown
 
@@ -72,9 +94,12 @@ def test_new_preset() -> None:
     assert pipelined.startswith("pipelined: ")
 
 
-def test_private_notes(tmp_path: Path) -> None:
+def test_private_notes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "note.md").write_text("We promised the heron release in May.")
-    shown = output("private_notes.py", "--private", tmp_path, "When is the heron release?")
+    asked = ("--private", tmp_path, "When is the heron release?")
+    shown = output_here("private_notes.py", capsys, monkeypatch, *asked)
     assert "from 1 private and 2 public documents" in shown
 
 

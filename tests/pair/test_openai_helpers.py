@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any, Literal
 
-import jsonschema
+import jsonschema_rs
 import openai
 import pytest
 import pytest_asyncio
@@ -96,7 +96,7 @@ async def test_a_loop_with_two_tools(client: AsyncOpenAI, preset: str) -> None:
         for call in message.tool_calls:
             assert call.type == "function"
             name = call.function.name
-            jsonschema.validate(json.loads(call.function.arguments), FUNCTIONS[name])
+            jsonschema_rs.validate(FUNCTIONS[name], json.loads(call.function.arguments))
             called.append(name)
             result = {"role": "tool", "tool_call_id": call.id, "content": results[name]}
             body["messages"].append(result)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import jsonschema
+import jsonschema_rs
 import pytest
 
 from bench.speculation.json_schemas import Schema, json_schemas
@@ -68,7 +68,7 @@ async def test_answers_are_valid_by_their_schemas_and_the_targets_own(pair: Mode
         assert answer.token_ids == own.token_ids, schema
         assert answer.summary is not None
         if answer.summary.finish_reason == "stop":
-            jsonschema.validate(json.loads(answer.text), schema)
+            jsonschema_rs.validate(schema, json.loads(answer.text))
             finished += 1
     assert finished > 9, "only recursion may go on to the length limit"
 
@@ -93,7 +93,7 @@ async def test_a_cut_answer_goes_on_in_its_grammar(pair: ModelPair, preset: str)
     assert answer.token_ids == alone.token_ids
     assert answer.summary is not None
     assert answer.summary.resumes == cuts > 0
-    jsonschema.validate(json.loads(answer.text), schema)
+    jsonschema_rs.validate(schema, json.loads(answer.text))
 
 
 @pytest.mark.parametrize("preset", DRAFTING)
@@ -185,7 +185,7 @@ async def test_answers_from_two_sides_keep_to_their_schema(pair: ModelPair, tmp_
     for answer in found:
         assert answer.summary is not None
         assert answer.summary.finish_reason == "stop"
-        jsonschema.validate(json.loads(answer.text), schema)
+        jsonschema_rs.validate(schema, json.loads(answer.text))
 
 
 @pytest.mark.parametrize("preset", ["coupled", "dssd"])

@@ -241,28 +241,42 @@ def test_a_suite_that_is_killed_leaves_no_service_behind(suite: Up) -> None:
         wait_for_end(pid)
 
 
-def test_stopping_lets_open_requests_finish() -> None:
-    with running_up("--pin") as up, started(*asking(up, *GREEDY, "--ignore-eos")) as process:
+@pytest.fixture(scope="module")
+def pinned() -> Iterator[Up]:
+    """Two verifiers, and each side on cores of its own."""
+    with running_up("--verifiers", "2", "--pin") as up:
+        yield up
+
+
+def test_up_starts_several_verifiers_that_doctor_finds(pinned: Up) -> None:
+    addresses = [pinned.places["verifier"], pinned.places["2-verifier"]]
+    assert pinned.generate(*GREEDY)["text"]
+    ended = tandem("doctor", "--endpoint", pinned.endpoint, "--json")
+    found = {check["name"]: check["ok"] for check in json.loads(ended.stdout)["checks"]}
+    assert [found[address] for address in addresses] == [True, True]
+
+
+def test_stopping_lets_open_requests_finish(pinned: Up) -> None:
+    """The last test that has this suite."""
+    with started(*asking(pinned, *GREEDY, "--ignore-eos")) as process:
         assert first_character(process)
-        up.process.send_signal(signal.SIGINT)
+        pinned.process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 0
-        assert up.process.wait(TIMEOUT_S) == 0
-        for pid in up.pids.values():
+        assert pinned.process.wait(TIMEOUT_S) == 0
+        for pid in pinned.pids.values():
             wait_for_end(pid)
-        assert not up.logs.exists()
+        assert not pinned.logs.exists()
 
 
-def test_up_starts_several_verifiers_that_doctor_finds() -> None:
-    with running_up("--verifiers", "2") as up:
-        addresses = [up.places["verifier"], up.places["2-verifier"]]
-        assert up.generate(*GREEDY)["text"]
-        ended = tandem("doctor", "--endpoint", up.endpoint, "--json")
-        found = {check["name"]: check["ok"] for check in json.loads(ended.stdout)["checks"]}
-        assert [found[address] for address in addresses] == [True, True]
+SCRIPTED = (
+    *("--draft", "1", "--engine-draft", "scripted"),
+    *("--target", "1", "--engine-target", "scripted"),
+)
+"""Models that load at once."""
 
 
 def test_a_service_that_dies_stops_the_others() -> None:
-    with running_up() as up:
+    with running_up(*SCRIPTED) as up:
         os.kill(up.pids["verifier"], signal.SIGKILL)
         _, words = up.process.communicate(timeout=TIMEOUT_S)
         assert up.process.returncode == 1

@@ -169,9 +169,14 @@ async def follow(suite: Suite, wanted: GenerationRequest, committed: list[int]) 
         committed[:] = result.token_ids
 
 
+_UNDISTURBED: dict[str, list[int]] = {}
+
+
 async def undisturbed(preset: str) -> list[int]:
-    async with scripted_suite() as suite:
-        return (await suite.client.generate(request(preset))).token_ids
+    if preset not in _UNDISTURBED:
+        async with scripted_suite() as suite:
+            _UNDISTURBED[preset] = (await suite.client.generate(request(preset))).token_ids
+    return _UNDISTURBED[preset]
 
 
 @pytest.mark.parametrize("lie", LIES)

@@ -217,7 +217,8 @@ def payload_probs(
 
 
 def assert_sample(answers: Counter[TokenIds], probs: Mapping[TokenIds, float]) -> None:
-    """Chi-squared test of answers against their distribution; rare answers are counted as one."""
+    """Chi-squared test of answers against their distribution, wrong once in 10^4; rare answers are
+    counted as one."""
     assert set(answers) <= set(probs), "an answer of probability zero"
     total = answers.total() / sum(probs.values())
     common = [answer for answer in probs if probs[answer] * total >= 5]
@@ -231,4 +232,4 @@ def assert_sample(answers: Counter[TokenIds], probs: Mapping[TokenIds, float]) -
         largest = int(np.argmax(expected))
         observed[largest] += sum(answers[answer] for answer in rare)
         expected[largest] += sum(probs[answer] for answer in rare)
-    assert_fits(observed, expected)
+    assert_fits(observed, expected, deviations=3.719)

@@ -43,12 +43,19 @@ class NumberPerDecision:
         if denominator <= 0 or numerator >= denominator:
             return bool(numerator > 0)
         bar = Fraction(numerator) / Fraction(denominator)
-        return self._cell([Fraction(0), bar, Fraction(1)], (position, purpose, draw)) == 0
+        weights = np.array([max(Fraction(0), bar), min(Fraction(1), 1 - bar)], dtype=object)
+        return self.categorical(weights, position, purpose, draw) == 0
 
     def categorical(self, weights: Array, position: int, purpose: Purpose, draw: int = 0) -> int:
-        bounds = [Fraction(0), *accumulate(Fraction(weight) for weight in weights)]
-        scaled = [bound / bounds[-1] for bound in bounds]
-        return self._cell(scaled, (position, purpose, draw))
+        decision = (position, purpose, draw)
+        if decision in self._known:
+            bounds = [Fraction(0), *accumulate(map(Fraction, weights))]
+            return self._cell([bound / bounds[-1] for bound in bounds], decision)
+        index = self._rng.categorical(weights, *decision)
+        total = sum(map(Fraction, weights), Fraction(0))
+        start = sum(map(Fraction, weights[:index]), Fraction(0)) / total
+        self._known[decision] = start, start + Fraction(weights[index]) / total
+        return index
 
     def categoricals(
         self, weights: Array, position: int, purpose: Purpose, draws: range
@@ -60,8 +67,8 @@ class NumberPerDecision:
         return self.categorical(weights, position, purpose)
 
     def _cell(self, bounds: list[Fraction], decision: tuple[int, Purpose, int]) -> int:
-        """Which of the cells between `bounds` the number lies in."""
-        low, high = self._known.get(decision, (Fraction(0), Fraction(1)))
+        """Which of the cells between `bounds` the number lies in, as far as it is known."""
+        low, high = self._known[decision]
         cells = [(max(low, start), min(high, end)) for start, end in pairwise(bounds)]
         widths = [max(Fraction(0), end - start) for start, end in cells]
         index = self._rng.categorical(np.array(widths, dtype=object), *decision)

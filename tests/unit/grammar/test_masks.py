@@ -5,7 +5,7 @@ import json
 import random
 import re
 
-import jsonschema
+import jsonschema_rs
 import numpy as np
 import pytest
 
@@ -66,7 +66,7 @@ def test_a_walk_ends_in_a_text_that_matches(
         if grammar is DATE:
             assert re.fullmatch(DATE.source, text)
         else:
-            jsonschema.validate(json.loads(text), SCHEMA)
+            jsonschema_rs.validate(SCHEMA, json.loads(text))
 
 
 def test_the_text_may_end_exactly_where_it_matches(

@@ -8,8 +8,9 @@ from tandem.net.status import Rejected
 from tandem_api.common.v1.generation_pb2 import GenerateRequest
 
 
-async def test_a_deadline_that_passes_while_a_message_is_written_is_told_as_one() -> None:
-    """The write's own error says INTERNAL, and another call would meet nothing."""
+@pytest.mark.parametrize("told", ["DEADLINE_EXCEEDED", "INTERNAL"])
+async def test_a_deadline_that_passes_while_a_message_is_written_is_told_as_one(told: str) -> None:
+    """The write's own error says INTERNAL, as the call may, and another call would meet nothing."""
 
     class LateCall:
         async def write(self, message: object) -> None:
@@ -21,10 +22,13 @@ async def test_a_deadline_that_passes_while_a_message_is_written_is_told_as_one(
             return True
 
         async def code(self) -> grpc.StatusCode:
-            return grpc.StatusCode.DEADLINE_EXCEEDED
+            return grpc.StatusCode[told]
 
         async def details(self) -> str:
             return "Deadline Exceeded"
+
+        def time_remaining(self) -> float:
+            return 0.0
 
     async def describe() -> None:
         raise AssertionError("nobody needs to be asked")
