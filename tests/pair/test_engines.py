@@ -75,7 +75,7 @@ async def test_texts_and_short_sequences_are_the_target_s(
 ) -> None:
     every = pytestconfig.getoption("--prompts") >= ALL
     if not (every or SIDES[name].quick):
-        pytest.skip("all engines: make test-texts")
+        pytest.skip("takes minutes for all engines: make test-texts")
     pair = pair_of(SIDES[name], tmp_path)
     asked = tuple(tuple(pair.tokenizer.encode(text)) for text in prompts(32 if every else 3))
     plan = LosslessPlan(asked, 24 if every else 10, 2000 if every else 100, 2, seed=5)

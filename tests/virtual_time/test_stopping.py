@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -42,6 +43,11 @@ def stop_after(phrase: TokenIds) -> Callable[[int], bool]:
     return completes_stop
 
 
+@cache
+def text_of_ar(seed: int, max_tokens: int) -> TokenIds:
+    return run(preset("ar"), MODELS, seed, max_tokens=max_tokens).token_ids
+
+
 def cut_at(text: TokenIds, ends: frozenset[int]) -> TokenIds:
     """`text` up to and with its first end."""
     for length, token in enumerate(text, start=1):
@@ -54,7 +60,7 @@ def cut_at(text: TokenIds, ends: frozenset[int]) -> TokenIds:
 def test_end_of_text_cuts_the_same_text(method: str) -> None:
     ended = 0
     for seed in range(60):
-        whole = run(preset("ar"), MODELS, seed, max_tokens=12).token_ids
+        whole = text_of_ar(seed, max_tokens=12)
         result = run(GUMBEL[method], MODELS, seed, max_tokens=12, ends=ENDS)
         assert result.token_ids == cut_at(whole, ENDS)
         assert result.finish.reason is expected_reason(result)
@@ -100,7 +106,7 @@ def test_the_length_limit_falls_anywhere_in_a_chunk(method: str) -> None:
 @pytest.mark.parametrize("method", GUMBEL)
 def test_a_shorter_limit_cuts_the_same_text(method: str) -> None:
     for seed in range(5):
-        whole = run(preset("ar"), MODELS, seed, max_tokens=13).token_ids
+        whole = text_of_ar(seed, max_tokens=13)
         for max_tokens in range(1, 14):
             result = run(GUMBEL[method], MODELS, seed, max_tokens=max_tokens)
             assert result.token_ids == whole[:max_tokens]
@@ -109,7 +115,7 @@ def test_a_shorter_limit_cuts_the_same_text(method: str) -> None:
 @pytest.mark.parametrize("method", GUMBEL)
 def test_a_stop_phrase_ends_the_text_inside_a_chunk(method: str) -> None:
     for seed in range(40):
-        whole = run(preset("ar"), MODELS, seed, max_tokens=16).token_ids
+        whole = text_of_ar(seed, max_tokens=16)
         source = random.Random(seed)
         end = source.randint(2, 16)
         phrase = whole[end - source.randint(1, 2) : end]
@@ -139,6 +145,7 @@ def test_the_stop_callback_gets_every_token_once() -> None:
         assert tuple(seen) == result.token_ids, method
 
 
+@cache
 def greedy_texts(chosen: Preset) -> list[TokenIds]:
     prompts = [(first, second) for first in range(8) for second in range(4)]
     return [

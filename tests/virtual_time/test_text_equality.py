@@ -12,6 +12,7 @@ from tandem.core.truncation import Truncation
 from tandem.specdec.choices import Schedule, Uplink
 from tandem.specdec.presets import PRESETS, Preset
 from tests.virtual_time.cases import (
+    ModelPair,
     TokenIds,
     faults_of,
     model_pair,
@@ -59,6 +60,17 @@ def text_of_ar(seed: int, max_tokens: int) -> TokenIds:
     return run(
         preset("ar"), MODELS, seed, prompt_ids=prompt_of(seed), max_tokens=max_tokens
     ).token_ids
+
+
+@cache
+def greedy_models(seed: int = 0) -> ModelPair:
+    return model_pair(VOCABULARY, sharpness=5.0, noise=0.7, sampling=GREEDY, seed=seed)
+
+
+@cache
+def greedy_text_of_ar(seed: int, models: int = 0) -> TokenIds:
+    prompt_ids, pair = prompt_of(seed), greedy_models(models)
+    return run(preset("ar"), pair, seed, prompt_ids=prompt_ids, max_tokens=16).token_ids
 
 
 @pytest.mark.parametrize("draft_length", range(1, 9))
@@ -123,33 +135,30 @@ def test_a_tree_of_single_candidates_is_a_chain() -> None:
 def test_greedy_is_ar(method: str) -> None:
     name, choices = METHODS[method]
     for seed in range(60):
-        models = model_pair(VOCABULARY, sharpness=5.0, noise=0.7, sampling=GREEDY, seed=seed)
-        prompt_ids = prompt_of(seed)
-        alone = run(preset("ar"), models, seed, prompt_ids=prompt_ids, max_tokens=16)
         answer = run(
             preset(name, 1 + seed % 8, **choices),
-            models,
+            greedy_models(seed),
             seed,
-            prompt_ids=prompt_ids,
+            prompt_ids=prompt_of(seed),
             max_tokens=16,
             faults=faults_of(seed, 1.0) if seed % 2 else None,
         )
-        assert answer.token_ids == alone.token_ids, seed
+        assert answer.token_ids == greedy_text_of_ar(seed, models=seed), seed
 
 
 @pytest.mark.parametrize("name", ["dsd", "dssd", "dssd-full", "coupled"])
 def test_greedy_streaming_is_ar(name: str) -> None:
-    models = model_pair(VOCABULARY, sharpness=5.0, noise=0.7, sampling=GREEDY)
     for seed in range(100):
         prompt_ids = prompt_of(seed)
         chosen = streaming(PRESETS[name], random.Random(f"schedule {seed}"))
         if name.startswith("dssd"):
             chosen = replace(chosen, schedule=replace(chosen.schedule, decode_when_idle=False))
         chosen.validate()
-        alone = run(preset("ar"), models, seed, prompt_ids=prompt_ids, max_tokens=16)
         faults = faults_of(seed, 1.0) if seed % 2 else None
-        streamed = run(chosen, models, seed, prompt_ids=prompt_ids, max_tokens=16, faults=faults)
-        assert streamed.token_ids == alone.token_ids, (seed, chosen.schedule)
+        streamed = run(
+            chosen, greedy_models(), seed, prompt_ids=prompt_ids, max_tokens=16, faults=faults
+        )
+        assert streamed.token_ids == greedy_text_of_ar(seed), (seed, chosen.schedule)
 
 
 @pytest.mark.parametrize("method", METHODS)
