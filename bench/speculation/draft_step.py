@@ -1,8 +1,9 @@
 """One decoding step of the draft model: this engine against Hugging Face's own, in one run.
 
 Both run the same weights in float32 on one thread and one core, in short bursts that take turns, so
-that whatever else the machine does meets both alike. A step is a forward pass over one token with
-about `context` tokens before it, up to the logits in memory.
+that whatever else the machine does meets both alike; what counts is this process's processor time.
+A step is a forward pass over one token with about `context` tokens before it, up to the logits in
+memory.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def _measure(model: str, bursts: int, context: int, seed: int) -> list[Row]:
     with torch.inference_mode():
         for burst in range(-WARM_UP_BURSTS, bursts):
             of_ours = engine_steps(engine, token_ids)
-            of_theirs = _burst(_hugging_face_step(reference, token_ids), token_ids)
+            of_theirs = burst(_hugging_face_step(reference, token_ids), token_ids)
             if burst >= 0:
                 ours += of_ours
                 theirs += of_theirs
@@ -55,7 +56,7 @@ def _measure(model: str, bursts: int, context: int, seed: int) -> list[Row]:
 
 def engine_steps(engine: Engine, token_ids: list[int]) -> list[float]:
     """Seconds of each step of a burst after these tokens."""
-    return _burst(_engine_step(engine, token_ids), token_ids)
+    return burst(_engine_step(engine, token_ids), token_ids)
 
 
 def _row(who: str, durations: list[float], context: int, seed: int) -> Row:
@@ -70,12 +71,13 @@ def _row(who: str, durations: list[float], context: int, seed: int) -> Row:
     )
 
 
-def _burst(step: Step, token_ids: list[int]) -> list[float]:
+def burst(step: Step, token_ids: list[int]) -> list[float]:
+    """Processor seconds of the process for each of BURST steps, over the first tokens."""
     durations = []
     for token_id in token_ids[:BURST]:
-        started_s = time.perf_counter()
+        started_s = time.process_time()
         step(token_id)
-        durations.append(time.perf_counter() - started_s)
+        durations.append(time.process_time() - started_s)
     return durations
 
 

@@ -1,16 +1,17 @@
 """`bench quantised`: one model in float32, bfloat16, int8 and int4, and as llama.cpp computes a
 GGUF file, where one is named: its decoding step, its cross-entropy on held-out text, and how near
-its distributions stay to float32's.
+its distributions stay to float32's. Of such a file llama.cpp's own loop is measured too.
 
-Steps are those of one thread on one core, in short bursts that take turns, so that whatever else
-the machine does meets all alike. Exactness is with respect to the model in that precision; the
-table says what is given up for it. With `--target` of a real model, which `make real-pair` makes:
-small matrices of a demo model lie in the processor's cache, and gain less.
+Steps are the processor time of one thread on one core, in short bursts that take turns, so that
+whatever else the machine does meets all alike. Exactness is with respect to the model in that
+precision; the table says what is given up for it. With `--target` of a real model, which `make
+real-pair` makes: small matrices of a demo model lie in the processor's cache, and gain less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -28,6 +29,8 @@ from tandem.backends.torch.loading import load_engine
 
 DTYPES = ("float32", "bfloat16", "int8", "int4")
 STEP_LIMITS = {"int8": 0.45, "int4": 0.40}
+OWN_LOOP_LIMIT = 1.1
+GGUF, OWN_LOOP = "gguf", "llama.cpp's own loop"
 CONTEXT, WARM_UP_BURSTS = 128, 2
 STEP_COLUMNS = ("dtype", "step_median_s", "step_fastest_s", "step_ratio")
 FIT_COLUMNS = ("dtype", "tokens", "cross_entropy", "more_than_float32", "overlap", "top1_agreement")
@@ -39,9 +42,9 @@ def run(report: Report, models: Models, gguf: Path | None) -> None:
         dtype: load_engine(models.target, dtype=dtype, drafts=True) for dtype in DTYPES
     }
     if gguf is not None:
-        engines["gguf"] = load_model(ModelChoice(str(gguf), engine="llamacpp")).engine
+        engines[GGUF] = load_model(ModelChoice(str(gguf), engine="llamacpp")).engine
     with pinned(usable_cores()[0]):
-        steps = _steps(engines, 6 if report.quick else 20, report.seed)
+        steps = _steps(engines, gguf, 6 if report.quick else 20, report.seed)
     report.add(f"Decoding step after {CONTEXT} tokens, one thread", STEP_COLUMNS, steps)
     rows = _fits(engines, models, report.quick, report.seed)
     report.add("Held-out text, temperature 1", FIT_COLUMNS, rows)
@@ -49,20 +52,32 @@ def run(report: Report, models: Models, gguf: Path | None) -> None:
         if (limit := STEP_LIMITS.get(row["dtype"])) is not None:
             name = f"decoding step, {row['dtype']} ÷ float32"
             report.goals.append(Goal(name, row["step_ratio"], limit, "at most"))
+    medians = {row["dtype"]: row["step_median_s"] for row in steps}
+    if OWN_LOOP in medians:
+        ratio = medians[GGUF] / medians[OWN_LOOP]
+        name = "decoding step, GGUF ÷ llama.cpp's own loop"
+        report.goals.append(Goal(name, ratio, OWN_LOOP_LIMIT, "at most"))
     report.notes.append(
         "overlap: mean of Σ min(float32's probability, this one's), which is how often rejection"
         " sampling would keep a token of the one as the other's."
     )
 
 
-def _steps(engines: Mapping[str, Engine], bursts: int, seed: int) -> list[Row]:
+def _steps(engines: Mapping[str, Engine], gguf: Path | None, bursts: int, seed: int) -> list[Row]:
     torch.set_num_threads(1)
-    durations: dict[str, list[float]] = {dtype: [] for dtype in engines}
+    measured: dict[str, Callable[[list[int]], list[float]]] = {
+        dtype: partial(engine_steps, engine) for dtype, engine in engines.items()
+    }
+    if gguf is not None:
+        from bench.speculation.llamacpp_loop import own_steps  # needs the extra
+
+        measured[OWN_LOOP] = own_steps(gguf, CONTEXT)
+    token_ids = random_ids(CONTEXT, min(each.vocabulary_size for each in engines.values()), seed)
+    durations: dict[str, list[float]] = {dtype: [] for dtype in measured}
     with torch.inference_mode():
         for burst in counted(range(-WARM_UP_BURSTS, bursts), lambda burst: "decoding steps"):
-            for dtype, engine in engines.items():
-                token_ids = random_ids(CONTEXT, engine.vocabulary_size, seed)
-                taken = engine_steps(engine, token_ids)
+            for dtype, steps in measured.items():
+                taken = steps(token_ids)
                 durations[dtype] += taken if burst >= 0 else []
     whole = median(durations["float32"])
     return [

@@ -18,7 +18,7 @@ Services then take --engine NAME, commands --engine-draft NAME and --engine-targ
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,27 @@ class Capabilities:
     def names(self) -> tuple[str, ...]:
         """Of those it has."""
         return tuple(name for name, has in asdict(self).items() if has)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixTotals:
+    """What a prefix cache was asked for and had, since it began."""
+
+    hits: int = 0
+    misses: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+
+    def looked_up(self, tokens: int, found: int) -> "PrefixTotals":
+        """With one more text, of which `found` tokens were there."""
+        hits, misses = self.hits + (found > 0), self.misses + (not found)
+        return PrefixTotals(hits, misses, self.queried_tokens + tokens, self.hit_tokens + found)
+
+    def since(self, before: "PrefixTotals") -> tuple[int, int, int, int]:
+        """What each grew by, in their order."""
+        hits, misses = self.hits - before.hits, self.misses - before.misses
+        queried_tokens = self.queried_tokens - before.queried_tokens
+        return hits, misses, queried_tokens, self.hit_tokens - before.hit_tokens
 
 
 class ForwardCancelled(TandemError):
@@ -212,6 +233,14 @@ class KvFiles(Protocol):
 
     def read(self, path: Path, origin: KvOrigin) -> Any:
         """On any thread. Raises FileNotFoundError, and KvFileRefused for any other origin."""
+
+
+@runtime_checkable
+class CachesPrefixes(Protocol):
+    """An engine that itself keeps what its sessions begin with, for all callers together."""
+
+    @property
+    def prefix_totals(self) -> PrefixTotals: ...
 
 
 class Engine(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar
 
 from tandem.backends.interface import ForwardRequest, Logits
 from tandem.runtime.loop_notifier import LoopNotifier
@@ -46,7 +46,6 @@ class GroupJob(Protocol[ResultOut]):
         """The outcome of a job that is done."""
 
 
-@runtime_checkable
 class Closing(Protocol):
     """A job that opens sessions of its own."""
 
@@ -61,7 +60,7 @@ class SingleJob(Generic[Result]):
     def __init__(self, job: Job[Result]) -> None:
         self._job = job
         self.result = job.result
-        self.close = job.close if isinstance(job, Closing) else _no_close
+        self.close = close_of(job)
 
     def requests(self) -> tuple[ForwardRequest]:
         return (self._job.request(),)
@@ -97,7 +96,7 @@ class JobHandle(Generic[Result]):
         self.future: asyncio.Future[Done[Result]] = loop.create_future()
         self.loop = loop
         self.low_priority = low_priority
-        self.job = job
+        self.job, self._close_job = job, close_of(job)
         self.submitted_s = time.perf_counter()
         self.started_s = 0.0
         self.batch_size = 0
@@ -142,11 +141,10 @@ class JobHandle(Generic[Result]):
 
     def close(self) -> None:
         """On the engine thread: free what is the job's own."""
-        if isinstance(self.job, Closing):
-            try:
-                self.job.close()
-            except Exception as error:  # the job's own; the thread goes on
-                log.error("a job could not be closed", error=repr(error))
+        try:
+            self._close_job()
+        except Exception as error:  # the job's own; the thread goes on
+            log.error("a job could not be closed", error=repr(error))
 
     def post(self, outcome: Done[Result] | Exception, notifier: LoopNotifier) -> None:
         """Wake the waiting coroutine with this."""
@@ -161,6 +159,13 @@ def settle(future: asyncio.Future[Any], outcome: object) -> None:
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
+
+
+def close_of(job: object) -> Callable[[], None]:
+    """The `close` of a job that is `Closing`; of another one nothing. Asked by name: a protocol's
+    `isinstance` looks through all names there are, in every round."""
+    close: Callable[[], None] = getattr(job, "close", _no_close)
+    return close
 
 
 def _no_close() -> None:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.backends.interface import KV_BLOCK, Session
+from tandem.backends.interface import KV_BLOCK, CachesPrefixes, PrefixTotals, Session
 from tandem.core.errors import Unavailable
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.prefix_index import PrefixIndex
@@ -67,6 +67,9 @@ class KeptPrefixes:
         self.index: PrefixIndex[_Block] = PrefixIndex(limits.holder_bytes)
         series.prefix_kv_budget_bytes.set(limits.kv_bytes if self.files else 0)
         series.prefix_kv_bytes.set_function(lambda: self.index.size_bytes)
+        engine = thread.engine
+        self._caching = engine if isinstance(engine, CachesPrefixes) else None
+        self._counted = self._caching.prefix_totals if self._caching else PrefixTotals()
 
     def find(self, holder: str, token_ids: Sequence[int], keeps: bool = True) -> KeptPrefix:
         """What is kept of a session's text, but for its last token: a pass needs one. Without
@@ -77,6 +80,14 @@ class KeptPrefixes:
             blocks = self.index.find(holder, token_ids[: len(token_ids) - 1])
             self._series.looked_up(len(token_ids), len(blocks) * KV_BLOCK)
         return KeptPrefix(self, self._thread, holder, len(token_ids), blocks, keeps)
+
+    def count_engine_s_own(self) -> None:
+        """What the engine's own prefix cache was asked for and had since the last time. By one
+        thread."""
+        if self._caching is not None:
+            before, self._counted = self._counted, self._caching.prefix_totals
+            if self._counted != before:
+                self._series.looked_up_many(*self._counted.since(before))
 
     def make_room(self) -> None:
         """Forget what the sessions leave no room for."""

@@ -65,7 +65,13 @@ class EngineSeries(Series):
 
     def looked_up(self, tokens: int, found: int) -> None:
         """Count one session's look-up of a kept prefix: `found` of `tokens` tokens."""
-        self.count(EngineSeries.prefix_lookups, "outcome", "hit" if found else "miss")
+        self.looked_up_many(int(found > 0), int(not found), tokens, found)
+
+    def looked_up_many(self, hits: int, misses: int, tokens: int, found: int) -> None:
+        """As `looked_up` of several sessions together; from any thread."""
+        for outcome, count in (("hit", hits), ("miss", misses)):
+            if count:
+                EngineSeries.prefix_lookups.child(self, outcome=outcome).inc(count)
         self.prefix_queried_tokens.inc(tokens)
         self.prefix_hit_tokens.inc(found)
 

@@ -12,7 +12,8 @@ import grpc
 import pytest
 from transformers import AutoModelForCausalLM
 
-from tandem.backends.interface import KV_BLOCK, Engine
+from tandem.backends.interface import KV_BLOCK, Engine, PrefixTotals
+from tandem.backends.scripted import ScriptedEngine, ScriptedSession, scripted_probs
 from tandem.backends.torch.loading import load_engine
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
@@ -177,6 +178,31 @@ async def test_a_session_finds_what_one_that_goes_on_began_with(engine: Engine) 
             assert told[0] == 0
             assert own == (2 * KV_BLOCK, told[1])
         assert cloud.told("queried_tokens_total") == 2 * len(prompt)
+
+
+class CachingEngine(ScriptedEngine):
+    """As one on vLLM: keeps what sessions begin with itself, and counts."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCABULARY, scripted_probs(1, VOCABULARY))
+        self.prefix_totals = PrefixTotals(7, 7, 700, 70)
+
+    def open(self, capacity: int, spare: int = 0) -> ScriptedSession:
+        totals = self.prefix_totals
+        self.prefix_totals = totals.looked_up(100, 64 if totals.misses > 8 else 0)
+        return super().open(capacity, spare)
+
+
+async def test_what_an_engine_s_own_prefix_cache_finds_is_told_in_the_same_metrics() -> None:
+    """What it found before it was served is not: an engine is tried when it is loaded."""
+    caching = CachingEngine()
+    async with verifier(caching) as cloud:
+        for _ in range(4):
+            await cloud.answer("edge-1", prompt_of(1))
+        assert cloud.told("lookups_total", outcome="miss") == 2
+        assert cloud.told("lookups_total", outcome="hit") == 2
+        assert cloud.told("queried_tokens_total") == 400
+        assert cloud.told("hit_tokens_total") == 128
 
 
 async def two_turns(engine: Engine, preset: str, prefixes: PrefixLimits) -> list[Generated]:

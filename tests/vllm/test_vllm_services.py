@@ -56,7 +56,7 @@ async def test_texts_are_what_vllm_itself_generates(
     ).engine
     proposing = load_model(ModelChoice(draft, engine=draft_engine, drafts=True)).engine
     tokenizer = ScriptedTokenizer(proposing.vocabulary_size)
-    answered = watched(engine)
+    answered, loaded = watched(engine), engine.prefix_totals
     own = vllm_s_own(target, [tokenizer.encode(text) for text in PROMPTS], tmp_path)
     try:
         async with scripted_suite(target=engine, draft=proposing) as suite:
@@ -64,6 +64,12 @@ async def test_texts_are_what_vllm_itself_generates(
                 asked = [replace(GREEDY, prompt=text, preset=preset) for text in PROMPTS]
                 answers = await asyncio.gather(*map(suite.client.generate, asked))
                 assert [each.token_ids for each in answers] == own, preset
+            labels = {"model_name": engine.model_name, "side": "cloud"}
+            told = suite.cloud_metrics.registry.get_sample_value
+            found = told("tandem_prefix_hit_tokens_total", labels)
+            assert found == engine.prefix_totals.hit_tokens - loaded.hit_tokens
+            asked_for = told("tandem_prefix_queried_tokens_total", labels)
+            assert asked_for == engine.prefix_totals.queried_tokens - loaded.queried_tokens > 0
         # From the worker came ids alone: at temperature 0 no rule needs a distribution.
         assert len(answered) > TOKENS
         assert all(isinstance(each, RemoteReading) for each in answered)

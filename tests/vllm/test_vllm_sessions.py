@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,7 +84,7 @@ def test_rounds_of_refused_drafts_over_shared_prefixes(
     random = np.random.default_rng(0)
     base, live, compared = tokens(random, 200), [], 0
     live = list[tuple[Session, list[int]]]()
-    hits = engine.prefix_hit_tokens
+    hits = engine.prefix_totals.hit_tokens
     with passes_of(engine, 64):
         for _ in range(300):
             if len(live) < 6 and random.random() < 0.3:
@@ -111,7 +112,7 @@ def test_rounds_of_refused_drafts_over_shared_prefixes(
     for session, _ in live:
         session.close()
     assert compared > 20
-    assert engine.prefix_hit_tokens > hits + 1000
+    assert engine.prefix_totals.hit_tokens > hits + 1000
     assert (engine.sessions_open, engine.kv_bytes_in_use, engine.pages.used) == (0, 0, 0)
 
 
@@ -140,12 +141,37 @@ def test_a_prompt_that_was_fed_before_is_found(engine: VllmEngine) -> None:
     session = engine.open(600)
     feed(engine, session, prompt + drafts, len(drafts) + 1)
     session.rollback(len(prompt))
-    before = engine.prefix_hit_tokens
+    before = engine.prefix_totals
     other = engine.open(600)
     feed(engine, other, prompt + drafts, len(drafts))
-    assert engine.prefix_hit_tokens == before + len(prompt)
+    settled = len(prompt) + 1
+    assert engine.prefix_totals.since(before) == (1, 0, settled, len(prompt))
     for each in (session, other):
         each.close()
+
+
+def test_a_round_sends_its_new_tokens_and_not_the_text(
+    engine: VllmEngine, on_torch: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the workers, which know the others; also after drafts were taken back."""
+    random, sent = np.random.default_rng(6), list[int]()
+    executor = engine._core.model_executor
+    pass_it_on = executor.collective_rpc
+
+    def counting(method: str, args: Any, **rest: Any) -> Any:
+        sent.append(sum(len(each.prompt_token_ids) for each in args[0].scheduled_new_reqs))
+        return pass_it_on(method, args=args, **rest)
+
+    monkeypatch.setattr(executor, "collective_rpc", counting)
+    text, session = tokens(random, 200), engine.open(600)
+    feed(engine, session, text, 1)
+    for kept, count in ((200, 5), (203, 4), (203, 1), (204, 17)):
+        session.rollback(kept)
+        text, drafts = text[:kept], tokens(random, count)
+        close(feed(engine, session, drafts, count), alone(on_torch, text + drafts)[-count:])
+        text += drafts
+    assert sent == [200, 5, 4, 1, 17]
+    session.close()
 
 
 def test_a_text_fed_in_pieces_can_be_cancelled_and_fed_again(

@@ -51,16 +51,19 @@ def _attend_sequence(
     for block in sequence.blocks(layer.window, heads // kv_heads):
         rows = block.last - block.first
         some = query if rows == sequence.count else query[:, block.first : block.last]
-        folded = some.reshape(kv_heads, -1, query.shape[-1])
+        folded = some.reshape(1, kv_heads, -1, query.shape[-1])
         spans = sequence.session.read(layer.number, block.start, block.end)
         if len(spans) == 1 and layer.softcap is None and layer.sinks is None:
             keys, values = spans[0]
             out = functional.scaled_dot_product_attention(
-                folded[None], keys[None], values[None], attn_mask=block.mask, scale=layer.scaling
+                folded, keys[None], values[None], attn_mask=block.mask, scale=layer.scaling
             )
         else:
-            out = _attend_spans(folded, spans, block.mask, layer)
-        outputs.append(out.reshape(heads, rows, -1).transpose(0, 1))
+            out = _attend_spans(folded[0], spans, block.mask, layer)
+        if rows == 1:  # its heads lie side by side already
+            outputs.append(out.reshape(1, heads, -1))
+        else:
+            outputs.append(out.reshape(heads, rows, -1).transpose(0, 1))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 

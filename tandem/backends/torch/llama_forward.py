@@ -123,7 +123,10 @@ class _Layer:
         """hidden [tokens, size] -> the same, or only `rows` of it after attention."""
         tokens, turned_heads = hidden.shape[0], self._heads + self._kv_heads
         heads = self._qkv(self._norm(hidden), packed.few)
-        heads = heads.view(tokens, -1, self._head_size).transpose(0, 1)
+        if tokens == 1:  # an operation less for a draft step
+            heads = heads.view(-1, 1, self._head_size)
+        else:
+            heads = heads.view(tokens, -1, self._head_size).transpose(0, 1)
         turned, value = self._turned(heads[:turned_heads], turn), heads[turned_heads:]
         query, key = turned[: self._heads], turned[self._heads :]
         seen = attend_packed(packed, self._attention, query, key, value).reshape(tokens, -1)

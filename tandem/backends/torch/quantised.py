@@ -35,8 +35,10 @@ class QuantisedLinear:
         self._bias = None if bias is None else bias.float()
         self._outputs, inputs = weight.shape
         self._padding = -inputs % (_CUDA_INPUTS if weight.is_cuda else GROUP)
+        self._cut = bool(self._outputs % _OUTPUTS)
         padded = functional.pad(weight, (0, self._padding, 0, -self._outputs % _OUTPUTS))
-        self._product = _int8_product(padded) if bits == 8 else _int4_product(padded)
+        make = _int8_product if bits == 8 else _int4_product
+        self._multiply, self._packed = make(padded)
 
     def __call__(self, rows: Tensor, few: bool) -> Tensor:
         product = self._multiplied(rows).float()
@@ -47,11 +49,11 @@ class QuantisedLinear:
         return total if self._bias is None else total.add_(self._bias)
 
     def _multiplied(self, rows: Tensor) -> Tensor:
-        halved = rows.to(torch.bfloat16, memory_format=torch.contiguous_format)
+        halved = rows.bfloat16().contiguous()
         if self._padding:
             halved = functional.pad(halved, (0, self._padding))
-        product = self._product(halved)
-        return product if product.shape[1] == self._outputs else product[:, : self._outputs]
+        product = self._multiply(halved, *self._packed)
+        return product[:, : self._outputs] if self._cut else product
 
 
 def quantise_modules(model: nn.Module, bits: int, *, spared: str = "visual") -> None:
@@ -96,13 +98,13 @@ def int4_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     return numbers, torch.stack([scale, middle], -1).transpose(0, 1).contiguous()
 
 
-Product = Callable[[Tensor], Tensor]
-"""bfloat16 [rows, in] -> bfloat16 [rows, out]."""
+Packed = tuple[Tensor | int, ...]
+Product = tuple[Callable[..., Tensor], Packed]
+"""A kernel from bfloat16 [rows, in] to bfloat16 [rows, out], and what it takes beside the rows."""
 
 
 def _int8_product(weight: Tensor) -> Product:
-    numbers, scale = int8_weight(weight)
-    return lambda rows: torch._weight_int8pack_mm(rows, numbers, scale)
+    return torch._weight_int8pack_mm, int8_weight(weight)
 
 
 def _int4_product(weight: Tensor) -> Product:
@@ -111,6 +113,6 @@ def _int4_product(weight: Tensor) -> Product:
     if weight.is_cuda:
         pairs = (numbers[:, ::2] << 4 | numbers[:, 1::2]).to(torch.uint8)
         packed = operators._convert_weight_to_int4pack(pairs, _CUDA_TILES)
-        return lambda rows: operators._weight_int4pack_mm(rows, packed, GROUP, scales)
+        return torch._weight_int4pack_mm, (packed, GROUP, scales)
     packed = operators._convert_weight_to_int4pack_for_cpu(numbers, 1)
-    return lambda rows: operators._weight_int4pack_mm_for_cpu(rows, packed, GROUP, scales)
+    return torch._weight_int4pack_mm_for_cpu, (packed, GROUP, scales)

@@ -17,6 +17,7 @@ from tandem.backends.interface import (
     ForwardCancelled,
     ForwardRequest,
     Logits,
+    PrefixTotals,
     Session,
     never,
 )
@@ -65,9 +66,9 @@ class VllmEngine:
         return len(self.pages.sessions)
 
     @property
-    def prefix_hit_tokens(self) -> int:
-        """Tokens so far whose keys and values were found rather than computed."""
-        return self.pages.hit_tokens
+    def prefix_totals(self) -> PrefixTotals:
+        """Of vLLM's prefix cache: texts are looked up in it when their first pages are taken."""
+        return self.pages.found
 
     def open(self, capacity: int, spare: int = 0) -> PagedSession:
         check_capacity(capacity, self.context_length)
@@ -117,19 +118,25 @@ class VllmEngine:
             if fed.request.reader is not None and fed.rows == fed.request.logits_to_keep:
                 readers[name], fed.read = fed.request.reader, True
         rows = {name: fed.rows for name, fed in asked.items()}
-        answers = self._run(scheduled, rows, readers)
+        sent = {fed.session.request.request_id: fed.session.sent for fed in taken}
+        answers = self._run(scheduled, sent, rows, readers)
         for fed, answer in zip(asked.values(), answers, strict=True):
             fed.found.append(answer)
         for fed in taken:
             fed.session.computed += fed.count
+            fed.session.sent = len(fed.whole)
 
     def _run(
-        self, scheduled: Any, rows: Mapping[str, int], readers: Mapping[str, LogitsReader]
+        self,
+        scheduled: Any,
+        sent: Mapping[str, int],
+        rows: Mapping[str, int],
+        readers: Mapping[str, LogitsReader],
     ) -> PassAnswer:
         if self._failure:
             raise EngineFailed(self._failure)
         try:
-            arguments = (scheduled, rows, readers, self.vocabulary_size)
+            arguments = (scheduled, sent, rows, readers, self.vocabulary_size)
             answers = self._core.model_executor.collective_rpc("tandem_pass", args=arguments)
         except Exception as error:
             self._failure = f"vLLM's workers failed: {error}"

@@ -32,18 +32,23 @@ class LogitsWorker:
     """vLLM mixes it into its worker (`worker_extension_cls`); `self` is that worker."""
 
     model_runner: Any
+    tandem_texts: dict[str, list[int]]
+    """All tokens of each request."""
 
     def tandem_pass(
         self,
         scheduled: Any,
+        sent: Mapping[str, int],
         rows: Mapping[str, int],
         readers: Mapping[str, LogitsReader],
         vocabulary_size: int,
     ) -> PassAnswer | None:
-        """Run `scheduled`, a SchedulerOutput. `rows` says of how many last positions of each
+        """Run `scheduled`, a SchedulerOutput whose requests bring the tokens after the first `sent`
+        ones, which are here and still stand. `rows` says of how many last positions of each
         request, in this order, the logits are wanted; those of a request with a reader are read
         here. The answer comes from the first worker of the last pipeline stage, None from the
         others."""
+        self._complete_texts(scheduled, sent)
         logits = self._logits(scheduled, rows, vocabulary_size)
         if logits is None:
             return None
@@ -52,6 +57,18 @@ class LogitsWorker:
             own, start = logits[start : start + count], start + count
             answers.append(own if name not in readers else read(readers[name], own))
         return answers
+
+    def _complete_texts(self, scheduled: Any, sent: Mapping[str, int]) -> None:
+        """Put all tokens of each request in the place of those that are new."""
+        texts = self.__dict__.setdefault("tandem_texts", {})
+        for name in scheduled.finished_req_ids:
+            texts.pop(name, None)
+        for request in scheduled.scheduled_new_reqs:
+            text = texts.setdefault(request.req_id, [])
+            text[sent[request.req_id] :] = request.prompt_token_ids
+            request.prompt_token_ids = [*text]
+            if request.prefill_token_ids is not None:
+                request.prefill_token_ids = request.prompt_token_ids
 
     def _logits(
         self, scheduled: Any, rows: Mapping[str, int], vocabulary_size: int

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tandem.backends.interface import ForwardRequest
+from tandem.backends.interface import ForwardRequest, PrefixTotals
 from tandem.backends.request_checks import check_length
 from tandem.core.errors import InvalidArgument, ResourceExhausted
 
@@ -50,7 +50,8 @@ class Fed:
 
 class PagedSession:
     """`tokens` are the committed ones, of which the first `computed` have keys and values in the
-    pages of `request`, vLLM's record of the session; the others are fed again before the next."""
+    pages of `request`, vLLM's record of the session; the others are fed again before the next. The
+    workers know the first `sent`."""
 
     tree = None
 
@@ -58,7 +59,7 @@ class PagedSession:
         self.capacity = self.slots = capacity
         self.own_capacity = capacity - len(tokens)
         self.tokens = list(tokens)
-        self.computed = 0
+        self.computed = self.sent = 0
         self.request: Any = None
         self._pages = pages
         pages.admit(self)
@@ -77,7 +78,7 @@ class PagedSession:
         """Of keys and values; those whose pages may be shared go back to the cache whole."""
         if self.request is not None and length < self.request.num_tokens:
             self._pages.release(self)
-        self.computed = min(self.computed, length)
+        self.computed, self.sent = min(self.computed, length), min(self.sent, length)
 
     def keep_path(self, indices: Sequence[int]) -> None:
         self._check_open()
@@ -98,8 +99,7 @@ class PagePool:
 
     core: Any
     sessions: set[PagedSession] = field(default_factory=set)
-    hit_tokens: int = 0
-    """Fed tokens whose keys and values were found in the prefix cache."""
+    found: PrefixTotals = field(default_factory=PrefixTotals)
 
     def __post_init__(self) -> None:
         config = self.core.vllm_config
@@ -144,7 +144,7 @@ class PagePool:
         if session.request is not None:
             self._cache.free(session.request)
             self._finished.add(session.request.request_id)
-            session.request, session.computed = None, 0
+            session.request, session.computed, session.sent = None, 0, 0
 
     def fed(self, request: ForwardRequest, session: PagedSession) -> Fed:
         return Fed(request, session, [*session.tokens, *request.token_ids])
@@ -184,12 +184,12 @@ class PagePool:
         )
         pages, hits, _ = self._cache.get_computed_blocks(session.request)
         session.computed = hits
-        self.hit_tokens += hits
+        self.found = self.found.looked_up(len(settled), hits)
         return pages, hits
 
     def _scheduled(self, fed: Fed, found: tuple[Any, int]) -> Any:
-        """A request that the workers know is sent as if it were new: they then replace what they
-        know of it, by which drafts are taken back."""
+        """A request that the workers know is sent as if it were new, with those of its tokens that
+        they have not: they then replace what they know of it, by which drafts are taken back."""
         from vllm.v1.core.sched.output import NewRequestData
 
         (pages, hits), record = found, fed.session.request
@@ -197,10 +197,11 @@ class PagePool:
             record, fed.count, num_new_computed_tokens=hits, new_computed_blocks=pages
         )
         assert allocated is not None, "every session's pages are reserved"
+        unsent = fed.whole[fed.session.sent :]
         return NewRequestData(
             req_id=record.request_id,
-            prompt_token_ids=fed.whole,
-            prefill_token_ids=fed.whole if self._second_runner else None,
+            prompt_token_ids=unsent,
+            prefill_token_ids=unsent if self._second_runner else None,
             mm_features=[],
             sampling_params=record.sampling_params,
             pooling_params=None,

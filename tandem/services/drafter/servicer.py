@@ -265,6 +265,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 *(self._closing_tasks, route, span),
                 processor,
                 on_begun=partial(leave, ends=False),
+                tells_rounds=request.rounds,
             )
             try:
                 await self._relay(stream, session, text, request)

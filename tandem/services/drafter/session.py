@@ -71,9 +71,10 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         span: Span,
         processor: LogitsProcessor | None = None,
         on_begun: Callable[[], None] = lambda: None,
+        tells_rounds: bool = False,
     ) -> None:
         """For `closing_tasks` see `SessionRunner`; `route` says where the streams go. `on_begun` is
-        called once the first drafts are there."""
+        called once the first drafts are there. `tells_rounds`: `take_rounds` is asked."""
         spread = machine.request.session
         super().__init__(
             lambda on_frame, on_end: open_stream(route.connect(), on_frame, on_end),
@@ -87,7 +88,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self._works = DraftWorks(machine, thread, kv, self._drafts_ready, processor)
         self._route = route
         self._spans = RoundSpans(span)
-        self._rounds = RoundReports(machine.stats)
+        self._rounds = RoundReports(machine.stats) if tells_rounds else None
         self._relayable = asyncio.Event()
         self._holding: asyncio.TimerHandle | None = None
         self._commits: list[Commit] = []
@@ -134,7 +135,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
                 raise Rejected(code, f"the cloud serves another model now: {message.model_name}")
             return self.machine.lost(now)
         outputs = self.machine.receive(message, now)
-        if isinstance(message, Verdict):
+        if isinstance(message, Verdict) and self._rounds is not None:
             self._rounds.ended(message, self.machine.drafting.in_flight.sent)
         if isinstance(message, Verdict | Tokens):
             self._route.answered()
@@ -143,7 +144,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
 
     def take_rounds(self) -> list[pb.RoundFigures]:
         """Those that ended since the last time."""
-        return self._rounds.take()
+        return self._rounds.take() if self._rounds is not None else []
 
     def time_passed(self, now: float) -> list[EdgeOutput]:
         outputs = self.machine.tick(now)

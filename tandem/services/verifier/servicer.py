@@ -102,6 +102,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         """On the engine thread."""
         self._budget.passed(pass_s, tokens, jobs)
         self._recent.passed(pass_s)
+        self._prefixes.count_engine_s_own()
 
     def register(self, server: grpc.aio.Server) -> None:
         pb_grpc.add_VerifierServiceServicer_to_server(self, server)
