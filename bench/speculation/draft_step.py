@@ -43,7 +43,7 @@ def _measure(model: str, bursts: int, context: int, seed: int) -> list[Row]:
     with torch.inference_mode():
         for burst in range(-WARM_UP_BURSTS, bursts):
             of_ours = engine_steps(engine, token_ids)
-            of_theirs = burst(_hugging_face_step(reference, token_ids), token_ids)
+            of_theirs = steps_of(_hugging_face_step(reference, token_ids), token_ids)
             if burst >= 0:
                 ours += of_ours
                 theirs += of_theirs
@@ -56,7 +56,7 @@ def _measure(model: str, bursts: int, context: int, seed: int) -> list[Row]:
 
 def engine_steps(engine: Engine, token_ids: list[int]) -> list[float]:
     """Seconds of each step of a burst after these tokens."""
-    return burst(_engine_step(engine, token_ids), token_ids)
+    return steps_of(_engine_step(engine, token_ids), token_ids)
 
 
 def _row(who: str, durations: list[float], context: int, seed: int) -> Row:
@@ -71,7 +71,7 @@ def _row(who: str, durations: list[float], context: int, seed: int) -> Row:
     )
 
 
-def burst(step: Step, token_ids: list[int]) -> list[float]:
+def steps_of(step: Step, token_ids: list[int]) -> list[float]:
     """Processor seconds of the process for each of BURST steps, over the first tokens."""
     durations = []
     for token_id in token_ids[:BURST]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import llama_cpp.llama_cpp as library
 
-from bench.speculation.draft_step import BURST, burst
+from bench.speculation.draft_step import BURST, steps_of
 from tandem.backends.llamacpp.native import LlamaModel
 
 
@@ -31,7 +31,7 @@ class OwnLoop:
         """As `engine_steps`."""
         library.llama_memory_clear(library.llama_get_memory(self._context), True)
         self._decode(token_ids)
-        return burst(lambda token_id: self._decode([token_id]), token_ids)
+        return steps_of(lambda token_id: self._decode([token_id]), token_ids)
 
     def _decode(self, token_ids: list[int]) -> float:
         """The first logit after them."""
