@@ -12,7 +12,7 @@ from tandem.analysis.goodness_of_fit import FALSE_ALARM, POWER
 from tandem.commands.options import json_option, link_options, link_settings, model_options
 from tandem.net.process import run_loop
 from tandem.specdec.presets import PRESETS, find_preset
-from tandem.suite.lossless import LosslessPlan, PresetCheck, check_presets
+from tandem.suite.lossless import Divergence, LosslessPlan, PresetCheck, check_presets
 from tandem.suite.models import ModelPair, choose_pair, load_pair
 from tandem.telemetry.logging import configure_logging
 
@@ -110,6 +110,9 @@ def _print(pair: ModelPair, plan: LosslessPlan, checks: list[PresetCheck], link:
     )
     for check in checks:
         click.echo(_line(check))
+    for check in checks:
+        for each in check.divergences:
+            click.echo(f"{check.preset}, {_divergence_words(each)}")
     if not pair.target.capabilities.same_bits and any(any(c.different.values()) for c in checks):
         click.echo(
             f"{target} does not give the same bits in every batch: where two tokens tie to that"
@@ -124,6 +127,16 @@ def _print(pair: ModelPair, plan: LosslessPlan, checks: list[PresetCheck], link:
         )
 
     click.echo(_sign_off(checks, target))
+
+
+def _divergence_words(found: Divergence) -> str:
+    """Whether a fault is behind it, or the last bits of two equal scores."""
+    where = f"{found.kind}: text {found.text + 1} turns at token {found.token + 1}"
+    if found.gap is None:
+        return f"{where}, where the target would never have this token"
+    if found.is_rounding:
+        return f"{where}, where the target scores both tokens alike to {found.gap:.1g}: rounding"
+    return f"{where}, where the target's scores are {found.gap:.2g} apart: no rounding"
 
 
 def _sign_off(checks: list[PresetCheck], target: str) -> str:

@@ -4,11 +4,15 @@ short sequences against the target's distribution. Invariant: what is compared w
 target alone, by preset `ar` or by its engine."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+import numpy as np
 
 from tandem.analysis.goodness_of_fit import Fit, Prefix, choose_cells, fit
 from tandem.backends.interface import Engine, ForwardRequest
+from tandem.core.gumbel import gumbel
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
@@ -18,6 +22,8 @@ from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair
 
 ALONE = "ar"
+ROUNDING = 1e-4
+"""What float32 may change in a score whose passes are cut otherwise; some 1e-5 was seen."""
 AT_ONCE = 16
 _KINDS = {"greedy": SamplingParams(temperature=0.0), "coupled": SamplingParams()}
 
@@ -48,9 +54,27 @@ class LosslessPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where one of the `texts`, counted from 0, leaves the target's own: its first other `token`.
+    `gap`: how far apart the target's own scores of the two tokens are, logits or with the noise of
+    the draw log-probabilities; None for a token that it cannot draw, or an end."""
+
+    kind: str
+    text: int
+    token: int
+    gap: float | None
+
+    @property
+    def is_rounding(self) -> bool:
+        """Whether the last bits decide between the two."""
+        return self.gap is not None and self.gap <= ROUNDING
+
+
+@dataclass(frozen=True, slots=True)
 class PresetCheck:
-    """Of one preset. `different` texts by kind of comparison, of `texts` each; `sequences` where
-    the preset does not couple its draws. Bytes and target passes per token, over all texts."""
+    """Of one preset. `different` texts by kind of comparison, of `texts` each, and where they turn;
+    `sequences` where the preset does not couple its draws. Bytes and target passes per token, over
+    all texts."""
 
     preset: str
     lossy: bool
@@ -60,6 +84,7 @@ class PresetCheck:
     uplink_bytes: float
     downlink_bytes: float
     target_passes: float
+    divergences: tuple[Divergence, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -82,7 +107,7 @@ async def check_presets(
     cells = choose_cells(target_probs, plan.sequence, plan.samples) if drawn else None
     async with EmbeddedSuite(pair, link=link) as suite, AggregatorClient(suite.target) as client:
         alone = {name: await run.texts(client, ALONE, kind) for name, kind in _KINDS.items()}
-        checks = []
+        checks, texts = [], []
         for preset in presets:
             names = list(_KINDS) if preset.drafter_invariant else ["greedy"]
             own = {name: await run.texts(client, preset.name, _KINDS[name]) for name in names}
@@ -90,7 +115,11 @@ async def check_presets(
             if cells is not None and not preset.drafter_invariant:
                 sequences = fit(cells, await run.sequences(client, preset.name))
             checks.append(_check(preset, own, alone, sequences))
-    return checks
+            texts.append(own)
+    return [
+        replace(check, divergences=tuple(_divergences(pair.target, plan, own, alone)))
+        for check, own in zip(checks, texts, strict=True)
+    ]
 
 
 class _Run:
@@ -149,15 +178,55 @@ def _target_probs(engine: Engine, prompt: tuple[int, ...]) -> Callable[[Prefix],
     engine itself. Nothing else may use the engine meanwhile."""
 
     def after(prefix: Prefix) -> Array:
-        ids = (*prompt, *prefix)
-        session = engine.open(len(ids))
-        try:
-            (logits,) = engine.forward([ForwardRequest(session, ids, logits_to_keep=1)])
-        finally:
-            session.close()
-        return probs_from_logits(logits[0], _KINDS["coupled"])
+        return probs_from_logits(_logits_after(engine, (*prompt, *prefix)), _KINDS["coupled"])
 
     return after
+
+
+def _logits_after(engine: Engine, ids: Ids) -> Array:
+    """[V], by one pass."""
+    session = engine.open(len(ids))
+    try:
+        (logits,) = engine.forward([ForwardRequest(session, ids, logits_to_keep=1)])
+    finally:
+        session.close()
+    return np.array(logits[0])
+
+
+def _divergences(
+    engine: Engine,
+    plan: LosslessPlan,
+    own: dict[str, list[Generated]],
+    alone: dict[str, list[Generated]],
+) -> Iterator[Divergence]:
+    """Nothing else may use the engine meanwhile."""
+    for kind, texts in own.items():
+        for number, (got, want) in enumerate(zip(texts, alone[kind], strict=True)):
+            ids = got.token_ids, want.token_ids
+            if ids[0] == ids[1]:
+                continue
+            pairs = zip(*ids, strict=False)
+            same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            gap = None
+            if same < min(map(len, ids)):
+                context = (*plan.prompts[number], *ids[1][:same])
+                tokens = np.array([ids[0][same], ids[1][same]])
+                gap = _gap(engine, context, tokens, _KINDS[kind], plan.seed + number)
+            yield Divergence(kind, number, same, gap)
+
+
+def _gap(
+    engine: Engine, context: Ids, tokens: Array, sampling: SamplingParams, seed: int
+) -> float | None:
+    logits = _logits_after(engine, context)
+    if sampling.greedy:
+        scores = logits[tokens].astype(np.float64)
+    else:
+        with np.errstate(divide="ignore"):
+            scores = np.log(probs_from_logits(logits, sampling)[tokens].astype(np.float64))
+        scores += gumbel(seed, len(context), tokens)
+    gap = float(abs(scores[1] - scores[0]))
+    return gap if np.isfinite(gap) else None
 
 
 def _check(

@@ -6,12 +6,18 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from tandem.backends.scripted import ScriptedEngine
 from tandem.cli import main
+from tandem.commands.verify_lossless import _divergence_words
+from tandem.core.gumbel import gumbel
+from tandem.generation.client import Generated
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs
-from tests.unit.cli.scripted_pair import scripted_pair
+from tandem.suite.lossless import ROUNDING, LosslessPlan, _divergences
+from tests.unit.cli.scripted_pair import VOCABULARY, scripted_pair
 
 
 def verify(*arguments: str) -> Result:
@@ -71,6 +77,42 @@ def test_a_rule_that_accepts_everything_is_found_out(monkeypatch: pytest.MonkeyP
     assert not row["passed"]
     assert row["sequences"]["statistic"] > row["sequences"]["limit"]
     assert row["different"]["greedy"] == 1
+    (found,) = row["divergences"]
+    assert (found["kind"], found["text"]) == ("greedy", 0)
+    assert found["gap"] > ROUNDING
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize(
+    ("temperature", "apart", "words"),
+    [
+        (1.0, 0.0, "turns at token 4, where the target scores both tokens alike to 0: rounding"),
+        (0.0, 0.0, "rounding"),
+        (0.0, 0.5, "the target's scores are 0.5 apart: no rounding"),
+    ],
+)
+def test_it_is_told_where_a_text_turns_and_whether_rounding_explains_it(
+    temperature: float, apart: float, words: str
+) -> None:
+    """After three tokens the target has two likeliest ones, which may be as likely."""
+    logits = np.full(VOCABULARY, -9.0, np.float32)
+    logits[[5, 6]] = 4.0, 4.0 + apart
+    if temperature:  # what the draw adds to each is taken from it beforehand
+        logits[[5, 6]] -= gumbel(3, 5, np.array([5, 6])).astype(np.float32)
+    probs = np.exp(logits - logits.max())
+    target = ScriptedEngine(VOCABULARY, lambda context: (probs / probs.sum()).astype(np.float32))
+    kind = "coupled" if temperature else "greedy"
+    plan = LosslessPlan(prompts=((1, 2),), tokens=4, samples=100, sequence=1, seed=3)
+    got, want = (Generated(token_ids=[1, 1, 1, last]) for last in (5, 6))
+    (found,) = _divergences(target, plan, {kind: [got]}, {kind: [want]})
+    assert (found.kind, found.text, found.token) == (kind, 0, 3)
+    assert found.gap == pytest.approx(apart, abs=ROUNDING)
+    assert _divergence_words(replace(found, gap=apart)).endswith(words)
+    assert found.is_rounding == (apart == 0)
+    short = Generated(token_ids=[1, 1, 1])
+    (found,) = _divergences(target, plan, {kind: [short]}, {kind: [want]})
+    assert (found.token, found.gap) == (3, None)
+    assert not found.is_rounding
 
 
 @pytest.mark.usefixtures("scripted")
