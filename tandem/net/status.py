@@ -30,6 +30,9 @@ log = get_logger(__name__)
 STATUS_S = 5.0
 """How long a status may wait for the frames before it, which its caller does not read."""
 
+MOST_DETAILS_BYTES = 4096
+"""Of a status as gRPC sends it, which has 8 KiB for all metadata."""
+
 ENGINE_SILENT_S, MAX_SILENT_S = "engine-silent-s", 3600.0
 """Metadata of a status: so a caller can count the outage from its beginning."""
 
@@ -65,7 +68,19 @@ _CODES: tuple[tuple[type[BaseException], StatusCode], ...] = (
 
 
 def status_of(error: BaseException) -> tuple[StatusCode, str]:
-    """The status a caller sees for `error`."""
+    """The status a caller sees for `error`. What an error quotes of its caller may be of any
+    length; a status that is too long never arrives, another one does in its place."""
+    code, details = _whole_status_of(error)
+    size_bytes = 0
+    for place, letter in enumerate(details):
+        plain = letter.isascii() and letter.isprintable() and letter != "%"
+        size_bytes += 1 if plain else 3 * len(letter.encode(errors="surrogatepass"))
+        if size_bytes > MOST_DETAILS_BYTES:
+            return code, f"{details[: place - 3]}..."
+    return code, details
+
+
+def _whole_status_of(error: BaseException) -> tuple[StatusCode, str]:
     if isinstance(error, Rejected):
         return error.code, str(error)
     if isinstance(error, grpc.aio.AioRpcError):

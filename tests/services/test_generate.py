@@ -212,6 +212,9 @@ def _resident_bytes() -> int:
         (GenerationRequest("a", sampling=SamplingParams(top_p=1.5)), "INVALID_ARGUMENT", "top_p"),
         (GenerationRequest("a", sampling=SamplingParams(top_k=1000)), "INVALID_ARGUMENT", "top_k"),
         (GenerationRequest("a", stop=("",)), "INVALID_ARGUMENT", "stop"),
+        # Which a status that quotes them cannot hold.
+        (GenerationRequest("a", "x" * 300_000), "INVALID_ARGUMENT", "preset"),
+        (GenerationRequest("a", "\U0001f426" * 2_000), "INVALID_ARGUMENT", "preset"),
     ],
 )
 async def test_bad_requests_are_refused_by_name(
