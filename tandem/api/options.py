@@ -34,7 +34,7 @@ class GenerationOptions(TypedDict, total=False):
     """Keyword arguments of `generate`, `stream` and `chat`; all may be left out."""
 
     preset: str | Preset | AggregationPreset
-    """A method by name, or made by `tandem.preset`. Default: coupled, with `rag` dragon-coupled."""
+    """A method by name, or made by `tandem.preset`. Default: auto, with `rag` dragon-coupled."""
     overrides: Mapping[str, Choice]
     """Single choices of the preset, as {"window": 8}."""
     max_tokens: int

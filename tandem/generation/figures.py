@@ -74,15 +74,17 @@ def figures_line(figures: Mapping[str, Any], finish_reason: str | None) -> str:
 
 
 def choice_line(figures: Mapping[str, Any]) -> str:
-    """What a preset that chooses its schedule chose, and what it takes; empty for others."""
+    """What a preset that chooses its schedule chose, and why; empty for others. Both times are
+    estimates of one moment: the answer as a whole may have begun with other schedules."""
     if (choice := figures.get("choice")) is None:
         return ""
-    line = f"{figures['preset']}: {choice['schedule']}"
-    alone = _duration(choice["cloud_alone_tpot_s"])
+    alone, own = _duration(choice["cloud_alone_tpot_s"]), _duration(choice["expected_tpot_s"])
+    why = f"the cloud alone would take {alone} a token, this takes {own}"
     if choice["schedule"] == CLOUD_ALONE:
-        return f"{line}, drafts would take longer; expected {alone} a token"
-    took = _duration(figures["tpot_s"] or choice["expected_tpot_s"])
-    return f"{line}; the cloud alone would take {alone} a token, this takes {took}"
+        why = f"drafts would take longer than its {alone} a token"
+    by = f"acceptance {choice['acceptance_rate']:.0%}, round trip"
+    by = f"{by} {_duration(choice['round_trip_s'])}, draft step {_duration(choice['draft_step_s'])}"
+    return f"{figures['preset']}: {choice['schedule']}; {why} ({by})"
 
 
 def choice_estimates(figures: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ from tandem_api.common.v1 import generation_pb2 as pb
 
 MAX_DOCUMENTS = 32
 MAX_TOOLS_CHARACTERS = 2**17
-DEFAULT_PRESET = "coupled"
+DEFAULT_PRESET = "auto"
 RAG_PRESET = "dragon-coupled"
 """Where documents of both sides are asked for and no preset is named."""
 

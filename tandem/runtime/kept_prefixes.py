@@ -65,6 +65,7 @@ class KeptPrefixes:
         self._thread, self._limits, self._room, self._series = thread, limits, room, series
         self.files = thread.engine.kv_files if limits.kv_bytes else None
         self.index: PrefixIndex[_Block] = PrefixIndex(limits.holder_bytes)
+        self._computing: dict[tuple[str, tuple[int, ...]], asyncio.Event] = {}
         series.prefix_kv_budget_bytes.set(limits.kv_bytes if self.files else 0)
         series.prefix_kv_bytes.set_function(lambda: self.index.size_bytes)
         engine = thread.engine
@@ -74,12 +75,29 @@ class KeptPrefixes:
     def find(self, holder: str, token_ids: Sequence[int], keeps: bool = True) -> KeptPrefix:
         """What is kept of a session's text, but for its last token: a pass needs one. Without
         `keeps`, where token ids do not say all, nothing is found or kept."""
-        holder = EVERYBODY if self._limits.shared else holder
+        holder = self._owner(holder)
         blocks: list[_Block] = []
         if keeps and self.files is not None:
             blocks = self.index.find(holder, token_ids[: len(token_ids) - 1])
             self._series.looked_up(len(token_ids), len(blocks) * KV_BLOCK)
         return KeptPrefix(self, self._thread, holder, len(token_ids), blocks, keeps)
+
+    async def found(self, holder: str, token_ids: Sequence[int], keeps: bool = True) -> KeptPrefix:
+        """As `find`, once a session that computes the same text now has left it."""
+        whole = tuple(token_ids[: (len(token_ids) - 1) // KV_BLOCK * KV_BLOCK])
+        text = self._owner(holder), whole
+        if not (keeps and whole) or self.files is None:
+            return self.find(holder, token_ids, keeps)
+        if (computing := self._computing.get(text)) is not None:
+            await computing.wait()
+        prefix = self.find(holder, token_ids, keeps)
+        if prefix.tokens < len(whole) and text not in self._computing:
+            self._computing[text] = asyncio.Event()
+            prefix.on_left = lambda: self._computing.pop(text).set()
+        return prefix
+
+    def _owner(self, holder: str) -> str:
+        return EVERYBODY if self._limits.shared else holder
 
     def count_engine_s_own(self) -> None:
         """What the engine's own prefix cache was asked for and had since the last time. By one
@@ -126,6 +144,8 @@ class KeptPrefix:
         self._kept, self._thread, self._holder = kept, thread, holder
         self._length, self._blocks, self._keeps = length, blocks, keeps
         self.tokens = len(blocks) * KV_BLOCK
+        self.on_left: Callable[[], None] | None = None
+        """Called once something was left, or there is nothing to leave."""
 
     async def show(self, session: Session) -> None:
         """Give a fresh session what was found, once."""
@@ -141,6 +161,14 @@ class KeptPrefix:
         the engine promises the same bits, only of the text that it began with: passes over a few
         tokens round differently from those over many, as which a later session would compute
         them."""
+        self._leave(session, token_ids, ends, gives_back)
+        on_left, self.on_left = self.on_left, None
+        if on_left is not None:
+            on_left()
+
+    def _leave(
+        self, session: Session, token_ids: Sequence[int], ends: bool, gives_back: int
+    ) -> None:
         files = self._kept.files
         if files is None or not self._keeps:
             return

@@ -20,6 +20,8 @@ from tandem.specdec.presets import MAX_DRAFT_LENGTH
 
 ALTERNATIVES = 4
 """Runners-up of a draft token that likely outcomes are made of."""
+FEW = 8
+"""Tokens fed before a draft step that hardly lengthen it."""
 
 
 class Drafting:
@@ -42,6 +44,9 @@ class Drafting:
         self._chunk_sent = 0
         self._chunk_s = 0.0
         self._reports = request.preset.control is Control.LATENCY_AWARE
+        self._unfed = 0
+        self.feeds_few = True
+        """Whether what was taken last tells what a draft step takes: no prompt was fed with it."""
 
     @property
     def alternatives(self) -> int:
@@ -113,7 +118,7 @@ class Drafting:
         return self._start(count, ends, guess=True)
 
     def _start(self, count: int, ends: frozenset[int], guess: bool) -> DraftWork:
-        self._wanted = count
+        self._wanted, self._unfed = count, self.position - self.kv_length
         stepwise = count > 1 and (guess or self._reports or self.schedule.token_by_token)
         longest = 0 if guess or stepwise else min(self._longest - len(self.in_flight), self.room)
         self.work = DraftWork(
@@ -136,6 +141,7 @@ class Drafting:
         way."""
         if work is not self.work:
             return False
+        self.feeds_few, self._unfed = self._unfed <= FEW, 0
         most = self._wanted + work.spare
         if not 1 <= len(drafts) <= most:
             raise ProtocolError(f"1…{most} drafts wanted", f"drafted with {len(drafts)}")

@@ -45,6 +45,7 @@ from tandem.specdec.messages import (
     NeedFullDistribution,
     Opened,
     Ping,
+    Pong,
     Recovered,
     Tokens,
     Verdict,
@@ -123,9 +124,13 @@ class EdgeMachine:
             return self._give_up_if_due(now)
         if self.phase is not Phase.RUNNING:
             return []
-        if self.liveness.is_dead(now) or self.liveness.is_given_up(now):
-            return self.lost(now)
-        nonce = self.liveness.ping_due(now)
+        dead = self.liveness.is_dead(now) or self.liveness.is_given_up(now)
+        return self.lost(now) if dead else self._ping(now)
+
+    def _ping(self, now: float) -> list[EdgeOutput]:
+        """Ask a cloud that is silent, or whose round trip nothing else tells."""
+        wanted = self.phase is Phase.RUNNING and self.pacing.trip_wanted(now)
+        nonce = self.liveness.ping_due(now, wanted)
         return [] if nonce is None else [Send(Ping(*self._frame(), nonce=nonce))]
 
     def _give_up_if_due(self, now: float) -> list[EdgeOutput]:
@@ -155,7 +160,7 @@ class EdgeMachine:
         self.liveness.received(now)
         outputs = self._react(message, now)
         outputs += map(Interrupt, self.predrafting.forget_committed())
-        return [*outputs, *self._flush(now)]
+        return [*outputs, *self._flush(now), *self._ping(now)]
 
     def _react(self, message: CloudMessage, now: float) -> list[EdgeOutput]:
         match message:
@@ -176,7 +181,9 @@ class EdgeMachine:
             case GoingAway():
                 self._leaving = True
                 return self._leave_between_rounds()
-        return []  # a Pong is a sign of life, and no more
+            case Pong():
+                self.pacing.ponged(self.liveness.ponged(message.nonce, now))
+        return []
 
     def _receive_verdict(self, verdict: Verdict, now: float) -> list[EdgeOutput]:
         self._check_not_recovering(verdict)
@@ -205,12 +212,10 @@ class EdgeMachine:
         sent = in_flight.token_ids[: in_flight.sent]
         check_early_verdict(verdict, self.request, self.committed, sent, self.epoch)
         self.stats.early_verdicts += 1
-        position, outcome = verdict.base + verdict.accepted, verdict.outcome
-        token = (
-            self._recovery.predict(outcome, in_flight.all[verdict.accepted], position)
-            if isinstance(outcome, SparsePayload)
-            else outcome
-        )
+        position = verdict.base + verdict.accepted
+        token: int | SparsePayload | None = verdict.outcome
+        if isinstance(token, SparsePayload):
+            token = self._recovery.predict(token, in_flight.all[verdict.accepted], position)
         if token is not None:
             self.predrafting.expect([LikelyOutcome(position, token, verdict.confidence)])
         return []
@@ -299,10 +304,7 @@ class EdgeMachine:
         return work
 
     def _main_work(self, now: float) -> DraftWork | None:
-        if self.pacing.on:
-            self.drafting.follow(self.pacing.schedule)
-            self.drafting.drafts_ahead = self.pacing.ahead
-            self.predrafting.wanted = self.pacing.branches
+        self.predrafting.follow(self.pacing)
         alone = self.phase is Phase.ALONE
         count = min(ALONE_CHUNK, self.drafting.room) if alone else self.drafting.draftable
         if count < 1:
@@ -339,7 +341,7 @@ class EdgeMachine:
             return []
         positions = self.drafting.positions(drafts)
         self.stats.count_drafts(positions, draft_s)
-        self.pacing.drafted(positions, draft_s)
+        self.pacing.drafted(positions, draft_s, self.drafting.feeds_few)
         return self._commit_alone() if self.phase is Phase.ALONE else self._flush(now)
 
     def _flush(self, now: float) -> list[EdgeOutput]:
@@ -371,8 +373,7 @@ class EdgeMachine:
         self.stats.count_commit(count, unverified)
         logprobs = self._logprobs_buffer.of(position, count)
         commit = Commit(committed, unverified, (token_source,) * count, logprobs)
-        outputs: list[EdgeOutput] = [commit]
-        return outputs if reason is None else [*outputs, *self._finish(reason)]
+        return [commit] if reason is None else [commit, *self._finish(reason)]
 
     def _finish(self, reason: FinishReason) -> list[EdgeOutput]:
         """End the request; `Cancel` has the cloud free the session at once."""

@@ -66,6 +66,7 @@ class Liveness:
         self._ticked_s = now
         self._pinged_s: float | None = None
         self._nonce = 0
+        self._asked_s = 0.0
 
     def connected(self, now: float) -> None:
         """A fresh stream gets its own time to show life; the outage goes on until it does."""
@@ -105,13 +106,18 @@ class Liveness:
             self._quiet_since_s = _later(self._quiet_since_s, missed_s, now)
             self._uploaded_s = _later(self._uploaded_s, missed_s, now)
 
-    def ping_due(self, now: float) -> int | None:
-        """The nonce of a ping that is due, once per silence."""
-        if self._pinged_s is not None or self._silent_s(now) < self._times.ping_after_s:
+    def ping_due(self, now: float, wanted: bool = False) -> int | None:
+        """The nonce of a ping that is due, once per silence, or that is `wanted` anyway."""
+        silent = self._silent_s(now) >= self._times.ping_after_s
+        if not wanted and (self._pinged_s is not None or not silent):
             return None
-        self._pinged_s = now
+        self._pinged_s = self._asked_s = now
         self._nonce += 1
         return self._nonce
+
+    def ponged(self, nonce: int, now: float) -> float | None:
+        """The round trip of the last ping; None of an older one."""
+        return now - self._asked_s if nonce == self._nonce else None
 
     def is_dead(self, now: float) -> bool:
         return self._silent_s(now) >= self._times.dead_after_s

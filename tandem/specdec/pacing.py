@@ -33,6 +33,9 @@ GUESSED = 2.0
 """Drafts judged that the estimate of acceptance counts for beside those of the stretch."""
 SETTLES = 1
 """Answers after a change of schedule that tell nothing of it."""
+PING_EVERY_S = 1.0
+"""While nothing is drafted, pings tell the round trip so often: else a link that was slow once
+would be believed slow for ever."""
 
 
 class Pacing:
@@ -53,7 +56,7 @@ class Pacing:
         self.decision: Decision | None = None
         self.decisions: Counter[Reason] = Counter()
         self._until_choice = 0
-        self._now = self._chose_at = -inf
+        self._now = self._chose_at = self._ping_at = -inf
         self._outlooks = Outlooks()
         self._stretch = _Stretch()
         self._changes, self._choices = 0.0, 0
@@ -71,7 +74,10 @@ class Pacing:
         self.profile.connected()
         self._stretch = _Stretch()
 
-    def drafted(self, count: int, draft_s: float) -> None:
+    def drafted(self, count: int, draft_s: float, usual: bool = True) -> None:
+        """`usual`: whether nothing but draft steps took that time."""
+        if not usual:
+            return
         branches = self._preset.control is Control.LEAST_COST and self.branches
         self.profile.drafted(count, draft_s, branches)
         if self.decision is not None and not branches:
@@ -101,6 +107,22 @@ class Pacing:
             pass_s = work.verify_s * pair.verify_first_s / pair.verify_s(work.drafts)
             self.profile.seen.passed(self.decision.schedule, pass_s)
         self._fit()
+
+    def trip_wanted(self, now: float) -> bool:
+        """Whether a ping is to tell the round trip: at first, when the trips of drafts are a
+        process's first and wait for the prompt's pass, and where nothing is drafted; one after the
+        other until it is known, then seldom."""
+        if self._preset.control is not Control.LEAST_COST or now < self._ping_at:
+            return False
+        self._ping_at = now + PING_EVERY_S
+        return self.profile.begins_cold or not self.schedule.window
+
+    def ponged(self, trip_s: float | None) -> None:
+        """A ping was answered; None: one of long ago."""
+        if self._preset.control is Control.LEAST_COST and trip_s is not None:
+            self.profile.trips_s.append(trip_s)
+            if not self.profile.knows_trip:
+                self._ping_at = -inf
 
     def overtaken(self, agreed: bool | None) -> None:
         """The cloud decoded a token: a draft in flight was equal, was not, or there was none."""

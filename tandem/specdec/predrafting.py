@@ -10,6 +10,7 @@ from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import Predraft
 from tandem.specdec.drafting import Drafting
 from tandem.specdec.events import Drafted, DraftWork, EdgeRequest
+from tandem.specdec.pacing import Pacing
 from tandem.specdec.predraft_cache import Branch, LikelyOutcome, Predrafts
 
 
@@ -27,6 +28,13 @@ class Predrafting:
         self._request = request
         self._committed = committed
         self._drafting = drafting
+
+    def follow(self, pacing: Pacing) -> None:
+        """Draft from now on as it has found best, if it looks for that."""
+        if pacing.on:
+            self._drafting.follow(pacing.schedule)
+            self._drafting.drafts_ahead = pacing.ahead
+            self.wanted = pacing.branches
 
     def expect(self, outcomes: Iterable[LikelyOutcome]) -> None:
         """Take outcomes in, but for those that the drafts in flight or ahead speak of already."""

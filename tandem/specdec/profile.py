@@ -18,6 +18,8 @@ _PRIOR_ACCEPTANCE, _PRIOR_TOKENS = 0.7, 4.0
 _EARLIER_TOKENS = 16.0
 """What earlier acceptance counts for: more than a guess, less than half a sentence of this text."""
 _KEEP_PER_TOKEN = 0.97
+_STALE = 16
+"""After so many tokens without a draft, a step tells as much as all before it."""
 _KEEP_LONG = 0.995
 _SURE_LONG, _SURE_SHARE = 20.0, 10.0
 """What a further token of a pass costs, as a share of the first, changes with the model and not
@@ -95,7 +97,7 @@ class Profile:
         if draft_s is None or first_s is None or rtt_s is None:
             return None
         draft_s *= _HOPE**self._undrafted
-        if earlier.trips + len(self.trips_s) < _SURE_TRIPS:
+        if not self.knows_trip:
             rtt_s *= _UNSURE_HOPE**self._undrafted
         first_s = max(first_s, 1e-6)
         if self._sharing < _ALONE:
@@ -131,6 +133,11 @@ class Profile:
         return self._earlier.rtt_s is None and len(self.trips_s) < _FIRST_TRIPS
 
     @property
+    def knows_trip(self) -> bool:
+        """Whether so many round trips were measured that the shortest had to wait for nothing."""
+        return self._earlier.trips + len(self.trips_s) >= _SURE_TRIPS
+
+    @property
     def own(self) -> Earlier:
         """What this request has measured itself."""
         return Earlier(
@@ -152,6 +159,8 @@ class Profile:
         step_s = draft_s / count
         if usual_s is not None and not branches:
             step_s = min(step_s, _FAR * usual_s)
+        if self._undrafted >= _STALE and self._draft_s is not None:
+            usual_s, self._draft_s = self._draft_s, None
         self._undrafted = 0
         if self._cold_steps:
             self._cold_steps -= 1
@@ -217,6 +226,7 @@ class Profile:
         keep = _KEEP_PER_TOKEN**tokens
         self._accepted = keep * self._accepted + (1 - keep) * _PRIOR_ACCEPTANCE * _PRIOR_TOKENS
         self._judged = keep * self._judged + (1 - keep) * _PRIOR_TOKENS
+        self._wait_s *= _HOPE**tokens
         self._undrafted += tokens
 
 

@@ -14,7 +14,7 @@ from tandem.specdec.choices import Schedule
 
 _GUESS_TOKENS = 10.0
 """What the expectation counts for beside tokens seen."""
-_KEEP, _KEEP_OTHERS = 0.985, 0.998
+_KEEP, _KEEP_OTHERS = 0.985, 0.995
 """Of what was seen, per further token of the same kind, and of others."""
 _FURTHEST = 4.0
 """No stretch of tokens tells of more: a machine may have been away."""

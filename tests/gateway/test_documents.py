@@ -49,7 +49,7 @@ async def test_rag_is_one_word_and_equals_the_suite_s_answer(tmp_path: Path) -> 
     assert [token["id"] for token in provenance] == expected.token_ids
     assert [token["source"] for token in provenance] == expected.token_sources
     assert all(expected.token_sources)
-    assert plain["choices"][0]["tandem"]["preset"] == "coupled"
+    assert plain["choices"][0]["tandem"]["preset"] == "auto"
 
 
 async def test_of_more_than_two_sides_each_token_names_its_own(tmp_path: Path) -> None:

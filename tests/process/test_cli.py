@@ -113,7 +113,9 @@ def test_people_get_text_on_one_stream_and_figures_on_the_other(suite: Up) -> No
     ended = tandem(*asking(suite, *GREEDY))
     assert ended.returncode == 0
     assert ended.stdout.rstrip("\n") == suite.generate(*GREEDY)["text"].rstrip("\n")
-    assert "acceptance" in one_line(ended.stderr)
+    figures, *choice = ended.stderr.splitlines()
+    assert "bytes per token" in one_line(figures)
+    assert [line[:6] for line in choice] == ["auto: "]
 
 
 def test_an_interrupted_answer_frees_the_memory_on_both_sides(suite: Up, metrics_port: int) -> None:
@@ -183,12 +185,12 @@ def test_on_a_terminal_the_status_comes_and_goes(suite: Up) -> None:
     shown = read_terminal(terminal).decode()
     assert process.wait(TIMEOUT_S) == 0
     os.close(terminal)
-    assert "coupled | " in shown
+    assert "auto | " in shown
     screen = Screen(rows=40, columns=60)
     screen.write(shown)
     seen = screen.text()
-    assert "coupled | " not in seen
-    assert "acceptance" in seen.replace("\n", "")
+    assert "auto | " not in seen
+    assert "bytes per token" in seen.replace("\n", "")
     begun = suite.generate(*GREEDY)["text"].strip().split("\n")[0][:60].rstrip()
     assert begun in seen
 

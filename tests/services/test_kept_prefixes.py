@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import grpc
 import pytest
 from transformers import AutoModelForCausalLM
 
-from tandem.backends.interface import KV_BLOCK, Engine, PrefixTotals
+from tandem.backends.interface import KV_BLOCK, Engine, ForwardRequest, Logits, PrefixTotals
 from tandem.backends.scripted import ScriptedEngine, ScriptedSession, scripted_probs
 from tandem.backends.torch.loading import load_engine
 from tandem.generation.client import Generated
@@ -25,7 +26,7 @@ from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.verifier.v1 import verifier_pb2_grpc
 from tests.gateway.http_suite import http_suite
-from tests.services.scripted_suite import VOCABULARY, scripted_suite, started
+from tests.services.scripted_suite import CONTEXT, VOCABULARY, scripted_suite, started
 from tests.services.test_fair_shares import Unguarded
 from tests.services.verifier_peer import TIMEOUT_S, control, opening
 from tests.unit.backends.reference_models import CONFIGS
@@ -221,7 +222,7 @@ async def two_turns(engine: Engine, preset: str, prefixes: PrefixLimits) -> list
     return answers
 
 
-@pytest.mark.parametrize("preset", ["coupled", "mc-dsd", "predraft", "ar"])
+@pytest.mark.parametrize("preset", ["coupled", "auto", "mc-dsd", "predraft", "ar"])
 async def test_the_second_turn_of_a_chat_is_the_same_text_and_says_what_was_kept(
     engine: Engine, preset: str
 ) -> None:
@@ -233,7 +234,8 @@ async def test_the_second_turn_of_a_chat_is_the_same_text_and_says_what_was_kept
     assert told == [0, 3 * KV_BLOCK, 0, 0]
 
 
-async def test_answers_to_one_prompt_compute_it_once(engine: Engine) -> None:
+@pytest.mark.parametrize("preset", ["coupled", "auto"])
+async def test_answers_to_one_prompt_compute_it_once(engine: Engine, preset: str) -> None:
     """At both ends, over HTTP, whole and streamed; a prompt that is new each time."""
     async with http_suite(target=engine, draft=engine) as served:
         common: dict[str, Any] = {
@@ -241,6 +243,7 @@ async def test_answers_to_one_prompt_compute_it_once(engine: Engine) -> None:
             "max_tokens": 6,
             "ignore_eos": True,
             "seed": 5,
+            "tandem": {"preset": preset},
         }
         for number, stream in enumerate((False, True)):
             prompt = str(number) + CHAT
@@ -264,7 +267,63 @@ async def test_answers_to_one_prompt_compute_it_once(engine: Engine) -> None:
     ):
         labels = {"side": side, "model_name": engine.model_name}
         told = metrics.registry.get_sample_value
+        misses, hits = (
+            told("tandem_prefix_lookups_total", {**labels, "outcome": outcome}) or 0
+            for outcome in ("miss", "hit")
+        )
         # Of four texts each the first choice, and of one the very first of four.
-        assert told("tandem_prefix_lookups_total", {**labels, "outcome": "miss"}) == 5
-        assert told("tandem_prefix_lookups_total", {**labels, "outcome": "hit"}) == 15
-        assert told("tandem_prefix_hit_tokens_total", labels) == 15 * 3 * KV_BLOCK
+        if side == "device" and preset == "auto":  # answers without drafts need nothing there
+            assert misses <= 5
+            assert misses + hits <= 20
+        else:
+            assert (misses, hits) == (5, 15)
+        assert told("tandem_prefix_hit_tokens_total", labels) == hits * 3 * KV_BLOCK
+
+
+async def test_of_two_answers_at_once_one_computes_the_prompt_on_the_device(
+    engine: Engine,
+) -> None:
+    async with scripted_suite(target=engine, draft=engine) as suite:
+        asked = [
+            GenerationRequest(CHAT, "coupled", max_tokens=6, seed=seed, ignore_eos=True)
+            for seed in range(4)
+        ]
+        await asyncio.gather(*map(suite.client.generate, asked))
+        await suite.idle()
+        told = suite.edge_metrics.registry.get_sample_value
+        labels = {"side": "device", "model_name": engine.model_name}
+        found = [
+            told("tandem_prefix_lookups_total", {**labels, "outcome": outcome})
+            for outcome in ("miss", "hit")
+        ]
+    assert found == [1, 3]
+
+
+class SlowPrompts(ScriptedEngine):
+    """Feeds a block or more at once only when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(VOCABULARY, scripted_probs(1, VOCABULARY), context_length=CONTEXT)
+        self.goes_on = threading.Event()
+        self.long = 0
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = lambda: False
+    ) -> list[Logits]:
+        if any(len(request.token_ids) >= KV_BLOCK for request in batch):
+            self.long += 1
+            assert self.goes_on.wait(TIMEOUT_S)
+        return super().forward(batch, cancelled)
+
+
+async def test_a_slow_device_s_prompt_is_not_interrupted_by_the_cloud_s_tokens() -> None:
+    """It would begin anew with each of them, and never come to draft."""
+    draft, tokens = SlowPrompts(), 0
+    limits = DrafterLimits(stuck_after_s=TIMEOUT_S)
+    async with scripted_suite(drafter_limits=limits, draft=draft) as suite:
+        asked = GenerationRequest(CHAT, "stream", max_tokens=40, seed=3, ignore_eos=True)
+        async for answer in suite.client.stream(asked, TIMEOUT_S):
+            tokens = len(answer.token_ids)
+            if tokens >= 4:
+                draft.goes_on.set()
+    assert (tokens, draft.long) == (40, 1)

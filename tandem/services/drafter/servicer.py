@@ -5,7 +5,6 @@ import asyncio
 import secrets
 import time
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import grpc
@@ -33,6 +32,7 @@ from tandem.services.drafter.clouds import Clouds
 from tandem.services.drafter.earlier_requests import EarlierRequests
 from tandem.services.drafter.energy_meter import EnergyMeter
 from tandem.services.drafter.listed_clouds import ListedCloud, clouds_of
+from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.relaying import write_commits
 from tandem.services.drafter.request_figures import count_request, request_summary
 from tandem.services.drafter.session import DrafterSession, OpenVerify
@@ -243,34 +243,28 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         traffic = Traffic()
         log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
         keeps, holder = not request.images, current_caller().holder
-        prefix = self._prefixes.find(holder, edge_request.prompt_ids, keeps)
         async with self._thread.session(capacity, edge_request.preset.tree_nodes) as kv:
             await images.show(self._thread, kv, edge_request.prompt_ids)
-            await prefix.show(kv)
             times = self._clouds.times(self._limits.liveness)
             liveness = Liveness(request.lost_cloud, times, time.monotonic())
             machine = EdgeMachine(edge_request, liveness, text.completes_stop)
-            drafting = machine.drafting
-            drafting.kv_length = prefix.tokens
+            prefill = DraftPrefill(
+                *(machine, self._thread, kv, self._prefixes, holder, keeps),
+                gives_back=lambda: reservation.kv_bytes,
+            )
             kept_ids = edge_request.prompt_ids if keeps else ()
             route = CloudRoute(self._clouds, edge_request.session, holder, kept_ids)
             open_stream = self._stream_opener(stream, edge_request, traffic, span)
-
-            def leave(ends: bool) -> None:
-                held = drafting.context[: drafting.kv_length]
-                prefix.leave(kv, held, ends, reservation.kv_bytes if ends else 0)
-
             session = DrafterSession(
                 *(machine, self._thread, kv, open_stream, traffic),
-                *(self._closing_tasks, route, span),
+                *(self._closing_tasks, route, span, prefill),
                 processor,
-                on_begun=partial(leave, ends=False),
                 tells_rounds=request.rounds,
             )
             try:
                 await self._relay(stream, session, text, request)
             finally:
-                leave(ends=True)
+                prefill.leave()
                 reservation.tokens = len(edge_request.prompt_ids) + machine.stats.tokens
         series = self._metrics.method(request.preset, machine.target_name or UNKNOWN_MODEL)
         count_request(series, machine, traffic)

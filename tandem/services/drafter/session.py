@@ -18,6 +18,7 @@ from tandem.net.status import Rejected
 from tandem.runtime.draft_works import DraftsReady, DraftWorks
 from tandem.runtime.engine_thread import EngineThread
 from tandem.services.drafter.cloud_route import CloudRoute
+from tandem.services.drafter.prefill import DraftPrefill
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import (
     Commit,
@@ -69,12 +70,12 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         closing_tasks: set[asyncio.Task[None]],
         route: CloudRoute,
         span: Span,
+        prefill: DraftPrefill,
         processor: LogitsProcessor | None = None,
-        on_begun: Callable[[], None] = lambda: None,
         tells_rounds: bool = False,
     ) -> None:
-        """For `closing_tasks` see `SessionRunner`; `route` says where the streams go. `on_begun` is
-        called once the first drafts are there. `tells_rounds`: `take_rounds` is asked."""
+        """For `closing_tasks` see `SessionRunner`; `route` says where the streams go.
+        `tells_rounds`: `take_rounds` is asked."""
         spread = machine.request.session
         super().__init__(
             lambda on_frame, on_end: open_stream(route.connect(), on_frame, on_end),
@@ -93,7 +94,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self._holding: asyncio.TimerHandle | None = None
         self._commits: list[Commit] = []
         self._finish_reason: FinishReason | None = None
-        self._on_begun: Callable[[], None] | None = on_begun
+        self._prefill = prefill
+        self._prefilling: asyncio.Task[None] | None = None
 
     @property
     def machine(self) -> EdgeMachine:
@@ -120,6 +122,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
     def close(self) -> None:
         super().close()
         self._end_hedge()
+        if self._prefilling is not None:
+            self._prefilling.cancel()
         self._works.close()
         self._route.end(self.machine.committed.since(0))
 
@@ -233,6 +237,12 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         return self.machine.cancel()
 
     def start_work(self) -> None:
+        if self._prefilling is not None:
+            return
+        if self._prefill.due:
+            self._prefilling = asyncio.create_task(self._prefill.run())
+            self._prefilling.add_done_callback(self._prefilled)
+            return
         while (work := self.machine.work(time.monotonic())) is not None:
             self._spans.drafting()
             self._works.start(work)
@@ -251,11 +261,21 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             self._holding = None
         self._relayable.set()
 
+    def _prefilled(self, prefilling: asyncio.Task[None]) -> None:
+        self._prefilling = None
+        if prefilling.cancelled():
+            return
+        error = prefilling.exception()
+
+        def done() -> list[EdgeOutput]:
+            if error is not None:
+                raise error
+            return []
+
+        self.dispatch(done)
+
     def _drafts_ready(self, ready: DraftsReady) -> None:
         self.dispatch(lambda: self.machine.drafted(ready.work, *ready.outcome(), time.monotonic()))
-        if self._on_begun is not None and self.machine.drafting.kv_length:
-            on_begun, self._on_begun = self._on_begun, None
-            on_begun()
 
     def _take_commits(self) -> list[Commit]:
         """What became final since the last time, in as few pieces as its marks allow."""

@@ -55,7 +55,7 @@ def test_each_line_is_a_turn_of_one_conversation(url: str) -> None:
     assert first["tokens"] == second["tokens"] == 8
     assert first["prompt_tokens"] == len("briefhello")
     assert second["prompt_tokens"] == len("briefhello" + first["text"] + "again")
-    assert (first["seed"], first["preset"], first["finish_reason"]) == (3, "coupled", "length")
+    assert (first["seed"], first["preset"], first["finish_reason"]) == (3, "auto", "length")
 
 
 def test_without_an_endpoint_it_answers_by_itself(

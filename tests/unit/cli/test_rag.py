@@ -92,7 +92,7 @@ async def test_other_presets_have_no_figures_of_sides() -> None:
     ("flags", "words"),
     [
         (("--rag", "--preset", "coupled"), "rag: coupled has no documents"),
-        (("--query", "x"), "query: coupled has no documents"),
+        (("--query", "x"), "query: auto has no documents"),
         (("--cloud-documents", "."), "rag: give --rag too"),
         (("--rag", "--documents", "-1"), "documents: must be 0…32, is -1"),
         (("--rag", "--documents", "33"), "documents: must be 0…32, is 33"),

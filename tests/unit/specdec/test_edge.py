@@ -564,3 +564,33 @@ def test_a_round_begins_with_its_drafting() -> None:
     edge.receive(answer, 2.0)
     assert edge.stats.round_s == 1.0
     assert edge.stats.round_overheads_s == [0.25]
+
+
+def test_auto_asks_for_the_round_trip_until_it_is_known() -> None:
+    edge = edge_of(PRESETS["auto"])
+    assert [type(message) for message in sent(edge.connect(0.0))] == [Open]
+    asked = sent(edge.receive(Opened(*frame_of(edge), 8, 64, frozenset({0}), "scripted"), 0.1))
+    assert asked == [Ping(*frame_of(edge), nonce=1)]
+    asked = sent(edge.receive(Pong(*frame_of(edge), nonce=1), 0.13))
+    assert asked == [Ping(*frame_of(edge), nonce=2)]
+    assert edge.pacing.profile.trips_s == pytest.approx([0.03])
+    assert sent(edge.receive(Pong(*frame_of(edge), nonce=2), 0.15)) == []
+    assert edge.pacing.profile.own.rtt_s == pytest.approx(0.02)
+    assert edge.tick(0.2) == []
+    edge.lost(0.3)
+    assert sent(edge.connect(0.4))[1:] == []
+
+
+def test_draft_steps_that_a_prompt_was_fed_with_are_not_measured() -> None:
+    long = tuple(number % 3 for number in range(20))
+    request = replace(request_for(PRESETS["auto"], MODELS, max_tokens=40), prompt_ids=long)
+    edge = EdgeMachine(request, Liveness(LostCloud.WAIT, TIMES, now=0.0))
+    edge.connect(0.0)
+    work = edge.work(0.0)
+    assert work is not None
+    assert len(work.token_ids) == 20
+    edge.drafted(work, drafts_of(0), 20, 0.9, 0.0)
+    assert edge.pacing.profile.own.draft_s is None
+    edge.drafted(work, drafts_of(1), 21, 0.01, 0.0)
+    assert edge.pacing.profile.own.draft_s == 0.01
+    assert edge.stats.draft_s == pytest.approx(0.91)

@@ -219,3 +219,14 @@ def test_where_there_are_others_a_silent_cloud_is_left_while_one_can_still_answe
     assert LivenessTimes().with_others() == LivenessTimes(0.8, 1.6, 2.6)
     assert LivenessTimes(0.8, 2.4, 10.0).with_others().dead_after_s == 2.4
     assert LivenessTimes(0.8, 2.4, 1.2).with_others().dead_after_s == 1.0, "not before its pong"
+
+
+def test_a_ping_that_is_wanted_tells_the_round_trip() -> None:
+    alive = liveness()
+    alive.connected(100.0)
+    first = alive.ping_due(100.1, wanted=True)
+    second = alive.ping_due(100.2, wanted=True)
+    assert (first, second) == (1, 2)
+    assert alive.ponged(1, 100.3) is None, "of an older one"
+    assert alive.ponged(2, 100.25) == pytest.approx(0.05)
+    assert alive.ping_due(100.9) is None

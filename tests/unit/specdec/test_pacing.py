@@ -415,3 +415,85 @@ def test_a_process_s_first_request_chooses_after_two_round_trips() -> None:
         pacing.take_verdict(outcome, 2.006 + number)
     assert pacing.decision is not None
     assert pacing.decision.schedule.stop_and_wait
+
+
+def test_pings_tell_the_round_trip_until_it_is_known() -> None:
+    """A process's first drafts wait for the prompt's pass: their trips tell little."""
+    pacing = Pacing(PRESETS["auto"])
+    assert pacing.trip_wanted(1.0)
+    assert not pacing.trip_wanted(1.1), "one at a time"
+    pacing.ponged(0.030)
+    assert pacing.trip_wanted(1.2)
+    pacing.ponged(None)
+    assert not pacing.trip_wanted(1.3), "of another ping"
+    pacing.ponged(0.010)
+    assert not pacing.profile.begins_cold
+    assert not pacing.trip_wanted(9.0), "drafts tell it from now on"
+    assert pacing.profile.own.rtt_s == 0.010
+    assert not Pacing(PRESETS["auto"], replace(KNOWN, acceptance_rate=0.9)).trip_wanted(1.0)
+    assert not Pacing(PRESETS["stream"]).trip_wanted(1.0), "its window is not chosen by cost"
+
+
+def test_a_link_that_was_slow_once_is_drafted_over_when_it_is_fast() -> None:
+    """While the cloud alone is chosen, no draft tells of the link."""
+    slow = Earlier(draft_s=0.01, verify_s=0.05, rtt_s=2.0, acceptance_rate=0.6, trips=100)
+    pacing, clock = Pacing(PRESETS["auto"], slow), count()
+    assert pacing.schedule.window == 0
+    answered(pacing, 12, clock)
+    assert pacing.schedule.window == 0
+    asked = [second for second in range(12) if pacing.trip_wanted(0.5 * second)]
+    assert asked == [0, 2, 4, 6, 8, 10]
+    pacing.ponged(0.010)
+    answered(pacing, 6, clock)
+    assert pacing.schedule.window > 0
+    assert not pacing.trip_wanted(60.0)
+
+
+def test_the_first_trips_of_a_process_may_all_have_waited() -> None:
+    """Where they made it choose the cloud alone, ping follows ping until one did not."""
+    pacing, clock = Pacing(PRESETS["auto"]), count()
+    pacing.drafted(1, 0.01)
+    for _ in range(2):
+        assert pacing.trip_wanted(1.0)
+        pacing.ponged(2.0)
+    answered(pacing, 1, clock)
+    assert pacing.decision is not None
+    assert pacing.schedule.window == 0
+    assert pacing.trip_wanted(1.0)
+    pacing.ponged(0.01)
+    answered(pacing, 2, clock)
+    assert pacing.schedule.window > 0
+
+
+def test_a_step_that_a_prompt_was_fed_with_tells_nothing() -> None:
+    pacing = Pacing(PRESETS["auto"])
+    pacing.drafted(1, 0.9, usual=False)
+    assert pacing.profile.own.draft_s is None
+    pacing.drafted(1, 0.01)
+    assert pacing.profile.own.draft_s == 0.01
+
+
+def test_a_step_after_a_pause_tells_as_much_as_all_before_it() -> None:
+    """A device that was busy once is tried again, and believed."""
+    busy = Profile(Earlier(draft_s=0.1))
+    for _ in range(10):
+        busy.drafted(1, 0.1)
+    soon, later = deepcopy(busy), deepcopy(busy)
+    soon.drafted(1, 0.01)
+    assert soon.own.draft_s == pytest.approx(0.091)
+    later.unjudged(16)
+    later.drafted(1, 0.01)
+    assert later.own.draft_s == pytest.approx(0.01)
+    slow = deepcopy(busy)
+    slow.unjudged(16)
+    slow.drafted(1, 0.2)
+    assert slow.own.draft_s == pytest.approx(0.155)
+
+
+def test_a_wait_that_is_not_measured_any_more_fades() -> None:
+    profile = seen()
+    for _ in range(60):
+        profile.passed(Work(verify_s=0.05, drafts=2, queue_s=0.4))
+    assert measured(profile).wait_s == pytest.approx(0.4, rel=0.01)
+    profile.unjudged(100)
+    assert measured(profile).wait_s == pytest.approx(0.4 * 0.99**100, rel=0.01)

@@ -42,7 +42,7 @@ async def test_metrics_of_each_service_are_at_hand() -> None:
     async with EmbeddedSuite(scripted_pair()) as suite:
         await ask(suite.target, REQUEST, TIMEOUT_S)
         registry = suite.metrics["aggregator"].registry
-    labels = {"preset": "coupled", "side": "device"}
+    labels = {"preset": "auto", "side": "device"}
     counted = [
         registry.get_sample_value("tandem_tokens_total", {**labels, "model_name": name})
         for name in ("unknown", "scripted")  # the name becomes known while the first request runs

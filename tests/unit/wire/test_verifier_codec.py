@@ -306,9 +306,9 @@ def test_an_answer_no_honest_cloud_sends_is_named(frame: pb.VerifyResponse, fiel
 
 
 REQUESTS = [
-    GenerationRequest("text"),
+    GenerationRequest("text", "coupled"),
     GenerationRequest((1, HUGE), "ar"),
-    GenerationRequest((Turn("user", "hello"), Turn("assistant", "hi"))),
+    GenerationRequest((Turn("user", "hello"), Turn("assistant", "hi")), "coupled"),
     GenerationRequest(
         "all",
         "dssd",
@@ -327,7 +327,7 @@ REQUESTS = [
         ),
     ),
     GenerationRequest("tree", "mc-dsd", overrides=("expansion=3,1,2",)),
-    GenerationRequest("greedy", sampling=SamplingParams(0.0), lost_cloud=LostCloud.WAIT),
+    GenerationRequest("greedy", "coupled", sampling=SamplingParams(0.0), lost_cloud=LostCloud.WAIT),
 ]
 
 

@@ -1,0 +1,79 @@
+"""The draft model computes a request's text before it drafts: what is kept of it is copied, the
+rest fed. Invariants: where nothing is drafted nothing is computed; of sessions of one holder that
+need the same text at the same time one computes it; tokens that the cloud commits meanwhile do not
+interrupt it, so that a slow device comes to draft in the end."""
+
+from collections.abc import Callable, Sequence
+
+from tandem.backends.interface import KV_BLOCK, ForwardRequest, Logits, Session
+from tandem.runtime.engine_thread import EngineThread
+from tandem.runtime.kept_prefixes import KeptPrefix, KeptPrefixes
+from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.liveness import Phase
+
+
+class DraftPrefill:
+    """Of one request, on the event loop. `keeps`: see `KeptPrefixes.find`; `gives_back`: the bytes
+    that are free when it ends."""
+
+    def __init__(
+        self,
+        machine: EdgeMachine,
+        thread: EngineThread,
+        kv: Session,
+        prefixes: KeptPrefixes,
+        holder: str,
+        keeps: bool,
+        gives_back: Callable[[], int],
+    ) -> None:
+        self._machine, self._thread, self._kv = machine, thread, kv
+        self._prefixes, self._holder, self._keeps = prefixes, holder, keeps
+        self._gives_back = gives_back
+        self._prefix: KeptPrefix | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether drafts are wanted after a text of which whole blocks are not computed."""
+        machine, drafting = self._machine, self._machine.drafting
+        wanted = machine.phase is Phase.ALONE or machine.pacing.schedule.window > 0
+        if not wanted or machine.phase is Phase.DONE or drafting.work or drafting.in_flight:
+            return False
+        return self._prefix is None or len(machine.committed) - drafting.kv_length > KV_BLOCK
+
+    async def run(self) -> None:
+        """Compute the text as it is now, but for its last tokens, which the first draft feeds."""
+        text, drafting = self._machine.committed.since(0), self._machine.drafting
+        if self._prefix is None:
+            self._prefix = await self._prefixes.found(self._holder, text, self._keeps)
+            await self._prefix.show(self._kv)
+            drafting.kv_length = self._prefix.tokens
+        whole = (len(text) - 1) // KV_BLOCK * KV_BLOCK
+        if whole > drafting.kv_length:
+            keep = drafting.kv_length
+            job = PrefillJob(self._kv, keep, text[keep:whole])
+            drafting.kv_length = (await self._thread.submit(job).future).value
+        self.leave(ends=False)
+
+    def leave(self, ends: bool = True) -> None:
+        """Keep what is computed, before the session goes on or closes."""
+        if self._prefix is not None:
+            drafting = self._machine.drafting
+            held = drafting.context[: drafting.kv_length]
+            self._prefix.leave(self._kv, held, ends, self._gives_back() if ends else 0)
+
+
+class PrefillJob:
+    """Feeds tokens after the first `keep` of a session; the result is the session's length."""
+
+    def __init__(self, session: Session, keep: int, token_ids: Sequence[int]) -> None:
+        self._session, self._keep, self._token_ids = session, keep, tuple(token_ids)
+
+    def request(self) -> ForwardRequest:
+        self._session.rollback(self._keep)
+        return ForwardRequest(self._session, self._token_ids, logits_to_keep=0)
+
+    def take(self, logits: Logits) -> bool:
+        return True
+
+    def result(self) -> int:
+        return self._session.length
