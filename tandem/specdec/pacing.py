@@ -120,7 +120,7 @@ class Pacing:
     def ponged(self, trip_s: float | None) -> None:
         """A ping was answered; None: one of long ago."""
         if self._preset.control is Control.LEAST_COST and trip_s is not None:
-            self.profile.trips_s.append(trip_s)
+            self.profile.ponged(trip_s)
             if not self.profile.knows_trip:
                 self._ping_at = -inf
 

@@ -24,7 +24,7 @@ _KEEP_LONG = 0.995
 _SURE_LONG, _SURE_SHARE = 20.0, 10.0
 """What a further token of a pass costs, as a share of the first, changes with the model and not
 with the hour: what many passes tell counts beside the last ten, which may all be equally long."""
-_SURE_TRIPS, _FIRST_TRIPS = 12, 2
+_SURE_TRIPS, _FIRST_TRIPS, _FIRST_TOKENS = 12, 2, 8
 _COLD_STEPS, _COLD_PASSES = 8, 3.0
 """So many steps and passes of a process may take long because they are its first."""
 _FAR = 3.0
@@ -77,6 +77,7 @@ class Profile:
         self.seen = SeenTimes(earlier.seen)
         self._verify, self._long = LineFit(_KEEP), LineFit(_KEEP_LONG)
         self.trips_s: list[float] = []
+        self._pings = self._tokens = 0
         self.judged_tokens = self.agreed_tokens = 0
         self._sent: deque[tuple[int, float]] = deque(maxlen=4 * _RECENT)
         known = earlier.acceptance_rate
@@ -110,6 +111,7 @@ class Profile:
             self._sharing,
             self._hit_rate,
             self._branching,
+            self._earlier.acceptance_rate is None and self.judged_tokens < _EARLIER_TOKENS,
         )
 
     def _pass_times(self) -> tuple[float | None, float]:
@@ -129,8 +131,10 @@ class Profile:
 
     @property
     def begins_cold(self) -> bool:
-        """Whether the one round trip that is known may be the process's first, which takes long."""
-        return self._earlier.rtt_s is None and len(self.trips_s) < _FIRST_TRIPS
+        """Whether too few drafts of the process were answered to choose by what they tell."""
+        if self._earlier.rtt_s is not None or len(self.trips_s) - self._pings >= _FIRST_TRIPS:
+            return False
+        return not self.knows_trip or self._tokens < _FIRST_TOKENS
 
     @property
     def knows_trip(self) -> bool:
@@ -209,6 +213,11 @@ class Profile:
         """A correction came; `hit`: it had been drafted for."""
         self._hit_rate = _follow(self._hit_rate, float(hit))
 
+    def ponged(self, trip_s: float) -> None:
+        """A ping was answered, which waits for no pass."""
+        self.trips_s.append(trip_s)
+        self._pings += 1
+
     def discarded(self) -> None:
         """What was sent will not be judged."""
         self._sent.clear()
@@ -217,6 +226,7 @@ class Profile:
         """Drafts were accepted (or equal to the cloud's token), or rejected."""
         self.judged_tokens += accepted + rejected
         self.agreed_tokens += accepted
+        self._tokens += accepted + rejected
         keep = _KEEP_PER_TOKEN ** (accepted + rejected)
         self._accepted = keep * self._accepted + accepted
         self._judged = keep * self._judged + accepted + rejected
@@ -227,6 +237,7 @@ class Profile:
         self._accepted = keep * self._accepted + (1 - keep) * _PRIOR_ACCEPTANCE * _PRIOR_TOKENS
         self._judged = keep * self._judged + (1 - keep) * _PRIOR_TOKENS
         self._wait_s *= _HOPE**tokens
+        self._tokens += tokens
         self._undrafted += tokens
 
 

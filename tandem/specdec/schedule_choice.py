@@ -141,8 +141,11 @@ def _in_order(
     limits: Schedule, measured: Measured, idle_weight: float, before: Decision | None
 ) -> list[Schedule]:
     """The candidates, those first without which there is no choice: the cloud alone, and the
-    schedule in use, if it still may be."""
+    schedule in use, if it still may be. A cloud that costs nothing waits for no drafts of which
+    nobody knows whether they are right, unless messages cost more than its waiting."""
     found = candidates(limits, measured, idle_weight)
+    if measured.guesses_acceptance and idle_weight >= 1 and not overhead_share(measured):
+        found = [schedule for schedule in found if schedule.decode_when_idle]
     if before is not None and (before.schedule.decode_when_idle or measured.sharing < ALONE):
         found = list(dict.fromkeys([found[0], before.schedule, *found[1:]]))
     return found

@@ -49,8 +49,8 @@ class PairTimes:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Of one session: step times, round trip and acceptance as of now; how long its work waits for
-    a pass, how many sessions share one, how often a correction had been drafted for, and how many
-    times as long a draft step takes with branches beside it."""
+    a pass, how many sessions share one, how often a correction had been drafted for, how many times
+    as long a draft step takes with branches beside it, and whether acceptance is a mere guess."""
 
     pair: PairTimes
     rtt_s: float
@@ -59,6 +59,7 @@ class Measured:
     sharing: float = 1.0
     hit_rate: float = 0.0
     branching: float = 1.0
+    guesses_acceptance: bool = False
 
 
 def schedule_for(preset: Preset, measured: Measured) -> Schedule:

@@ -427,9 +427,15 @@ def test_pings_tell_the_round_trip_until_it_is_known() -> None:
     pacing.ponged(None)
     assert not pacing.trip_wanted(1.3), "of another ping"
     pacing.ponged(0.010)
-    assert not pacing.profile.begins_cold
-    assert not pacing.trip_wanted(9.0), "drafts tell it from now on"
     assert pacing.profile.own.rtt_s == 0.010
+    assert pacing.trip_wanted(9.0)
+    for base in (5, 7):
+        pacing.sent([frame(base)], 1.0)
+        pacing.take_verdict(verdict(base=base), 1.1)
+    assert not pacing.profile.begins_cold
+    assert pacing.decision is None, "no draft step was timed"
+    pacing.ponged(0.020)
+    assert not pacing.trip_wanted(10.0), "drafts tell it from now on"
     assert not Pacing(PRESETS["auto"], replace(KNOWN, acceptance_rate=0.9)).trip_wanted(1.0)
     assert not Pacing(PRESETS["stream"]).trip_wanted(1.0), "its window is not chosen by cost"
 
@@ -451,18 +457,33 @@ def test_a_link_that_was_slow_once_is_drafted_over_when_it_is_fast() -> None:
 
 def test_the_first_trips_of_a_process_may_all_have_waited() -> None:
     """Where they made it choose the cloud alone, ping follows ping until one did not."""
+    pacing, clock = Pacing(PRESETS["auto"]), count(40)
+    pacing.drafted(1, 0.01)
+    for base in (5, 7):
+        pacing.sent([frame(base)], 1.0)
+        pacing.take_verdict(verdict(base=base), 3.07)
+    assert pacing.decision is not None
+    assert pacing.schedule.window == 0
+    for trip_s in (1.0, 0.01):
+        assert pacing.trip_wanted(4.0)
+        pacing.ponged(trip_s)
+    answered(pacing, 4, clock)
+    assert pacing.schedule.window > 0
+
+
+def test_where_drafts_come_too_late_to_be_answered_pings_are_enough() -> None:
     pacing, clock = Pacing(PRESETS["auto"]), count()
     pacing.drafted(1, 0.01)
-    for _ in range(2):
+    for _ in range(12):
         assert pacing.trip_wanted(1.0)
         pacing.ponged(2.0)
+    for _ in range(8):
+        answered(pacing, 1, clock)
+        assert pacing.decision is None
+        pacing.overtaken(None)
     answered(pacing, 1, clock)
     assert pacing.decision is not None
     assert pacing.schedule.window == 0
-    assert pacing.trip_wanted(1.0)
-    pacing.ponged(0.01)
-    answered(pacing, 2, clock)
-    assert pacing.schedule.window > 0
 
 
 def test_a_step_that_a_prompt_was_fed_with_tells_nothing() -> None:

@@ -186,3 +186,13 @@ def test_an_estimate_has_the_cloud_s_seconds_the_links_bytes_and_the_edge_s_draf
     found = schedule_choice._estimate(Expected(0.2, 0.5, 2.0, 0.25, 2.0, 0.1), measured)
     link_bytes = 0.75 * FRAME_BYTES + 2 * TOKEN_BYTES
     assert astuple(found) == pytest.approx((0.2, 0.5, 0.031, link_bytes, 0.02))
+
+
+def test_no_cloud_waits_for_drafts_of_which_nothing_is_known() -> None:
+    """Unless passes cost more than time, or messages as much as passes."""
+    near = replace(GOOD, rtt_s=0.0)
+    assert not chosen(near).schedule.decode_when_idle
+    guessed = replace(near, guesses_acceptance=True)
+    assert chosen(guessed).schedule.decode_when_idle
+    assert not chosen(guessed, idle_weight=0.0).schedule.decode_when_idle
+    assert choose(LIMITS, replace(FAST, guesses_acceptance=True), 1.0, None).schedule.stop_and_wait
