@@ -50,7 +50,7 @@ class DraftPrefill:
         whole = (len(text) - 1) // KV_BLOCK * KV_BLOCK
         if whole > drafting.kv_length:
             keep = drafting.kv_length
-            job = PrefillJob(self._kv, keep, text[keep:whole])
+            job = DraftPrefillJob(self._kv, keep, text[keep:whole])
             drafting.kv_length = (await self._thread.submit(job).future).value
         self.leave(ends=False)
 
@@ -62,7 +62,7 @@ class DraftPrefill:
             self._prefix.leave(self._kv, held, ends, self._gives_back() if ends else 0)
 
 
-class PrefillJob:
+class DraftPrefillJob:
     """Feeds tokens after the first `keep` of a session; the result is the session's length."""
 
     def __init__(self, session: Session, keep: int, token_ids: Sequence[int]) -> None:
