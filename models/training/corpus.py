@@ -35,10 +35,10 @@ class Document:
     text: str
 
 
-def is_held_out(document_id: str) -> bool:
-    """True for about 3% of ids: sha256(salt ":" id), first 8 bytes as a fraction of 2**64."""
+def is_held_out(document_id: str, share: float = HELD_OUT_SHARE) -> bool:
+    """True for about that share of ids: sha256(salt ":" id), first 8 bytes as fraction of 2**64."""
     digest = hashlib.sha256(f"{HELD_OUT_SALT}:{document_id}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") / 2**64 < HELD_OUT_SHARE
+    return int.from_bytes(digest[:8], "big") / 2**64 < share
 
 
 def load_documents(folder: Path) -> list[Document]:

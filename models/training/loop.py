@@ -15,16 +15,19 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from models.training.batches import Batches
-
 Objective = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
 """(logits [rows, length, vocab], inputs, labels [rows, length], progress) -> mean loss, nats."""
+
+
+class BatchSource(Protocol):
+    def at(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and labels, int64 [rows, length], as a pure function of the step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,7 @@ class Spent:
 def train(
     name: str,
     model: torch.nn.Module,
-    batches: Batches,
+    batches: BatchSource,
     objective: Objective,
     plan: Plan,
     cache: Path,

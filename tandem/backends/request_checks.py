@@ -92,6 +92,8 @@ def check_sessions(engine: Engine, within: float) -> None:
     finally:
         for session in (whole, steps, other):
             session.close()
+    open_to = np.isfinite(want) | np.isfinite(got)  # a draft's head may leave tokens out
+    want, got = want[open_to], got[open_to]
     if not np.linalg.norm(want - got) <= within * np.linalg.norm(want - want.mean()):
         why = f"{engine.model_name}: logits depend on how a sequence is split over passes"
         raise InvalidArgument("model", why)

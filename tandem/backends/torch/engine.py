@@ -36,7 +36,8 @@ class HuggingFaceEngine:
     different sizes, with rows that no token has. `fast_path=False` keeps the generic path for a
     model that the Llama path would serve. `exits` are early exits that requests may read.
     `single_rows` is for an engine that mostly feeds one token at a time, as a drafter's does.
-    `bits`, 8 or 4, quantises the weights; all else is float32 then.
+    `bits`, 8 or 4, quantises the weights; all else is float32 then. `head_tokens` [n] are the only
+    tokens that a draft proposes; the generic path proposes all.
     Raises InvalidArgument("model") for a model whose attention cannot be packed.
     """
 
@@ -53,6 +54,7 @@ class HuggingFaceEngine:
         single_rows: bool = False,
         vision: Vision | None = None,
         bits: int | None = None,
+        head_tokens: torch.Tensor | None = None,
     ) -> None:
         model.train(False)
         model.requires_grad_(False)
@@ -79,7 +81,9 @@ class HuggingFaceEngine:
         self.exit_depths: tuple[float, ...] = early.depths if early else ()
         self._run: LlamaForward | GenericForward = generic
         if self.fast_path:
-            self._run = LlamaForward(model, layers, early, single_rows=single_rows, bits=bits)
+            self._run = LlamaForward(
+                model, layers, early, single_rows=single_rows, bits=bits, head_tokens=head_tokens
+            )
         elif early:
             generic.read(early)
         self._pool = KvPool(layers, dtype, model.device)

@@ -6,7 +6,6 @@ so they are laid out for it (`linear`). The model's own are released layer by la
 no second copy, but can no longer run. Equal to the generic path within 1e-5 in float32.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,8 +25,8 @@ from tandem.backends.torch.exit_pass import EarlyExits
 from tandem.backends.torch.kv_cache import LayerShape
 from tandem.backends.torch.linear import Linear, make_guessing_linear, make_linear
 from tandem.backends.torch.packed_batch import PackedBatch
+from tandem.backends.torch.reduced_head import MakeLinear, ReducedHead
 
-MakeLinear = Callable[[Tensor, Tensor | None], Linear]
 Module = Any  # transformers types its modules by what all of them have, not by their sequences
 
 _FAMILY = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
@@ -50,7 +49,8 @@ def llama_forward_serves(model: PreTrainedModel) -> bool:
 class LlamaForward:
     """Runs packed batches like `GenericForward`, for models that `llama_forward_serves`.
     `single_rows`: what most passes are made of, `bits`: of each weight; see `make_linear`. With
-    `bits` all but the weights is float32, and embeddings stay as they were loaded."""
+    `bits` all but the weights is float32, and embeddings stay as they were loaded. All tokens but
+    `head_tokens`, where there are some, have the logit -inf."""
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class LlamaForward:
         *,
         single_rows: bool,
         bits: int | None = None,
+        head_tokens: Tensor | None = None,
     ) -> None:
         self._exits = exits
         decoder: Module = model.model
@@ -76,7 +77,11 @@ class LlamaForward:
                 for index, (layer, shape) in enumerate(zip(decoder.layers, shapes, strict=True))
             ]
             head: Tensor = model.lm_head.weight.detach()
-            self._head = make(head, None)  # tied: a second copy
+            self._head: Linear = (
+                make(head, None)  # tied: a second copy
+                if head_tokens is None
+                else ReducedHead(head, head_tokens, make)
+            )
             self._early_head = make_guessing_linear(head, self._head) if exits else self._head
 
     @torch.inference_mode()

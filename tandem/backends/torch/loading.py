@@ -31,6 +31,7 @@ from tandem.backends.torch.exit_adapters import (
 from tandem.backends.torch.gguf_file import GgufFile
 from tandem.backends.torch.quantised import WEIGHT_BITS
 from tandem.backends.torch.qwen_vision import VISION_MODELS, QwenVision
+from tandem.backends.torch.reduced_head import read_head_tokens
 from tandem.core.errors import InvalidArgument
 from tandem.telemetry.logging import get_logger
 from tandem.text.tokenizer import TextTokenizer
@@ -68,6 +69,7 @@ def load_chosen(choice: ModelChoice) -> LoadedModel:
         single_rows=choice.drafts,
         vision=_vision(source, model),
         bits=WEIGHT_BITS.get(dtype),
+        head_tokens=_head_tokens(source, config.vocab_size) if choice.drafts else None,
     )
     return LoadedModel(engine, tokenizer, partial(model_hash, folder_or_name, dtype, revision))
 
@@ -188,6 +190,10 @@ def _exits(exits: str, source: ModelSource, config: Any) -> ExitAdapters | None:
             raise
         log.warning("early exits beside the model are left out", reason=error.why)
         return None
+
+
+def _head_tokens(source: ModelSource, vocabulary_size: int) -> torch.Tensor | None:
+    return read_head_tokens(Path(source.name), vocabulary_size) if source.local else None
 
 
 def load_tokenizer(folder_or_name: str | Path, revision: str | None = None) -> TextTokenizer:
