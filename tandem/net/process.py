@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import atexit
 import gc
 import os
 import signal
@@ -56,6 +57,9 @@ def run_service(
     except SettingsError as error:
         sys.exit(_complain(error, USAGE_EXIT))
     configure_logging(settings.log_level)
+    # In the end nothing is left to collect but what the kernel frees anyway: torch's modules alone
+    # keep the interpreter busy for a second of computing, which a machine under load makes many.
+    atexit.register(gc.freeze)
     raise_descriptor_limit()
     signal.signal(signal.SIGTERM, _leave)  # until calls are served: a model may take long to load
     try:
@@ -98,9 +102,6 @@ def _run(
             stack.enter_context(_metrics_endpoint(settings, metrics))
         opened = None if beside is None else partial(beside, settings, metrics)
         run_loop(_serve(settings, lambda: build(settings, metrics), access, opened, metrics.loop()))
-    # Nothing is left to collect but what the kernel frees anyway: torch's modules alone keep the
-    # interpreter busy for a second of computing, which a machine under load makes many.
-    gc.freeze()
 
 
 def _metrics_endpoint(settings: ServiceSettings, metrics: Metrics) -> MetricsServer:

@@ -44,6 +44,7 @@ def test_what_is_loaded_is_out_of_the_collectors_sight_before_calls_come() -> No
         full_name = "a.service"
 
         def register(self, server: object) -> None:
+            assert gc.isenabled()
             before = gc.get_stats()[2]["collections"]
             for _ in range(300):  # calls that come and go, of which little stays
                 assert len([[number] for number in range(800)]) == 800
@@ -51,6 +52,7 @@ def test_what_is_loaded_is_out_of_the_collectors_sight_before_calls_come() -> No
             raise TandemError("that is all")
 
     def build(settings: ServiceSettings, metrics: Metrics) -> Any:
+        assert not gc.isenabled(), "it would look through all that is being loaded, again and again"
         return Loaded()
 
     gc.unfreeze()
