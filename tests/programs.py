@@ -11,7 +11,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 110.0
 """As long as a test may take: on a busy machine seconds of computing take a minute."""
-ENV = {"GOGC": "400"} | os.environ
+GO = {"GOGC": "400"}
 """What is written in Go spends a quarter of its time on collecting garbage, unless told not to."""
 
 
@@ -26,8 +26,9 @@ def where(program: str) -> str:
 def run(program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """What `program` said, and its exit status."""
     command = [where(program), *map(str, arguments)]
+    environment = GO | os.environ
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=ENV
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environment
     )
 
 
