@@ -15,6 +15,9 @@ import llama_cpp.llama_cpp as library
 from bench.speculation.draft_step import BURST, steps_of
 from tandem.backends.llamacpp.native import LlamaModel
 
+CONTEXT = 2048
+"""As of the other measurements of llama.cpp."""
+
 
 class OwnLoop:
     """One thread, on the CPU."""
@@ -22,7 +25,7 @@ class OwnLoop:
     def __init__(self, path: Path, context: int) -> None:
         self._model = LlamaModel(path)
         options = library.llama_context_default_params()
-        options.n_ctx = context + BURST
+        options.n_ctx = max(CONTEXT, context + BURST)
         options.n_threads = options.n_threads_batch = 1
         self._context: Any = library.llama_init_from_model(self._model.pointer, options)
         assert self._context, "llama.cpp has no room for a context"
