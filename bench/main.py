@@ -51,7 +51,7 @@ _REAL_CELLS = click.option(
 )
 _PAIRS = click.option(
     "--pairs",
-    default=6,
+    default=5,
     show_default=True,
     type=click.IntRange(1),
     help="With --real: runs a cell.",

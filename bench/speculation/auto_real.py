@@ -30,7 +30,7 @@ from tandem.simulation.answer import Conditions, Question, SimulatedAnswer, simu
 from tandem.simulation.model_pair import simulated_pair
 from tandem.specdec.presets import PRESETS
 
-PAIRS, QUICK_PAIRS = 6, 2
+PAIRS, QUICK_PAIRS = 5, 2
 TOKENS, PROMPT = 32, 12
 """Of an answer, and characters of its prompt: a long one, which both compute alike, would hide what
 they differ in."""

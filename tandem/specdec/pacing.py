@@ -51,7 +51,7 @@ class Pacing:
         self._preset = preset
         self._objective = Objective(preset.idle_weight, preset.energy_weight, prices)
         self._held = False
-        self.profile = Profile(earlier)
+        self.profile = Profile(earlier, hopes=preset.control is not Control.LEAST_COST)
         self.branches, self.ahead = preset.control is not Control.LEAST_COST, True
         self.decision: Decision | None = None
         self.decisions: Counter[Reason] = Counter()

@@ -69,8 +69,10 @@ class Profile:
     """Moving estimates of one request; `measured` is None while a time is known neither from
     `earlier` nor from this request."""
 
-    def __init__(self, earlier: Earlier = NOTHING_EARLIER) -> None:
-        self._earlier = earlier
+    def __init__(self, earlier: Earlier = NOTHING_EARLIER, hopes: bool = True) -> None:
+        """`hopes`: a round trip of which few were measured is believed shorter with each token that
+        nothing is drafted for, since then nothing else tells it: no pings."""
+        self._earlier, self._hopes = earlier, hopes
         self._draft_s: float | None = None
         self._cold_steps = _COLD_STEPS if earlier.draft_s is None else 0
         self._branching, self._undrafted = earlier.branching, earlier.undrafted
@@ -98,7 +100,7 @@ class Profile:
         if draft_s is None or first_s is None or rtt_s is None:
             return None
         draft_s *= _HOPE**self._undrafted
-        if not self.knows_trip:
+        if self._hopes and not self.knows_trip:
             rtt_s *= _UNSURE_HOPE**self._undrafted
         first_s = max(first_s, 1e-6)
         if self._sharing < _ALONE:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tandem.netem.link_model import link_from
 from tandem.simulation.answer import Conditions, Question, SimulatedAnswer, simulate_answers
 from tandem.simulation.answer_figures import tokens_per_s_together
 from tandem.simulation.declared_pair import declared_pair
-from tandem.simulation.simulator import ModelTimes
+from tandem.simulation.simulated_verifier import TargetModel
+from tandem.simulation.simulator import Asked, ModelTimes, SimulationResult, simulate_together
+from tandem.specdec.events import EdgeRequest
+from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS
+from tandem.specdec.profile import NOTHING_EARLIER, Earlier
 
 TIMES = ModelTimes(0.024, 0.072, 0.003)
 
@@ -34,3 +41,37 @@ def test_it_is_never_slower_than_the_cloud_alone(sessions: int, rtt_s: float, ra
         for name in ("ar", "auto")
     )
     assert auto > 0.975 * alone
+
+
+@pytest.mark.parametrize("rtt_s", [0.03, 0.3])
+def test_later_requests_do_not_try_what_a_long_link_forbids(rtt_s: float) -> None:
+    """Passes of 4 ms: a round of drafts costs many of them, and answers that take less than a round
+    trip hear no ping in time. Once a round trip was believed to shrink with each token; a request
+    then took up to six times as long as the cloud alone."""
+    earlier = NOTHING_EARLIER
+    for seed in range(6):
+        alone, auto = (answer(name, earlier, rtt_s, seed) for name in ("ar", "auto"))
+        assert lasts_s(auto) < 1.015 * lasts_s(alone), seed
+        rtt_known_s = auto.profile.own.rtt_s or earlier.rtt_s
+        earlier = replace(auto.profile.own, rtt_s=rtt_known_s, draft_s=0.0012, acceptance_rate=0.6)
+
+
+def answer(name: str, earlier: Earlier, rtt_s: float, seed: int) -> SimulationResult:
+    """Of a request that knows what `earlier` ones measured."""
+    pair = declared_pair(0.6, seed=1, vocabulary_size=64)
+    request = EdgeRequest(
+        session=1,
+        prompt_ids=tuple(range(seed, seed + 20)),
+        vocabulary_hash="declared",
+        vocabulary_size=pair.vocabulary_size,
+        params=GenerationParams(max_tokens=60, seed=seed, ignore_eos=True),
+        preset=PRESETS[name].fitted(pair.vocabulary_size),
+        earlier=earlier,
+    )
+    asked = Asked(request, pair.draft_probs, TargetModel(pair.target_probs), link_from(rtt_s))
+    return simulate_together([asked], ModelTimes(0.0012, 0.004, 0.0003))[0]
+
+
+def lasts_s(answer: SimulationResult) -> float:
+    """From the first token to the last."""
+    return answer.commits[-1][0] - answer.commits[0][0]
