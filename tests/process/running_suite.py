@@ -77,6 +77,7 @@ class Up:
         deadline = time.monotonic() + TIMEOUT_S
         while self.kv_bytes():
             assert time.monotonic() < deadline
+            time.sleep(0.05)
 
     def generate(self, *arguments: str) -> dict[str, Any]:
         ended = tandem("generate", "--endpoint", self.endpoint, "--json", *arguments)
