@@ -58,8 +58,8 @@ class Figures:
     `ttft_s`: time to first token; `tpot_s`: mean time per token after the first; `acceptance_rate`:
     accepted of drafted tokens; `unverified`: positions of tokens that the draft model alone chose
     while the cloud was lost; `lossy`: whether the preset may change the target's distribution;
-    `same_bits`: whether the target's logits do not depend on batching, so that a coupled text
-    depends on model, prompt and seed alone (None without a cloud, and for two sides' documents).
+    `same_bits`: whether other requests change no bit of the target's logits, so that a coupled
+    text does not depend on the load (None without a cloud, and for two sides' documents).
     """
 
     preset: str

@@ -55,8 +55,9 @@ class Capabilities:
     """A request's `reader` runs where its logits are, as in another process, which they then do not
     leave."""
     same_bits: bool = False
-    """A sequence's logits are the same to the last bit however it is cut into passes and whatever
-    shares them. Then a coupled text depends on its seed alone; otherwise also on the batching."""
+    """Other sequences in a pass change no bit of a sequence's logits. Then a coupled text does not
+    depend on the load. How a sequence is cut into passes may change a score by some 1e-5, since
+    attention rounds by the number of rows: a text turns only where two tokens tie to that."""
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -118,8 +118,8 @@ class ChunkExtension(Strict):
     lossy: bool | None = None
     same_bits: bool | None = Field(
         default=None,
-        description="The target's logits do not depend on batching, so a coupled text depends on"
-        " model, prompt and seed alone. Null where no cloud took part, or two sides' documents.",
+        description="Other requests change no bit of the target's logits, so a coupled text does"
+        " not depend on the load. Null where no cloud took part, or two sides' documents.",
     )
     ttft_s: float | None = None
     tpot_s: float | None = None

@@ -102,7 +102,7 @@ class Opened(Frame):
     """Whether this cloud knows processors and all of the sampling settings."""
     cached_tokens: int = 0
     same_bits: bool = False
-    """Whether the target's logits are the same however passes are cut and shared."""
+    """Whether other requests change no bit of the target's logits."""
 
 
 Outcome = Replacement | None
