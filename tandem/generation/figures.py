@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tandem.generation.client import Generated
+from tandem.specdec.choices import Control
+from tandem.specdec.presets import PRESETS
 from tandem.specdec.schedule_choice import CLOUD_ALONE
 from tandem_api.common.v1.generation_pb2 import ScheduleChoice, SideSummary, Summary
 
@@ -77,7 +79,11 @@ def choice_line(figures: Mapping[str, Any]) -> str:
     """What a preset that chooses its schedule chose, and why; empty for others. Both times are
     estimates of one moment: the answer as a whole may have begun with other schedules."""
     if (choice := figures.get("choice")) is None:
-        return ""
+        preset = PRESETS.get(figures["preset"])
+        if preset is None or preset.control is not Control.LEAST_COST:
+            return ""
+        why = "the answer was over before enough was measured to choose by"
+        return f"{preset.name}: the schedule that it begins with; {why}"
     alone, own = _duration(choice["cloud_alone_tpot_s"]), _duration(choice["expected_tpot_s"])
     why = f"the cloud alone would take {alone} a token, this takes {own}"
     if choice["schedule"] == CLOUD_ALONE:

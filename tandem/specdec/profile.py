@@ -136,7 +136,7 @@ class Profile:
         """Whether too few drafts of the process were answered to choose by what they tell."""
         if self._earlier.rtt_s is not None or len(self.trips_s) - self._pings >= _FIRST_TRIPS:
             return False
-        return not self.knows_trip or self._tokens < _FIRST_TOKENS
+        return len(self.trips_s) < _FIRST_TRIPS or self._tokens < _FIRST_TOKENS
 
     @property
     def knows_trip(self) -> bool:

@@ -184,6 +184,8 @@ def test_auto_says_in_a_line_what_it_chose_and_on_demand_by_what() -> None:
     alone = {**figures, "choice": {**choice, "schedule": CLOUD_ALONE}}
     line = "auto: the cloud alone; drafts would take longer than its 74 ms a token"
     assert choice_line(alone) == f"{line} {by}"
+    short = {"preset": "auto", "tpot_s": 0.03}
+    assert choice_line(short).startswith("auto: the schedule that it begins with; ")
     fixed = {"preset": "coupled", "tpot_s": 0.03}
     assert (choice_line(fixed), choice_estimates(fixed)) == ("", "")
     asked = ("--prompt", "hello", "--max-tokens", "4", "--explain", "--preset", "coupled")
