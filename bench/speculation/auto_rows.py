@@ -7,11 +7,13 @@ cases that are left.
 from __future__ import annotations
 
 import json
+import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from statistics import fmean
 
@@ -39,7 +41,7 @@ def rows_of(
                 return
             yield case, case_row(case, fixed, seeds)
         return
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent) as pool:
         waiting, running = list(reversed(cases)), dict[Future[Row], Case]()
         while True:
             while waiting and len(running) < processes and may_begin():
@@ -49,6 +51,18 @@ def rows_of(
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
                 yield running.pop(future), future.result()
+
+
+def _end_with_parent() -> None:
+    """Of a process of the pool, which would else wait for ever for one that was killed."""
+    parent = parent_process()
+    assert parent is not None, "the pool's processes are children"
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def case_row(case: Case, fixed: Mapping[str, Preset], seeds: Sequence[int]) -> Row:
