@@ -92,7 +92,7 @@ async def test_a_cut_answer_goes_on_in_its_grammar(pair: ModelPair, preset: str)
                 cuts += 1
     assert answer.token_ids == alone.token_ids
     assert answer.summary is not None
-    assert answer.summary.resumes == cuts > 0
+    assert 0 < answer.summary.resumes <= cuts, "the last cut may meet an answer that has just ended"
     jsonschema_rs.validate(schema, json.loads(answer.text))
 
 
