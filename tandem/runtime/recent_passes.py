@@ -1,13 +1,14 @@
-"""What an engine's passes took of late, for edges that choose among clouds. Invariant: an engine
-that has had nothing to do for a while makes nobody wait."""
+"""What an engine's passes took of late, for edges that choose among clouds. Invariant: what an
+engine took when it was busy is not held against it once it has had nothing to do for a while; else
+nobody would come to see that it is quick again."""
 
 import threading
 from collections import deque
 from statistics import median
 
 RECENT_PASSES = 31
-WAITS_COUNT_S = 5.0
-"""How long a job's wait says something about the next one's."""
+COUNT_S = 5.0
+"""How long a pass, or a job's wait for one, says something about the next."""
 
 
 class RecentPasses:
@@ -15,27 +16,29 @@ class RecentPasses:
 
     def __init__(self) -> None:
         self._adding = threading.Lock()
-        self._passes_s: deque[float] = deque(maxlen=RECENT_PASSES)
+        self._passes: deque[tuple[float, float]] = deque(maxlen=RECENT_PASSES)
         self._waits: deque[tuple[float, float]] = deque(maxlen=RECENT_PASSES)
 
-    def passed(self, pass_s: float) -> None:
-        """The engine made one pass."""
+    def passed(self, pass_s: float, now: float) -> None:
+        """The engine made one pass, which ends `now`."""
         with self._adding:
-            self._passes_s.append(pass_s)
+            self._passes.append((now, pass_s))
 
     def waited(self, queue_s: float, now: float) -> None:
         """A job that ends `now` had waited so long for its first pass."""
         with self._adding:
             self._waits.append((now, queue_s))
 
-    @property
-    def pass_s(self) -> float:
-        """The median pass; 0 before the first."""
+    def pass_s(self, now: float) -> float:
+        """The median pass of the last seconds, else the quickest that is remembered, since others
+        may have shared the rest or fed them prompts; 0 before the first."""
         with self._adding:
-            return median(self._passes_s) if self._passes_s else 0.0
+            passes = list(self._passes)
+        recent = [took_s for at, took_s in passes if now - at <= COUNT_S]
+        return median(recent) if recent else min((took_s for _, took_s in passes), default=0.0)
 
     def queue_s(self, now: float) -> float:
         """The median wait of the last seconds; 0 where nothing waited."""
         with self._adding:
-            recent = [waited_s for at, waited_s in self._waits if now - at <= WAITS_COUNT_S]
+            recent = [waited_s for at, waited_s in self._waits if now - at <= COUNT_S]
         return median(recent) if recent else 0.0

@@ -273,7 +273,7 @@ class _Fleet:
             len(cloud.sessions),
             self.plan.max_sessions,
             cloud.recent.queue_s(self.now),
-            cloud.recent.pass_s,
+            cloud.recent.pass_s(self.now),
         )
 
     def asks(self, group: int, cloud: FleetCloud) -> None:

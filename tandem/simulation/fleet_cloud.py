@@ -169,7 +169,7 @@ class FleetCloud:
         if passing:
             budget.passed(took_s, tokens + prompt_tokens, len(passing))
             self.recent.waited(max(0.0, now - passing[-1].due_s), now)
-        self.recent.passed(took_s)
+        self.recent.passed(took_s, now + took_s)
         return took_s
 
     def end_pass(self, now: float) -> None:
@@ -222,7 +222,7 @@ class FleetCloud:
         session.origin_s = now + self._trip_s(session)
         plan = self._plan
         if plan.hit_rate and plan.preset.branch_tokens and self._source.random() < plan.hit_rate:
-            head_s = session.rtt_s + self.recent.pass_s
+            head_s = session.rtt_s + self.recent.pass_s(now)
             steps = int(head_s / session.draft_s) if session.draft_s else session.chunk
             session.head = min(session.chunk, steps)
 

@@ -26,7 +26,7 @@ class FleetSchedules:
         preset = self._plan.preset
         if preset.control is Control.FIXED or not preset.drafts:
             return preset.schedule
-        pass_s = max(cloud.recent.pass_s, self._plan.verify_first_s)
+        pass_s = max(cloud.recent.pass_s(now), self._plan.verify_first_s)
         sharing = max(1, len(cloud.sessions))
         times = (session.draft_s, session.rtt_s, pass_s, cloud.recent.queue_s(now), sharing)
         steps = tuple(round(log(max(_TINY_S, each)) / _STEP) for each in times)

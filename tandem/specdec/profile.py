@@ -198,8 +198,9 @@ class Profile:
         self.passed(work)
 
     def passed(self, work: Work) -> None:
-        """A frame reported what a pass cost."""
-        if work.verify_s > 0:
+        """A frame reported what a pass cost. A session's first one takes its prompt, and would hide
+        what a further token costs."""
+        if work.verify_s > 0 and work.target_passes != 1:
             usual_s = self._verify.mean if self._verify.weight else self._earlier.verify_s
             took_s = work.verify_s if usual_s is None else min(work.verify_s, _FAR * usual_s)
             cold = self._earlier.verify_s is None and self._verify.weight < _COLD_PASSES

@@ -149,7 +149,7 @@ class MethodSeries(Series):
     verify_step = Metric(
         Histogram,
         "verify_step_seconds",
-        "The forward pass of the target model that verified a draft, once per draft.",
+        "The forward pass of the target model, but for a session's first, which takes its prompt.",
         buckets=TOKEN_BUCKETS_S,
     )
     queue = Metric(

@@ -7,7 +7,6 @@ from tools.observability.grafana import Dashboard, Panel, Query, Row, Variable
 from tools.observability.promql import (
     PRESET_AND_MODEL,
     mean,
-    observations,
     or_zero,
     quantile,
     rate,
@@ -217,15 +216,11 @@ SPECULATION = Dashboard(
                 ),
                 Panel(
                     "Rounds",
-                    "Drafts verified per second, at the edge, and passes that verified them, in "
-                    "the cloud.",
+                    "Drafts verified and passes of the target per second, as edges count them.",
                     "ops",
                     (
                         Query(rate(Method.drafts, "preset", AT_EDGE), "drafts {{preset}}"),
-                        Query(
-                            observations(Method.verify_step, "preset", AT_CLOUD),
-                            "passes {{preset}}",
-                        ),
+                        Query(rate(Method.target_passes, "preset", AT_EDGE), "passes {{preset}}"),
                     ),
                     width=12,
                 ),

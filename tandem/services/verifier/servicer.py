@@ -101,7 +101,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
     def _passed(self, pass_s: float, jobs: int, tokens: int) -> None:
         """On the engine thread."""
         self._budget.passed(pass_s, tokens, jobs)
-        self._recent.passed(pass_s)
+        self._recent.passed(pass_s, time.monotonic())
         self._prefixes.count_engine_s_own()
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -129,6 +129,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
     async def Describe(  # noqa: N802  # the RPC's name
         self, request: pb.DescribeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.DescribeResponse:
+        now = time.monotonic()
         return pb.DescribeResponse(
             model=describe_model(self._model, self._device, self._dtype),
             max_draft_length=self._model.max_draft_length,
@@ -136,8 +137,8 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             kv_bytes_in_use=self._engine.kv_bytes_in_use,
             kv_bytes_budget=self._admission.kv_budget_bytes,
             max_sessions=self._max_sessions,
-            queue_s=self._recent.queue_s(time.monotonic()),
-            pass_s=self._recent.pass_s,
+            queue_s=self._recent.queue_s(now),
+            pass_s=self._recent.pass_s(now),
             price=self._price,
         )
 

@@ -163,7 +163,8 @@ class VerifierSession:
             if not self._machine.exits:  # whose early verdicts must not overtake this one
                 self._submit_due()  # a write takes turns of the loop: too late for the next pass
             await self._send(messages)
-            self._series.verify_step.observe(cost.model_s)
+            if self._machine.target_passes > 1:
+                self._series.verify_step.observe(cost.model_s)
             self._recent.waited(cost.queue_s, time.monotonic())
             self._series.queue.observe(cost.queue_s)
             told = {"queue_s": work.queue_s, "verify_s": work.verify_s}

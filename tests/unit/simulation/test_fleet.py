@@ -89,7 +89,7 @@ def test_an_autoscaler_follows_the_day() -> None:
     scaling = Scaling(1.0, most=6, every_s=2.0, start_s=2.0, calm_s=10.0)
     plan = replace(SMALL, edges=40, verifiers=1, traffic=day, scaling=scaling, warm_s=1.0)
     quiet = simulate_fleet(replace(plan, lasts_s=30.0))
-    whole = simulate_fleet(replace(plan, lasts_s=159.0))
+    whole = simulate_fleet(replace(plan, lasts_s=159.0, seed=3))
     assert quiet.verifiers < 0.6 * whole.verifiers
     assert 1 < whole.verifiers < 6
     assert whole.moves["draining"] > 0
@@ -148,3 +148,29 @@ def test_what_cannot_be_is_refused(field: str, change: dict[str, object]) -> Non
     with pytest.raises(InvalidArgument) as refused:
         simulate_fleet(replace(SMALL, **change))  # type: ignore[arg-type]
     assert refused.value.field == field
+
+
+def test_a_verifier_whose_first_passes_took_prompts_is_not_left_for_good() -> None:
+    """Its few passes, all over prompts, were held against it, and the other one took every chat."""
+    plan = FleetPlan(
+        PRESETS["auto"],
+        16,
+        2,
+        FleetTraffic(
+            TrafficKind.CHATS, 3.0, prompt_tokens=Spread.of(24), answer_tokens=Spread.of(48)
+        ),
+        verify_first_s=0.4,
+        verify_further_s=0.01,
+        prompt_token_s=0.01,
+        draft_s=Spread.of(0.15),
+        rtt_s=Spread.of(0.2),
+        acceptance_rate=Spread.of(0.7),
+        groups=16,
+        lasts_s=200.0,
+        warm_s=20.0,
+        seed=1,
+    )
+    seldom, often = (
+        simulate_fleet(replace(plan, hit_rate=hit_rate)).tokens_per_s for hit_rate in (0.7, 0.95)
+    )
+    assert often > 0.97 * seldom

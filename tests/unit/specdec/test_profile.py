@@ -237,3 +237,16 @@ def test_a_round_trip_of_which_few_were_measured_may_have_become_shorter() -> No
     for end in range(2, 14):
         trip(profile, end, 0.03)
     assert measured(profile).rtt_s == pytest.approx(0.03)
+
+
+def test_the_pass_that_takes_the_prompt_tells_nothing_of_a_further_token() -> None:
+    """It took a prompt of 40 tokens and no draft: fitted with the others, drafts cost nothing."""
+    profile = seen(Work(verify_s=0.1, target_passes=1))
+    assert profile.measured is None
+    for number in range(24):
+        drafts = 1 + number % 4
+        work = Work(verify_s=0.024 + 0.0018 * drafts, target_passes=2 + number, drafts=drafts)
+        trip(profile, 2 + number, 0.03, work)
+    pair = measured(profile).pair
+    assert pair.verify_first_s == pytest.approx(0.024, rel=0.1)
+    assert pair.verify_further_s == pytest.approx(0.0018, rel=0.4)
