@@ -15,21 +15,18 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-import torch  # noqa: E402
-
 from models.distilling.stages import STAGES, Settings, run_stage  # noqa: E402
+from models.training.script import run_stages, stages_parser, use_device  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    if options.device == "cpu":
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     settings = Settings(
         target=options.target,
         texts=options.data,
         cache=options.cache,
         out=options.out,
-        device=torch.device(options.device),
+        device=use_device(options.device),
         seed=options.seed,
         answers=options.answers,
         texts_read=options.texts,
@@ -44,16 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
         batch_tokens=options.batch_tokens,
         command=_command(options),
     )
-    try:
-        for stage in STAGES if options.stage == "all" else (options.stage,):
-            run_stage(stage, settings)
-    except (FileNotFoundError, ValueError) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
-    except KeyboardInterrupt:
-        sys.stderr.write("\ninterrupted; run the same command again to go on\n")
-        return 130
-    return 0
+    return run_stages(options.stage, STAGES, lambda stage: run_stage(stage, settings))
 
 
 def _command(options: argparse.Namespace) -> str:
@@ -72,8 +60,7 @@ def _layers(given: str) -> tuple[int, ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--stage", choices=(*STAGES, "all"), default="all")
+    parser = stages_parser(__doc__ or "", STAGES)
     models = REPOSITORY / "models"
     parser.add_argument("--target", type=Path, default=models / "real" / "smollm2")
     parser.add_argument(
@@ -85,9 +72,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--cache", type=Path, default=models / ".cache" / "real-draft")
     parser.add_argument("--out", type=Path, default=models / "real-draft")
-    parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu"
-    )
     parser.add_argument("--answers", type=int, default=480, help="to learn from")
     parser.add_argument("--tokens", type=int, default=144, help="of an answer, at most")
     parser.add_argument("--texts", type=int, default=500, help="by others, to learn from")
@@ -96,15 +80,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--layers", type=_layers, default=(0, 1, 2, 29), help="of the target")
     parser.add_argument("--kept", type=int, default=8192, help="tokens it can propose")
     parser.add_argument("--minutes", type=float, default=30.0, help="computing time")
-    parser.add_argument(
-        "--patience",
-        type=float,
-        default=1.6,
-        help="training also ends after its minutes times this in wall time (busy machine)",
-    )
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--batch-tokens", type=int, default=1024, help="of a training step")
-    parser.add_argument("--seed", type=int, default=0)
     return parser
 
 
