@@ -1,4 +1,4 @@
-"""DRAGON's figures: its scheduler by formula, and the experiments that repeat the rest."""
+"""DRAGON's figures by formula, and its payload; the modules beside it have the rest."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from statistics import fmean
 
 import numpy as np
 
-from bench.harness.texts import PEPS
-from bench.papers import findings
+from bench.papers import dragon_findings
 from bench.papers.dragon_gains import quality_table
+from bench.papers.dragon_timings import first_token_table, latency_table, strategies_table
 from bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from bench.papers.testbed import Testbed
 from tandem.core.codecs import probs_to_bytes, sparse_probs_to_bytes
@@ -27,16 +27,14 @@ from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 VOCABULARY = 50_272
 CLOUD_S, ROUND_TRIP_S = 0.060, 0.100
 DEVICE_MS = (10.0, 40.0, 80.0, 120.0, 160.0, 200.0, 240.0)
-HARDWARE = "device 110 ms, cloud 40 ms"
-ADDED_S = (0.0, 0.2, 0.5)
 NOT_PRINTED = "plotted only"
 
 
 def tables() -> tuple[PaperTable, ...]:
     """In the paper's order."""
     return (
-        *(_side_gain(), _theorem(), _payload(), quality_table(), _latency(), _first_token()),
-        _strategies(),
+        *(_side_gain(), _theorem(), _payload(), quality_table(), latency_table()),
+        *(first_token_table(), strategies_table()),
     )
 
 
@@ -57,9 +55,10 @@ def _side_gain() -> PaperTable:
         basis=Basis.COST_MODEL,
         declared=f"Cloud step {CLOUD_S * 1e3:g} ms, round trip {ROUND_TRIP_S * 1e3:g} ms, by the "
         "code that the services run.",
-        printed="Equation 8, as its text at hand has it, does not follow from equation 7: its "
-        "first and third cases have the wrong side's rate.",
-        finding=lambda rows: findings.slower_side(rows, 1e3 * CLOUD_S),
+        printed="Equation 8, as its text at hand has it, does not follow from Table 1 and the case "
+        "study of section 7.4: its first and third cases have the wrong side's rate, as equation "
+        "7's weight has.",
+        finding=lambda rows: dragon_findings.slower_side(rows, 1e3 * CLOUD_S),
         compute=_side_gains,
         plots=(Plot("device step, ms", "ΔZ, ms"),),
     )
@@ -94,7 +93,7 @@ def _theorem() -> PaperTable:
         ),
         basis=Basis.COST_MODEL,
         declared="As for Figure 3; the device aggregates.",
-        finding=lambda rows: findings.overlap(rows, 1e3 * CLOUD_S, 1e3 * ROUND_TRIP_S),
+        finding=lambda rows: dragon_findings.overlap(rows, 1e3 * CLOUD_S, 1e3 * ROUND_TRIP_S),
         compute=lambda testbed, labels: (speedup_over_synchronous(_both((0.5, *labels))),),
         plots=(Plot("device step, ms", "speedup"),),
     )
@@ -134,7 +133,7 @@ def _payload() -> PaperTable:
         "and as float32. Coupled: the id, four bytes.",
         printed="The paper's 8-bit indices cannot name 50,272 tokens; ours code the gaps between "
         "ids. How many tokens top-p keeps depends on the model.",
-        finding=findings.payload,
+        finding=dragon_findings.payload,
         compute=_payload_bytes,
     )
 
@@ -162,102 +161,3 @@ def _spread(probs: Array) -> Array:
     spread = np.zeros(VOCABULARY, dtype=np.float32)
     spread[np.arange(len(probs)) * (VOCABULARY // len(probs))] = probs
     return spread
-
-
-def _latency() -> PaperTable:
-    return PaperTable(
-        key="dragon-figure-6",
-        paper="DRAGON",
-        place="Figure 6, section 7.3",
-        title="Latency a token saved at 300 ms, %",
-        labels=("saved over", "steps"),
-        figures=("dragon", "dragon-coupled"),
-        rows=(
-            PaperRow(("drdg-sw", HARDWARE), (49.5, None)),
-            PaperRow(("drdg-tw", HARDWARE), (42.4, None)),
-            PaperRow(("drdg-sw", "both 60 ms"), (None, None), "not in the paper"),
-            PaperRow(("drdg-tw", "both 60 ms"), (None, None), "not in the paper"),
-        ),
-        basis=Basis.VIRTUAL_TIME,
-        declared="`tandem bench dragon-latency`: 24 tokens, two documents a side, the demo pair's "
-        "distributions, declared steps (those of the first rows after the paper's OPT-1.3B).",
-        printed="`drdg-sw` sends its tokens once at the end without distributions here; what the "
-        "paper saved over it was the transfer of all its distributions.",
-        finding=findings.saved,
-        compute=_saved,
-    )
-
-
-def _saved(testbed: Testbed, labels: Labels) -> Figures:
-    rows = testbed.experiment("bench.two_sided.dragon_latency", peps=PEPS)
-    other, pacing = map(str, labels)
-    at = {
-        row["preset"]: row["latency_s"]
-        for row in rows
-        if row.get("added_s") == 0.3 and row.get("pacing") == pacing and row.get("latency_s")
-    }
-    return tuple(100 * (1 - at[name] / at[other]) for name in ("dragon", "dragon-coupled"))
-
-
-def _first_token() -> PaperTable:
-    return PaperTable(
-        key="dragon-figure-7",
-        paper="DRAGON",
-        place="Figure 7, section 7.3",
-        title="Time to the first token, times DRAGON's, mean over added latency",
-        labels=("method",),
-        figures=("÷ dragon", "÷ dragon-coupled"),
-        rows=(
-            PaperRow(("drcg-text",), (8.6, None)),
-            PaperRow(("drcg-kv",), (15.3, None)),
-            PaperRow(("crcg-device",), (None, None), "“negligible overhead” over it"),
-        ),
-        basis=Basis.VIRTUAL_TIME,
-        declared="`tandem bench dragon-ttft`: hardware declared after the paper's testbed, 114 "
-        "MB of keys and values at 100 Mbit/s, prompts of 32 tokens.",
-        printed="The ratios depend on the declared speed of the device's prefill and of the link.",
-        finding=findings.first_tokens,
-        compute=_first_tokens,
-    )
-
-
-def _first_tokens(testbed: Testbed, labels: Labels) -> Figures:
-    rows = testbed.experiment("bench.two_sided.dragon_ttft", peps=PEPS)
-    at = {(row["preset"], row["added_s"]): row["ttft_s"] for row in rows}
-    added = sorted({added_s for _, added_s in at})
-    return tuple(
-        fmean(at[str(labels[0]), one] / at[method, one] for one in added)
-        for method in ("dragon", "dragon-coupled")
-    )
-
-
-def _strategies() -> PaperTable:
-    return PaperTable(
-        key="dragon-figure-8",
-        paper="DRAGON",
-        place="Figure 8, section 7.4",
-        title="Seconds for 100 tokens by where is aggregated",
-        labels=("steps", "added, s"),
-        figures=("dragon", "device", "cloud", "random"),
-        rows=tuple(
-            PaperRow((pacing, added_s), (None,) * 4, NOT_PRINTED)
-            for pacing in (HARDWARE, "both 60 ms")
-            for added_s in ADDED_S
-        ),
-        basis=Basis.VIRTUAL_TIME,
-        declared="`tandem bench scheduler`: acceptance recorded along answers of the demo pair and "
-        "replayed, declared steps, added latency that varies as a sine; means over which side's "
-        "documents are relevant.",
-        finding=findings.scheduler,
-        compute=_totals,
-        plots=(
-            Plot("added, s", "dragon", False, "s for 100 tokens", ("device", "cloud", "random")),
-        ),
-    )
-
-
-def _totals(testbed: Testbed, labels: Labels) -> Figures:
-    rows = testbed.experiment("bench.two_sided.scheduler", peps=PEPS)
-    here = [row for row in rows if (row["pacing"], row["added_s"]) == labels]
-    names = ("dragon", "dragon-device", "dragon-cloud", "dragon-random")
-    return tuple(fmean(row["total_s"] for row in here if row["preset"] == name) for name in names)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.harness.suite import ROOT
 from bench.harness.texts import PEPS, read_peps
-from bench.papers import findings
+from bench.papers import dragon_findings
 from bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from bench.papers.task_tables import FILES, task_texts
 from bench.papers.testbed import Testbed
@@ -56,7 +56,7 @@ def quality_table() -> PaperTable:
         "have. The demo pair's PEPs are held out from its training.",
         printed="The paper's training set of WikiText-2 is not here: documents come from other "
         "parts of the validation set's articles.",
-        finding=findings.gains,
+        finding=dragon_findings.gains,
         compute=_gains,
         options="--tasks FOLDER",
     )

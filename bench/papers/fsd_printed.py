@@ -38,6 +38,16 @@ TABLE_5 = {
 }
 ROBOT = HardwareTimes(288, 620, 120)
 """Table 8a, as a column of Table 5."""
+# Column of Table 5 -> c, GB of GPU memory, threads of early exits; last, Table 8a.
+SYSTEM = {
+    ("Vicuna-68m/Vicuna-7B", "Jetson"): (0.17, 1.7, 15.0),
+    ("Vicuna-68m/Vicuna-7B", "RTX"): (0.06, 3.2, 30.0),
+    ("Vicuna-160m/Vicuna-13B", "Jetson"): (0.65, 3.5, 7.0),
+    ("Vicuna-160m/Vicuna-13B", "RTX"): (0.22, 8.9, 15.0),
+    ("Vicuna-68m/Llama2-7B", "Jetson"): (0.14, 1.7, 15.0),
+    ("Vicuna-68m/Llama2-7B", "RTX"): (0.05, 3.2, 30.0),
+    ("Qwen2-VL-2B/Qwen2-VL-7B", "robot"): (0.11, 12.4, 6.0),
+}
 _Line = tuple[float, ...]
 # Task -> AR → SD, SD → FSD, τ, r in %, average exit; each over the columns of Table 5.
 TABLE_6: dict[str, tuple[_Line, _Line, _Line, _Line, _Line]] = {
@@ -84,16 +94,16 @@ TABLE_6: dict[str, tuple[_Line, _Line, _Line, _Line, _Line]] = {
         (8, 14, 8, 15, 13, 14),
     ),
 }
-# AR → SD, SD → FSD, τ and r of the averages, by column of Table 5.
+# AR → SD, SD → FSD, τ, r and exit of the averages, by column of Table 5.
 TABLE_6_AVERAGES = {
-    ("Vicuna-68m/Vicuna-7B", "Jetson"): (0.69, 1.04, 2.15, 65.61),
-    ("Vicuna-68m/Vicuna-7B", "RTX"): (1.20, 1.06, 2.10, 19.59),
-    ("Vicuna-160m/Vicuna-13B", "Jetson"): (0.42, 1.05, 2.25, 62.05),
-    ("Vicuna-160m/Vicuna-13B", "RTX"): (0.94, 1.10, 2.40, 27.95),
-    ("Vicuna-68m/Llama2-7B", "Jetson"): (1.35, 1.11, 4.03, 39.94),
-    ("Vicuna-68m/Llama2-7B", "RTX"): (1.94, 1.06, 3.54, 9.63),
+    ("Vicuna-68m/Vicuna-7B", "Jetson"): (0.69, 1.04, 2.15, 65.61, 8),
+    ("Vicuna-68m/Vicuna-7B", "RTX"): (1.20, 1.06, 2.10, 19.59, 14),
+    ("Vicuna-160m/Vicuna-13B", "Jetson"): (0.42, 1.05, 2.25, 62.05, 8),
+    ("Vicuna-160m/Vicuna-13B", "RTX"): (0.94, 1.10, 2.40, 27.95, 14),
+    ("Vicuna-68m/Llama2-7B", "Jetson"): (1.35, 1.11, 4.03, 39.94, 9),
+    ("Vicuna-68m/Llama2-7B", "RTX"): (1.94, 1.06, 3.54, 9.63, 9),
 }
-# Batch size -> ms of the server and of the client.
+# Batch size -> ms of the server and of the client; at 64 the client has too little memory.
 TABLE_9: dict[int, tuple[float | None, float | None]] = {
     1: (17.94, 7.76),
     2: (21.75, 8.02),
@@ -103,5 +113,5 @@ TABLE_9: dict[int, tuple[float | None, float | None]] = {
     12: (44.52, 9.71),
     16: (45.79, 10.63),
     32: (96.94, 14.49),
-    64: (None, None),
+    64: (258.79, None),
 }

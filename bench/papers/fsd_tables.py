@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
-from math import prod
-from pathlib import Path
 
-from safetensors import safe_open
-
-from bench.papers import findings
+from bench.papers import fsd_findings
+from bench.papers.fsd_measured import batches_table, exit_training_table, system_table
 from bench.papers.fsd_printed import (
-    EXIT_TRAINING,
     PRICES,
     ROBOT,
     TABLE_5,
     TABLE_6,
     TABLE_6_AVERAGES,
-    TABLE_9,
     HardwareTimes,
 )
 from bench.papers.fsd_runs import (
     EXITS,
     averages_by_demo_pair,
-    batch_latency,
     by_exits_and_workers,
     by_queue_order,
 )
@@ -37,11 +30,8 @@ from tandem.analysis.api_prices import (
     speculative_cost,
 )
 from tandem.analysis.cost_models import expected_tokens_per_round
-from tandem.backends.torch.exit_adapters import DESCRIPTION
-from tandem.backends.torch.loading import find_exits
 
 DRAFT_LENGTH, TOKENS = 4, 200
-OWN_TARGET = "demo target, or the one given"
 LOAD, TOKENS_PER_ROUND = RequestLoad(1_000_000, 100, 500), 2.5
 LARGER_C = 0.3
 GSM8K_TOKENS, GSM8K_MISS = 1.96, 0.1240
@@ -50,8 +40,8 @@ GSM8K_TOKENS, GSM8K_MISS = 1.96, 0.1240
 def tables() -> tuple[PaperTable, ...]:
     """In the paper's order."""
     return (
-        *(_prices(), _exit_training(), _benchmarks(), _averages()),
-        *(_queues(), _threads(), _draft_lengths(), _robot(), _landscape(), _batches()),
+        *(_prices(), exit_training_table(), system_table(), _benchmarks(), _averages()),
+        *(_queues(), _threads(), _draft_lengths(), _robot(), _landscape(), batches_table()),
     )
 
 
@@ -70,7 +60,7 @@ def _prices() -> PaperTable:
         "2.5 tokens a round.",
         printed="The printed columns bill a verification as one output token; the last one bills "
         "the drafts of every pass as input as well, as a provider of tokens would.",
-        finding=findings.billed_drafts,
+        finding=fsd_findings.billed_drafts,
         compute=_dollars,
     )
 
@@ -87,50 +77,6 @@ def _dollars(testbed: Testbed, labels: Labels) -> Figures:
     )
     alone = autoregressive_cost(target, LOAD)
     return alone, speculative(draft=draft), speculative(), speculative(drafts_as_input=True)
-
-
-def _exit_training() -> PaperTable:
-    rows = (
-        *(
-            PaperRow((name,), figures, "this model is not here; see `tandem train-exits --help`")
-            for name, figures in EXIT_TRAINING.items()
-        ),
-        PaperRow((OWN_TARGET,), (None,) * 5, "its file names no context and no hours"),
-    )
-    return PaperTable(
-        key="fsd-table-2",
-        paper="FSD",
-        place="Table 2, section 4",
-        title="Training of early exits",
-        labels=("model",),
-        figures=("exits", "parameters, 10⁶", "%", "context", "GPU hours"),
-        rows=rows,
-        basis=Basis.MEASURED,
-        declared="Of the last row: the files of the target and of its exits.",
-        printed="Training the paper's models needs them and an A100. Its recipe, on the demo "
-        "target's own texts, made the exits of the last row; they are read from their file.",
-        compute=_exits_of_target,
-    )
-
-
-def _exits_of_target(testbed: Testbed, labels: Labels) -> Figures:
-    """Exits and their parameters, of the files of the target that is here."""
-    target = testbed.models.target
-    folder = find_exits(target, "auto") if labels == (OWN_TARGET,) else None
-    if folder is None:
-        return (None,) * 5
-    own, whole = parameters_in(folder), parameters_in(Path(target))
-    layers = json.loads((folder / DESCRIPTION).read_text("utf-8"))["layers"]
-    return float(len(layers)), own / 1e6, 100 * own / whole, None, None
-
-
-def parameters_in(folder: Path) -> int:
-    """How many numbers the safetensors files of a folder hold."""
-    count = 0
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, "np") as file:
-            count += sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # no dict
-    return count
 
 
 def _benchmarks() -> PaperTable:
@@ -155,7 +101,7 @@ def _benchmarks() -> PaperTable:
         "τ and r of each cell as inputs; a cache hit takes no time (T_r = 0).",
         printed="The printed speedups do not follow from the printed times. T_r > 0 would lower "
         "SD → FSD, as the paper's own threads must synchronise. NQ's 1.12% is taken as 1.12x.",
-        finding=findings.by_client,
+        finding=fsd_findings.by_client,
         compute=_by_formula,
     )
 
@@ -181,15 +127,18 @@ def _averages() -> PaperTable:
         place="Table 6, averages",
         title="The same hardware with the demo pair",
         labels=("pair", "client"),
-        figures=("AR → SD", "SD → FSD", "τ", "r, %"),
-        rows=tuple(PaperRow(where, line) for where, line in TABLE_6_AVERAGES.items()),
+        figures=("AR → SD", "SD → FSD", "τ", "r, %", "average exit"),
+        rows=tuple(
+            PaperRow(where, line, "exits: see the next table")
+            for where, line in TABLE_6_AVERAGES.items()
+        ),
         basis=Basis.VIRTUAL_TIME,
         declared="Step times and round trips of Table 5 are declared, 100 Mbit/s; distributions "
         "and early exits are the demo pair's, at temperature 1. SD is `dssd`, FSD `fsd` with "
         "four exits, both with γ = 4.",
         printed="The demo target has four exits where the paper's clients follow 7 to 30.",
-        finding=findings.demo_pair_accepts,
-        compute=averages_by_demo_pair,
+        finding=fsd_findings.demo_pair_accepts,
+        compute=lambda testbed, labels: (*averages_by_demo_pair(testbed, labels), None),
     )
 
 
@@ -208,15 +157,18 @@ def _queues() -> PaperTable:
         place="Table 7, section 4.3",
         title="Cache miss rate by the order of the queues, %",
         labels=("client queue", "server queue"),
-        figures=findings.QUEUE_COLUMNS,
+        figures=fsd_findings.QUEUE_COLUMNS,
         rows=tuple(PaperRow(where, (*line, None)) for where, line in printed.items()),
         basis=Basis.VIRTUAL_TIME,
         declared=f"{EXITS} exits, whose distributions lie between the demo draft's and the demo "
         "target's. Workers are scaled to them: 1, 2 and 4 where the paper has 3, 5 and 10 of 31; "
         "8 are ours alone. Draft step 83.5 ms, pass 497 ms, round trip 190 ms (Table 5's Jetson), "
         "0.01 Mbit/s.",
-        finding=findings.queue_orders,
-        goal=findings.queue_goal,
+        printed="The paper's caption calls r a response time; its text, and these figures, a miss "
+        "rate. Its claim that the client's priority queue is always best does not hold in its own "
+        "column of ten threads, where random with the server's priority misses least (26.92).",
+        finding=fsd_findings.queue_orders,
+        goal=fsd_findings.queue_goal,
         compute=by_queue_order,
     )
 
@@ -238,7 +190,7 @@ def _threads() -> PaperTable:
         basis=Basis.VIRTUAL_TIME,
         declared="As for Table 7, at 100 Mbit/s.",
         printed="The paper has 1 to 30 threads and sees misses fall and level off after about 15.",
-        finding=findings.workers,
+        finding=fsd_findings.workers,
         compute=by_exits_and_workers,
         plots=(Plot("workers", "r, %"), Plot("workers", "SD → FSD")),
     )
@@ -262,8 +214,8 @@ def _draft_lengths() -> PaperTable:
         basis=Basis.COST_MODEL,
         declared="Table 4 with Table 5's times, the acceptance rate that gives the printed τ = "
         "1.96 at γ = 4, and the printed r = 12.40 % at every γ.",
-        printed="With Table 5's own times SD is not slower at these γ: the figure had others.",
-        finding=findings.longer_drafts,
+        printed="The text's slowdown from γ = 6 on needs other times than those of Table 5.",
+        finding=fsd_findings.longer_drafts,
         compute=_by_draft_length,
         plots=(Plot("γ", "AR → SD", words="speedup", also=("SD → FSD",)),),
     )
@@ -285,13 +237,18 @@ def _robot() -> PaperTable:
         place="Table 8, section 4.4",
         title="The robot: speedups from its own times",
         labels=("τ", "r, %"),
-        figures=("AR → SD", "SD → FSD"),
-        rows=(PaperRow((2.92, 55.63), (0.90, 1.34), "the formula; the next table runs a pair"),),
+        figures=("AR → SD", "SD → FSD", "average exit"),
+        rows=(PaperRow((2.92, 55.63), (0.90, 1.34, 8), "a formula has no exits; see the next"),),
         basis=Basis.COST_MODEL,
         declared="Table 4 with Table 8a's times (288, 620, 120 ms) and 8b's τ and r.",
-        finding=lambda rows: findings.robot(rows, _speedups(ROBOT, 1.0, 0.0)[1]),
-        compute=lambda testbed, labels: _speedups(ROBOT, float(labels[0]), float(labels[1]) / 100),
+        finding=lambda rows: fsd_findings.robot(rows, _speedups(ROBOT, 1.0, 0.0)[1]),
+        compute=_robot_by_formula,
     )
+
+
+def _robot_by_formula(testbed: Testbed, labels: Labels) -> Figures:
+    tokens, miss = (float(one) for one in labels)
+    return (*_speedups(ROBOT, tokens, miss / 100), None)
 
 
 def _landscape() -> PaperTable:
@@ -306,9 +263,9 @@ def _landscape() -> PaperTable:
         rows=tuple(PaperRow((length,), (rate,)) for length, rate in printed.items()),
         basis=Basis.COST_MODEL,
         declared="Equation 9 solved for r.",
-        printed="Its other reading of the figure, more than 5x at c > 0.5 and r < 10 %, needs γ·c "
-        "of at least 8: equation 9 gives 4 at γ = 10.",
-        finding=findings.rounded,
+        printed="The paper also reads more than 5x off the figure at c > 0.5 and r < 10 %. At r = "
+        "10 % that takes γ·c = 8; c = 0.5 and γ = 10 give 5, and by equation 9 a speedup of 4.",
+        finding=fsd_findings.rounded,
         compute=lambda testbed, labels: (_miss_rate_for(2.0, float(labels[0]) * LARGER_C),),
     )
 
@@ -316,25 +273,3 @@ def _landscape() -> PaperTable:
 def _miss_rate_for(speedup: float, relative_drafting: float) -> float:
     """In percent: (γc + 1)/(r·γc + 1) = speedup."""
     return 100 * ((relative_drafting + 1) / speedup - 1) / relative_drafting
-
-
-def _batches() -> PaperTable:
-    return PaperTable(
-        key="fsd-table-9",
-        paper="FSD",
-        place="Table 9, appendix C",
-        title="Latency of a step by batch size, ms",
-        labels=("batch",),
-        figures=("server, ms", "client, ms"),
-        rows=tuple(
-            PaperRow((float(size),), figures, "" if any(figures) else "not in the paper")
-            for size, figures in TABLE_9.items()
-        ),
-        by_line=True,
-        basis=Basis.MEASURED,
-        declared="Demo target and demo draft on one core of this machine, one token of each "
-        "session after 64; lower quartile of the passes.",
-        finding=findings.batch_growth,
-        compute=batch_latency,
-        plots=(Plot("batch", "server, ms", True), Plot("batch", "client, ms", True)),
-    )

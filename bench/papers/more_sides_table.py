@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.harness.texts import PEPS
-from bench.papers import findings
+from bench.papers import dragon_findings
 from bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from bench.papers.testbed import Testbed
 from bench.two_sided.dragon_corpus import read_windows
@@ -44,7 +44,7 @@ def tables() -> tuple[PaperTable, ...]:
             declared=f"As `tandem bench more-sides`: `{COUPLED}`, {TOKENS} tokens, two documents a "
             f"side, steps of {1e3 * STEP_S:g} ms and the same round trip at every side.",
             compute=_rates,
-            finding=findings.sides,
+            finding=dragon_findings.sides,
             plots=(Plot("round trip, s", f"tokens/s, {COUPLED}"),),
         ),
     )

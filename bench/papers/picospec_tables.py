@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from bench.papers import findings
+from bench.papers import picospec_findings
 from bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from bench.papers.testbed import Testbed
 from bench.speculation.methods_ablations import picospec_variants
@@ -152,7 +152,7 @@ def _table_1() -> PaperTable:
         printed="The tasks are rates of acceptance here, since none of the four models is. The "
         "paper's tokens/s are more than its accepted length explains: 20.19/s × 148.84 ms (Table "
         "2) are 3.0 tokens a round, not 2.50.",
-        finding=findings.methods,
+        finding=picospec_findings.methods,
         compute=_methods,
         plots=(),
     )
@@ -176,7 +176,7 @@ def _ablation(
         "four. Fast-verify hides a part of the pass from the paper's figure, where ours counts all "
         "of it. Without Split-rej ours sends the whole distribution of every draft, in float16. "
         "TTFT is one pass over a prompt of three tokens in ours.",
-        finding=findings.ablation,
+        finding=picospec_findings.ablation,
         compute=lambda testbed, labels: _ablated(testbed, pair, labels),
     )
 
@@ -198,7 +198,7 @@ def _table_4() -> PaperTable:
         + " The printed accepted lengths need another rate for each γ, from 0.55 to 0.71; each "
         "row has its own here. The paper's T_rtt does not grow with γ, its round does by more than "
         "the drafting.",
-        finding=findings.best_draft_length,
+        finding=picospec_findings.best_draft_length,
         compute=_by_length,
         plots=(Plot("γ", "tokens/s"),),
     )

@@ -9,7 +9,7 @@ from bench.harness.report import counted
 from bench.harness.suite import Pacing, running_suite
 from bench.harness.texts import prompts
 from bench.harness.workload import measured_tpot_s, one_after_another, requests
-from bench.papers import findings
+from bench.papers import picospec_findings
 from bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from bench.papers.picospec_tables import DRAFT_LENGTH, MBPS, PAIRS
 from bench.papers.testbed import Testbed
@@ -84,7 +84,7 @@ def tables() -> tuple[PaperTable, ...]:
             f"{DRAFT_LENGTH} but in Table 4. Distributions have the demo pair's 4,096 entries, in "
             "virtual time too, whose prompts are others.",
             compute=_measured,
-            finding=findings.processes,
+            finding=picospec_findings.processes,
         ),
     )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from bench.harness.texts import PEPS
-from bench.papers import findings
+from bench.papers import dragon_findings
 from bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable, Plot
 from bench.papers.testbed import Testbed
 from bench.two_sided.dragon_latency import (
@@ -50,7 +50,7 @@ def tables() -> tuple[PaperTable, ...]:
             compute=_cost,
             printed=f"{NEVER:g} tokens are the answer: never. At the beginning of a stretch both "
             "sides' drafts are sent and waited for, with their new h.",
-            finding=findings.reweighing,
+            finding=dragon_findings.reweighing,
             plots=(Plot("every, tokens", "s a token"),),
         ),
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from bench.papers import findings
+from bench.papers import dragon_findings
 from bench.papers.dragon_gains import (
     DEMO_PAIR,
     PEP_TEXTS,
@@ -61,7 +61,7 @@ def tables() -> tuple[PaperTable, ...]:
             "a cross-encoder, whose weights are not here.",
             compute=_gain,
             printed=f"{NEVER} tokens are the text: never.",
-            finding=findings.reweighing_gain,
+            finding=dragon_findings.reweighing_gain,
             plots=(Plot("every, tokens", "gain over never, %", True),),
         ),
     )

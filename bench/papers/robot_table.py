@@ -14,7 +14,7 @@ from statistics import fmean
 import numpy as np
 
 from bench.harness.report import progress
-from bench.papers import findings
+from bench.papers import fsd_findings
 from bench.papers.fsd_printed import ROBOT
 from bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from bench.papers.robot_task import RobotTask, robot_task
@@ -65,7 +65,7 @@ def tables() -> tuple[PaperTable, ...]:
             "target's own in answers to other pictures.",
             printed="No weights of Qwen2-VL-2B and -7B are here: what is shown is that exits of a "
             "model that sees work, not how often the paper's pair agrees.",
-            finding=findings.robot_pair,
+            finding=fsd_findings.robot_pair,
             compute=_with_exits,
         ),
     )

@@ -21,6 +21,14 @@ class FilledRow:
     ours: Mapping[str, Figure]
     theirs: Mapping[str, Figure]
 
+    def mine(self, figure: str) -> float:
+        """Ours; 0 where there is none."""
+        return self.ours[figure] or 0.0
+
+    def printed(self, figure: str) -> float:
+        """The paper's; 0 where it prints none."""
+        return self.theirs[figure] or 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:

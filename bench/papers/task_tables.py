@@ -11,8 +11,8 @@ from statistics import fmean
 import numpy as np
 
 from bench.harness.texts import NoTexts, held_out
-from bench.papers import findings
-from bench.papers.fsd_printed import TABLE_5, TABLE_6
+from bench.papers import fsd_findings
+from bench.papers.fsd_printed import EXIT_TRAINING, TABLE_5, TABLE_6
 from bench.papers.paper_table import Basis, Figures, Labels, PaperRow, PaperTable
 from bench.papers.testbed import Testbed
 from bench.speculation.demo_pair import MAX_CHARACTERS, distributions_along
@@ -49,9 +49,15 @@ def tables() -> tuple[PaperTable, ...]:
             compute=_by_task,
             options="--tasks FOLDER",
             printed=f"The printed τ is of {' on '.join(COLUMN)}.",
-            finding=findings.by_task,
+            finding=lambda rows: fsd_findings.by_task(rows, _printed_exit_share()),
         ),
     )
+
+
+def _printed_exit_share() -> float:
+    """In percent of the pass: an exit follows each layer but the last."""
+    exits, *_ = EXIT_TRAINING["lmsys/Vicuna-7B-v1.3"]
+    return 100 * TABLE_6["GSM8K"][4][list(TABLE_5).index(COLUMN)] / (exits + 1)
 
 
 def _row(task: str) -> PaperRow:

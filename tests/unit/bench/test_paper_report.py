@@ -18,8 +18,8 @@ from bench.harness.texts import NoTexts
 from bench.main import bench
 from bench.papers import robot_table
 from bench.papers.dragon_gains import relative_gains
+from bench.papers.fsd_measured import parameters_in
 from bench.papers.fsd_runs import interpolated_exits
-from bench.papers.fsd_tables import parameters_in
 from bench.papers.kept_results import KeptResults, UnreadableResults
 from bench.papers.paper_report import all_tables, chosen_tables
 from bench.papers.paper_table import Basis, Compute, Figures, Label, Labels, PaperRow, PaperTable
