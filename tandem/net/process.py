@@ -61,15 +61,14 @@ def run_service(
     # keep the interpreter busy for a second of computing, which a machine under load makes many.
     atexit.register(gc.freeze)
     raise_descriptor_limit()
-    signal.signal(signal.SIGTERM, _leave)  # until calls are served: a model may take long to load
+    for number in (signal.SIGINT, signal.SIGTERM):  # until calls are served: loading may be long
+        signal.signal(number, _leave)
     try:
         _run(settings, build, side(settings) if callable(side) else side, access, beside)
     except SettingsError as error:
         sys.exit(_complain(error, USAGE_EXIT))
     except (TandemError, OSError) as error:
         sys.exit(_complain(error, 1))
-    except KeyboardInterrupt:
-        sys.exit(130)
 
 
 def prometheus_server(settings: MeasuredSettings) -> PrometheusServer | None:
@@ -83,7 +82,10 @@ def prometheus_server(settings: MeasuredSettings) -> PrometheusServer | None:
 
 
 def _leave(signal_number: int, frame: object) -> NoReturn:
-    """The kernel ends a process of its own accord, but not the first of a container."""
+    """At once. The kernel ends a process of its own accord, but not the first of a container; and
+    asyncio answers Ctrl-C once the model is loaded."""
+    if signal_number == signal.SIGINT:
+        os.write(2, b"interrupted\n")
     os._exit(128 + signal_number)
 
 

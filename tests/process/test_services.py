@@ -260,14 +260,22 @@ def test_a_port_in_use_ends_with_one_line() -> None:
             assert [json.loads(line)["event"] for line in events][-1] == "stopped"
 
 
-def test_a_service_that_is_still_loading_can_be_told_to_leave() -> None:
-    """By a handler of its own: without one, the first process of a container is deaf to it."""
+@pytest.mark.parametrize(
+    ("number", "words"), [(signal.SIGTERM, ""), (signal.SIGINT, "interrupted\n")]
+)
+def test_a_service_that_is_still_loading_can_be_told_to_leave(
+    number: signal.Signals, words: str
+) -> None:
+    """By a handler of its own: without one, the first process of a container is deaf to SIGTERM,
+    and Ctrl-C waits for the model."""
     with ServiceProcess("tandem.services.verifier", "--port", "0") as loading:
         until = time.monotonic() + 60
         while not handles(loading.pid, signal.SIGTERM) and time.monotonic() < until:
             time.sleep(0.01)
-        loading.signal(signal.SIGTERM)
-        assert loading.ended() in (128 + signal.SIGTERM, 0)
+        loading.signal(number)
+        assert loading.ended() in (128 + number, 0)  # 0: it had loaded, and drained
+        if loading.ended():
+            assert loading.log() == words
 
 
 def handles(pid: int, number: signal.Signals) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 
 import click
 import pytest
@@ -13,6 +14,7 @@ from tandem import __version__
 from tandem.cli import main
 from tandem.commands.group import CommandGroup, LazyCommand
 from tandem.core.errors import InvalidArgument, TandemError
+from tests.programs import REPOSITORY
 
 HEAVY = ("torch", "transformers", "grpc", "numpy", "rich")
 
@@ -125,6 +127,26 @@ def test_bad_usage_is_one_line_and_code_2(arguments: list[str], words: str) -> N
     assert words in ended.stderr
     assert "--help'" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+def test_an_interrupt_during_the_imports_is_one_line() -> None:
+    program = """
+import sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from tandem.__main__ import main
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
+
+
+def test_the_command_is_what_catches_it() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    assert project["project"]["scripts"]["tandem"] == "tandem.__main__:main"
 
 
 def test_without_a_command_it_shows_its_help_and_fails() -> None:

@@ -56,13 +56,14 @@ def test_what_is_loaded_is_out_of_the_collectors_sight_before_calls_come() -> No
         return Loaded()
 
     gc.unfreeze()
-    handler = signal.getsignal(signal.SIGTERM)
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     try:
         with pytest.raises(SystemExit) as ended:
             run_service(ServiceSettings, build, "cloud", ["--port", "0", "--insecure", "true"])
     finally:
         gc.unfreeze()
-        signal.signal(signal.SIGTERM, handler)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
     assert ended.value.code == 1
     assert kept[0] > 10_000
     assert kept[1] > 0
