@@ -69,6 +69,12 @@ _PEPS = click.option(
 _CELLS = click.option(
     "--cells", type=click.IntRange(0), help="So many cells at random, by the seed; 0: all."
 )
+_FIRST_CELLS = click.option(
+    "--cells",
+    default=0,
+    type=click.IntRange(0),
+    help="So many, in an order in which any two values of different axes soon meet; 0: all.",
+)
 _KEPT_RUNS = click.option(
     "--kept",
     type=_FILE,
@@ -145,7 +151,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "auto": Experiment(
         "bench.speculation.auto",
         "Preset auto against the cloud alone and every fixed preset, over load and changes.",
-        (_KEPT_ROWS, _AT_MOST, _PROCESSES, _REAL_CELLS, _PAIRS),
+        (_KEPT_ROWS, _AT_MOST, _PROCESSES, _FIRST_CELLS, _REAL_CELLS, _PAIRS),
     ),
     "cost-model": Experiment(
         "bench.speculation.cost_model",

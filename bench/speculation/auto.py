@@ -8,16 +8,24 @@ machine. With `--real`, instead, some cells as processes.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Sequence
-from math import exp, log
 from pathlib import Path
 
 from bench.harness.plots import panels
-from bench.harness.report import Goal, Report, Row, duration_words, progress
+from bench.harness.report import Report, Row, duration_words, progress
 from bench.harness.suite import Models
-from bench.speculation.auto_cases import CHANGES, GRID, LOAD, MEMORY_BOUND, QUICK
+from bench.speculation.auto_cases import (
+    CHANCE,
+    CHANGES,
+    GRID,
+    LOAD,
+    MEMORY_BOUND,
+    QUICK,
+    SEEDS,
+    covering,
+)
+from bench.speculation.auto_goals import AT_WORST, goals
 from bench.speculation.auto_real import PAIRS, draw_real, measure_real
 from bench.speculation.auto_rows import (
     Case,
@@ -28,7 +36,6 @@ from bench.speculation.auto_rows import (
     time_left,
 )
 
-NEVER_SLOWER, ON_AVERAGE, AT_WORST, TOGETHER, UNDER_LOAD = 0.98, 0.97, 0.92, 1.0, 1.15
 COLUMNS = ("pacing", "rtt_s", "mbps", "declared", "sessions", "tokens_per_s")
 OUTCOME = ("speedup_over_ar", "limit", "best", "over_best")
 
@@ -41,15 +48,18 @@ def run(
     processes: int = 1,
     real: bool = False,
     pairs: int = PAIRS,
+    cells: int = 0,
 ) -> None:
     """Fill the report; `models` are not used, since distributions are declared. Cases come in an
     order in which every part of the grid is soon there: with `kept` a run that was ended goes on,
-    and a part of it may be looked at."""
+    and a part of it, or its first `cells`, may be looked at."""
     if real:
         measure_real(report, pairs)
         return
-    cases: list[Case] = [*(QUICK if report.quick else [*GRID, *LOAD]), *CHANGES]
-    seeds = range(report.seed, report.seed + (1 if report.quick else 3))
+    of_grid = QUICK if report.quick else covering([*GRID, *LOAD], report.seed)
+    cases: list[Case] = [*of_grid, *CHANGES]
+    cases = cases[: cells or None]
+    seeds = range(report.seed, report.seed + max(SEEDS.values()))
     rows = _all_rows(cases, report, seeds, kept, minutes, processes)
     changing = [row for row in rows if "change" in row]
     load = [row for row in rows if row.get("pacing") == MEMORY_BOUND]
@@ -59,6 +69,11 @@ def run(
     shown = ("change", "tokens_per_s", "speedup_over_ar", "best", "over_best")
     report.add("Conditions that change", shown, changing)
     report.goals += goals(grid, changing, load)
+    by_sessions = ", ".join(f"{count} of {sessions}" for sessions, count in SEEDS.items())
+    report.notes.append(
+        f"Seeds by sessions of a cell: {by_sessions}. Left out: presets in stop and wait that by"
+        f" their rounds would have to be {CHANCE:g} times as lucky as declared to be best."
+    )
     report.notes.append(
         "limit: tokens/s of all sessions relative to ar, were drafts always ready for every pass,"
         " as many as pay: what the declared cost of passes leaves. A further token of a pass that"
@@ -77,7 +92,6 @@ def _all_rows(
     """In the order of the cases; those that were kept are not computed again."""
     known = read_rows(kept, seeds)
     left = [case for case in cases if str(case) not in known]
-    random.Random(report.seed).shuffle(left)
     began_s, fixed = time.monotonic(), fixed_presets(report.quick)
     done = rows_of(left, fixed, seeds, processes, time_left(minutes))
     for number, (case, row) in enumerate(done, start=1):
@@ -90,57 +104,6 @@ def _all_rows(
     if len(found) < len(cases):
         progress(f"{len(cases) - len(found)} of {len(cases)} cases are left")
     return found
-
-
-def goals(grid: Sequence[Row], changing: Sequence[Row], load: Sequence[Row]) -> list[Goal]:
-    """Never slower than the cloud alone, about as fast as the best, and faster under load."""
-    found = []
-    for rows, words in (
-        (grid, f"of {len(grid)} cells"),
-        (changing, f"of {len(changing)} changes"),
-        (load, f"of {len(load)} cells bound by memory"),
-    ):
-        if rows:
-            alone, best = _all(rows, "speedup_over_ar"), _all(rows, "over_best")
-            found += [
-                Goal(f"auto / ar, worst {words}", min(alone), NEVER_SLOWER, "at least"),
-                Goal(f"auto / best preset, mean {words}", mean(best), ON_AVERAGE, "at least"),
-                Goal(f"auto / best preset, worst {words}", min(best), AT_WORST, "at least"),
-            ]
-    return [*found, *_together(grid, "declared passes"), *_together(load, "bound by memory")]
-
-
-def _together(rows: Sequence[Row], words: str) -> list[Goal]:
-    """Tokens/s of all sessions by their number: relative to the one preset that is best for it, and
-    to the cloud alone where there are many."""
-    found = []
-    for sessions in sorted({row["sessions"] for row in rows}):
-        own = [row for row in rows if row["sessions"] == sessions]
-        name = f"{sessions} sessions, {words}"
-        best = min(ratios_to_each(own).values())
-        found.append(Goal(f"auto / best one preset, {name}", best, TOGETHER, "at least"))
-        if sessions >= 16:
-            limit = mean(_all(own, "limit"))
-            name += f" (passes leave {limit:.3g})"
-            ratio = mean(_all(own, "speedup_over_ar"))
-            found.append(Goal(f"auto / ar, {name}", ratio, UNDER_LOAD, "at least"))
-    return found
-
-
-def ratios_to_each(rows: Sequence[Row]) -> dict[str, float]:
-    """`auto` relative to each other preset, in the geometric mean over the rows."""
-    names = [name for name in rows[0]["first_seed"] if name != rows[0]["preset"]]
-    speeds = [row["first_seed"] | {"own": row["first_seed"][row["preset"]]} for row in rows]
-    return {name: mean([each["own"] / each[name] for each in speeds]) for name in names}
-
-
-def mean(ratios: Sequence[float]) -> float:
-    """Geometric."""
-    return exp(sum(map(log, ratios)) / len(ratios))
-
-
-def _all(rows: Sequence[Row], figure: str) -> list[float]:
-    return [row[figure] for row in rows]
 
 
 def draw(report: Report, folder: Path) -> None:

@@ -4,10 +4,13 @@ there is to declare, so it may be computed by any process."""
 
 from __future__ import annotations
 
+import random
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import product
+from dataclasses import astuple, dataclass, replace
+from functools import cache, lru_cache
+from itertools import combinations, product
+from math import inf
 
 from bench.harness.suite import Pacing
 from bench.speculation.methods_grid import HARDWARE, RATES_MBPS, RTTS_S, VOCABULARY
@@ -17,10 +20,15 @@ from tandem.simulation.answer_figures import tokens_per_s_together
 from tandem.simulation.declared_pair import declared_pair
 from tandem.simulation.model_pair import SimulatedPair
 from tandem.simulation.simulator import ModelTimes
+from tandem.specdec.choices import Predraft
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 
 TOKENS = {1: 160, 4: 80, 16: 48, 64: 40}
 """Of each answer, by sessions."""
+SEEDS = {1: 3, 4: 3, 16: 2, 64: 1}
+"""How many, by sessions: many sessions write as many tokens with one seed as one with several."""
+CHANCE = 1.15
+"""By so much luck with its drafts may let a preset exceed what is to be expected."""
 RATES = (0.05, 0.3, 0.6, 0.9)
 WORDS = 64
 """Vocabulary of the declared pair: small ones draw sooner; whole distributions count padded."""
@@ -62,6 +70,24 @@ class Cell:
         ]
         return tokens_per_s_together(simulate_answers(preset, pair, conditions, questions))
 
+    @property
+    def seeds(self) -> int:
+        """How many to take it with."""
+        return SEEDS[self.sessions]
+
+    def at_most(self, preset: Preset) -> float:
+        """Tokens/s of all sessions that a preset in stop and wait is expected not to exceed: by
+        what a round takes that waits for nobody, and by passes in which all rounds are together."""
+        schedule, times = preset.schedule, self.times
+        if not schedule.stop_and_wait:
+            return inf
+        length = schedule.chunk
+        tokens = sum(self.rate**count for count in range(length + 1))
+        drafting_s = 0.0 if preset.predraft is not Predraft.OFF else length * times.draft_s
+        round_s = self.rtt_s + drafting_s + times.pass_s(1 + length)
+        together_s = times.pass_s(self.sessions * (1 + length))
+        return self.sessions * tokens / max(round_s, together_s)
+
     def limit_over_ar(self) -> float:
         """What no chain of drafts gets beyond, by what passes cost alone."""
 
@@ -85,6 +111,27 @@ QUICK = [
 ]
 
 
+def covering(cells: Sequence[Cell], seed: int) -> list[Cell]:
+    """The cells in an order in which every two values of different axes soon meet: the next one is
+    among those whose pairs of values were seen least, by chance."""
+    left = list(cells)
+    random.Random(seed).shuffle(left)
+    seen = Counter[tuple[object, object]]()
+    ordered = []
+    while left:
+        best = max(left, key=lambda cell: sum(0.25 ** seen[pair] for pair in _pairs(cell)))
+        left.remove(best)
+        seen.update(_pairs(best))
+        ordered.append(best)
+    return ordered
+
+
+@cache
+def _pairs(cell: Cell) -> tuple[tuple[object, object], ...]:
+    """Of values, each with its axis."""
+    return tuple(combinations(enumerate(astuple(cell)), 2))
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """Something that changes and changes back: how often drafts are right, the link, or who else
@@ -98,6 +145,15 @@ class Change:
 
     def __str__(self) -> str:
         return self.words
+
+    @property
+    def seeds(self) -> int:
+        """As of one session."""
+        return SEEDS[1]
+
+    def at_most(self, preset: Preset) -> float:
+        """Nothing is known."""
+        return inf
 
     def tokens_per_s(self, preset: Preset, seed: int) -> float:
         """Of each answer, by the time that it took, summed."""

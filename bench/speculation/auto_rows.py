@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 
 from bench.harness.report import Row, make_row
-from bench.speculation.auto_cases import Cell, Change
+from bench.speculation.auto_cases import CHANCE, Cell, Change
 from tandem.specdec.presets import PRESETS, Preset
 
 Case = Cell | Change
@@ -66,22 +66,29 @@ def _end_with_parent() -> None:
 
 
 def case_row(case: Case, fixed: Mapping[str, Preset], seeds: Sequence[int]) -> Row:
-    """`auto` against the cloud alone and the best of the `fixed` presets, in hindsight over all
-    seeds. `first_seed`: tokens/s by each preset with the first of them."""
+    """`auto` against the cloud alone and the best of the `fixed` presets, in hindsight over the
+    seeds that the case is taken with. `speeds`: tokens/s by preset and seed, of `left_out` ones
+    what they do not exceed but by more than `CHANCE`."""
     presets = {ALONE: PRESETS[ALONE], CHOSEN: PRESETS[CHOSEN], **fixed}
-    first, *others = seeds
-    speeds = {name: [case.tokens_per_s(preset, first)] for name, preset in presets.items()}
-    ranked = sorted(fixed, key=lambda name: speeds[name][0], reverse=True)
-    means = {
-        name: fmean(speeds[name] + [case.tokens_per_s(presets[name], seed) for seed in others])
-        for name in (ALONE, CHOSEN, *ranked[:FINALISTS])
-    }
-    chosen, alone = means.pop(CHOSEN), means[ALONE]
-    best = max(means, key=lambda name: means[name])
-    row = make_row(preset=CHOSEN, tokens_per_s=chosen, speedup_over_ar=chosen / alone)
+    first, *others = seeds[: case.seeds]
+    speeds = {name: [case.tokens_per_s(presets[name], first)] for name in (ALONE, CHOSEN)}
+    left_out = []
+    for name in sorted(fixed, key=lambda name: case.at_most(fixed[name]), reverse=True):
+        most = CHANCE * case.at_most(fixed[name])
+        if most < max(speed for other, (speed, *_) in speeds.items() if other != CHOSEN):
+            left_out.append(name)
+            speeds[name] = [most]
+        else:
+            speeds[name] = [case.tokens_per_s(fixed[name], first)]
+    measured = [name for name in fixed if name not in left_out]
+    ranked = sorted(measured, key=lambda name: speeds[name][0], reverse=True)
+    for name in (ALONE, CHOSEN, *ranked[:FINALISTS]):
+        speeds[name] += [case.tokens_per_s(presets[name], seed) for seed in others]
+    means = {name: fmean(speeds[name]) for name in (ALONE, *ranked[:FINALISTS])}
+    chosen, best = fmean(speeds[CHOSEN]), max(means, key=lambda name: means[name])
+    row = make_row(preset=CHOSEN, tokens_per_s=chosen, speedup_over_ar=chosen / means[ALONE])
     row |= {"best": best, "over_best": chosen / means[best]}
-    row |= {"first_seed": {name: speed for name, (speed, *_) in speeds.items()}}
-    return row | _declared(case)
+    return row | {"speeds": speeds, "left_out": left_out} | _declared(case)
 
 
 def _declared(case: Case) -> Row:

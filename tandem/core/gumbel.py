@@ -16,6 +16,7 @@ times up to libm's log."""
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,9 @@ _SLACK = 1e-9
 
 _FEW = 2048
 """So many tokens take less time than a search among them."""
+
+_POSITIONS = 256
+"""Of small vocabularies the noise of so many is kept: both ends ask for it, and branches again."""
 
 Floats = NDArray[np.float64]
 Ids = NDArray[np.intp]
@@ -57,15 +61,30 @@ def coupled_candidates(probs: Array, seed: int, position: int, count: int) -> li
 
 def best_of_probs(probs: Array, seed: int, position: int, count: int) -> tuple[Ids, Floats]:
     """`coupled_candidates`, with log distribution + gumbel of each."""
-    if not len(probs) or not (maxima := block_maxima(probs)).max() > 0:
+    few = len(probs) <= _FEW
+    if not len(probs) or not (maxima := probs if few else block_maxima(probs)).max() > 0:
         raise InvalidArgument("probs", "has no positive entry")
+    if few:
+        ids, noise = _noise_of_few(seed, position, len(probs))
+        return best_of(ids, _log(probs) + noise, count)
     return CoupledNoise(seed, position).best(probs, maxima, _log, count)
+
+
+@lru_cache(_POSITIONS)
+def _noise_of_few(seed: int, position: int, size: int) -> tuple[Ids, Floats]:
+    """All ids of a vocabulary of `size` [V], and their noise [V]."""
+    ids = np.arange(size)
+    noise = CoupledNoise(seed, position).added_to(np.zeros(size), ids)
+    ids.setflags(write=False)
+    noise.setflags(write=False)
+    return ids, noise
 
 
 class CoupledNoise:
     """The noise of every token at one position."""
 
     def __init__(self, seed: int, position: int) -> None:
+        self._place = seed, position
         self._token_key = hash_words(seed, position, Purpose.GUMBEL)
         self._block_key = mix(self._token_key + GOLDEN + mix(BLOCK))  # as if hashed with BLOCK
 
@@ -82,8 +101,8 @@ class CoupledNoise:
         """The ids of the `count` best of `log_weights(values)` [V] + noise, best first, and these
         sums. `maxima`: the values' block maxima. `log_weights` grows with the values."""
         if len(values) <= _FEW:
-            ids = np.arange(len(values))
-            return best_of(ids, self.added_to(log_weights(values), ids), count)
+            ids, noise = _noise_of_few(*self._place, len(values))
+            return best_of(ids, log_weights(values) + noise, count)
         search = _Search(self, values, maxima, log_weights)
         reached = search.reached_by_one() if count == 1 else search.reached_by(count)
         if reached > -np.inf:

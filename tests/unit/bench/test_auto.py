@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import astuple
+from itertools import combinations
+from math import inf, log
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,17 @@ from bench.harness.machine import this_machine
 from bench.harness.report import Report, Row, make_row
 from bench.harness.suite import Models
 from bench.speculation import auto, auto_rows
-from bench.speculation.auto_cases import CHANGES, GRID, MEMORY_BOUND, Cell, Change
+from bench.speculation.auto_cases import (
+    CHANCE,
+    CHANGES,
+    GRID,
+    MEMORY_BOUND,
+    Cell,
+    Change,
+    covering,
+)
+from bench.speculation.auto_goals import goals as virtual_goals
+from bench.speculation.auto_goals import ratios_to_each
 from bench.speculation.auto_real import PairOfRuns, goals, row_of
 from bench.speculation.auto_rows import CHOSEN, case_row, fixed_presets, read_rows
 from tandem.generation.client import Generated
@@ -27,13 +40,11 @@ def cell(rate: float, sessions: int = 1, hardware: str = "server") -> Cell:
     return Cell(hardware, 0.030, 9, rate, sessions)
 
 
-def row_with(chosen: float, **others: float) -> Row:
-    """Of a cell in which `auto` and others write so many tokens a second."""
-    row = make_row(preset=CHOSEN, speedup_over_ar=chosen / others["ar"])
-    return row | {
-        "over_best": chosen / max(others.values()),
-        "first_seed": others | {CHOSEN: chosen},
-    }
+def row_with(*chosen: float, **others: Sequence[float]) -> Row:
+    """Of a cell in which `auto` and others write so many tokens a second, by seed."""
+    row = make_row(preset=CHOSEN, speedup_over_ar=chosen[0] / others["ar"][0])
+    best = max(speeds[0] for speeds in others.values())
+    return row | {"over_best": chosen[0] / best, "speeds": others | {CHOSEN: chosen}}
 
 
 def report_on(cases: Sequence[Cell], monkeypatch: pytest.MonkeyPatch) -> Report:
@@ -52,7 +63,7 @@ def test_a_run_goes_on_after_the_cases_that_were_kept(
             ran.append(0.0)
             raise Killed
         ran.append(case.rate)
-        return row_with(case.rate, ar=1.0) | {"declared": case.rate, "sessions": 1}
+        return row_with(case.rate, ar=[1.0]) | {"declared": case.rate, "sessions": 1}
 
     monkeypatch.setattr(auto_rows, "case_row", case_row)
     report = report_on([cell(rate) for rate in (1, 2, 3)], monkeypatch)
@@ -62,7 +73,7 @@ def test_a_run_goes_on_after_the_cases_that_were_kept(
     kept.write_text(kept.read_text() + '{"case": "cut sh')
     auto.run(report, Models(), kept=kept)
     assert sorted(ran) == [0, 1, 2, 3], "each case once"
-    assert sorted(read_rows(kept, [1])) == [
+    assert sorted(read_rows(kept, [1, 2, 3])) == [
         f"server, 30 ms, 9 Mbit/s, acceptance {rate}, 1 sessions" for rate in (1, 2, 3)
     ]
     assert read_rows(kept, [2]) == {}
@@ -83,31 +94,97 @@ def test_the_grid_is_all_that_may_be_declared() -> None:
     assert len(set(map(str, CHANGES))) == len(CHANGES)
 
 
-def test_only_the_best_of_the_first_seed_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_cells_have_any_two_values_of_different_axes() -> None:
+    """Of 384 cells some twenty; no fewer than sixteen can, with four acceptances and sessions."""
+
+    def pairs(cells: Sequence[Cell]) -> set[object]:
+        return {pair for cell in cells for pair in combinations(enumerate(astuple(cell)), 2)}
+
+    ordered = covering(GRID, seed=1)
+    assert sorted(map(str, ordered)) == sorted(map(str, GRID))
+    assert pairs(ordered[:20]) == pairs(GRID)
+    assert ordered != covering(GRID, seed=2)
+
+
+def test_so_many_cells_are_taken_from_the_first_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def case_row(case: Cell, fixed: object, seeds: object) -> Row:
+        return row_with(1.0, ar=[1.0]) | {"declared": case.rate, "sessions": 1}
+
+    monkeypatch.setattr(auto_rows, "case_row", case_row)
+    report = report_on([cell(rate) for rate in (1, 2, 3)], monkeypatch)
+    auto.run(report, Models(), cells=2)
+    assert [row["declared"] for row in report.rows] == [1, 2]
+
+
+def asked_for(case: Cell, monkeypatch: pytest.MonkeyPatch) -> tuple[Row, list[tuple[str, int]]]:
+    """Its row, and which simulations it took. `stream` is best but with the first seed."""
     asked: list[tuple[str, int]] = []
 
     def tokens_per_s(case: Cell, preset: Preset, seed: int) -> float:
         asked.append((preset.name, seed))
-        return {"ar": 2.0, "auto": 6.0, "stream": 5.0 if seed == 1 else 7.0}.get(preset.name, 1.0)
+        return {"ar": 20.0, "auto": 60.0, "stream": 50 if seed == 1 else 70}.get(preset.name, 1.0)
 
     monkeypatch.setattr(Cell, "tokens_per_s", tokens_per_s)
-    fixed = {name: PRESETS[name] for name in ("coupled", "dssd", "stream", "predraft", "picospec")}
-    row = case_row(cell(0.5), fixed, [1, 2, 3])
-    assert len(asked) == 7 + 2 * (2 + auto_rows.FINALISTS)
+    fixed = {name: PRESETS[name] for name in ("coupled", "stream", "predraft", "picospec")}
+    return case_row(case, fixed, [1, 2, 3]), asked
+
+
+def test_only_the_best_of_the_first_seed_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cell, "at_most", lambda case, preset: 1000.0)
+    row, asked = asked_for(cell(0.5), monkeypatch)
+    assert len(asked) == 6 + 2 * (2 + auto_rows.FINALISTS)
     assert (row["best"], row["speedup_over_ar"]) == ("stream", 3.0)
     assert row["over_best"] == pytest.approx(18 / 19)
-    assert row["first_seed"]["stream"] == 5.0
+    assert row["speeds"]["stream"] == [50, 70, 70]
+    assert row["left_out"] == []
+
+
+def test_many_sessions_take_fewer_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, asked = asked_for(cell(0.5, 64), monkeypatch)
+    assert {seed for _, seed in asked} == {1}
+
+
+def test_presets_that_cannot_be_best_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of four drafts right: 1.94 tokens a round of 114 ms, and of 210 ms with its drafting."""
+    row, asked = asked_for(cell(0.5), monkeypatch)
+    assert not {name for name, _ in asked} & {"coupled", "predraft"}
+    assert row["left_out"] == ["predraft", "coupled"]
+    assert row["speeds"]["predraft"] == pytest.approx([CHANCE * 1.9375 / 0.114])
+    assert row["speeds"]["coupled"] == pytest.approx([CHANCE * 1.9375 / 0.210])
+
+
+@pytest.mark.parametrize("name", ["coupled", "dssd", "predraft"])
+@pytest.mark.parametrize(("rate", "sessions"), [(0.3, 4), (0.9, 1)])
+def test_no_preset_exceeds_what_its_rounds_allow(name: str, rate: float, sessions: int) -> None:
+    case, preset = cell(rate, sessions), PRESETS[name]
+    assert case.tokens_per_s(preset, 1) < CHANCE * case.at_most(preset) < inf
 
 
 def test_the_best_one_preset_is_chosen_for_all_cells_together() -> None:
     """Each is best in one cell; over both, the first is."""
-    rows: list[Row] = [row_with(4.0, ar=1.0, one=4.0, other=2.0)]
-    rows.append(row_with(2.0, ar=1.0, one=1.0, other=1.5))
-    ratios = auto.ratios_to_each(rows)
+    rows: list[Row] = [row_with(4.0, ar=[1.0], one=[4.0], other=[2.0])]
+    rows.append(row_with(2.0, ar=[1.0], one=[1.0], other=[1.5]))
+    ratios = {name: ratio.mean for name, ratio in ratios_to_each(rows).items()}
     assert ratios == pytest.approx({"ar": 8**0.5, "one": 2**0.5, "other": (8 / 3) ** 0.5})
-    together = auto.goals([row | {"sessions": 16, "limit": 2.0} for row in rows], [], [])[3:]
+    rows = [row | {"sessions": 16, "limit": 2.0} for row in rows]
+    together = virtual_goals(rows, [], [])[3:]
     assert [goal.figure for goal in together] == pytest.approx([2**0.5, 8**0.5])
     assert "passes leave 2)" in together[1].name
+    rows = [row | {"limit": 1.03} for row in rows]
+    assert "passes leave 1.03: out of reach)" in virtual_goals(rows, [], [])[-1].name
+
+
+def test_what_is_missing_must_be_more_than_chance() -> None:
+    """Two seeds of two cells, 0.97 and 1.01 of the other in both: the mean's standard error is half
+    of what each seed is off, by the root of their number."""
+    rows = [row_with(0.97, 1.01, ar=[0.1, 0.1], other=[1.0, 1.0]) for _ in range(2)]
+    rows = [row | {"sessions": 4, "limit": 2.0} for row in rows]
+    (goal,) = virtual_goals(rows, [], [])[3:]
+    assert goal.figure == pytest.approx((0.97 * 1.01) ** 0.5)
+    assert goal.limit == pytest.approx(1 - log(1.01 / 0.97) / 2 / 2**0.5)
+    assert goal.met
+    sure = [row | {"speeds": {CHOSEN: [0.99, 0.99], "other": [1.0, 1.0]}} for row in rows]
+    assert not virtual_goals(sure, [], [])[3].met
 
 
 def test_no_drafts_bring_more_than_passes_leave() -> None:
