@@ -58,7 +58,7 @@ def quality_table() -> PaperTable:
         "parts of the validation set's articles.",
         finding=dragon_findings.gains,
         compute=_gains,
-        options="--tasks FOLDER",
+        reads_tasks=True,
     )
 
 

@@ -39,6 +39,7 @@ def exit_training_table() -> PaperTable:
         declared="Of the last row: the files of the target and of its exits.",
         printed="Training the paper's models needs them and an A100. Its recipe, on the demo "
         "target's own texts, made the exits of the last row; they are read from their file.",
+        finding=fsd_findings.exits_of_own_target,
         compute=_exits_of_target,
     )
 

@@ -29,6 +29,8 @@ class KeptRow:
     figures: Figures
     machine: str
     took_s: float
+    load: float
+    """The machine's one-minute average when the row was begun."""
 
 
 class KeptResults:
@@ -49,10 +51,11 @@ class KeptResults:
         figures: Figures,
         machine: str,
         took_s: float,
+        load: float,
     ) -> KeptRow:
         """Add a row and replace the file."""
         arguments = self._arguments(testbed, table, row)
-        kept = KeptRow(arguments, figures, machine, took_s)
+        kept = KeptRow(arguments, figures, machine, took_s, load)
         self._rows[_key(arguments)] = kept
         self._path.parent.mkdir(parents=True, exist_ok=True)
         written = self._path.with_suffix(".part")
@@ -81,7 +84,8 @@ def _read(path: Path) -> Iterator[tuple[str, KeptRow]]:
     try:
         for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
             figures = tuple(row["figures"])
-            kept = KeptRow(row["arguments"], figures, row["machine"], row["took_s"])
+            facts = row["machine"], row["took_s"], row.get("load", 0.0)
+            kept = KeptRow(row["arguments"], figures, *facts)
             yield _key(kept.arguments), kept
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UnreadableResults(f"{path}: {error!r}; remove it to start again") from None

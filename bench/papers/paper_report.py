@@ -64,7 +64,7 @@ def run(
         (folder / RESULTS).unlink(missing_ok=True)
     kept = KeptResults(folder / RESULTS, report.machine.commit)
     filled = list(_fill(tables, testbed, kept))
-    write_pages(folder, filled, report)
+    write_pages(folder, filled, report, testbed)
     for each in filled:
         rows = list(_rows(each, report.seed))
         report.rows += rows
@@ -120,8 +120,8 @@ def _kept(
     figures = table.checked(table.compute(testbed, row.labels))
     took_s = time.perf_counter() - started_s
     clock.add(took_s)
-    where = f"{machine.processor}, {machine.cores} cores, load {machine.load:.1f}"
-    return kept.keep(testbed, table, row, figures, where, took_s)
+    where = f"{machine.processor}, {machine.cores} cores"
+    return kept.keep(testbed, table, row, figures, where, took_s, machine.load)
 
 
 def _rows(filled: Filled, seed: int) -> Iterator[Row]:

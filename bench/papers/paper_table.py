@@ -76,8 +76,8 @@ class PaperTable:
     finding: Callable[[Rows], str] = lambda rows: ""
     goal: Callable[[Rows], Goal] | None = None
     """What the paper claims, where it is to hold here too."""
-    options: str = ""
-    """Further options of the command that computes all of it."""
+    reads_tasks: bool = False
+    """Whether the command that computes all of it needs `--tasks`."""
     by_line: bool = False
     """Whether a line of the paper's text holds all figures of a row."""
     plots: tuple[Plot, ...] = ()
@@ -104,11 +104,15 @@ class PaperTable:
             ]
         )
 
+    def quotients(self, ours: Sequence[Figures]) -> str:
+        """Ours ÷ what is printed; nothing where nothing is."""
+        return compared(self.filled(ours), self.figures)
+
     def difference(self, ours: Sequence[Figures]) -> str:
-        """Where ours differ from what is printed, and why."""
-        rows = self.filled(ours)
-        parts = (compared(rows, self.figures), self.finding(rows), self.printed)
-        return " ".join(filter(None, parts)) or "The paper prints no figures to compare with."
+        """What ours show beside what is printed, and why they differ."""
+        if found := self.finding(self.filled(ours)):
+            return found
+        return "" if self.printed else "The paper prints no figures to compare with."
 
     def checked(self, ours: Figures) -> Figures:
         """Our figures, which have the table's shape."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
+from math import floor, log10
 from pathlib import Path
 
-from bench.harness.report import Report
+from bench.harness.machine import QUIET_LOAD
+from bench.harness.report import Report, duration_words
+from bench.harness.suite import Models
 from bench.papers.kept_results import KeptRow
 from bench.papers.paper_plots import plot_files
-from bench.papers.paper_table import Label, PaperRow, PaperTable
+from bench.papers.paper_table import Basis, Label, PaperRow, PaperTable
+from bench.papers.rows import span
+from bench.papers.testbed import Testbed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +41,31 @@ LEAD = (
 )
 
 
-def write_pages(folder: Path, filled: Sequence[Filled], report: Report) -> None:
+def write_pages(folder: Path, filled: Sequence[Filled], report: Report, testbed: Testbed) -> None:
     """`index.html`, `report.md`, and SVG plots where matplotlib is installed."""
     folder.mkdir(parents=True, exist_ok=True)
     plots = {
         each.table.key: plot_files(folder, each.table, [one.figures for one in each.ours])
         for each in filled
     }
-    page = html_page(filled, plots, report)
+    commands = {each.table.key: command_of(each.table, testbed) for each in filled}
+    page = html_page(filled, plots, report, commands)
     (folder / "index.html").write_text(page, encoding="utf-8")
-    (folder / "report.md").write_text(markdown(filled, plots, report), encoding="utf-8")
+    text = markdown(filled, plots, report, commands)
+    (folder / "report.md").write_text(text, encoding="utf-8")
 
 
-def html_page(filled: Sequence[Filled], plots: dict[str, list[str]], report: Report) -> str:
+def html_page(
+    filled: Sequence[Filled],
+    plots: Mapping[str, list[str]],
+    report: Report,
+    commands: Mapping[str, str],
+) -> str:
+    """`plots`: names of files, `commands`: what computes a table; both by its key."""
     parts = [f"<h1>{TITLE}</h1>", f"<p>{html.escape(LEAD)}</p>", _facts(report), _contents(filled)]
     for paper, members in groupby(filled, key=lambda each: each.table.paper):
         parts.append(f'<h2 id="{_anchor(paper)}">{html.escape(paper)}</h2>')
-        parts += [_section(each, plots[each.table.key], report) for each in members]
+        parts += [_section(each, plots[each.table.key], commands) for each in members]
     body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -80,14 +94,15 @@ def _contents(filled: Sequence[Filled]) -> str:
     return f"<nav><ul>{links}</ul></nav>"
 
 
-def _section(filled: Filled, plots: Sequence[str], report: Report) -> str:
+def _section(filled: Filled, plots: Sequence[str], commands: Mapping[str, str]) -> str:
     table = filled.table
     images = "".join(
         f'<img src="{name}" alt="{html.escape(table.title)}, plotted" loading="lazy">'
         for name in plots
     )
     notes = "".join(
-        f"<p><b>{name}.</b> {prose(words)}</p>" for name, words in _notes(filled, report)
+        f"<p><b>{name}.</b> {prose(words)}</p>"
+        for name, words in _notes(filled, commands[table.key])
     )
     return (
         f'<section id="{table.key}"><h3>{html.escape(table.place)}: {html.escape(table.title)}</h3>'
@@ -95,25 +110,46 @@ def _section(filled: Filled, plots: Sequence[str], report: Report) -> str:
     )
 
 
-def _notes(filled: Filled, report: Report) -> Iterator[tuple[str, str]]:
+def _notes(filled: Filled, command: str) -> Iterator[tuple[str, str]]:
     table = filled.table
     basis = str(table.basis)
     figures = [one.figures for one in filled.ours]
     yield "Ours", f"{basis[0].upper()}{basis[1:]}. {table.declared}"
-    yield "Difference", table.difference(figures)
+    if quotients := table.quotients(figures):
+        yield "Ours ÷ the paper's", quotients
+    if difference := table.difference(figures):
+        yield "Difference", difference
+    if table.printed:
+        yield "The paper", table.printed
     if table.goal is not None:
         yield "Goal", f"{table.goal(table.filled(figures)).line()}."
-    yield "Command", f"`{command_of(table, report)}`"
-    machines = sorted({one.machine for one in filled.ours})
+    yield "Command", f"`{command}`"
+    yield "Made on", _made_on(filled)
+
+
+def _made_on(filled: Filled) -> str:
+    machines = " and ".join(sorted({one.machine for one in filled.ours}))
+    loads = [one.load for one in filled.ours]
     took_s = sum(one.took_s for one in filled.ours)
-    yield "Made on", f"{'; '.join(machines[:1])}, in {took_s:.1f} s"
+    words = f"{machines}, load {span(loads, '.1f')}, in {duration_words(took_s)}."
+    if filled.table.basis is Basis.MEASURED and max(loads) > QUIET_LOAD:
+        words += (
+            " The machine was busy: what else ran makes measured times longer and processes "
+            "slower, and only a run on a quiet machine counts."
+        )
+    return words
 
 
-def command_of(table: PaperTable, report: Report) -> str:
+def command_of(table: PaperTable, testbed: Testbed) -> str:
     """What computes this table alone."""
-    quick = " --quick" if report.quick else ""
-    options = f" {table.options}" if table.options else ""
-    return f"tandem bench papers --only {table.key} --seed {report.seed}{quick}{options}"
+    words = ["tandem", "bench", "papers", "--only", table.key, "--seed", str(testbed.seed)]
+    words += ["--quick"] * testbed.quick
+    for option, given in asdict(testbed.models).items():
+        if given != asdict(Models())[option]:
+            words += [f"--{option}", given]
+    if table.reads_tasks:
+        words += ["--tasks", "FOLDER" if testbed.tasks is None else str(testbed.tasks)]
+    return shlex.join(words)
 
 
 def _html_table(filled: Filled) -> str:
@@ -129,13 +165,14 @@ def _html_table(filled: Filled) -> str:
         )
     if remarks:
         top.append('<th rowspan="2" scope="col">remark</th>')
-    rows = []
+    rows, decimals = [], [decimals_of(filled, place) for place in range(len(table.figures))]
     for row, ours in filled.lines:
         cells = [f"<td>{html.escape(label_text(one))}</td>" for one in row.labels]
         for place, (mine, theirs) in enumerate(zip(ours.figures, row.theirs, strict=True)):
-            cells.append(f'<td class="number">{figure_text(mine)}</td>')
+            cells.append(f'<td class="number">{figure_text(mine, decimals[place])}</td>')
             if table.compares(place):
-                cells.append(f'<td class="number theirs">{figure_text(theirs)}</td>')
+                text = figure_text(theirs, printed_decimals(table, place))
+                cells.append(f'<td class="number theirs">{text}</td>')
         if remarks:
             cells.append(f"<td>{prose(row.remark)}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
@@ -143,14 +180,19 @@ def _html_table(filled: Filled) -> str:
     return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
 
 
-def markdown(filled: Sequence[Filled], plots: dict[str, list[str]], report: Report) -> str:
+def markdown(
+    filled: Sequence[Filled],
+    plots: Mapping[str, list[str]],
+    report: Report,
+    commands: Mapping[str, str],
+) -> str:
     lines = [f"# {TITLE}", "", LEAD, ""]
     lines += [f"Command: `{report.command}`, seed {report.seed}.", ""]
     lines += [f"Machine: {report.machine.line().replace(chr(10), '; ')}.", ""]
     for each in filled:
         table = each.table
         lines += [f"## {table.paper}, {table.place}: {table.title}", ""]
-        lines += [f"**{name}.** {words}\n" for name, words in _notes(each, report)]
+        lines += [f"**{name}.** {words}\n" for name, words in _notes(each, commands[table.key])]
         lines += [f"![{table.title}]({name})\n" for name in plots[table.key]]
         lines += [*_markdown_table(each), ""]
     return "\n".join(lines)
@@ -165,10 +207,13 @@ def _markdown_table(filled: Filled) -> Iterator[str]:
     head += ["remark"] * remarks
     yield f"| {' | '.join(head)} |"
     yield "|" + "---|" * len(head)
+    decimals = [decimals_of(filled, place) for place in range(len(table.figures))]
     for row, ours in filled.lines:
         cells = [label_text(one) for one in row.labels]
         for place, (mine, theirs) in enumerate(zip(ours.figures, row.theirs, strict=True)):
-            cells += [figure_text(mine)] + [figure_text(theirs)] * table.compares(place)
+            cells.append(figure_text(mine, decimals[place]))
+            if table.compares(place):
+                cells.append(figure_text(theirs, printed_decimals(table, place)))
         yield f"| {' | '.join([*cells, *[row.remark] * remarks])} |"
 
 
@@ -182,15 +227,27 @@ def label_text(label: Label) -> str:
     return label if isinstance(label, str) else f"{label:g}"
 
 
-def figure_text(figure: float | None) -> str:
-    """Three or four digits that count."""
+def printed_decimals(table: PaperTable, place: int) -> int:
+    """Of a figure of the paper, as it prints it at most."""
+    printed = [row.theirs[place] for row in table.rows if row.theirs[place] is not None]
+    return max((len(f"{one:.10g}".partition(".")[2]) for one in printed), default=0)
+
+
+def decimals_of(filled: Filled, place: int) -> int:
+    """As many for all of ours in a column as its middle figure has three digits by, and no fewer
+    than the paper prints."""
+    sizes = sorted(abs(one.figures[place] or 0.0) for one in filled.ours)
+    middle = sizes[len(sizes) // 2] or max(sizes)
+    digits = 2 - floor(log10(middle)) if middle else 0
+    return max(printed_decimals(filled.table, place), min(4, max(0, digits)))
+
+
+def figure_text(figure: float | None, decimals: int) -> str:
+    """So many decimals, or two digits of a figure that is too small for them."""
     if figure is None:
         return "–"
-    if abs(figure) >= 1000:
-        return f"{figure:,.0f}"
-    if abs(figure) >= 100:
-        return f"{figure:.1f}".removesuffix(".0")
-    return f"{figure:.3g}" if figure else "0"
+    text = f"{figure:,.{decimals}f}"
+    return f"{figure:.2g}" if figure and not text.strip("-0.,") else text
 
 
 def _anchor(words: str) -> str:

@@ -68,8 +68,9 @@ class Rows:
 
 
 def compared(rows: Rows, figures: Sequence[str]) -> str:
-    """For each figure that the paper prints, what ours are times that."""
-    return " ".join(filter(None, (_quotients(rows, figure) for figure in figures)))
+    """For each figure that the paper prints, what ours are times that; a sentence, or nothing."""
+    parts = [f"{name} {words}" for name in figures if (words := _quotients(rows, name))]
+    return f"{'; '.join(parts)}." if parts else ""
 
 
 def of_all(count: int, total: int) -> str:
@@ -93,8 +94,6 @@ def _quotients(rows: Rows, figure: str) -> str:
     ):  # nothing to compare, or one gains what the other loses
         return ""
     if all(abs(one - 1) <= ROUNDING for one in quotients):
-        return f"{figure}: as printed."
-    if len(quotients) == 1:
-        return f"{figure}: {quotients[0]:.2f} times the printed."
-    middle = f", median {median(quotients):.2f}" if len(quotients) > 2 else ""
-    return f"{figure}: {span(quotients, '.2f')} times the printed{middle}."
+        return "as printed"
+    middle = f" (median {median(quotients):.2f})" if len(quotients) > 2 else ""
+    return f"{span(quotients, '.2f')}{middle}"

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from bench.harness.machine import this_machine
+from bench.harness.report import Report
 from bench.harness.suite import Models
 from bench.harness.texts import NoTexts
 from bench.main import bench
@@ -20,12 +22,20 @@ from bench.papers import robot_table
 from bench.papers.dragon_gains import relative_gains
 from bench.papers.fsd_measured import parameters_in
 from bench.papers.fsd_runs import interpolated_exits
-from bench.papers.kept_results import KeptResults, UnreadableResults
+from bench.papers.kept_results import KeptResults, KeptRow, UnreadableResults
 from bench.papers.paper_report import all_tables, chosen_tables
 from bench.papers.paper_table import Basis, Compute, Figures, Label, Labels, PaperRow, PaperTable
 from bench.papers.picospec_tables import acceptance_for
 from bench.papers.process_cell import CELLS, LEFT_OUT
-from bench.papers.report_pages import prose
+from bench.papers.report_pages import (
+    Filled,
+    command_of,
+    decimals_of,
+    figure_text,
+    printed_decimals,
+    prose,
+    write_pages,
+)
 from bench.papers.reweigh_gain import reweighed
 from bench.papers.robot_task import ACROSS, CELL, COLOURS, DOWN, VOCABULARY, robot_task
 from bench.papers.rows import span
@@ -94,9 +104,9 @@ def test_what_is_said_of_ours_follows_from_the_rows(table: PaperTable) -> None:
     rising = filling(table, lambda row, one: 0.05 * (1 + row) + 0.01 * one)
     turning = filling(table, lambda row, one: (-1) ** (row + one) * 2.1 * (size - row) * (one + 2))
     missing: list[Figures] = [(None,) * len(table.figures)] * size
-    said = [table.difference(ours) for ours in (rising, turning)]
+    said = [table.quotients(ours) + table.difference(ours) for ours in (rising, turning)]
     assert all(words.endswith((".", ").")) for words in said)
-    assert table.difference(list(rising)) == said[0]
+    assert table.quotients(list(rising)) + table.difference(list(rising)) == said[0]
     assert said[0] != said[1]
     if table.key in (
         "tasks",
@@ -115,10 +125,10 @@ def said_of(key: str, ours: Sequence[Figures]) -> str:
 def test_as_printed_is_said_of_the_printed_figures_alone() -> None:
     (table,) = chosen_tables(["fsd-table-1"])
     printed = [(*row.theirs[:3], 2 * (row.theirs[2] or 0)) for row in table.rows]
-    assert "edge-cloud SD: as printed." in table.difference(printed)
+    assert "edge-cloud SD as printed." in table.quotients(printed)
     assert "costs 100 % more" in table.difference(printed)
     dearer = [(*one[:2], 1.5 * (one[2] or 0), one[3]) for one in printed]
-    assert "edge-cloud SD: 1.50 times the printed, median 1.50." in table.difference(dearer)
+    assert "edge-cloud SD 1.50 (median 1.50)." in table.quotients(dearer)
 
 
 def test_the_order_of_queues_is_told_as_it_was() -> None:
@@ -161,6 +171,45 @@ def test_gains_are_divided_only_by_gains() -> None:
 def test_what_stands_between_backticks_is_code_and_zero_has_no_sign() -> None:
     assert prose("see `a < b` & `c`") == "see <code>a &lt; b</code> &amp; <code>c</code>"
     assert span([-4.0, -0.2], "+.0f") == "-4 to +0"
+
+
+def test_figures_are_shown_as_precisely_as_they_are_printed() -> None:
+    """The paper's with all its decimals, ours with as many or three digits."""
+    (table,) = chosen_tables(["dssd-table-1"])
+    ours = tuple(KeptRow({}, (0.0199, 26.956), "a machine", 0.1, 1.0) for _ in table.rows)
+    filled = Filled(table, ours)
+    assert (printed_decimals(table, 0), printed_decimals(table, 1)) == (2, 2)
+    assert figure_text(27.5, 2) == "27.50"
+    assert figure_text(ours[0].figures[1], decimals_of(filled, 1)) == "26.96"
+    assert figure_text(ours[0].figures[0], decimals_of(filled, 0)) == "0.0199"
+    assert figure_text(61_269.0, 0) == "61,269"
+    assert figure_text(-0.0000012, 3) == "-1.2e-06"
+    assert figure_text(0.0, 2) == "0.00"
+    assert figure_text(None, 2) == "–"
+
+
+def test_the_command_names_what_the_report_was_made_with() -> None:
+    (table,) = chosen_tables(["tasks"])
+    testbed = Testbed(Models(draft="my draft"), 3, True, Path("/texts"))
+    assert command_of(table, testbed) == (
+        "tandem bench papers --only tasks --seed 3 --quick --draft 'my draft' --tasks /texts"
+    )
+    plain = Testbed(Models(), 1, False)
+    assert command_of(toy_table(), plain) == "tandem bench papers --only toy --seed 1"
+    assert command_of(table, plain).endswith("--tasks FOLDER")
+
+
+def test_measured_on_a_busy_machine_is_said(tmp_path: Path) -> None:
+    """Of tables whose figures depend on it, and the loads of all rows."""
+    busy = [KeptRow({}, (2.0, None), "a machine", 1.0, load) for load in (0.1, 7.0)]
+    testbed = Testbed(Models(), 1, False)
+    report = Report("papers", 1, False, this_machine(), "tandem bench papers")
+    for basis, said in ((Basis.MEASURED, True), (Basis.COST_MODEL, False)):
+        filled = Filled(replace(toy_table(), basis=basis), tuple(busy))
+        write_pages(tmp_path, [filled], report, testbed)
+        page = (tmp_path / "index.html").read_text()
+        assert "load 0.1 to 7.0, in 2 s." in page
+        assert ("The machine was busy" in page.partition("<h2")[2]) is said
 
 
 def test_relevances_hold_for_a_stretch() -> None:
@@ -288,11 +337,11 @@ def test_a_key_that_is_none_is_named() -> None:
 def test_what_is_kept_is_taken_for_the_same_arguments_alone(tmp_path: Path) -> None:
     table, path = toy_table(), tmp_path / "results.json"
     testbed, row = Testbed(Models(), seed=1, quick=True), toy_table().rows[0]
-    KeptResults(path, "abc").keep(testbed, table, row, (2.0, None), "a machine", 0.5)
+    KeptResults(path, "abc").keep(testbed, table, row, (2.0, None), "a machine", 0.5, 3.0)
     again = KeptResults(path, "abc")
     found = again.get(testbed, table, row)
     assert found is not None
-    assert (found.figures, found.machine) == ((2.0, None), "a machine")
+    assert (found.figures, found.machine, found.load) == ((2.0, None), "a machine", 3.0)
     assert again.get(testbed, table, table.rows[1]) is None
     assert again.get(Testbed(Models(), seed=2, quick=True), table, row) is None
     assert again.get(Testbed(Models(), seed=1, quick=False), table, row) is None
