@@ -26,6 +26,7 @@ class Basis(StrEnum):
     COST_MODEL = "cost model, nothing run"
     VIRTUAL_TIME = "virtual time: real state machines and messages, declared step times"
     DISTRIBUTIONS = "exact arithmetic over distributions of the demo pair, or the model a row names"
+    FILES = "read from the files of the models that are here"
     MEASURED = "measured on this machine with the demo pair"
 
 

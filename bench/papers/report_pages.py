@@ -19,6 +19,10 @@ from bench.papers.paper_table import Basis, Label, PaperRow, PaperTable
 from bench.papers.rows import span
 from bench.papers.testbed import Testbed
 
+OURS, PAPERS = "ours", "paper"
+_SHADED = {OURS: "", PAPERS: ' class="theirs"'}
+_NUMBERS = {OURS: ' class="number"', PAPERS: ' class="number theirs"'}
+
 
 @dataclass(frozen=True, slots=True)
 class Filled:
@@ -26,6 +30,12 @@ class Filled:
 
     table: PaperTable
     ours: tuple[KeptRow, ...]
+
+    def shown(self, place: int) -> list[str]:
+        """Whose figures a column has: of ours and the paper's those that there are in any row."""
+        compares = self.table.compares(place)
+        mine = any(one.figures[place] is not None for one in self.ours)
+        return [OURS] * (mine or not compares) + [PAPERS] * compares
 
     @property
     def lines(self) -> list[tuple[PaperRow, KeptRow]]:
@@ -158,21 +168,18 @@ def _html_table(filled: Filled) -> str:
     top = [f'<th rowspan="2" scope="col">{html.escape(name)}</th>' for name in table.labels]
     below = []
     for place, name in enumerate(table.figures):
-        both = table.compares(place)
-        top.append(f'<th scope="colgroup" colspan="{1 + both}">{html.escape(name)}</th>')
-        below.append(
-            '<th scope="col">ours</th>' + '<th scope="col" class="theirs">paper</th>' * both
-        )
+        shown = filled.shown(place)
+        top.append(f'<th scope="colgroup" colspan="{len(shown)}">{html.escape(name)}</th>')
+        below += [f'<th scope="col"{_SHADED[who]}>{who}</th>' for who in shown]
     if remarks:
         top.append('<th rowspan="2" scope="col">remark</th>')
     rows, decimals = [], [decimals_of(filled, place) for place in range(len(table.figures))]
     for row, ours in filled.lines:
         cells = [f"<td>{html.escape(label_text(one))}</td>" for one in row.labels]
         for place, (mine, theirs) in enumerate(zip(ours.figures, row.theirs, strict=True)):
-            cells.append(f'<td class="number">{figure_text(mine, decimals[place])}</td>')
-            if table.compares(place):
-                text = figure_text(theirs, printed_decimals(table, place))
-                cells.append(f'<td class="number theirs">{text}</td>')
+            texts = {OURS: figure_text(mine, decimals[place])}
+            texts[PAPERS] = figure_text(theirs, printed_decimals(table, place))
+            cells += [f"<td{_NUMBERS[who]}>{texts[who]}</td>" for who in filled.shown(place)]
         if remarks:
             cells.append(f"<td>{prose(row.remark)}</td>")
         rows.append(f"<tr>{''.join(cells)}</tr>")
@@ -203,7 +210,7 @@ def _markdown_table(filled: Filled) -> Iterator[str]:
     remarks = any(row.remark for row in table.rows)
     head = list(table.labels)
     for place, name in enumerate(table.figures):
-        head += [f"{name}, ours"] + [f"{name}, paper"] * table.compares(place)
+        head += [f"{name}, {who}" for who in filled.shown(place)]
     head += ["remark"] * remarks
     yield f"| {' | '.join(head)} |"
     yield "|" + "---|" * len(head)
@@ -211,9 +218,9 @@ def _markdown_table(filled: Filled) -> Iterator[str]:
     for row, ours in filled.lines:
         cells = [label_text(one) for one in row.labels]
         for place, (mine, theirs) in enumerate(zip(ours.figures, row.theirs, strict=True)):
-            cells.append(figure_text(mine, decimals[place]))
-            if table.compares(place):
-                cells.append(figure_text(theirs, printed_decimals(table, place)))
+            texts = {OURS: figure_text(mine, decimals[place])}
+            texts[PAPERS] = figure_text(theirs, printed_decimals(table, place))
+            cells += [texts[who] for who in filled.shown(place)]
         yield f"| {' | '.join([*cells, *[row.remark] * remarks])} |"
 
 
@@ -238,7 +245,8 @@ def decimals_of(filled: Filled, place: int) -> int:
     than the paper prints."""
     sizes = sorted(abs(one.figures[place] or 0.0) for one in filled.ours)
     middle = sizes[len(sizes) // 2] or max(sizes)
-    digits = 2 - floor(log10(middle)) if middle else 0
+    counts = all(one.is_integer() for one in sizes)
+    digits = 0 if counts else 2 - floor(log10(middle))
     return max(printed_decimals(filled.table, place), min(4, max(0, digits)))
 
 

@@ -188,6 +188,15 @@ def test_figures_are_shown_as_precisely_as_they_are_printed() -> None:
     assert figure_text(None, 2) == "–"
 
 
+def test_a_column_has_whose_figures_there_are() -> None:
+    table = toy_table()
+    none = Filled(table, tuple(KeptRow({}, (None, None), "a machine", 0.1, 1.0) for _ in "ab"))
+    assert [none.shown(0), none.shown(1)] == [["paper"], ["ours"]]
+    ours = Filled(table, tuple(KeptRow({}, (1.0, None), "a machine", 0.1, 1.0) for _ in "ab"))
+    assert ours.shown(0) == ["ours", "paper"]
+    assert decimals_of(ours, 0) == 0
+
+
 def test_the_command_names_what_the_report_was_made_with() -> None:
     (table,) = chosen_tables(["tasks"])
     testbed = Testbed(Models(draft="my draft"), 3, True, Path("/texts"))
