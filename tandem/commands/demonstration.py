@@ -1,0 +1,141 @@
+"""What `tandem up --demo` asks: a question that the pair answers together, the same one of the
+cloud alone, and one about documents on both sides.
+
+With `--real` SmolLM2 answers. Its draft is there to be quick and says nothing sensible by itself,
+so for the device's documents the whole model runs there, in 8 bits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+from tandem.backends.model_source import ModelChoice
+from tandem.commands.ask_suite import answer_object, ask, figures
+from tandem.commands.generate import show
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import SamplingParams
+from tandem.core.prompt import Prompt, Turn
+from tandem.demo import demo_folder
+from tandem.generation.client import Generated
+from tandem.generation.request import RAG_PRESET, GenerationRequest
+from tandem.suite.local_processes import LocalSuiteSettings
+
+TIMEOUT_S = 120.0
+ALONE = "ar"
+_APPLES = (
+    "Question: Tom picks 12 apples in the morning and 8 apples in the afternoon. He gives half of"
+    " them to his sister. How many apples does Tom have left?\nAnswer:"
+)
+_SUM = "Write a Python function that returns the sum of a list."
+_MAINTAINED = "How long is a Python release maintained, and which ones does Heron support?"
+"""The cloud's PEP 602 knows the one, a note on the device the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked, and what is shown before the answer. `key`: its place in the JSON object, at
+    whose top the first answer stands; `beside_alone`: the cloud alone is asked the same."""
+
+    shown: str
+    request: GenerationRequest
+    heading: str = ""
+    key: str = ""
+    beside_alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Questions to one suite."""
+
+    settings: LocalSuiteSettings
+    questions: tuple[Question, ...]
+
+
+def parts_of(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
+    """What is asked of whom."""
+    if not real:
+        together = Question(_APPLES, _greedy(_APPLES, 160), beside_alone=True)
+        shown = f"Question: {_MAINTAINED}\nAnswer:"
+        sampled = GenerationRequest(shown, RAG_PRESET, max_tokens=48, seed=1)
+        return (Part(settings, (together, _of_documents(shown, sampled))),)
+    together = Question(_asked(_SUM), _greedy(_chat(_SUM), 120), beside_alone=True)
+    of_documents = replace(_greedy(_chat(_MAINTAINED), 64), preset=RAG_PRESET)
+    whole = replace(settings.target, dtype="int8")
+    return (
+        Part(replace(settings, documents=None), (together,)),
+        Part(replace(settings, draft=whole), (_of_documents(_asked(_MAINTAINED), of_documents),)),
+    )
+
+
+def real_pair(draft: ModelChoice, target: ModelChoice) -> tuple[ModelChoice, ModelChoice]:
+    """SmolLM2's draft and SmolLM2, where the choices given compute. InvalidArgument("real") if they
+    are not there."""
+    folder = demo_folder("real") / "smollm2"
+    drafting = folder.with_name(f"{folder.name}-draft")
+    if not (folder.is_dir() and drafting.is_dir()):
+        raise InvalidArgument("real", f"there is no {folder} with a draft: make real-pair")
+    return (
+        replace(draft, source=str(drafting), dtype="int8"),
+        replace(target, source=str(folder)),
+    )
+
+
+async def demonstrate(endpoint: str, questions: Sequence[Question]) -> dict[str, Any]:
+    """Ask one after another, each answer shown as it comes; nothing is left to print."""
+    for question in questions:
+        if question.heading:
+            click.echo(f"\n{question.heading}\n")
+        answer = await show(endpoint, question.request, TIMEOUT_S, question.shown)
+        click.echo(figures(answer))
+        if question.beside_alone:
+            alone = await ask(endpoint, _of_the_cloud_alone(question.request), TIMEOUT_S)
+            click.echo(_compared(answer, alone))
+    return {}
+
+
+async def answer_objects(endpoint: str, questions: Sequence[Question]) -> dict[str, Any]:
+    """The same as one object, without the heading of each."""
+    found: dict[str, Any] = {}
+    for question in questions:
+        answer = answer_object(question.request, await ask(endpoint, question.request, TIMEOUT_S))
+        found |= {question.key: answer} if question.key else answer
+        if question.beside_alone:
+            request = _of_the_cloud_alone(question.request)
+            found["alone"] = answer_object(request, await ask(endpoint, request, TIMEOUT_S))
+    return found
+
+
+def _compared(answer: Generated, alone: Generated) -> str:
+    same = "the same text" if answer.text == alone.text else "ANOTHER TEXT"
+    if not (answer.tpot_s and alone.tpot_s):
+        return f"the cloud alone ({ALONE}): {same}"
+    ratio = alone.tpot_s / answer.tpot_s
+    return (
+        f"the cloud alone ({ALONE}): {same}; TPOT {alone.tpot_s * 1e3:.3g} ms,"
+        f" so together {ratio:.2f} times as fast"
+    )
+
+
+def _of_documents(shown: str, request: GenerationRequest) -> Question:
+    heading = "From documents in the cloud and private notes on the device:"
+    return Question(shown, request, heading, "rag")
+
+
+def _of_the_cloud_alone(request: GenerationRequest) -> GenerationRequest:
+    return replace(request, preset=ALONE)
+
+
+def _greedy(prompt: Prompt, max_tokens: int) -> GenerationRequest:
+    return GenerationRequest(
+        prompt, sampling=SamplingParams(temperature=0.0), max_tokens=max_tokens
+    )
+
+
+def _asked(said: str) -> str:
+    return f"Question: {said}\nAnswer: "
+
+
+def _chat(said: str) -> Prompt:
+    return (Turn("user", said),)

@@ -1,0 +1,100 @@
+"""What `tandem up --demo` asks of whom, and how it compares, without starting anything."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tandem.backends.model_source import ModelChoice
+from tandem.cli import main
+from tandem.commands import demonstration
+from tandem.commands.demonstration import answer_objects, demonstrate, parts_of, real_pair
+from tandem.core.errors import InvalidArgument
+from tandem.generation.client import Generated
+from tandem.generation.request import GenerationRequest
+from tandem.suite.local_processes import LocalSuiteSettings
+from tandem_api.common.v1.generation_pb2 import Summary
+
+SETTINGS = LocalSuiteSettings(ModelChoice("small"), ModelChoice("large"))
+
+
+def test_one_suite_answers_by_the_demo_pair() -> None:
+    (part,) = parts_of(SETTINGS, real=False)
+    together, of_documents = part.questions
+    assert part.settings == SETTINGS
+    assert together.request.preset == "auto"
+    assert together.beside_alone
+    assert of_documents.request.from_two_sides
+    assert not of_documents.beside_alone
+    for question in part.questions:
+        question.request.validate()
+
+
+def test_the_whole_real_model_answers_for_the_device_s_documents() -> None:
+    """Its draft is quick, and says nothing sensible by itself."""
+    together, of_documents = parts_of(SETTINGS, real=True)
+    assert together.settings.draft.source == "small"
+    assert together.settings.documents is None
+    assert of_documents.settings.draft == ModelChoice("large", dtype="int8")
+    assert of_documents.settings.target == ModelChoice("large")
+    for part in (together, of_documents):
+        (question,) = part.questions
+        question.request.validate()
+        assert not isinstance(question.request.prompt, str)
+
+
+def test_the_real_pair_is_where_make_puts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demonstration, "demo_folder", tmp_path.joinpath)
+    for name in ("smollm2", "smollm2-draft"):
+        with pytest.raises(InvalidArgument, match="make real-pair"):
+            real_pair(ModelChoice("", device="cuda"), ModelChoice("", dtype="bfloat16"))
+        (tmp_path / "real" / name).mkdir(parents=True)
+    draft, target = real_pair(ModelChoice("", device="cuda"), ModelChoice("", dtype="bfloat16"))
+    assert draft == ModelChoice(
+        str(tmp_path / "real" / "smollm2-draft"), device="cuda", dtype="int8"
+    )
+    assert target == ModelChoice(str(tmp_path / "real" / "smollm2"), dtype="bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [((), "only with --demo"), (("--demo", "--target", "."), "leave out --target")],
+)
+def test_real_models_are_the_demo_s_alone(flags: tuple[str, ...], why: str) -> None:
+    shown = CliRunner().invoke(main, ["up", "--real", *flags])
+    assert isinstance(shown.exception, SystemExit)
+    assert "--real: " in shown.stderr
+    assert why in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("own", "alone", "told"),
+    [
+        ("eight", "eight", "the same text; TPOT 30 ms, so together 1.50 times as fast"),
+        ("eight", "nine", "ANOTHER TEXT; TPOT 30 ms"),
+    ],
+)
+def test_the_cloud_alone_is_asked_the_same(
+    own: str,
+    alone: str,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def asked(endpoint: str, request: GenerationRequest, *_: object) -> Generated:
+        is_alone = request.preset == "ar"
+        summary = Summary(preset=request.preset, tokens=5)
+        text, tpot_s = (alone, 0.03) if is_alone else (own, 0.02)
+        return Generated(text=text, tpot_s=tpot_s, summary=summary)
+
+    monkeypatch.setattr(demonstration, "ask", asked)
+    monkeypatch.setattr(demonstration, "show", asked)
+    (part,) = parts_of(SETTINGS, real=False)
+    assert asyncio.run(demonstrate("", part.questions)) == {}
+    assert told in capsys.readouterr().out
+    found = asyncio.run(answer_objects("", part.questions))
+    assert (found["text"], found["alone"]["text"]) == (own, alone)
+    assert found["rag"]["preset"] == "dragon-coupled"
