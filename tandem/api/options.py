@@ -8,7 +8,7 @@ from enum import StrEnum
 from operator import attrgetter, index
 from typing import Any, Literal, TypedDict, TypeVar
 
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, unknown_name
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Grammar, GrammarKind, Processors
 from tandem.core.prompt import Prompt, Truncate, Turn
@@ -117,7 +117,7 @@ def preset(base: str, /, **choices: Choice) -> Preset | AggregationPreset:
     InvalidArgument for an unknown preset or field, and for choices that do not fit together."""
     known: Mapping[str, Preset | AggregationPreset] = {**PRESETS, **AGGREGATION_PRESETS}
     if base not in known:
-        raise InvalidArgument("preset", f"unknown: {base!r}; there are {', '.join(known)}")
+        raise unknown_name("preset", base, known)
     composed = with_overrides(known[base], _as_text(choices))
     composed.validate()
     return composed

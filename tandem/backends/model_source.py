@@ -85,7 +85,7 @@ def find_source(folder_or_name: str | Path, revision: str | None = None) -> Mode
     if local:
         _check_config(folder)
     elif revision is None:
-        why = f"{folder_or_name} is not a folder; to load it by name, give its revision"
+        why = f"{folder_or_name}: no such folder; a model of the hub is given as NAME@COMMIT"
         raise InvalidArgument("model", why)
     elif not _COMMIT.fullmatch(revision):
         raise InvalidArgument("revision", f"{revision!r} is not a commit hash of 40 hex digits")
@@ -99,6 +99,8 @@ def _check_config(folder: Path) -> None:
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise InvalidArgument("model", f"{folder} has no config.json: it is no model's") from None
     except (OSError, ValueError) as error:
         raise InvalidArgument("model", f"{path} cannot be read: {error}") from error
     if not isinstance(config, dict) or "model_type" not in config:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any
 
@@ -51,6 +52,16 @@ class CommandGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         lazy = self._on_demand.get(cmd_name)
         return super().get_command(ctx, cmd_name) if lazy is None else lazy.load()
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """With a word on what was probably meant; click itself knows only what is imported."""
+        name, known = args[0], self.list_commands(ctx)
+        close = [] if name in known else get_close_matches(name, known, n=1)
+        if close and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {name!r} (did you mean {close[0]!r}?)")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list of commands, without importing them."""

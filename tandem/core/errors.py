@@ -1,6 +1,9 @@
 """The two ways a caller can be wrong: a bad value, or a good message at the wrong moment. Servers
 map these to status codes, so neither may ever be raised for a fault of our own."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class TandemError(Exception):
     """Base of every error Tandem raises on purpose."""
@@ -24,6 +27,15 @@ class InvalidArgument(TandemError):
         super().__init__(f"{field}: {why}")
         self.field = field
         self.why = why
+
+
+def unknown_name(field: str, name: str, known: Iterable[str]) -> InvalidArgument:
+    """For a name that is none of `known`: the one that was probably meant, and all there are. Names
+    with dots are also known by what follows the last one."""
+    names = list(known)
+    close = get_close_matches(name, [each.rpartition(".")[2] for each in names] + names, n=1)
+    meant = f"did you mean {close[0]!r}? There" if close else "there"
+    return InvalidArgument(field, f"unknown: {name!r}; {meant} are {', '.join(names)}")
 
 
 def check_count(count: int, most: int, field: str) -> None:

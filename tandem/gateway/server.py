@@ -3,6 +3,7 @@ and no handler runs once the server was left; the process's signals are left alo
 
 import asyncio
 import contextlib
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -164,7 +165,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        why = f"{host}:{port} cannot be listened on: {error.strerror or error}"
+        why = f"{host}:{port} cannot be listened on: {os.strerror(error.errno)}"
         raise PortInUse(f"http: {why}") from error
 
 

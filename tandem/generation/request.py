@@ -11,7 +11,7 @@ nothing: it is an override.
 
 from dataclasses import dataclass, fields, replace
 
-from tandem.core.errors import InvalidArgument, check_count
+from tandem.core.errors import InvalidArgument, check_count, unknown_name
 from tandem.core.probs import MAX_VOCABULARY_SIZE
 from tandem.core.prompt import MAX_IMAGES, Prompt, Truncate, Turn, check_image_bytes
 from tandem.core.stopping import MAX_STOP_TOKEN_IDS, MAX_STOPS, check_stops
@@ -20,7 +20,7 @@ from tandem.specdec.liveness import LostCloud
 from tandem.specdec.logprobs import check_logprobs_available, check_top_logprobs
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import MAX_OVERRIDE_CHARACTERS, MAX_OVERRIDES, with_overrides
-from tandem.specdec.presets import Preset, find_preset
+from tandem.specdec.presets import PRESETS, Preset
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
     MAX_QUERY_CHARACTERS,
@@ -131,7 +131,9 @@ class GenerationRequest(GenerationParams):
     ) -> Preset:
         """The preset, fitted to the vocabulary, with overrides, the request's own after the `usual`
         ones, validated."""
-        preset = find_preset(self.preset).fitted(vocabulary_size)
+        if self.preset not in PRESETS:
+            raise unknown_name("preset", self.preset, (*PRESETS, *AGGREGATION_PRESETS))
+        preset = PRESETS[self.preset].fitted(vocabulary_size)
         preset = with_overrides(preset, (*usual, *self.overrides))
         preset.validate()
         preset.truncation.validate(vocabulary_size)

@@ -96,7 +96,9 @@ def _complaint(missing: list[str], insecure: bool) -> str:
     also = f", with {', '.join(others)}" if others else ""
     if insecure:
         return f"{first}: must be set{also}, or no file of TLS and keys at all"
-    without = f"{variable_of('insecure')}=true goes without, on a network that is trusted"
+    without = (
+        f"--insecure ({variable_of('insecure')}=true) goes without, on a network that is trusted"
+    )
     return f"{first}: must be set{also} ('tandem certs' makes them); {without}"
 
 

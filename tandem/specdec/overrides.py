@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, Self, TypeVar, get_args, get_type_hints
 
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, unknown_name
 from tandem.specdec.objective import weights_of
 
 
@@ -70,8 +70,7 @@ def _path(preset: Any, name: str) -> tuple[str, ...]:
     if wanted in found:
         return wanted
     if len(found) != 1:
-        known = ", ".join(("draft_length", "expansion", *field_names(preset)))
-        raise InvalidArgument("overrides", f"no single field {name!r}; there are {known}")
+        raise unknown_name("overrides", name, ("draft_length", "expansion", *field_names(preset)))
     return found[0]
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tandem.core.codecs import Precision
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, unknown_name
 from tandem.core.probs import MAX_VOCABULARY_SIZE
 from tandem.core.tree import expansion_nodes
 from tandem.core.truncation import NO_TRUNCATION, Truncation
@@ -331,8 +331,6 @@ PRESETS: Mapping[str, Preset] = MappingProxyType({preset.name: preset for preset
 
 def find_preset(name: str) -> Preset:
     """The preset of that name; InvalidArgument lists the names there are."""
-    try:
-        return PRESETS[name]
-    except KeyError:
-        known = ", ".join(PRESETS)
-        raise InvalidArgument("preset", f"unknown: {name!r}; there are {known}") from None
+    if name not in PRESETS:
+        raise unknown_name("preset", name, PRESETS)
+    return PRESETS[name]

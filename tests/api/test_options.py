@@ -72,7 +72,7 @@ def test_a_preset_arrives_as_it_was_made(preset: Preset | AggregationPreset) -> 
     ("base", "choices", "words"),
     [
         ("nothing", {}, "preset: unknown: 'nothing'; there are ar, "),
-        ("coupled", {"nothing": 1}, "overrides: no single field 'nothing'"),
+        ("coupled", {"nothing": 1}, "overrides: unknown: 'nothing'; there are draft_length, "),
         ("coupled", {"uplink": "smoke"}, "overrides: uplink must be full_distributions, "),
         ("coupled", {"rejection_payload": "top_k"}, "rejection_payload: "),
     ],

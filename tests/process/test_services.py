@@ -219,6 +219,9 @@ BAD_STARTS = [
     ("aggregator", ("--nonsense", "1"), {}, "--nonsense"),
     ("aggregator", ("--port", "65536"), {}, "--port"),
     ("aggregator", ("--config", "nowhere.toml"), {}, "nowhere.toml"),
+    ("aggregator", ("--drafter", "nowhere"), {}, "--drafter: must be HOST:PORT"),
+    ("drafter", (), {"TANDEM_VERIFIER": "a:1,b"}, "TANDEM_VERIFIER: must be HOST:PORT"),
+    ("retriever", ("--decoder", "nowhere"), {}, "--decoder: must be HOST:PORT"),
 ]
 
 
@@ -256,7 +259,10 @@ def test_a_port_in_use_ends_with_one_line() -> None:
             assert third.ended() == 1
             *events, refusal = third.log().splitlines()
             assert refusal.startswith("error: ")
-            assert port in refusal
+            assert (
+                refusal
+                == f"error: http: 127.0.0.1:{port} cannot be listened on: Address already in use"
+            )
             assert [json.loads(line)["event"] for line in events][-1] == "stopped"
 
 

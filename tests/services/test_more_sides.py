@@ -210,6 +210,7 @@ async def test_a_caller_that_leaves_frees_all_sides(tmp_path: Path) -> None:
         ("office", "NAME=ADDRESS"),
         ("office=", "NAME=ADDRESS"),
         ("an office=h:1", "NAME=ADDRESS"),
+        ("office=h", "'h' is not"),
         ("office=h:1,office=h:2", "different names"),
         ("cloud=h:1", "different names"),
         (",".join(f"s{number}=h:1" for number in range(15)), "15, of at most 14"),

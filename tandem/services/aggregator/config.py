@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from tandem.net.addresses import check_addresses
 from tandem.settings import MeasuredSettings, Port
 
 DEFAULT_PORT = 50050
@@ -47,6 +48,11 @@ class AggregatorSettings(MeasuredSettings):
         " answers from all sides at once.",
     )
 
+    @field_validator("drafter", "decoder", "retriever", "cloud")
+    @classmethod
+    def _addressed(cls, text: str) -> str:
+        return check_addresses(text) if text else text
+
     @field_validator("more_sides")
     @classmethod
     def _named(cls, text: str, known: ValidationInfo) -> str:
@@ -55,6 +61,8 @@ class AggregatorSettings(MeasuredSettings):
         sides = sides_of(text)
         if not all(name.isidentifier() and address for name, address in sides):
             raise ValueError("are NAME=ADDRESS with commas between them")
+        for _, address in sides:
+            check_addresses(address)
         if len(dict(sides)) < len(sides) or {"device", "cloud"} & {*dict(sides)}:
             raise ValueError("must have different names, none of them device or cloud")
         if len(sides) > MAX_MORE_SIDES:
@@ -143,13 +151,6 @@ class AggregatorSettings(MeasuredSettings):
     http_max_choices: int = Field(
         default=8, ge=1, le=128, description="Most choices (n times prompts) of an HTTP request."
     )
-
-
-def addresses_of(text: str) -> list[str]:
-    """Of a setting with commas between services; `ipv4:…` and `ipv6:…` are one with replicas."""
-    if text.startswith(("ipv4:", "ipv6:")):
-        return [text]
-    return list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip())) or [text]
 
 
 def sides_of(text: str) -> list[tuple[str, str]]:

@@ -16,10 +16,11 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.tokens import PrefixedTokens
 from tandem.generation.request import GenerationRequest
 from tandem.net.access import ClientAccess
+from tandem.net.addresses import addresses_of
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.retriever_client import Upload
-from tandem.services.aggregator.config import AggregatorSettings, addresses_of, sides_of
+from tandem.services.aggregator.config import AggregatorSettings, sides_of
 from tandem.services.aggregator.retrieval import Retrieval
 from tandem.services.aggregator.side_resources import SideResources
 from tandem.settings import variable_of

@@ -4,10 +4,11 @@ import asyncio
 
 from tandem.core.randomness import SeededRandom
 from tandem.net.access import ClientAccess
+from tandem.net.addresses import addresses_of
 from tandem.net.connection import Connection
 from tandem.net.nearest import NearestConnection
 from tandem.net.process import prometheus_server
-from tandem.services.aggregator.config import AggregatorSettings, addresses_of
+from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.profiling import Profiling
 from tandem.services.aggregator.retrieval import Retrieval
 from tandem.telemetry.metrics import Metrics

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.core.errors import InvalidArgument
+from tandem.net.addresses import addresses_of, check_addresses
 from tandem.net.reloaded import BadFile, Reloaded, read_file
 
 MOST_CLOUDS = 1024
@@ -27,7 +28,7 @@ class ListedCloud:
 def clouds_of(text: str) -> tuple[ListedCloud, ...]:
     """Of a setting with commas between clouds; `ipv4:…` and `ipv6:…` are one with replicas. Raises
     InvalidArgument."""
-    return listed_in([text] if text.startswith(("ipv4:", "ipv6:")) else text.split(","))
+    return listed_in(addresses_of(text))
 
 
 def clouds_in(path: Path) -> Reloaded[tuple[ListedCloud, ...]]:
@@ -69,4 +70,7 @@ def _cloud(address: str, *words: str) -> ListedCloud:
         if name != "price" or not 0 <= price < math.inf:
             why = f"{address}: {word[:40]!r} is no price=NUMBER of at least 0"
             raise InvalidArgument("verifier", why)
-    return ListedCloud(address, price)
+    try:
+        return ListedCloud(check_addresses(address), price)
+    except ValueError as error:
+        raise InvalidArgument("verifier", str(error)) from None

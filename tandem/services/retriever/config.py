@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 
+from tandem.net.addresses import check_addresses
 from tandem.net.own_side import is_loopback, parse_networks
 from tandem.settings import Port, ServiceSettings
 
@@ -57,6 +58,11 @@ class RetrieverSettings(ServiceSettings):
     )
     max_searches: int = Field(default=64, ge=1, description="Searches at once.")
     max_ingests: int = Field(default=8, ge=1, description="Ingest streams at once.")
+
+    @field_validator("decoder")
+    @classmethod
+    def _addressed(cls, text: str) -> str:
+        return check_addresses(text) if text else text
 
     @field_validator("dsn")
     @classmethod

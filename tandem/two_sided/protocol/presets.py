@@ -7,7 +7,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from tandem.core.codecs import Precision
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, unknown_name
 from tandem.core.probs import MAX_VOCABULARY_SIZE
 from tandem.core.truncation import NO_TRUNCATION, Truncation
 
@@ -212,9 +212,7 @@ AGGREGATION_PRESETS: Mapping[str, AggregationPreset] = _presets()
 
 
 def find_aggregation_preset(name: str) -> AggregationPreset:
-    """The preset of that name; InvalidArgument("preset") if there is none."""
-    try:
-        return AGGREGATION_PRESETS[name]
-    except KeyError:
-        known = ", ".join(AGGREGATION_PRESETS)
-        raise InvalidArgument("preset", f"{name!r} is none of {known}") from None
+    """The preset of that name; InvalidArgument lists the names there are."""
+    if name not in AGGREGATION_PRESETS:
+        raise unknown_name("preset", name, AGGREGATION_PRESETS)
+    return AGGREGATION_PRESETS[name]

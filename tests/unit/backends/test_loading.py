@@ -121,7 +121,7 @@ def as_pickle(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "why"),
     [
-        (unlink("config.json"), "config.json cannot be read"),
+        (unlink("config.json"), "has no config.json"),
         (write("config.json", b"{"), "config.json cannot be read"),
         (write("config.json", b"[]"), "does not name a model_type"),
         (unlink("model.safetensors"), "no .safetensors file"),

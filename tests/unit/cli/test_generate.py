@@ -111,7 +111,13 @@ def test_sampling_stops_and_overrides_reach_the_models() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--preset", "fast"], f"--preset: unknown: 'fast'; there are {', '.join(PRESETS)}"),
+        (
+            ["--preset", "fast"],
+            f"--preset: unknown: 'fast'; there are {', '.join(PRESETS)}, dragon,",
+        ),
+        (["--preset", "dsssd"], "--preset: unknown: 'dsssd'; did you mean 'dssd'? There are ar, "),
+        (["--preset", "dragn"], "--preset: unknown: 'dragn'; did you mean 'dragon'? There are"),
+        (["--set", "windw=3"], "--set: unknown: 'windw'; did you mean 'window'? There are"),
         (["--max-tokens", "0"], "--max-tokens: must be 1…2^32-1, is 0"),
         (["--max-tokens", "-1"], "--max-tokens: must be 1…2^32-1, is -1"),
         (["--seed", str(2**64)], "--seed: must be 0…2^64-1"),

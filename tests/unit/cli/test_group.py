@@ -113,7 +113,8 @@ def test_debug_shows_the_trace() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["nothing"], "No such command 'nothing'"),
+        (["nothing"], "No such command 'nothing'; see"),
+        (["genrate"], "No such command 'genrate' (did you mean 'generate'?); see"),
         (["plan", "--nothing"], "No such option '--nothing'"),
         (["plan", "--draft-ms", "x"], "'x' is not a valid float"),
         (["plan", "--paper", "x"], "'dssd-table-1'"),

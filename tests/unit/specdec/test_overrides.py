@@ -43,8 +43,8 @@ def test_every_field_can_be_set_to_what_it_is() -> None:
     ("override", "words"),
     [
         ("window", "not field=value"),
-        ("width=3", "no single field 'width'"),
-        ("name=other", "no single field"),
+        ("windw=3", "unknown: 'windw'; did you mean 'window'"),
+        ("name=other", "unknown: 'name'; there are draft_length"),
         ("window=many", "window must be int"),
         ("bonus=maybe", "bonus must be bool"),
         ("rejection_payload=none", "rejection_payload must be token, full_distribution"),
