@@ -14,7 +14,7 @@ from typing import Any
 import click
 from click.exceptions import Exit, NoArgsIsHelpError
 
-from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.errors import InvalidArgument, TandemError, os_words
 from tandem.demo import checkout
 
 BAD_USAGE, INTERRUPTED = 2, 130
@@ -108,8 +108,10 @@ class CommandGroup(click.Group):
         """`error` as click's own, with its exit code."""
         if isinstance(error, InvalidArgument):
             return self._bad_value(ctx, error)
-        if isinstance(error, TandemError | OSError):
+        if isinstance(error, TandemError):
             return click.ClickException(str(error))
+        if isinstance(error, OSError):
+            return click.ClickException(os_words(error))
         if isinstance(error, ModuleNotFoundError):
             return click.ClickException(f"{error.name} is not installed; see 'tandem doctor'")
         kind = type(error).__name__

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from tandem.commands.options import FILE, json_option
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, TandemError
 from tandem.net.access_keys import (
     KEY_BYTES,
     hash_key,
@@ -66,12 +66,13 @@ def keys(**options: Any) -> None:
         else:
             _tell(options, holder, {"changed": change_scopes(path, holder, scopes)})
         return
-    key = add_key(path, holder, scopes)
-    if options["out"] is None:
-        _tell(options, holder, {"key": key})
-    else:
-        replace_file(options["out"], f"{key}\n".encode(), PRIVATE)
-        _tell(options, holder, {"key_file": str(options["out"])})
+    if (out := options["out"]) is None:
+        _tell(options, holder, {"key": add_key(path, holder, scopes)})
+        return
+    key = new_key(secrets.token_bytes(KEY_BYTES))
+    with replacing(out, f"{key}\n".encode(), PRIVATE):
+        let_in(path, holder, key, scopes)
+    _tell(options, holder, {"key_file": str(out)})
 
 
 def add_key(
@@ -137,15 +138,35 @@ def revoke(path: Path, holder: str) -> int:
 def replace_file(path: Path, content: bytes, mode: int) -> None:
     """Replace the file at `path` as a whole: readers see the old content or the new, and nobody
     whom `mode` keeps out ever reads it."""
+    with replacing(path, content, mode):
+        pass
+
+
+@contextmanager
+def replacing(path: Path, content: bytes, mode: int) -> Iterator[None]:
+    """As `replace_file`, after the body and only if that ends well; there is room for the content
+    before the body begins. Raises TandemError naming the file."""
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        new.replace(path)
+        with _named(path):
+            handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+        yield
+        with _named(path):
+            new.replace(path)
     except BaseException:
-        new.unlink(missing_ok=True)
+        with suppress(OSError):
+            new.unlink()
         raise
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise TandemError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _is_of(holder: str, line: str) -> bool:

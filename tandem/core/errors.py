@@ -38,6 +38,12 @@ def unknown_name(field: str, name: str, known: Iterable[str]) -> InvalidArgument
     return InvalidArgument(field, f"unknown: {name!r}; {meant} are {', '.join(names)}")
 
 
+def os_words(error: OSError) -> str:
+    """FILE: what is wrong with it."""
+    why = error.strerror or str(error)
+    return f"{error.filename}: {why}" if error.filename else why
+
+
 def check_count(count: int, most: int, field: str) -> None:
     """InvalidArgument(field) for more than `most` of something. Decoders ask it of the number of
     entries, before anything is made of them."""

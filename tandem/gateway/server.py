@@ -165,7 +165,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        why = f"{host}:{port} cannot be listened on: {os.strerror(error.errno)}"
+        why = f"{host}:{port} cannot be listened on: {os.strerror(error.errno or 0)}"
         raise PortInUse(f"http: {why}") from error
 
 

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, c
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.errors import InvalidArgument, TandemError, os_words
 from tandem.net.access import ServerAccess, server_access
 from tandem.net.lifecycle import (
     PortInUse,
@@ -67,8 +67,10 @@ def run_service(
         _run(settings, build, side(settings) if callable(side) else side, access, beside)
     except SettingsError as error:
         sys.exit(_complain(error, USAGE_EXIT))
-    except (TandemError, OSError) as error:
+    except TandemError as error:
         sys.exit(_complain(error, 1))
+    except OSError as error:
+        sys.exit(_complain(os_words(error), 1))
 
 
 def prometheus_server(settings: MeasuredSettings) -> PrometheusServer | None:
@@ -208,6 +210,6 @@ class _OneLineParser(argparse.ArgumentParser):
         self.exit(USAGE_EXIT, f"error: {message}; --help lists the flags\n")
 
 
-def _complain(error: Exception, exit_code: int) -> int:
+def _complain(error: Exception | str, exit_code: int) -> int:
     print(f"error: {error}", file=sys.stderr)
     return exit_code

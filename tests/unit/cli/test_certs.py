@@ -214,6 +214,20 @@ def test_what_cannot_be_done_to_keys_is_said(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_nobody_is_let_in_with_a_key_that_could_not_be_handed_out(tmp_path: Path) -> None:
+    path, out = tmp_path / "keys", tmp_path / "nowhere" / "app.key"
+    outcome = run("keys", "app", "--file", path, "--out", out)
+    assert outcome.exit_code == 1
+    assert outcome.stderr == f"error: {out}: cannot be written: No such file or directory\n"
+    assert not path.exists()
+    before = tmp_path / "app.key"
+    before.write_text("earlier\n")
+    path.write_text("nonsense\n")
+    assert run("keys", "app", "--file", path, "--out", before).exit_code == 2
+    assert before.read_text() == "earlier\n"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["app.key", "keys"]
+
+
 def test_a_key_gets_the_scopes_that_are_asked_for_then_and_later(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     old = f"tandem-{'k' * 43}"

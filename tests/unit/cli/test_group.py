@@ -83,7 +83,8 @@ def failing(error: Exception) -> CommandGroup:
     ("error", "exit_code", "words"),
     [
         (TandemError("no\nroom"), 1, "error: no room"),
-        (OSError(13, "denied", "/x"), 1, "error: [Errno 13] denied: '/x'"),
+        (OSError(13, "denied", "/x"), 1, "error: /x: denied"),
+        (OSError(28, "No space left"), 1, "error: No space left"),
         (InvalidArgument("draft_length", "is 0"), 2, "--draft-length: is 0; see 'main act --help'"),
         (
             InvalidArgument("weights", "are bad"),
