@@ -17,6 +17,9 @@ _KEEP = 0.9
 _PRIOR_ACCEPTANCE, _PRIOR_TOKENS = 0.7, 4.0
 _EARLIER_TOKENS = 16.0
 """What earlier acceptance counts for: more than a guess, less than half a sentence of this text."""
+_MOSTLY_RIGHT = 0.6
+"""Where such a share of the first drafts is right, acceptance is no mere guess any more: of bad
+drafts hardly any first ones are."""
 _KEEP_PER_TOKEN = 0.97
 _STALE = 16
 """After so many tokens without a draft, a step tells as much as all before it."""
@@ -113,8 +116,15 @@ class Profile:
             self._sharing,
             self._hit_rate,
             self._branching,
-            self._earlier.acceptance_rate is None and self.judged_tokens < _EARLIER_TOKENS,
+            self._guesses_acceptance,
         )
+
+    @property
+    def _guesses_acceptance(self) -> bool:
+        """Whether neither earlier requests nor this one's drafts told it."""
+        if self._earlier.acceptance_rate is not None or self.judged_tokens >= _EARLIER_TOKENS:
+            return False
+        return self.agreed_tokens < max(1.0, _MOSTLY_RIGHT * self.judged_tokens)
 
     def _pass_times(self) -> tuple[float | None, float]:
         """Of the first token, and of each further one."""

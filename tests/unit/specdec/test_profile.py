@@ -250,3 +250,20 @@ def test_the_pass_that_takes_the_prompt_tells_nothing_of_a_further_token() -> No
     pair = measured(profile).pair
     assert pair.verify_first_s == pytest.approx(0.024, rel=0.1)
     assert pair.verify_further_s == pytest.approx(0.0018, rel=0.4)
+
+
+def test_acceptance_is_a_guess_until_most_of_a_few_drafts_are_right_or_many_are_judged() -> None:
+    assert measured(seen()).guesses_acceptance
+    right = seen()
+    right.judged(1, 0)
+    assert not measured(right).guesses_acceptance
+    right.judged(0, 1)
+    assert measured(right).guesses_acceptance, "one of two"
+    right.judged(1, 0)
+    assert not measured(right).guesses_acceptance, "two of three"
+    wrong = seen()
+    wrong.judged(0, 15)
+    assert measured(wrong).guesses_acceptance
+    wrong.judged(0, 1)
+    assert not measured(wrong).guesses_acceptance
+    assert not measured(Profile(Earlier(0.02, 0.05, 0.03, 0.4))).guesses_acceptance
