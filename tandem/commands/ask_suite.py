@@ -41,7 +41,8 @@ def explain(error: Rejected, endpoint: str, timeout_s: float) -> TandemError:
                 f"no complete answer within {timeout_s:g} s; raise --timeout or ask for less"
             )
         case "UNAVAILABLE":
-            return TandemError(f"{endpoint}: {error}; {_advice(endpoint)}")
+            where = "" if endpoint in str(error) else f"{endpoint}: "
+            return TandemError(f"{where}{error}; {_advice(endpoint)}")
         case "UNAUTHENTICATED":
             return TandemError(f"{endpoint}: {error}; give one that it knows: --call-key-file")
     from tandem.api.errors import typed  # with all services, which a refusal can wait for

@@ -13,8 +13,8 @@ from tandem.net.status import (
     Rejected,
     actual_status,
     details_of,
+    plain_details,
     refusal,
-    with_tls_advice,
 )
 from tandem.net.stream_limits import ServedStream
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -49,7 +49,7 @@ async def answers_to(
         while isinstance(answer := await call.read(), pb.GenerateResponse):
             yield answer
         code = await call.code()
-        details = with_tls_advice(code, await call.details() or "")
+        details = plain_details(code, await call.details() or "")
     except grpc.aio.AioRpcError as error:
         raise await _late_or_refused(call, error, describe) from None
     if code is not grpc.StatusCode.OK:

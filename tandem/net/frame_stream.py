@@ -12,7 +12,7 @@ from grpc import StatusCode
 
 from tandem.core.errors import InvalidArgument, ResourceExhausted
 from tandem.net.connection import Connection
-from tandem.net.status import actual_status, details_of, engine_silent_s, with_tls_advice
+from tandem.net.status import actual_status, details_of, engine_silent_s, plain_details
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -128,7 +128,7 @@ class FrameStream(Generic[Out, In]):
             self._end(error)
             return
         code = await self._call.code()
-        details = with_tls_advice(code, await self._call.details() or "")
+        details = plain_details(code, await self._call.details() or "")
         silent_s = engine_silent_s(await self._call.trailing_metadata())
         self._end(None if code is StatusCode.OK else StreamEnded(code, details, silent_s))
 

@@ -11,7 +11,7 @@ import grpc
 
 from tandem.net.access import ClientAccess
 from tandem.net.channels import open_channel
-from tandem.net.status import Rejected, details_of, refusal, with_tls_advice
+from tandem.net.status import Rejected, details_of, plain_details, refusal
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 
@@ -58,7 +58,7 @@ class RetrieverClient:
                 yield answer
             code, details = await call.code(), await call.details()
             if code is not grpc.StatusCode.OK:
-                raise Rejected(code, with_tls_advice(code, details or ""))
+                raise Rejected(code, plain_details(code, details or ""))
             await sending
         except grpc.aio.AioRpcError as error:
             raise await refusal(error, self.describe) from None

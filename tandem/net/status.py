@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NoReturn
@@ -126,18 +127,27 @@ def actual_status(code: StatusCode, details: str) -> tuple[StatusCode, str]:
 
 def details_of(error: grpc.aio.AioRpcError) -> str:
     """The details of a failed call, and what to do about them."""
-    return with_tls_advice(error.code(), error.details() or "")
+    return plain_details(error.code(), error.details() or "")
 
 
-def with_tls_advice(code: StatusCode, details: str) -> str:
-    """`details`, and what to change where TLS is why nobody answered."""
+def plain_details(code: StatusCode, details: str) -> str:
+    """`details` in fewer words than gRPC's, and what to change where nobody could answer."""
     if code is not StatusCode.UNAVAILABLE:
         return details
-    advice = next((advice for sign, advice in _TLS_ADVICE if sign in details), None)
+    if refused := _REFUSED.fullmatch(details):
+        address, why = refused.groups()
+        return f"{address} cannot be reached: {why}"
+    advice = next((advice for sign, advice in _ADVICE if sign in details), None)
     return details if advice is None else f"{details}; {advice}"
 
 
-_TLS_ADVICE = (
+_REFUSED = re.compile(
+    r"failed to connect to all addresses; last error: \w+: (?:ipv[46]:)?(\S+):"
+    r" Failed to connect to remote host: ([\w ]+)"
+)
+_ADVICE = (
+    ("an http1.x server", "that port is one of HTTP: give that of gRPC"),
+    ("Domain name not found", "there is no such host"),
     ("certificate has expired", "the server's certificate has expired: renew it"),
     (
         "Hostname Verification Check failed",
