@@ -88,7 +88,7 @@ _ONLY = click.option("--only", multiple=True, help="Only this table, by its key.
 _TASKS = click.option(
     "--tasks", type=_FOLDER, help="Texts of tasks: HumanEval.jsonl.gz, wikitext2-valid.txt."
 )
-_FRESH = click.option("--fresh", is_flag=True, help="Compute what an earlier run left there too.")
+_FRESH = click.option("--fresh", is_flag=True, help="Compute anew what an earlier run left there.")
 _ARM = click.option(
     "--part", multiple=True, help="Only this: load, kill, drain, far, greedy or simulated."
 )

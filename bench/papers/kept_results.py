@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,13 @@ class KeptResults:
 
     def get(self, testbed: Testbed, table: PaperTable, row: PaperRow) -> KeptRow | None:
         return self._rows.get(_key(self._arguments(testbed, table, row)))
+
+    def forget(self, tables: Iterable[PaperTable]) -> None:
+        """Rows of these tables, of whatever arguments."""
+        keys = {table.key for table in tables}
+        self._rows = {
+            name: kept for name, kept in self._rows.items() if kept.arguments["table"] not in keys
+        }
 
     def keep(
         self,

@@ -56,13 +56,13 @@ def run(
     tasks: Path | None = None,
 ) -> None:
     """Compute what is not kept yet, then write the pages into `folder`. `only`: keys of tables;
-    `fresh`: compute everything again; `tasks`: a folder with texts of tasks. InvalidArgument names
+    `fresh`: compute all of them again; `tasks`: a folder with texts of tasks. InvalidArgument names
     a key that is none."""
     tables, folder = chosen_tables(only), folder or FOLDER
     testbed = Testbed(models, report.seed, report.quick, tasks)
-    if fresh:
-        (folder / RESULTS).unlink(missing_ok=True)
     kept = KeptResults(folder / RESULTS, report.machine.commit)
+    if fresh:
+        kept.forget(tables)
     filled = list(_fill(tables, testbed, kept))
     write_pages(folder, filled, report, testbed)
     for each in filled:

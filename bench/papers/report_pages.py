@@ -116,7 +116,9 @@ def _section(filled: Filled, plots: Sequence[str], commands: Mapping[str, str]) 
     )
     return (
         f'<section id="{table.key}"><h3>{html.escape(table.place)}: {html.escape(table.title)}</h3>'
-        f"{notes}{images}<div class='wide'>{_html_table(filled)}</div></section>"
+        f'{notes}{images}<p class="swipe">A wide table scrolls sideways.</p>'
+        f'<div class="wide" role="region" tabindex="0" aria-label="{html.escape(table.title)}">'
+        f"{_html_table(filled)}</div></section>"
     )
 
 
@@ -151,8 +153,9 @@ def _made_on(filled: Filled) -> str:
 
 
 def command_of(table: PaperTable, testbed: Testbed) -> str:
-    """What computes this table alone."""
-    words = ["tandem", "bench", "papers", "--only", table.key, "--seed", str(testbed.seed)]
+    """What computes this table alone, anew, in a folder of its own."""
+    words = ["tandem", "bench", "papers", "--only", table.key, "--folder", "again"]
+    words += ["--seed", str(testbed.seed)]
     words += ["--quick"] * testbed.quick
     for option, given in asdict(testbed.models).items():
         if given != asdict(Models())[option]:
@@ -181,7 +184,7 @@ def _html_table(filled: Filled) -> str:
             texts[PAPERS] = figure_text(theirs, printed_decimals(table, place))
             cells += [f"<td{_NUMBERS[who]}>{texts[who]}</td>" for who in filled.shown(place)]
         if remarks:
-            cells.append(f"<td>{prose(row.remark)}</td>")
+            cells.append(f'<td class="remark">{prose(row.remark)}</td>')
         rows.append(f"<tr>{''.join(cells)}</tr>")
     head = f"<thead><tr>{''.join(top)}</tr><tr>{''.join(below)}</tr></thead>"
     return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
@@ -269,16 +272,26 @@ main { max-width: 72rem; margin: 0 auto; padding: 1.5rem; }
 h2 { margin-top: 3rem; border-bottom: 2px solid var(--line); }
 h3 { margin: 2rem 0 .5rem; }
 p { max-width: 60rem; margin: .4rem 0; }
+code { overflow-wrap: anywhere; }
 nav ul { columns: 2; font-size: .9rem; }
 dl.facts { display: grid; grid-template-columns: 6rem 1fr; font-size: .9rem; }
 dd { margin: 0; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; margin: .6rem 0; }
-th, td { border: 1px solid var(--line); padding: .2rem .6rem; text-align: left; }
+th, td { border: 1px solid var(--line); padding: .2rem .5rem; text-align: left; }
 th { background: Canvas; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td { white-space: nowrap; }
+td.remark { white-space: normal; min-width: 11rem; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .theirs { background: var(--theirs); }
 thead tr + tr th { text-align: right; }
-img { max-width: 33.5rem; width: 100%; display: inline-block; background: #fff; margin: .3rem; }
-@media (max-width: 50rem) { nav ul { columns: 1; } }
+img { max-width: 33.5rem; width: 100%; display: inline-block; background: #fff; margin: .3rem 0; }
+.swipe { display: none; }
+@media (max-width: 50rem) {
+  main { padding: 1rem; }
+  nav ul { columns: 1; padding-left: 1.2rem; }
+  table { font-size: .8rem; }
+  th, td { padding: .15rem .35rem; }
+  .swipe { display: block; font-size: .8rem; opacity: .8; }
+}
 """

@@ -6,7 +6,9 @@ same texts without them, which is what training them on texts alone would give."
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -115,8 +117,19 @@ class _TrainedPair:
         pictured = [PicturedText(one.token_ids, (one.image,)) for one in tasks]
         self.exits = {ON_PICTURES: folder / "pictures", ON_TEXTS: folder / "texts"}
         progress("training its exits")
-        train_exits(self.target, stream, self.exits[ON_PICTURES], training, pictured=pictured)
-        train_exits(self.target, stream, self.exits[ON_TEXTS], training)
+        train = partial(train_exits, self.target, stream)
+        train(self.exits[ON_PICTURES], training, on_step=_told(steps), pictured=pictured)
+        train(self.exits[ON_TEXTS], training, on_step=_told(steps))
+
+
+def _told(steps: int) -> Callable[[int, float], None]:
+    """Says every fifth of the training that it is done."""
+
+    def on_step(done: int, _: float) -> None:
+        if done % max(1, steps // 5) == 0:
+            progress(f"{done} of {steps} steps")
+
+    return on_step
 
 
 def _seeing(draft: Engine, target: Engine, task: RobotTask) -> SimulatedPair:

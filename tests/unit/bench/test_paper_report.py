@@ -201,10 +201,11 @@ def test_the_command_names_what_the_report_was_made_with() -> None:
     (table,) = chosen_tables(["tasks"])
     testbed = Testbed(Models(draft="my draft"), 3, True, Path("/texts"))
     assert command_of(table, testbed) == (
-        "tandem bench papers --only tasks --seed 3 --quick --draft 'my draft' --tasks /texts"
+        "tandem bench papers --only tasks --folder again --seed 3 --quick --draft 'my draft' "
+        "--tasks /texts"
     )
     plain = Testbed(Models(), 1, False)
-    assert command_of(toy_table(), plain) == "tandem bench papers --only toy --seed 1"
+    assert command_of(toy_table(), plain).endswith("--only toy --folder again --seed 1")
     assert command_of(table, plain).endswith("--tasks FOLDER")
 
 
@@ -355,6 +356,11 @@ def test_what_is_kept_is_taken_for_the_same_arguments_alone(tmp_path: Path) -> N
     assert again.get(Testbed(Models(), seed=2, quick=True), table, row) is None
     assert again.get(Testbed(Models(), seed=1, quick=False), table, row) is None
     assert KeptResults(path, "abd").get(testbed, table, row) is None
+    others = KeptResults(path, "abc")
+    others.forget([replace(table, key="another")])
+    assert others.get(testbed, table, row) is not None
+    others.forget([table])
+    assert others.get(testbed, table, row) is None
     path.write_text("[]")
     with pytest.raises(UnreadableResults, match="remove it"):
         KeptResults(path, "abc")
@@ -382,7 +388,7 @@ def test_the_report_goes_on_where_it_stopped(
     assert "Toys &amp; &lt;balls&gt;" in page
     assert "<balls>" not in page
     for words in (page, (tmp_path / "report.md").read_text()):
-        assert "--only toy --seed 1 --quick" in words
+        assert "--only toy --folder again --seed 1 --quick" in words
         assert "The second row." in words
     assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page)
     assert len(json.loads((tmp_path / "results.json").read_text())["rows"]) == 2
