@@ -16,7 +16,6 @@ from bench.harness.plots import panels
 from bench.harness.report import Report, Row, duration_words, progress
 from bench.harness.suite import Models
 from bench.speculation.auto_cases import (
-    CHANCE,
     CHANGES,
     GRID,
     LOAD,
@@ -71,8 +70,8 @@ def run(
     report.goals += goals(grid, changing, load)
     by_sessions = ", ".join(f"{count} of {sessions}" for sessions, count in SEEDS.items())
     report.notes.append(
-        f"Seeds by sessions of a cell: {by_sessions}. Left out: presets in stop and wait that by"
-        f" their rounds would have to be {CHANCE:g} times as lucky as declared to be best."
+        f"Seeds by sessions of a cell: {by_sessions}. Left out: presets that by their rounds would"
+        " have to be luckier than chance allows to be best; and all where no draft pays in a pass."
     )
     report.notes.append(
         "limit: tokens/s of all sessions relative to ar, were drafts always ready for every pass,"

@@ -27,7 +27,7 @@ TOKENS = {1: 160, 4: 80, 16: 48, 64: 40}
 """Of each answer, by sessions."""
 SEEDS = {1: 3, 4: 3, 16: 2, 64: 1}
 """How many, by sessions: many sessions write as many tokens with one seed as one with several."""
-CHANCE = 1.15
+CHANCE = {1: 1.15, 4: 1.1, 16: 1.05, 64: 1.02}
 """By so much luck with its drafts may let a preset exceed what is to be expected."""
 RATES = (0.05, 0.3, 0.6, 0.9)
 WORDS = 64
@@ -76,17 +76,22 @@ class Cell:
         return SEEDS[self.sessions]
 
     def at_most(self, preset: Preset) -> float:
-        """Tokens/s of all sessions that a preset in stop and wait is expected not to exceed: by
-        what a round takes that waits for nobody, and by passes in which all rounds are together."""
-        schedule, times = preset.schedule, self.times
+        """What a preset's speed relative to the cloud alone is expected not to exceed: by what
+        passes cost, and in stop and wait by what a round takes that waits for nobody."""
+        schedule, times, limit = preset.schedule, self.times, self.limit_over_ar()
         if not schedule.stop_and_wait:
-            return inf
+            return limit
         length = schedule.chunk
         tokens = sum(self.rate**count for count in range(length + 1))
         drafting_s = 0.0 if preset.predraft is not Predraft.OFF else length * times.draft_s
         round_s = self.rtt_s + drafting_s + times.pass_s(1 + length)
-        together_s = times.pass_s(self.sessions * (1 + length))
-        return self.sessions * tokens / max(round_s, together_s)
+        return min(limit, tokens * times.pass_s(self.sessions) / round_s)
+
+    def cannot_be_best(self, preset: Preset, best: float) -> bool:
+        """Whether another preset is so fast, relative to the cloud alone, that luck would not do;
+        or no draft is worth its place in a pass, and the cloud alone is best."""
+        lucky = CHANCE[self.sessions] * self.at_most(preset)
+        return lucky < best or self.limit_over_ar() <= 1
 
     def limit_over_ar(self) -> float:
         """What no chain of drafts gets beyond, by what passes cost alone."""
@@ -154,6 +159,10 @@ class Change:
     def at_most(self, preset: Preset) -> float:
         """Nothing is known."""
         return inf
+
+    def cannot_be_best(self, preset: Preset, best: float) -> bool:
+        """Not to be told before."""
+        return False
 
     def tokens_per_s(self, preset: Preset, seed: int) -> float:
         """Of each answer, by the time that it took, summed."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 
 from bench.harness.report import Row, make_row
-from bench.speculation.auto_cases import CHANCE, Cell, Change
+from bench.speculation.auto_cases import Cell, Change
 from tandem.specdec.presets import PRESETS, Preset
 
 Case = Cell | Change
@@ -68,18 +68,20 @@ def _end_with_parent() -> None:
 def case_row(case: Case, fixed: Mapping[str, Preset], seeds: Sequence[int]) -> Row:
     """`auto` against the cloud alone and the best of the `fixed` presets, in hindsight over the
     seeds that the case is taken with. `speeds`: tokens/s by preset and seed, of `left_out` ones
-    what they do not exceed but by more than `CHANCE`."""
+    what they are expected not to exceed."""
     presets = {ALONE: PRESETS[ALONE], CHOSEN: PRESETS[CHOSEN], **fixed}
     first, *others = seeds[: case.seeds]
     speeds = {name: [case.tokens_per_s(presets[name], first)] for name in (ALONE, CHOSEN)}
     left_out = []
+    alone_s = speeds[ALONE][0]
+    best_s = alone_s
     for name in sorted(fixed, key=lambda name: case.at_most(fixed[name]), reverse=True):
-        most = CHANCE * case.at_most(fixed[name])
-        if most < max(speed for other, (speed, *_) in speeds.items() if other != CHOSEN):
+        if case.cannot_be_best(fixed[name], best_s / alone_s):
             left_out.append(name)
-            speeds[name] = [most]
+            speeds[name] = [alone_s * case.at_most(fixed[name])]
         else:
             speeds[name] = [case.tokens_per_s(fixed[name], first)]
+            best_s = max(best_s, speeds[name][0])
     measured = [name for name in fixed if name not in left_out]
     ranked = sorted(measured, key=lambda name: speeds[name][0], reverse=True)
     for name in (ALONE, CHOSEN, *ranked[:FINALISTS]):
