@@ -90,7 +90,7 @@ _TASKS = click.option(
 )
 _FRESH = click.option("--fresh", is_flag=True, help="Compute anew what an earlier run left there.")
 _ARM = click.option(
-    "--part", multiple=True, help="Only this: load, kill, drain, far, greedy or simulated."
+    "--part", multiple=True, help="Only this: load, kill, drain, far, greedy, simulated or speed."
 )
 _STREAMS = click.option(
     "--streams", multiple=True, type=click.IntRange(1, 200), help="Chats at once; repeatable."

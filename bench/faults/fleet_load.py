@@ -30,9 +30,10 @@ from bench.faults.fleet_arms import (
     upgraded,
 )
 from bench.faults.fleet_suite import FleetShape, FleetSuite, fleet_suite
-from bench.faults.fleet_validation import validated
+from bench.faults.fleet_validation import VALIDATED, validated
 from bench.harness.report import Goal, Report, Row, make_row, progress
 from bench.harness.suite import Models
+from tandem.commands.sim_fleet import simulated_row
 from tandem.core.errors import InvalidArgument
 from tandem.net.process import run_loop
 
@@ -48,6 +49,8 @@ JITTER_S, QUICK_JITTER_S = 60.0, 15.0
 DEFAULT_RUNNING = 16
 """Requests that an aggregator serves at once, where its settings do not say."""
 VALIDATED_S, QUICK_VALIDATED_S, SIMULATED_WITHIN = 240.0, 90.0, 0.1
+SIMULATED_EDGES, SIMULATED_VERIFIERS, SIMULATED_ROUNDS_PER_S = 10_000, 200, 100_000
+SIMULATED_S, QUICK_SIMULATED_S = 20, 5
 KILL_PAUSE_S, DRAIN_PAUSE_S, WORSE_AT_MOST = 3.0, 0.5, 1.5
 LOAD_COLUMNS = (
     *(
@@ -68,6 +71,7 @@ SIMULATED_COLUMNS = (
     *("preset", "answers", "tokens_per_s", "simulated_tokens_per_s"),
     *("tpot_p50_s", "simulated_tpot_p50_s", "tpot_p95_s", "simulated_tpot_p95_s"),
 )
+SPEED_COLUMNS = ("preset", "simulated_rounds", "rounds_per_processor_s", "rounds_per_s")
 FAULT_COLUMNS = ("fault", "streams", "answers", "failed", "tokens_wrong", "usual_s", "pause_s")
 
 
@@ -240,8 +244,25 @@ async def _simulated(report: Report, place: Path) -> None:
             report.goals.append(Goal(what, off, SIMULATED_WITHIN, "at most"))
 
 
+async def _speed(report: Report, place: Path) -> None:
+    """How quick the simulation is itself: of processor time, as other work is no fault of it."""
+    seconds = QUICK_SIMULATED_S if report.quick else SIMULATED_S
+    fleet = f"--edges {SIMULATED_EDGES} --verifiers {SIMULATED_VERIFIERS} --seconds {seconds}"
+    asked = f"{fleet} --seed {report.seed}".split()
+    rows = []
+    for name in VALIDATED:
+        progress(f"{SIMULATED_EDGES} edges by {name}")
+        rows.append(make_row(seed=report.seed, **simulated_row([*asked, "--preset", name])))
+    report.add(f"Simulated: {fleet}", SPEED_COLUMNS, rows)
+    for row in rows:
+        what = f"simulated rounds in a second of processor time, {row['preset']}"
+        goal = Goal(what, row["rounds_per_processor_s"], SIMULATED_ROUNDS_PER_S, "at least")
+        report.goals.append(goal)
+
+
 _Part = Callable[[Report, Path], Coroutine[Any, Any, None]]
 ARMS: Mapping[str, _Part] = MappingProxyType(
     {"kill": _killed, "drain": _upgraded, "far": _far, "greedy": _greedy, "simulated": _simulated}
+    | {"speed": _speed}
 )
 PARTS = (LOAD, *ARMS)

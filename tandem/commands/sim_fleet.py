@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from math import inf
 from typing import Any
@@ -128,6 +129,13 @@ def sim_fleet(**options: Any) -> None:
     for each in asked:
         click.echo(_line(_row(*each, options)))
     click.echo("Virtual time: durations, links, acceptance and traffic are declared.")
+
+
+def simulated_row(flags: Sequence[str]) -> dict[str, Any]:
+    """What `tandem sim --fleet` prints with these flags and --json of its first row."""
+    options = sim_fleet.make_context("sim --fleet", [*flags]).params
+    (name, *_), (edges, *_) = options["presets"] or (ALONE,), options["edges"] or (1000,)
+    return _row(_plan(options, edges, name), name, None, options)
 
 
 def _plan(options: dict[str, Any], edges: int, name: str) -> FleetPlan:

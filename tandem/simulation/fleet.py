@@ -26,7 +26,7 @@ from tandem.specdec.cloud_routing import (
     MoveReason,
 )
 
-_ARRIVES, _OPENS, _TRIES, _DRAFTS, _PASSED, _ASKS, _FAILS, _STARTS, _SCALES = range(9)
+_ARRIVES, _OPENS, _TRIES, _DRAFTS, _PASSED, _ASKS, _FAILS, _STARTS, _SCALES, _WARM = range(10)
 RETRY_S, AT_ONCE, RETRIES = 0.5, 2, 20
 """A session that finds no place tries others, so many at once, then each after so long."""
 MOST, FEW = 200, 24
@@ -76,48 +76,52 @@ class _Fleet:
         self.source = Random(f"fleet {plan.seed}")
         self.events: list[tuple[float, int, int, object, int]] = []
         most = plan.verifiers if plan.scaling is None else plan.scaling.most
-        self.clouds = [
-            FleetCloud(number, plan, self.source, self.wake, self.done) for number in range(most)
-        ]
+        self.full: set[int] = set()
+        """Verifiers without room for one more session."""
+        own = plan, self.source, self.full, self.wake, self.done
+        self.clouds = [FleetCloud(number, *own) for number in range(most)]
         for cloud in self.clouds[plan.verifiers :]:
             cloud.stop()
         self.edges = [_Edge(plan, number, self.source) for number in range(plan.edges)]
         self.schedules = FleetSchedules(plan)
         self.routings = [CloudRouting(most) for _ in range(plan.groups * plan.regions)]
-        self.groups: list[set[FleetSession]] = [set() for _ in self.routings]
+        self.groups: list[dict[int, FleetSession]] = [{} for _ in self.routings]
         self.tries: Counter[int] = Counter()
         self.moves: Counter[str] = Counter()
         self.refused = self.numbers = 0
         self.answers: list[FleetAnswer] = []
         self.starting = 0
+        self.warm = (0, 0, 0, 0.0)
+        """What `totals` had come to when the time began that counts."""
         self.verifier_s = self.counted_s = self.calm_since_s = 0.0
 
     def run(self) -> FleetFigures:
         plan, ends_s = self.plan, self.plan.warm_s + self.plan.lasts_s
+        self.at(plan.warm_s, _WARM, None)
         self.begin()
         events, pop = self.events, heapq.heappop
-        warm = (0, 0, 0, 0.0)
-        while events and events[0][0] <= ends_s:
+        while True:
             moment, _, kind, subject, number = pop(events)
-            if self.now < plan.warm_s <= moment:
-                self.now = plan.warm_s
-                warm = self.totals()
+            if moment > ends_s:
+                break
             self.now = moment
-            if kind == _PASSED:
-                cloud: FleetCloud = subject  # type: ignore[assignment]
-                if cloud.life == number:
-                    cloud.end_pass(moment)
-                    self.pump(cloud)
-            elif kind == _DRAFTS:
+            if kind == _DRAFTS:
                 session: FleetSession = subject  # type: ignore[assignment]
-                if session.stream == number and session.cloud is not None:
-                    session.cloud.rejoin(session, moment)
-                    self.pump(session.cloud)
+                if session.stream == number and (cloud := session.cloud) is not None:
+                    cloud.rejoin(session, moment)
+                    if not cloud.busy:
+                        self.pump(cloud)
+            elif kind == _PASSED:
+                passed: FleetCloud = subject  # type: ignore[assignment]
+                if passed.life == number:
+                    passed.end_pass(moment)
+                    if passed.waits:
+                        self.pump(passed)
             else:
                 self.rare(kind, subject, number)
         self.now = ends_s
         ended = self.totals()
-        totals = [after - before for after, before in zip(ended, warm, strict=True)]
+        totals = [after - before for after, before in zip(ended, self.warm, strict=True)]
         moves = dict(self.moves)
         return fleet_figures(plan, self.answers, totals, moves, self.refused, ended[0])
 
@@ -153,7 +157,8 @@ class _Fleet:
         heapq.heappush(self.events, (moment, self.count, kind, subject, number))
 
     def wake(self, moment: float, session: FleetSession) -> None:
-        self.at(moment, _DRAFTS, session, session.stream)
+        self.count += 1
+        heapq.heappush(self.events, (moment, self.count, _DRAFTS, session, session.stream))
 
     def pump(self, cloud: FleetCloud) -> None:
         """Start a pass if none runs and something is due."""
@@ -175,6 +180,8 @@ class _Fleet:
                 self.asks(group, cloud)
             case _ if kind == _ARRIVES:
                 self.arrives(number)
+            case _ if kind == _WARM:
+                self.warm = self.totals()
             case _:
                 self.scales()
 
@@ -193,7 +200,7 @@ class _Fleet:
             max(1, round(traffic.prompt_tokens.draw(self.source))),
             max(2, round(traffic.answer_tokens.draw(self.source))),
         )
-        self.groups[edge.group].add(session)
+        self.groups[edge.group][session.number] = session
         self.connect(session)
         if traffic.kind is not TrafficKind.CHATS:
             self.at(next(self.arrivals), _ARRIVES, None, self.source.randrange(plan.edges))
@@ -201,8 +208,7 @@ class _Fleet:
     def connect(self, session: FleetSession, leaving: int | None = None) -> None:
         """Choose a verifier and open a stream to it."""
         routing, place = self.routings[session.group], session.place
-        full = [c.number for c in self.clouds if len(c.sessions) >= self.plan.max_sessions]
-        found = routing.choose(session.number, refused=full, leaving=leaving)
+        found = routing.choose(session.number, refused=self.full, leaving=leaving)
         moves = 0 if place is None else place.moves
         session.place = CloudPlace(found, self.now, moves)
         session.rtt_s = self.edges[session.edge].rtt_s + self.distance_s(session.group, found)
@@ -214,7 +220,7 @@ class _Fleet:
         if session.stream != stream:
             return
         cloud = self.clouds[session.place.cloud]
-        if not cloud.serving or len(cloud.sessions) >= self.plan.max_sessions:
+        if not cloud.serving or cloud.number in self.full:
             self.refuse(session, cloud)
             return
         self.tries.pop(session.number, None)
@@ -254,7 +260,7 @@ class _Fleet:
         self.over(session)
 
     def over(self, session: FleetSession) -> None:
-        self.groups[session.group].discard(session)
+        del self.groups[session.group][session.number]
         self.tries.pop(session.number, None)
         traffic = self.plan.traffic
         if traffic.kind is TrafficKind.CHATS:
@@ -288,7 +294,7 @@ class _Fleet:
             self.leave_where_due(group, routing)
 
     def leave_where_due(self, group: int, routing: CloudRouting) -> None:
-        for session in list(self.groups[group]):
+        for session in list(self.groups[group].values()):
             place = session.place
             if place is None or session.cloud is None:
                 continue

@@ -70,25 +70,28 @@ class FleetSession:
 
 
 class FleetCloud:
-    """`wake(moment, session)`: have the session `rejoin` then; `done(session, now)`: its answer is
-    complete, at the cloud."""
+    """`full` has this cloud's number while it has no room; `wake(moment, session)`: have the
+    session `rejoin` then; `done(session, now)`: its answer is complete, at the cloud."""
 
     def __init__(
         self,
         number: int,
         plan: FleetPlan,
         source: Random,
+        full: set[int],
         wake: Callable[[float, FleetSession], None],
         done: Callable[[FleetSession, float], None],
     ) -> None:
         self.number, self._plan, self._source = number, plan, source
-        self._wake, self._done = wake, done
+        self._full, self._wake, self._done = full, wake, done
         self.in_parts = plan.preset.judged_in_parts
         self.budget, self.recent = PassBudget(), RecentPasses()
         self.sessions: set[FleetSession] = set()
-        self.serving, self.alive = True, True
+        self.serving, self.alive, self.busy = True, True, False
         self.passes = self.rounds = self.tokens = self.life = 0
-        self.busy_s = self.began_s = 0.0
+        self.began_s = self._usual_s = 0.0
+        self._usual_of = 0
+        """The pass that had been made so often when `_usual_s` was what one takes."""
         self.passing: list[FleetSession] = []
         self._waiting: list[FleetSession] = []
         self._prompts: deque[FleetSession] = deque()
@@ -96,12 +99,15 @@ class FleetCloud:
         self._piece: tuple[FleetSession, int] | None = None
 
     @property
-    def busy(self) -> bool:
-        return bool(self.passing or self._piece)
+    def waits(self) -> bool:
+        """Whether there may be something to do for a pass."""
+        return bool(self._waiting or self._prompts)
 
     def join(self, session: FleetSession) -> None:
         """Its first work is due: its prompt."""
         self.sessions.add(session)
+        if len(self.sessions) >= self._plan.max_sessions:
+            self._full.add(self.number)
         if session.prompt_left > PIECE_ROWS:
             self._prompts.append(session)
         else:
@@ -115,13 +121,14 @@ class FleetCloud:
     def leave(self, session: FleetSession) -> None:
         """It goes elsewhere, or is over; what a pass under way finds of it is void."""
         self.sessions.discard(session)
+        self._full.discard(self.number)
         session.cloud = None
         session.stream += 1
 
     def stop(self) -> None:
         """It is gone, with all that it held."""
         self.life += 1
-        self.alive = self.serving = False
+        self.alive = self.serving = self.busy = False
         self.passing, self._waiting, self._piece = [], [], None
         self._prompts.clear()
 
@@ -136,49 +143,51 @@ class FleetCloud:
                 session.prompt_left = session.taken = 0
                 continue
             tokens += 1
+            if session.in_rounds:
+                session.taken = taken = session.chunk
+                tokens += taken
+                continue
             if not session.window:
                 session.taken = 0
                 continue
-            if session.in_rounds:
-                taken = session.chunk
-            else:
-                committed = session.committed
-                after_s = now - session.origin_s
-                if after_s < 0:  # nothing has come since the last correction
-                    session.taken = 0
-                    continue
-                come = int(after_s / session.draft_s) if session.draft_s else session.window
-                taken = session.base + session.head + come - committed
-                if taken > session.window:
-                    taken = session.window
-                if taken <= 0:
-                    session.taken = 0
-                    continue
-                if in_parts and session.estimate is not None:
-                    taken = budget.drafts(session.estimate.rate, taken)
+            after_s = now - session.origin_s
+            if after_s < 0:  # nothing has come since the last correction
+                session.taken = 0
+                continue
+            come = int(after_s / session.draft_s) if session.draft_s else session.window
+            taken = session.base + session.head + come - session.committed
+            if taken > session.window:
+                taken = session.window
+            if taken <= 0:
+                session.taken = 0
+                continue
+            if in_parts and session.estimate is not None:
+                taken = budget.drafts(session.estimate.rate, taken)
             session.taken = taken
             tokens += taken
-        prompt_tokens += self._piece_due(now, alone=not passing)
+        if self._prompts:
+            prompt_tokens += self._piece_due(now, alone=not passing)
         if not passing and self._piece is None:
             return inf
-        self.passing, self.began_s = passing, now
-        took_s = plan.verify_first_s + max(0, tokens - 1) * plan.verify_further_s
+        self.passing, self.began_s, self.busy = passing, now, True
+        took_s = plan.verify_first_s + (tokens - 1 if tokens else 0) * plan.verify_further_s
         took_s += prompt_tokens * plan.prompt_token_s + plan.pass_overhead_s
         self.passes += 1
-        self.busy_s += took_s
         if passing:
-            budget.passed(took_s, tokens + prompt_tokens, len(passing))
+            if in_parts:  # who else would ask it
+                budget.passed(took_s, tokens + prompt_tokens, len(passing))
             self.recent.waited(max(0.0, now - passing[-1].due_s), now)
         self.recent.passed(took_s, now + took_s)
         return took_s
 
     def end_pass(self, now: float) -> None:
         """Commit what the pass found; who has more to verify is due again."""
-        passing, self.passing = self.passing, []
+        passing, self.passing, self.busy = self.passing, [], False
         if self._piece is not None:
             self._end_piece(now, shared=bool(passing))
         draw, waiting = self._source.random, self._waiting
         shared = self.in_parts and not self.budget.alone  # then nobody waits for drafts
+        rounds = tokens = 0
         for session in passing:
             if session.cloud is not self:
                 continue
@@ -186,15 +195,15 @@ class FleetCloud:
             while kept < taken and draw() < rate:
                 kept += 1
             committed = session.committed + kept + 1
-            if session.committed and taken and (estimate := session.estimate) is not None:
+            if taken and (estimate := session.estimate) is not None and session.committed:
                 estimate.judged(kept, int(kept < taken))
             session.committed = committed
-            self.rounds += 1
-            self.tokens += kept + 1
+            rounds += 1
+            tokens += kept + 1
             if session.first_s < 0:
                 session.first_s = now
             if committed >= session.wanted:
-                self.tokens -= committed - session.wanted
+                tokens -= committed - session.wanted
                 self.leave(session)
                 self._done(session, now)
             elif session.goes_on or shared:
@@ -202,8 +211,13 @@ class FleetCloud:
                     self._go_on(session, now, corrected=kept < taken)
                 session.due_s = now
                 waiting.append(session)
+            elif session.in_rounds:  # until a whole one has come
+                drafted_s = session.chunk * session.draft_s
+                self._wake(now + self._trip_s(session) + drafted_s, session)
             else:
-                self._await_drafts(session, now, corrected=kept < taken)
+                self._await_draft(session, now, corrected=kept < taken)
+        self.rounds += rounds
+        self.tokens += tokens
 
     def _go_on(self, session: FleetSession, now: float, corrected: bool) -> None:
         """What the edge has after this verdict: its drafts, or none that still count."""
@@ -222,7 +236,9 @@ class FleetCloud:
         session.origin_s = now + self._trip_s(session)
         plan = self._plan
         if plan.hit_rate and plan.preset.branch_tokens and self._source.random() < plan.hit_rate:
-            head_s = session.rtt_s + self.recent.pass_s(now)
+            if self._usual_of != self.passes:  # once a pass
+                self._usual_of, self._usual_s = self.passes, self.recent.pass_s(now)
+            head_s = session.rtt_s + self._usual_s
             steps = int(head_s / session.draft_s) if session.draft_s else session.chunk
             session.head = min(session.chunk, steps)
 
@@ -231,11 +247,8 @@ class FleetCloud:
         jitter_s = self._plan.jitter_s
         return session.rtt_s + (2 * jitter_s * self._source.random() if jitter_s else 0.0)
 
-    def _await_drafts(self, session: FleetSession, now: float, corrected: bool) -> None:
-        """Until a whole round has come, or the next draft."""
-        if session.in_rounds:
-            self._wake(now + self._trip_s(session) + session.chunk * session.draft_s, session)
-            return
+    def _await_draft(self, session: FleetSession, now: float, corrected: bool) -> None:
+        """Until the next one has come."""
         self._go_on(session, now, corrected)
         steps = max(0, session.committed + session.awaited - session.base - session.head)
         self._wake(max(now, session.origin_s + steps * session.draft_s), session)

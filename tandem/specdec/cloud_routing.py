@@ -6,9 +6,10 @@ as before, so that no trace of round trips makes it go to and fro."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from statistics import median
 
 from tandem.core.hashing import hash_words, unit
@@ -83,6 +84,8 @@ class CloudRouting:
         as slower."""
         self.clouds = [_Cloud() for _ in range(clouds)]
         self._price_weight = price_weight
+        self._best: dict[str, list[int]] = {}
+        """Of each model the two best: with a hundred clouds too, no other has to be compared."""
 
     def know(self, cloud: int) -> None:
         """A cloud of which nothing is known yet has this number: the next one, or one of those that
@@ -93,23 +96,31 @@ class CloudRouting:
         """It is no longer to be used: its sessions go where another works."""
         self.clouds[cloud] = _Cloud()
         self.clouds[cloud].forgotten = True
-        self._compare(now)
+        self._weigh_prices()
+        self._compare_all(now)
 
     def reported(self, cloud: int, report: CloudReport, now: float) -> None:
         """A cloud answered."""
-        self.clouds[cloud].reported(report)
-        self._weigh_prices()
-        self._compare(now)
+        state = self.clouds[cloud]
+        model, price = self._model, state.price
+        state.reported(report)
+        if state.price != price:
+            self._weigh_prices()
+            self._compare_all(now)
+        elif self._model != model:
+            self._compare_all(now)
+        else:
+            self._compare(cloud, now)
 
     def unanswered(self, cloud: int, now: float) -> None:
         """A cloud was asked, and did not answer."""
         self.clouds[cloud].unanswered(now)
-        self._compare(now)
+        self._compare(cloud, now)
 
     def lost(self, cloud: int, now: float) -> None:
         """A stream to it broke, or it was silent for too long."""
         self.clouds[cloud].failed(now)
-        self._compare(now)
+        self._compare(cloud, now)
 
     def leaves(self, cloud: int, now: float) -> None:
         """It asked its sessions to go."""
@@ -131,12 +142,9 @@ class CloudRouting:
         loaded, by the power of two choices; `kept`, which has its text's keys and values, if it is
         near. Clouds that `refused` it and, with `model`, those of other models are out. Where no
         other is known to work: one that was not asked yet, or that failed the longest ago."""
-        usable = self._usable(model, refused if leaving is None else {*refused, leaving})
-        if not usable:
+        near = self._near(model, refused if leaving is None else {*refused, leaving})
+        if not near:
             return self._untried(model, refused)
-        best_s = min(self.clouds[cloud].cost_s for cloud in usable)
-        limit_s = best_s + max(NEAR_S, NEAR * best_s)
-        near = [cloud for cloud in usable if self.clouds[cloud].cost_s <= limit_s]
         if kept in near:
             return kept
         rest, place = divmod(hash_words(spread), len(near))
@@ -159,23 +167,23 @@ class CloudRouting:
         if cloud.worse_since_s is None or now - place.since_s < place.stay_s:
             return None
         better_for_s = now - cloud.worse_since_s - SPREAD_S * unit(hash_words(spread))
-        others = self._usable(model or cloud.model, (place.cloud,))
-        if better_for_s < BETTER_FOR_S or not self._better(place.cloud, others):
+        best = self._best.get(model or cloud.model or self._model, [])
+        if better_for_s < BETTER_FOR_S or not self._better(place.cloud, best):
             return None
         return MoveReason.BETTER if cloud.usable else MoveReason.LOST
 
     def warm(self) -> tuple[int, ...]:
         """The two that sessions would be moved to: channels to them are worth keeping open."""
-        return tuple(self.ranked()[:2])
+        found = sorted(chain.from_iterable(self._best.values()), key=self._rank)
+        return tuple(found[:2] if len(found) > 1 else self.ranked()[:2])
 
     def ranked(self) -> list[int]:
         """Every cloud, best first: those that work by what a round costs, then the others."""
+        return sorted(self._known, key=self._rank)
 
-        def rank(cloud: int) -> tuple[bool, float]:
-            state = self.clouds[cloud]
-            return not state.usable, state.cost_s if state.usable else state.failed_s
-
-        return sorted(self._known, key=rank)
+    def _rank(self, cloud: int) -> tuple[bool, float, int]:
+        state = self.clouds[cloud]
+        return not state.usable, state.cost_s if state.usable else state.failed_s, cloud
 
     @property
     def _known(self) -> list[int]:
@@ -185,11 +193,12 @@ class CloudRouting:
         cheapest = min((each.price for each in self.clouds if each.price), default=0.0)
         for each in self.clouds:
             times = each.price / cheapest if each.price else 1.0
-            each.dearness = self._price_weight * (times - 1)
+            each.weighed(self._price_weight * (times - 1))
 
     def _usable(self, model: str, without: Collection[int]) -> list[int]:
-        usable = [n for n, state in enumerate(self.clouds) if state.usable and n not in without]
-        return [n for n in usable if self.clouds[n].model == (model or self._model)]
+        wanted = model or self._model
+        usable = [n for n, each in enumerate(self.clouds) if each.usable and each.model == wanted]
+        return [n for n in usable if n not in without] if without else usable
 
     @property
     def _model(self) -> str:
@@ -202,37 +211,70 @@ class CloudRouting:
         left = [n for n in known if self.clouds[n].model in fits and n not in refused]
         return min(left or known, key=lambda n: self.clouds[n].doubt)
 
-    def _better(self, cloud: int, among: Collection[int]) -> bool:
-        """Whether one of these usable ones is better by the margin; than one that is silent, any
-        other is."""
-        others = [other for other in among if other != cloud]
-        if not self.clouds[cloud].usable:
-            return bool(others) and self.clouds[cloud].silent
-        cost_s = self.clouds[cloud].least_cost_s
-        wanted_s = cost_s - max(LEAST_MARGIN_S, MARGIN * cost_s)
-        return any(self.clouds[other].cost_s <= wanted_s for other in others)
+    def _near(self, model: str, without: Collection[int]) -> list[int]:
+        """Those that work and cost little more than the best of them."""
+        wanted = model or self._model
+        best = [n for n in self._best.get(wanted, ()) if n not in without]
+        if not best and not (best := self._usable(model, without)):
+            return []
+        best_s = min(self.clouds[n].cost_s for n in best)
+        limit_s = best_s + max(NEAR_S, NEAR * best_s)
+        near = [n for n, each in enumerate(self.clouds) if each.cost_s <= limit_s and each.usable]
+        return [n for n in near if self.clouds[n].model == wanted and n not in without]
 
-    def _compare(self, now: float) -> None:
-        """With a hundred clouds too: of each model only the two best can be better than another."""
-        best: dict[str, list[int]] = {}
-        for number in sorted(range(len(self.clouds)), key=lambda n: self.clouds[n].cost_s):
-            cloud = self.clouds[number]
-            if cloud.usable and len(found := best.setdefault(cloud.model, [])) < 2:
-                found.append(number)
-        for number, cloud in enumerate(self.clouds):
-            if not self._better(number, best.get(cloud.model or self._model, [])):
-                cloud.worse_since_s = None
-            elif cloud.worse_since_s is None:
-                cloud.worse_since_s = now
+    def _better(self, cloud: int, best: Sequence[int]) -> bool:
+        """Whether another one is better by the margin; than one that is silent, any other is.
+        `best`: of the usable ones the two best, the best first."""
+        if not best or best == [cloud]:
+            return False
+        state, other = self.clouds[cloud], best[1] if best[0] == cloud else best[0]
+        return self.clouds[other].cost_s <= state.left_at_s if state.usable else state.silent
+
+    def _compare(self, cloud: int, now: float) -> None:
+        """Something new is known of this one alone: the others are concerned if it was one of the
+        best, or is now."""
+        state = self.clouds[cloud]
+        best = self._best.get(state.model, [])
+        enters = state.usable and (len(best) < 2 or self._rank(cloud) < self._rank(best[-1]))
+        if enters or any(cloud in each for each in self._best.values()):
+            self._compare_all(now)
+        else:
+            self._compare_with_best(cloud, self._model, now)
+
+    def _compare_all(self, now: float) -> None:
+        self._best.clear()
+        usable = [number for number, each in enumerate(self.clouds) if each.usable]
+        for number in sorted(usable, key=lambda n: self.clouds[n].cost_s):
+            best = self._best.setdefault(self.clouds[number].model, [])
+            if len(best) < 2:
+                best.append(number)
+        model = self._model
+        for number in range(len(self.clouds)):
+            self._compare_with_best(number, model, now)
+
+    def _compare_with_best(self, number: int, model: str, now: float) -> None:
+        """`model` is that of a cloud which never answered."""
+        cloud = self.clouds[number]
+        if not self._better(number, self._best.get(cloud.model or model, [])):
+            cloud.worse_since_s = None
+        elif cloud.worse_since_s is None:
+            cloud.worse_since_s = now
 
 
 class _Cloud:
-    """What is known of one cloud."""
+    """What is known of one cloud. What it comes to is computed once a change, not at each of the
+    many times that it is compared with others."""
+
+    __slots__ = (
+        *("cost_s", "failed_s", "forgotten", "left_at_s", "model", "opened", "report"),
+        *("round_trip_s", "usable", "worse_since_s"),
+        *("_dearness", "_down", "_failures", "_round_trips_s", "_successes"),
+    )
 
     def __init__(self) -> None:
         self.opened = 0
         self.forgotten = False
-        self.dearness = 0.0
+        self._dearness = 0.0
         self.worse_since_s: float | None = None
         self.failed_s = float("-inf")
         self.report: CloudReport | None = None
@@ -240,10 +282,24 @@ class _Cloud:
         self._round_trips_s: deque[float] = deque(maxlen=RECENT_ROUND_TRIPS)
         self._down = False
         self._failures = self._successes = 0
+        self._sum_up()
 
-    @property
-    def usable(self) -> bool:
-        return self.report is not None and self.report.serving and not self._down
+    def _sum_up(self) -> None:
+        """`cost_s` of a round: what it takes, and more the dearer the cloud is; `left_at_s`: what
+        another must cost at most to be better by the margin, were each way to this one as short as
+        the shortest of the last few."""
+        report, trips_s = self.report, self._round_trips_s
+        busy_s = 0.0 if report is None else report.queue_s + report.pass_s
+        self.model = "" if report is None else report.model
+        self.usable = report is not None and report.serving and not self._down
+        self.cost_s = self._priced_s(self.round_trip_s + busy_s)
+        least_s = self._priced_s(min([*trips_s][-ALL_WORSE:], default=0.0) + busy_s)
+        self.left_at_s = least_s - max(LEAST_MARGIN_S, MARGIN * least_s)
+
+    def weighed(self, dearness: float) -> None:
+        if dearness != self._dearness:
+            self._dearness = dearness
+            self._sum_up()
 
     @property
     def refuses(self) -> bool:
@@ -262,30 +318,11 @@ class _Cloud:
         return min(self._failures, FAILURES), self.failed_s
 
     @property
-    def model(self) -> str:
-        return "" if self.report is None else self.report.model
-
-    @property
     def price(self) -> float:
         return 0.0 if self.report is None else self.report.price
 
-    @property
-    def cost_s(self) -> float:
-        """Of a round: what it takes, and more the dearer the cloud is."""
-        return self._priced_s(self.round_trip_s + self._busy_s)
-
-    @property
-    def least_cost_s(self) -> float:
-        """Of a round, were each as short a way as the shortest of the last few."""
-        shortest_s = min([*self._round_trips_s][-ALL_WORSE:], default=0.0)
-        return self._priced_s(shortest_s + self._busy_s)
-
     def _priced_s(self, round_s: float) -> float:
-        return round_s + self.dearness * max(round_s, LEAST_PRICED_S)
-
-    @property
-    def _busy_s(self) -> float:
-        return 0.0 if self.report is None else self.report.queue_s + self.report.pass_s
+        return round_s + self._dearness * max(round_s, LEAST_PRICED_S)
 
     @property
     def load(self) -> float:
@@ -302,6 +339,7 @@ class _Cloud:
         self._successes = self._successes + 1 if report.serving else 0
         if self._successes >= SUCCESSES:
             self._down = False
+        self._sum_up()
 
     def unanswered(self, now: float) -> None:
         self._failures += 1
@@ -315,3 +353,4 @@ class _Cloud:
         self.failed_s = now
         self._round_trips_s.clear()
         self.round_trip_s = 0.0
+        self._sum_up()

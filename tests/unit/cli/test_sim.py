@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from bench.harness.report import FIELDS
 from tandem.cli import main
+from tandem.commands.sim_fleet import simulated_row
 from tandem.specdec.presets import PRESETS
 
 
@@ -129,3 +130,11 @@ def test_a_fleet_that_cannot_be_is_refused(arguments: tuple[str, ...], words: st
     ended = fleet(*arguments)
     assert ended.exit_code != 0
     assert words in ended.stderr
+
+
+def test_the_speed_of_a_simulation_is_told_of_its_rounds() -> None:
+    flags = ("--edges", "20", "--verifiers", "1", "--seconds", "2", "--warm-s", "1")
+    row = simulated_row([*flags, "--preset", "ar"])
+    assert row["preset"] == "ar"
+    assert row["simulated_rounds"] > 20
+    assert row["rounds_per_processor_s"] > 1000

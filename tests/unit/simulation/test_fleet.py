@@ -15,6 +15,7 @@ from tandem.simulation.answer import Conditions, Question, simulate_answers
 from tandem.simulation.answer_figures import cache_miss_rate, verified_acceptance
 from tandem.simulation.declared_pair import declared_pair
 from tandem.simulation.fleet import simulate_fleet, verifiers_needed
+from tandem.simulation.fleet_cloud import FleetSession
 from tandem.simulation.fleet_plan import FleetPlan, FleetTraffic, Scaling, Spread, TrafficKind
 from tandem.simulation.simulator import ModelTimes
 from tandem.specdec.presets import PRESETS
@@ -58,6 +59,19 @@ def test_tokens_take_as_long_as_with_the_real_machines(preset: str, sessions: in
 def test_the_same_seed_gives_the_same_figures() -> None:
     assert simulate_fleet(SMALL) == simulate_fleet(SMALL)
     assert simulate_fleet(SMALL) != simulate_fleet(replace(SMALL, seed=1))
+
+
+def test_where_things_lie_in_memory_changes_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that leave in the same moment left in the order of a set."""
+    traffic = FleetTraffic(per_edge_s=5.0, answer_tokens=Spread.of(400))
+    far = replace(SMALL, edges=60, traffic=traffic, groups=1, regions=3, far_s=0.3)
+    plan = replace(far, failure_s=10.0, repair_s=3.0)
+    found = []
+    for sign in (1, -1):
+        monkeypatch.setattr(FleetSession, "__hash__", lambda it, sign=sign: sign * it.number)
+        found.append(simulate_fleet(plan))
+    assert found[0] == found[1]
+    assert found[0].moves["better"] > 10
 
 
 def test_everybody_is_answered_though_verifiers_fail() -> None:

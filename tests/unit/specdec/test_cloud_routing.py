@@ -92,6 +92,44 @@ def test_no_trace_makes_a_session_go_to_and_fro(period_s: float) -> None:
         assert after_s - before_s >= STAY_S * 2 ** (number + 1)
 
 
+class ThoroughRouting(CloudRouting):
+    """Compares every cloud again, whatever is new."""
+
+    def _compare(self, cloud: int, now: float) -> None:
+        self._compare_all(now)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_to_compare_what_is_new_alone_finds_the_same(seed: int) -> None:
+    source, clouds = random.Random(seed), 9
+    quick, thorough = both = CloudRouting(clouds), ThoroughRouting(clouds)
+    for step in range(600):
+        now, cloud = step * 0.1, source.randrange(clouds)
+        report = CloudReport(
+            source.choice((0.01, 0.05, 0.2)),
+            serving=source.random() < 0.95,
+            model="a" if source.random() < 0.97 else "b",
+            pass_s=source.choice((0.0, 0.03)),
+            price=1.0 if source.random() < 0.98 else 2.0,
+        )
+        what, forgotten = source.random(), quick.clouds[cloud].forgotten
+        for each in both:
+            if forgotten:
+                each.know(cloud)
+            elif what < 0.02:
+                each.forget(cloud, now)
+            elif what < 0.1:
+                each.unanswered(cloud, now)
+            elif what < 0.13:
+                each.lost(cloud, now)
+            else:
+                each.reported(cloud, report, now)
+        worse = [[state.worse_since_s for state in each.clouds] for each in both]
+        assert worse[0] == worse[1]
+        assert quick.warm() == thorough.warm() == tuple(quick.ranked()[:2])
+        assert quick.choose(step) == thorough.choose(step)
+
+
 def test_a_saving_too_small_moves_nobody() -> None:
     assert moves_over(lambda now: (0.1, 0.07), 600) == []
     assert moves_over(lambda now: (0.02, 0.001), 600) == []
