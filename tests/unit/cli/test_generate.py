@@ -169,7 +169,7 @@ def test_a_bad_prompt_is_one_line_and_code_2(arguments: list[str], words: str) -
 def test_nobody_at_the_endpoint_is_one_line_and_code_1() -> None:
     ended = generate("--prompt", "x", "--endpoint", "127.0.0.1:1")
     assert ended.exit_code == 1
-    assert "error: 127.0.0.1:1:" in ended.stderr
+    assert "error: 127.0.0.1:1 cannot be reached: Connection refused; check" in ended.stderr
     assert "tandem doctor" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
 
