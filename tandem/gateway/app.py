@@ -42,18 +42,25 @@ from tandem.gateway.openapi import (
     openapi_document,
 )
 from tandem.gateway.parallel_choices import ChoiceDelta, deltas
-from tandem.gateway.request_reading import AskingLimits, chat_requests, completion_requests
+from tandem.gateway.request_reading import RequestLimits, chat_requests, completion_requests
 from tandem.gateway.responses import RESPONSE_NAMES, ResponseWriter, as_chat
-from tandem.gateway.responses_schema import ResponseAsking
-from tandem.gateway.schema import Asking, ChatAsking, CompletionAsking, TandemOptions
+from tandem.gateway.responses_schema import ResponsesRequest
+from tandem.gateway.schema import (
+    ChatCompletionRequest,
+    CommonParameters,
+    CompletionRequest,
+    TandemOptions,
+)
 from tandem.gateway.text_endpoints import TextEndpoints
 from tandem.gateway.web_page import WebPage
 from tandem.generation.request import GenerationRequest
 from tandem.net.access_keys import KeyRing
 from tandem.telemetry.metrics import Metrics
 
-AskingKind = TypeVar("AskingKind", bound=Asking)
-_TANDEM_FIELDS = frozenset(TandemOptions.model_fields.keys() - ChatAsking.model_fields.keys())
+RequestKind = TypeVar("RequestKind", bound=CommonParameters)
+_TANDEM_FIELDS = frozenset(
+    TandemOptions.model_fields.keys() - ChatCompletionRequest.model_fields.keys()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +75,7 @@ class GatewaySettings:
     keys: Callable[[], KeyRing] | None = None
     docs: bool = True
     names: KnownNames = field(default_factory=KnownNames)
-    limits: AskingLimits = field(default_factory=AskingLimits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     max_body_bytes: int = 2 * 2**20
     max_requests: int = 256
     timeout_s: float = 600.0
@@ -167,11 +174,11 @@ class _Gateway:
 
     async def chat(self, request: Request) -> Response:
         """Answer a conversation, in the model's own chat template."""
-        return await self._answer(request, ChatAsking, chat_requests, CHAT)
+        return await self._answer(request, ChatCompletionRequest, chat_requests, CHAT)
 
     async def complete(self, request: Request) -> Response:
         """Continue one prompt or several, texts or token ids."""
-        return await self._answer(request, CompletionAsking, completion_requests, COMPLETION)
+        return await self._answer(request, CompletionRequest, completion_requests, COMPLETION)
 
     async def models(self) -> Response:
         """The pair of models that answers here, and the embedding model."""
@@ -200,40 +207,40 @@ class _Gateway:
     async def _answer(
         self,
         request: Request,
-        kind: type[AskingKind],
-        requests_of: Callable[[AskingKind, AskingLimits], list[GenerationRequest]],
+        kind: type[RequestKind],
+        requests_of: Callable[[RequestKind, RequestLimits], list[GenerationRequest]],
         form: Form,
     ) -> Response:
         reading = read_body(request, self._settings.max_body_bytes)
         raw = await unless_ending(self.ending, reading)
-        asking = parse_body(raw, kind, self.catalog.context_length)
-        if grammar := asking.named_grammar():
+        body = parse_body(raw, kind, self.catalog.context_length)
+        if grammar := body.named_grammar():
             request.state.grammar = grammar[0]
-        fingerprint = await self.catalog.fingerprint(asking.model)
-        asked = requests_of(asking, self._settings.limits)
+        fingerprint = await self.catalog.fingerprint(body.model)
+        asked = requests_of(body, self._settings.limits)
         writer = Writer(
-            *(form, asking.model, fingerprint, asked),
-            prompts=len(asked) // (asking.n or 1),
-            echoes=await self._echoes(asking, asked),
-            tools=isinstance(asking, ChatAsking) and bool(asking.offered),
-            provenance=asking.tandem.provenance,
-            token_texts=asking.tandem.token_texts,
-            include_usage=bool(asking.stream_options and asking.stream_options.include_usage),
+            *(form, body.model, fingerprint, asked),
+            prompts=len(asked) // (body.n or 1),
+            echoes=await self._echoes(body, asked),
+            tools=isinstance(body, ChatCompletionRequest) and bool(body.offered),
+            provenance=body.tandem.provenance,
+            token_texts=body.tandem.token_texts,
+            include_usage=bool(body.stream_options and body.stream_options.include_usage),
         )
-        return await self._written(request, asked, writer, bool(asking.stream))
+        return await self._written(request, asked, writer, bool(body.stream))
 
     async def respond(self, request: Request) -> Response:
         """Answer as OpenAI's Responses API does, without keeping anything."""
         reading = read_body(request, self._settings.max_body_bytes)
         raw = await unless_ending(self.ending, reading)
-        asking = parse_body(raw, ResponseAsking, self.catalog.context_length)
-        chat = as_chat(asking)
+        body = parse_body(raw, ResponsesRequest, self.catalog.context_length)
+        chat = as_chat(body)
         if grammar := chat.named_grammar():
             request.state.grammar = grammar[0]
-        await self.catalog.fingerprint(asking.model)
+        await self.catalog.fingerprint(body.model)
         asked = chat_requests(chat, self._settings.limits)
-        writer = ResponseWriter(asking, asked[0].seed, bool(chat.offered))
-        return await self._written(request, asked, writer, bool(asking.stream))
+        writer = ResponseWriter(body, asked[0].seed, bool(chat.offered))
+        return await self._written(request, asked, writer, bool(body.stream))
 
     async def _written(
         self,
@@ -249,12 +256,14 @@ class _Gateway:
         ended = await unless_gone(request.receive, self.ending, _last_deltas(answering))
         return json_response(writer.whole(ended))
 
-    async def _echoes(self, asking: Asking, asked: Sequence[GenerationRequest]) -> list[str]:
+    async def _echoes(
+        self, body: CommonParameters, asked: Sequence[GenerationRequest]
+    ) -> list[str]:
         """The text of each prompt, where answers are to begin with it."""
-        if not (isinstance(asking, CompletionAsking) and asking.echo):
+        if not (isinstance(body, CompletionRequest) and body.echo):
             return []
         texts = []
-        for request in asked[:: asking.n or 1]:
+        for request in asked[:: body.n or 1]:
             text = request.prompt
             if not isinstance(text, str):
                 found = await self._suite.tokenize(text, spell=True)

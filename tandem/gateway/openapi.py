@@ -25,15 +25,15 @@ from tandem.gateway.answer_schema import (
 )
 from tandem.gateway.document_route import DOCUMENTS_PATH, DocumentAdded, DocumentUpload
 from tandem.gateway.link_route import LINK_PATH, LinkChange, LinkState
-from tandem.gateway.responses_schema import ResponseAsking, ResponseEvent, ResponseObject
-from tandem.gateway.schema import ChatAsking, CompletionAsking
+from tandem.gateway.responses_schema import ResponseEvent, ResponseObject, ResponsesRequest
+from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
 from tandem.gateway.text_schema import (
-    DetokenizeAnswer,
-    DetokenizeAsking,
-    EmbeddingAsking,
+    DetokenizeRequest,
+    DetokenizeResponse,
     EmbeddingList,
-    TokenizeAnswer,
-    TokenizeAsking,
+    EmbeddingRequest,
+    TokenizeRequest,
+    TokenizeResponse,
 )
 
 CHAT_PATH, COMPLETION_PATH = "/v1/chat/completions", "/v1/completions"
@@ -73,7 +73,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
             _EVENTS: ChatCompletionChunk,
         },
         (*_FROM_THE_SUITE, *_OF_A_BODY),
-        ChatAsking,
+        ChatCompletionRequest,
     ),
     ("post", COMPLETION_PATH): Operation(
         {
@@ -81,7 +81,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
             _EVENTS: TextCompletionChunk,
         },
         (*_FROM_THE_SUITE, *_OF_A_BODY),
-        CompletionAsking,
+        CompletionRequest,
     ),
     ("post", RESPONSES_PATH): Operation(
         {
@@ -89,16 +89,16 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
             _EVENTS: ResponseEvent,
         },
         (*_FROM_THE_SUITE, *_OF_A_BODY),
-        ResponseAsking,
+        ResponsesRequest,
     ),
     ("post", EMBEDDINGS_PATH): Operation(
-        {_JSON: EmbeddingList}, (*_FROM_THE_SUITE, *_OF_A_BODY), EmbeddingAsking
+        {_JSON: EmbeddingList}, (*_FROM_THE_SUITE, *_OF_A_BODY), EmbeddingRequest
     ),
     ("post", TOKENIZE_PATH): Operation(
-        {_JSON: TokenizeAnswer}, (*_FROM_THE_SUITE, *_OF_A_BODY), TokenizeAsking
+        {_JSON: TokenizeResponse}, (*_FROM_THE_SUITE, *_OF_A_BODY), TokenizeRequest
     ),
     ("post", DETOKENIZE_PATH): Operation(
-        {_JSON: DetokenizeAnswer}, (*_FROM_THE_SUITE, *_OF_A_BODY), DetokenizeAsking
+        {_JSON: DetokenizeResponse}, (*_FROM_THE_SUITE, *_OF_A_BODY), DetokenizeRequest
     ),
     ("get", MODELS_PATH): Operation({_JSON: ModelList}, _FROM_THE_SUITE),
     ("get", MODEL_PATH): Operation({_JSON: ModelCard}, (*_FROM_THE_SUITE, 404)),

@@ -16,9 +16,9 @@ from tandem.core.tokens import check_token_ids
 from tandem.gateway.body_parsing import UINT32
 from tandem.gateway.errors import invalid, unsupported
 from tandem.gateway.schema import (
-    Asking,
-    ChatAsking,
-    CompletionAsking,
+    ChatCompletionRequest,
+    CommonParameters,
+    CompletionRequest,
     ImagePart,
     Message,
     TandemOptions,
@@ -40,22 +40,22 @@ SEED_BITS = 53
 
 
 @dataclass(frozen=True, slots=True)
-class AskingLimits:
+class RequestLimits:
     """Of one HTTP request: tokens of each answer, and answers."""
 
     max_tokens: int = 4096
     max_choices: int = 8
 
 
-def chat_requests(asking: ChatAsking, limits: AskingLimits) -> list[GenerationRequest]:
+def chat_requests(body: ChatCompletionRequest, limits: RequestLimits) -> list[GenerationRequest]:
     """Raises ApiError or InvalidArgument for what no suite could answer."""
-    asking.check()
-    if (asking.likeliest or 0) > MAX_TOP_LOGPROBS:
+    body.check()
+    if (body.likeliest or 0) > MAX_TOP_LOGPROBS:
         raise unsupported("top_logprobs", f"at most {MAX_TOP_LOGPROBS} are told")
-    turns, images = conversation(asking.messages)
-    offered = [tool.model_dump(exclude_none=True) for tool in asking.offered]
+    turns, images = conversation(body.messages)
+    offered = [tool.model_dump(exclude_none=True) for tool in body.offered]
     tools = json.dumps(offered) if offered else ""
-    return [replace(each, tools=tools) for each in _requests(asking, [turns], limits, images)]
+    return [replace(each, tools=tools) for each in _requests(body, [turns], limits, images)]
 
 
 def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], tuple[bytes, ...]]:
@@ -64,49 +64,52 @@ def conversation(messages: Sequence[Message]) -> tuple[tuple[Turn, ...], tuple[b
     return turns, _images(messages)
 
 
-def completion_requests(asking: CompletionAsking, limits: AskingLimits) -> list[GenerationRequest]:
+def completion_requests(body: CompletionRequest, limits: RequestLimits) -> list[GenerationRequest]:
     """The choices of each prompt in turn. Raises as `chat_requests`."""
-    asking.check()
-    prompt = asking.prompt
+    body.check()
+    prompt = body.prompt
     several = isinstance(prompt, list) and not all(isinstance(item, int) for item in prompt[:1])
-    _check_choices(asking, len(prompt) if several else 1, limits)
-    return _requests(asking, _prompts(prompt), limits)
+    _check_choices(body, len(prompt) if several else 1, limits)
+    return _requests(body, _prompts(prompt), limits)
 
 
 def _requests(
-    asking: Asking, prompts: Sequence[Prompt], limits: AskingLimits, images: tuple[bytes, ...] = ()
+    body: CommonParameters,
+    prompts: Sequence[Prompt],
+    limits: RequestLimits,
+    images: tuple[bytes, ...] = (),
 ) -> list[GenerationRequest]:
-    n = asking.n or 1
-    _check_choices(asking, len(prompts), limits)
-    if (asking.limit or 0) > limits.max_tokens:
-        named = "max_tokens" if asking.max_tokens is not None else "max_completion_tokens"
-        raise invalid(named, f"{named}: at most {limits.max_tokens}, is {asking.limit}")
-    options = asking.tandem
-    seed = secrets.randbits(SEED_BITS) if asking.seed is None else asking.seed
+    n = body.n or 1
+    _check_choices(body, len(prompts), limits)
+    if (body.limit or 0) > limits.max_tokens:
+        named = "max_tokens" if body.max_tokens is not None else "max_completion_tokens"
+        raise invalid(named, f"{named}: at most {limits.max_tokens}, is {body.limit}")
+    options = body.tandem
+    seed = secrets.randbits(SEED_BITS) if body.seed is None else body.seed
     common = GenerationRequest(
         prompt=prompts[0],
         preset=_preset(options),
         sampling=SamplingParams(
-            1.0 if asking.temperature is None else asking.temperature,
-            _top_k(asking),
-            1.0 if asking.top_p is None else asking.top_p,
-            asking.min_p or 0.0,
-            1.0 if asking.typical_p is None else asking.typical_p,
+            1.0 if body.temperature is None else body.temperature,
+            _top_k(body),
+            1.0 if body.top_p is None else body.top_p,
+            body.min_p or 0.0,
+            1.0 if body.typical_p is None else body.typical_p,
         ),
-        processors=asking.processors(grammar[1] if (grammar := asking.named_grammar()) else None),
-        max_tokens=asking.limit or limits.max_tokens,
-        stop=asking.stops,
+        processors=body.processors(grammar[1] if (grammar := body.named_grammar()) else None),
+        max_tokens=body.limit or limits.max_tokens,
+        stop=body.stops,
         overrides=(*_overrides(options), *options.overrides),
         lost_cloud=LostCloud(options.lost_cloud),
         images=images,
         **{name: getattr(options, name) for name in _SAME},
-        ignore_eos=bool(asking.ignore_eos),
-        stop_token_ids=tuple(asking.stop_token_ids or ()),
-        truncate=Truncate(asking.truncate or Truncate.NONE),
-        priority=asking.priority or 0,
-        suffix=asking.after,
-        logprobs=asking.likeliest is not None,
-        top_logprobs=asking.likeliest or 0,
+        ignore_eos=bool(body.ignore_eos),
+        stop_token_ids=tuple(body.stop_token_ids or ()),
+        truncate=Truncate(body.truncate or Truncate.NONE),
+        priority=body.priority or 0,
+        suffix=body.after,
+        logprobs=body.likeliest is not None,
+        top_logprobs=body.likeliest or 0,
     )
     requests = [
         replace(common, prompt=prompt, seed=choice_seed(seed, index))
@@ -117,9 +120,9 @@ def _requests(
     return requests
 
 
-def _check_choices(asking: Asking, prompts: int, limits: AskingLimits) -> None:
+def _check_choices(body: CommonParameters, prompts: int, limits: RequestLimits) -> None:
     """Before anything is done for each of them."""
-    choices = (asking.n or 1) * prompts
+    choices = (body.n or 1) * prompts
     if choices > limits.max_choices:
         raise invalid("n", f"n: {choices} choices in all; at most {limits.max_choices}")
 
@@ -129,9 +132,9 @@ def choice_seed(seed: int, index: int) -> int:
     return seed if index == 0 else hash_words(seed, index) >> (64 - SEED_BITS)
 
 
-def _top_k(asking: Asking) -> int:
+def _top_k(body: CommonParameters) -> int:
     """OpenAI's API has none; vLLM's, with -1 for all, stands beside the one in `tandem`."""
-    own, given = asking.tandem.top_k, asking.top_k
+    own, given = body.tandem.top_k, body.top_k
     if given is None:
         return own
     if own and max(0, given) != own:

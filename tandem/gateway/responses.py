@@ -14,10 +14,10 @@ from tandem.gateway.responses_schema import (
     FunctionCallItem,
     FunctionOutput,
     InputMessage,
-    ResponseAsking,
     ResponseSchemaFormat,
+    ResponsesRequest,
 )
-from tandem.gateway.schema import ChatAsking
+from tandem.gateway.schema import ChatCompletionRequest
 from tandem.gateway.tool_calls import CallPiece, ToolCallReader
 from tandem.generation.figures import answer_figures
 
@@ -30,7 +30,7 @@ RESPONSE_NAMES: Mapping[str, str] = {
 """Parameters of a chat as this endpoint's callers know them."""
 
 
-def as_chat(asked: ResponseAsking) -> ChatAsking:
+def as_chat(asked: ResponsesRequest) -> ChatCompletionRequest:
     """The chat that asks for the same. Raises ApiError for what it could not ask."""
     body: dict[str, Any] = {
         "model": asked.model,
@@ -53,12 +53,12 @@ def as_chat(asked: ResponseAsking) -> ChatAsking:
     }
     given = {name: value for name, value in body.items() if value is not None}
     try:
-        return ChatAsking.model_validate(given)
+        return ChatCompletionRequest.model_validate(given)
     except ValidationError as error:
         raise validation_error(error) from None
 
 
-def _format(asked: ResponseAsking) -> dict[str, Any] | None:
+def _format(asked: ResponsesRequest) -> dict[str, Any] | None:
     chosen = None if asked.text is None else asked.text.format
     if chosen is None:
         return None
@@ -79,7 +79,7 @@ def _merged(messages: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
     return merged
 
 
-def _messages(asked: ResponseAsking) -> Iterator[dict[str, Any]]:
+def _messages(asked: ResponsesRequest) -> Iterator[dict[str, Any]]:
     if asked.instructions:
         yield {"role": "system", "content": asked.instructions}
     if isinstance(asked.input, str):
@@ -105,7 +105,7 @@ def _call(item: FunctionCallItem) -> dict[str, Any]:
 class ResponseWriter:
     """Writes the one answer to `asked`."""
 
-    def __init__(self, asked: ResponseAsking, seed: int, has_tools: bool) -> None:
+    def __init__(self, asked: ResponsesRequest, seed: int, has_tools: bool) -> None:
         self._asked = asked
         self._seed = seed
         self._id = uuid.uuid4().hex

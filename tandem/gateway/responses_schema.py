@@ -76,7 +76,7 @@ class NamedResponseTool(Strict):
     name: ToolName
 
 
-class ResponseAsking(Strict):
+class ResponsesRequest(Strict):
     """Body of POST /v1/responses; nothing is kept of it."""
 
     model: str

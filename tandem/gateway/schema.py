@@ -165,8 +165,8 @@ def _one_of(values: tuple[Any, ...]) -> dict[str, Any]:
     return {"anyOf": [others, *lists]} if lists else others
 
 
-class Asking(Constraints):
-    """What both endpoints take."""
+class CommonParameters(Constraints):
+    """What chat and text completions both take, as the base of their bodies."""
 
     model_config = ConfigDict(
         strict=True,
@@ -239,7 +239,7 @@ class Asking(Constraints):
         return ""
 
 
-class ChatAsking(Asking):
+class ChatCompletionRequest(CommonParameters):
     """Body of POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
@@ -296,7 +296,7 @@ class ChatAsking(Asking):
         )
 
 
-class CompletionAsking(Asking):
+class CompletionRequest(CommonParameters):
     """Body of POST /v1/completions."""
 
     prompt: PromptBody

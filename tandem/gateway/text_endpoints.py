@@ -17,7 +17,7 @@ from tandem.gateway.catalog import Catalog, ServingSuite
 from tandem.gateway.connection_body import read_body, unless_ending, unless_gone
 from tandem.gateway.errors import invalid, json_response
 from tandem.gateway.request_reading import conversation
-from tandem.gateway.text_schema import DetokenizeAsking, EmbeddingAsking, TokenizeAsking
+from tandem.gateway.text_schema import DetokenizeRequest, EmbeddingRequest, TokenizeRequest
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -36,7 +36,7 @@ class TextEndpoints:
     async def tokenize(self, request: Request) -> Response:
         """The token ids of a prompt or a conversation, as the models would read them."""
 
-        async def answer(asked: TokenizeAsking) -> dict[str, Any]:
+        async def answer(asked: TokenizeRequest) -> dict[str, Any]:
             await self._catalog.fingerprint(asked.model)
             spell = bool(asked.return_token_strs)
             found = await self._suite.tokenize(_prompt(asked), spell)
@@ -47,12 +47,12 @@ class TextEndpoints:
                 "token_strs": list(found.token_texts) if spell else None,
             }
 
-        return await self._answered(request, TokenizeAsking, answer)
+        return await self._answered(request, TokenizeRequest, answer)
 
     async def detokenize(self, request: Request) -> Response:
         """The text of token ids."""
 
-        async def answer(asked: DetokenizeAsking) -> dict[str, Any]:
+        async def answer(asked: DetokenizeRequest) -> dict[str, Any]:
             await self._catalog.fingerprint(asked.model)
             if len(asked.tokens) > (most := self._catalog.context_length):
                 words = f"tokens: {len(asked.tokens)}; the context holds {most}"
@@ -60,12 +60,12 @@ class TextEndpoints:
             found = await self._suite.tokenize(tuple(asked.tokens), True) if asked.tokens else None
             return {"prompt": "".join(found.token_texts) if found else ""}
 
-        return await self._answered(request, DetokenizeAsking, answer)
+        return await self._answered(request, DetokenizeRequest, answer)
 
     async def embed(self, request: Request) -> Response:
         """Vectors of texts, by the model that searches this side's documents."""
 
-        async def answer(asked: EmbeddingAsking) -> dict[str, Any]:
+        async def answer(asked: EmbeddingRequest) -> dict[str, Any]:
             dimension = await self._catalog.embedding(asked.model)
             if asked.dimensions not in (None, dimension):
                 words = f"dimensions: vectors of this model have {dimension}"
@@ -87,7 +87,7 @@ class TextEndpoints:
                 "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
             }
 
-        return await self._answered(request, EmbeddingAsking, answer)
+        return await self._answered(request, EmbeddingRequest, answer)
 
     async def _answered(
         self,
@@ -100,7 +100,7 @@ class TextEndpoints:
         return json_response(await unless_gone(request.receive, self._ending, answer(asked)))
 
 
-def _prompt(asked: TokenizeAsking) -> Prompt:
+def _prompt(asked: TokenizeRequest) -> Prompt:
     if (asked.prompt is None) == (asked.messages is None):
         raise invalid("prompt", "prompt: give it or messages")
     if asked.messages is None:

@@ -11,7 +11,7 @@ from tandem.gateway.schema import Message
 MAX_INPUTS = 256
 
 
-class TokenizeAsking(Strict):
+class TokenizeRequest(Strict):
     """Body of POST /tokenize: a prompt, or messages."""
 
     model: str
@@ -28,14 +28,14 @@ class TokenizeAsking(Strict):
     )
 
 
-class DetokenizeAsking(Strict):
+class DetokenizeRequest(Strict):
     """Body of POST /detokenize."""
 
     model: str
     tokens: Annotated[list[TokenId], Field(fail_fast=True)]
 
 
-class EmbeddingAsking(Strict):
+class EmbeddingRequest(Strict):
     """Body of POST /v1/embeddings."""
 
     model: str
@@ -47,14 +47,14 @@ class EmbeddingAsking(Strict):
     user: str | None = Field(default=None, description="Of no effect.")
 
 
-class TokenizeAnswer(Strict):
+class TokenizeResponse(Strict):
     count: int
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None
 
 
-class DetokenizeAnswer(Strict):
+class DetokenizeResponse(Strict):
     prompt: str = Field(description="Without special tokens.")
 
 

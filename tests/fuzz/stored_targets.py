@@ -23,8 +23,8 @@ from tandem.demo import demo_folder
 from tandem.gateway.body_parsing import parse_body
 from tandem.gateway.connection_body import read_body
 from tandem.gateway.errors import ApiError
-from tandem.gateway.request_reading import AskingLimits, chat_requests, completion_requests
-from tandem.gateway.schema import ChatAsking, CompletionAsking
+from tandem.gateway.request_reading import RequestLimits, chat_requests, completion_requests
+from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.index.extraction import Format, Refusal, extract
 from tandem.index.old_format import import_folder
@@ -81,12 +81,12 @@ def _body(raw: bytes, kind: type[Any]) -> Any:
 
 def chat_body(raw: bytes) -> None:
     with suppress(ApiError, InvalidArgument):
-        chat_requests(_body(raw, ChatAsking), AskingLimits())
+        chat_requests(_body(raw, ChatCompletionRequest), RequestLimits())
 
 
 def completion_body(raw: bytes) -> None:
     with suppress(ApiError, InvalidArgument):
-        completion_requests(_body(raw, CompletionAsking), AskingLimits())
+        completion_requests(_body(raw, CompletionRequest), RequestLimits())
 
 
 def keys_file(raw: bytes) -> None:

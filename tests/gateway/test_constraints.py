@@ -12,7 +12,7 @@ import pytest_asyncio
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Grammar, GrammarKind, Processors
 from tandem.gateway.errors import ApiError
-from tandem.gateway.schema import ChatAsking
+from tandem.gateway.schema import ChatCompletionRequest
 from tandem.generation.request import GenerationRequest
 from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
 
@@ -84,7 +84,7 @@ NAMED = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "
 async def test_each_way_to_name_a_grammar(
     body: dict[str, Any], name: str, grammar: tuple[GrammarKind, str | None]
 ) -> None:
-    asking = ChatAsking.model_validate(chat_body(**body))
+    asking = ChatCompletionRequest.model_validate(chat_body(**body))
     kind, source = grammar
     if source is None:
         source = json.dumps({"type": "object"})
@@ -95,7 +95,7 @@ async def test_each_way_to_name_a_grammar(
 async def test_two_grammars_are_one_too_many() -> None:
     body = chat_body(response_format={"type": "json_object"}, guided_regex="a")
     with pytest.raises(ApiError, match="give it or response_format, not both") as refused:
-        ChatAsking.model_validate(body).named_grammar()
+        ChatCompletionRequest.model_validate(body).named_grammar()
     assert refused.value.body["param"] == "guided_regex"
 
 

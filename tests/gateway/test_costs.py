@@ -14,8 +14,8 @@ from pydantic import ValidationError
 from tandem.gateway import body_parsing
 from tandem.gateway.body_parsing import MAX_VALUES, parse_body
 from tandem.gateway.errors import ApiError
-from tandem.gateway.request_reading import AskingLimits, completion_requests
-from tandem.gateway.schema import Asking, ChatAsking, CompletionAsking
+from tandem.gateway.request_reading import RequestLimits, completion_requests
+from tandem.gateway.schema import ChatCompletionRequest, CommonParameters, CompletionRequest
 from tandem.generation.request import GenerationRequest
 from tests.gateway.http_suite import MODEL, chat_body, http_suite
 from tests.services.scripted_suite import CONTEXT
@@ -25,24 +25,24 @@ CPU_S = 1.0
 """Of one 2 MiB body, on any machine; they take some 0.06 s, and took up to 10 s."""
 
 
-def hostile_bodies() -> Iterator[tuple[str, type[Asking], bytes]]:
+def hostile_bodies() -> Iterator[tuple[str, type[CommonParameters], bytes]]:
     """As large as a body may be, and full of what is dear to check or to refuse."""
     for name, kind, head, item in (
-        ("ids", CompletionAsking, '"n":8,"prompt":[%s]', "1"),
-        ("long ids", CompletionAsking, '"n":8,"prompt":[%s]', "12345"),
-        ("ids and no id", CompletionAsking, '"n":8,"prompt":[%s,true]', "1"),
-        ("fractions", CompletionAsking, '"prompt":[%s]', "1.5"),
-        ("lists of ids", CompletionAsking, '"prompt":[%s]', "[1,1]"),
-        ("empty lists", CompletionAsking, '"prompt":[%s]', "[]"),
-        ("texts", CompletionAsking, '"prompt":[%s]', '"x"'),
-        ("no messages", ChatAsking, '"messages":[%s]', '"x"'),
-        ("messages", ChatAsking, '"messages":[%s]', '{"role":"user","content":"x"}'),
-        ("stops", ChatAsking, '"messages":[],"stop":[%s]', "1"),
-        ("overrides", ChatAsking, '"messages":[],"tandem":{"overrides":[%s]}', "1"),
-        ("metadata", ChatAsking, '"messages":[],"metadata":[%s]', "1"),
+        ("ids", CompletionRequest, '"n":8,"prompt":[%s]', "1"),
+        ("long ids", CompletionRequest, '"n":8,"prompt":[%s]', "12345"),
+        ("ids and no id", CompletionRequest, '"n":8,"prompt":[%s,true]', "1"),
+        ("fractions", CompletionRequest, '"prompt":[%s]', "1.5"),
+        ("lists of ids", CompletionRequest, '"prompt":[%s]', "[1,1]"),
+        ("empty lists", CompletionRequest, '"prompt":[%s]', "[]"),
+        ("texts", CompletionRequest, '"prompt":[%s]', '"x"'),
+        ("no messages", ChatCompletionRequest, '"messages":[%s]', '"x"'),
+        ("messages", ChatCompletionRequest, '"messages":[%s]', '{"role":"user","content":"x"}'),
+        ("stops", ChatCompletionRequest, '"messages":[],"stop":[%s]', "1"),
+        ("overrides", ChatCompletionRequest, '"messages":[],"tandem":{"overrides":[%s]}', "1"),
+        ("metadata", ChatCompletionRequest, '"messages":[],"metadata":[%s]', "1"),
         (
             "parts",
-            ChatAsking,
+            ChatCompletionRequest,
             '"messages":[{"role":"user","content":[%s]}]',
             '{"type":"text","text":""}',
         ),
@@ -50,16 +50,16 @@ def hostile_bodies() -> Iterator[tuple[str, type[Asking], bytes]]:
         items = (BODY_BYTES - 200) // (len(item) + 1)
         yield name, kind, ('{"model":"m",' + head % ",".join([item] * items) + "}").encode()
     unknown = ",".join(f'"k{index}":1' for index in range(BODY_BYTES // 13)).join("{}")
-    yield "unknown", ChatAsking, unknown.encode()
+    yield "unknown", ChatCompletionRequest, unknown.encode()
     inner = f'{{"model":"m","messages":[],"tandem":{unknown}}}'
-    yield "unknown in tandem", ChatAsking, inner.encode()
+    yield "unknown in tandem", ChatCompletionRequest, inner.encode()
 
 
 @pytest.mark.parametrize(
     ("kind", "raw"), [pytest.param(kind, raw, id=name) for name, kind, raw in hostile_bodies()]
 )
 def test_no_body_costs_much(
-    kind: type[Asking], raw: bytes, monkeypatch: pytest.MonkeyPatch
+    kind: type[CommonParameters], raw: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted = []
 
@@ -91,8 +91,8 @@ def test_choices_are_checked_once_and_share_their_prompt(
 
     monkeypatch.setattr(GenerationRequest, "validate", validate)
     body = {"model": "m", "prompt": [[1, 2, 3]] * prompts, "n": 4, "seed": 1}
-    asking = parse_body(json.dumps(body).encode(), CompletionAsking, 8)
-    requests = completion_requests(asking, AskingLimits())
+    asking = parse_body(json.dumps(body).encode(), CompletionRequest, 8)
+    requests = completion_requests(asking, RequestLimits())
     assert len(requests) == 4 * prompts
     assert len({id(request.prompt) for request in requests}) == prompts
     assert checked == 1
@@ -105,10 +105,10 @@ def test_choices_are_checked_once_and_share_their_prompt(
 def test_ids_are_counted_before_they_are_looked_at(prompt: list[Any], fits: bool) -> None:
     raw = json.dumps({"model": "m", "prompt": prompt}).encode()
     if fits:
-        assert parse_body(raw, CompletionAsking, 8).prompt == prompt
+        assert parse_body(raw, CompletionRequest, 8).prompt == prompt
         return
     with pytest.raises(ApiError, match="prompt: 9 tokens; the context holds 8"):
-        parse_body(raw, CompletionAsking, 8)
+        parse_body(raw, CompletionRequest, 8)
 
 
 def test_a_long_conversation_is_no_fault() -> None:
@@ -116,7 +116,7 @@ def test_a_long_conversation_is_no_fault() -> None:
     assert (
         len(
             parse_body(
-                json.dumps({**chat_body(), "messages": messages}).encode(), ChatAsking, 8
+                json.dumps({**chat_body(), "messages": messages}).encode(), ChatCompletionRequest, 8
             ).messages
         )
         == 5_000

@@ -19,8 +19,8 @@ import json, sys
 from generated import AuthenticatedClient
 from generated.api.default import chat, complete, detokenize, models, ready, respond, tokenize
 from generated.models import (
-    ChatAsking, CompletionAsking, DetokenizeAsking, ErrorBody, Message, MessageRole, ReadyAnswer,
-    ResponseAsking, TandemOptions, TokenizeAsking,
+    ChatCompletionRequest, CompletionRequest, DetokenizeRequest, ErrorBody, Message, MessageRole,
+    ReadyAnswer, ResponsesRequest, TandemOptions, TokenizeRequest,
 )
 
 url, key, model = sys.argv[1:]
@@ -28,16 +28,17 @@ talk = [Message(role=MessageRole.USER, content="hello")]
 with AuthenticatedClient(base_url=url, token=key) as client:
     assert ready.sync(client=client) == ReadyAnswer(status="ready"), ready.sync(client=client)
     (card,) = models.sync(client=client).data
-    body = ChatAsking(model=model, messages=talk, max_tokens=6, seed=3, n=2)
+    body = ChatCompletionRequest(model=model, messages=talk, max_tokens=6, seed=3, n=2)
     chatted = chat.sync(client=client, body=body)
     options = TandemOptions(preset="dssd", provenance=True)
-    texts = CompletionAsking(model=model, prompt=[1, 2], max_tokens=4, seed=1, tandem=options)
+    texts = CompletionRequest(model=model, prompt=[1, 2], max_tokens=4, seed=1, tandem=options)
     completed = complete.sync(client=client, body=texts)
-    asked = ResponseAsking(model=model, input_="hello", max_output_tokens=6, seed=3)
+    asked = ResponsesRequest(model=model, input_="hello", max_output_tokens=6, seed=3)
     responded = respond.sync(client=client, body=asked)
-    told = tokenize.sync(client=client, body=TokenizeAsking(model=model, prompt="hello"))
-    spelt = detokenize.sync(client=client, body=DetokenizeAsking(model=model, tokens=told.tokens))
-    refused = chat.sync_detailed(client=client, body=ChatAsking(model="other", messages=talk))
+    told = tokenize.sync(client=client, body=TokenizeRequest(model=model, prompt="hello"))
+    spelt = detokenize.sync(client=client, body=DetokenizeRequest(model=model, tokens=told.tokens))
+    unknown = ChatCompletionRequest(model="other", messages=talk)
+    refused = chat.sync_detailed(client=client, body=unknown)
 assert refused.status_code == 404 and isinstance(refused.parsed, ErrorBody), refused
 assert card.tandem.default_preset in card.tandem.presets
 print(json.dumps({

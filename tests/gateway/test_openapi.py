@@ -136,8 +136,8 @@ async def test_whatever_is_asked_by_the_document_is_answered_by_it(
     keys.write_text(key_line("ann", KEY, {Scope.GENERATE}))
     async with http_suite(key=KEY, http_keys_file=keys, http_max_tokens=4) as suite:
         document = await document_of(suite)
-        for kind in ("Chat", "Completion", "Tokenize", "Detokenize", "Response"):
-            schema = document["components"]["schemas"][f"{kind}Asking"]
+        for kind in ("ChatCompletion", "Completion", "Tokenize", "Detokenize", "Responses"):
+            schema = document["components"]["schemas"][f"{kind}Request"]
             schema["properties"]["model"]["enum"] = [MODEL]
         place = tmp_path / "openapi.json"
         place.write_text(json.dumps(document))

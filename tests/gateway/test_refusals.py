@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from tandem.core.errors import InvalidArgument
 from tandem.gateway.errors import ApiError, api_error, validation_error
-from tandem.gateway.request_reading import AskingLimits, chat_requests
-from tandem.gateway.schema import ChatAsking, TandemOptions
+from tandem.gateway.request_reading import RequestLimits, chat_requests
+from tandem.gateway.schema import ChatCompletionRequest, TandemOptions
 from tests.gateway.http_suite import MODEL, HttpSuite, chat_body, http_suite
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -207,7 +207,7 @@ def junk_bodies() -> Iterator[dict[str, Any]]:
         *([], {}, [[]], [None], ["x"], [3], {"x": None}, [{"role": "user", "content": "x"}]),
     ]
     for value in junk:
-        for field in (*ChatAsking.model_fields, "tools", "user", "ignore_exit"):
+        for field in (*ChatCompletionRequest.model_fields, "tools", "user", "ignore_exit"):
             yield {**chat_body(max_tokens=1), field: value}
         for field in TandemOptions.model_fields:
             yield chat_body(max_tokens=1, tandem={field: value})
@@ -218,8 +218,8 @@ def junk_bodies() -> Iterator[dict[str, Any]]:
 
 def refused_by_the_gateway(body: dict[str, Any]) -> ApiError | None:
     try:
-        read = ChatAsking.model_validate_json(json.dumps(body))
-        chat_requests(read, AskingLimits(max_tokens=64))
+        read = ChatCompletionRequest.model_validate_json(json.dumps(body))
+        chat_requests(read, RequestLimits(max_tokens=64))
     except ValidationError as error:
         return validation_error(error)
     except (ApiError, InvalidArgument) as error:

@@ -10,8 +10,8 @@ import pytest
 from tandem.core.processors import GrammarKind
 from tandem.core.prompt import Turn
 from tandem.gateway.errors import ApiError
-from tandem.gateway.request_reading import AskingLimits, chat_requests
-from tandem.gateway.schema import ChatAsking
+from tandem.gateway.request_reading import RequestLimits, chat_requests
+from tandem.gateway.schema import ChatCompletionRequest
 from tandem.gateway.tool_calls import ToolAnswer
 from tests.gateway.http_suite import chat_body
 
@@ -27,8 +27,8 @@ CALLS = (
 )
 
 
-def asking(**more: Any) -> ChatAsking:
-    return ChatAsking.model_validate(chat_body(tools=TOOLS, **more))
+def asking(**more: Any) -> ChatCompletionRequest:
+    return ChatCompletionRequest.model_validate(chat_body(tools=TOOLS, **more))
 
 
 def joined(text: str, step: int) -> tuple[str | None, list[tuple[str, str, str]]]:
@@ -101,7 +101,7 @@ def test_the_grammar_says_what_may_be_called(
 
 def test_no_tools_no_grammar() -> None:
     assert asking(tool_choice="none").named_grammar() is None
-    (request,) = chat_requests(asking(tool_choice="none"), AskingLimits())
+    (request,) = chat_requests(asking(tool_choice="none"), RequestLimits())
     assert request.tools == ""
 
 
@@ -118,9 +118,9 @@ def test_no_tools_no_grammar() -> None:
     ],
 )
 def test_what_cannot_be_is_named(more: dict[str, Any], param: str) -> None:
-    read = ChatAsking.model_validate(chat_body(**{"tools": TOOLS, **more}))
+    read = ChatCompletionRequest.model_validate(chat_body(**{"tools": TOOLS, **more}))
     with pytest.raises(ApiError) as refused:
-        chat_requests(read, AskingLimits())
+        chat_requests(read, RequestLimits())
     assert refused.value.body["param"] == param
 
 
@@ -131,7 +131,7 @@ def test_messages_become_turns_that_call_and_answer() -> None:
         {"role": "assistant", "content": None, "refusal": None, "tool_calls": [call]},
         {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "noon"}]},
     ]
-    (request,) = chat_requests(asking(messages=messages), AskingLimits())
+    (request,) = chat_requests(asking(messages=messages), RequestLimits())
     assert request.prompt == (
         Turn("user", "when?"),
         Turn("assistant", "", json.dumps([call])),

@@ -10,7 +10,7 @@ from dataclasses import replace
 from tandem.gateway.app import GatewaySettings, make_app
 from tandem.gateway.caller_connection import ConnectionLimits
 from tandem.gateway.known_names import ANY, KnownNames, names_in
-from tandem.gateway.request_reading import AskingLimits
+from tandem.gateway.request_reading import RequestLimits
 from tandem.gateway.server import HttpsCertificate, HttpServer
 from tandem.net.access_keys import KeyRing
 from tandem.net.auth import known_keys
@@ -65,7 +65,7 @@ def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:
         keys=_keys(settings),
         docs=settings.http_docs,
         names=known_names(settings),
-        limits=AskingLimits(settings.http_max_tokens, settings.http_max_choices),
+        limits=RequestLimits(settings.http_max_tokens, settings.http_max_choices),
         max_body_bytes=settings.http_max_body_bytes,
         max_requests=settings.http_max_requests,
         timeout_s=settings.request_timeout_s,

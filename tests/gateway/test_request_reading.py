@@ -9,8 +9,8 @@ import pytest
 
 from tandem.core.prompt import Turn
 from tandem.gateway.errors import ApiError
-from tandem.gateway.request_reading import SEED_BITS, AskingLimits, chat_requests, choice_seed
-from tandem.gateway.schema import ChatAsking
+from tandem.gateway.request_reading import SEED_BITS, RequestLimits, chat_requests, choice_seed
+from tandem.gateway.schema import ChatCompletionRequest
 from tandem.generation.request import GenerationRequest
 from tests.gateway.http_suite import chat_body
 
@@ -19,7 +19,7 @@ IMAGE_URL = "data:image/png;base64," + base64.b64encode(IMAGE).decode()
 
 
 def requests_of(**more: Any) -> list[GenerationRequest]:
-    return chat_requests(ChatAsking.model_validate(chat_body(**more)), AskingLimits())
+    return chat_requests(ChatCompletionRequest.model_validate(chat_body(**more)), RequestLimits())
 
 
 def image(url: str) -> dict[str, Any]:
