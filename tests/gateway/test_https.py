@@ -100,6 +100,17 @@ async def test_a_renewed_certificate_is_shown_from_the_next_connection_on(
             assert (await fresh.get("/healthz")).status_code == 200, "what was good stays"
 
 
+async def test_a_door_that_is_left_by_an_error_leaves_no_task() -> None:
+    settings = AggregatorSettings(http_port=0, insecure=True)
+    async with scripted_suite(settings=settings) as suite:
+        with pytest.raises(ZeroDivisionError):
+            async with http_door(settings, suite.front_metrics, suite.front):
+                raise ZeroDivisionError
+        await asyncio.sleep(0)
+        left = [str(task.get_coro()) for task in asyncio.all_tasks()]
+        assert not [name for name in left if "_stop_listening" in name]
+
+
 def test_files_that_cannot_be_used_stop_the_start_and_are_named(
     credentials: Credentials, tmp_path: Path
 ) -> None:

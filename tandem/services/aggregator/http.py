@@ -49,8 +49,10 @@ async def http_door(
     async with HttpServer(app, *place, certificate, limits) as server:
         log.info("serving http", address=server.url)
         leaving = asyncio.create_task(_stop_listening(requests, server))
-        yield f"http {server.url}"
-        leaving.cancel()
+        try:
+            yield f"http {server.url}"
+        finally:
+            leaving.cancel()
 
 
 async def _stop_listening(requests: Requests, server: HttpServer) -> None:
