@@ -137,7 +137,7 @@ def revoke(path: Path, holder: str) -> int:
 
 def replace_file(path: Path, content: bytes, mode: int) -> None:
     """Replace the file at `path` as a whole: readers see the old content or the new, and nobody
-    whom `mode` keeps out ever reads it."""
+    whom `mode` keeps out ever reads it. A power cut after this has returned takes nothing back."""
     with replacing(path, content, mode):
         pass
 
@@ -152,6 +152,8 @@ def replacing(path: Path, content: bytes, mode: int) -> Iterator[None]:
             handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
+                file.flush()
+                os.fsync(handle)
         yield
         with _named(path):
             new.replace(path)
@@ -159,6 +161,17 @@ def replacing(path: Path, content: bytes, mode: int) -> Iterator[None]:
         with suppress(OSError):
             new.unlink()
         raise
+    _keep_names(path.parent)
+
+
+def _keep_names(folder: Path) -> None:
+    """The names in it as they are now, after a power cut too, where the file system can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextmanager

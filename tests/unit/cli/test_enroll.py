@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from click.testing import CliRunner, Result
 from cryptography import x509
 
 from tandem.cli import main
+from tandem.commands.keys import add_key
 from tandem.net.access import client_access, server_access
 from tandem.net.access_keys import parse_keys
 from tandem.net.quotas import Quota
@@ -159,3 +161,26 @@ def test_what_cannot_be_enrolled_is_said_and_changes_nothing(authority: Path) ->
     assert not edges.exists()
     nowhere = run("enroll", "one", "--authority", authority / "none", "--out", edges)
     assert (nowhere.exit_code, "'tandem certs --out" in nowhere.stderr) == (1, True)
+
+
+def test_a_power_cut_takes_back_no_key_that_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a file holds is on disk before it has its name, and the name before anyone hears of
+    it."""
+    path, steps = tmp_path / "edge.keys", list[str]()
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(handle: int) -> None:
+        folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+        steps.append("folder" if folder else f"{os.fstat(handle).st_size} bytes")
+        fsync(handle)
+
+    def replaced(new: Path, target: Path) -> Path:
+        steps.append("replaced")
+        return replace(new, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    add_key(path, "edge", {Scope.GENERATE})
+    assert steps == [f"{path.stat().st_size} bytes", "replaced", "folder"]
