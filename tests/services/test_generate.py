@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import AsyncGenerator
 from logging import ERROR
 from typing import Any
 
@@ -286,6 +287,25 @@ async def test_a_deadline_ends_the_request_everywhere() -> None:
             await suite.client.generate(endless, timeout_s=0.05)
         assert refusal.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
         await suite.idle()
+
+
+async def test_a_time_limit_of_something_else_is_no_missing_slot(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of them were said to be, and counted as the request's own deadline."""
+
+    async def disk(*given: object) -> AsyncGenerator[Any]:
+        raise TimeoutError("of a disk")
+        yield
+
+    async with scripted_suite() as suite:
+        monkeypatch.setattr(suite.front.requests, "_relayed", disk)
+        with pytest.raises(Rejected) as refusal:
+            await suite.client.generate(GenerationRequest("a", "dsd", max_tokens=5))
+        assert refusal.value.code is grpc.StatusCode.INTERNAL
+        with pytest.raises(Rejected, match="no complete answer in the time") as refusal:
+            await anext(suite.front.requests.stream(GenerationRequest("a", "dsd"), 1e-9))
+        assert refusal.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 async def test_without_a_cloud_the_policy_decides() -> None:

@@ -189,13 +189,10 @@ class Requests:
         try:
             yield
             status = "OK"
-        except TimeoutError:
-            status = grpc.StatusCode.DEADLINE_EXCEEDED.name
-            why = "no slot came free in the time that the request had"
-            raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None
         except Exception as error:
             code = status_of(error)[0]
-            if code is grpc.StatusCode.UNAVAILABLE and time.monotonic() >= ends_s:
+            late = code is grpc.StatusCode.UNAVAILABLE or isinstance(error, TimeoutError)
+            if late and time.monotonic() >= ends_s:
                 # Whichever end of a call first noticed that its time was over.
                 code = grpc.StatusCode.DEADLINE_EXCEEDED
                 error = Rejected(code, "no complete answer in the time that the request had")

@@ -11,10 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
+from grpc import StatusCode
+
 from tandem.core.errors import ResourceExhausted
 from tandem.net.quotas import BUSY_RETRY_S, KEPT_SHARE, HolderRefused, Quota
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Admission, Reservation
+from tandem.net.status import Rejected
 from tandem.telemetry.metrics import HolderSeries
 
 ACTIVE_S = 5.0
@@ -63,14 +66,13 @@ class Slots:
         self, waits: AbstractContextManager[object], timeout_s: float, priority: int = 0
     ) -> AsyncIterator[Reservation]:
         """Wait for a slot, inside `waits`, and hold it. ResourceExhausted when all is taken or the
-        caller has its share, TimeoutError when none comes free in time."""
+        caller has its share, Rejected when none comes free in time."""
         waiting = _Waiting(current_caller().holder, priority)
         try:
             with ExitStack() as place:
                 reservation = await self._reserved(waiting.holder, place)
                 with waits:
-                    async with asyncio.timeout(timeout_s):
-                        await self._turn(waiting)
+                    await self._turn_within(timeout_s, waiting)
                 try:
                     yield reservation
                 finally:
@@ -109,6 +111,14 @@ class Slots:
         why = f"sessions: '{waiting.holder}' has most of the places, and others have come"
         waiting.turn.set_exception(HolderRefused("sessions", why, BUSY_RETRY_S))
         self._queue.remove(waiting)
+
+    async def _turn_within(self, timeout_s: float, waiting: _Waiting) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._turn(waiting)
+        except TimeoutError:
+            why = "no slot came free in the time that the request had"
+            raise Rejected(StatusCode.DEADLINE_EXCEEDED, why) from None
 
     async def _turn(self, waiting: _Waiting) -> None:
         """Returns once its holder has one slot more."""
