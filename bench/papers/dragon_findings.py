@@ -147,14 +147,14 @@ def sides(rows: Rows) -> str:
 def saved(rows: Rows) -> str:
     sentences = []
     for row in rows:
-        words = [
-            f"{name} {'saves' if figure >= 0 else 'loses'} {abs(figure):.0f} %"
-            for name, figure in row.ours.items()
-            if figure is not None
-        ]
+        words = [f"{name} {_less(figure)}" for name, figure in row.ours.items() if figure]
         over, steps = row.labels["saved over"], row.labels["steps"]
         sentences.append(f"Over {over} ({steps}) {' and '.join(words)}.")
     return " ".join(sentences)
+
+
+def _less(percent: float) -> str:
+    return f"saves {percent:.0f} %" if percent >= 0 else f"takes {-percent:.0f} % longer"
 
 
 def first_tokens(rows: Rows) -> str:

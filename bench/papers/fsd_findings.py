@@ -189,10 +189,15 @@ def longer_drafts(rows: Rows) -> str:
 
 def robot(rows: Rows, most: float) -> str:
     """`most`: SD → FSD of a cache that always hits, by these times."""
-    printed = rows.rows[0].theirs["SD → FSD"] or 0.0
-    if printed <= most:
-        return f"A cache that always hits would give {most:.3f}."
-    return f"The printed {printed:g} cannot follow: a cache that always hits would give {most:.3f}."
+    (row,) = rows
+    faster, printed = row.mine("AR → SD"), row.printed("SD → FSD")
+    sentences = [
+        f"By the robot's own times SD is {faster:.2f} times as fast as the target alone, where the "
+        f"paper measured {row.printed('AR → SD'):.2f}: what they leave out it does not say."
+    ]
+    how = "cannot follow: a cache" if printed > most else "is possible: a cache"
+    sentences.append(f"The printed SD → FSD {how} that always hits would give {most:.3f}.")
+    return " ".join(sentences)
 
 
 def robot_pair(rows: Rows) -> str:
@@ -204,7 +209,8 @@ def robot_pair(rows: Rows) -> str:
         f"Exits that were trained with pictures say what the target will say in {right[0]:.0f} % "
         f"of the answer's tokens, {how} than those of texts alone ({right[1]:.0f} %); FSD gains "
         f"{gain[0]:.2f} and {gain[1]:.2f} over SD, and its cache misses "
-        f"{seen.mine('r, %'):.0f} and {unseen.mine('r, %'):.0f} %."
+        f"{seen.mine('r, %'):.0f} and {unseen.mine('r, %'):.0f} %. A pair that knows one task "
+        f"agrees otherwise (τ {seen.mine('τ'):.2f}) than the paper's ({seen.printed('τ'):.2f})."
     )
 
 

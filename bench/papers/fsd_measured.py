@@ -107,9 +107,7 @@ def batches_table() -> PaperTable:
         labels=("batch",),
         figures=("server, ms", "client, ms"),
         rows=tuple(
-            PaperRow(
-                (float(size),), figures, "" if all(figures) else "the paper's client: no memory"
-            )
+            PaperRow((float(size),), figures, "" if all(figures) else "paper: client out of memory")
             for size, figures in TABLE_9.items()
         ),
         by_line=True,

@@ -236,7 +236,7 @@ def _robot() -> PaperTable:
         title="The robot: speedups from its own times",
         labels=("τ", "r, %"),
         figures=("AR → SD", "SD → FSD", "average exit"),
-        rows=(PaperRow((2.92, 55.63), (0.90, 1.34, 8), "below a pair runs"),),
+        rows=(PaperRow((2.92, 55.63), (0.90, 1.34, 8), "a pair runs below"),),
         basis=Basis.COST_MODEL,
         declared="Table 4 with Table 8a's times (288, 620, 120 ms) and 8b's τ and r.",
         finding=lambda rows: fsd_findings.robot(rows, _speedups(ROBOT, 1.0, 0.0)[1]),

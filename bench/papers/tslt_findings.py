@@ -30,9 +30,9 @@ def mass_kept(rows: Rows) -> str:
     less = [row for row in rows if row.mine("same share") < row.mine("same K") - LEVEL]
     if not less:
         return "The same share keeps as much as the same K."
-    ks = " and ".join(f"{row.labels['K of 32,000']:g}" for row in less)
+    ks = ", ".join(f"{row.labels['K of 32,000']:g}" for row in less)
     return (
-        f"The same share of our small vocabulary keeps less than the same K at K = {ks}: it is an "
+        f"The same share of our small vocabulary keeps less than the same K (K = {ks}): it is an "
         "eighth as many tokens."
     )
 
