@@ -53,13 +53,6 @@ def streaming(
     )
 
 
-def shortest_window(pair: PairTimes, link: LinkTimes, chunk: int, draft_bytes: float = 0.0) -> int:
-    """As many drafts as the edge makes before the first one's verdict: it then never pauses."""
-    loop_s = _loop_s(pair, link, chunk, draft_bytes)
-    step_s = max(pair.draft_s, draft_bytes / link.uplink_bytes_per_s)
-    return chunk if step_s == 0 else max(chunk, -int(-loop_s // step_s))
-
-
 def _steady_s(
     pair: PairTimes, link: LinkTimes, window: int, chunk: int, draft_bytes: float
 ) -> float:
