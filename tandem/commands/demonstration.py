@@ -34,7 +34,7 @@ _MAINTAINED = "How long is a Python release maintained, and which ones does Hero
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class DemoQuestion:
     """What is asked, and what is shown before the answer. `key`: its place in the JSON object, at
     whose top the first answer stands; `beside_alone`: the cloud alone is asked the same."""
 
@@ -50,17 +50,17 @@ class Part:
     """Questions to one suite."""
 
     settings: LocalSuiteSettings
-    questions: tuple[Question, ...]
+    questions: tuple[DemoQuestion, ...]
 
 
 def parts_of(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
     """What is asked of whom."""
     if not real:
-        together = Question(_APPLES, _greedy(_APPLES, 160), beside_alone=True)
+        together = DemoQuestion(_APPLES, _greedy(_APPLES, 160), beside_alone=True)
         shown = f"Question: {_MAINTAINED}\nAnswer:"
         sampled = GenerationRequest(shown, RAG_PRESET, max_tokens=48, seed=1)
         return (Part(settings, (together, _of_documents(shown, sampled))),)
-    together = Question(_asked(_SUM), _greedy(_chat(_SUM), 120), beside_alone=True)
+    together = DemoQuestion(_asked(_SUM), _greedy(_chat(_SUM), 120), beside_alone=True)
     of_documents = replace(_greedy(_chat(_MAINTAINED), 64), preset=RAG_PRESET)
     whole = replace(settings.target, dtype="int8")
     return (
@@ -82,7 +82,7 @@ def real_pair(draft: ModelChoice, target: ModelChoice) -> tuple[ModelChoice, Mod
     )
 
 
-async def demonstrate(endpoint: str, questions: Sequence[Question]) -> dict[str, Any]:
+async def demonstrate(endpoint: str, questions: Sequence[DemoQuestion]) -> dict[str, Any]:
     """Ask one after another, each answer shown as it comes; nothing is left to print."""
     for question in questions:
         if question.heading:
@@ -95,7 +95,7 @@ async def demonstrate(endpoint: str, questions: Sequence[Question]) -> dict[str,
     return {}
 
 
-async def answer_objects(endpoint: str, questions: Sequence[Question]) -> dict[str, Any]:
+async def answer_objects(endpoint: str, questions: Sequence[DemoQuestion]) -> dict[str, Any]:
     """The same as one object, without the heading of each."""
     found: dict[str, Any] = {}
     for question in questions:
@@ -118,9 +118,9 @@ def _compared(answer: Generated, alone: Generated) -> str:
     )
 
 
-def _of_documents(shown: str, request: GenerationRequest) -> Question:
+def _of_documents(shown: str, request: GenerationRequest) -> DemoQuestion:
     heading = "From documents in the cloud and private notes on the device:"
-    return Question(shown, request, heading, "rag")
+    return DemoQuestion(shown, request, heading, "rag")
 
 
 def _of_the_cloud_alone(request: GenerationRequest) -> GenerationRequest:

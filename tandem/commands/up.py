@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from tandem.commands.demonstration import (
+    DemoQuestion,
     Part,
-    Question,
     answer_objects,
     demonstrate,
     parts_of,
@@ -193,7 +193,9 @@ def _cancel_on_signal(kill: Callable[[], None]) -> None:
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
 
 
-async def _asked(suite: LocalSuite, questions: Sequence[Question], as_json: bool) -> dict[str, Any]:
+async def _asked(
+    suite: LocalSuite, questions: Sequence[DemoQuestion], as_json: bool
+) -> dict[str, Any]:
     """The answers as an object, or shown. Fails when a service dies."""
     ask = answer_objects if as_json else demonstrate
     asking = asyncio.create_task(ask(suite.endpoint, questions))
