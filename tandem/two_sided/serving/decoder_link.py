@@ -1,6 +1,6 @@
-"""An aggregator's stream to the decoder of its side, opened anew after a loss. Where text is asked
-for, each target is answered by one text, in order; unanswered targets are sent again after a
-loss."""
+"""An aggregator's stream to the decoder of its side, opened anew after a loss, later after each.
+Where text is asked for, each target is answered by one text, in order; unanswered targets are sent
+again after a loss."""
 
 import asyncio
 from collections import deque
@@ -12,7 +12,7 @@ import grpc
 from tandem.core.errors import FailedPrecondition
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FATAL, FrameStream, Traffic, end_status
-from tandem.net.session_runner import CANCEL_FLUSH_S
+from tandem.net.session_runner import CANCEL_FLUSH_S, backoff_s
 from tandem.net.status import details_of, upstream_rejection
 from tandem.specdec.cloud_frame_checks import check_processes
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
@@ -71,7 +71,8 @@ class DecoderLink:
         self._committed_ids = list(opening.committed_ids)
         self._reopens = 0
         self._closed = False
-        self._stream = self._open()
+        self._retry: asyncio.TimerHandle | None = None
+        self._stream: FrameStream[DecodeRequestMessage, DecodeResponseMessage] | None = self._open()
         self._live()
 
     def send_target(self, target: DecodingTarget) -> None:
@@ -80,7 +81,8 @@ class DecoderLink:
             self._unanswered.append(target)
         else:
             self._committed_ids.extend(target.token_ids)
-        self._stream.send(target)
+        if self._stream is not None:
+            self._stream.send(target)
 
     def close(self) -> None:
         """The request is over here."""
@@ -88,13 +90,16 @@ class DecoderLink:
             return
         self._closed = True
         self._living.cancel()
-        self._stream.send(Cancel(self._opening.session, 0, 0, 0))
-        self._stream.close_in_background(self._closing_tasks, CANCEL_FLUSH_S)
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._stream is not None:
+            self._stream.send(Cancel(self._opening.session, 0, 0, 0))
+            self._stream.close_in_background(self._closing_tasks, CANCEL_FLUSH_S)
 
     def _live(self) -> None:
         loop = asyncio.get_running_loop()
         self._living = loop.call_later(SIGN_OF_LIFE_S, self._live)
-        if self._opened is not None:
+        if self._opened is not None and self._stream is not None:
             self._stream.send(Ping(self._opening.session, 0, 0, 0, nonce=0))
 
     def _open(self) -> FrameStream[DecodeRequestMessage, DecodeResponseMessage]:
@@ -147,21 +152,33 @@ class DecoderLink:
         self._reopen(f"{code.name}: {details}")
 
     def _reopen(self, reason: str) -> None:
-        """Begin again from the committed text, unless that was tried often enough."""
+        """Begin again from the committed text, unless that was tried often enough: at first at
+        once, then after a while, as a decoder that restarts has lost all its sessions."""
         self._reopens += 1
         log.warning("decoder lost", reason=reason, reopens=self._reopens)
         if self._reopens > MAX_REOPENS or self._opened is None:
             why = f"decoder: lost {self._reopens} times; the last time: {reason}"
             self._events.failed(upstream_rejection(grpc.StatusCode.UNAVAILABLE, why))
             return
-        self._stream.close_in_background(self._closing_tasks, lost=True)
+        if self._stream is not None:
+            self._stream.close_in_background(self._closing_tasks, lost=True)
+            self._stream = None
+        delay_s = backoff_s(self._reopens - 1, self._opening.session)
+        loop = asyncio.get_running_loop()
+        self._retry = loop.call_later(delay_s, self._open_again, self._opened)
+
+    def _open_again(self, opened: DecodingOpened) -> None:
         self._opening = replace(
-            self._opening, prompt=self._opened.prompt_ids, committed_ids=tuple(self._committed_ids)
+            self._opening, prompt=opened.prompt_ids, committed_ids=tuple(self._committed_ids)
         )
         self._events.restarted()
-        self._stream = self._open()
+        try:
+            stream = self._stream = self._open()
+        except Exception as error:  # nobody awaits this
+            self._events.failed(error)
+            return
         for target in self._unanswered:
-            self._stream.send(replace(target, epoch=0))
+            stream.send(replace(target, epoch=0))
 
 
 async def look_up_documents(
