@@ -270,7 +270,8 @@ class DeviceSide:
             )
 
         pairs = zip(others, prepared.traffics, strict=False)
-        return partial(SideStreams, [partial(open_stream, *pair) for pair in pairs])
+        openers = [partial(open_stream, *pair) for pair in pairs]
+        return partial(SideStreams, openers, self._resources.closing_tasks)
 
     def _others(self, preset: AggregationPreset) -> list[Connection]:
         """The other sides of such an answer, the cloud first."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tandem.net.session_runner import OpenStream
+from tandem.net.session_runner import OpenedStream, OpenStream
 from tandem.two_sided.protocol.messages import CloudSideMessage, DeviceMessage, ToPeer
 
 OpenSideStream = OpenStream[CloudSideMessage, DeviceMessage]
@@ -29,15 +29,23 @@ class SideStreams:
     def __init__(
         self,
         openers: Sequence[OpenSideStream],
+        closing_tasks: set[asyncio.Task[None]],
         on_frame: Callable[[FromPeer, int], None],
         on_end: Callable[[BaseException | None], None],
     ) -> None:
+        """`closing_tasks` holds the closing of those that had been opened before one could not
+        be."""
+
         def received(link: int, message: CloudSideMessage, size_bytes: int) -> None:
             on_frame(FromPeer(message, link), size_bytes)
 
-        self._streams = [
-            opener(partial(received, link), on_end) for link, opener in enumerate(openers)
-        ]
+        self._streams: list[OpenedStream[DeviceMessage]] = []
+        try:
+            for link, opener in enumerate(openers):
+                self._streams.append(opener(partial(received, link), on_end))
+        except BaseException:
+            self.close_in_background(closing_tasks)
+            raise
 
     def send(self, message: ToPeer) -> int:
         """Queue a frame for one side and return its size in bytes."""
