@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from grpc import StatusCode
 
+from tandem.backends.interface import KV_BLOCK
 from tandem.commands.keys import PUBLIC, replace_file
 from tandem.core.errors import InvalidArgument
 from tandem.net.access import ClientAccess
@@ -69,6 +70,24 @@ async def test_refusals_are_of_addresses_and_not_of_numbers(tmp_path: Path) -> N
         route.connect()
         assert route.address == C
         assert not route.failed(StatusCode.FAILED_PRECONDITION, 3.0)
+    finally:
+        await clouds.close()
+
+
+async def test_what_a_cloud_keeps_is_not_looked_for_at_another_of_its_number(
+    tmp_path: Path,
+) -> None:
+    clouds = clouds_of_file(tmp_path / "clouds", A)
+    text = range(4 * KV_BLOCK)
+    clouds.left("holder", text, 0)
+    assert clouds.keeping("holder", text) == 0
+    clouds.begin()
+    try:
+        for addresses in ((B,), (B, C)):
+            write(tmp_path / "clouds", *addresses)
+            await until_listed(clouds, *addresses)
+        assert clouds.addresses[0] == C
+        assert clouds.keeping("holder", text) is None
     finally:
         await clouds.close()
 

@@ -59,7 +59,8 @@ class Clouds:
         self._listed: dict[int, ListedCloud] = {}
         self._checks = HealthChecks(self.routing, self._ask, self.sessions, self._checked)
         self._following: asyncio.Task[None] | None = None
-        self._texts: PrefixIndex[int] = PrefixIndex()
+        self._texts: PrefixIndex[str] = PrefixIndex()
+        """By address: a number may be another cloud's later."""
         for each in listed.current() if isinstance(listed, Reloaded) else listed:
             self._know(each)
 
@@ -140,14 +141,17 @@ class Clouds:
     def left(self, holder: str, token_ids: Sequence[int], cloud: int) -> None:
         """A session of `holder` has ended there, with this text."""
         blocks = len(token_ids) // KV_BLOCK
-        self._texts.put(holder, token_ids, [cloud] * blocks, block_bytes=1)
+        self._texts.put(holder, token_ids, [self.addresses[cloud]] * blocks, block_bytes=1)
         self._texts.shrink(MOST_BLOCKS)
 
     def keeping(self, holder: str, token_ids: Sequence[int]) -> int | None:
         """The cloud that may still have the keys and values of most of this text: of an earlier
         turn, say. What is common to many texts, as a system prompt, binds none of them."""
         found = self._texts.find(holder, token_ids)
-        return found[-1] if 2 * KV_BLOCK * len(found) > len(token_ids) else None
+        if 2 * KV_BLOCK * len(found) <= len(token_ids):
+            return None
+        known = self._listed.items()
+        return next((number for number, each in known if each.address == found[-1]), None)
 
     def connection(self, cloud: int) -> Connection:
         return self._connections[cloud]
