@@ -19,11 +19,13 @@ from tandem.commands.check_suite import judge_suite
 from tandem.commands.keys import PUBLIC, replace_file
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
+from tandem.net.connection import Connection
 from tandem.net.lifecycle import RunningService
 from tandem.net.reloaded import BadFile
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.drafter.__main__ import build
+from tandem.services.drafter.cloud_route import CloudRoute
 from tandem.services.drafter.config import DrafterSettings
 from tandem.services.drafter.listed_clouds import ListedCloud, clouds_in, clouds_of
 from tandem.services.drafter.servicer import DrafterLimits
@@ -288,6 +290,31 @@ async def test_what_a_cloud_is_silent_about_another_one_answers(share: float) ->
         together = await asyncio.gather(*under_way)
         hedged, moved = clouds.value("tandem_hedged_rounds_total"), clouds.moves("stalled")
         assert hedged >= moved >= 1 if share else hedged == 0
+        alone = await expected(clouds.suite, asked)
+        assert [each.token_ids[:100] for each in together] == alone
+
+
+async def test_where_no_second_cloud_can_be_asked_the_first_one_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its answer was lost with the session, though it came in the end."""
+
+    def unusable(route: CloudRoute, cloud: int) -> Connection:
+        raise BadFile(FilePath("ca.crt"), "cannot be read")
+
+    monkeypatch.setattr(CloudRoute, "connection", unusable)
+    asked, still = requests(4), Standstill(40)
+    engines = StoppingEngine(still), StoppingEngine(still)
+    async with two_clouds(first=engines[0], second=engines[1], hedge_share=1.0) as clouds:
+        under_way = begun(clouds.suite, [replace(each, max_tokens=300) for each in asked])
+        try:
+            await asyncio.to_thread(still.begun.wait, WAIT_S)
+            async with asyncio.timeout(WAIT_S):
+                while not clouds.value("tandem_hedged_rounds_total"):
+                    await asyncio.sleep(0.02)
+        finally:
+            still.goes_on.set()
+        together = await asyncio.gather(*under_way)
         alone = await expected(clouds.suite, asked)
         assert [each.token_ids[:100] for each in together] == alone
 

@@ -42,8 +42,11 @@ from tandem.specdec.messages import (
     Tokens,
     Verdict,
 )
+from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Span
 from tandem_api.common.v1 import generation_pb2 as pb
+
+log = get_logger(__name__)
 
 RELAY_HOLD_S = 0.003
 """How long committed text may wait for the drafts that follow it: relaying it takes processor time
@@ -173,15 +176,19 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         if cloud is None:
             return
         self._beside = beside = SecondCloud(cloud)
-        beside.stream = self._open_beside(
-            self._route.connection(cloud),
-            lambda message, size: self._dispatch_from_stream(
-                lambda: self._heard_beside(beside, message, size)
-            ),
-            lambda error: self._dispatch_from_stream(lambda: self._ended_beside(beside, error)),
-        )
-        for frame in frames:
-            beside.stream.send(frame)
+        try:
+            beside.stream = self._open_beside(
+                self._route.connection(cloud),
+                lambda message, size: self._dispatch_from_stream(
+                    lambda: self._heard_beside(beside, message, size)
+                ),
+                lambda error: self._dispatch_from_stream(lambda: self._ended_beside(beside, error)),
+            )
+            for frame in frames:
+                beside.stream.send(frame)
+        except Exception as error:  # the first one may still answer
+            log.warning("second cloud not asked", reason=str(error))
+            self._end_hedge()
 
     def _heard_beside(
         self, beside: "SecondCloud", message: CloudMessage, size_bytes: int
