@@ -88,6 +88,12 @@ _ONLY = click.option("--only", multiple=True, help="Only this table, by its key.
 _TASKS = click.option(
     "--tasks", type=_FOLDER, help="Texts of tasks: HumanEval.jsonl.gz, wikitext2-valid.txt."
 )
+_PRICES = click.option(
+    "--prices",
+    nargs=4,
+    type=click.FloatRange(min=0),
+    help="Dollars for 10⁶ tokens: the draft's in and out, the target's in and out.",
+)
 _FRESH = click.option("--fresh", is_flag=True, help="Compute anew what an earlier run left there.")
 _ARM = click.option(
     "--part", multiple=True, help="Only this: load, kill, drain, far, greedy, simulated or speed."
@@ -262,7 +268,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "papers": Experiment(
         "bench.papers.paper_report",
         "Every table and figure of the five papers, ours beside theirs, as a page.",
-        (_REPORT, _ONLY, _FRESH, _TASKS),
+        (_REPORT, _ONLY, _FRESH, _TASKS, _PRICES),
     ),
     "scheduler": Experiment(
         "bench.two_sided.scheduler",

@@ -58,7 +58,7 @@ def quality_table() -> PaperTable:
         "parts of the validation set's articles.",
         finding=dragon_findings.gains,
         compute=_gains,
-        reads_tasks=True,
+        needs=("tasks",),
     )
 
 

@@ -19,7 +19,9 @@ MACHINES = {"server, ms": "the A100's", "client, ms": "the Jetson's"}
 
 def billed_drafts(rows: Rows) -> str:
     more = [
-        row.mine("edge-cloud SD, drafts billed") / row.mine("edge-cloud SD") - 1 for row in rows
+        row.mine("edge-cloud SD, drafts billed") / row.mine("edge-cloud SD") - 1
+        for row in rows
+        if row.mine("edge-cloud SD")
     ]
     percent = span([100 * one for one in more], ".0f")
     return f"With the drafts billed edge-cloud SD costs {percent} % more."

@@ -33,6 +33,7 @@ from tandem.analysis.cost_models import expected_tokens_per_round
 
 DRAFT_LENGTH, TOKENS = 4, 200
 LOAD, TOKENS_PER_ROUND = RequestLoad(1_000_000, 100, 500), 2.5
+OWN_PRICES = ("a pair of one's own", "draft/target")
 LARGER_C = 0.3
 GSM8K_TOKENS, GSM8K_MISS = 1.96, 0.1240
 
@@ -53,11 +54,15 @@ def _prices() -> PaperTable:
         title="Dollars for a million requests of 100 + 500 tokens",
         labels=("provider", "draft/target"),
         figures=("cloud AR", "cloud SD", "edge-cloud SD", "edge-cloud SD, drafts billed"),
-        rows=tuple(PaperRow(names, (*dollars, None)) for names, (_, _, *dollars) in PRICES.items()),
+        rows=(
+            *(PaperRow(names, (*dollars, None)) for names, (_, _, *dollars) in PRICES.items()),
+            PaperRow(OWN_PRICES, (None,) * 4, "not in the paper; needs `--prices`"),
+        ),
         by_line=True,
+        needs=("prices",),
         basis=Basis.COST_MODEL,
         declared="The printed prices are the input: dollars for 10⁶ tokens of each model, γ = 4, "
-        "2.5 tokens a round.",
+        "2.5 tokens a round. `--prices` has those of a pair of one's own.",
         printed="The printed columns bill a verification as one output token; the last one bills "
         "the drafts of every pass as input as well, as a provider of tokens would.",
         finding=fsd_findings.billed_drafts,
@@ -66,8 +71,13 @@ def _prices() -> PaperTable:
 
 
 def _dollars(testbed: Testbed, labels: Labels) -> Figures:
-    names = str(labels[0]), str(labels[1])
-    draft, target = (TokenPrices(*prices) for prices in PRICES[names][:2])
+    if labels == OWN_PRICES:
+        if testbed.prices is None:
+            return (None,) * 4
+        pairs = testbed.prices[:2], testbed.prices[2:]
+    else:
+        pairs = PRICES[str(labels[0]), str(labels[1])][:2]
+    draft, target = TokenPrices(*pairs[0]), TokenPrices(*pairs[1])
     speculative = partial(
         speculative_cost,
         target,
@@ -81,7 +91,7 @@ def _dollars(testbed: Testbed, labels: Labels) -> Figures:
 
 def _benchmarks() -> PaperTable:
     rows = tuple(
-        PaperRow((task, *hardware, tokens, miss), (sd, fsd, exit_))
+        PaperRow((task, *hardware, tokens, miss), (sd, fsd, exit_), "exit: see by task")
         for task, line in TABLE_6.items()
         for hardware, sd, fsd, tokens, miss, exit_ in zip(TABLE_5, *line, strict=True)
     )

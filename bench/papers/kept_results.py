@@ -82,7 +82,7 @@ class KeptResults:
             "target": testbed.models.target,
             "tasks": None if testbed.tasks is None else str(testbed.tasks),
             "commit": self._commit,
-        }
+        } | ({} if testbed.prices is None else {"prices": list(testbed.prices)})
 
 
 def _read(path: Path) -> Iterator[tuple[str, KeptRow]]:

@@ -31,7 +31,7 @@ from bench.papers import (
 from bench.papers.kept_results import KeptResults, KeptRow
 from bench.papers.paper_table import PaperRow, PaperTable
 from bench.papers.report_pages import Filled, write_pages
-from bench.papers.testbed import Testbed
+from bench.papers.testbed import Prices, Testbed
 from tandem.core.errors import InvalidArgument
 
 RESULTS = "results.json"
@@ -54,12 +54,13 @@ def run(
     only: Sequence[str] = (),
     fresh: bool = False,
     tasks: Path | None = None,
+    prices: Prices | None = None,
 ) -> None:
     """Compute what is not kept yet, then write the pages into `folder`. `only`: keys of tables;
-    `fresh`: compute all of them again; `tasks`: a folder with texts of tasks. InvalidArgument names
-    a key that is none."""
+    `fresh`: compute all of them again; `tasks`: a folder with texts of tasks; `prices`: of a pair
+    of one's own. InvalidArgument names a key that is none."""
     tables, folder = chosen_tables(only), folder or FOLDER
-    testbed = Testbed(models, report.seed, report.quick, tasks)
+    testbed = Testbed(models, report.seed, report.quick, tasks, prices)
     kept = KeptResults(folder / RESULTS, report.machine.commit)
     if fresh:
         kept.forget(tables)

@@ -77,8 +77,8 @@ class PaperTable:
     finding: Callable[[Rows], str] = lambda rows: ""
     goal: Callable[[Rows], Goal] | None = None
     """What the paper claims, where it is to hold here too."""
-    reads_tasks: bool = False
-    """Whether the command that computes all of it needs `--tasks`."""
+    needs: tuple[str, ...] = ()
+    """Options, `tasks` or `prices`, without which a row has no figures."""
     by_line: bool = False
     """Whether a line of the paper's text holds all figures of a row."""
     plots: tuple[Plot, ...] = ()

@@ -160,8 +160,10 @@ def command_of(table: PaperTable, testbed: Testbed) -> str:
     for option, given in asdict(testbed.models).items():
         if given != asdict(Models())[option]:
             words += [f"--{option}", given]
-    if table.reads_tasks:
+    if "tasks" in table.needs:
         words += ["--tasks", "FOLDER" if testbed.tasks is None else str(testbed.tasks)]
+    if "prices" in table.needs and testbed.prices is not None:
+        words += ["--prices", *map(str, testbed.prices)]
     return shlex.join(words)
 
 

@@ -47,7 +47,7 @@ def tables() -> tuple[PaperTable, ...]:
             "out from the models' training and come with this repository; HumanEval.jsonl.gz and "
             "wikitext2-valid.txt are read from `--tasks FOLDER`, if they are there.",
             compute=_by_task,
-            reads_tasks=True,
+            needs=("tasks",),
             printed=f"The printed τ is of {' on '.join(COLUMN)}.",
             finding=lambda rows: fsd_findings.by_task(rows, _printed_exit_share()),
         ),

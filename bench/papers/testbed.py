@@ -27,6 +27,8 @@ TOKENS, QUICK_TOKENS = 96, 32
 PROMPT = (1, 2, 3)
 POSITIONS_APART, MOST_POSITIONS = 8, 400
 
+Prices = tuple[float, float, float, float]
+"""Of the draft's tokens in and out, and of the target's; dollars for 10⁶."""
 
 T = TypeVar("T")
 
@@ -36,9 +38,17 @@ class Testbed:
 
     __test__ = False  # not pytest's
 
-    def __init__(self, models: Models, seed: int, quick: bool, tasks: Path | None = None) -> None:
+    def __init__(
+        self,
+        models: Models,
+        seed: int,
+        quick: bool,
+        tasks: Path | None = None,
+        prices: Prices | None = None,
+    ) -> None:
         """`tasks`: a folder with texts that this repository does not have."""
-        self.models, self.seed, self.quick, self.tasks = models, seed, quick, tasks
+        self.models, self.seed, self.quick = models, seed, quick
+        self.tasks, self.prices = tasks, prices
         self._shared: dict[Hashable, Any] = {}
 
     @cached_property

@@ -124,10 +124,10 @@ def said_of(key: str, ours: Sequence[Figures]) -> str:
 
 def test_as_printed_is_said_of_the_printed_figures_alone() -> None:
     (table,) = chosen_tables(["fsd-table-1"])
-    printed = [(*row.theirs[:3], 2 * (row.theirs[2] or 0)) for row in table.rows]
+    printed: list[Figures] = [(*row.theirs[:3], 2 * (row.theirs[2] or 0)) for row in table.rows]
     assert "edge-cloud SD as printed." in table.quotients(printed)
     assert "costs 100 % more" in table.difference(printed)
-    dearer = [(*one[:2], 1.5 * (one[2] or 0), one[3]) for one in printed]
+    dearer: list[Figures] = [(*one[:2], 1.5 * (one[2] or 0), one[3]) for one in printed]
     assert "edge-cloud SD 1.50 (median 1.50)." in table.quotients(dearer)
 
 
@@ -321,6 +321,27 @@ def test_prices_and_rejections_agree_with_what_is_printed() -> None:
             ours = table.compute(testbed, row.labels)
             for theirs, mine in zip(row.theirs, ours, strict=True):
                 assert theirs is None or mine == pytest.approx(theirs, abs=rounding)
+
+
+def test_prices_of_ones_own_have_a_row() -> None:
+    """As many as a printed pair has: the same dollars."""
+    (table,) = chosen_tables(["fsd-table-1"])
+    *_, own = table.rows
+    none = Testbed(Models(), seed=1, quick=True)
+    assert table.compute(none, own.labels) == (None,) * 4
+    priced = Testbed(Models(), seed=1, quick=True, prices=(0.2, 0.2, 0.7, 0.7))
+    assert table.compute(priced, own.labels) == table.compute(none, table.rows[3].labels)
+    assert command_of(table, priced).endswith("--seed 1 --quick --prices 0.2 0.2 0.7 0.7")
+
+
+def test_what_is_computed_with_other_prices_is_another_row(tmp_path: Path) -> None:
+    table, row = toy_table(), toy_table().rows[0]
+    kept = KeptResults(tmp_path / "results.json", "abc")
+    plain = Testbed(Models(), seed=1, quick=True)
+    kept.keep(plain, table, row, (2.0, None), "a machine", 0.5, 3.0)
+    assert kept.get(plain, table, row) is not None
+    priced = Testbed(Models(), seed=1, quick=True, prices=(0.2, 0.2, 0.7, 0.7))
+    assert kept.get(priced, table, row) is None
 
 
 def test_a_request_leaves_out_what_the_tables_leave_out() -> None:
