@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import importlib.util
 import json
+import os
 import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, fields, replace
@@ -103,7 +104,7 @@ class LinkControl:
             )
         except OSError as error:
             where = f"{_CONTROL_HOST}:{self._port}"
-            why = f"cannot listen for control on {where}: {error.strerror or error}"
+            why = f"cannot listen for control on {where}: {os.strerror(error.errno or 0)}"
             raise OSError(error.errno, why) from error
         return self
 

@@ -12,6 +12,7 @@ throughput is at most that many bytes per propagation delay.
 """
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -162,7 +163,7 @@ class TcpLinkEmulator:
                 port,
             )
         except OSError as error:
-            why = f"cannot listen on {host}:{port}: {error.strerror or error}"
+            why = f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}"
             raise OSError(error.errno, why) from error
 
     def _accepted(self, target: Address, near: Endpoint) -> None:

@@ -82,6 +82,7 @@ class LocalSuite:
         self.logs: Path | None = None
         self.documents: dict[str, int] = {}
         self.http = ""
+        self._temporary: Path | None = None
         self._stack = AsyncExitStack()
 
     @property
@@ -96,10 +97,11 @@ class LocalSuite:
                 self.settings.documents.check()
             stack.push_async_exit(self._discard_logs)
             temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-index-"))
+            self._temporary = Path(temporary)
             stack.push_async_callback(self._stop)
             try:
                 async with asyncio.timeout(START_TIMEOUT_S):
-                    await self._start(stack, Path(temporary))
+                    await self._start(stack, self._temporary)
                     await self._healthy()
             except TimeoutError:
                 why = f"the services did not start within {START_TIMEOUT_S:g} s"
@@ -123,9 +125,12 @@ class LocalSuite:
                     wait.result()
 
     def kill(self) -> None:
-        """End every child at once."""
+        """End every child at once, where nothing else will be done: no file is left either."""
         for child in self.children.values():
             child.kill()
+        for folder in (self._temporary, self.logs):
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
 
     async def _start(self, stack: AsyncExitStack, temporary: Path) -> None:
         """All at once: loading two models takes as long as loading the larger."""

@@ -289,6 +289,19 @@ def test_a_service_that_dies_stops_the_others() -> None:
             wait_for_end(pid)
 
 
+def test_a_second_interrupt_ends_a_suite_at_once_and_leaves_nothing() -> None:
+    with running_up(*SCRIPTED) as up:
+        os.kill(up.pids["verifier"], signal.SIGSTOP)  # so that the first one takes its time
+        up.process.send_signal(signal.SIGINT)
+        wait_for_end(up.pids["aggregator"])
+        assert up.process.poll() is None
+        up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(TIMEOUT_S) == 130
+        for pid in up.pids.values():
+            wait_for_end(pid)
+        assert not up.logs.exists()
+
+
 @pytest.fixture
 def taken() -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listening:

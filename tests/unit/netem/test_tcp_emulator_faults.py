@@ -248,7 +248,9 @@ def test_a_port_in_use_is_named(run: Run) -> None:
     async def test() -> None:
         with socket.create_server((LOCALHOST, 0)) as taken:
             host, port = taken.getsockname()
-            with pytest.raises(OSError, match=f"cannot listen on {host}:{port}: ") as caught:
+            with pytest.raises(
+                OSError, match=f"cannot listen on {host}:{port}: Address already in use$"
+            ) as caught:
                 async with TcpLinkEmulator((host, port), (host, 1), INSTANT, INSTANT):
                     pytest.fail("it listened")
             assert caught.value.errno == errno.EADDRINUSE
