@@ -277,11 +277,14 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         text: AnswerText,
         request: GenerationRequest,
     ) -> None:
-        """Commits to the caller, until the end or the caller's cancel."""
+        """Commits to the caller, until the end or the caller's cancel, all that were made before it
+        included."""
         relaying = asyncio.create_task(write_commits(stream, session, text, request))
         cancelling = asyncio.create_task(cancelled(stream))
         try:
             await asyncio.wait((relaying, cancelling), return_when=asyncio.FIRST_COMPLETED)
+            session.cancel()
+            await asyncio.wait((relaying,))
         finally:
             cancelling.cancel()
             relaying.cancel()

@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import grpc
 
@@ -48,9 +49,6 @@ from tandem_api.common.v1 import generation_pb2 as pb
 
 log = get_logger(__name__)
 
-RELAY_HOLD_S = 0.003
-"""How long committed text may wait for the drafts that follow it: relaying it takes processor time
-that the next round waits for, and there is time for it while the cloud verifies."""
 OpenVerify = Callable[
     [Connection, Callable[[CloudMessage, int], None], Callable[[BaseException | None], None]],
     FrameStream[EdgeMessage, CloudMessage],
@@ -95,6 +93,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self._rounds = RoundReports(machine.stats) if tells_rounds else None
         self._relayable = asyncio.Event()
         self._holding: asyncio.TimerHandle | None = None
+        self._relay_pace = RelayPace()
         self._commits: list[Commit] = []
         self._finish_reason: FinishReason | None = None
         self._prefill = prefill
@@ -121,6 +120,10 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
                 for commit in self._take_commits():
                     yield commit
             await self.raise_failure(self._finish_reason)
+
+    def cancel(self) -> None:
+        """The caller wants no more than what is committed; `commits` still hands that out."""
+        self.dispatch(self.cancel_machine)
 
     def close(self) -> None:
         super().close()
@@ -255,17 +258,22 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             self._works.start(work)
 
     def notify(self) -> None:
-        """Let `commits` go on: at once when the edge has nothing to draft, else a little later."""
-        if self.ended or (self._commits and self._works.idle):
+        """Let `commits` go on, at once or a little later."""
+        if self.ended:
             self._relay_now()
-        elif self._commits and self._holding is None:
-            loop = asyncio.get_running_loop()
-            self._holding = loop.call_later(RELAY_HOLD_S, self._relay_now)
+        elif self._commits:
+            wait_s = self._relay_pace.wait_s(time.monotonic(), self._works.idle)
+            if wait_s <= 0:
+                self._relay_now()
+            elif self._holding is None:
+                loop = asyncio.get_running_loop()
+                self._holding = loop.call_later(wait_s, self._relay_now)
 
     def _relay_now(self) -> None:
         if self._holding is not None:
             self._holding.cancel()
             self._holding = None
+        self._relay_pace.relayed(time.monotonic())
         self._relayable.set()
 
     def _prefilled(self, prefilling: asyncio.Task[None]) -> None:
@@ -308,6 +316,25 @@ class SecondCloud:
     cloud: int
     stream: FrameStream[EdgeMessage, CloudMessage] | None = None
     opened: Opened | None = None
+
+
+class RelayPace:
+    """When committed text leaves for the caller. Relaying it takes processor time of every process
+    on its way, which the next round waits for. So it waits for the drafts that follow it, as there
+    is time while the cloud verifies; and no text leaves right after another, as nobody reads so
+    fast. Pure: one clock's seconds go in."""
+
+    HOLD_S, EVERY_S = 0.003, 0.005
+
+    def __init__(self) -> None:
+        self._relayed_s = -inf
+
+    def relayed(self, now: float) -> None:
+        self._relayed_s = now
+
+    def wait_s(self, now: float, idle: bool) -> float:
+        """How long at most what is committed `now` waits; `idle`: nothing is being drafted."""
+        return max(0.0 if idle else self.HOLD_S, self._relayed_s + self.EVERY_S - now)
 
 
 class RoundReports:
