@@ -81,9 +81,9 @@ def pin(process_id: int, cores: Iterable[int]) -> None:
 
 
 @contextmanager
-def pinned(core: int) -> Iterator[None]:
-    """This process stays on one core while the context lasts."""
-    pin(0, [core])
+def pinned(*cores: int) -> Iterator[None]:
+    """This process stays on these cores while the context lasts."""
+    pin(0, cores)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """The services as processes, each pinned to its core, with an emulated link between them if wanted.
 
 Invariant: everything started is stopped when the context ends. The edge's processes share one core
-and the cloud's has another, as on two machines.
+and the cloud's has another, as on two machines, unless all are to share all cores.
 """
 
 from __future__ import annotations
@@ -50,12 +50,14 @@ class Pacing:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Folders or names of a pair, and the back ends that compute it."""
+    """Folders or names of a pair, the back ends that compute it, and their `--dtype`."""
 
     draft: str = str(ROOT / "models" / "demo-draft")
     target: str = str(ROOT / "models" / "demo-target")
     draft_engine: str = "auto"
     target_engine: str = "auto"
+    draft_dtype: str = "float32"
+    target_dtype: str = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,37 +78,42 @@ class Suite:
 
 @contextmanager
 def running_suite(
-    models: Models, pacing: Pacing | None = None, with_link: bool = False
+    models: Models,
+    pacing: Pacing | None = None,
+    with_link: bool = False,
+    shares_cores: bool = False,
 ) -> Iterator[Suite]:
     """Verifier (behind a link emulator if wanted), drafter and aggregator on free ports.
 
-    The caller's own process joins the edge's core. Raises SuiteFailed, with the process's own
-    words, when one does not start or ends by itself.
+    The caller's own process joins the edge's core. `shares_cores`: both sides have all cores, and
+    the target as many threads, since the one side waits while the other computes. Raises
+    SuiteFailed, with the process's own words, when one does not start or ends by itself.
     """
-    edge_core, cloud_core = usable_cores()[0], usable_cores()[-1]
+    cores = usable_cores()
+    edge_cores, cloud_cores = (cores, cores) if shares_cores else (cores[:1], cores[-1:])
     with ExitStack() as stack:
 
-        def start(name: str, core: int, *flags: str) -> PinnedProcess:
-            return stack.enter_context(PinnedProcess(name, flags, core))
+        def start(name: str, cores: Sequence[int], *flags: str) -> PinnedProcess:
+            return stack.enter_context(PinnedProcess(name, flags, *cores))
 
-        own = ("--engine", models.target_engine)
-        verifier_flags = (*_flags(models.target, pacing, "verify"), *own)
-        verifier = start("tandem.services.verifier", cloud_core, *verifier_flags)
+        verifier_flags = (*_flags(models.target, pacing, "verify"), "--dtype", models.target_dtype)
+        verifier_flags += ("--engine", models.target_engine, "--threads", str(len(cloud_cores)))
+        verifier = start("tandem.services.verifier", cloud_cores, *verifier_flags)
         link, cloud_address = None, verifier.address
         if with_link:
-            emulator = start("bench.harness.link_process", cloud_core, cloud_address)
+            emulator = start("bench.harness.link_process", cloud_cores, cloud_address)
             link, cloud_address = LinkController(emulator.words[2]), emulator.address
         drafter_flags = (*_flags(models.draft, pacing, "draft"), "--verifier", cloud_address)
-        drafter_flags += ("--engine", models.draft_engine)
+        drafter_flags += ("--engine", models.draft_engine, "--dtype", models.draft_dtype)
         (metrics_port,) = free_ports(1)
         drafter_flags += ("--metrics-port", str(metrics_port))
-        drafter = start("tandem.services.drafter", edge_core, *drafter_flags)
+        drafter = start("tandem.services.drafter", edge_cores, *drafter_flags)
         aggregator = start(
             "tandem.services.aggregator",
-            edge_core,
+            edge_cores,
             *(*COMMON, "--drafter", drafter.address, "--http", "false"),
         )
-        stack.enter_context(pinned(edge_core))
+        stack.enter_context(pinned(*edge_cores))
         try:
             edge, drafter_metrics = (aggregator, drafter), f"127.0.0.1:{metrics_port}"
             yield Suite(aggregator.address, edge, (verifier,), link, drafter_metrics)
@@ -130,9 +137,9 @@ def _flags(model: str, pacing: Pacing | None, side: str) -> tuple[str, ...]:
 
 
 class PinnedProcess:
-    """`python -m module flags` on one core, ready once it has said `listening HOST:PORT …`."""
+    """`python -m module flags` on its cores, ready once it has said `listening HOST:PORT …`."""
 
-    def __init__(self, module: str, flags: Sequence[str], core: int) -> None:
+    def __init__(self, module: str, flags: Sequence[str], *cores: int) -> None:
         self.words: list[str] = []
         self._module = module
         self._stderr = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115 (closed with the process)
@@ -148,7 +155,7 @@ class PinnedProcess:
             cwd=ROOT,
             env=clean_environment(),
         )
-        pin(self._process.pid, [core])  # its threads, which come later, inherit it
+        pin(self._process.pid, cores)  # its threads, which come later, inherit it
 
     @property
     def address(self) -> str:

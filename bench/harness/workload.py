@@ -27,8 +27,10 @@ def requests(
     max_tokens: int,
     seed: int,
     sampling: SamplingParams | None = None,
+    overrides: tuple[str, ...] = (),
 ) -> list[GenerationRequest]:
     """One request per prompt, each with a seed of its own, of exactly `max_tokens` tokens."""
+    length = () if draft_length is None else (f"draft_length={draft_length}",)
     return [
         GenerationRequest(
             prompt=text,
@@ -37,7 +39,7 @@ def requests(
             max_tokens=max_tokens,
             seed=seed + number,
             ignore_eos=True,
-            overrides=() if draft_length is None else (f"draft_length={draft_length}",),
+            overrides=(*length, *overrides),
         )
         for number, text in enumerate(texts)
     ]

@@ -132,22 +132,25 @@ def _best(rows: Sequence[Row], chosen: Any) -> Row:
 
 @dataclass(slots=True)
 class TandemConfiguration:
-    """A preset of the running suite."""
+    """A preset of the running suite, with further choices of it; `threads` names the cores that
+    the two sides have."""
 
     suite: Suite
     preset: str
     draft_length: int | None
     temperature: float
+    overrides: tuple[str, ...] = ()
+    threads: str = "1 + 1"
     answers: list[Generated] = field(default_factory=list)
 
     def take_turn(self, texts: Sequence[str], max_tokens: int, seed: int) -> None:
         sampling = SamplingParams(temperature=self.temperature)
-        wanted = requests(texts, self.preset, self.draft_length, max_tokens, seed, sampling)
-        self.answers += run_loop(one_after_another(self.suite, wanted))
+        own = (self.preset, self.draft_length, max_tokens, seed, sampling, self.overrides)
+        self.answers += run_loop(one_after_another(self.suite, requests(texts, *own)))
 
     def row(self) -> Row:
         row = answers_row(self.preset, self.draft_length, self.answers)
-        return row | {"method": self.preset, "threads": "1 + 1"}
+        return row | {"method": self.preset, "threads": self.threads}
 
 
 @dataclass(slots=True)

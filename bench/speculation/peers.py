@@ -3,17 +3,18 @@
 Hugging Face's `generate` (the target alone, assisted, prompt lookup), llama.cpp's own server (alone
 and with its speculative decoding) and vLLM, where they are installed; ours with PyTorch, with
 llama.cpp on both sides, and with llama.cpp at the edge alone. The same prompts and number of
-tokens. A peer is one process with both cores; ours are edge and cloud with one core each, over
-loopback gRPC and over an emulated link. Configurations take turns, so that load from elsewhere
-meets all alike, and each method's best counts.
+tokens. A peer is one process with both cores; ours are edge and cloud with one core each, and with
+both cores for whoever computes, over loopback gRPC and over an emulated link. Configurations take
+turns, so that load from elsewhere meets all alike, and each method's best counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,17 +22,18 @@ from bench.harness.peer_process import running_worker
 from bench.harness.report import Goal, Report, Row, counted, progress
 from bench.harness.suite import ROOT, Models, running_suite
 from bench.harness.texts import prompts
+from bench.harness.workload import total
 from bench.speculation.hugging_face import THREADS, PeerConfiguration, TandemConfiguration
+from tandem.generation.client import Generated
 from tools.write_gguf import write_gguf
 
 RTTS_S = (0.0, 0.03)
 TEMPERATURES = (0.0, 1.0)
-OURS: tuple[tuple[str, int | None], ...] = (
-    *(("coupled", 4), ("coupled", 8), ("dssd", 4)),
-    *(("stream", None), ("auto", None), ("ar", None)),
-)
-OURS_QUICKLY = (OURS[0], OURS[3], OURS[-1])
-DRAFT_LENGTHS = (4, 8)
+DRAFT_LENGTHS, DRAFT_LENGTHS_QUICKLY = (2, 4, 8), (2, 4)
+SURE = ("confidence_threshold=0.5",)
+"""A draft ends with the first token that its model is not sure of."""
+KV_TYPE = "float16"
+"""Of keys and values of a GGUF model, as llama.cpp's server has them."""
 GGUF_KIND = "Q8_0"
 VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
 PEERS = "pip install 'tandem-edge[peers]'"
@@ -45,6 +47,7 @@ GOALS = {HUGGING_FACE: (TORCH, 1.3), LLAMACPP: (GGUF_PAIR, 1.0)}
 COLUMNS = (
     *("method", "engine", "draft_length", "threads", "temperature", "rtt_s", "tokens_per_s"),
     *("ratio_to_hf", "tpot_s", "ttft_s", "acceptance_rate", "tokens"),
+    *("draft_step_s", "verify_pass_s", "model_share"),
 )
 
 
@@ -61,11 +64,24 @@ class Contender:
         own = self.configuration
         row = own.row() | {"engine": self.engine, "temperature": own.temperature, "seed": seed}
         row["rtt_s"] = rtt_s
+        if isinstance(own, TandemConfiguration):
+            row |= _model_times(own.answers)
         if self.far:
             duration_s = row["tokens"] / row["tokens_per_s"] + row["prompts"] * rtt_s
             row["tokens_per_s"] = row["tokens"] / duration_s
             row["ttft_s"] += rtt_s
         return row
+
+
+def _model_times(answers: Sequence[Generated]) -> Row:
+    """A draft step, a pass of the target, and what share of an answer's time both models take,
+    prompt included, which is more than 1 where they compute at once. The rest is the hop's."""
+    drafting_s, verifying_s = total(answers, "draft_s"), total(answers, "verify_s")
+    return {
+        "draft_step_s": drafting_s / max(1.0, total(answers, "drafted")),
+        "verify_pass_s": verifying_s / max(1.0, total(answers, "target_passes")),
+        "model_share": (drafting_s + verifying_s) / sum(each.duration_s for each in answers),
+    }
 
 
 def run(
@@ -123,22 +139,36 @@ def _ours(
 ) -> Iterator[Contender]:
     pairs = {TORCH: models}
     if gguf is not None:
-        pairs |= {GGUF_PAIR: gguf, GGUF_DRAFT: Models(gguf.draft, models.target)}
-    for engine, pair in pairs.items():
-        suite = stack.enter_context(running_suite(pair, with_link=rtt_s > 0))
+        both, draft = replace(gguf, target_dtype=KV_TYPE), Models(gguf.draft, models.target)
+        pairs |= {GGUF_PAIR: both, GGUF_DRAFT: draft}
+        pairs = {
+            engine: replace(pair, draft_dtype=KV_TYPE) if engine != TORCH else pair
+            for engine, pair in pairs.items()
+        }
+    lengths = DRAFT_LENGTHS_QUICKLY if quick else DRAFT_LENGTHS
+    for (engine, pair), shares in product(pairs.items(), (False, True)):
+        suite = stack.enter_context(running_suite(pair, with_link=rtt_s > 0, shares_cores=shares))
         if suite.link is not None:
             suite.link.set(rtt_s, None)
-        for temperature in TEMPERATURES:
-            for preset, length in OURS_QUICKLY if quick else OURS:
-                yield Contender(
-                    TandemConfiguration(suite, preset, length, temperature), engine, far=False
-                )
+        threads = "2 shared" if shares else "1 + 1"
+        for temperature, (preset, length, sure) in product(TEMPERATURES, _schedules(lengths)):
+            own = TandemConfiguration(suite, preset, length, temperature, sure, threads)
+            yield Contender(own, engine, far=False)
+
+
+def _schedules(lengths: Sequence[int]) -> Iterator[tuple[str, int | None, tuple[str, ...]]]:
+    """Preset, draft length and further choices."""
+    for length in lengths:
+        yield "coupled", length, ()
+    yield "coupled", lengths[-1], SURE
+    for preset in ("stream", "auto", "ar"):
+        yield preset, None, ()
 
 
 def _peers(
     stack: ExitStack, models: Models, gguf: Models | None, vllm: Path | None, report: Report
 ) -> Iterator[Contender]:
-    lengths = DRAFT_LENGTHS[:1] if report.quick else DRAFT_LENGTHS
+    lengths = DRAFT_LENGTHS_QUICKLY if report.quick else DRAFT_LENGTHS
     group = "bench.speculation"
     for threads in THREADS:
         pair = models.draft, models.target
@@ -166,7 +196,7 @@ def _peers(
             "Without vLLM: 'make vllm-env', or --vllm names another Python with it."
         )
         return
-    for length in (None, lengths[0]):
+    for length in (None, lengths[-1]):
         arguments = models.target, models.draft, str(length or 0)
         peer = stack.enter_context(
             running_worker(f"{group}.vllm_worker", arguments, 2, python=str(python))
