@@ -23,6 +23,7 @@ import torch
 from bench.harness.machine import pinned, usable_cores
 from bench.harness.report import Goal, Report, Row, counted, make_row, progress
 from bench.harness.suite import Models
+from bench.speculation.bare_products import bare_steps
 from bench.speculation.demo_pair import Sums, distributions_along, texts
 from bench.speculation.draft_step import engine_steps, random_ids
 from tandem.backends.factory import load_model
@@ -34,6 +35,7 @@ DTYPES = ("float32", "bfloat16", "int8", "int4")
 STEP_LIMITS = {"int8": 0.45, "int4": 0.40}
 OWN_LOOP_LIMIT = 1.1
 GGUF, GGUF_HALF, OWN_LOOP = "gguf", "gguf, KV float16", "llama.cpp's own loop"
+PRODUCTS = "the products alone, {}"
 Bursts = dict[str, list[list[float]]]
 """Of each implementation, the steps of each turn."""
 CONTEXT, WARM_UP_BURSTS = 128, 2
@@ -50,12 +52,14 @@ def run(report: Report, models: Models, gguf: Path | None) -> None:
         choice = ModelChoice(str(gguf), engine="llamacpp")
         engines[GGUF] = load_model(choice).engine
         engines[GGUF_HALF] = load_model(replace(choice, dtype="float16")).engine
+    measured = _measured(engines, models.target, gguf)
     with pinned(usable_cores()[0]):
-        bursts = _bursts(engines, gguf, 8 if report.quick else 24, report.seed)
+        bursts = _bursts(measured, engines, 8 if report.quick else 24, report.seed)
     rows = step_rows(bursts, report.seed)
     report.add(f"Decoding step after {CONTEXT} tokens, one thread", STEP_COLUMNS, rows)
     for name, limit in STEP_LIMITS.items():
-        goal = f"decoding step, {name} ÷ float32"
+        bare = paired_ratio(bursts, PRODUCTS.format(name), PRODUCTS.format("float32"))
+        goal = f"decoding step, {name} ÷ float32 (of the matrix products alone: {bare:.2f})"
         report.goals.append(Goal(goal, paired_ratio(bursts, name, "float32"), limit, "at most"))
     if OWN_LOOP in bursts:
         goal = "decoding step, GGUF with KV float16 ÷ llama.cpp's own loop"
@@ -69,15 +73,28 @@ def run(report: Report, models: Models, gguf: Path | None) -> None:
     )
 
 
-def _bursts(engines: Mapping[str, Engine], gguf: Path | None, turns: int, seed: int) -> Bursts:
-    torch.set_num_threads(1)
-    measured: dict[str, Callable[[list[int]], list[float]]] = {
-        dtype: partial(engine_steps, engine) for dtype, engine in engines.items()
+def _measured(
+    engines: Mapping[str, Engine], target: str, gguf: Path | None
+) -> dict[str, Callable[[list[int]], list[float]]]:
+    """What measures a burst of each."""
+    measured = {dtype: partial(engine_steps, engine) for dtype, engine in engines.items()}
+    bare = {
+        PRODUCTS.format(dtype): bare_steps(target, dtype) for dtype in ("float32", *STEP_LIMITS)
     }
-    if gguf is not None:
-        from bench.speculation.llamacpp_loop import own_steps  # needs the extra
+    if gguf is None:
+        return measured | bare
+    from bench.speculation.llamacpp_loop import own_steps  # needs the extra
 
-        measured[OWN_LOOP] = own_steps(gguf, CONTEXT)
+    return measured | bare | {OWN_LOOP: own_steps(gguf, CONTEXT)}
+
+
+def _bursts(
+    measured: Mapping[str, Callable[[list[int]], list[float]]],
+    engines: Mapping[str, Engine],
+    turns: int,
+    seed: int,
+) -> Bursts:
+    torch.set_num_threads(1)
     token_ids = random_ids(CONTEXT, min(each.vocabulary_size for each in engines.values()), seed)
     bursts: Bursts = {dtype: [] for dtype in measured}
     with torch.inference_mode():

@@ -1,8 +1,15 @@
 """Ratios of decoding steps that were measured in turns."""
 
-import pytest
+import json
+from pathlib import Path
 
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from bench.speculation.bare_products import matrix_shapes
 from bench.speculation.quantised_weights import paired_ratio, step_rows
+from tandem.demo import demo_folder
 
 QUIET = {"float32": [4.0, 4.1, 9.0], "int8": [2.0, 2.1, 2.2]}
 
@@ -19,3 +26,17 @@ def test_load_that_meets_one_burst_does_not_count() -> None:
     float32, int8 = step_rows(turns, seed=1)
     assert (float32["step_ratio"], int8["step_ratio"]) == (1.0, 0.5)
     assert (int8["step_median_s"], int8["step_fastest_s"]) == (2.0, 2.0)
+
+
+def test_the_matrices_of_a_step_are_those_that_a_token_meets() -> None:
+    tied = matrix_shapes(demo_folder("demo-target"))
+    config = json.loads((demo_folder("demo-target") / "config.json").read_text())
+    vocabulary, hidden = config["vocab_size"], config["hidden_size"]
+    assert tied.count((vocabulary, hidden)) == 1
+    assert len(tied) == 1 + 7 * config["num_hidden_layers"]
+
+
+def test_a_head_of_its_own_takes_the_embeddings_place(tmp_path: Path) -> None:
+    weights = {"model.embed_tokens.weight": torch.zeros(9, 4), "lm_head.weight": torch.zeros(8, 4)}
+    save_file(weights | {"model.norm.weight": torch.zeros(4)}, tmp_path / "model.safetensors")
+    assert matrix_shapes(tmp_path) == [(8, 4)]
