@@ -133,6 +133,13 @@ async def test_concurrent_sessions_keep_their_text() -> None:
         await suite.idle()
 
 
+async def test_a_suite_without_documents_says_how_it_gets_some() -> None:
+    async with scripted_suite() as suite:
+        with pytest.raises(Rejected, match="'tandem up --rag' has some") as refused:
+            await suite.client.generate(GenerationRequest("ask", "dragon"))
+    assert refused.value.code is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_a_caller_that_leaves_frees_both_sides() -> None:
     async with scripted_suite() as suite:
         for preset in PRESETS:

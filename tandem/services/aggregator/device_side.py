@@ -152,7 +152,8 @@ class DeviceSide:
         """The request with this side's documents, and with the cloud's where they are sent here."""
         preset = request.composed_aggregation().of_sides(len(Side) + len(self._more_sides))
         if self._cloud is None and preset.sources is not Sources.DEVICE:
-            why = f"{preset.name} needs the cloud's aggregator; set {variable_of('cloud')}"
+            why = f"{preset.name} needs documents in the cloud, and this suite was started without"
+            why += f": 'tandem up --rag' has some, {variable_of('cloud')} names an aggregator"
             raise InvalidArgument("preset", why)
         aggregation = AggregationRequest(
             session=secrets.randbits(32),
