@@ -3,13 +3,16 @@ through the origin would be at the mean."""
 
 from __future__ import annotations
 
+from math import isinf
+
 
 class LineFit:
     """y = first + further·x, by least squares; each point weighs `keep` times as much as the one
-    after it."""
+    after it. Points may come in groups of different height, which share the slope."""
 
     def __init__(self, keep: float) -> None:
         self.weight = 0.0
+        self._apart_xx = self._apart_xy = 0.0
         self._keep = keep
         self._x = self._xx = self._y = self._xy = 0.0
 
@@ -20,6 +23,20 @@ class LineFit:
         self._xx = keep * self._xx + x * x
         self._y = keep * self._y + y
         self._xy = keep * self._xy + x * y
+        self._apart_xx *= keep
+        self._apart_xy *= keep
+
+    def regroup(self) -> None:
+        """The points to come are of another group. Needs one before `fit`."""
+        self._apart_xx, self._apart_xy = self._apart()
+        self.weight = self._x = self._xx = self._y = self._xy = 0.0
+
+    def _apart(self) -> tuple[float, float]:
+        """Products of how far points are from the mean of their group."""
+        if not self.weight:
+            return self._apart_xx, self._apart_xy
+        xx, xy = self._xx - self._x**2 / self.weight, self._xy - self._x * self._y / self.weight
+        return self._apart_xx + max(0.0, xx), self._apart_xy + xy
 
     @property
     def mean(self) -> float:
@@ -31,10 +48,11 @@ class LineFit:
         as firmly as if points had told it whose squared distances from their mean sum to
         `weight`."""
         mean_x, mean_y = self._x / self.weight, self._y / self.weight
-        spread = self._xx / self.weight - mean_x**2
-        slope = (self._xy / self.weight - mean_x * mean_y) / spread if spread > 0.05 else 0.0
+        told, product = self._apart()
+        slope = product / told if told > 0.05 * self.weight else 0.0
         if weight:
-            told, believed = self.weight * max(0.0, spread), share * mean_y / (1 + share * mean_x)
-            slope = (told * slope + weight * believed) / (told + weight)
+            believed = share * mean_y / (1 + share * mean_x)
+            surely = 1.0 if isinf(weight) else weight / (told + weight)
+            slope += surely * (believed - slope)
         slope = min(max(0.0, slope), mean_y / (1 + mean_x))
         return mean_y - slope * mean_x, slope

@@ -109,6 +109,11 @@ class SimulatedDrafts:
         self._passing: list[_Job] = []
         self.pass_number = 0
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a pass is."""
+        return bool(self._passing)
+
     def start(self, work: DraftWork) -> None:
         kv = SimulatedKv(self._kv.token_ids) if work.branch else self._kv
         job = _Job(work, self._edge.context(work), kv, work.keep)

@@ -23,7 +23,8 @@ Message = TypeVar("Message", bound=EdgeMessage | CloudMessage)
 
 @dataclass(slots=True, eq=False)
 class SimulatedSession:
-    """Begins with `schedule`; over when `finish` is there. `draft_s`: one draft pass."""
+    """Begins with `schedule`; over when `finish` is there. `draft_s`: one draft pass, which takes
+    `slowed` times as long beside one of the verifier."""
 
     edge: EdgeMachine
     drafts: SimulatedDrafts
@@ -33,6 +34,7 @@ class SimulatedSession:
     verifier: SimulatedVerifier
     time: VirtualTime
     draft_s: float
+    slowed: float = 1.0
     stream: int = 0
     served: ServedSession | None = None
     finish: Finish | None = None
@@ -173,7 +175,8 @@ class SimulatedSession:
         while (work := self.edge.work(self.time.now)) is not None:
             self.drafts.start(work)
         if (number := self.drafts.begin_pass()) is not None:
-            self._at(self.time.now + self.draft_s, lambda: self._drafted(number))
+            self.drafts.step_s = self.draft_s * (self.slowed if self.verifier.under_way else 1.0)
+            self._at(self.time.now + self.drafts.step_s, lambda: self._drafted(number))
 
     def _drafted(self, number: int) -> None:
         for report in self.drafts.end_pass(number):

@@ -69,15 +69,26 @@ class DueWork:
 class SimulatedVerifier:
     """`served` sessions join with `add`; `look` after every frame that one of them received."""
 
-    def __init__(self, time: VirtualTime, pass_s: Callable[[int], float]) -> None:
-        """`pass_s`: duration of a pass over so many tokens of all its sessions together."""
+    def __init__(
+        self,
+        time: VirtualTime,
+        pass_s: Callable[[int], float],
+        slowed: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        """`pass_s`: duration of a pass over so many tokens of all its sessions together; one that
+        begins now takes `slowed` times as long."""
         self.passes = 0
         self.busy_s = 0.0
         self.budget = PassBudget()
         self._time = time
-        self._pass_s = pass_s
+        self._pass_s, self._slowed = pass_s, slowed
         self._waiting: list[ServedSession] = []
         self._passing: list[ServedSession] = []
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a pass is."""
+        return bool(self._passing)
 
     def look(self, session: ServedSession) -> None:
         """The session may have work now; a pass starts if none runs."""
@@ -106,7 +117,7 @@ class SimulatedVerifier:
         self._passing, self._waiting = self._waiting, []
         dues = [(session, session.due) for session in self._passing if session.due]
         tokens = sum(len(due.work.token_ids) for _, due in dues)
-        took_s = self._pass_s(tokens)
+        took_s = self._slowed() * self._pass_s(tokens)
         now, self.passes = self._time.now, self.passes + 1
         self.budget.passed(took_s, tokens, len(dues))
         self.busy_s += took_s

@@ -26,11 +26,13 @@ SizeOf = Callable[[EdgeMessage | CloudMessage], int]
 @dataclass(frozen=True, slots=True)
 class ModelTimes:
     """Seconds per draft step, per pass over one token, and per further token in it, whichever
-    session it is of."""
+    session it is of. `slowed`: where both sides share processors, a step or pass that begins beside
+    one of the other side takes so many times as long."""
 
     draft_s: float = 0.024
     verify_first_s: float = 0.072
     verify_further_s: float = 0.003
+    slowed: float = 1.0
 
     def pass_s(self, tokens: int) -> float:
         """A pass of the target over so many tokens."""
@@ -108,8 +110,13 @@ def simulate_together(
     """Run requests over one verifier, each on an edge of its own, until all are over, or until a
     moment for those that are not: they end as cancelled. Raises as `simulate`."""
     time = VirtualTime()
-    verifier = SimulatedVerifier(time, times.pass_s)
-    sessions = [_begin(asked, times, time, verifier) for asked in requests]
+    sessions: list[SimulatedSession] = []
+    verifier = SimulatedVerifier(
+        time,
+        times.pass_s,
+        lambda: times.slowed if any(each.drafts.under_way for each in sessions) else 1.0,
+    )
+    sessions += [_begin(asked, times, time, verifier) for asked in requests]
     open_sessions = list(sessions)
     while open_sessions:
         time.run_next(open_sessions[0].edge.phase)
@@ -134,6 +141,7 @@ def _begin(
         verifier=verifier,
         time=time,
         draft_s=times.draft_s,
+        slowed=times.slowed,
     )
     session.schedule(asked.start_s, asked.faults, asked.link_changes)
     return session

@@ -13,9 +13,16 @@ from tandem.specdec.messages import Draft, Tokens, Verdict, Work
 from tandem.specdec.objective import NO_PRICES, Objective, Prices
 from tandem.specdec.presets import Preset
 from tandem.specdec.profile import NOTHING_EARLIER, Earlier, Profile
-from tandem.specdec.schedule_choice import STAYS, Decision, Reason, choose
+from tandem.specdec.schedule_choice import (
+    STAYS,
+    Decision,
+    Reason,
+    choose,
+    cloud_alone,
+)
 from tandem.specdec.schedule_outlook import Outlooks
 from tandem.specdec.scheduling import Measured, chunk_budget_s, schedule_for
+from tandem.specdec.seen_times import BUSY, Kind, kind_of
 
 CHOICE_EVERY = 6
 """Answers of the cloud between two choices of a schedule."""
@@ -33,6 +40,11 @@ GUESSED = 2.0
 """Drafts judged that the estimate of acceptance counts for beside those of the stretch."""
 SETTLES = 1
 """Answers after a change of schedule that tell nothing of it."""
+BY_ITSELF = 1.05
+"""Sessions a pass, on average, of one that shares none."""
+TRIAL, MAY_BE_SLOWER = 3, 0.6
+"""Passes by which the cloud alone is tried, where the schedule in use is not believed to take less
+than such a share of its time: drafting on the same processors may slow every pass."""
 PING_EVERY_S = 1.0
 """While nothing is drafted, pings tell the round trip so often: else a link that was slow once
 would be believed slow for ever."""
@@ -60,6 +72,8 @@ class Pacing:
         self._outlooks = Outlooks()
         self._stretch = _Stretch()
         self._changes, self._choices = 0.0, 0
+        self._trial, self._busy = 0, True
+        self._tried_for: Decision | None = None
         self._fit()
         self._first = self.schedule
 
@@ -81,7 +95,7 @@ class Pacing:
         branches = self._preset.control is Control.LEAST_COST and self.branches
         self.profile.drafted(count, draft_s, branches)
         if self.decision is not None and not branches:
-            self.profile.seen.drafted(self.decision.schedule, draft_s / count)
+            self.profile.seen.drafted(self._kind_of(self.decision), draft_s / count)
 
     def sent(self, frames: Sequence[Draft], now: float) -> None:
         for frame in frames:
@@ -101,12 +115,23 @@ class Pacing:
 
     def _answered(self, tokens: int, work: Work, now: float) -> None:
         self._now = now
+        if self.decision is not None and self._stretch.settled:
+            self._see_pass(self.decision, work)
+            self._trial -= self._trial > 0
         self._stretch.took(tokens, now, self.profile)
-        if self.decision is not None and work.verify_s > 0 and work.batch_size <= 1:
-            pair = self.decision.measured.pair
-            pass_s = work.verify_s * pair.verify_first_s / pair.verify_s(work.drafts)
-            self.profile.seen.passed(self.decision.schedule, pass_s)
         self._fit()
+
+    def _see_pass(self, decision: Decision, work: Work) -> None:
+        """How long one takes beside what this schedule does: none over a prompt, or shared."""
+        if not work.verify_s or work.batch_size > 1 or work.target_passes == 1:
+            return
+        if work.drafts and not decision.schedule.window:
+            return  # sent by the schedule before
+        kind, share = self._kind_of(decision), self.profile.further_share
+        self.profile.seen.passed(kind, work.verify_s, work.drafts, share)
+
+    def _kind_of(self, decision: Decision) -> Kind:
+        return kind_of(decision.schedule, self.ahead or self.branches)
 
     def trip_wanted(self, now: float) -> bool:
         """Whether a ping is to tell the round trip: at first, when the trips of drafts are a
@@ -156,25 +181,61 @@ class Pacing:
             return self.schedule
         self._until_choice -= 1
         due = self._until_choice <= 0 and self._now - self._chose_at >= SELDOM_S
-        if (before := self.decision) is None or due:
+        if self._tried_for is not None and not self._trial:
+            self._follow(self._tried_for)
+            self._tried_for, due = None, True
+        if self.decision is None or (due and not self._trial):
             self._chose_at = self._now
             self._learn(measured)
-            limits, weight = self._preset.schedule, self._preset.idle_weight
-            seen, stays = self.profile.seen, max(STAYS_MOST, STAYS - RESTLESS * self._changes)
-            chosen = choose(
-                limits, measured, weight, before, self._outlooks, seen, stays, self._objective
-            )
-            self._choices += 1
-            soon = AT_FIRST if self._choices <= FIRST_CHOICES else SOON
-            self._until_choice = CHOICE_EVERY if self._outlooks.settled else soon
-            self._changes *= CALMS
-            if before is None or chosen.schedule != before.schedule:
-                self.decisions[chosen.reason] += 1
-                self._changes += before is not None
-                self._stretch = _Stretch()
-            self.decision, self.branches, self.ahead = chosen, chosen.branches, chosen.ahead
+            chosen = self._choice(measured, self.decision)
+            self._follow(chosen)
+            if self._trial_pays(chosen):
+                self._try_alone(chosen)
         assert self.decision is not None
         return self.decision.schedule
+
+    def _choice(self, measured: Measured, before: Decision | None) -> Decision:
+        limits, weight = self._preset.schedule, self._preset.idle_weight
+        seen, stays = self.profile.seen, max(STAYS_MOST, STAYS - RESTLESS * self._changes)
+        chosen = choose(
+            limits, measured, weight, before, self._outlooks, seen, stays, self._objective
+        )
+        self._choices += 1
+        soon = AT_FIRST if self._choices <= FIRST_CHOICES else SOON
+        self._until_choice = CHOICE_EVERY if self._outlooks.settled else soon
+        self._changes *= CALMS
+        if before is None or chosen.schedule != before.schedule:
+            self.decisions[chosen.reason] += 1
+            self._changes += before is not None
+        return chosen
+
+    def _follow(self, decision: Decision) -> None:
+        """Go on with it. Where drafts are made beside passes and where not these may take times
+        that say nothing of each other."""
+        before, busy = self.decision, self._busy
+        self.decision, self.branches, self.ahead = decision, decision.branches, decision.ahead
+        self._busy = self._kind_of(decision) in BUSY
+        if self._busy != busy:
+            self.profile.regrouped()
+        if before is None or before.schedule != decision.schedule or self._busy != busy:
+            self._stretch = _Stretch()
+
+    def _try_alone(self, chosen: Decision) -> None:
+        """For some passes, to know what `chosen` is to be better than."""
+        self._trial, self._tried_for = TRIAL, chosen
+        alone = cloud_alone(self._preset.schedule)
+        self._follow(replace(chosen, schedule=alone, branches=False, reason=Reason.TRIAL))
+        self.decisions[Reason.TRIAL] += 1
+
+    def _trial_pays(self, chosen: Decision) -> bool:
+        """Whether to see what the cloud alone takes, where that is not known and may be less."""
+        if not chosen.schedule.window or self.profile.seen.knows_alone:
+            return False
+        if not self.profile.knows_acceptance or chosen.measured.sharing > BY_ITSELF:
+            return False
+        if self._objective.idle_weight < 1:
+            return False
+        return chosen.tpot_s > MAY_BE_SLOWER * chosen.alone_tpot_s
 
     def _learn(self, measured: Measured) -> None:
         """What the schedule in use took since the last time, beside what it should have taken with
@@ -199,6 +260,11 @@ class _Stretch:
         self._judged = self._agreed = 0
         self._since: float | None = None
         self._skip = SETTLES
+
+    @property
+    def settled(self) -> bool:
+        """Whether the next answer is of the schedule in use."""
+        return not self._skip
 
     def took(self, tokens: int, now: float, profile: Profile) -> None:
         """They came at `now`."""

@@ -5,7 +5,8 @@ same pair and preset measured, else from stated guesses, and what this one measu
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 
 from tandem.core.line_fit import LineFit
 from tandem.specdec.messages import Draft, Work
@@ -21,13 +22,18 @@ _MOSTLY_RIGHT = 0.6
 """Where such a share of the first drafts is right, acceptance is no mere guess any more: of bad
 drafts hardly any first ones are."""
 _KEEP_PER_TOKEN = 0.97
+_KEEP_KNOWN = 0.995
+"""What earlier requests knew of acceptance is believed so much less with each token for which
+nothing is drafted."""
 _STALE = 16
 """After so many tokens without a draft, a step tells as much as all before it."""
 _KEEP_LONG = 0.995
-_SURE_LONG, _SURE_SHARE = 20.0, 10.0
+_SURE_LONG, _UNSURE_LONG = 20.0, 2.0
 """What a further token of a pass costs, as a share of the first, changes with the model and not
 with the hour: what many passes tell counts beside the last ten, which may all be equally long."""
 _SURE_TRIPS, _FIRST_TRIPS, _FIRST_TOKENS = 12, 2, 8
+_FRESH_S, _FEW_TRIPS = 2.0, 4
+"""A round trip tells for so long, and the last few do in any case."""
 _COLD_STEPS, _COLD_PASSES = 8, 3.0
 """So many steps and passes of a process may take long because they are its first."""
 _FAR = 3.0
@@ -46,9 +52,9 @@ _TINY_S = 1e-9
 @dataclass(frozen=True, slots=True)
 class Earlier:
     """What is known of a pair and preset before a request begins, in seconds; None: nothing.
-    `verify_s` is a pass of the target, `acceptance_rate` the share of judged drafts that stood,
-    `queue_s` the wait for a pass, `branching` how many times as long a draft step takes with
-    branches beside it, `undrafted` how many tokens came since a draft step was measured."""
+    `verify_s` is a pass of the target over one token, `acceptance_rate` the share of judged drafts
+    that stood, `queue_s` the wait for a pass, `branching` how many times as long a draft step takes
+    with branches beside it, `undrafted` how many tokens came since a draft step was measured."""
 
     draft_s: float | None = None
     verify_s: float | None = None
@@ -81,7 +87,10 @@ class Profile:
         self._branching, self._undrafted = earlier.branching, earlier.undrafted
         self.seen = SeenTimes(earlier.seen)
         self._verify, self._long = LineFit(_KEEP), LineFit(_KEEP_LONG)
+        self._regrouped_share = earlier.further_share
         self.trips_s: list[float] = []
+        self._recent = deque[tuple[float, float]](maxlen=_RECENT)
+        self._now = -inf
         self._pings = self._tokens = 0
         self.judged_tokens = self.agreed_tokens = 0
         self._sent: deque[tuple[int, float]] = deque(maxlen=4 * _RECENT)
@@ -102,14 +111,27 @@ class Profile:
             rtt_s = min(rtt_s, earlier.rtt_s)  # of a few trips each may have waited for a pass
         if draft_s is None or first_s is None or rtt_s is None:
             return None
-        draft_s *= _HOPE**self._undrafted
+        hope = _HOPE**self._undrafted
+        draft_s *= hope
         if self._hopes and not self.knows_trip:
             rtt_s *= _UNSURE_HOPE**self._undrafted
         first_s = max(first_s, 1e-6)
+        pair, pairs = PairTimes(draft_s, first_s, further_s), dict[Kind, PairTimes]()
+        slows, share = False, self.further_share
         if self._sharing < _ALONE:
-            draft_s, first_s = self.seen.draft_s(draft_s), self.seen.pass_s(first_s)
+            pair = replace(
+                pair,
+                draft_s=self.seen.draft_s(draft_s),
+                verify_first_s=self.seen.pass_s(first_s, share),
+            )
+            pairs = {
+                kind: _beside(seen, pair, hope, share) for kind, seen in self.seen.of_kinds.items()
+            }
+            slows = self.seen.slows(share)
+            if not slows and Kind.ROUNDS_AHEAD in pairs:
+                pairs[Kind.ROUNDS] = pairs[Kind.ROUNDS_AHEAD]
         return Measured(
-            PairTimes(draft_s, first_s, further_s),
+            pair,
             rtt_s,
             self._accepted / self._judged,
             self._wait_s,
@@ -117,12 +139,20 @@ class Profile:
             self._hit_rate,
             self._branching,
             self._guesses_acceptance,
+            pairs,
+            slows,
         )
 
     @property
+    def knows_acceptance(self) -> bool:
+        """Whether earlier requests or many of this one's drafts told it."""
+        told = self._earlier.acceptance_rate is not None
+        return told or self.judged_tokens >= _EARLIER_TOKENS
+
+    @property
     def _guesses_acceptance(self) -> bool:
-        """Whether neither earlier requests nor this one's drafts told it."""
-        if self._earlier.acceptance_rate is not None or self.judged_tokens >= _EARLIER_TOKENS:
+        """Whether neither they nor this one's first drafts told it."""
+        if self.knows_acceptance:
             return False
         return self.agreed_tokens < max(1.0, _MOSTLY_RIGHT * self.judged_tokens)
 
@@ -131,14 +161,15 @@ class Profile:
         if not self._verify.weight:
             first_s = self._earlier.verify_s
             return first_s, 0.0 if first_s is None else self._earlier.further_share * first_s
-        return self._verify.fit(self._further_share, _SURE_SHARE)
+        return self._verify.fit(self.further_share, inf)
 
     @property
-    def _further_share(self) -> float:
+    def further_share(self) -> float:
         """By all passes of this request, and of earlier ones."""
         if not self._long.weight:
-            return self._earlier.further_share
-        first_s, further_s = self._long.fit(self._earlier.further_share, _SURE_LONG)
+            return self._regrouped_share
+        known = self._earlier.further_share
+        first_s, further_s = self._long.fit(known, _SURE_LONG if known else _UNSURE_LONG)
         return further_s / max(first_s, _TINY_S)
 
     @property
@@ -158,13 +189,13 @@ class Profile:
         """What this request has measured itself."""
         return Earlier(
             self._draft_s,
-            self._verify.mean if self._verify.weight else None,
-            min(self.trips_s[-_RECENT:]) if self.trips_s else None,
+            self._pass_times()[0] if self._verify.weight else None,
+            min(trip_s for _, trip_s in self._recent) if self._recent else None,
             self.agreed_tokens / self.judged_tokens if self.judged_tokens else None,
             self._wait_s if self._verify.weight else None,
             self._branching,
             self._undrafted,
-            self._further_share,
+            self.further_share,
             self._earlier.trips + len(self.trips_s),
             tuple(self.seen.of_kinds.items()),
         )
@@ -204,7 +235,7 @@ class Profile:
         while self._sent and self._sent[0][0] < end:
             sent_s = self._sent.popleft()[1]
         if sent_s is not None:
-            self.trips_s.append(max(0.0, now - sent_s - work.verify_s - work.queue_s))
+            self.tripped(max(0.0, now - sent_s - work.verify_s - work.queue_s), now)
         self.passed(work)
 
     def passed(self, work: Work) -> None:
@@ -222,14 +253,29 @@ class Profile:
             if work.drafts:  # the cloud's own passes follow one another, and do not wait
                 self._wait_s = _follow(self._wait_s, work.queue_s)
 
+    def regrouped(self) -> None:
+        """What runs beside passes from now on may slow them more, or less: how they compare with
+        those before says nothing of what a further token costs."""
+        self._regrouped_share = self.further_share
+        self._long.regroup()
+
     def resolved(self, hit: bool) -> None:
         """A correction came; `hit`: it had been drafted for."""
         self._hit_rate = _follow(self._hit_rate, float(hit))
 
     def ponged(self, trip_s: float) -> None:
         """A ping was answered, which waits for no pass."""
-        self.trips_s.append(trip_s)
+        self.tripped(trip_s, self._now)
         self._pings += 1
+
+    def tripped(self, trip_s: float, now: float) -> None:
+        """A round trip took so long. Old ones are forgotten, but for a few: a link that became slow
+        is to be believed so."""
+        self.trips_s.append(trip_s)
+        self._now = max(self._now, now)
+        self._recent.append((self._now, trip_s))
+        while len(self._recent) > _FEW_TRIPS and self._recent[0][0] < self._now - _FRESH_S:
+            self._recent.popleft()
 
     def discarded(self) -> None:
         """What was sent will not be judged."""
@@ -246,12 +292,23 @@ class Profile:
 
     def unjudged(self, tokens: int) -> None:
         """Tokens came for which there was no draft: the acceptance estimate ages."""
-        keep = _KEEP_PER_TOKEN**tokens
-        self._accepted = keep * self._accepted + (1 - keep) * _PRIOR_ACCEPTANCE * _PRIOR_TOKENS
+        self._undrafted += tokens
+        keep, known = _KEEP_PER_TOKEN**tokens, self._earlier.acceptance_rate
+        rate = _PRIOR_ACCEPTANCE
+        if known is not None:
+            rate += (known - rate) * _KEEP_KNOWN**self._undrafted
+        self._accepted = keep * self._accepted + (1 - keep) * rate * _PRIOR_TOKENS
         self._judged = keep * self._judged + (1 - keep) * _PRIOR_TOKENS
         self._wait_s *= _HOPE**tokens
         self._tokens += tokens
-        self._undrafted += tokens
+
+
+def _beside(seen: Seen, usual: PairTimes, hope: float, share: float) -> PairTimes:
+    """Step times under a kind of schedule; `usual` where it was not tried. A pass that is slowed is
+    so with each of its tokens."""
+    draft_s = usual.draft_s if seen.draft_s is None else hope * seen.draft_s
+    first_s = max(seen.first_s(share) or usual.verify_first_s, 1e-6)
+    return PairTimes(draft_s, first_s, usual.verify_further_s * first_s / usual.verify_first_s)
 
 
 def _follow(estimate: float, sample: float) -> float:

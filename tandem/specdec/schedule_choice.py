@@ -57,6 +57,7 @@ class Reason(StrEnum):
     LOAD = "load"
     STEP_TIMES = "step_times"
     SEEN_TIMES = "seen_times"
+    TRIAL = "trial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Decision:
     @property
     def ahead(self) -> bool:
         """Whether to draft past a round."""
-        return not overhead_share(self.measured)
+        return not (overhead_share(self.measured) or self.measured.slows)
 
     @property
     def words(self) -> str:
@@ -188,7 +189,7 @@ def _branches_pay(measured: Measured) -> bool:
     """Whether drafts that are begun with a correction would come late, and more than one is of
     use."""
     pair = measured.pair
-    if measured.branching > SLOWED or overhead_share(measured):
+    if measured.branching > SLOWED or overhead_share(measured) or measured.slows:
         return False
     price = measured.sharing * pair.verify_further_s / pair.verify_first_s
     deep, _ = worth_feeding(measured.acceptance_rate, 2, price)
@@ -210,7 +211,8 @@ def _reason(before: Decision, now: Measured, factors: Mapping[Kind, float]) -> R
 
 
 def _has_changed(before: Decision, now: Measured, factors: Mapping[Kind, float]) -> bool:
-    return max(_changes(before, now, factors).values()) > CHANGED
+    slows = before.measured.slows != now.slows
+    return slows or max(_changes(before, now, factors).values()) > CHANGED
 
 
 def _changes(

@@ -77,7 +77,7 @@ class Outlooks:
 
     def _weighed(self, measured: Measured) -> dict[Schedule, Expected]:
         """By acceptance, and by how often a correction had been drafted for."""
-        rate, pass_s = measured.acceptance_rate, measured.pair.verify_first_s
+        rate = measured.acceptance_rate
         if self._stacked is None:
             return {}
         sums = dict(zip(self._kept, self._stacked.expected(rate), strict=True))
@@ -86,7 +86,7 @@ class Outlooks:
             if not early:
                 hit, share = sums.get((schedule, True)), measured.hit_rate
                 epoch = plain if hit is None else (1 - share) * plain + share * hit
-                epoch[1] *= pass_s
+                epoch[1] *= measured.pair_under(schedule).verify_first_s
                 found[schedule] = per_token(epoch)
         return found
 
@@ -104,7 +104,7 @@ def _rounded(schedule: Schedule, early: bool, measured: Measured) -> _Times:
     """In passes; of the cloud alone nothing else counts."""
     if not schedule.window:
         return 0.0, 0.0, 0.0, 0.0, False, False
-    pair = measured.pair
+    pair = measured.pair_under(schedule)
     draft, further, wait, trip = (
         _grid(seconds / pair.verify_first_s)
         for seconds in (pair.draft_s, pair.verify_further_s, measured.wait_s, measured.rtt_s)

@@ -4,12 +4,14 @@ window to a cloud that goes on alone meanwhile."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from math import ceil, floor, isfinite, log
 
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import Control, Schedule
 from tandem.specdec.presets import Preset
+from tandem.specdec.seen_times import Kind, kind_of
 
 MESSAGE_S = 0.0005
 """What a message costs the edge in processing; tokens drafted faster than this go in pieces."""
@@ -50,7 +52,9 @@ class PairTimes:
 class Measured:
     """Of one session: step times, round trip and acceptance as of now; how long its work waits for
     a pass, how many sessions share one, how often a correction had been drafted for, how many times
-    as long a draft step takes with branches beside it, and whether acceptance is a mere guess."""
+    as long a draft step takes with branches beside it, and whether acceptance is a mere guess.
+    `pairs`: step times beside schedules of a kind, where they were measured; else `pair` holds.
+    `slows`: whether drafting while the cloud judges makes its passes longer than it saves."""
 
     pair: PairTimes
     rtt_s: float
@@ -60,6 +64,12 @@ class Measured:
     hit_rate: float = 0.0
     branching: float = 1.0
     guesses_acceptance: bool = False
+    pairs: Mapping[Kind, PairTimes] = field(default_factory=dict)
+    slows: bool = False
+
+    def pair_under(self, schedule: Schedule) -> PairTimes:
+        """Step times while a schedule is in use: what runs beside a step may slow it."""
+        return self.pairs.get(kind_of(schedule), self.pair)
 
 
 def schedule_for(preset: Preset, measured: Measured) -> Schedule:

@@ -223,7 +223,7 @@ class _Member(Timeline):
                 break
             sent_s = self.flights.popleft()[1]
         if sent_s is not None:
-            self.profile.trips_s.append(self.now + times.down_s - sent_s - self.work_s)
+            self.profile.tripped(self.now + times.down_s - sent_s - self.work_s, self.now)
 
     def submit(self, drafts: int, tokens: int, wait_s: float) -> None:
         self.due_drafts, self.due_tokens, self.due_s = drafts, tokens, self.crowd.now

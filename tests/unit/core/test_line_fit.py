@@ -31,6 +31,16 @@ def test_the_slope_is_neither_negative_nor_steeper_than_from_the_origin() -> Non
     assert fitted((0, 0), (4, 10)).fit() == pytest.approx((5 / 3, 5 / 3))
 
 
+def test_groups_of_different_height_share_the_slope() -> None:
+    """One of them has points in one place, which tell nothing but its height."""
+    line = fitted((0, 6), (1, 8), (4, 14))
+    line.regroup()
+    line.add(2, 30)
+    assert line.fit() == pytest.approx((26, 2))
+    line.add(4, 34)
+    assert line.fit() == pytest.approx((26, 2))
+
+
 def test_later_points_count_for_more() -> None:
     """Weights 1/4, 1/2 and 1: x sums to 4.5, y to 19, squares to 13, products to 49."""
     line = fitted((2, 10), (4, 11), (2, 11), keep=0.5)

@@ -18,7 +18,7 @@ from tandem.specdec.profile import Earlier, Profile
 from tandem.specdec.schedule_choice import Decision, Reason
 from tandem.specdec.schedule_outlook import Outlooks
 from tandem.specdec.scheduling import Measured, schedule_for
-from tandem.specdec.seen_times import SeenTimes
+from tandem.specdec.seen_times import Kind, Seen, SeenTimes
 
 
 def frame(base: int, count: int = 2, hold: bool = False) -> Draft:
@@ -270,15 +270,88 @@ def test_no_cloud_waits_for_a_draft_before_one_was_sent() -> None:
     assert pacing.schedule.window == 0
 
 
-def test_later_requests_begin_with_a_pass_as_long_as_this_one_s_were() -> None:
-    """Not with what the line through them says of a pass over nothing, which none was."""
-    profile = seen()
-    for drafts, verify_s in ((8, 0.10), (8, 0.11), (2, 0.04)):
-        profile.passed(Work(verify_s=verify_s, drafts=drafts))
-    assert profile.own.verify_s == pytest.approx(0.074, abs=0.002)
-    assert measured(profile).pair.verify_first_s < 0.06
+def test_later_requests_begin_with_a_pass_over_one_token() -> None:
+    """Once with the mean of all passes, drafts and all: then the cloud alone seemed slow."""
+    profile = seen(verify_s=0.06)
+    for _ in range(20):
+        for drafts in (2, 8):
+            profile.passed(Work(verify_s=0.04 + 0.01 * drafts, drafts=drafts))
+    assert profile.own.verify_s == pytest.approx(0.04, rel=0.05)
     later = Profile(replace(profile.own, queue_s=None))
     assert measured(later).pair.verify_first_s == profile.own.verify_s
+    assert measured(later).pair.verify_further_s == pytest.approx(0.01, rel=0.05)
+
+
+def test_the_prompt_s_pass_tells_nothing_of_the_schedule_in_use() -> None:
+    """It was counted as one of the cloud alone, where a request began with that."""
+    pacing = Pacing(PRESETS["auto"], Earlier(5.0, 0.05, 0.03, 0.3))
+    for number in range(4):
+        work = Work(verify_s=0.05 if number else 0.4, target_passes=number + 1)
+        pacing.take_tokens(Tokens(1, 0, 7 + number, 9, (4,), work), 2.0 + 0.05 * number)
+    ((kind, alone),) = pacing.profile.seen.of_kinds.items()
+    assert (kind, alone.pass_s, alone.passes) == ("cloud_alone", pytest.approx(0.05), 3)
+
+
+FAIR = Earlier(draft_s=0.02, verify_s=0.05, rtt_s=0.001, acceptance_rate=0.6, further_share=0.1)
+"""Drafting pays, but not twice."""
+
+
+def test_what_drafting_is_to_be_better_than_is_seen_first() -> None:
+    """Passes beside drafts take 50 ms, those of the cloud alone 30: nothing else could tell."""
+    pacing, clock = Pacing(PRESETS["auto"], FAIR), count()
+    assert pacing.decision is not None
+    assert (pacing.decision.words, pacing.decision.reason) == ("the cloud alone", Reason.TRIAL)
+    assert not pacing.branches
+    answered(pacing, 3, clock, every_s=0.03)
+    assert pacing.decision.reason is Reason.TRIAL, "the first answer is another schedule's"
+    answered(pacing, 1, clock, every_s=0.03)
+    assert pacing.decision.reason is not Reason.TRIAL
+    assert pacing.decision.alone_tpot_s == pytest.approx(0.03, rel=0.01)
+    assert pacing.decisions[Reason.TRIAL] == 1
+    again = Pacing(PRESETS["auto"], replace(FAIR, seen=pacing.profile.own.seen))
+    assert not again.decisions[Reason.TRIAL], "the next request knows it"
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        replace(FAIR, acceptance_rate=None),
+        replace(FAIR, acceptance_rate=0.95, draft_s=0.002, further_share=0.01),
+        replace(FAIR, draft_s=5.0),
+    ],
+)
+def test_the_cloud_alone_is_not_tried_where_it_is_chosen_or_too_slow_or_nothing_is_known(
+    known: Earlier,
+) -> None:
+    assert not Pacing(PRESETS["auto"], known).decisions[Reason.TRIAL]
+
+
+def test_a_trial_ends_where_others_share_the_passes() -> None:
+    pacing = Pacing(PRESETS["auto"], FAIR)
+    for number in range(8):
+        work = Work(verify_s=0.05, batch_size=4)
+        pacing.take_tokens(Tokens(1, 0, 7 + number, 9, (4,), work), 2.0 + 0.05 * number)
+    assert pacing.decision is not None
+    assert pacing.decision.reason is not Reason.TRIAL
+
+
+def test_where_drafting_slows_passes_no_draft_is_made_beside_them() -> None:
+    alone, ahead = Seen(passes=3, pass_s=0.05), Seen(passes=9, pass_s=0.09)
+    quiet = replace(FAIR, seen=((Kind.CLOUD_ALONE, alone),))
+    slowed = replace(FAIR, seen=((Kind.CLOUD_ALONE, alone), (Kind.ROUNDS_AHEAD, ahead)))
+    assert Pacing(PRESETS["auto"], quiet).ahead
+    pacing = Pacing(PRESETS["auto"], slowed)
+    assert (pacing.ahead, pacing.branches) == (False, False)
+
+
+def test_acceptance_that_was_low_is_forgotten_slowly() -> None:
+    """After sixty tokens without a draft it was believed to be half."""
+    profile = Profile(replace(FAIR, acceptance_rate=0.1))
+    profile.unjudged(60)
+    assert measured(profile).acceptance_rate < 0.3
+    for _ in range(2000):
+        profile.unjudged(1)
+    assert measured(profile).acceptance_rate == pytest.approx(0.7, abs=0.01)
 
 
 def test_what_a_schedule_took_is_compared_with_what_was_expected_of_it() -> None:
@@ -415,6 +488,7 @@ def test_a_process_s_first_request_chooses_after_two_round_trips() -> None:
         pacing.take_verdict(outcome, 2.006 + number)
     assert pacing.decision is not None
     assert pacing.decision.schedule.stop_and_wait
+    assert not pacing.decisions[Reason.TRIAL], "too few drafts were judged"
 
 
 def test_pings_tell_the_round_trip_until_it_is_known() -> None:

@@ -267,3 +267,33 @@ def test_acceptance_is_a_guess_until_most_of_a_few_drafts_are_right_or_many_are_
     wrong.judged(0, 1)
     assert not measured(wrong).guesses_acceptance
     assert not measured(Profile(Earlier(0.02, 0.05, 0.03, 0.4))).guesses_acceptance
+
+
+def test_a_link_that_became_slow_is_believed_so_after_two_seconds() -> None:
+    """The shortest of 32 round trips was believed until the last one of a fast link was forgotten,
+    and a slow link has few."""
+    profile = Profile()
+    profile.drafted(1, 0.02)
+    for number in range(20):
+        profile.sent(frame(number + 1), 0.1 * number)
+        profile.answered(number + 1, FAST, 0.1 * number + 0.06)
+    for number, base in enumerate(range(21, 29)):
+        sent_s = 2.0 + 0.5 * number
+        profile.sent(frame(base), sent_s)
+        profile.answered(base, FAST, sent_s + 0.35)
+        assert measured(profile).rtt_s == pytest.approx(0.3 if number > 3 else 0.01)
+    later_s = 600.0
+    profile.sent(frame(30), later_s)
+    profile.answered(30, FAST, later_s + 9.05)
+    assert measured(profile).rtt_s == pytest.approx(0.3), "the last few tell in any case"
+
+
+def test_passes_that_run_beside_drafts_say_nothing_of_a_further_draft() -> None:
+    """Over two drafts they take 60 ms, and alone 30: the drafts are 5 ms of that."""
+    profile = Profile(Earlier(draft_s=0.02, verify_s=0.03, rtt_s=0.03, further_share=0.15))
+    for _ in range(20):
+        profile.passed(Work(verify_s=0.03))
+    profile.regrouped()
+    for _ in range(20):
+        profile.passed(Work(verify_s=0.065, drafts=2))
+    assert profile.further_share == pytest.approx(0.15, abs=0.01)
