@@ -131,7 +131,10 @@ class EdgeMachine:
         """Ask a cloud that is silent, or whose round trip nothing else tells."""
         wanted = self.phase is Phase.RUNNING and self.pacing.trip_wanted(now)
         nonce = self.liveness.ping_due(now, wanted)
-        return [] if nonce is None else [Send(Ping(*self._frame(), nonce=nonce))]
+        if nonce is None:
+            return []
+        self.pacing.pinged(now)
+        return [Send(Ping(*self._frame(), nonce=nonce))]
 
     def _give_up_if_due(self, now: float) -> list[EdgeOutput]:
         if not self.liveness.is_given_up(now):

@@ -139,8 +139,11 @@ class Pacing:
         other until it is known, then seldom."""
         if self._preset.control is not Control.LEAST_COST or now < self._ping_at:
             return False
-        self._ping_at = now + PING_EVERY_S
         return self.profile.begins_cold or not self.schedule.window
+
+    def pinged(self, now: float) -> None:
+        """A ping left."""
+        self._ping_at = now + PING_EVERY_S
 
     def ponged(self, trip_s: float | None) -> None:
         """A ping was answered; None: one of long ago."""

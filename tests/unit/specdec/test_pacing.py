@@ -495,9 +495,12 @@ def test_pings_tell_the_round_trip_until_it_is_known() -> None:
     """A process's first drafts wait for the prompt's pass: their trips tell little."""
     pacing = Pacing(PRESETS["auto"])
     assert pacing.trip_wanted(1.0)
+    assert pacing.trip_wanted(1.0), "to ask changes nothing"
+    pacing.pinged(1.0)
     assert not pacing.trip_wanted(1.1), "one at a time"
     pacing.ponged(0.030)
     assert pacing.trip_wanted(1.2)
+    pacing.pinged(1.2)
     pacing.ponged(None)
     assert not pacing.trip_wanted(1.3), "of another ping"
     pacing.ponged(0.010)
@@ -521,7 +524,11 @@ def test_a_link_that_was_slow_once_is_drafted_over_when_it_is_fast() -> None:
     assert pacing.schedule.window == 0
     answered(pacing, 12, clock)
     assert pacing.schedule.window == 0
-    asked = [second for second in range(12) if pacing.trip_wanted(0.5 * second)]
+    asked = []
+    for second in range(12):
+        if pacing.trip_wanted(0.5 * second):
+            asked.append(second)
+            pacing.pinged(0.5 * second)
     assert asked == [0, 2, 4, 6, 8, 10]
     pacing.ponged(0.010)
     answered(pacing, 6, clock)
