@@ -25,6 +25,8 @@ from tandem.suite.local_processes import free_ports
 
 START_S = 180.0
 STOP_S = 10.0
+STUCK_AFTER_S = 20.0
+"""A pass on a machine that others use may stand still for longer than services expect."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -127,7 +129,7 @@ COMMON = ("--insecure", "--port", "0", "--log-level", "warning")
 
 
 def _flags(model: str, pacing: Pacing | None, side: str) -> tuple[str, ...]:
-    flags = (*COMMON, "--model", model)
+    flags = (*COMMON, "--model", model, "--stuck-after-s", str(STUCK_AFTER_S))
     if pacing is None:
         return flags
     first_s = pacing.draft_s if side == "draft" else pacing.verify_first_s
