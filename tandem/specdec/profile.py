@@ -38,9 +38,10 @@ _COLD_STEPS, _COLD_PASSES = 8, 3.0
 """So many steps and passes of a process may take long because they are its first."""
 _FAR = 3.0
 """A step or pass that takes so many times as long as usual had to wait for other programs."""
-_HOPE = 0.99
-"""What was slow may be fast again: with each token for which nothing was drafted, a draft step is
-believed to take this share of the time, so that it is tried again in the end."""
+_HOPE, _HOPE_STEP = 0.99, 0.995
+"""What was slow may be fast again: with each token for which nothing was drafted, a wait for a pass
+and a draft step are believed to take this share of the time, so that drafts are tried again in the
+end. Steps are slow for longer: at 0.99 each answer of 60 tokens tried bad drafts again."""
 _UNSURE_HOPE = 0.97
 """The same of a round trip of which few were measured: a process's first ones take long."""
 _MOST_BRANCHING = 10.0
@@ -111,7 +112,7 @@ class Profile:
             rtt_s = min(rtt_s, earlier.rtt_s)  # of a few trips each may have waited for a pass
         if draft_s is None or first_s is None or rtt_s is None:
             return None
-        hope = _HOPE**self._undrafted
+        hope = _HOPE_STEP**self._undrafted
         draft_s *= hope
         if self._hopes and not self.knows_trip:
             rtt_s *= _UNSURE_HOPE**self._undrafted

@@ -200,10 +200,10 @@ def test_a_draft_step_that_was_slow_is_believed_to_be_faster_while_none_is_made(
     """The first one of a process takes long; nobody would try another."""
     profile = seen()
     profile.unjudged(100)
-    assert measured(profile).pair.draft_s == pytest.approx(0.02 * 0.99**100)
+    assert measured(profile).pair.draft_s == pytest.approx(0.02 * 0.995**100)
     assert profile.own.undrafted == 100
     again = Profile(profile.own)
-    assert measured(again).pair.draft_s == pytest.approx(0.02 * 0.99**100)
+    assert measured(again).pair.draft_s == pytest.approx(0.02 * 0.995**100)
     again.drafted(1, 0.02)
     assert measured(again).pair.draft_s == pytest.approx(0.02)
 
