@@ -109,10 +109,10 @@ class Preset:
         longest = self.schedule.window + self.schedule.chunk + 1
         return 0 if self.predraft is Predraft.OFF else self.predraft_workers * longest
 
-    @property
-    def spare_tokens(self) -> int:
-        """Most tokens that the draft KV holds beside the text: of branches, or of a tree."""
-        return self.branch_tokens + self.tree_nodes
+    def spare_tokens(self, max_tokens: int) -> int:
+        """Most tokens that the draft KV holds beside a text of `max_tokens`: of branches, none of
+        which is longer than that, or of a tree."""
+        return min(self.branch_tokens, self.predraft_workers * max_tokens) + self.tree_nodes
 
     @property
     def judges_by_timing(self) -> bool:

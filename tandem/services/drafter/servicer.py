@@ -199,7 +199,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         edge_request = await self._edge_request(request, images)
         processor = await self._processor(request, edge_request)
         capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
-        held = capacity + edge_request.preset.spare_tokens
+        held = capacity + edge_request.preset.spare_tokens(edge_request.max_tokens)
         named = {"session": f"{edge_request.session:08x}", "preset": request.preset}
         headers, prompt_tokens = stream.invocation_metadata(), len(edge_request.prompt_ids)
         with (

@@ -44,7 +44,7 @@ def test_a_preset_that_chooses_does_without_what_a_back_end_cannot_do() -> None:
     chooses, pipelined = find_preset("auto"), find_preset("stream")
     without = fitted_to(chooses, BARE)
     without.validate()
-    assert (without.predraft, without.spare_tokens) == (Predraft.OFF, 0)
+    assert (without.predraft, without.spare_tokens(99)) == (Predraft.OFF, 0)
     assert fitted_to(chooses, Capabilities(forks=True)) == chooses
     assert fitted_to(pipelined, BARE) == pipelined, "its forks are what was asked for"
 

@@ -146,7 +146,7 @@ def test_predrafting_takes_room_beside_the_text() -> None:
     assert PRESETS["coupled"].branch_tokens == 0
     chosen = AHEAD.schedule
     assert AHEAD.branch_tokens == 2 * (chosen.window + chosen.chunk + 1)
-    assert AHEAD.spare_tokens == AHEAD.branch_tokens
+    assert AHEAD.spare_tokens(99) == AHEAD.branch_tokens
 
 
 def test_a_branch_is_no_longer_than_a_window_that_was_narrowed() -> None:

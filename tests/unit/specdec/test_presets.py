@@ -285,11 +285,12 @@ def test_only_whole_or_cut_distributions_travel_in_half_precision() -> None:
 
 
 def test_what_the_draft_kv_holds_beside_the_text() -> None:
-    """A branch is at most a window, a chunk and the outcome long."""
-    assert PRESETS["coupled"].spare_tokens == 0
-    assert PRESETS["mc-dsd"].spare_tokens == 14  # 2 + 4 + 8 nodes
-    assert PRESETS["predraft"].spare_tokens == 4 * (4 + 4 + 1)
-    assert PRESETS["stream"].spare_tokens == 8 * (16 + 8 + 1)
+    """A branch is at most a window, a chunk and the outcome long, and no longer than the answer."""
+    assert PRESETS["coupled"].spare_tokens(99) == 0
+    assert PRESETS["mc-dsd"].spare_tokens(9) == 14  # 2 + 4 + 8 nodes
+    assert PRESETS["predraft"].spare_tokens(99) == 4 * (4 + 4 + 1)
+    assert PRESETS["auto"].spare_tokens(99) == 8 * (16 + 8 + 1)
+    assert PRESETS["auto"].spare_tokens(10) == 8 * 10
 
 
 def test_which_drafts_travel_as_ids_drawn_from_the_model_itself() -> None:
