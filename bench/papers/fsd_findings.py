@@ -102,14 +102,17 @@ def demo_pair_accepts(rows: Rows) -> str:
 
 def queue_orders(rows: Rows) -> str:
     columns = QUEUE_COLUMNS
-    least = []
+    least, as_few = [], []
     for name in columns:
         mean = {
             order: sum(rows.where({"client queue": order}).ours(name))
             for order in rows.values("client queue")
         }
-        if all(mean["priority"] < mean[order] for order in mean if order != "priority"):
+        others = min(mean[order] for order in mean if order != "priority")
+        if mean["priority"] < others:
             least.append(name)
+        elif mean["priority"] == others:
+            as_few.append(name)
     by_server = max(
         abs(one.mine(name) - other.mine(name))
         for order in rows.values("client queue")
@@ -117,9 +120,9 @@ def queue_orders(rows: Rows) -> str:
         for one, other in [rows.where({"client queue": order}).rows]
     )
     spread = [max(rows.ours(name)) - min(rows.ours(name)) for name in columns]
-    sentences = [
-        f"The client's priority queue misses least in {of_all(len(least), len(columns))} columns."
-    ]
+    ties = f", and as few as another in {' and '.join(as_few)}" if as_few else ""
+    count = of_all(len(least), len(columns))
+    sentences = [f"The client's priority queue misses least in {count} columns{ties}."]
     if by_server < VISIBLE:
         why = "our early verdicts weigh tens of bytes and do not queue even on this link"
         sentences.append(f"The server's order changes at most {by_server:.1f} points: {why}.")

@@ -47,7 +47,8 @@ LEAD = (
     "Every table and figure of DSSD, PicoSpec, FSD, TSLT/MC-DSD and DRAGON that has numbers. The "
     "papers' figures are typed in from their text; ours are computed when this report is made. "
     "None of the papers' hardware or models is here: each table says what stands for them. "
-    "A dash is a figure that there is not, and the row says why."
+    "A dash is a figure that there is not, and the row says why. Cost models and virtual time give "
+    "the same figures on any machine; only what is measured depends on how busy this one was."
 )
 
 
