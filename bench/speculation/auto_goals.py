@@ -44,7 +44,8 @@ def _together(rows: Sequence[Row], words: str) -> list[Goal]:
         own = [row for row in rows if row["sessions"] == sessions]
         name = f"{sessions} sessions, {words}"
         best, ratio = min(ratios_to_each(own).items(), key=lambda each: each[1].mean)
-        against = f"auto / best one preset ({best}), {name} (± {ratio.error:.2g})"
+        spread = f"± {ratio.error:.2g}" if ratio.error else "one seed"
+        against = f"auto / best one preset ({best}), {name} ({spread})"
         found.append(Goal(against, ratio.mean, TOGETHER - ratio.error, "at least"))
         if sessions >= 16:
             limit = mean(_all(own, "limit"))

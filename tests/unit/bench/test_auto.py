@@ -180,6 +180,7 @@ def test_the_best_one_preset_is_chosen_for_all_cells_together() -> None:
     rows = [row | {"sessions": 16, "limit": 2.0} for row in rows]
     together = virtual_goals(rows, [], [])[3:]
     assert [goal.figure for goal in together] == pytest.approx([2**0.5, 8**0.5])
+    assert "(one seed)" in together[0].name
     assert "passes leave 2)" in together[1].name
     rows = [row | {"limit": 1.03} for row in rows]
     assert "passes leave 1.03: out of reach)" in virtual_goals(rows, [], [])[-1].name
