@@ -125,7 +125,7 @@ format: setup ## apply the formatter and the safe fixes
 	$(BIN)/ruff format $(CODE)
 
 run: setup proto ## start all services, ask two questions, print the figures, stop
-	if $(MAKE) --no-print-directory real-pair; then $(BIN)/tandem up --demo --real; \
+	@if $(MAKE) --no-print-directory real-pair; then $(BIN)/tandem up --demo --real; \
 	else echo 'SmolLM2 cannot be had: the small demo pair answers'; $(BIN)/tandem up --demo; fi
 
 up: ## the whole suite in Docker: edge, cloud, the link between them, Prometheus, Grafana
