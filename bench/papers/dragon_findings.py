@@ -149,7 +149,7 @@ def saved(rows: Rows) -> str:
     for row in rows:
         words = [f"{name} {_less(figure)}" for name, figure in row.ours.items() if figure]
         over, steps = row.labels["saved over"], row.labels["steps"]
-        sentences.append(f"Over {over} ({steps}) {' and '.join(words)}.")
+        sentences.append(f"Beside {over} ({steps}) {' and '.join(words)}.")
     return " ".join(sentences)
 
 

@@ -136,7 +136,8 @@ def strategies_table() -> PaperTable:
         basis=Basis.VIRTUAL_TIME,
         declared="As `tandem bench scheduler`: acceptance recorded along answers of the demo pair "
         "and replayed, declared steps, added latency that varies as a sine; means over which "
-        "side's documents are relevant.",
+        "side's documents are relevant. How much steps vary is measured while recording, so its "
+        "seconds differ by a few percent from run to run.",
         finding=dragon_findings.scheduler,
         compute=_totals,
         plots=(

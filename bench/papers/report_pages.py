@@ -48,7 +48,8 @@ LEAD = (
     "papers' figures are typed in from their text; ours are computed when this report is made. "
     "None of the papers' hardware or models is here: each table says what stands for them. "
     "A dash is a figure that there is not, and the row says why. Cost models and virtual time give "
-    "the same figures on any machine; only what is measured depends on how busy this one was."
+    "the same figures on any machine, unless a table says otherwise; what is measured depends on "
+    "how busy this one was."
 )
 
 
