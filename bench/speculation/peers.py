@@ -75,7 +75,7 @@ class Contender:
 
 def _model_times(answers: Sequence[Generated]) -> Row:
     """A draft step, a pass of the target, and what share of an answer's time both models take,
-    prompt included, which is more than 1 where they compute at once. The rest is the hop's."""
+    prompt included, which is more than 1 where they compute at once. The rest is round overhead."""
     drafting_s, verifying_s = total(answers, "draft_s"), total(answers, "verify_s")
     return {
         "draft_step_s": drafting_s / max(1.0, total(answers, "drafted")),

@@ -130,8 +130,7 @@ class EdgeMachine:
     def _ping(self, now: float) -> list[EdgeOutput]:
         """Ask a cloud that is silent, or whose round trip nothing else tells."""
         wanted = self.phase is Phase.RUNNING and self.pacing.trip_wanted(now)
-        nonce = self.liveness.ping_due(now, wanted)
-        if nonce is None:
+        if (nonce := self.liveness.ping_due(now, wanted)) is None:
             return []
         self.pacing.pinged(now)
         return [Send(Ping(*self._frame(), nonce=nonce))]
@@ -204,8 +203,7 @@ class EdgeMachine:
         if isinstance(outcome, FullPayload | SparsePayload):
             return [*outputs, *self._recover(outcome)]
         if outcome is not None:
-            rejected = verdict.rejected
-            outputs += self._diverge(outcome, True) if rejected else self._overtake(outcome)
+            outputs += self._diverge(outcome, True) if verdict.rejected else self._overtake(outcome)
         return [*outputs, *self._leave_between_rounds()]
 
     def _receive_early_verdict(self, verdict: EarlyVerdict) -> list[EdgeOutput]:
@@ -314,8 +312,7 @@ class EdgeMachine:
             return None if alone else self.drafting.begin_ahead()
         if self.phase is Phase.RUNNING:
             self.stats.begin_round(now)
-        ends = self._text.eos if alone else self.request.draft_ends
-        return self.drafting.begin(count, ends)
+        return self.drafting.begin(count, self._text.eos if alone else self.request.draft_ends)
 
     @property
     def paused(self) -> bool:

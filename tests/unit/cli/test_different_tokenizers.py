@@ -196,7 +196,7 @@ def test_a_tokenizer_that_is_not_there_is_named(sentencepiece: Path, tmp_path: P
     settings = DrafterSettings(
         model=str(sentencepiece), target_tokenizer=str(tmp_path), insecure=True
     )
-    with pytest.raises(InvalidArgument, match=r"config\.json cannot be read") as refused:
+    with pytest.raises(InvalidArgument, match=r"has no config\.json") as refused:
         build(settings, Metrics(new_registry(), "device"))
     assert refused.value.field == "target_tokenizer"
 
