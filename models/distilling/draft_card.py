@@ -167,7 +167,7 @@ text stays exactly the target's.
 ## Held-out figures
 
 After prompts that no training saw, on the target's own answers of at most 144 tokens, {positions}
-positions in all; draft in float32 before it was rounded to 8 bits, target in bfloat16.
+positions in all; draft in float32 before it was rounded to 8 bits, the target's states in bfloat16.
 *Acceptance* is the mean of Σ min(target_probs, draft_probs) at temperature 1, on answers sampled
 at it; *agreement* how often both likeliest tokens are equal, on greedy answers. *Outside* is the
 target's mass on tokens that the draft cannot propose, and cross-entropy (nats per token) is that
@@ -195,7 +195,7 @@ KL(target ‖ draft) over the tokens that it can propose, blending into total va
 the target said of {distinct} tokens: {answers} answers of its own (sampled at temperature 1, 0.6
 and 0) with their prompts, and {texts} texts by others that it only read. {tokens} tokens in
 {steps} steps, with pads, in {minutes} minutes of computing on one core. Muon for matrices, AdamW
-for norms, bfloat16 autocast. Seed {seed}. Machine: {machine}.
+for norms, bfloat16 autocast where the processor is quick at it. Seed {seed}. Machine: {machine}.
 
 ```bash
 {command}

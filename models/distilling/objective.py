@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from models.distilling.recordings import UNRECORDED, Recording
 from models.training.objectives import variation_weight
+from models.training.precision import product_precision
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,11 @@ class Distillation:
         """Log-probabilities [positions, kept] of draft and target, the latter's given that a kept
         token comes, and the target's mass [positions] outside."""
         rows = records.to(self.recording.hidden.device)
-        with torch.autocast(states.device.type, dtype=torch.bfloat16):
+        with product_precision(states.device):
             draft_logits = functional.linear(states, self.head).float()
             with torch.no_grad():
-                hidden = self.recording.hidden[rows].to(states.device)
-                target_logits = functional.linear(hidden, self.head.bfloat16()).float()
+                hidden = self.recording.hidden[rows].to(states.device).float()
+                target_logits = functional.linear(hidden, self.head).float()
         partition = target_logits.logsumexp(-1)
         whole = self.recording.log_partition[rows].to(states.device)
         outside = (1 - (partition - whole).exp()).clamp_min(0.0)

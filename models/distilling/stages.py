@@ -42,6 +42,7 @@ from models.distilling.recordings import (
 )
 from models.distilling.sampling import Answer, AnswerSampler, Asked, chat_text
 from models.training.loop import Plan, load_weights, read_spent, train
+from models.training.precision import product_dtype
 from tandem.backends.interface import Engine
 from tandem.backends.model_source import find_source
 from tandem.backends.torch.loading import eos_token_ids_of, load_engine
@@ -292,7 +293,7 @@ def _target(settings: Settings, dtype: torch.dtype) -> Any:
 
 
 def _sampler(settings: Settings) -> tuple[AnswerSampler, Any]:
-    model = _target(settings, torch.bfloat16)
+    model = _target(settings, product_dtype(settings.device))
     ends = eos_token_ids_of(find_source(settings.target))
     sampler = AnswerSampler(model, ends, settings.rows, settings.capacity, settings.seed)
     return sampler, AutoTokenizer.from_pretrained(settings.target)

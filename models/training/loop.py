@@ -21,6 +21,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from models.training.precision import product_precision
+
 Objective = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
 """(logits [rows, length, vocab], inputs, labels [rows, length], progress) -> mean loss, nats."""
 
@@ -135,7 +137,7 @@ def _step(
     progress: float,
     clip: float,
 ) -> float:
-    with torch.autocast(inputs.device.type, dtype=torch.bfloat16):
+    with product_precision(inputs.device):
         logits = model(input_ids=inputs, use_cache=False).logits
     loss = objective(logits, inputs, labels, progress)
     loss.backward()

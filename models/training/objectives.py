@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from models.training.loop import Objective
+from models.training.precision import product_precision
 
 
 def cross_entropy(
@@ -26,7 +27,7 @@ def distillation(target: torch.nn.Module) -> Objective:
     def objective(
         logits: torch.Tensor, inputs: torch.Tensor, labels: torch.Tensor, progress: float
     ) -> torch.Tensor:
-        with torch.no_grad(), torch.autocast(inputs.device.type, dtype=torch.bfloat16):
+        with torch.no_grad(), product_precision(inputs.device):
             target_logits = target(input_ids=inputs, use_cache=False).logits
         log_draft = F.log_softmax(logits.flatten(0, 1).float(), dim=-1)
         log_target = F.log_softmax(target_logits.flatten(0, 1).float(), dim=-1)

@@ -100,7 +100,9 @@ def _check_config(folder: Path) -> None:
     try:
         config = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        raise InvalidArgument("model", f"{folder} has no config.json: it is no model's") from None
+        raise InvalidArgument(
+            "model", f"{folder} has no config.json; give the folder of a model"
+        ) from None
     except (OSError, ValueError) as error:
         raise InvalidArgument("model", f"{path} cannot be read: {error}") from error
     if not isinstance(config, dict) or "model_type" not in config:

@@ -100,6 +100,8 @@ def _check_readable(folder: Path) -> None:
     """Before torch is loaded, which takes seconds."""
     try:
         (folder / "config.json").open("rb").close()
+    except FileNotFoundError:
+        raise CannotLoad(f"{folder} has no config.json; give the folder of a model") from None
     except OSError as error:
         why = f"cannot be read ({error.strerror}); give the folder of a model"
         raise CannotLoad(f"{folder}/config.json {why}") from error

@@ -328,7 +328,7 @@ def test_a_folder_without_a_model(tmp_path: Path) -> None:
     ):
         ended = tandem(*arguments)
         assert ended.returncode == 1, arguments
-        assert f"{tmp_path}/config.json cannot be read" in one_line(ended.stderr)
+        assert f"{tmp_path} has no config.json" in one_line(ended.stderr)
 
 
 def test_a_service_has_its_own_flags() -> None:

@@ -17,6 +17,7 @@ from models.training import card, corpus, evaluation, growth, loop, objectives, 
 from models.training.architecture import Size, build_model
 from models.training.batches import Batches
 from models.training.export import DRAFT_FOLDER, TARGET_FOLDER
+from models.training.precision import product_dtype, product_precision
 
 PUBLISHED = Path(train_demo.__file__).parent
 SIZE_LIMIT_BYTES = 38_500_000
@@ -239,7 +240,7 @@ class TestObjectives:
     def test_distilling_from_itself_costs_nothing(self, tiny: stages.Settings) -> None:
         model = stages.load_trained("draft", tiny)
         inputs = torch.arange(64).reshape(2, 32)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with product_precision(inputs.device):
             logits = model(input_ids=inputs, use_cache=False).logits
         objective = objectives.distillation(model)
         for progress in (0.0, 0.5, 1.0):
@@ -248,7 +249,7 @@ class TestObjectives:
     def test_the_late_loss_is_the_rejection_rate(self, tiny: stages.Settings) -> None:
         target, draft = (stages.load_trained(name, tiny) for name in ("target", "draft"))
         inputs = torch.arange(64).reshape(2, 32)
-        with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
+        with product_precision(inputs.device), torch.no_grad():
             target_probs = target(input_ids=inputs).logits.float().softmax(-1)
             logits = draft(input_ids=inputs).logits
         draft_probs = logits.float().softmax(-1)
@@ -257,6 +258,20 @@ class TestObjectives:
         loss = objectives.distillation(target)(logits, inputs, inputs, 1.0)
         expected = 0.9 * (1 - overlap) + 0.1 * divergence
         assert loss.item() == pytest.approx(expected.item(), abs=1e-4)
+
+    @pytest.mark.parametrize(
+        ("device", "capability", "dtype"),
+        [
+            ("cpu", "AVX512", torch.bfloat16),
+            ("cpu", "AVX2", torch.float32),
+            ("cuda", "AVX2", torch.bfloat16),
+        ],
+    )
+    def test_products_are_in_bfloat16_where_that_is_quick(
+        self, device: str, capability: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+        assert product_dtype(torch.device(device)) is dtype
 
     def test_learning_rate_rises_holds_and_falls(self) -> None:
         plan = loop.Plan(budget_s=1.0)

@@ -46,7 +46,7 @@ def refusal(*arguments: str) -> tuple[int, str]:
 def test_a_folder_without_a_model(tmp_path: Path) -> None:
     code, words = refusal("--draft", str(tmp_path))
     assert code == 1
-    assert f"error: {tmp_path}/config.json cannot be read (No such file or directory)" in words
+    assert f"error: {tmp_path} has no config.json; give the folder of a model" in words
 
 
 def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
