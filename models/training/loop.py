@@ -81,7 +81,7 @@ def train(
     optimizers = make_optimizers(model, plan)
     checkpoint = cache / f"{name}.safetensors"
     spent = _resume(checkpoint, model, optimizers)
-    clock = _Clock(device)
+    clock = Laps(device)
     saved_at = spent.compute_s
     smooth: float | None = None
     snapshot = cache / f"{name}-snapshot.safetensors"
@@ -227,8 +227,8 @@ def _resume(
     return read_spent(path)
 
 
-class _Clock:
-    """Laps of (computing seconds, wall seconds); on CUDA computing time is wall time."""
+class Laps:
+    """What steps take: (computing seconds, wall seconds). On CUDA computing time is wall time."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_cpu = device.type == "cpu"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -180,7 +181,8 @@ def make_exits(settings: Settings) -> None:
 
     def show(step: int, loss: float) -> None:
         if step % 10 == 0:
-            sys.stderr.write(f"\rexits: step {step} of {training.steps}, loss {loss:.3f} nats   ")
+            said = "" if math.isnan(loss) else f", loss {loss:.3f} nats   "
+            sys.stderr.write(f"\rexits: step {step} of {training.steps}{said}")
 
     tokens = encode_texts(target, texts)
     train_exits(target, tokens, out, training, settings.device.type, show)

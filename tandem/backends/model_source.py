@@ -83,7 +83,7 @@ def find_source(folder_or_name: str | Path, revision: str | None = None) -> Mode
     folder = Path(folder_or_name)
     local = folder.exists()
     if local:
-        _check_config(folder)
+        check_model_folder(folder)
     elif revision is None:
         why = f"{folder_or_name}: no such folder; a model of the hub is given as NAME@COMMIT"
         raise InvalidArgument("model", why)
@@ -93,7 +93,8 @@ def find_source(folder_or_name: str | Path, revision: str | None = None) -> Mode
     return ModelSource(str(folder_or_name), local, options)
 
 
-def _check_config(folder: Path) -> None:
+def check_model_folder(folder: Path) -> None:
+    """InvalidArgument("model") unless a model's configuration can be read there; needs no torch."""
     if not folder.is_dir():
         raise InvalidArgument("model", f"{folder} is a file; give the folder of a model")
     path = folder / "config.json"

@@ -70,41 +70,44 @@ def parts_of(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
 
 
 def real_pair(draft: ModelChoice, target: ModelChoice) -> tuple[ModelChoice, ModelChoice]:
-    """SmolLM2's draft and SmolLM2, where the choices given compute. InvalidArgument("real") if they
-    are not there."""
+    """SmolLM2's draft and SmolLM2, computed as the choices given say. InvalidArgument("real") if
+    they are not there."""
     folder = demo_folder("real") / "smollm2"
     drafting = folder.with_name(f"{folder.name}-draft")
     if not (folder.is_dir() and drafting.is_dir()):
         raise InvalidArgument("real", f"there is no {folder} with a draft: make real-pair")
-    return (
-        replace(draft, source=str(drafting), dtype="int8"),
-        replace(target, source=str(folder)),
-    )
+    return replace(draft, source=str(drafting)), replace(target, source=str(folder))
 
 
-async def demonstrate(endpoint: str, questions: Sequence[DemoQuestion]) -> dict[str, Any]:
-    """Ask one after another, each answer shown as it comes; nothing is left to print."""
-    for question in questions:
-        if question.heading:
-            click.echo(f"\n{question.heading}\n")
-        answer = await show(endpoint, question.request, TIMEOUT_S, question.shown)
-        click.echo(figures(answer))
-        if question.beside_alone:
-            alone = await ask(endpoint, _of_the_cloud_alone(question.request), TIMEOUT_S)
-            click.echo(_compared(answer, alone))
-    return {}
-
-
-async def answer_objects(endpoint: str, questions: Sequence[DemoQuestion]) -> dict[str, Any]:
-    """The same as one object, without the heading of each."""
+async def demonstrate(
+    endpoint: str, questions: Sequence[DemoQuestion], shown: bool
+) -> dict[str, Any]:
+    """Ask one after another, each answer `shown` as it comes or not at all. Returns them as one
+    object, without the heading of each."""
     found: dict[str, Any] = {}
     for question in questions:
-        answer = answer_object(question.request, await ask(endpoint, question.request, TIMEOUT_S))
-        found |= {question.key: answer} if question.key else answer
+        answer = await (_show if shown else _ask)(endpoint, question)
+        told = answer_object(question.request, answer)
+        found |= {question.key: told} if question.key else told
         if question.beside_alone:
-            request = _of_the_cloud_alone(question.request)
-            found["alone"] = answer_object(request, await ask(endpoint, request, TIMEOUT_S))
+            request = replace(question.request, preset=ALONE)
+            alone = await ask(endpoint, request, TIMEOUT_S)
+            found["alone"] = answer_object(request, alone)
+            if shown:
+                click.echo(_compared(answer, alone))
     return found
+
+
+async def _ask(endpoint: str, question: DemoQuestion) -> Generated:
+    return await ask(endpoint, question.request, TIMEOUT_S)
+
+
+async def _show(endpoint: str, question: DemoQuestion) -> Generated:
+    if question.heading:
+        click.echo(f"\n{question.heading}\n")
+    answer = await show(endpoint, question.request, TIMEOUT_S, question.shown)
+    click.echo(figures(answer))
+    return answer
 
 
 def _compared(answer: Generated, alone: Generated) -> str:
@@ -121,10 +124,6 @@ def _compared(answer: Generated, alone: Generated) -> str:
 def _of_documents(shown: str, request: GenerationRequest) -> DemoQuestion:
     heading = "From documents in the cloud and private notes on the device:"
     return DemoQuestion(shown, request, heading, "rag")
-
-
-def _of_the_cloud_alone(request: GenerationRequest) -> GenerationRequest:
-    return replace(request, preset=ALONE)
 
 
 def _greedy(prompt: Prompt, max_tokens: int) -> GenerationRequest:

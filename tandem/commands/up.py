@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tandem.commands.demonstration import (
     DemoQuestion,
     Part,
-    answer_objects,
     demonstrate,
     parts_of,
     real_pair,
@@ -105,7 +105,7 @@ def up(**options: Any) -> int:
     link = link_settings(options["rtt_ms"], options["mbps"], options["jitter_ms"])
     default_port = 0 if options["demo"] else DEFAULT_PORT
     if options["real"]:
-        _check_real(options)
+        options = _real_options(options)
     pair = choose_pair(options)
     draft, target = real_pair(*pair) if options["real"] else pair
     port = default_port if options["port"] is None else options["port"]
@@ -131,12 +131,15 @@ def up(**options: Any) -> int:
     return exit_code
 
 
-def _check_real(options: dict[str, Any]) -> None:
+def _real_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The real models' draft is stored in 8 bits and computes so, unless the flag is given."""
     if not options["demo"]:
         raise InvalidArgument("real", "only with --demo; else name the models: --draft, --target")
     for flag in ("draft", "target"):
         if options[flag] is not None:
             raise InvalidArgument("real", f"names both models; leave out --{flag}")
+    source = click.get_current_context().get_parameter_source("dtype_draft")
+    return options if source is ParameterSource.COMMANDLINE else options | {"dtype_draft": "int8"}
 
 
 def _documents(options: dict[str, Any]) -> SuiteDocuments | None:
@@ -197,8 +200,7 @@ async def _asked(
     suite: LocalSuite, questions: Sequence[DemoQuestion], as_json: bool
 ) -> dict[str, Any]:
     """The answers as an object, or shown. Fails when a service dies."""
-    ask = answer_objects if as_json else demonstrate
-    asking = asyncio.create_task(ask(suite.endpoint, questions))
+    asking = asyncio.create_task(demonstrate(suite.endpoint, questions, shown=not as_json))
     watching = asyncio.create_task(suite.died())
     async with cancelled_after((asking, watching)):
         await asyncio.wait((asking, watching), return_when=asyncio.FIRST_COMPLETED)

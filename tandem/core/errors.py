@@ -1,6 +1,7 @@
 """The two ways a caller can be wrong: a bad value, or a good message at the wrong moment. Servers
 map these to status codes, so neither may ever be raised for a fault of our own."""
 
+import os
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -42,6 +43,14 @@ def os_words(error: OSError) -> str:
     """FILE: what is wrong with it."""
     why = error.strerror or str(error)
     return f"{error.filename}: {why}" if error.filename else why
+
+
+def listen_words(error: OSError) -> str:
+    """Why an address cannot be listened on. asyncio and socket write the address into these errors;
+    those of names that cannot be found have numbers of their own, below 0."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return error.strerror or str(error)
 
 
 def check_count(count: int, most: int, field: str) -> None:

@@ -3,7 +3,6 @@ and no handler runs once the server was left; the process's signals are left alo
 
 import asyncio
 import contextlib
-import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Self
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tandem.core.errors import listen_words
 from tandem.gateway.caller_connection import CallerConnection, ConnectionLimits
 from tandem.net.certificates import load_pair
 from tandem.net.lifecycle import PortInUse
@@ -165,7 +165,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        why = f"{host}:{port} cannot be listened on: {os.strerror(error.errno or 0)}"
+        why = f"{host}:{port} cannot be listened on: {listen_words(error)}"
         raise PortInUse(f"http: {why}") from error
 
 

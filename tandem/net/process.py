@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, c
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from tandem.core.errors import InvalidArgument, TandemError, os_words
+from tandem.core.errors import InvalidArgument, TandemError, listen_words, os_words
 from tandem.net.access import ServerAccess, server_access
 from tandem.net.lifecycle import (
     PortInUse,
@@ -113,8 +113,8 @@ def _metrics_endpoint(settings: ServiceSettings, metrics: Metrics) -> MetricsSer
     try:
         return serve_metrics(metrics.registry, host, port)
     except OSError as error:
-        why = error.strerror or error
-        raise PortInUse(f"metrics: {host}:{port} cannot be listened on: {why}") from error
+        why = f"{host}:{port} cannot be listened on: {listen_words(error)}"
+        raise PortInUse(f"metrics: {why}") from error
 
 
 async def _serve(

@@ -17,13 +17,12 @@ import asyncio
 import contextlib
 import importlib.util
 import json
-import os
 import signal
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from typing import Any, Self
 
-from tandem.core.errors import InvalidArgument
+from tandem.core.errors import InvalidArgument, listen_words
 from tandem.netem.link_group import ControllableLink
 from tandem.netem.link_model import LinkSettings, settings_from
 from tandem.netem.tcp_emulator import Address, TcpLinkEmulator
@@ -104,7 +103,7 @@ class LinkControl:
             )
         except OSError as error:
             where = f"{_CONTROL_HOST}:{self._port}"
-            why = f"cannot listen for control on {where}: {os.strerror(error.errno or 0)}"
+            why = f"cannot listen for control on {where}: {listen_words(error)}"
             raise OSError(error.errno, why) from error
         return self
 

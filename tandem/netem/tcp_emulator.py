@@ -12,12 +12,12 @@ throughput is at most that many bytes per propagation delay.
 """
 
 import asyncio
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
+from tandem.core.errors import listen_words
 from tandem.netem.delay_line import DelayLine, Endpoint
 from tandem.netem.link_model import LinkPair, LinkSettings
 
@@ -163,7 +163,7 @@ class TcpLinkEmulator:
                 port,
             )
         except OSError as error:
-            why = f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}"
+            why = f"cannot listen on {host}:{port}: {listen_words(error)}"
             raise OSError(error.errno, why) from error
 
     def _accepted(self, target: Address, near: Endpoint) -> None:

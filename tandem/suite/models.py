@@ -6,7 +6,7 @@ from typing import Any
 
 from tandem.backends import factory
 from tandem.backends.interface import Engine
-from tandem.backends.model_source import AUTO, GGUF, LoadedModel, ModelChoice
+from tandem.backends.model_source import AUTO, GGUF, LoadedModel, ModelChoice, check_model_folder
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.demo import demo_folder
 from tandem.net.process import nothing_collected
@@ -99,12 +99,9 @@ def load_model(choice: ModelChoice, side: str) -> LoadedModel:
 def _check_readable(folder: Path) -> None:
     """Before torch is loaded, which takes seconds."""
     try:
-        (folder / "config.json").open("rb").close()
-    except FileNotFoundError:
-        raise CannotLoad(f"{folder} has no config.json; give the folder of a model") from None
-    except OSError as error:
-        why = f"cannot be read ({error.strerror}); give the folder of a model"
-        raise CannotLoad(f"{folder}/config.json {why}") from error
+        check_model_folder(folder)
+    except InvalidArgument as error:
+        raise CannotLoad(error.why) from error
 
 
 def _demo_model(name: str) -> Path:

@@ -9,7 +9,8 @@ from click.testing import CliRunner
 from tandem.backends.model_source import ModelChoice
 from tandem.cli import main
 from tandem.commands import demonstration
-from tandem.commands.demonstration import answer_objects, demonstrate, parts_of, real_pair
+from tandem.commands import up as up_command
+from tandem.commands.demonstration import Part, demonstrate, parts_of, real_pair
 from tandem.core.errors import InvalidArgument
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
@@ -53,9 +54,7 @@ def test_the_real_pair_is_where_make_puts_it(
             real_pair(ModelChoice("", device="cuda"), ModelChoice("", dtype="bfloat16"))
         (tmp_path / "real" / name).mkdir(parents=True)
     draft, target = real_pair(ModelChoice("", device="cuda"), ModelChoice("", dtype="bfloat16"))
-    assert draft == ModelChoice(
-        str(tmp_path / "real" / "smollm2-draft"), device="cuda", dtype="int8"
-    )
+    assert draft == ModelChoice(str(tmp_path / "real" / "smollm2-draft"), device="cuda")
     assert target == ModelChoice(str(tmp_path / "real" / "smollm2"), dtype="bfloat16")
 
 
@@ -68,6 +67,27 @@ def test_real_models_are_the_demo_s_alone(flags: tuple[str, ...], why: str) -> N
     assert isinstance(shown.exception, SystemExit)
     assert "--real: " in shown.stderr
     assert why in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype"), [((), "int8"), (("--dtype-draft", "float32"), "float32")]
+)
+def test_the_real_draft_computes_in_8_bits_unless_told(
+    flags: tuple[str, ...], dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen: list[ModelChoice] = []
+
+    def parts(settings: LocalSuiteSettings, real: bool) -> tuple[Part, ...]:
+        chosen.append(settings.draft)
+        return ()
+
+    for name in ("smollm2", "smollm2-draft"):
+        (tmp_path / "real" / name).mkdir(parents=True)
+    monkeypatch.setattr(demonstration, "demo_folder", tmp_path.joinpath)
+    monkeypatch.setattr(up_command, "parts_of", parts)
+    monkeypatch.setattr(up_command, "run_loop", lambda run: run.close() or 0)
+    assert CliRunner().invoke(main, ["up", "--demo", "--real", *flags]).exit_code == 0
+    assert [draft.dtype for draft in chosen] == [dtype]
 
 
 @pytest.mark.parametrize(
@@ -93,8 +113,9 @@ def test_the_cloud_alone_is_asked_the_same(
     monkeypatch.setattr(demonstration, "ask", asked)
     monkeypatch.setattr(demonstration, "show", asked)
     (part,) = parts_of(SETTINGS, real=False)
-    assert asyncio.run(demonstrate("", part.questions)) == {}
+    found = asyncio.run(demonstrate("", part.questions, shown=True))
     assert told in capsys.readouterr().out
-    found = asyncio.run(answer_objects("", part.questions))
+    assert asyncio.run(demonstrate("", part.questions, shown=False)) == found
+    assert not capsys.readouterr().out
     assert (found["text"], found["alone"]["text"]) == (own, alone)
     assert found["rag"]["preset"] == "dragon-coupled"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from models.training.export import DRAFT_FOLDER, TARGET_FOLDER
 from models.training.precision import product_dtype, product_precision
 
 PUBLISHED = Path(train_demo.__file__).parent
+STEP_S = 0.02
 SIZE_LIMIT_BYTES = 38_500_000
 TINY = Size(hidden=64, layers=1, intermediate=64, heads=1, kv_heads=1)
 
@@ -31,7 +34,7 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> stages.Settings:
-    """A tiny pair taken through every stage with a second or so of computing each."""
+    """A tiny pair taken through every stage: 60 steps of the target, 30 of either draft."""
     folder = tmp_path_factory.mktemp("demo")
     _write_corpus(folder / "corpus")
     settings = stages.Settings(
@@ -50,9 +53,18 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> stages.Settings:
         exit_rank=4,
         exit_steps=4,
     )
-    for stage in stages.STAGES:
-        stages.run_stage(stage, settings)
+    with counted_steps():
+        for stage in stages.STAGES:
+            stages.run_stage(stage, settings)
     return settings
+
+
+@contextmanager
+def counted_steps() -> Iterator[None]:
+    """Each step takes as long, so that a busy machine trains no less."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop.Laps, "lap", lambda self: (STEP_S, STEP_S))
+        yield
 
 
 def _write_corpus(folder: Path) -> None:
@@ -158,7 +170,8 @@ class TestStages:
 
     def test_a_longer_budget_resumes(self, tiny: stages.Settings) -> None:
         before = loop.read_spent(tiny.cache / "target.safetensors")
-        stages.run_stage("target", replace(tiny, minutes_target=0.03))
+        with counted_steps():
+            stages.run_stage("target", replace(tiny, minutes_target=0.03))
         after = loop.read_spent(tiny.cache / "target.safetensors")
         assert after.step > before.step
         assert after.compute_s > before.compute_s

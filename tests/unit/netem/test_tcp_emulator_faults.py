@@ -258,6 +258,17 @@ def test_a_port_in_use_is_named(run: Run) -> None:
     run(test())
 
 
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1"])
+def test_an_address_of_nobody_here_is_named_with_the_reason(run: Run, host: str) -> None:
+    async def test() -> None:
+        reason = f"cannot listen on {host}:0: (?!.*(Unknown|Success))[A-Z].*[a-z]$"
+        with pytest.raises(OSError, match=reason):
+            async with TcpLinkEmulator((host, 0), (LOCALHOST, 1), INSTANT, INSTANT):
+                pytest.fail("it listened")
+
+    run(test())
+
+
 def test_what_is_held_is_bounded(run: Run) -> None:
     async def test() -> None:
         sent = MEGABYTE * 16

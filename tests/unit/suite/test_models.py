@@ -53,7 +53,7 @@ def test_a_file_in_place_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     code, words = refusal("--draft", str(tmp_path / "file"))
     assert code == 1
-    assert "cannot be read (Not a directory); give the folder of a model" in words
+    assert "is a file; give the folder of a model" in words
 
 
 def test_damaged_weights(tmp_path: Path) -> None:
