@@ -57,7 +57,7 @@ def heterogeneous(rows: Rows) -> str:
     return f"At 20 ms and 100 Mbit/s the model's best γ of the three is {words}, {end}."
 
 
-def contradicted(rows: Rows, in_table: Mapping[tuple[Any, ...], float]) -> str:
+def contradicted(rows: Rows, in_table: Mapping[tuple[Any, ...], float | None]) -> str:
     """`in_table`: what Table 3 prints for some of these rows, by their labels."""
     both = [
         (row.mine("speedup"), row.printed("speedup"), printed)

@@ -126,12 +126,16 @@ def _table_2() -> PaperTable:
     )
 
 
-def _table_3() -> PaperTable:
-    rows = [
+def _cells_of_table_3() -> tuple[PaperRow, ...]:
+    """Its speedups; of the cell that it has twice, the second row comes last."""
+    return tuple(
         PaperRow((float(ntt), float(mbps), float(length), method), (figure, None), which)
         for (ntt, mbps, length, which), line in _TABLE_3.items()
         for method, figure in zip(METHODS, line, strict=True)
-    ]
+    )
+
+
+def _table_3() -> PaperTable:
     return PaperTable(
         key="dssd-table-3",
         paper="DSSD",
@@ -139,7 +143,7 @@ def _table_3() -> PaperTable:
         title="Heterogeneous pair: speedup over the target alone",
         labels=("NTT, ms", "Mbit/s", "γ", "method"),
         figures=("speedup", "speedup, virtual time"),
-        rows=tuple(rows),
+        rows=_cells_of_table_3(),
         basis=Basis.COST_MODEL,
         declared="As for Table 2: section 4.2 gives c = 0.1 and 0.05 for this pair of GPUs.",
         printed="The cell of 20 ms, 100 Mbit/s and γ = 8 stands there twice, with other figures, "
@@ -156,11 +160,7 @@ def _section_4_2() -> PaperTable:
         for where, line in _SECTION_4_2.items()
         for method, figure in zip(METHODS[1:], line, strict=True)
     ]
-    in_table = {
-        (float(ntt), float(mbps), float(length), method): figure
-        for (ntt, mbps, length, _), line in _TABLE_3.items()
-        for method, figure in zip(METHODS, line, strict=True)
-    }
+    in_table = {row.labels: row.theirs[0] for row in _cells_of_table_3()}
     return PaperTable(
         key="dssd-section-4-2",
         paper="DSSD",

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from math import prod
 from pathlib import Path
 
-from safetensors import safe_open
-
+from bench.harness.weights import parameters_in
 from bench.papers import fsd_findings
 from bench.papers.fsd_printed import EXIT_TRAINING, ROBOT, SYSTEM, TABLE_5, TABLE_9
 from bench.papers.fsd_runs import DRAFT_LENGTH, batch_latency
@@ -53,15 +51,6 @@ def _exits_of_target(testbed: Testbed, labels: Labels) -> Figures:
     own, whole = parameters_in(folder), parameters_in(Path(target))
     layers = json.loads((folder / DESCRIPTION).read_text("utf-8"))["layers"]
     return float(len(layers)), own / 1e6, 100 * own / whole, None, None
-
-
-def parameters_in(folder: Path) -> int:
-    """How many numbers the safetensors files of a folder hold."""
-    count = 0
-    for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, "np") as file:
-            count += sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # no dict
-    return count
 
 
 def system_table() -> PaperTable:

@@ -34,6 +34,8 @@ ORDERS = {
 }
 WORKERS = (1, 2, 4, 8)
 NARROW_MBPS, WIDE_MBPS = 0.01, 100.0
+QUEUES_CLIENT, EXITS_CLIENT = (("Vicuna-68m/Vicuna-7B", client) for client in ("Jetson", "RTX"))
+"""Whose times Table 7 and Figure 4a are computed with, as columns of Table 5."""
 CONTEXT_TOKENS = 64
 PASSES, QUICK_PASSES = 40, 12
 
@@ -59,7 +61,7 @@ def by_queue_order(testbed: Testbed, labels: Labels) -> Figures:
         predraft_order=ORDERS[str(labels[0])],
         exit_order=ORDERS[str(labels[1])],
     )
-    conditions = _conditions(TABLE_5["Vicuna-68m/Vicuna-7B", "Jetson"], NARROW_MBPS)
+    conditions = _conditions(TABLE_5[QUEUES_CLIENT], NARROW_MBPS)
     return tuple(
         _run(testbed, replace(preset, predraft_workers=workers), conditions, EXITS)[1]
         for workers in WORKERS
@@ -69,7 +71,7 @@ def by_queue_order(testbed: Testbed, labels: Labels) -> Figures:
 def by_exits_and_workers(testbed: Testbed, labels: Labels) -> Figures:
     """SD → FSD and the miss rate in percent."""
     exits, workers = (int(float(one)) for one in labels)
-    conditions = _conditions(TABLE_5["Vicuna-68m/Vicuna-7B", "Jetson"], WIDE_MBPS)
+    conditions = _conditions(TABLE_5[EXITS_CLIENT], WIDE_MBPS)
     plain = replace(_with_exits(exits), predraft=Predraft.OFF, exits=0)
     plain_s, _ = _run(testbed, plain, conditions, exits)
     fast = replace(_with_exits(exits), predraft_workers=workers)

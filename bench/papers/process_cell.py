@@ -116,7 +116,7 @@ def _tpots_s(testbed: Testbed, cells: Sequence[Cell]) -> dict[Cell, float]:
         suite.link.set(pair.rtt_s, MBPS)
         for cell in counted(cells, lambda cell: f"{cell.tables}: {cell.method} by processes"):
             length = cell.draft_length if cell.composed.drafts else None
-            plain = requests(texts, cell.preset, length, tokens, testbed.seed)
-            wanted = [replace(one, overrides=(*one.overrides, *cell.overrides)) for one in plain]
+            own = (cell.preset, length, tokens, testbed.seed)
+            wanted = requests(texts, *own, overrides=cell.overrides)
             found[cell] = measured_tpot_s(run_loop(one_after_another(suite, wanted)))
     return found

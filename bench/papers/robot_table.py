@@ -90,8 +90,8 @@ def _with_exits(testbed: Testbed, labels: Labels) -> Figures:
         exits=len(target.exit_depths),
         predraft_workers=WORKERS,
     )
-    plain = _answers(PRESETS["dssd"].with_draft_length(DRAFT_LENGTH), pairs, tasks, conditions)
-    fast = _answers(fsd, pairs, tasks, conditions)
+    sd = PRESETS["dssd"].with_draft_length(DRAFT_LENGTH)
+    plain, fast = (_answers(one, pairs, tasks, conditions, testbed.seed) for one in (sd, fsd))
     plain_s, fast_s = (float(answers_figures(each)["tpot_s"]) for each in (plain, fast))
     tokens = expected_tokens_per_round(verified_acceptance(plain) or 0.0, DRAFT_LENGTH)
     missed = cache_miss_rate(fast)
@@ -143,10 +143,15 @@ def _seeing(draft: Engine, target: Engine, task: RobotTask) -> SimulatedPair:
 
 
 def _answers(
-    preset: Preset, pairs: list[SimulatedPair], tasks: list[RobotTask], conditions: Conditions
+    preset: Preset,
+    pairs: list[SimulatedPair],
+    tasks: list[RobotTask],
+    conditions: Conditions,
+    seed: int,
 ) -> list[SimulatedAnswer]:
+    """Each with a seed of its own."""
     return [
-        simulate_answer(preset, pair, conditions, task.prompt_ids, ANSWER_TOKENS, number)
+        simulate_answer(preset, pair, conditions, task.prompt_ids, ANSWER_TOKENS, seed + number)
         for number, (pair, task) in enumerate(zip(pairs, tasks, strict=True))
     ]
 

@@ -161,7 +161,9 @@ def _fitted_figures(testbed: Testbed, labels: Labels) -> Figures:
         precision_bytes=PRECISION_BYTES,
     )
     whole = _chain(testbed, VOCABULARY, float(labels[0]), LAYERS).speedup_over_ar
-    return float(best), max(predicted.speedup_over_ar, whole), whole
+    if whole > predicted.speedup_over_ar:
+        return float(VOCABULARY), whole, whole
+    return float(best), predicted.speedup_over_ar, whole
 
 
 def _single_rate(testbed: Testbed, kept: int) -> float:

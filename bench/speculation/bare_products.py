@@ -6,13 +6,12 @@ for them, each once a step. Attention, norms and the rest of a step come on top.
 
 from __future__ import annotations
 
-import json
-import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
+from bench.harness.weights import weight_shapes
 from bench.speculation.draft_step import steps_of
 from tandem.backends.torch.linear import Linear, make_linear
 from tandem.backends.torch.quantised import WEIGHT_BITS
@@ -46,18 +45,13 @@ class BareProducts:
 def matrix_shapes(folder: Path) -> list[tuple[int, int]]:
     """[out, in] of all matrices that a token is multiplied with. An embedding is one where there is
     no head of its own."""
-    shapes: dict[str, tuple[int, int]] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            header = json.loads(file.read(length))
-        shapes |= {
-            name: tuple(entry["shape"])
-            for name, entry in header.items()
-            if name != "__metadata__" and len(entry["shape"]) == 2
-        }
-    has_head = any(name.endswith(HEAD) for name in shapes)
-    return [shape for name, shape in shapes.items() if not (has_head and name.endswith(EMBEDDING))]
+    matrices = {name: shape for name, shape in weight_shapes(folder).items() if len(shape) == 2}
+    has_head = any(name.endswith(HEAD) for name in matrices)
+    return [
+        (outputs, inputs)
+        for name, (outputs, inputs) in matrices.items()
+        if not (has_head and name.endswith(EMBEDDING))
+    ]
 
 
 def bare_steps(folder: str, dtype: str) -> Callable[[list[int]], list[float]]:

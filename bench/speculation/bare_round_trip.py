@@ -11,12 +11,10 @@ but for no code of ours. `python -m bench.speculation.bare_round_trip BYTES` is 
 from __future__ import annotations
 
 import asyncio
-import json
 import struct
 import sys
 import threading
 import time
-from math import prod
 from pathlib import Path
 from queue import SimpleQueue
 from statistics import median
@@ -27,6 +25,7 @@ import numpy as np
 
 from bench.harness.machine import pinned, usable_cores
 from bench.harness.suite import PinnedProcess
+from bench.harness.weights import parameters_in
 from tandem.net.process import run_loop
 
 METHOD = "/bench.Bare/Round"
@@ -35,17 +34,8 @@ WARM_UP_ROUNDS = 20
 
 
 def weight_bytes(folder: str) -> int | None:
-    """Bytes of a folder's weights in float32, by the headers of its files; None without files."""
-    files = sorted(Path(folder).glob("*.safetensors"))
-    return sum(map(_numbers, files)) * 4 or None
-
-
-def _numbers(path: Path) -> int:
-    """How many numbers a safetensors file holds: its first eight bytes are its header's length."""
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(length))
-    return sum(prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+    """Bytes of a folder's weights in float32; None without files."""
+    return 4 * parameters_in(Path(folder)) or None
 
 
 def measure_bare_round_trip(draft_bytes: int, target_bytes: int, drafts: int, rounds: int) -> float:
