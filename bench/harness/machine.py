@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ def this_machine() -> Machine:
         transformers=_version("transformers"),
         grpcio=_version("grpcio"),
         load=os.getloadavg()[0],
-        commit=_commit(),
+        commit=commit_of(Path(__file__).resolve().parent),
     )
 
 
@@ -145,19 +146,24 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _commit() -> str:
-    """The commit of the source tree, marked when files differ from it."""
-    folder = Path(__file__).resolve().parent
+def commit_of(folder: Path) -> str:
+    """The commit of the source tree around a folder; with a mark of what differs from it, which is
+    the same for the same changes alone."""
     try:
         commit = _git(folder, "rev-parse", "HEAD")
-        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+        changes = _git(folder, "diff", "--binary", "HEAD")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
-    return f"{commit}-changed" if changed else commit
+    return f"{commit}-changed-{sha256(changes.encode()).hexdigest()[:12]}" if changes else commit
 
 
 def _git(folder: Path, *arguments: str) -> str:
     done = subprocess.run(
-        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+        ["git", *arguments],
+        cwd=folder,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=True,
     )
     return done.stdout.strip()

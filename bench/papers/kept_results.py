@@ -72,6 +72,9 @@ class KeptResults:
         return kept
 
     def _arguments(self, testbed: Testbed, table: PaperTable, row: PaperRow) -> dict[str, Any]:
+        """Of what was given, what the row depends on."""
+        tasks = testbed.tasks if "tasks" in table.needs else None
+        prices = testbed.prices if "prices" in table.needs else None
         return {
             "table": table.key,
             "row": list(row.labels),
@@ -80,9 +83,10 @@ class KeptResults:
             "quick": testbed.quick,
             "draft": testbed.models.draft,
             "target": testbed.models.target,
-            "tasks": None if testbed.tasks is None else str(testbed.tasks),
+            "tasks": None if tasks is None else str(tasks),
+            "prices": None if prices is None else list(prices),
             "commit": self._commit,
-        } | ({} if testbed.prices is None else {"prices": list(testbed.prices)})
+        }
 
 
 def _read(path: Path) -> Iterator[tuple[str, KeptRow]]:
