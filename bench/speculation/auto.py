@@ -89,14 +89,16 @@ def _all_rows(
     processes: int,
 ) -> list[Row]:
     """In the order of the cases; those that were kept are not computed again."""
-    known = read_rows(kept, seeds)
+    fixed = fixed_presets(report.quick)
+    made = {"seeds": list(seeds), "presets": list(fixed), "commit": report.machine.commit}
+    known = read_rows(kept, made)
     left = [case for case in cases if str(case) not in known]
-    began_s, fixed = time.monotonic(), fixed_presets(report.quick)
+    began_s = time.monotonic()
     done = rows_of(left, fixed, seeds, processes, time_left(minutes))
     for number, (case, row) in enumerate(done, start=1):
         known[str(case)] = row
         if kept is not None:
-            keep_row(kept, case, seeds, row)
+            keep_row(kept, case, made, row)
         left_s = (time.monotonic() - began_s) / number * (len(left) - number)
         progress(f"{number} of {len(left)}, {duration_words(left_s)} left: {case}")
     found = [known[str(case)] for case in cases if str(case) in known]

@@ -1,7 +1,7 @@
 """Rows of `bench auto`: a case by every preset, computed by some processes, kept in a file.
 
-Invariant: what is kept is a case's whole row, so a run that was ended, however, goes on with the
-cases that are left.
+Invariants: what is kept is a case's whole row, so a run that was ended, however, goes on with the
+cases that are left; and it is taken only for the same seeds, fixed presets and commit.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from contextlib import suppress
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from bench.harness.report import Row, make_row
 from bench.speculation.auto_cases import Cell, Change
@@ -121,19 +122,18 @@ def time_left(minutes: float | None) -> Callable[[], bool]:
     return lambda: minutes is None or time.monotonic() - began_s < 60 * minutes
 
 
-def read_rows(kept: Path | None, seeds: Sequence[int]) -> dict[str, Row]:
-    """Of earlier runs over the same seeds, by case; a line that was cut short is none."""
+def read_rows(kept: Path | None, made: Mapping[str, Any]) -> dict[str, Row]:
+    """Of earlier runs that were `made` the same way, by case; a line that was cut short is none."""
     found: dict[str, Row] = {}
-    for line in kept.read_text().splitlines() if kept is not None and kept.exists() else ():
+    for line in kept.read_text("utf-8").splitlines() if kept is not None and kept.exists() else ():
         with suppress(json.JSONDecodeError):
             stored = json.loads(line)
-            if stored["seeds"] == list(seeds):
+            if isinstance(stored, dict) and made.items() <= stored.items():
                 found[stored["case"]] = stored["row"]
     return found
 
 
-def keep_row(kept: Path, case: Case, seeds: Sequence[int], row: Row) -> None:
+def keep_row(kept: Path, case: Case, made: Mapping[str, Any], row: Row) -> None:
     """Add it, on a line of its own whatever was cut short before."""
-    with kept.open("a") as file:
-        stored = {"case": str(case), "seeds": list(seeds), "row": row}
-        file.write(f"\n{json.dumps(stored)}\n")
+    with kept.open("a", encoding="utf-8") as file:
+        file.write(f"\n{json.dumps({'case': str(case), **made, 'row': row})}\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from itertools import combinations
 from math import inf, log
 from pathlib import Path
@@ -73,11 +73,36 @@ def test_a_run_goes_on_after_the_cases_that_were_kept(
     kept.write_text(kept.read_text() + '{"case": "cut sh')
     auto.run(report, Models(), kept=kept)
     assert sorted(ran) == [0, 1, 2, 3], "each case once"
-    assert sorted(read_rows(kept, [1, 2, 3])) == [
+    assert sorted(read_rows(kept, {"seeds": [1, 2, 3]})) == [
         f"server, 30 ms, 9 Mbit/s, acceptance {rate}, 1 sessions" for rate in (1, 2, 3)
     ]
-    assert read_rows(kept, [2]) == {}
     assert [row["declared"] for row in report.rows] == [1, 2, 3]
+
+
+def test_what_was_kept_is_taken_only_for_what_would_be_computed_the_same_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quick run's rows lack presets of a full one; another version's `auto` is another."""
+    ran: list[float] = []
+
+    def case_row(case: Cell, fixed: object, seeds: object) -> Row:
+        ran.append(case.rate)
+        return row_with(1.0, ar=[1.0]) | {"declared": case.rate, "sessions": 1}
+
+    monkeypatch.setattr(auto_rows, "case_row", case_row)
+    kept, quick = tmp_path / "rows.jsonl", report_on([cell(0.5)], monkeypatch)
+    kept.write_text('{"case": "of before", "seeds": [1, 2, 3], "row": {}}\n[1]\n')
+    auto.run(quick, Models(), kept=kept)
+    auto.run(quick, Models(), kept=kept)
+    assert ran == [0.5]
+    auto.run(replace(quick, seed=2), Models(), kept=kept)
+    assert ran == 2 * [0.5]
+    auto.run(replace(quick, machine=replace(quick.machine, commit="other")), Models(), kept=kept)
+    assert ran == 3 * [0.5]
+    monkeypatch.setattr(auto, "GRID", [cell(0.5)])
+    monkeypatch.setattr(auto, "LOAD", [])
+    auto.run(replace(quick, quick=False), Models(), kept=kept)
+    assert ran == 4 * [0.5]
 
 
 def test_no_further_case_begins_after_the_time_that_was_given(
