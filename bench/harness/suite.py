@@ -69,6 +69,8 @@ class Suite:
     aggregator: str
     edge: tuple[PinnedProcess, ...]
     cloud: tuple[PinnedProcess, ...]
+    edge_cores: tuple[int, ...]
+    """A caller of one of several suites has to go there for its turn."""
     link: LinkController | None = None
     drafter_metrics: str = ""
     """HOST:PORT of the drafter's metrics."""
@@ -118,7 +120,8 @@ def running_suite(
         stack.enter_context(pinned(*edge_cores))
         try:
             edge, drafter_metrics = (aggregator, drafter), f"127.0.0.1:{metrics_port}"
-            yield Suite(aggregator.address, edge, (verifier,), link, drafter_metrics)
+            own = aggregator.address, edge, (verifier,), edge_cores
+            yield Suite(*own, link, drafter_metrics)
         except Rejected as error:
             for process in (verifier, drafter, aggregator):
                 process.check_alive(error)

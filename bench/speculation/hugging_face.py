@@ -15,6 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
+from bench.harness.machine import pin
 from bench.harness.peer_process import PeerProcess, running_worker
 from bench.harness.plots import bars
 from bench.harness.report import Goal, Report, Row, counted, make_row
@@ -146,6 +147,7 @@ class TandemConfiguration:
     def take_turn(self, texts: Sequence[str], max_tokens: int, seed: int) -> None:
         sampling = SamplingParams(temperature=self.temperature)
         own = (self.preset, self.draft_length, max_tokens, seed, sampling, self.overrides)
+        pin(0, self.suite.edge_cores)
         self.answers += run_loop(one_after_another(self.suite, requests(texts, *own)))
 
     def row(self) -> Row:

@@ -43,7 +43,8 @@ HUGGING_FACE = ("hf-plain", "hf-assisted", "hf-lookup")
 LLAMACPP = ("llamacpp-plain", "llamacpp-speculative", "")
 VLLM = ("vllm-plain", "vllm-speculative", "")
 GOALS = {HUGGING_FACE: (TORCH, 1.3), LLAMACPP: (GGUF_PAIR, 1.0)}
-"""Of ours with these back ends, relative to the best of those methods."""
+"""Of ours with these back ends, relative to the best of those methods; of llama.cpp's server, with
+its speculative decoding alone."""
 COLUMNS = (
     *("method", "engine", "draft_length", "threads", "temperature", "rtt_s", "tokens_per_s"),
     *("ratio_to_hf", "tpot_s", "ttft_s", "acceptance_rate", "tokens"),

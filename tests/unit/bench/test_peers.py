@@ -1,14 +1,20 @@
 """Figures of peers: what a link adds to an answer of theirs, and what ours is held against."""
 
+import os
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
-from bench.harness.machine import this_machine
+from bench.harness.machine import pinned, this_machine, usable_cores
 from bench.harness.report import Report
+from bench.harness.suite import Suite
+from bench.speculation import hugging_face
 from bench.speculation.generation_sums import GenerationSums, add_timings
-from bench.speculation.hugging_face import PeerConfiguration
+from bench.speculation.hugging_face import PeerConfiguration, TandemConfiguration
 from bench.speculation.peers import GGUF_PAIR, LLAMACPP, TORCH, Contender, add_table
+from tandem.generation.client import Generated
+from tandem_api.common.v1 import generation_pb2 as pb
 
 ANSWER = {
     **{"tokens": 40, "duration_s": 2.0, "decoding_s": 1.5, "first_s": [0.25, 0.25]},
@@ -37,6 +43,41 @@ def test_a_row_names_its_method(policy: Any, method: str, length: int | None) ->
     row = configured(policy, ("plain", "assisted", "looking-up")).row()
     assert (row["method"], row["draft_length"]) == (method, length)
     assert row["acceptance_rate"] == 0.5
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no core pinning on this system")
+def test_who_asks_one_of_several_suites_is_on_that_one_s_edge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stayed on the cores of the suite that was started last, which may be all."""
+    core, found = usable_cores()[0], list[set[int]]()
+
+    def run_loop(asking: Coroutine[Any, Any, None]) -> list[Generated]:
+        asking.close()
+        found.append(os.sched_getaffinity(0))
+        return []
+
+    monkeypatch.setattr(hugging_face, "run_loop", run_loop)
+    with pinned(*usable_cores()):
+        for cores in ((core,), usable_cores(), (core,)):
+            suite = Suite("nobody:1", (), (), cores)
+            TandemConfiguration(suite, "ar", None, 0.0).take_turn(["a"], 4, seed=1)
+    assert found == [{core}, set(usable_cores()), {core}]
+
+
+def test_what_both_models_take_of_an_answer() -> None:
+    summary = pb.Summary(tokens=4, drafted=8, target_passes=4, draft_s=0.2, verify_s=0.5)
+    own = TandemConfiguration(Suite("nobody:1", (), (), ()), "coupled", 2, 0.0, threads="2 shared")
+    own.answers = [
+        Generated(
+            token_ids=[1, 2, 3, 4], ttft_s=0.1, last_commit_s=0.9, duration_s=1.0, summary=one
+        )
+        for one in (summary, summary)
+    ]
+    row = Contender(own, TORCH, far=False).row(rtt_s=0.0, seed=1)
+    assert (row["threads"], row["method"]) == ("2 shared", "coupled")
+    steps = row["draft_step_s"], row["verify_pass_s"], row["model_share"]
+    assert steps == pytest.approx((0.025, 0.125, 0.7))
 
 
 def row(method: str, engine: str, tokens_per_s: float, preset: str | None = None) -> dict[str, Any]:
