@@ -57,7 +57,9 @@ _PAIRS = click.option(
     help="With --real: runs a cell.",
 )
 _KEPT_ROWS = click.option(
-    "--kept", type=_FILE, help="Keep each case's row in this file; a later run goes on after them."
+    "--kept",
+    type=_FILE,
+    help="Keep each case's row in this file; a later run of the same commit goes on after them.",
 )
 _PEPS = click.option(
     "--peps",
@@ -86,7 +88,9 @@ _PART = click.option(
 _REPORT = click.option("--folder", type=_FOLDER, help="Where to write it. Default: report.")
 _ONLY = click.option("--only", multiple=True, help="Only this table, by its key.")
 _TASKS = click.option(
-    "--tasks", type=_FOLDER, help="Texts of tasks: HumanEval.jsonl.gz, wikitext2-valid.txt."
+    "--tasks",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with texts of tasks: HumanEval.jsonl.gz, wikitext2-valid.txt.",
 )
 _PRICES = click.option(
     "--prices",

@@ -159,6 +159,13 @@ def test_a_key_that_is_none_is_named() -> None:
         chosen_tables(["dssd-table-9"])
 
 
+def test_a_folder_of_tasks_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """It was taken for one without texts."""
+    refused = CliRunner().invoke(bench, ["papers", "--tasks", str(tmp_path / "nowhere")])
+    assert refused.exit_code == 2
+    assert "nowhere" in refused.output
+
+
 def test_what_is_kept_is_taken_for_the_same_arguments_alone(tmp_path: Path) -> None:
     table, path = toy_table(), tmp_path / "results.json"
     testbed, row = Testbed(Models(), seed=1, quick=True), toy_table().rows[0]
