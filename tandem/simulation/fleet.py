@@ -8,6 +8,7 @@ Invariant: a function of its plan; the same seed gives the same figures."""
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import Counter
 from dataclasses import replace
 from math import ceil, inf
@@ -26,10 +27,14 @@ from tandem.specdec.cloud_routing import (
     MoveReason,
 )
 
-_ARRIVES, _OPENS, _TRIES, _DRAFTS, _PASSED, _ASKS, _FAILS, _STARTS, _SCALES, _WARM = range(10)
+_PASSED, _COMES, _ARRIVES, _OPENS, _TRIES, _ASKS, _FAILS, _STARTS, _SCALES, _WARM = range(10)
+"""Kinds of events; the first two are a verifier's rounds."""
 RETRY_S, AT_ONCE, RETRIES = 0.5, 2, 20
 """A session that finds no place tries others, so many at once, then each after so long."""
 MOST, FEW = 200, 24
+
+_Event = tuple[float, int, int, object, int]
+"""When, which of all events, its kind, whose it is, and the number of what it was meant for."""
 
 
 def simulate_fleet(plan: FleetPlan) -> FleetFigures:
@@ -72,13 +77,14 @@ class _Edge:
 
 class _Fleet:
     def __init__(self, plan: FleetPlan) -> None:
-        self.plan, self.now, self.count = plan, 0.0, 0
+        self.plan, self.now = plan, 0.0
+        self.order, self.event = itertools.count(), -1
         self.source = Random(f"fleet {plan.seed}")
-        self.events: list[tuple[float, int, int, object, int]] = []
+        self.events: list[_Event] = []
         most = plan.verifiers if plan.scaling is None else plan.scaling.most
         self.full: set[int] = set()
         """Verifiers without room for one more session."""
-        own = plan, self.source, self.full, self.wake, self.done
+        own = plan, self.source, self.full, self.order, self.done
         self.clouds = [FleetCloud(number, *own) for number in range(most)]
         for cloud in self.clouds[plan.verifiers :]:
             cloud.stop()
@@ -99,25 +105,20 @@ class _Fleet:
         plan, ends_s = self.plan, self.plan.warm_s + self.plan.lasts_s
         self.at(plan.warm_s, _WARM, None)
         self.begin()
-        events, pop = self.events, heapq.heappop
-        while True:
-            moment, _, kind, subject, number = pop(events)
-            if moment > ends_s:
-                break
+        events, pop, replaced = self.events, heapq.heappop, heapq.heapreplace
+        while events[0][0] <= ends_s:
+            moment, event, kind, subject, number = events[0]
             self.now = moment
-            if kind == _DRAFTS:
-                session: FleetSession = subject  # type: ignore[assignment]
-                if session.stream == number and (cloud := session.cloud) is not None:
-                    cloud.rejoin(session, moment)
-                    if not cloud.busy:
-                        self.pump(cloud)
-            elif kind == _PASSED:
-                passed: FleetCloud = subject  # type: ignore[assignment]
-                if passed.life == number:
-                    passed.end_pass(moment)
-                    if passed.waits:
-                        self.pump(passed)
+            if kind <= _COMES:
+                cloud: FleetCloud = subject  # type: ignore[assignment]
+                following = self.goes_on(cloud, event, kind) if cloud.life == number else None
+                if following is None:
+                    pop(events)
+                else:
+                    replaced(events, following)
             else:
+                pop(events)
+                self.event = event
                 self.rare(kind, subject, number)
         self.now = ends_s
         ended = self.totals()
@@ -153,17 +154,28 @@ class _Fleet:
             self.at(plan.scaling.every_s, _SCALES, None)
 
     def at(self, moment: float, kind: int, subject: object, number: int = 0) -> None:
-        self.count += 1
-        heapq.heappush(self.events, (moment, self.count, kind, subject, number))
+        heapq.heappush(self.events, (moment, next(self.order), kind, subject, number))
 
-    def wake(self, moment: float, session: FleetSession) -> None:
-        self.count += 1
-        heapq.heappush(self.events, (moment, self.count, _DRAFTS, session, session.stream))
+    def goes_on(self, cloud: FleetCloud, event: int, kind: int) -> _Event | None:
+        """Its pass has ended, or it had none and drafts have come: what is next of it. The event
+        under way stays the first of all while others join, and gives its place to the next."""
+        if kind == _PASSED:
+            cloud.end_pass(self.now, event)
+        elif cloud.busy:
+            return None
+        else:
+            cloud.drafts_come(self.now, event)
+        return self.next_of(cloud)
 
-    def pump(self, cloud: FleetCloud) -> None:
-        """Start a pass if none runs and something is due."""
-        if not cloud.busy and (took_s := cloud.start_pass(self.now)) < inf:
-            self.at(self.now + took_s, _PASSED, cloud, cloud.life)
+    def next_of(self, cloud: FleetCloud) -> _Event | None:
+        """Of one that makes no pass: the end of the one that starts now, if anything is due, else
+        when drafts come."""
+        if cloud.waits and (took_s := cloud.start_pass(self.now)) < inf:
+            return self.now + took_s, next(self.order), _PASSED, cloud, cloud.life
+        if not cloud.coming:
+            return None
+        moment, event, *_ = cloud.coming[0]
+        return moment, event, _COMES, cloud, cloud.life
 
     def rare(self, kind: int, subject: object, number: int) -> None:
         """What happens once an answer, or less often."""
@@ -226,8 +238,9 @@ class _Fleet:
         self.tries.pop(session.number, None)
         edge_s = self.now - session.rtt_s / 2
         session.begin(cloud, self.schedules.of(session, cloud, self.now), self.now, edge_s)
-        cloud.join(session)
-        self.pump(cloud)
+        cloud.join(session, self.now, self.event)
+        if not cloud.busy and (following := self.next_of(cloud)) is not None:
+            heapq.heappush(self.events, following)
 
     def refuse(self, session: FleetSession, cloud: FleetCloud) -> None:
         """It found nobody there, or no room: its edge looks for another, soon or after a while."""

@@ -7,7 +7,8 @@ of a session is the real `PassBudget`'s decision, when pieces of prompts go in `
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
 from math import inf
 from random import Random
 
@@ -21,14 +22,14 @@ from tandem.specdec.pass_budget import PassBudget, SessionAcceptance
 
 class FleetSession:
     """One answer of one edge. Positions count the answer's tokens. Since the last correction, or
-    since the cloud overtook it, the edge drafts from `base` on: the i-th such draft arrives at
-    `origin_s` + i·`draft_s`, after a `head` that had been drafted before."""
+    since the cloud overtook it, the i-th draft after `base`, up to where the edge had drafted by
+    then, arrives at `origin_s` + i·`draft_s`."""
 
     __slots__ = (
         *("acceptance_rate", "draft_s", "edge", "group", "number", "rtt_s", "wanted"),
         *("asked_s", "first_s", "cloud", "place", "prompt_left", "prompt_tokens", "stream"),
-        *("goes_on", "in_rounds", "awaited", "chunk", "window"),
-        *("base", "committed", "due_s", "estimate", "head", "origin_s", "taken"),
+        *("goes_on", "in_rounds", "awaited", "chunk", "round_s", "window"),
+        *("base", "committed", "due_s", "estimate", "origin_s", "taken"),
     )
 
     def __init__(
@@ -50,9 +51,9 @@ class FleetSession:
         self.cloud: FleetCloud | None = None
         self.place: CloudPlace | None = None
         self.estimate: SessionAcceptance | None = None
-        self.stream = self.window = self.chunk = self.taken = self.base = self.head = 0
+        self.stream = self.window = self.chunk = self.taken = self.base = 0
         self.goes_on, self.in_rounds, self.awaited = True, False, 1
-        self.origin_s = self.due_s = 0.0
+        self.origin_s = self.due_s = self.round_s = 0.0
 
     def begin(self, cloud: FleetCloud, schedule: Schedule, now: float, edge_s: float) -> None:
         """Its stream has reached that verifier, with a prompt and what is committed to feed; the
@@ -61,17 +62,19 @@ class FleetSession:
         self.window, self.chunk = schedule.window, schedule.chunk
         waits = schedule.stop_and_wait and schedule.window > 0
         self.in_rounds = waits and not cloud.in_parts
-        self.awaited = schedule.chunk if waits else 1
+        self.awaited, self.round_s = schedule.chunk if waits else 1, schedule.chunk * self.draft_s
         self.goes_on = schedule.decode_when_idle or not schedule.window
         self.prompt_left = self.prompt_tokens + self.committed
-        self.base, self.head, self.origin_s = self.committed, 0, edge_s + self.rtt_s / 2
+        self.base, self.origin_s = self.committed, edge_s + self.rtt_s / 2
         self.estimate = SessionAcceptance(cloud.budget.usual) if cloud.in_parts else None
         self.due_s = now
 
 
 class FleetCloud:
-    """`full` has this cloud's number while it has no room; `wake(moment, session)`: have the
-    session `rejoin` then; `done(session, now)`: its answer is complete, at the cloud."""
+    """`full` has this cloud's number while it has no room; `order` numbers the events of the whole
+    fleet; `done(session, now)`: its answer is complete, at the cloud. `coming`, a heap: when drafts
+    that a session waits for come, which event that is, the session and its stream. It concerns
+    nobody else while a pass runs, so it is looked at with this cloud's next event."""
 
     def __init__(
         self,
@@ -79,11 +82,13 @@ class FleetCloud:
         plan: FleetPlan,
         source: Random,
         full: set[int],
-        wake: Callable[[float, FleetSession], None],
+        order: Iterator[int],
         done: Callable[[FleetSession, float], None],
     ) -> None:
         self.number, self._plan, self._source = number, plan, source
-        self._full, self._wake, self._done = full, wake, done
+        self._full, self._order, self._done = full, order, done
+        self._jitter_s = plan.jitter_s
+        self._hit_rate = plan.hit_rate if plan.preset.branch_tokens else 0.0
         self.in_parts = plan.preset.judged_in_parts
         self.budget, self.recent = PassBudget(), RecentPasses()
         self.sessions: set[FleetSession] = set()
@@ -92,6 +97,7 @@ class FleetCloud:
         self.began_s = self._usual_s = 0.0
         self._usual_of = 0
         """The pass that had been made so often when `_usual_s` was what one takes."""
+        self.coming: list[tuple[float, int, FleetSession, int]] = []
         self.passing: list[FleetSession] = []
         self._waiting: list[FleetSession] = []
         self._prompts: deque[FleetSession] = deque()
@@ -103,8 +109,9 @@ class FleetCloud:
         """Whether there may be something to do for a pass."""
         return bool(self._waiting or self._prompts)
 
-    def join(self, session: FleetSession) -> None:
-        """Its first work is due: its prompt."""
+    def join(self, session: FleetSession, now: float, event: int) -> None:
+        """Its first work is due with this event: its prompt."""
+        self.drafts_come(now, event)
         self.sessions.add(session)
         if len(self.sessions) >= self._plan.max_sessions:
             self._full.add(self.number)
@@ -113,10 +120,14 @@ class FleetCloud:
         else:
             self._waiting.append(session)
 
-    def rejoin(self, session: FleetSession, now: float) -> None:
-        """Drafts that it waited for have come."""
-        session.due_s = now
-        self._waiting.append(session)
+    def drafts_come(self, now: float, event: int) -> None:
+        """Those up to this event, which sessions waited for, have come."""
+        coming, until = self.coming, (now, event + 1)
+        while coming and coming[0] < until:
+            moment, _, session, stream = heappop(coming)
+            if session.stream == stream:
+                session.due_s = moment
+                self._waiting.append(session)
 
     def leave(self, session: FleetSession) -> None:
         """It goes elsewhere, or is over; what a pass under way finds of it is void."""
@@ -131,6 +142,7 @@ class FleetCloud:
         self.alive = self.serving = self.busy = False
         self.passing, self._waiting, self._piece = [], [], None
         self._prompts.clear()
+        self.coming.clear()
 
     def start_pass(self, now: float) -> float:
         """Seconds of the pass that starts now; infinite if nothing is due."""
@@ -147,22 +159,17 @@ class FleetCloud:
                 session.taken = taken = session.chunk
                 tokens += taken
                 continue
-            if not session.window:
-                session.taken = 0
+            session.taken, most, after_s = 0, session.window, now - session.origin_s
+            if not most or after_s < 0:  # nothing has come since the last correction
                 continue
-            after_s = now - session.origin_s
-            if after_s < 0:  # nothing has come since the last correction
-                session.taken = 0
-                continue
-            come = int(after_s / session.draft_s) if session.draft_s else session.window
-            taken = session.base + session.head + come - session.committed
-            if taken > session.window:
-                taken = session.window
+            come = int(after_s / session.draft_s) if session.draft_s else most
+            taken = session.base + come - session.committed
             if taken <= 0:
-                session.taken = 0
                 continue
-            if in_parts and session.estimate is not None:
-                taken = budget.drafts(session.estimate.rate, taken)
+            if taken > most:
+                taken = most
+            if (estimate := session.estimate) is not None:
+                taken = budget.drafts(estimate.rate, taken)
             session.taken = taken
             tokens += taken
         if self._prompts:
@@ -180,8 +187,10 @@ class FleetCloud:
         self.recent.passed(took_s, now + took_s)
         return took_s
 
-    def end_pass(self, now: float) -> None:
+    def end_pass(self, now: float, event: int) -> None:
         """Commit what the pass found; who has more to verify is due again."""
+        if self.coming:
+            self.drafts_come(now, event)
         passing, self.passing, self.busy = self.passing, [], False
         if self._piece is not None:
             self._end_piece(now, shared=bool(passing))
@@ -195,7 +204,7 @@ class FleetCloud:
             while kept < taken and draw() < rate:
                 kept += 1
             committed = session.committed + kept + 1
-            if taken and (estimate := session.estimate) is not None and session.committed:
+            if taken and session.committed and (estimate := session.estimate) is not None:
                 estimate.judged(kept, int(kept < taken))
             session.committed = committed
             rounds += 1
@@ -212,8 +221,7 @@ class FleetCloud:
                 session.due_s = now
                 waiting.append(session)
             elif session.in_rounds:  # until a whole one has come
-                drafted_s = session.chunk * session.draft_s
-                self._wake(now + self._trip_s(session) + drafted_s, session)
+                self._await(session, now + self._trip_s(session) + session.round_s)
             else:
                 self._await_draft(session, now, corrected=kept < taken)
         self.rounds += rounds
@@ -221,37 +229,38 @@ class FleetCloud:
 
     def _go_on(self, session: FleetSession, now: float, corrected: bool) -> None:
         """What the edge has after this verdict: its drafts, or none that still count."""
+        committed, draft_s = session.committed, session.draft_s
         if not corrected:
             at_edge_s = now + session.rtt_s - session.origin_s
-            steps = int(at_edge_s / session.draft_s) if session.draft_s else session.window
-            drafted = session.base + session.head + max(0, steps)
-            if drafted < session.committed:  # the cloud was there first
-                session.base, session.head = session.committed, 0
-                session.origin_s = now + self._trip_s(session)
+            steps = int(at_edge_s / draft_s) if draft_s else session.window
+            if session.base + (steps if steps > 0 else 0) < committed:  # the cloud was there first
+                session.base, session.origin_s = committed, now + self._trip_s(session)
                 return
             # The token after the last draft is the cloud's own; the edge has one there too.
             if self._source.random() < session.acceptance_rate:
                 return
-        session.base, session.head = session.committed, 0
-        session.origin_s = now + self._trip_s(session)
-        plan = self._plan
-        if plan.hit_rate and plan.preset.branch_tokens and self._source.random() < plan.hit_rate:
+        session.base, session.origin_s = committed, now + self._trip_s(session)
+        if self._hit_rate and self._source.random() < self._hit_rate:
             if self._usual_of != self.passes:  # once a pass
                 self._usual_of, self._usual_s = self.passes, self.recent.pass_s(now)
-            head_s = session.rtt_s + self._usual_s
-            steps = int(head_s / session.draft_s) if session.draft_s else session.chunk
-            session.head = min(session.chunk, steps)
+            steps = int((session.rtt_s + self._usual_s) / draft_s) if draft_s else session.chunk
+            session.base += min(session.chunk, steps)
 
     def _trip_s(self, session: FleetSession) -> float:
         """A round trip, with what jitter adds to this one."""
-        jitter_s = self._plan.jitter_s
-        return session.rtt_s + (2 * jitter_s * self._source.random() if jitter_s else 0.0)
+        if not self._jitter_s:
+            return session.rtt_s
+        return session.rtt_s + 2 * self._jitter_s * self._source.random()
 
     def _await_draft(self, session: FleetSession, now: float, corrected: bool) -> None:
         """Until the next one has come."""
         self._go_on(session, now, corrected)
-        steps = max(0, session.committed + session.awaited - session.base - session.head)
-        self._wake(max(now, session.origin_s + steps * session.draft_s), session)
+        steps = max(0, session.committed + session.awaited - session.base)
+        self._await(session, max(now, session.origin_s + steps * session.draft_s))
+
+    def _await(self, session: FleetSession, moment: float) -> None:
+        """Drafts that it waits for come then."""
+        heappush(self.coming, (moment, next(self._order), session, session.stream))
 
     def _piece_due(self, now: float, alone: bool) -> int:
         """Tokens of the first long prompt that this pass takes."""

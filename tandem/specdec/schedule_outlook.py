@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import log2
 
 from tandem.specdec.choices import Schedule
@@ -21,6 +22,8 @@ FINENESS = 24
 """Steps in which a time that is an eighth of a pass doubles."""
 RARE = 0.02
 """Hits of pre-drafting that are as good as none."""
+KEPT = 4096
+"""Timelines kept for all sessions of a process, 3 KiB each: times come in steps, and recur."""
 
 _Times = tuple[float, float, float, float, bool, bool]
 
@@ -91,6 +94,7 @@ class Outlooks:
         return found
 
 
+@lru_cache(maxsize=KEPT)
 def _follow(schedule: Schedule, times: _Times) -> Epoch:
     draft, further, wait, trip, early, ahead = times
     steps = StepTimes(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tandem.specdec import schedule_outlook
 from tandem.specdec.epoch_timeline import StepTimes, expected
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.schedule_choice import ALL, candidates, choose
@@ -83,3 +84,10 @@ def test_a_session_that_changes_much_keeps_no_more_outlooks_than_it_has_candidat
         found = outlooks.expected(candidates(LIMITS, measured, 1.0), measured)
         assert len(found) <= 12
     assert outlooks.expected_of(LIMITS, GOOD) is not None
+
+
+def test_another_session_follows_no_timeline_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    schedules = candidates(LIMITS, GOOD, 1.0)
+    before = Outlooks(ALL).expected(schedules, GOOD)
+    monkeypatch.setattr(schedule_outlook, "timeline", None)
+    assert Outlooks(ALL).expected(schedules, GOOD) == before
