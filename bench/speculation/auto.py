@@ -117,6 +117,8 @@ def draw(report: Report, folder: Path) -> None:
         for row in sorted(report.rows, key=lambda row: row.get("declared", 0.0))
         if "limit" in row
     ]
+    if not rows:  # the time was up before any cell
+        return
     cells = [row | {"curve": f"{row['rtt_s'] * 1e3:g} ms"} for row in rows]
     limits = [row | {"curve": "limit", "speedup_over_ar": row["limit"]} for row in rows]
     for file, figure, words, drawn, goal in (

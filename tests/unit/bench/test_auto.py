@@ -67,7 +67,7 @@ def test_a_run_goes_on_after_the_cases_that_were_kept(
 
     monkeypatch.setattr(auto_rows, "case_row", case_row)
     report = report_on([cell(rate) for rate in (1, 2, 3)], monkeypatch)
-    kept = tmp_path / "rows.jsonl"
+    kept = tmp_path / "new" / "rows.jsonl"
     with pytest.raises(Killed):
         auto.run(report, Models(), kept=kept)
     kept.write_text(kept.read_text() + '{"case": "cut sh')
@@ -106,12 +106,14 @@ def test_what_was_kept_is_taken_only_for_what_would_be_computed_the_same_way(
 
 
 def test_no_further_case_begins_after_the_time_that_was_given(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = report_on([cell(0.5)], monkeypatch)
     auto.run(report, Models(), minutes=0.0)
+    auto.draw(report, tmp_path)
     assert report.rows == []
     assert report.goals == []
+    assert not list(tmp_path.iterdir()), "there is nothing to draw"
 
 
 def test_the_grid_is_all_that_may_be_declared() -> None:
