@@ -62,8 +62,8 @@ def by_task(rows: Rows, exit_share: float) -> str:
     deep = there.ours("average exit, % of the pass")
     if deep:
         sentences.append(
-            f"The exit that is right first lies {span(deep, '.0f')} % deep in the pass, of four; "
-            f"the paper's average on GSM8K {exit_share:.0f} %, of 31."
+            f"The exit that is right first lies {span(deep, '.0f')} % deep in the pass; the "
+            f"paper's average on GSM8K, of more exits, {exit_share:.0f} %."
         )
     missing = [str(row.labels["task"]) for row in rows if row.ours["τ"] is None]
     if missing:

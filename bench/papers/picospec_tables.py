@@ -108,12 +108,16 @@ _TABLE_4 = {
 }
 _WAITING = ("T_rtt + T_verify, ms", "T_verify, ms")
 _COLUMNS = ("tokens/s", "TTFT, ms", "round, ms", *_WAITING, "drafting, ms")
+_TIMES = "; ".join(
+    f"{name}: {1e3 * one.times.draft_s:g} ms, {1e3 * one.times.verify_first_s:g} ms and "
+    f"{1e3 * one.times.verify_further_s:g} ms for a further token, round trip "
+    f"{1e3 * one.rtt_s:g} ms"
+    for name, one in PAIRS.items()
+)
 _DECLARED = (
-    "Draft step and target pass are the paper's "
-    f"(24.3 and 72 ms for Qwen, 42.8 and 145.6 ms for Llama), {MBPS:g} Mbit/s, a round trip of 36 "
-    "and 33 ms, a further token of a pass 3 and 4 ms; drafts are accepted at the rate that gives "
-    "the paper's accepted length by its equation 5. T_rtt is the round trip with the messages' own "
-    "time on the link, T_verify the declared pass over γ drafts."
+    f"Draft step and target pass are the paper's ({_TIMES}), {MBPS:g} Mbit/s; drafts are accepted "
+    "at the rate that gives the paper's accepted length by its equation 5. T_rtt is the round trip "
+    "with the messages' own time on the link, T_verify the declared pass over γ drafts."
 )
 _COLUMN_NOTE = (
     "The column heads are lost in the text at hand; their figures say what they are: the last one "
