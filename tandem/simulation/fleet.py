@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import ceil, inf
 from random import Random
 
-from tandem.simulation.fleet_cloud import FleetCloud, FleetSession
+from tandem.simulation.fleet_cloud import ROUNDS, Event, FleetCloud, FleetSession
 from tandem.simulation.fleet_figures import FleetAnswer, FleetFigures, fleet_figures
 from tandem.simulation.fleet_plan import FleetPlan, TrafficKind
 from tandem.simulation.fleet_schedules import FleetSchedules
@@ -27,14 +27,10 @@ from tandem.specdec.cloud_routing import (
     MoveReason,
 )
 
-_PASSED, _COMES, _ARRIVES, _OPENS, _TRIES, _ASKS, _FAILS, _STARTS, _SCALES, _WARM = range(10)
-"""Kinds of events; the first two are a verifier's rounds."""
+_ARRIVES, _OPENS, _TRIES, _ASKS, _FAILS, _STARTS, _SCALES, _WARM = range(ROUNDS + 1, ROUNDS + 9)
 RETRY_S, AT_ONCE, RETRIES = 0.5, 2, 20
 """A session that finds no place tries others, so many at once, then each after so long."""
 MOST, FEW = 200, 24
-
-_Event = tuple[float, int, int, object, int]
-"""When, which of all events, its kind, whose it is, and the number of what it was meant for."""
 
 
 def simulate_fleet(plan: FleetPlan) -> FleetFigures:
@@ -80,7 +76,7 @@ class _Fleet:
         self.plan, self.now = plan, 0.0
         self.order, self.event = itertools.count(), -1
         self.source = Random(f"fleet {plan.seed}")
-        self.events: list[_Event] = []
+        self.events: list[Event] = []
         most = plan.verifiers if plan.scaling is None else plan.scaling.most
         self.full: set[int] = set()
         """Verifiers without room for one more session."""
@@ -109,9 +105,10 @@ class _Fleet:
         while events[0][0] <= ends_s:
             moment, event, kind, subject, number = events[0]
             self.now = moment
-            if kind <= _COMES:
+            if kind == ROUNDS:
                 cloud: FleetCloud = subject  # type: ignore[assignment]
-                following = self.goes_on(cloud, event, kind) if cloud.life == number else None
+                # Others join behind the event under way, which gives its place to the next.
+                following = cloud.goes_on(moment, event) if cloud.life == number else None
                 if following is None:
                     pop(events)
                 else:
@@ -155,27 +152,6 @@ class _Fleet:
 
     def at(self, moment: float, kind: int, subject: object, number: int = 0) -> None:
         heapq.heappush(self.events, (moment, next(self.order), kind, subject, number))
-
-    def goes_on(self, cloud: FleetCloud, event: int, kind: int) -> _Event | None:
-        """Its pass has ended, or it had none and drafts have come: what is next of it. The event
-        under way stays the first of all while others join, and gives its place to the next."""
-        if kind == _PASSED:
-            cloud.end_pass(self.now, event)
-        elif cloud.busy:
-            return None
-        else:
-            cloud.drafts_come(self.now, event)
-        return self.next_of(cloud)
-
-    def next_of(self, cloud: FleetCloud) -> _Event | None:
-        """Of one that makes no pass: the end of the one that starts now, if anything is due, else
-        when drafts come."""
-        if cloud.waits and (took_s := cloud.start_pass(self.now)) < inf:
-            return self.now + took_s, next(self.order), _PASSED, cloud, cloud.life
-        if not cloud.coming:
-            return None
-        moment, event, *_ = cloud.coming[0]
-        return moment, event, _COMES, cloud, cloud.life
 
     def rare(self, kind: int, subject: object, number: int) -> None:
         """What happens once an answer, or less often."""
@@ -238,8 +214,7 @@ class _Fleet:
         self.tries.pop(session.number, None)
         edge_s = self.now - session.rtt_s / 2
         session.begin(cloud, self.schedules.of(session, cloud, self.now), self.now, edge_s)
-        cloud.join(session, self.now, self.event)
-        if not cloud.busy and (following := self.next_of(cloud)) is not None:
+        if (following := cloud.join(session, self.now, self.event)) is not None:
             heapq.heappush(self.events, following)
 
     def refuse(self, session: FleetSession, cloud: FleetCloud) -> None:

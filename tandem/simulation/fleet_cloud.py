@@ -19,6 +19,11 @@ from tandem.specdec.choices import Schedule
 from tandem.specdec.cloud_routing import CloudPlace
 from tandem.specdec.pass_budget import PassBudget, SessionAcceptance
 
+Event = tuple[float, int, int, object, int]
+"""When, which of all events, its kind, whose it is, and the number of what it was meant for."""
+ROUNDS = 0
+"""The kind of events of a verifier, by which its passes end and drafts come to it."""
+
 
 class FleetSession:
     """One answer of one edge. Positions count the answer's tokens. Since the last correction, or
@@ -72,9 +77,7 @@ class FleetSession:
 
 class FleetCloud:
     """`full` has this cloud's number while it has no room; `order` numbers the events of the whole
-    fleet; `done(session, now)`: its answer is complete, at the cloud. `coming`, a heap: when drafts
-    that a session waits for come, which event that is, the session and its stream. It concerns
-    nobody else while a pass runs, so it is looked at with this cloud's next event."""
+    fleet; `done(session, now)`: its answer is complete, at the cloud."""
 
     def __init__(
         self,
@@ -85,33 +88,53 @@ class FleetCloud:
         order: Iterator[int],
         done: Callable[[FleetSession, float], None],
     ) -> None:
-        self.number, self._plan, self._source = number, plan, source
+        self.number, self._plan = number, plan
         self._full, self._order, self._done = full, order, done
+        self._draw = source.random
         self._jitter_s = plan.jitter_s
         self._hit_rate = plan.hit_rate if plan.preset.branch_tokens else 0.0
         self.in_parts = plan.preset.judged_in_parts
         self.budget, self.recent = PassBudget(), RecentPasses()
         self.sessions: set[FleetSession] = set()
-        self.serving, self.alive, self.busy = True, True, False
+        self.serving, self.alive = True, True
+        self._ends = -1
+        """The event by which the pass under way ends."""
         self.passes = self.rounds = self.tokens = self.life = 0
-        self.began_s = self._usual_s = 0.0
+        self._began_s = self._usual_s = 0.0
         self._usual_of = 0
         """The pass that had been made so often when `_usual_s` was what one takes."""
-        self.coming: list[tuple[float, int, FleetSession, int]] = []
-        self.passing: list[FleetSession] = []
+        self._coming: list[tuple[float, int, FleetSession, int]] = []
+        """A heap: when drafts come that a session waits for, by which event, and its stream. While
+        a pass runs they concern nobody: the verifier's next event takes up what has come."""
+        self._passing: list[FleetSession] = []
         self._waiting: list[FleetSession] = []
         self._prompts: deque[FleetSession] = deque()
         self._turns = PromptTurns()
         self._piece: tuple[FleetSession, int] | None = None
 
-    @property
-    def waits(self) -> bool:
-        """Whether there may be something to do for a pass."""
-        return bool(self._waiting or self._prompts)
+    def goes_on(self, now: float, event: int) -> Event | None:
+        """With this event its pass ends, or drafts come to a verifier without one; what is next."""
+        if event == self._ends:
+            self._end_pass(now, event)
+        elif self._ends < 0:
+            self._drafts_come(now, event)
+        else:
+            return None
+        return self._next(now)
 
-    def join(self, session: FleetSession, now: float, event: int) -> None:
-        """Its first work is due with this event: its prompt."""
-        self.drafts_come(now, event)
+    def _next(self, now: float) -> Event | None:
+        """The end of the pass that starts now, if anything is due, else when drafts come."""
+        if (self._waiting or self._prompts) and (took_s := self._start_pass(now)) < inf:
+            self._ends = next(self._order)
+            return now + took_s, self._ends, ROUNDS, self, self.life
+        if not self._coming:
+            return None
+        moment, event, *_ = self._coming[0]
+        return moment, event, ROUNDS, self, self.life
+
+    def join(self, session: FleetSession, now: float, event: int) -> Event | None:
+        """With this event its first work is due, its prompt; what is next if no pass is made."""
+        self._drafts_come(now, event)
         self.sessions.add(session)
         if len(self.sessions) >= self._plan.max_sessions:
             self._full.add(self.number)
@@ -119,10 +142,11 @@ class FleetCloud:
             self._prompts.append(session)
         else:
             self._waiting.append(session)
+        return self._next(now) if self._ends < 0 else None
 
-    def drafts_come(self, now: float, event: int) -> None:
+    def _drafts_come(self, now: float, event: int) -> None:
         """Those up to this event, which sessions waited for, have come."""
-        coming, until = self.coming, (now, event + 1)
+        coming, until = self._coming, (now, event + 1)
         while coming and coming[0] < until:
             moment, _, session, stream = heappop(coming)
             if session.stream == stream:
@@ -139,12 +163,12 @@ class FleetCloud:
     def stop(self) -> None:
         """It is gone, with all that it held."""
         self.life += 1
-        self.alive = self.serving = self.busy = False
-        self.passing, self._waiting, self._piece = [], [], None
+        self.alive = self.serving = False
+        self._ends, self._passing, self._waiting, self._piece = -1, [], [], None
         self._prompts.clear()
-        self.coming.clear()
+        self._coming.clear()
 
-    def start_pass(self, now: float) -> float:
+    def _start_pass(self, now: float) -> float:
         """Seconds of the pass that starts now; infinite if nothing is due."""
         plan, budget, in_parts = self._plan, self.budget, self.in_parts
         passing = [session for session in self._waiting if session.cloud is self]
@@ -176,7 +200,7 @@ class FleetCloud:
             prompt_tokens += self._piece_due(now, alone=not passing)
         if not passing and self._piece is None:
             return inf
-        self.passing, self.began_s, self.busy = passing, now, True
+        self._passing, self._began_s = passing, now
         took_s = plan.verify_first_s + (tokens - 1 if tokens else 0) * plan.verify_further_s
         took_s += prompt_tokens * plan.prompt_token_s + plan.pass_overhead_s
         self.passes += 1
@@ -187,14 +211,14 @@ class FleetCloud:
         self.recent.passed(took_s, now + took_s)
         return took_s
 
-    def end_pass(self, now: float, event: int) -> None:
+    def _end_pass(self, now: float, event: int) -> None:
         """Commit what the pass found; who has more to verify is due again."""
-        if self.coming:
-            self.drafts_come(now, event)
-        passing, self.passing, self.busy = self.passing, [], False
+        if self._coming:
+            self._drafts_come(now, event)
+        passing, self._passing, self._ends = self._passing, [], -1
         if self._piece is not None:
             self._end_piece(now, shared=bool(passing))
-        draw, waiting = self._source.random, self._waiting
+        draw, waiting = self._draw, self._waiting
         shared = self.in_parts and not self.budget.alone  # then nobody waits for drafts
         rounds = tokens = 0
         for session in passing:
@@ -237,10 +261,10 @@ class FleetCloud:
                 session.base, session.origin_s = committed, now + self._trip_s(session)
                 return
             # The token after the last draft is the cloud's own; the edge has one there too.
-            if self._source.random() < session.acceptance_rate:
+            if self._draw() < session.acceptance_rate:
                 return
         session.base, session.origin_s = committed, now + self._trip_s(session)
-        if self._hit_rate and self._source.random() < self._hit_rate:
+        if self._hit_rate and self._draw() < self._hit_rate:
             if self._usual_of != self.passes:  # once a pass
                 self._usual_of, self._usual_s = self.passes, self.recent.pass_s(now)
             steps = int((session.rtt_s + self._usual_s) / draft_s) if draft_s else session.chunk
@@ -250,7 +274,7 @@ class FleetCloud:
         """A round trip, with what jitter adds to this one."""
         if not self._jitter_s:
             return session.rtt_s
-        return session.rtt_s + 2 * self._jitter_s * self._source.random()
+        return session.rtt_s + 2 * self._jitter_s * self._draw()
 
     def _await_draft(self, session: FleetSession, now: float, corrected: bool) -> None:
         """Until the next one has come."""
@@ -260,7 +284,7 @@ class FleetCloud:
 
     def _await(self, session: FleetSession, moment: float) -> None:
         """Drafts that it waits for come then."""
-        heappush(self.coming, (moment, next(self._order), session, session.stream))
+        heappush(self._coming, (moment, next(self._order), session, session.stream))
 
     def _piece_due(self, now: float, alone: bool) -> int:
         """Tokens of the first long prompt that this pass takes."""
@@ -277,7 +301,7 @@ class FleetCloud:
         assert self._piece is not None
         (session, rows), self._piece = self._piece, None
         if shared:
-            self._turns.shared(now, now - self.began_s)
+            self._turns.shared(now, now - self._began_s)
         if session.cloud is self:
             session.prompt_left -= rows
             if session.prompt_left <= PIECE_ROWS:

@@ -220,7 +220,9 @@ class CloudRouting:
         best_s = min(self.clouds[n].cost_s for n in best)
         limit_s = best_s + max(NEAR_S, NEAR * best_s)
         near = [n for n, each in enumerate(self.clouds) if each.cost_s <= limit_s and each.usable]
-        return [n for n in near if self.clouds[n].model == wanted and n not in without]
+        if len(self._best) > 1:
+            near = [n for n in near if self.clouds[n].model == wanted]
+        return [n for n in near if n not in without] if without else near
 
     def _better(self, cloud: int, best: Sequence[int]) -> bool:
         """Whether another one is better by the margin; than one that is silent, any other is.

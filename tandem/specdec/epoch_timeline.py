@@ -12,6 +12,7 @@ import heapq
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,8 +41,7 @@ class StepTimes:
     siblings: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(NamedTuple):
     """When a token is decided, in seconds; passes, tokens fed, frames and drafts up until then."""
 
     moment_s: float
@@ -51,8 +51,7 @@ class Decided:
     drafted: int
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """A token after the correction, if its draft is accepted, and if it is not, which may be known
     before its pass; `judged`: whether there was a draft."""
 

@@ -132,10 +132,10 @@ def worth_feeding(
 ) -> tuple[int, float]:
     """How many drafts of a session a pass should take, and the tokens that it then yields.
     `price` as in `PassBudget`; `yield_each`: what a session gets from a pass on average."""
-    tokens, right, taken = 1.0, 1.0, 0
+    tokens, right, taken, cost = 1.0, 1.0, 0, MARGIN * price
     while taken < most:
         right *= acceptance_rate
-        if right < MARGIN * price * max(yield_each, tokens):
+        if right < cost * (yield_each if yield_each > tokens else tokens):
             break
         tokens += right
         taken += 1
