@@ -33,10 +33,11 @@ class LineFit:
 
     def _apart(self) -> tuple[float, float]:
         """Products of how far points are from the mean of their group."""
-        if not self.weight:
+        weight, x = self.weight, self._x
+        if not weight:
             return self._apart_xx, self._apart_xy
-        xx, xy = self._xx - self._x**2 / self.weight, self._xy - self._x * self._y / self.weight
-        return self._apart_xx + max(0.0, xx), self._apart_xy + xy
+        xx, xy = self._xx - x**2 / weight, self._xy - x * self._y / weight
+        return self._apart_xx + (xx if xx > 0 else 0.0), self._apart_xy + xy
 
     @property
     def mean(self) -> float:

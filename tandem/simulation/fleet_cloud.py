@@ -108,6 +108,8 @@ class FleetCloud:
         a pass runs they concern nobody: the verifier's next event takes up what has come."""
         self._passing: list[FleetSession] = []
         self._waiting: list[FleetSession] = []
+        self._some_left = False
+        """Whether a session that waits may have gone elsewhere."""
         self._prompts: deque[FleetSession] = deque()
         self._turns = PromptTurns()
         self._piece: tuple[FleetSession, int] | None = None
@@ -157,7 +159,7 @@ class FleetCloud:
         """It goes elsewhere, or is over; what a pass under way finds of it is void."""
         self.sessions.discard(session)
         self._full.discard(self.number)
-        session.cloud = None
+        session.cloud, self._some_left = None, True
         session.stream += 1
 
     def stop(self) -> None:
@@ -171,8 +173,10 @@ class FleetCloud:
     def _start_pass(self, now: float) -> float:
         """Seconds of the pass that starts now; infinite if nothing is due."""
         plan, budget, in_parts = self._plan, self.budget, self.in_parts
-        passing = [session for session in self._waiting if session.cloud is self]
-        self._waiting, tokens, prompt_tokens = [], 0, 0
+        passing, self._waiting = self._waiting, []
+        if self._some_left:
+            passing, self._some_left = [each for each in passing if each.cloud is self], False
+        tokens = prompt_tokens = 0
         for session in passing:
             if session.prompt_left:
                 prompt_tokens += session.prompt_left
@@ -207,7 +211,7 @@ class FleetCloud:
         if passing:
             if in_parts:  # who else would ask it
                 budget.passed(took_s, tokens + prompt_tokens, len(passing))
-            self.recent.waited(max(0.0, now - passing[-1].due_s), now)
+            self.recent.waited(now - passing[-1].due_s, now)
         self.recent.passed(took_s, now + took_s)
         return took_s
 
@@ -220,18 +224,20 @@ class FleetCloud:
             self._end_piece(now, shared=bool(passing))
         draw, waiting = self._draw, self._waiting
         shared = self.in_parts and not self.budget.alone  # then nobody waits for drafts
-        rounds = tokens = 0
+        rounds, tokens = len(passing), 0
         for session in passing:
             if session.cloud is not self:
+                rounds -= 1
                 continue
-            taken, kept, rate = session.taken, 0, session.acceptance_rate
-            while kept < taken and draw() < rate:
-                kept += 1
-            committed = session.committed + kept + 1
-            if taken and session.committed and (estimate := session.estimate) is not None:
-                estimate.judged(kept, int(kept < taken))
+            kept, committed = 0, session.committed + 1
+            if taken := session.taken:
+                rate = session.acceptance_rate
+                while kept < taken and draw() < rate:
+                    kept += 1
+                if (estimate := session.estimate) is not None and committed > 1:
+                    estimate.judged(kept, int(kept < taken))
+                committed += kept
             session.committed = committed
-            rounds += 1
             tokens += kept + 1
             if session.first_s < 0:
                 session.first_s = now

@@ -203,7 +203,10 @@ class CloudRouting:
     @property
     def _model(self) -> str:
         """That of the first cloud that ever answered: the others must serve the same."""
-        return next((each.model for each in self.clouds if each.model), "")
+        for each in self.clouds:
+            if each.model:
+                return each.model
+        return ""
 
     def _untried(self, model: str, refused: Collection[int]) -> int:
         fits = {"", model} if model else {each.model for each in self.clouds}

@@ -42,7 +42,8 @@ class StepTimes:
 
 
 class Decided(NamedTuple):
-    """When a token is decided, in seconds; passes, tokens fed, frames and drafts up until then."""
+    """When a token is decided, in seconds; passes, tokens fed, frames and drafts up until then. In
+    the order of what `Epoch` counts."""
 
     moment_s: float
     passes: int
@@ -303,12 +304,12 @@ class Epoch:
         """Of the positions of one timeline."""
         judged = np.array([position.judged for position in found])
         accepted = np.array(
-            [_totals(count, each.accepted) for count, each in enumerate(found, start=1)]
+            [(count, *each.accepted, 1) for count, each in enumerate(found, start=1)]
         )
         rejected = accepted.copy()
         for index, each in enumerate(found):
             if each.rejected is not each.accepted:
-                rejected[index] = _totals(index + 1, each.rejected)
+                rejected[index] = (index + 1, *each.rejected, 1)
         half = len(found) // 2
         last, further = accepted[-1], (accepted[-1] - accepted[half - 1]) / (len(found) - half)
         last[-1], further[-1] = float(judged.any()), 0.0
@@ -329,9 +330,3 @@ class Epoch:
         sums: Array = (ends[..., None] * rejected).sum(-2)
         sums += survives * (last + goes_on * further)
         return sums
-
-
-def _totals(count: int, decided: Decided) -> tuple[float, ...]:
-    """Of an epoch that ends here, with a correction."""
-    frames, drafted = decided.frames, decided.drafted
-    return count, decided.moment_s, decided.passes, decided.fed, frames, drafted, 1

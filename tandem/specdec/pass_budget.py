@@ -30,9 +30,8 @@ _TINY_S = 1e-9
 class UsualAcceptance:
     """How often the drafts of all sessions are right, as of now; a guess to begin with."""
 
-    keep = _KEEP_ALL
-
     def __init__(self) -> None:
+        self._keep = _KEEP_ALL
         self._accepted, self._judged = _GUESS * _GUESS_TOKENS, _GUESS_TOKENS
 
     @property
@@ -41,7 +40,7 @@ class UsualAcceptance:
 
     def judged(self, accepted: int, rejected: int) -> None:
         """Drafts were accepted, or rejected; those after a rejected one are not judged."""
-        keep = self.keep ** (accepted + rejected)
+        keep = self._keep ** (accepted + rejected)
         self._accepted = keep * self._accepted + accepted
         self._judged = keep * self._judged + accepted + rejected
 
@@ -49,19 +48,19 @@ class UsualAcceptance:
 class SessionAcceptance(UsualAcceptance):
     """Of one session: what it has seen, and as some more drafts what is usual."""
 
-    keep = _KEEP_OWN
-
     def __init__(self, usual: UsualAcceptance) -> None:
+        self._keep = _KEEP_OWN
         self._accepted = self._judged = 0.0
         self._usual = usual
 
     @property
     def rate(self) -> float:
-        accepted = self._accepted + _USUAL_TOKENS * self._usual.rate
+        usual = self._usual
+        accepted = self._accepted + _USUAL_TOKENS * (usual._accepted / usual._judged)
         return accepted / (self._judged + _USUAL_TOKENS)
 
     def judged(self, accepted: int, rejected: int) -> None:
-        super().judged(accepted, rejected)
+        UsualAcceptance.judged(self, accepted, rejected)
         self._usual.judged(accepted, rejected)
 
 
