@@ -7,19 +7,15 @@ import pytest
 
 from tandem.specdec.messages import Draft, Work
 from tandem.specdec.profile import Earlier, Profile
-from tandem.specdec.scheduling import Measured, PairTimes
+from tandem.specdec.scheduling import PairTimes
+from tandem.specdec.seen_times import Kind
+from tests.unit.specdec.measured_sessions import measured
 
 FAST = Work(verify_s=0.05, drafts=2)
 
 
 def frame(end: int) -> Draft:
     return Draft(1, 0, end - 1, 9, (0,), end_of_chunk=True)
-
-
-def measured(profile: Profile) -> Measured:
-    found = profile.measured
-    assert found is not None
-    return found
 
 
 def trip(profile: Profile, end: int, rtt_s: float, work: Work = FAST) -> None:
@@ -297,3 +293,15 @@ def test_passes_that_run_beside_drafts_say_nothing_of_a_further_draft() -> None:
     for _ in range(20):
         profile.passed(Work(verify_s=0.065, drafts=2))
     assert profile.further_share == pytest.approx(0.15, abs=0.01)
+
+
+def test_a_pass_that_a_kind_of_schedule_slows_is_slowed_with_each_of_its_tokens() -> None:
+    profile = Profile(Earlier(draft_s=0.02, verify_s=0.05, rtt_s=0.03, further_share=0.2))
+    profile.seen.passed(Kind.ROUNDS, 0.05)
+    for _ in range(6):
+        profile.seen.passed(Kind.STREAM, 0.1)
+    found = measured(profile)
+    slowed, usual = found.pairs[Kind.STREAM], found.pair
+    assert slowed.verify_first_s == pytest.approx(0.1)
+    assert usual.verify_further_s == pytest.approx(0.2 * usual.verify_first_s)
+    assert slowed.verify_further_s == pytest.approx(0.2 * slowed.verify_first_s)
