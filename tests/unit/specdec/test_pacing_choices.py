@@ -18,7 +18,7 @@ from tandem.specdec.profile import Earlier, Profile
 from tandem.specdec.schedule_choice import Decision, Reason
 from tandem.specdec.schedule_outlook import Outlooks
 from tandem.specdec.scheduling import Measured
-from tandem.specdec.seen_times import SeenTimes
+from tandem.specdec.seen_times import Kind, Seen, SeenTimes
 from tests.unit.specdec.measured_sessions import answered, frame, measured, paced, seen, verdict
 
 KNOWN = Earlier(draft_s=0.02, verify_s=0.05, rtt_s=0.03, acceptance_rate=0.6)
@@ -265,3 +265,36 @@ def test_a_stretch_is_held_against_its_own_drafts(
             pacing.take_verdict(verdict(accepted, rejected=accepted < 6), now)
     assert abs(rates[-1] - (then > 0)) < 0.2
     assert abs(rates[2] - (first > 0)) < 0.2
+
+
+def test_passes_that_are_longer_by_their_drafts_make_no_other_kind_slower(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pass over one token takes 50 ms, and each draft 12.5 more."""
+    monkeypatch.setattr("tandem.specdec.pacing.choose", Choices(settled=True))
+    alone = Seen(passes=9, pass_s=0.05)
+    known = replace(KNOWN, further_share=0.25, seen=((Kind.CLOUD_ALONE, alone),))
+    pacing, now = Pacing(PRESETS["auto"], known), 2.0
+    for drafts in (*[2] * 10, *[8] * 20):
+        work, now = Work(verify_s=0.05 + 0.0125 * drafts, drafts=drafts), now + 0.2
+        pacing.take_verdict(Verdict(1, 0, 5, 9, 2, False, None, work), now)
+    kinds = pacing.profile.seen.of_kinds
+    assert len(kinds) == 2
+    assert kinds[Kind.CLOUD_ALONE].pass_s == pytest.approx(0.05, rel=0.1)
+
+
+@pytest.mark.parametrize(("ahead", "kind"), [(True, Kind.ROUNDS_AHEAD), (False, Kind.ROUNDS)])
+def test_rounds_that_are_drafted_ahead_of_are_a_kind_of_their_own(
+    ahead: bool, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rounds(limits: Schedule, found: Measured, *given: object) -> Decision:
+        told = replace(found, slows=not ahead)
+        return Decision(PRESETS["coupled"].schedule, False, 0.03, 0.05, Reason.FIRST, told, {})
+
+    monkeypatch.setattr("tandem.specdec.pacing.choose", rounds)
+    pacing, now = Pacing(PRESETS["auto"], replace(KNOWN, acceptance_rate=0.99)), 2.0
+    for _ in range(6):
+        now += 0.1
+        pacing.take_verdict(verdict(accepted=2), now)
+    assert pacing.ahead is ahead
+    assert list(pacing.profile.seen.of_kinds)[-1] is kind
