@@ -229,15 +229,14 @@ class FleetCloud:
             if session.cloud is not self:
                 rounds -= 1
                 continue
-            kept, committed = 0, session.committed + 1
-            if taken := session.taken:
+            taken, kept, before = session.taken, 0, session.committed
+            if taken:
                 rate = session.acceptance_rate
                 while kept < taken and draw() < rate:
                     kept += 1
-                if (estimate := session.estimate) is not None and committed > 1:
-                    estimate.judged(kept, int(kept < taken))
-                committed += kept
-            session.committed = committed
+            if taken and before and (estimate := session.estimate) is not None:
+                estimate.judged(kept, int(kept < taken))
+            session.committed = committed = before + kept + 1
             tokens += kept + 1
             if session.first_s < 0:
                 session.first_s = now
@@ -251,7 +250,8 @@ class FleetCloud:
                 session.due_s = now
                 waiting.append(session)
             elif session.in_rounds:  # until a whole one has come
-                self._await(session, now + self._trip_s(session) + session.round_s)
+                moment = now + self._trip_s(session) + session.round_s
+                heappush(self._coming, (moment, next(self._order), session, session.stream))
             else:
                 self._await_draft(session, now, corrected=kept < taken)
         self.rounds += rounds
@@ -286,10 +286,7 @@ class FleetCloud:
         """Until the next one has come."""
         self._go_on(session, now, corrected)
         steps = max(0, session.committed + session.awaited - session.base)
-        self._await(session, max(now, session.origin_s + steps * session.draft_s))
-
-    def _await(self, session: FleetSession, moment: float) -> None:
-        """Drafts that it waits for come then."""
+        moment = max(now, session.origin_s + steps * session.draft_s)
         heappush(self._coming, (moment, next(self._order), session, session.stream))
 
     def _piece_due(self, now: float, alone: bool) -> int:

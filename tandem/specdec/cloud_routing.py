@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
+from math import nan
 from statistics import median
 
 from tandem.core.hashing import hash_words, unit
@@ -222,7 +223,7 @@ class CloudRouting:
             return []
         best_s = min(self.clouds[n].cost_s for n in best)
         limit_s = best_s + max(NEAR_S, NEAR * best_s)
-        near = [n for n, each in enumerate(self.clouds) if each.cost_s <= limit_s and each.usable]
+        near = [n for n, each in enumerate(self.clouds) if each.offer_s <= limit_s]
         if len(self._best) > 1:
             near = [n for n in near if self.clouds[n].model == wanted]
         return [n for n in near if n not in without] if without else near
@@ -271,7 +272,7 @@ class _Cloud:
     many times that it is compared with others."""
 
     __slots__ = (
-        *("cost_s", "failed_s", "forgotten", "left_at_s", "model", "opened", "report"),
+        *("cost_s", "failed_s", "forgotten", "left_at_s", "model", "offer_s", "opened", "report"),
         *("round_trip_s", "usable", "worse_since_s"),
         *("_dearness", "_down", "_failures", "_round_trips_s", "_successes"),
     )
@@ -290,14 +291,15 @@ class _Cloud:
         self._sum_up()
 
     def _sum_up(self) -> None:
-        """`cost_s` of a round: what it takes, and more the dearer the cloud is; `left_at_s`: what
-        another must cost at most to be better by the margin, were each way to this one as short as
-        the shortest of the last few."""
+        """`cost_s` of a round: what it takes, and more the dearer the cloud is; `offer_s`: the
+        same, not a number while it cannot be used; `left_at_s`: what another must cost at most to
+        be better by the margin, were each way to this one as short as the shortest of the last."""
         report, trips_s = self.report, self._round_trips_s
         busy_s = 0.0 if report is None else report.queue_s + report.pass_s
         self.model = "" if report is None else report.model
         self.usable = report is not None and report.serving and not self._down
         self.cost_s = self._priced_s(self.round_trip_s + busy_s)
+        self.offer_s = self.cost_s if self.usable else nan
         least_s = self._priced_s(min([*trips_s][-ALL_WORSE:], default=0.0) + busy_s)
         self.left_at_s = least_s - max(LEAST_MARGIN_S, MARGIN * least_s)
 

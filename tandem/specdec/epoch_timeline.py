@@ -318,7 +318,7 @@ class Epoch:
     @classmethod
     def stack(cls, epochs: Sequence[Epoch]) -> Epoch:
         """Side by side, in order."""
-        return cls(*map(np.stack, zip(*(each._arrays for each in epochs), strict=True)))
+        return cls(*map(np.array, zip(*(each._arrays for each in epochs), strict=True)))
 
     def expected(self, rate: float) -> Array:
         """[…, 7]: tokens, seconds, passes, tokens fed, frames, drafts and corrections of an epoch.

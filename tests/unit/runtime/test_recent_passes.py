@@ -1,5 +1,7 @@
 """What a verifier publishes of its load."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 from tandem.runtime.recent_passes import COUNT_S, RecentPasses
 
 
@@ -28,3 +30,20 @@ def test_slow_passes_are_not_held_against_an_engine_that_is_idle_since() -> None
     assert recent.pass_s(1.1 + COUNT_S) == 0.4
     recent.passed(0.7, 10.0)
     assert recent.pass_s(10.0) == 0.7
+
+
+def test_threads_add_while_others_read() -> None:
+    recent = RecentPasses()
+
+    def add() -> None:
+        for number in range(20_000):
+            recent.passed(0.02, number / 1e3)
+            recent.waited(0.01, number / 1e3)
+
+    with ThreadPoolExecutor() as pool:
+        adding = [pool.submit(add) for _ in range(3)]
+        while not all(each.done() for each in adding):
+            assert recent.pass_s(20.0) in (0.0, 0.02)
+            assert recent.queue_s(20.0) in (0.0, 0.01)
+        for each in adding:
+            each.result()
