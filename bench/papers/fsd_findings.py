@@ -89,14 +89,17 @@ def by_client(rows: Rows) -> str:
 def demo_pair_accepts(rows: Rows) -> str:
     accepted = rows.count(lambda row: row.mine("τ") > row.printed("τ"))
     gained = rows.count(lambda row: row.mine("AR → SD") > row.printed("AR → SD"))
+    words = (
+        f"The demo pair accepts more drafts (τ) than the paper's pairs in "
+        f"{of_all(accepted, len(rows))} rows, and SD gains more in {of_all(gained, len(rows))}."
+    )
+    if not (gains := [mine / printed for mine, printed in rows.pairs("SD → FSD")]):
+        return f"{words} The target that is here has no exits, which FSD needs."
     missed = rows.count(lambda row: row.mine("r, %") > row.printed("r, %"))
     return (
-        f"The demo pair accepts more drafts (τ) than the paper's pairs in "
-        f"{of_all(accepted, len(rows))} rows, and SD gains more in {of_all(gained, len(rows))}. "
-        f"The cache misses more often than printed in {of_all(missed, len(rows))}. SD → FSD is "
-        f"{span([mine / printed for mine, printed in rows.pairs('SD → FSD')], '.2f')} times the "
-        "printed: unlike in the formula an exit's token comes late in the pass, and drafting from "
-        "it takes time."
+        f"{words} The cache misses more often than printed in {of_all(missed, len(rows))}. "
+        f"SD → FSD is {span(gains, '.2f')} times the printed: unlike in the formula an exit's "
+        "token comes late in the pass, and drafting from it takes time."
     )
 
 

@@ -29,8 +29,9 @@ from bench.speculation.methods_ablations import picospec_variants
 from tandem.analysis.cost_models import expected_tokens_per_round
 from tandem.backends.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tandem.core.probs import Array
-from tandem.simulation.answer import Conditions
+from tandem.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
 from tandem.simulation.declared_pair import declared_pair
+from tandem.simulation.model_pair import SimulatedPair
 from tandem.simulation.simulator import ModelTimes
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.vision.image_files import decode_image
@@ -191,6 +192,29 @@ def test_a_deeper_exit_is_closer_to_the_target() -> None:
     ]
     assert apart == sorted(apart, reverse=True)
     assert apart[0] == pytest.approx(2 * 0.75, abs=0.01)
+
+
+class ExitlessTestbed(Testbed):
+    """A pair that is declared, whose target has no exits."""
+
+    @property
+    def pair(self) -> SimulatedPair:
+        return declared_pair(0.6)
+
+    def answers(self, preset: Preset, conditions: Conditions) -> list[SimulatedAnswer]:
+        return [simulate_answer(preset, self.pair, conditions, (1, 2), 16, self.seed)]
+
+
+def test_a_target_without_exits_has_no_figures_of_fsd_alone() -> None:
+    """The whole report broke off there."""
+    (table,) = chosen_tables(["fsd-table-6-averages"])
+    testbed = ExitlessTestbed(Models(), 1, quick=True)
+    ours = [table.checked(table.compute(testbed, row.labels)) for row in table.rows]
+    for faster, gain, tokens, missed, _ in ours:
+        assert (gain, missed) == (None, None)
+        assert 0 < (faster or 0) < 5
+        assert 1 <= (tokens or 0) <= 5
+    assert "has no exits, which FSD needs." in table.difference(ours)
 
 
 def test_exits_and_workers_run_with_the_paper_s_client(monkeypatch: pytest.MonkeyPatch) -> None:
