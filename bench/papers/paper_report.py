@@ -116,8 +116,8 @@ def _kept(
     found = kept.get(testbed, table, row)
     if found is not None:
         return found
-    started_s = time.perf_counter()
     machine = this_machine()
+    started_s = time.perf_counter()
     figures = table.checked(table.compute(testbed, row.labels))
     took_s = time.perf_counter() - started_s
     clock.add(took_s)
