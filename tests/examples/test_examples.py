@@ -57,7 +57,7 @@ def output_here(
     monkeypatch: pytest.MonkeyPatch,
     *arguments: str | Path,
 ) -> str:
-    """As `output`, in this process, which has loaded torch already; one example below shows that
+    """As `output`, in this process, which has loaded torch already; the first example shows that
     such a program is a process too."""
     monkeypatch.setattr(sys, "argv", [str(EXAMPLES / example), *map(str, arguments)])
     runpy.run_path(str(EXAMPLES / example), run_name="__main__")
@@ -88,8 +88,8 @@ def test_own_pair(
     assert "target passes for " in shown
 
 
-def test_new_preset() -> None:
-    plain, pipelined = output("new_preset.py").splitlines()
+def test_new_preset(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, pipelined = output_here("new_preset.py", capsys, monkeypatch).splitlines()
     assert plain.startswith("coupled: ")
     assert pipelined.startswith("pipelined: ")
 

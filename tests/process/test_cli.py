@@ -38,6 +38,11 @@ PROMPT = ("--prompt", "Question: Tom has 5 apples and buys 3. How many has he?\n
 GREEDY = (*PROMPT, "--max-tokens", "48", "--temperature", "0")
 LONG = (*PROMPT, "--max-tokens", "900", "--ignore-eos", "--draft-length", "1")
 """Over the suite's link this takes many seconds."""
+SCRIPTED = (
+    *("--draft", "1", "--engine-draft", "scripted"),
+    *("--target", "1", "--engine-target", "scripted"),
+)
+"""Models that load at once."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -133,7 +138,7 @@ def test_an_interrupted_answer_frees_the_memory_on_both_sides(suite: Up, metrics
 
 
 def test_an_interrupted_embedded_suite_ends_as_well() -> None:
-    with started("generate", *LONG) as process:
+    with started("generate", *SCRIPTED, *LONG, "--max-tokens", "4000") as process:
         assert first_character(process)
         process.send_signal(signal.SIGINT)
         assert process.wait(TIMEOUT_S) == 130
@@ -246,7 +251,7 @@ def test_a_suite_that_is_killed_leaves_no_service_behind(suite: Up) -> None:
 @pytest.fixture(scope="module")
 def pinned() -> Iterator[Up]:
     """Two verifiers, and each side on cores of its own."""
-    with running_up("--verifiers", "2", "--pin") as up:
+    with running_up(*SCRIPTED, "--verifiers", "2", "--pin", "--drain-s", str(TIMEOUT_S)) as up:
         yield up
 
 
@@ -260,21 +265,15 @@ def test_up_starts_several_verifiers_that_doctor_finds(pinned: Up) -> None:
 
 def test_stopping_lets_open_requests_finish(pinned: Up) -> None:
     """The last test that has this suite."""
-    with started(*asking(pinned, *GREEDY, "--ignore-eos")) as process:
+    with started(*asking(pinned, *LONG)) as process:
         assert first_character(process)
         pinned.process.send_signal(signal.SIGINT)
-        assert process.wait(TIMEOUT_S) == 0
+        _, figures = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0, figures
         assert pinned.process.wait(TIMEOUT_S) == 0
         for pid in pinned.pids.values():
             wait_for_end(pid)
         assert not pinned.logs.exists()
-
-
-SCRIPTED = (
-    *("--draft", "1", "--engine-draft", "scripted"),
-    *("--target", "1", "--engine-target", "scripted"),
-)
-"""Models that load at once."""
 
 
 def test_a_service_that_dies_stops_the_others() -> None:

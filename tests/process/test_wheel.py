@@ -100,12 +100,6 @@ for name in {OF_THE_CHECKOUT}:
     assert installed.run("tandem", "--version").stdout == f"{__version__}\n"
 
 
-def test_doctor_finds_the_demo_pair(installed: Installed) -> None:
-    ended = installed.run("tandem", "doctor")
-    assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
-    assert "ok   target model: " in ended.stdout
-
-
 def test_a_service_would_serve_the_demo_pair(installed: Installed) -> None:
     """Shown by its help; the demo below starts it, with all others."""
     shown = installed.run("tandem", "serve", "verifier", "--help").stdout.replace("\n", "")
