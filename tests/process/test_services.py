@@ -14,13 +14,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from tandem.backends.scripted import ScriptedTokenizer
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
+from tandem.net.process import run_service
+from tandem.services.aggregator.config import AggregatorSettings
+from tandem.services.drafter.config import DrafterSettings
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
+from tandem.settings import ServiceSettings
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
@@ -214,14 +219,17 @@ async def test_a_second_signal_ends_it_at_once(first: signal.Signals) -> None:
 
 BAD_STARTS = [
     ("verifier", (), {"TANDEM_PORT": "abc"}, "TANDEM_PORT"),
-    ("drafter", (), {"TANDEM_PROT": "1"}, "TANDEM_PROT"),
-    ("aggregator", (), {"TANDEM_MAX_RUNNING": "0"}, "TANDEM_MAX_RUNNING"),
-    ("aggregator", ("--nonsense", "1"), {}, "--nonsense"),
-    ("aggregator", ("--port", "65536"), {}, "--port"),
-    ("aggregator", ("--config", "nowhere.toml"), {}, "nowhere.toml"),
-    ("aggregator", ("--drafter", "nowhere"), {}, "--drafter: must be HOST:PORT"),
     ("drafter", (), {"TANDEM_VERIFIER": "a:1,b"}, "TANDEM_VERIFIER: must be HOST:PORT"),
+    ("aggregator", ("--nonsense", "1"), {}, "--nonsense"),
     ("retriever", ("--decoder", "nowhere"), {}, "--decoder: must be HOST:PORT"),
+]
+"""One of each service, and of each way to be wrong; the others end in the same place."""
+BAD_SETTINGS: list[tuple[type[ServiceSettings], tuple[str, ...], dict[str, str], str]] = [
+    (DrafterSettings, (), {"TANDEM_PROT": "1"}, "TANDEM_PROT"),
+    (AggregatorSettings, (), {"TANDEM_MAX_RUNNING": "0"}, "TANDEM_MAX_RUNNING"),
+    (AggregatorSettings, ("--port", "65536"), {}, "--port"),
+    (AggregatorSettings, ("--config", "nowhere.toml"), {}, "nowhere.toml"),
+    (AggregatorSettings, ("--drafter", "nowhere"), {}, "--drafter: must be HOST:PORT"),
 ]
 
 
@@ -231,6 +239,31 @@ def test_bad_settings_end_it_with_one_line_that_names_the_cause(
 ) -> None:
     with ServiceProcess(f"services.{name}", *flags, environment=environment) as process:
         assert named in process.refusal(2)
+
+
+@pytest.mark.parametrize(("model", "flags", "environment", "named"), BAD_SETTINGS)
+def test_so_do_other_bad_settings(
+    model: type[ServiceSettings],
+    flags: tuple[str, ...],
+    environment: dict[str, str],
+    named: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Refused in this process, before anything is built."""
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    with pytest.raises(SystemExit) as ended:
+        run_service(model, not_built, "device", (*flags, "--insecure"))
+    told = capsys.readouterr()
+    assert (ended.value.code, told.out) == (2, "")
+    assert told.err.startswith("error: ")
+    assert told.err.count("\n") == 1
+    assert named in told.err
+
+
+def not_built(settings: ServiceSettings, metrics: Metrics) -> NoReturn:
+    raise AssertionError(f"built of {settings}")
 
 
 def test_a_model_that_cannot_be_read_ends_with_one_line(tmp_path: Path) -> None:

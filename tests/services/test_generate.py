@@ -122,8 +122,8 @@ async def test_chat_turns_reach_the_tokenizer() -> None:
 async def test_concurrent_sessions_keep_their_text() -> None:
     async with scripted_suite() as suite:
         requests = [
-            GenerationRequest(f"prompt {n}", preset, seed=n, max_tokens=50)
-            for n in range(3)
+            GenerationRequest(f"prompt {n}", preset, seed=n, max_tokens=40)
+            for n in range(2)
             for preset in PRESETS
             if not PRESETS[preset].judges_by_timing
         ]
