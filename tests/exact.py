@@ -54,7 +54,9 @@ class ExactRandom:
         if total <= 0 or any(weight.numerator < 0 for weight in exact):
             raise InvalidArgument("weights", f"not a positive measure (sum {total})")
         support = [index for index, weight in enumerate(exact) if weight.numerator]
-        return support[self._branch([exact[index] / total for index in support])]
+        if total != 1:  # dividing fractions is slow
+            exact = [each / total for each in exact]
+        return support[self._branch([exact[index] for index in support])]
 
     def categoricals(
         self, weights: Array, position: int, purpose: Purpose, draws: range

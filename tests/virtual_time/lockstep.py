@@ -216,7 +216,7 @@ class Lockstep:
             token = draw(probs, len(context))
             wanted = work.alternatives
             runners_up = rule.runners_up(probs, token, len(context), wanted) if wanted else ()
-            unsure = bool(max(self._models.draft_probs(context)) < threshold)
+            unsure = threshold > 0 and bool(max(self._models.draft_probs(context)) < threshold)
             drafts.append(Drafted(token, probs, runners_up, ends_chunk=unsure))
             context = (*context, token)
         return drafts

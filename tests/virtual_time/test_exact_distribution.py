@@ -30,11 +30,13 @@ class NumberPerDecision:
     """Chance with one number in (0, 1) per (position, purpose, draw), as a seeded one has.
 
     A decision taken again sees the same number, also where other distributions are at stake then.
-    The number is known as an interval, which every decision narrows.
+    The number is known as an interval, which every decision narrows; few are taken again, so the
+    first one's interval is found when it is asked for.
     """
 
     def __init__(self, rng: ExactRandom) -> None:
         self._rng = rng
+        self._first: dict[tuple[int, Purpose, int], tuple[Array, int]] = {}
         self._known: dict[tuple[int, Purpose, int], tuple[Fraction, Fraction]] = {}
 
     def bernoulli(
@@ -48,13 +50,10 @@ class NumberPerDecision:
 
     def categorical(self, weights: Array, position: int, purpose: Purpose, draw: int = 0) -> int:
         decision = (position, purpose, draw)
-        if decision in self._known:
-            bounds = [Fraction(0), *accumulate(map(Fraction, weights))]
-            return self._cell([bound / bounds[-1] for bound in bounds], decision)
+        if decision in self._first:
+            return self._cell(cells_of(weights), decision)
         index = self._rng.categorical(weights, *decision)
-        total = sum(map(Fraction, weights), Fraction(0))
-        start = sum(map(Fraction, weights[:index]), Fraction(0)) / total
-        self._known[decision] = start, start + Fraction(weights[index]) / total
+        self._first[decision] = weights, index
         return index
 
     def categoricals(
@@ -66,14 +65,25 @@ class NumberPerDecision:
         """One number for all, as good a coupling as any."""
         return self.categorical(weights, position, purpose)
 
-    def _cell(self, bounds: list[Fraction], decision: tuple[int, Purpose, int]) -> int:
-        """Which of the cells between `bounds` the number lies in, as far as it is known."""
+    def _cell(
+        self, asked: list[tuple[Fraction, Fraction]], decision: tuple[int, Purpose, int]
+    ) -> int:
+        """Which of the cells the number lies in, as far as it is known."""
+        if decision not in self._known:
+            weights, index = self._first[decision]
+            self._known[decision] = cells_of(weights)[index]
         low, high = self._known[decision]
-        cells = [(max(low, start), min(high, end)) for start, end in pairwise(bounds)]
+        cells = [(max(low, start), min(high, end)) for start, end in asked]
         widths = [max(Fraction(0), end - start) for start, end in cells]
         index = self._rng.categorical(np.array(widths, dtype=object), *decision)
         self._known[decision] = cells[index]
         return index
+
+
+def cells_of(weights: Array) -> list[tuple[Fraction, Fraction]]:
+    """The parts of [0, 1] that belong to weights, in their order."""
+    bounds = [Fraction(0), *accumulate(map(Fraction, weights))]
+    return list(pairwise(bound / bounds[-1] for bound in bounds))
 
 
 def pair_of(draft: dict[int, list[int]], target: dict[int, list[int]]) -> ModelPair:
