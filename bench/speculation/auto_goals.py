@@ -71,7 +71,7 @@ def ratios_to_each(rows: Sequence[Row]) -> dict[str, Ratio]:
 
 
 def _logs(row: Row, name: str) -> list[float]:
-    """By seed; a preset that cannot be best has only the first one's, or what it cannot exceed."""
+    """By seed; a preset that was not among the best has only the first one's."""
     own, other = row["speeds"][row["preset"]], row["speeds"][name]
     return [log(a / b) for a, b in zip(own, other, strict=False)]
 

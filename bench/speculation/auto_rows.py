@@ -69,7 +69,7 @@ def _end_with_parent() -> None:
 def case_row(case: Case, fixed: Mapping[str, Preset], seeds: Sequence[int]) -> Row:
     """`auto` against the cloud alone and the best of the `fixed` presets, in hindsight over the
     seeds that the case is taken with. `speeds`: tokens/s by preset and seed, of `left_out` ones
-    what they are expected not to exceed."""
+    what they are expected not to exceed with each."""
     presets = {ALONE: PRESETS[ALONE], CHOSEN: PRESETS[CHOSEN], **fixed}
     first, *others = seeds[: case.seeds]
     speeds = {name: [case.tokens_per_s(presets[name], first)] for name in (ALONE, CHOSEN)}
@@ -79,7 +79,6 @@ def case_row(case: Case, fixed: Mapping[str, Preset], seeds: Sequence[int]) -> R
     for name in sorted(fixed, key=lambda name: case.at_most(fixed[name]), reverse=True):
         if case.cannot_be_best(fixed[name], best_s / alone_s):
             left_out.append(name)
-            speeds[name] = [alone_s * case.at_most(fixed[name])]
         else:
             speeds[name] = [case.tokens_per_s(fixed[name], first)]
             best_s = max(best_s, speeds[name][0])
@@ -87,6 +86,8 @@ def case_row(case: Case, fixed: Mapping[str, Preset], seeds: Sequence[int]) -> R
     ranked = sorted(measured, key=lambda name: speeds[name][0], reverse=True)
     for name in (ALONE, CHOSEN, *ranked[:FINALISTS]):
         speeds[name] += [case.tokens_per_s(presets[name], seed) for seed in others]
+    for name in left_out:
+        speeds[name] = [speed * case.at_most(fixed[name]) for speed in speeds[ALONE]]
     means = {name: fmean(speeds[name]) for name in (ALONE, *ranked[:FINALISTS])}
     chosen, best = fmean(speeds[CHOSEN]), max(means, key=lambda name: means[name])
     row = make_row(preset=CHOSEN, tokens_per_s=chosen, speedup_over_ar=chosen / means[ALONE])
