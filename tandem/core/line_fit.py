@@ -10,6 +10,8 @@ class LineFit:
     """y = first + further·x, by least squares; each point weighs `keep` times as much as the one
     after it. Points may come in groups of different height, which share the slope."""
 
+    __slots__ = ("_apart_xx", "_apart_xy", "_keep", "_x", "_xx", "_xy", "_y", "weight")
+
     def __init__(self, keep: float) -> None:
         self.weight = 0.0
         self._apart_xx = self._apart_xy = 0.0

@@ -79,6 +79,13 @@ class FleetCloud:
     """`full` has this cloud's number while it has no room; `order` numbers the events of the whole
     fleet; `done(session, now)`: its answer is complete, at the cloud."""
 
+    __slots__ = (
+        *("alive", "budget", "in_parts", "life", "number", "passes", "recent", "rounds", "serving"),
+        *("sessions", "tokens", "_began_s", "_coming", "_done", "_draw", "_ends", "_full"),
+        *("_hit_rate", "_jitter_s", "_order", "_passing", "_piece", "_plan", "_prompts"),
+        *("_some_left", "_turns", "_usual_of", "_usual_s", "_waiting"),
+    )
+
     def __init__(
         self,
         number: int,

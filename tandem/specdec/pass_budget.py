@@ -30,6 +30,8 @@ _TINY_S = 1e-9
 class UsualAcceptance:
     """How often the drafts of all sessions are right, as of now; a guess to begin with."""
 
+    __slots__ = ("_accepted", "_judged", "_keep")
+
     def __init__(self) -> None:
         self._keep = _KEEP_ALL
         self._accepted, self._judged = _GUESS * _GUESS_TOKENS, _GUESS_TOKENS
@@ -47,6 +49,8 @@ class UsualAcceptance:
 
 class SessionAcceptance(UsualAcceptance):
     """Of one session: what it has seen, and as some more drafts what is usual."""
+
+    __slots__ = ("_usual",)
 
     def __init__(self, usual: UsualAcceptance) -> None:
         self._keep = _KEEP_OWN
@@ -70,6 +74,8 @@ class PassBudget:
     `price`: the share of its tokens per second that a further token of a pass costs each session in
     it, summed over them. `alone`: whether a session has the passes to itself; where others go on
     meanwhile, one that waits for drafts loses a token of its own with every pass."""
+
+    __slots__ = ("_seconds", "_sessions", "_tokens_each", "_yield_each", "alone", "price", "usual")
 
     def __init__(self) -> None:
         self.usual = UsualAcceptance()
