@@ -13,25 +13,22 @@ COUNT_S = 5.0
 """How long a pass, or a job's wait for one, says something about the next."""
 
 _PAIR, _PAIRS = Struct("dd"), Struct(f"{2 * RECENT_PASSES}d")
+_write = _PAIR.pack_into
 
 
 class _Seen:
     """The last times that were seen, each after the moment when. One call writes both, so that any
     thread may. They lie together: a simulated fleet has hundreds of these in use."""
 
-    __slots__ = ("_added", "_pairs")
+    __slots__ = ("pairs", "places")
 
     def __init__(self) -> None:
-        self._added = itertools.count()
-        self._pairs = bytearray(_PAIR.pack(-inf, inf) * RECENT_PASSES)
-
-    def add(self, took_s: float, now: float) -> None:
-        place = next(self._added) % RECENT_PASSES
-        _PAIR.pack_into(self._pairs, place * _PAIR.size, now, took_s)
+        self.pairs = bytearray(_PAIR.pack(-inf, inf) * RECENT_PASSES)
+        self.places = itertools.cycle(range(0, len(self.pairs), _PAIR.size))
 
     def lately(self, now: float) -> Sequence[float]:
         """Those of the last seconds."""
-        pairs = _PAIRS.unpack(self._pairs)
+        pairs = _PAIRS.unpack(self.pairs)
         moments, times_s = pairs[::2], pairs[1::2]
         if now - min(moments) <= COUNT_S:
             return times_s
@@ -39,7 +36,7 @@ class _Seen:
 
     def quickest(self) -> float:
         """0 before the first."""
-        least_s = min(_PAIRS.unpack(self._pairs)[1::2])
+        least_s = min(_PAIRS.unpack(self.pairs)[1::2])
         return 0.0 if least_s == inf else least_s
 
 
@@ -53,11 +50,13 @@ class RecentPasses:
 
     def passed(self, pass_s: float, now: float) -> None:
         """The engine made one pass, which ends `now`."""
-        self._passes.add(pass_s, now)
+        seen = self._passes
+        _write(seen.pairs, next(seen.places), now, pass_s)
 
     def waited(self, queue_s: float, now: float) -> None:
         """A job that ends `now` had waited so long for its first pass."""
-        self._waits.add(queue_s, now)
+        seen = self._waits
+        _write(seen.pairs, next(seen.places), now, queue_s)
 
     def pass_s(self, now: float) -> float:
         """The median pass of the last seconds, else the quickest that is remembered, since others
