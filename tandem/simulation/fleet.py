@@ -14,7 +14,7 @@ from dataclasses import replace
 from math import ceil, inf
 from random import Random
 
-from tandem.simulation.fleet_cloud import ROUNDS, Event, FleetCloud, FleetSession
+from tandem.simulation.fleet_cloud import FleetCloud, FleetSession, Round
 from tandem.simulation.fleet_figures import FleetAnswer, FleetFigures, fleet_figures
 from tandem.simulation.fleet_plan import FleetPlan, TrafficKind
 from tandem.simulation.fleet_schedules import FleetSchedules
@@ -27,7 +27,7 @@ from tandem.specdec.cloud_routing import (
     MoveReason,
 )
 
-_ARRIVES, _OPENS, _TRIES, _ASKS, _FAILS, _STARTS, _SCALES, _WARM = range(ROUNDS + 1, ROUNDS + 9)
+_ARRIVES, _OPENS, _TRIES, _ASKS, _FAILS, _STARTS, _SCALES, _WARM = range(8)
 RETRY_S, AT_ONCE, RETRIES = 0.5, 2, 20
 """A session that finds no place tries others, so many at once, then each after so long."""
 MOST, FEW = 200, 24
@@ -76,7 +76,9 @@ class _Fleet:
         self.plan, self.now = plan, 0.0
         self.order, self.event = itertools.count(), -1
         self.source = Random(f"fleet {plan.seed}")
-        self.events: list[Event] = []
+        self.rounds: list[Round] = []
+        self.events: list[tuple[float, int, int, object, int]] = []
+        """All others. These are many and far off; among the rounds, a heap apart, few is enough."""
         most = plan.verifiers if plan.scaling is None else plan.scaling.most
         self.full: set[int] = set()
         """Verifiers without room for one more session."""
@@ -101,22 +103,22 @@ class _Fleet:
         plan, ends_s = self.plan, self.plan.warm_s + self.plan.lasts_s
         self.at(plan.warm_s, _WARM, None)
         self.begin()
-        events, pop, replaced = self.events, heapq.heappop, heapq.heapreplace
-        while events[0][0] <= ends_s:
-            moment, event, kind, subject, number = events[0]
-            self.now = moment
-            if kind == ROUNDS:
-                cloud: FleetCloud = subject  # type: ignore[assignment]
+        rounds, replaced = self.rounds, heapq.heapreplace
+        while True:
+            while rounds and rounds[0] < self.events[0]:
+                self.now, event, cloud, life = rounds[0]
+                if self.now > ends_s:
+                    break
                 # Others join behind the event under way, which gives its place to the next.
-                following = cloud.goes_on(moment, event) if cloud.life == number else None
+                following = cloud.goes_on(self.now, event) if cloud.life == life else None
                 if following is None:
-                    pop(events)
+                    heapq.heappop(rounds)
                 else:
-                    replaced(events, following)
-            else:
-                pop(events)
-                self.event = event
-                self.rare(kind, subject, number)
+                    replaced(rounds, following)
+            self.now, self.event, kind, subject, number = heapq.heappop(self.events)
+            if self.now > ends_s:
+                break
+            self.rare(kind, subject, number)
         self.now = ends_s
         ended = self.totals()
         totals = [after - before for after, before in zip(ended, self.warm, strict=True)]
@@ -215,7 +217,7 @@ class _Fleet:
         edge_s = self.now - session.rtt_s / 2
         session.begin(cloud, self.schedules.of(session, cloud, self.now), self.now, edge_s)
         if (following := cloud.join(session, self.now, self.event)) is not None:
-            heapq.heappush(self.events, following)
+            heapq.heappush(self.rounds, following)
 
     def refuse(self, session: FleetSession, cloud: FleetCloud) -> None:
         """It found nobody there, or no room: its edge looks for another, soon or after a while."""

@@ -19,10 +19,9 @@ from tandem.specdec.choices import Schedule
 from tandem.specdec.cloud_routing import CloudPlace
 from tandem.specdec.pass_budget import PassBudget, SessionAcceptance
 
-Event = tuple[float, int, int, object, int]
-"""When, which of all events, its kind, whose it is, and the number of what it was meant for."""
-ROUNDS = 0
-"""The kind of events of a verifier, by which its passes end and drafts come to it."""
+Round = tuple[float, int, "FleetCloud", int]
+"""The end of a verifier's pass, or drafts that come to it: when, which of all events, the verifier,
+and which of its lives is meant."""
 
 
 class FleetSession:
@@ -121,7 +120,7 @@ class FleetCloud:
         self._turns = PromptTurns()
         self._piece: tuple[FleetSession, int] | None = None
 
-    def goes_on(self, now: float, event: int) -> Event | None:
+    def goes_on(self, now: float, event: int) -> Round | None:
         """With this event its pass ends, or drafts come to a verifier without one; what is next."""
         if event == self._ends:
             self._end_pass(now, event)
@@ -131,17 +130,17 @@ class FleetCloud:
             return None
         return self._next(now)
 
-    def _next(self, now: float) -> Event | None:
+    def _next(self, now: float) -> Round | None:
         """The end of the pass that starts now, if anything is due, else when drafts come."""
         if (self._waiting or self._prompts) and (took_s := self._start_pass(now)) < inf:
             self._ends = next(self._order)
-            return now + took_s, self._ends, ROUNDS, self, self.life
+            return now + took_s, self._ends, self, self.life
         if not self._coming:
             return None
         moment, event, *_ = self._coming[0]
-        return moment, event, ROUNDS, self, self.life
+        return moment, event, self, self.life
 
-    def join(self, session: FleetSession, now: float, event: int) -> Event | None:
+    def join(self, session: FleetSession, now: float, event: int) -> Round | None:
         """With this event its first work is due, its prompt; what is next if no pass is made."""
         self._drafts_come(now, event)
         self.sessions.add(session)
