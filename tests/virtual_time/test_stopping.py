@@ -23,7 +23,11 @@ GUMBEL = {
     "streaming, whole chunks": scheduled("coupled", Schedule(8, 4, decode_when_idle=True)),
 }
 EVERY = {
-    **{f"{name}, {length}": preset(name, length) for name in PRESETS for length in (1, 3, 8)},
+    **{
+        f"{name}, {length}": preset(name, length)
+        for name in PRESETS
+        for length in ((1, 3, 8) if PRESETS[name].drafts else (1,))
+    },
     "pipelined": scheduled("dsd", Schedule(8, 2, bonus=False)),
     "pipelined, bonus": scheduled("dsd", Schedule(8, 4)),
     "pipelined, split": scheduled("dssd", Schedule(8, 2, bonus=False)),
@@ -74,7 +78,7 @@ def expected_reason(result: SimulationResult) -> FinishReason:
 
 @pytest.mark.parametrize("method", EVERY)
 def test_nothing_follows_an_end_of_text(method: str) -> None:
-    for seed in range(40):
+    for seed in range(25):
         result = run(EVERY[method], MODELS, seed, max_tokens=12, ends=ENDS)
         assert result.token_ids == cut_at(result.token_ids, ENDS)
         assert result.finish.reason is expected_reason(result)
