@@ -167,15 +167,15 @@ async def test_a_killed_verifier_s_answers_go_on_when_it_is_back(services: Servi
         request(name, max_tokens=60) for name in PRESETS if not PRESETS[name].judges_by_timing
     ]
     async with AggregatorClient(services.address) as client:
-        alone = [await client.generate(wanted) for wanted in requests]
+        whole = await asyncio.gather(*(client.generate(wanted) for wanted in requests))
         generating = await asyncio.gather(*(begun(client, wanted) for wanted in requests))
         services.verifier.signal(signal.SIGKILL)
         assert services.verifier.ended() == -signal.SIGKILL
         services.start_verifier()
         services.verifier.address()
         done = await asyncio.gather(*generating)
-    assert [generated.token_ids for generated in done] == [one.token_ids for one in alone]
-    assert [generated.text for generated in done] == [one.text for one in alone]
+    assert [generated.token_ids for generated in done] == [one.token_ids for one in whole]
+    assert [generated.text for generated in done] == [one.text for one in whole]
     assert all(generated.summary and generated.summary.resumes for generated in done)
 
 
