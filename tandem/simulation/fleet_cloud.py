@@ -256,7 +256,8 @@ class FleetCloud:
                 session.due_s = now
                 waiting.append(session)
             elif session.in_rounds:  # until a whole one has come
-                moment = now + self._trip_s(session) + session.round_s
+                drafted_s = self._predrafted(session, now) * session.draft_s
+                moment = now + self._trip_s(session) + session.round_s - drafted_s
                 heappush(self._coming, (moment, next(self._order), session, session.stream))
             else:
                 self._await_draft(session, now, corrected=kept < taken)
@@ -276,11 +277,18 @@ class FleetCloud:
             if self._draw() < session.acceptance_rate:
                 return
         session.base, session.origin_s = committed, now + self._trip_s(session)
-        if self._hit_rate and self._draw() < self._hit_rate:
-            if self._usual_of != self.passes:  # once a pass
-                self._usual_of, self._usual_s = self.passes, self.recent.pass_s(now)
-            steps = int((session.rtt_s + self._usual_s) / draft_s) if draft_s else session.chunk
-            session.base += min(session.chunk, steps)
+        session.base += self._predrafted(session, now)
+
+    def _predrafted(self, session: FleetSession, now: float) -> int:
+        """Drafts after a correction that are there before it comes: none, if it was not foreseen,
+        else what there was time for."""
+        if not self._hit_rate or self._draw() >= self._hit_rate:
+            return 0
+        if self._usual_of != self.passes:  # once a pass
+            self._usual_of, self._usual_s = self.passes, self.recent.pass_s(now)
+        draft_s = session.draft_s
+        steps = int((session.rtt_s + self._usual_s) / draft_s) if draft_s else session.chunk
+        return min(session.chunk, steps)
 
     def _trip_s(self, session: FleetSession) -> float:
         """A round trip, with what jitter adds to this one."""

@@ -29,7 +29,8 @@ SMALL = FleetPlan(PRESETS["stream"], 40, 3, FleetTraffic(per_edge_s=20.0), lasts
 
 
 @pytest.mark.parametrize(
-    ("preset", "sessions"), [("ar", 3), ("coupled", 3), ("stream", 1), ("auto", 1)]
+    ("preset", "sessions"),
+    [("ar", 3), ("coupled", 3), ("predraft", 3), ("stream", 1), ("auto", 1)],
 )
 def test_tokens_take_as_long_as_with_the_real_machines(preset: str, sessions: int) -> None:
     questions = [Question((n + 1,), TOKENS, n, n * 0.03) for n in range(sessions)]
