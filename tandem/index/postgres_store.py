@@ -71,7 +71,7 @@ WITH counted AS MATERIALIZED (
     WINDOW rarest_first AS (ORDER BY frequency, word)
 ), telling AS MATERIALIZED (
     SELECT word::tsquery AS word,
-        ln(1 + greatest(%(chunks)s - frequency + 0.5, 0) / (frequency + 0.5)) AS rarity
+        ln(1 + (greatest(%(chunks)s, frequency) - frequency + 0.5) / (frequency + 0.5)) AS rarity
     FROM summed
     WHERE place = 1 OR scored <= %(few_scored)s
         OR (scored <= %(most_scored)s AND frequency <= %(common_share)s * %(chunks)s)

@@ -104,6 +104,22 @@ def test_what_a_replica_changes_the_others_find_and_forget(dsn: str) -> None:
         assert first.add([Document("c", "gamma")]) == [Outcome.UNCHANGED]
 
 
+def test_what_a_replica_has_not_heard_of_yet_is_found_by_words(dsn: str) -> None:
+    """The server ranks it, with counts of texts that are older than its own: those were 0 here."""
+    from tandem.index.postgres_database import read_manifest
+    from tandem.index.postgres_store import PostgresStore
+
+    with closing(opened(dsn)) as writer:
+        manifest = read_manifest(dsn)
+        assert manifest is not None
+        with closing(PostgresStore(dsn, manifest)) as unaware:
+            writer.add([Document("a", "alpha"), Document("b", "alpha beta")])
+            for query in ("alpha", "alpha beta", "alpha unicorn"):
+                found = unaware.rank(query, 5)
+                assert len(found) == 2
+                assert all(0 < covered <= 1 for _, covered in found)
+
+
 def test_a_replica_reads_its_own_writes_and_numbers_never_meet(dsn: str) -> None:
     source = random.Random(5)
     replicas = [opened(dsn) for _ in range(3)]
