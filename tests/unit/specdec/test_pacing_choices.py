@@ -49,26 +49,23 @@ class Choices:
         return Decision(schedule, False, 0.03, 0.05, Reason.FIRST, found, {})
 
 
-def test_a_settled_choice_is_looked_at_again_after_six_answers(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("settled", "looks"),
+    [
+        (True, ((5, 1), (1, 2), (5, 2), (1, 3))),
+        (False, ((12, 13), (2, 13), (1, 14), (2, 14), (1, 15))),
+    ],
+    ids=["settled: after six answers", "else: after each for twelve choices, then each third"],
+)
+def test_when_a_choice_is_looked_at_again(
+    settled: bool, looks: tuple[tuple[int, int], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choices = Choices(settled=True)
+    choices = Choices(settled=settled)
     monkeypatch.setattr("tandem.specdec.pacing.choose", choices)
     pacing = Pacing(PRESETS["auto"], KNOWN)
     assert len(choices.stays) == 1
     clock = count()
-    for answers, chosen in ((5, 1), (1, 2), (5, 2), (1, 3)):
-        answered(pacing, answers, clock)
-        assert len(choices.stays) == chosen
-
-
-def test_what_is_not_followed_yet_is_followed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each answer for twelve choices, then after each third."""
-    choices = Choices(settled=False)
-    monkeypatch.setattr("tandem.specdec.pacing.choose", choices)
-    pacing = Pacing(PRESETS["auto"], KNOWN)
-    clock = count()
-    for answers, chosen in ((12, 13), (2, 13), (1, 14), (2, 14), (1, 15)):
+    for answers, chosen in looks:
         answered(pacing, answers, clock)
         assert len(choices.stays) == chosen
 
