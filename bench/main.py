@@ -298,7 +298,7 @@ _OPTIONS: tuple[Option, ...] = (
         help="Write rows and goals to this file; without one, to standard output alone.",
     ),
     click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**63)),
-    click.option("--quick", is_flag=True, help="A smaller run of the same shape, under 3 minutes."),
+    click.option("--quick", is_flag=True, help="A smaller run of the same shape, in minutes."),
     click.option("--check", is_flag=True, help="Exit with 1 when a goal is missed."),
     click.option("--draft", default=Models().draft, help="Draft model: folder or name."),
     click.option("--target", default=Models().target, help="Target model: folder or name."),
