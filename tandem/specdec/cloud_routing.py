@@ -62,6 +62,8 @@ class CloudReport:
     pass_s: float = 0.0
     price: float = 0.0
     """Of a second of its model; 0: not known, and taken for the least."""
+    draining: bool = False
+    """It asks its sessions to leave one after the other: each stays until then."""
 
 
 @dataclass(slots=True)
@@ -311,7 +313,9 @@ class _Cloud:
     @property
     def refuses(self) -> bool:
         """Whether it answers that it does not serve, or is no longer to be used."""
-        return self.forgotten or (self.report is not None and not self.report.serving)
+        report = self.report
+        faulty = report is not None and not report.serving and not report.draining
+        return self.forgotten or faulty
 
     @property
     def silent(self) -> bool:

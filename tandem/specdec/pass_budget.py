@@ -84,6 +84,11 @@ class PassBudget:
         self._sessions, self._tokens_each = 1.0, 1.0
         self._yield_each = 1.0
 
+    @property
+    def token_s(self) -> float:
+        """What a further token of a pass takes; one of a prompt takes no longer."""
+        return self._seconds.fit()[1] if self._seconds.weight else 0.0
+
     def passed(self, seconds: float, tokens: int, sessions: int) -> None:
         """A pass over so many tokens of so many sessions took so long. May be called on another
         thread than the rest."""

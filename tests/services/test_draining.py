@@ -1,4 +1,4 @@
-"""A service that stops while a call is open."""
+"""A service that stops while a call is open, and when a verifier asks its sessions to leave."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import asyncio
 from typing import Any
 
 import grpc
+import pytest
 
 from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService
+from tandem.services.verifier.servicer import farewells
 
 TURNS, DEADLINE_S = 300, 60.0
 
@@ -58,3 +60,16 @@ async def test_a_service_is_closed_once_its_handlers_have_freed_what_they_held()
         await running.drain(0.0)
         assert service.open_when_closed == [0]
         assert await call.code() != grpc.StatusCode.OK
+
+
+def test_sessions_are_asked_to_leave_while_others_compute_their_texts() -> None:
+    """In half of their time; and all before the end."""
+    assert farewells([100, 200, 50], 0.001, 10.0) == pytest.approx([0.0, 0.2, 0.6])
+    assert farewells([100, 200, 50], 0.001, 0.35) == pytest.approx([0.0, 0.1, 0.3])
+
+
+def test_sessions_leave_at_once_where_that_costs_nothing() -> None:
+    assert farewells([100, 200], 0.0, 10.0) == [0.0, 0.0]
+    assert farewells([100, 200], 0.001, 0.0) == [0.0, 0.0]
+    assert farewells([100], 0.001, 10.0) == [0.0]
+    assert farewells([], 0.001, 10.0) == []

@@ -60,6 +60,16 @@ class Standstill:
             self.goes_on.wait(WAIT_S)
 
 
+class CountingEngine(PacedEngine):
+    passes = 0
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        self.passes += 1
+        return super().forward(batch, cancelled)
+
+
 class StoppingEngine(PacedEngine):
     def __init__(self, standstill: Standstill) -> None:
         super().__init__(target_engine(), 0.004, 0.0)
@@ -215,6 +225,30 @@ async def test_sessions_leave_a_cloud_that_drains_and_come_back_to_none_that_is_
         described = await clouds.suite.client.describe()
         assert described.HasField("target")
         assert [each.serving for each in described.clouds] == [True, False]
+
+
+async def test_sessions_leave_a_cloud_that_drains_one_after_the_other() -> None:
+    """Where they go their texts are computed anew: at once they would wait for each other's."""
+    asked = [replace(each, prompt="m" * 40) for each in requests(8)]
+    slow = CountingEngine(target_engine(), 0.004, 0.004, 0.004)
+    async with two_clouds(second=slow) as clouds:
+        under_way = begun(clouds.suite, asked)
+        await clouds.until_served(1, 2)
+        async with asyncio.timeout(WAIT_S):
+            while slow.passes < 12:
+                await asyncio.sleep(0.005)
+        leaving = clouds.sessions(1)
+        draining = asyncio.create_task(clouds.second.drain(10.0))
+        async with asyncio.timeout(WAIT_S):
+            while not clouds.moves("draining"):
+                await asyncio.sleep(0.005)
+        stayed = clouds.sessions(1)
+        await draining
+        answers = await asyncio.gather(*under_way)
+        assert leaving >= 2
+        assert stayed >= 1
+        assert clouds.moves("not_serving") == 0
+        assert [each.token_ids for each in answers] == await expected(clouds.suite, asked)
 
 
 async def test_sessions_leave_a_cloud_that_became_far() -> None:

@@ -234,4 +234,5 @@ def report_of(health: CloudReport, told: verifier_pb2.DescribeResponse) -> Cloud
         queue_s=told.queue_s,
         pass_s=told.pass_s,
         price=told.price,
+        draining=told.draining,
     )

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import grpc
@@ -38,6 +39,11 @@ from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc
 
 log = get_logger(__name__)
+
+MOVING_SHARE = 0.5
+"""Of another verifier's time, what texts that come from one that stops may take of it."""
+FAREWELL_SHARE = 0.5
+"""Of the grace at a stop: by then all sessions are asked to leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +124,18 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
 
     def going_away(self, grace_s: float) -> None:
         self._leaving = True
-        self._closing_tasks = {session.going_away(grace_s) for session in self._sessions}
+        shortest_first = sorted(self._sessions, key=lambda session: session.text_length)
+        lengths = [session.text_length for session in shortest_first]
+        moments_s = farewells(lengths, self._budget.token_s, FAREWELL_SHARE * grace_s)
+        self._closing_tasks = {
+            session.going_away(grace_s, after_s)
+            for session, after_s in zip(shortest_first, moments_s, strict=True)
+        }
         self._decoding.going_away(grace_s)
 
     async def close(self) -> None:
+        for task in self._closing_tasks:
+            task.cancel()
         await self._decoding.close()
         await asyncio.to_thread(self._thread.stop)
         await asyncio.to_thread(self._tracing.close)
@@ -140,6 +154,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             queue_s=self._recent.queue_s(now),
             pass_s=self._recent.pass_s(now),
             price=self._price,
+            draining=self._leaving,
         )
 
     # The generated stubs know generators only; grpc.aio serves read/write handlers as well.
@@ -224,6 +239,19 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             self._sessions.discard(session)
             span.note(target_passes=machine.target_passes)
             log.info("session closed", target_passes=machine.target_passes)
+
+
+def farewells(lengths: Sequence[int], token_s: float, most_s: float) -> list[float]:
+    """When each session is asked to leave, in seconds from now, by the length of its text: where it
+    goes the text is computed anew, and those that come all at once wait for each other's. So that
+    work is to take `MOVING_SHARE` of another verifier's time; but all are asked before `most_s`.
+    `token_s`: what computing a token takes."""
+    spans_s = [length * token_s / MOVING_SHARE for length in lengths]
+    squeezed = min(1.0, most_s / max(sum(spans_s), 1e-9))
+    return [
+        squeezed * (end_s - span_s)
+        for end_s, span_s in zip(accumulate(spans_s), spans_s, strict=True)
+    ]
 
 
 def _label(opening: Open) -> str:

@@ -79,13 +79,20 @@ class VerifierSession:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._writing.acquire(), LAST_WRITE_S)
 
-    def going_away(self, grace_s: float) -> asyncio.Task[None]:
-        """Ask the edge to leave after its round."""
-        return asyncio.create_task(self._say_goodbye(grace_s))
+    @property
+    def text_length(self) -> int:
+        """Of prompt and answer so far, in tokens."""
+        return len(self._machine.committed)
 
-    async def _say_goodbye(self, grace_s: float) -> None:
+    def going_away(self, grace_s: float, after_s: float) -> asyncio.Task[None]:
+        """Ask the edge to leave after the round that it is in `after_s` from now. The service stops
+        `grace_s` from now."""
+        return asyncio.create_task(self._say_goodbye(grace_s, after_s))
+
+    async def _say_goodbye(self, grace_s: float, after_s: float) -> None:
+        await asyncio.sleep(after_s)
         with suppress(grpc.aio.BaseError, asyncio.InvalidStateError):  # it left by itself
-            await self._send([self._machine.going_away(grace_s)])
+            await self._send([self._machine.going_away(grace_s - after_s)])
 
     async def _listen(self) -> None:
         while not self._machine.ended:

@@ -143,6 +143,17 @@ def test_a_busy_cloud_is_left_for_an_idle_one() -> None:
     assert clouds.why_leave(place, 1, STAY_S + 2.0) is MoveReason.BETTER
 
 
+def test_sessions_of_a_cloud_that_stops_stay_until_it_asks_them() -> None:
+    """All at once they would wait for each other's texts to be computed where they go."""
+    stopping = CloudReport(0.01, serving=False, draining=True)
+    clouds = routing(stopping, CloudReport(0.02))
+    place = CloudPlace(0, 0.0)
+    assert clouds.why_leave(place, 1, STAY_S + 2.0) is None
+    assert clouds.choose(1) == 1
+    clouds.reported(0, CloudReport(0.01, serving=False), 2.0)
+    assert clouds.why_leave(place, 1, 2.0) is MoveReason.NOT_SERVING
+
+
 def test_new_sessions_spread_by_load() -> None:
     """With the power of two choices no cloud gets more than its share by much."""
     clouds = routing(*[CloudReport(0.02, max_sessions=64)] * 4)

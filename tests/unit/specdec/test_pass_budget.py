@@ -31,6 +31,11 @@ def test_before_any_pass_all_drafts_are_taken() -> None:
     assert PassBudget().drafts(0.1, 8) == 8
 
 
+def test_a_further_token_takes_what_the_passes_tell() -> None:
+    assert PassBudget().token_s == 0.0
+    assert busy(4).token_s == pytest.approx(FURTHER_S)
+
+
 def test_one_session_feeds_deep_and_many_feed_what_pays() -> None:
     depths = [busy(sessions).drafts(0.8, 8) for sessions in (1, 4, 16, 64)]
     assert depths[0] >= 6
