@@ -10,7 +10,7 @@ import pytest
 
 from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService
-from tandem.services.verifier.servicer import farewells
+from tandem.services.verifier.servicer import leaving_times
 
 TURNS, DEADLINE_S = 300, 60.0
 
@@ -64,12 +64,12 @@ async def test_a_service_is_closed_once_its_handlers_have_freed_what_they_held()
 
 def test_sessions_are_asked_to_leave_while_others_compute_their_texts() -> None:
     """In half of their time; and all before the end."""
-    assert farewells([100, 200, 50], 0.001, 10.0) == pytest.approx([0.0, 0.2, 0.6])
-    assert farewells([100, 200, 50], 0.001, 0.35) == pytest.approx([0.0, 0.1, 0.3])
+    assert leaving_times([100, 200, 50], 0.001, 10.0) == pytest.approx([0.0, 0.2, 0.6])
+    assert leaving_times([100, 200, 50], 0.001, 0.35) == pytest.approx([0.0, 0.1, 0.3])
 
 
 def test_sessions_leave_at_once_where_that_costs_nothing() -> None:
-    assert farewells([100, 200], 0.0, 10.0) == [0.0, 0.0]
-    assert farewells([100, 200], 0.001, 0.0) == [0.0, 0.0]
-    assert farewells([100], 0.001, 10.0) == [0.0]
-    assert farewells([], 0.001, 10.0) == []
+    assert leaving_times([100, 200], 0.0, 10.0) == [0.0, 0.0]
+    assert leaving_times([100, 200], 0.001, 0.0) == [0.0, 0.0]
+    assert leaving_times([100], 0.001, 10.0) == [0.0]
+    assert leaving_times([], 0.001, 10.0) == []

@@ -42,7 +42,7 @@ log = get_logger(__name__)
 
 MOVING_SHARE = 0.5
 """Of another verifier's time, what texts that come from one that stops may take of it."""
-FAREWELL_SHARE = 0.5
+LEAVING_SHARE = 0.5
 """Of the grace at a stop: by then all sessions are asked to leave."""
 
 
@@ -126,7 +126,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._leaving = True
         shortest_first = sorted(self._sessions, key=lambda session: session.text_length)
         lengths = [session.text_length for session in shortest_first]
-        moments_s = farewells(lengths, self._budget.token_s, FAREWELL_SHARE * grace_s)
+        moments_s = leaving_times(lengths, self._budget.token_s, LEAVING_SHARE * grace_s)
         self._closing_tasks = {
             session.going_away(grace_s, after_s)
             for session, after_s in zip(shortest_first, moments_s, strict=True)
@@ -241,7 +241,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             log.info("session closed", target_passes=machine.target_passes)
 
 
-def farewells(lengths: Sequence[int], token_s: float, most_s: float) -> list[float]:
+def leaving_times(lengths: Sequence[int], token_s: float, most_s: float) -> list[float]:
     """When each session is asked to leave, in seconds from now, by the length of its text: where it
     goes the text is computed anew, and those that come all at once wait for each other's. So that
     work is to take `MOVING_SHARE` of another verifier's time; but all are asked before `most_s`.
