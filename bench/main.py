@@ -77,6 +77,17 @@ _FIRST_CELLS = click.option(
     type=click.IntRange(0),
     help="So many, in an order in which any two values of different axes soon meet; 0: all.",
 )
+_LATER = click.option(
+    "--later",
+    is_flag=True,
+    help="Each session is its edge's second one, and knows what the first one measured.",
+)
+_SESSIONS = click.option(
+    "--sessions",
+    multiple=True,
+    type=click.Choice(["1", "4", "16", "64"]),
+    help="Only cells of so many; repeatable.",
+)
 _KEPT_RUNS = click.option(
     "--kept",
     type=_FILE,
@@ -161,7 +172,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "auto": Experiment(
         "bench.speculation.auto",
         "Preset auto against the cloud alone and every fixed preset, over load and changes.",
-        (_KEPT_ROWS, _AT_MOST, _PROCESSES, _FIRST_CELLS, _REAL_CELLS, _PAIRS),
+        (_KEPT_ROWS, _AT_MOST, _PROCESSES, _FIRST_CELLS, _LATER, _SESSIONS, _REAL_CELLS, _PAIRS),
     ),
     "cost-model": Experiment(
         "bench.speculation.cost_model",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bench.harness.plots import panels
@@ -48,15 +49,23 @@ def run(
     real: bool = False,
     pairs: int = PAIRS,
     cells: int = 0,
+    later: bool = False,
+    sessions: Sequence[str] = (),
 ) -> None:
     """Fill the report; `models` are not used, since distributions are declared. Cases come in an
     order in which every part of the grid is soon there: with `kept` a run that was ended goes on,
-    and a part of it, or its first `cells`, may be looked at."""
+    and a part of it, or its first `cells`, may be looked at. `later` and `sessions` are about the
+    grid alone, and leave out conditions that change."""
     if real:
         measure_real(report, pairs)
         return
     of_grid = QUICK if report.quick else covering([*GRID, *LOAD], report.seed)
-    cases: list[Case] = [*of_grid, *CHANGES]
+    cases: list[Case] = [
+        replace(cell, later=later)
+        for cell in of_grid
+        if not sessions or str(cell.sessions) in sessions
+    ]
+    cases += () if later or sessions else CHANGES
     cases = cases[: cells or None]
     seeds = range(report.seed, report.seed + max(SEEDS.values()))
     rows = _all_rows(cases, report, seeds, kept, minutes, processes)
@@ -68,6 +77,11 @@ def run(
     shown = ("change", "tokens_per_s", "speedup_over_ar", "best", "over_best")
     report.add("Conditions that change", shown, changing)
     report.goals += goals(grid, changing, load)
+    if later:
+        report.notes.append(
+            "Each session is its edge's second one of its preset, and knows what the first one"
+            " measured."
+        )
     by_sessions = ", ".join(f"{count} of {sessions}" for sessions, count in SEEDS.items())
     report.notes.append(
         f"Seeds by sessions of a cell: {by_sessions}. Left out: presets that by their rounds would"

@@ -15,6 +15,7 @@ from math import inf
 from bench.harness.suite import Pacing
 from bench.speculation.methods_grid import HARDWARE, RATES_MBPS, RTTS_S, VOCABULARY
 from tandem.netem.link_model import settings_from
+from tandem.services.drafter.earlier_requests import EarlierRequests
 from tandem.simulation.answer import Conditions, Question, SimulatedAnswer, simulate_answers
 from tandem.simulation.answer_figures import tokens_per_s_together
 from tandem.simulation.declared_pair import declared_pair
@@ -22,6 +23,7 @@ from tandem.simulation.model_pair import SimulatedPair
 from tandem.simulation.simulator import ModelTimes
 from tandem.specdec.choices import Predraft
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
+from tandem.specdec.profile import Earlier
 
 TOKENS = {1: 160, 4: 80, 16: 48, 64: 40}
 """Of each answer, by sessions."""
@@ -43,17 +45,21 @@ JUMPS_S = (2.0, 6.0)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What is declared. `rate`: acceptance of every draft."""
+    """What is declared. `rate`: acceptance of every draft. `later`: each session is its edge's
+    second one of the preset, and knows what the first one measured, as in a drafter that goes on
+    running; else its first."""
 
     hardware: str
     rtt_s: float
     mbps: float
     rate: float
     sessions: int
+    later: bool = False
 
     def __str__(self) -> str:
         link = f"{self.rtt_s * 1e3:g} ms, {self.mbps:g} Mbit/s"
-        return f"{self.hardware}, {link}, acceptance {self.rate:g}, {self.sessions} sessions"
+        which = "later sessions" if self.later else "sessions"
+        return f"{self.hardware}, {link}, acceptance {self.rate:g}, {self.sessions} {which}"
 
     @property
     def times(self) -> ModelTimes:
@@ -68,6 +74,13 @@ class Cell:
             Question((number, seed % WORDS), tokens, seed, start_s=number * 0.618 % 1 * first_s)
             for number in range(self.sessions)
         ]
+        if self.later:
+            others = [replace(each, prompt_ids=(*each.prompt_ids, 0)) for each in questions]
+            before = simulate_answers(preset, pair, conditions, others)
+            questions = [
+                replace(question, earlier=_known_after(answer, preset))
+                for question, answer in zip(questions, before, strict=True)
+            ]
         return tokens_per_s_together(simulate_answers(preset, pair, conditions, questions))
 
     @property
@@ -200,6 +213,13 @@ CHANGES = [
 def _pair(rate: float, seed: int) -> SimulatedPair:
     """One for all presets, which ask for mostly the same distributions."""
     return declared_pair(rate, seed=seed, vocabulary_size=WORDS)
+
+
+def _known_after(answer: SimulatedAnswer, preset: Preset) -> Earlier:
+    """What a drafter that wrote it knows as its next request begins."""
+    requests = EarlierRequests("simulated", clock=lambda: 0.0)
+    requests.ended(preset.name, "simulated", answer.profile)
+    return requests.known(preset.name)
 
 
 def times_of(pacing: Pacing) -> ModelTimes:

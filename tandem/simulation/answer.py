@@ -4,7 +4,7 @@ arguments; the same seed gives the same answer to the last bit."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import LinkSettings, link_from
@@ -16,6 +16,7 @@ from tandem.specdec.events import EdgeRequest, EdgeStats
 from tandem.specdec.liveness import LivenessTimes
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import Preset
+from tandem.specdec.profile import NOTHING_EARLIER, Earlier, Profile
 
 NEVER_LOST = LivenessTimes(dead_after_s=3600.0, give_up_after_s=3600.0)
 """These links are not cut; a padded distribution takes longer than the machine would wait."""
@@ -36,12 +37,13 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What one session is asked, and when."""
+    """What one session is asked, and when. `earlier`: what its edge knows from requests before."""
 
     prompt_ids: tuple[int, ...]
     max_tokens: int
     seed: int
     start_s: float = 0.0
+    earlier: Earlier = NOTHING_EARLIER
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,8 @@ class SimulatedAnswer:
     stats: EdgeStats
     commits: tuple[tuple[float, int], ...] = ()
     """When how many tokens were committed."""
+    profile: Profile = field(default_factory=Profile, compare=False, repr=False)
+    """What the session measured."""
 
     @property
     def tpot_s(self) -> float | None:
@@ -128,6 +132,7 @@ def _asked(
             sampling=pair.sampling, seed=seed, max_tokens=question.max_tokens, ignore_eos=True
         ),
         preset=preset,
+        earlier=question.earlier,
     )
     return Asked(
         request,
@@ -151,4 +156,5 @@ def _answer(question: Question, done: SimulationResult, sizes: WireSizes) -> Sim
         rejections=sizes.rejections,
         stats=done.stats,
         commits=tuple((moment, len(commit.token_ids)) for moment, commit in done.commits),
+        profile=done.profile,
     )

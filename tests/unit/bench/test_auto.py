@@ -7,13 +7,14 @@ from dataclasses import astuple, replace
 from itertools import combinations
 from math import inf, log
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bench.harness.machine import this_machine
 from bench.harness.report import Report, Row, make_row
 from bench.harness.suite import Models
-from bench.speculation import auto, auto_rows
+from bench.speculation import auto, auto_cases, auto_rows
 from bench.speculation.auto_cases import (
     CHANCE,
     CHANGES,
@@ -28,7 +29,9 @@ from bench.speculation.auto_goals import ratios_to_each
 from bench.speculation.auto_real import PairOfRuns, goals, row_of
 from bench.speculation.auto_rows import CHOSEN, case_row, fixed_presets, read_rows
 from tandem.generation.client import Generated
+from tandem.simulation.answer import Question, SimulatedAnswer, simulate_answers
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.specdec.profile import NOTHING_EARLIER
 from tandem_api.common.v1 import generation_pb2 as pb
 
 
@@ -141,6 +144,44 @@ def test_so_many_cells_are_taken_from_the_first_on(monkeypatch: pytest.MonkeyPat
     report = report_on([cell(rate) for rate in (1, 2, 3)], monkeypatch)
     auto.run(report, Models(), cells=2)
     assert [row["declared"] for row in report.rows] == [1, 2]
+
+
+def test_cells_are_taken_by_sessions_and_as_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Cell | Change] = []
+
+    def case_row(case: Cell | Change, fixed: object, seeds: object) -> Row:
+        taken.append(case)
+        return row_with(1.0, ar=[1.0]) | {"declared": 0.3, "sessions": 1}
+
+    monkeypatch.setattr(auto_rows, "case_row", case_row)
+    grid = [cell(0.3, sessions) for sessions in (1, 4)]
+    report = report_on(grid, monkeypatch)
+    monkeypatch.setattr(auto, "CHANGES", CHANGES[:1])
+    auto.run(report, Models(), later=True)
+    auto.run(report, Models(), sessions=("4",))
+    auto.run(report, Models())
+    assert taken == [*(replace(each, later=True) for each in grid), grid[1], *grid, CHANGES[0]]
+
+
+def test_later_sessions_know_what_the_first_ones_of_their_edges_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Sequence[Question]] = []
+
+    def answers(*arguments: Any) -> list[SimulatedAnswer]:
+        asked.append(arguments[-1])
+        return simulate_answers(*arguments)
+
+    monkeypatch.setattr(auto_cases, "simulate_answers", answers)
+    replace(cell(0.3, 4), later=True).tokens_per_s(PRESETS[CHOSEN], 1)
+    first, later = asked
+    assert {each.earlier for each in first} == {NOTHING_EARLIER}
+    assert len({each.prompt_ids for each in (*first, *later)}) == 8
+    known = [each.earlier for each in later]
+    assert [each.verify_s for each in known] != [None] * 4
+    assert all(0 < (each.acceptance_rate or 0) < 1 for each in known)
+    cell(0.3, 4).tokens_per_s(PRESETS[CHOSEN], 1)
+    assert {each.earlier for each in asked[2]} == {NOTHING_EARLIER}
 
 
 def asked_for(case: Cell, monkeypatch: pytest.MonkeyPatch) -> tuple[Row, list[tuple[str, int]]]:
