@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from bench.harness.suite import Pacing
 from tandem.netem.link_model import LinkSettings
 
 PACING = Pacing(draft_s=0.024, verify_first_s=0.072, verify_further_s=0.001)
+CHEAP_TOKENS = replace(PACING, verify_further_s=0.0002)
+"""As on an accelerator: a pass over a text takes little longer than one over a token."""
 PRESET = "auto"
 MAX_TOKENS = 96
 SETTLE_S = 3.0
@@ -65,22 +67,30 @@ async def killed(place: Path, streams: int) -> Disturbed:
     return await _disturbed(place, "one of two killed", streams, disturb)
 
 
-async def upgraded(place: Path, streams: int) -> Disturbed:
+async def upgraded(place: Path, streams: int, pacing: Pacing = PACING) -> Disturbed:
     """One verifier after the other is told to stop, and started again."""
 
     async def disturb(suite: FleetSuite) -> None:
         await suite.restart("0-verifier")
         await suite.restart("1-verifier")
+        await asyncio.sleep(SETTLE_S)  # the last one that is back takes its part of the sessions
 
-    return await _disturbed(place, "drained one after the other", streams, disturb)
+    what = "drained one after the other"
+    if pacing != PACING:
+        what += f", {1e3 * pacing.verify_further_s:g} ms a further token"
+    return await _disturbed(place, what, streams, disturb, pacing)
 
 
 async def _disturbed(
-    place: Path, what: str, streams: int, disturb: Callable[[FleetSuite], Awaitable[None]]
+    place: Path,
+    what: str,
+    streams: int,
+    disturb: Callable[[FleetSuite], Awaitable[None]],
+    pacing: Pacing = PACING,
 ) -> Disturbed:
     traffic = Traffic(PRESET, MAX_TOKENS, same=True)
     found = Disturbed(what, streams)
-    async with fleet_suite(place, FleetShape(PACING)) as suite:
+    async with fleet_suite(place, FleetShape(pacing)) as suite:
         before = await _once(suite, traffic, streams)
         found.expected = {turn.chat: turn.token_ids for turn in before}
         found.usual_s = longest_gap_s(before, 0.0)

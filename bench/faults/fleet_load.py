@@ -19,6 +19,7 @@ from typing import Any
 
 from bench.faults.chat_load import Traffic, chats, load_figures
 from bench.faults.fleet_arms import (
+    CHEAP_TOKENS,
     LEFT_AT_MOST_S,
     PACING,
     Disturbed,
@@ -155,7 +156,8 @@ async def _killed(report: Report, place: Path) -> None:
 
 
 async def _upgraded(report: Report, place: Path) -> None:
-    _tell(report, await upgraded(place, MANY), DRAIN_PAUSE_S)
+    for pacing in (PACING, CHEAP_TOKENS):
+        _tell(report, await upgraded(place, MANY, pacing), DRAIN_PAUSE_S)
 
 
 def _tell(report: Report, found: Disturbed, pause_s: float) -> None:

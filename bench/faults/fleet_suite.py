@@ -37,6 +37,7 @@ class FleetShape:
     noise: float = 0.3
     running: int = ROOM
     """Requests that an aggregator serves at once."""
+    keeps_prefixes: bool = True
 
     def dilated(self, factor: float) -> FleetShape:
         """All its times are so many times as long."""
@@ -113,6 +114,8 @@ async def fleet_suite(
         members[name] = Member(f"tandem.services.{service}", flags_of(settings))
 
     model = {"engine": "scripted", "model": f"1:{shape.noise:g}", "max_sessions": ROOM}
+    if not shape.keeps_prefixes:
+        model["prefix_kv_bytes"] = 0
     pacing = shape.pacing
     further_s = pacing.verify_further_s
     cloud = {"pace_first_s": pacing.verify_first_s, "pace_further_s": further_s}

@@ -56,7 +56,7 @@ class Validated:
 
 
 async def validated(place: Path, lasts_s: float, seed: int) -> list[Validated]:
-    shape = FleetShape(PACING, EDGES, VERIFIERS, RTT_S, NOISE)
+    shape = FleetShape(PACING, EDGES, VERIFIERS, RTT_S, NOISE, keeps_prefixes=False)
     measured: dict[str, dict[str, Any]] = {}
     async with fleet_suite(place, shape) as suite:
         for name in VALIDATED:

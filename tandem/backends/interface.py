@@ -205,8 +205,8 @@ class KvOrigin:
     tokens: int
 
 
-class KvFiles(Protocol):
-    """What takes a session's keys and values out, as files and as copies."""
+class KvCopies(Protocol):
+    """What takes a session's keys and values out of it, and puts them into another."""
 
     def copy(self, session: Session, first: int, end: int) -> Sequence[Any]:
         """Of tokens `first`…`end` - 1, both multiples of KV_BLOCK: a copy for each block, where the
@@ -216,6 +216,10 @@ class KvFiles(Protocol):
     def paste(self, session: Session, copies: Sequence[Any]) -> None:
         """Put the copies of blocks, in order, into an empty session; on the engine's thread. Raises
         InvalidArgument("length") where it is not empty or too small."""
+
+
+class KvFiles(Protocol):
+    """What takes a session's keys and values out of memory."""
 
     def export(self, session: Session) -> Any:
         """What `write` takes; on the engine's thread. The session must not change before that."""
@@ -260,6 +264,10 @@ class Engine(Protocol):
     @property
     def kv_files(self) -> KvFiles | None:
         """None where keys and values live in memory only."""
+
+    @property
+    def kv_copies(self) -> KvCopies | None:
+        """None where no session begins with what another one computed."""
 
     @property
     def vocabulary_size(self) -> int:

@@ -38,7 +38,7 @@ class LookupFirstEngine:
     """Implements `Engine` for drafts, over the draft model's `engine`."""
 
     vision = None
-    kv_files = None
+    kv_files = kv_copies = None
     exit_depths: tuple[float, ...] = ()
 
     def __init__(self, engine: Engine) -> None:

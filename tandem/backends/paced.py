@@ -44,7 +44,8 @@ class PacedEngine:
         self.model_name = engine.model_name
         self.open, self.fork = engine.open, engine.fork
         self.capabilities, self.vision = engine.capabilities, engine.vision
-        self.kv_files, self.vocabulary_size = engine.kv_files, engine.vocabulary_size
+        self.kv_files, self.kv_copies = engine.kv_files, engine.kv_copies
+        self.vocabulary_size = engine.vocabulary_size
         self.context_length, self.eos_token_ids = engine.context_length, engine.eos_token_ids
         self.vocabulary_hash = engine.vocabulary_hash
         self.kv_bytes_per_token = engine.kv_bytes_per_token

@@ -4,11 +4,13 @@ demonstrations and simulation; `ScriptedEngine` keeps the whole Engine contract.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tandem.backends.interface import (
+    KV_BLOCK,
     Capabilities,
     ForwardCancelled,
     ForwardRequest,
@@ -48,7 +50,10 @@ def scripted_pair(noise: float, seed: int = 1) -> tuple["ScriptedEngine", "Scrip
     target = scripted_probs(2 * seed, VOCABULARY_SIZE, sharpness=SHARPNESS)
     other = scripted_probs(2 * seed + 1, VOCABULARY_SIZE, sharpness=SHARPNESS)
     draft = noisy_probs(target, other, noise)
-    return ScriptedEngine(VOCABULARY_SIZE, draft), ScriptedEngine(VOCABULARY_SIZE, target)
+    return (
+        ScriptedEngine(VOCABULARY_SIZE, draft, copies=True),
+        ScriptedEngine(VOCABULARY_SIZE, target, copies=True),
+    )
 
 
 class ScriptedEngine:
@@ -68,8 +73,10 @@ class ScriptedEngine:
         model_name: str = "scripted",
         kv_bytes_per_token: int = 1,
         exit_distributions: Sequence[Distribution] = (),
+        copies: bool = False,
     ) -> None:
-        """`exit_distributions[i](context)`: what early exit i predicts; exits are evenly spaced."""
+        """`exit_distributions[i](context)`: what early exit i predicts; exits are evenly spaced.
+        `copies`: it has `kv_copies`."""
         self.model_name, self.vocabulary_size = model_name, vocabulary_size
         self.context_length, self.eos_token_ids = context_length, eos_token_ids
         self.vocabulary_hash = hashlib.sha256(f"scripted:{vocabulary_size}".encode()).hexdigest()
@@ -80,6 +87,7 @@ class ScriptedEngine:
         exits = bool(self.exit_depths)
         self.capabilities = Capabilities(True, True, True, exits=exits, same_bits=True)
         self._open: set[ScriptedSession] = set()
+        self.kv_copies = ScriptedCopies(self._own) if copies else None
 
     @property
     def kv_bytes_in_use(self) -> int:
@@ -207,6 +215,27 @@ class ScriptedSession:
     def _check_open(self) -> None:
         if self not in self._open_sessions:
             raise InvalidArgument("session", "the session is closed")
+
+
+class ScriptedCopies:
+    """Of token ids."""
+
+    def __init__(self, own: Callable[[Session], ScriptedSession]) -> None:
+        """`own` raises InvalidArgument for sessions that are not the engine's."""
+        self._own = own
+
+    def copy(self, session: Session, first: int, end: int) -> list[tuple[int, ...]]:
+        token_ids = self._own(session).token_ids
+        if not 0 <= first <= end <= len(token_ids):
+            raise InvalidArgument("length", f"{len(token_ids)} tokens, {end} wanted")
+        return [token_ids[at : at + KV_BLOCK] for at in range(first, end, KV_BLOCK)]
+
+    def paste(self, session: Session, copies: Sequence[tuple[int, ...]]) -> None:
+        own, token_ids = self._own(session), tuple(chain.from_iterable(copies))
+        if own.length or len(token_ids) > own.capacity:
+            why = f"{len(token_ids)} tokens for a session with {own.length} of {own.capacity}"
+            raise InvalidArgument("length", why)
+        own.token_ids = token_ids
 
 
 def scripted_probs(

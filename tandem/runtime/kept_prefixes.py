@@ -63,10 +63,10 @@ class KeptPrefixes:
     ) -> None:
         """`room`: bytes of the KV budget that no session holds."""
         self._thread, self._limits, self._room, self._series = thread, limits, room, series
-        self.files = thread.engine.kv_files if limits.kv_bytes else None
+        self.copies = thread.engine.kv_copies if limits.kv_bytes else None
         self.index: PrefixIndex[_Block] = PrefixIndex(limits.holder_bytes)
         self._computing: dict[tuple[str, tuple[int, ...]], asyncio.Event] = {}
-        series.prefix_kv_budget_bytes.set(limits.kv_bytes if self.files else 0)
+        series.prefix_kv_budget_bytes.set(limits.kv_bytes if self.copies else 0)
         series.prefix_kv_bytes.set_function(lambda: self.index.size_bytes)
         engine = thread.engine
         self._caching = engine if isinstance(engine, CachesPrefixes) else None
@@ -77,7 +77,7 @@ class KeptPrefixes:
         `keeps`, where token ids do not say all, nothing is found or kept."""
         holder = self._owner(holder)
         blocks: list[_Block] = []
-        if keeps and self.files is not None:
+        if keeps and self.copies is not None:
             blocks = self.index.find(holder, token_ids[: len(token_ids) - 1])
             self._series.looked_up(len(token_ids), len(blocks) * KV_BLOCK)
         return KeptPrefix(self, self._thread, holder, len(token_ids), blocks, keeps)
@@ -87,7 +87,7 @@ class KeptPrefixes:
         of those that waited computes it, and the others wait for that one."""
         whole = tuple(token_ids[: (len(token_ids) - 1) // KV_BLOCK * KV_BLOCK])
         text = self._owner(holder), whole
-        if not (keeps and whole) or self.files is None:
+        if not (keeps and whole) or self.copies is None:
             return self.find(holder, token_ids, keeps)
         while (computing := self._computing.get(text)) is not None:
             await computing.wait()
@@ -96,6 +96,11 @@ class KeptPrefixes:
             self._computing[text] = asyncio.Event()
             prefix.on_left = lambda: self._computing.pop(text).set()
         return prefix
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a session may begin with what another one computed."""
+        return self.copies is not None or self._caching is not None
 
     def _owner(self, holder: str) -> str:
         return EVERYBODY if self._limits.shared else holder
@@ -151,9 +156,9 @@ class KeptPrefix:
     async def show(self, session: Session) -> None:
         """Give a fresh session what was found, once."""
         blocks, self._blocks = self._blocks, []
-        files = self._kept.files
-        if blocks and files is not None:
-            await self._thread.call(lambda: files.paste(session, _copies(blocks)))
+        copies = self._kept.copies
+        if blocks and copies is not None:
+            await self._thread.call(lambda: copies.paste(session, _copies(blocks)))
 
     def leave(
         self, session: Session, token_ids: Sequence[int], ends: bool = True, gives_back: int = 0
@@ -170,8 +175,8 @@ class KeptPrefix:
     def _leave(
         self, session: Session, token_ids: Sequence[int], ends: bool, gives_back: int
     ) -> None:
-        files = self._kept.files
-        if files is None or not self._keeps:
+        copies = self._kept.copies
+        if copies is None or not self._keeps:
             return
         if not ends or self._thread.engine.capabilities.same_bits:
             token_ids = token_ids[: self._length]
@@ -182,7 +187,7 @@ class KeptPrefix:
         blocks = [_Block() for _ in range(first, len(token_ids), KV_BLOCK)]
 
         def copy() -> None:
-            made = files.copy(session, first, len(token_ids))
+            made = copies.copy(session, first, len(token_ids))
             for block, own in zip(blocks, made, strict=True):
                 block.copy = own
 

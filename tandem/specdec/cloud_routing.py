@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import chain
-from math import nan
+from math import inf, nan
 from statistics import median
 
 from tandem.core.hashing import hash_words, unit
@@ -64,6 +64,8 @@ class CloudReport:
     """Of a second of its model; 0: not known, and taken for the least."""
     draining: bool = False
     """It asks its sessions to leave one after the other: each stays until then."""
+    keeps_prefixes: bool = False
+    """A session may begin there with what another one of its holder has left."""
 
 
 @dataclass(slots=True)
@@ -174,6 +176,12 @@ class CloudRouting:
         if better_for_s < BETTER_FOR_S or not self._better(place.cloud, best):
             return None
         return MoveReason.BETTER if cloud.usable else MoveReason.LOST
+
+    def is_far(self, cloud: int, model: str = "") -> bool:
+        """Whether another one would be better by the margin if they were as busy as each other."""
+        state, usable = self.clouds[cloud], self._usable(model, (cloud,))
+        nearest_s = min((self.clouds[n].round_trip_s for n in usable), default=inf)
+        return nearest_s <= state.round_trip_s - max(LEAST_MARGIN_S, MARGIN * state.cost_s)
 
     def warm(self) -> tuple[int, ...]:
         """The two that sessions would be moved to: channels to them are worth keeping open."""
@@ -316,6 +324,11 @@ class _Cloud:
         report = self.report
         faulty = report is not None and not report.serving and not report.draining
         return self.forgotten or faulty
+
+    @property
+    def keeps_prefixes(self) -> bool:
+        """Whether it works, and a text can be computed there before its session comes."""
+        return self.usable and self.report is not None and self.report.keeps_prefixes
 
     @property
     def silent(self) -> bool:

@@ -24,7 +24,7 @@ class BigramEngine:
 
     capabilities = Capabilities()
     vision = None
-    kv_files = None
+    kv_files = kv_copies = None
     exit_depths: tuple[float, ...] = ()
     context_length = 640
     eos_token_ids: frozenset[int] = frozenset()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,10 @@ from tandem.commands.keys import PUBLIC, replace_file
 from tandem.core.errors import InvalidArgument
 from tandem.net.access import ClientAccess
 from tandem.net.status import Rejected
-from tandem.services.drafter.cloud_route import CloudRoute
+from tandem.services.drafter.cloud_route import RELIEVE_EVERY_S, CloudRoute
 from tandem.services.drafter.clouds import Clouds, report_of
 from tandem.services.drafter.listed_clouds import ListedCloud, clouds_in
-from tandem.specdec.cloud_routing import CloudReport
+from tandem.specdec.cloud_routing import CloudReport, MoveReason
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.common.v1 import sampling_pb2
 from tandem_api.verifier.v1 import verifier_pb2
@@ -129,3 +131,30 @@ async def test_no_silent_cloud_gets_more_than_its_part_of_the_time(tmp_path: Pat
     assert first_s <= 1.0
     assert second_s <= 1.5
     assert last_s <= 3.0
+
+
+@pytest.mark.parametrize("far", [False, True])
+async def test_a_busy_cloud_is_left_by_one_session_after_the_other(far: bool) -> None:
+    """A far one by all at once, and whoever leaves that does not stay."""
+    clouds = Clouds(
+        [ListedCloud(A), ListedCloud(B)],
+        *(2**16, ClientAccess(), Metrics(new_registry(), "device").clouds()),
+    )
+    near = CloudReport(0.02, model="m", pass_s=0.07)
+    begun_s = time.monotonic()
+    clouds.routing.reported(0, near, begun_s)
+    routes = [CloudRoute(clouds, session) for session in (1, 2)]
+    for route in routes:
+        route.connect()
+        assert route.admits("m")
+    worse = replace(near, round_trip_s=0.32) if far else replace(near, queue_s=0.3)
+    for _ in range(5):
+        clouds.routing.reported(0, worse, begun_s)
+    clouds.routing.reported(1, near, begun_s)
+    now = begun_s + 60.0
+    first, second = routes
+    assert first.why_leave(now) is second.why_leave(now) is MoveReason.BETTER
+    assert first.leaves(MoveReason.BETTER, now) is not far
+    assert second.why_leave(now + 0.1) is (MoveReason.BETTER if far else None)
+    assert second.why_leave(now + RELIEVE_EVERY_S) is MoveReason.BETTER
+    await clouds.close()

@@ -37,12 +37,15 @@ CHAT = "".join(chr(97 + number % 23) for number in range(3 * KV_BLOCK + 5))
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    return load_engine(tiny_model(tmp_path_factory.mktemp("tiny")))
+
+
+def tiny_model(folder: Path) -> Path:
     """Ids alone: what a prompt's letters are is the scripted tokenizer's matter."""
-    folder = tmp_path_factory.mktemp("tiny")
     config = type(CONFIGS["llama"])(**CONFIGS["llama"].to_dict())
     config.vocab_size, config.max_position_embeddings = VOCABULARY, 512
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    return load_engine(Path(folder))
+    return folder
 
 
 def prompt_of(blocks: int, first: int = 1) -> tuple[int, ...]:

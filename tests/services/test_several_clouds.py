@@ -128,6 +128,7 @@ async def two_clouds(
     file: FilePath | None = None,
     first: Engine | None = None,
     hedge_share: float = 0.0,
+    draft: Engine | None = None,
 ) -> AsyncIterator[TwoClouds]:
     """Before each cloud an emulated link, or the relay that `relays` has for it; a `file` names the
     first alone."""
@@ -162,7 +163,8 @@ async def two_clouds(
             await each.__aexit__(None, None, None)
 
     drafts = DrafterLimits(hedge_share=hedge_share)
-    async with scripted_suite(limits, drafts, target=engines[0], path=both) as suite:
+    models: dict[str, Engine | None] = {"target": engines[0], "draft": draft}
+    async with scripted_suite(limits, drafts, path=both, **models) as suite:
         clouds = TwoClouds(suite, other, engines, emulators, known)
         await clouds.both_known()
         yield clouds

@@ -25,7 +25,7 @@ class TranslatedEngine:
     """Implements `Engine` for the target's vocabulary over a draft `engine` with another one."""
 
     vision = None
-    kv_files = None
+    kv_files = kv_copies = None
     exit_depths: tuple[float, ...] = ()
 
     def __init__(

@@ -30,7 +30,7 @@ class LlamaCppEngine:
     """
 
     vision = None
-    kv_files = None
+    kv_files = kv_copies = None
     exit_depths: tuple[float, ...] = ()
 
     def __init__(

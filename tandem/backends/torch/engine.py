@@ -88,7 +88,7 @@ class HuggingFaceEngine:
             generic.read(early)
         self._pool = KvPool(layers, dtype, model.device)
         self.kv_bytes_per_token = self._pool.bytes_per_token
-        self.kv_files = TorchKvFiles(self._pool)
+        self.kv_files = self.kv_copies = TorchKvFiles(self._pool)
         check_sessions(self, 1e-3 if exact else 0.1)
 
     @property

@@ -33,7 +33,7 @@ class VllmEngine:
     more tokens than vLLM takes at once is made in pieces, between which it can be cancelled."""
 
     vision = None
-    kv_files = None
+    kv_files = kv_copies = None
     exit_depths: tuple[float, ...] = ()
     capabilities = Capabilities(forks=True, cancellation=True, readers=True)
 

@@ -1,6 +1,7 @@
 """One session's way among the clouds that its drafter knows. Invariant: a session counts at the
 cloud where it is, until `end`. Used on the event loop."""
 
+import asyncio
 import time
 from collections.abc import Sequence
 
@@ -15,6 +16,9 @@ from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
 
+RELIEVE_EVERY_S = 0.3
+"""A busy cloud is left for an idle one by one session after the other: each takes some of the load
+along, and were all to leave at once, the idle one were the busy one."""
 OWN_FAULT = frozenset({StatusCode.DEADLINE_EXCEEDED, StatusCode.INVALID_ARGUMENT})
 """Refusals that any other cloud would give too."""
 
@@ -30,6 +34,7 @@ class CloudRoute:
         self._holder, self._prompt_ids = holder, prompt_ids
         self._place: CloudPlace | None = None
         self._reason: MoveReason | None = None
+        self._next: int | None = None
         self._refused_at: set[str] = set()
         self._model = ""
 
@@ -47,8 +52,7 @@ class CloudRoute:
             kept = clouds.keeping(self._holder, self._prompt_ids)
             self._settle(CloudPlace(clouds.routing.choose(self._session, kept=kept), now))
         elif self._reason is not None:
-            refused, leaving = self._refused, place.cloud
-            found = clouds.routing.choose(self._session, self._model, refused, leaving)
+            found = self._found(place)
             if found != place.cloud:
                 moves = place.moves + (self._reason is MoveReason.BETTER)
                 self._moved(place.cloud, found, self._reason)
@@ -56,6 +60,22 @@ class CloudRoute:
             self._reason = None
         assert self._place is not None
         return clouds.connection(self._place.cloud)
+
+    def _found(self, place: CloudPlace) -> int:
+        """Where the session goes that leaves this place."""
+        routing, found, self._next = self._clouds.routing, self._next, None
+        if found is not None and routing.clouds[found].usable and found not in self._refused:
+            return found
+        return routing.choose(self._session, self._model, self._refused, place.cloud)
+
+    def next_cloud(self) -> int | None:
+        """Where it will go, asked before it leaves; None where nothing can be prepared there."""
+        if self._place is None or self._reason is None or not (self._prompt_ids and self._model):
+            return None
+        found = self._found(self._place)
+        if found != self._place.cloud and self._clouds.routing.clouds[found].keeps_prefixes:
+            self._next = found
+        return self._next
 
     def asked_to_leave(self, now: float) -> None:
         """By its cloud; one with replicas has others."""
@@ -68,13 +88,28 @@ class CloudRoute:
         self._model = self._model or model
         return self._place is None or self._model == model
 
-    def leave_due(self, now: float) -> bool:
-        """Whether a session with a working stream should move."""
+    def why_leave(self, now: float) -> MoveReason | None:
+        """Why a session with a working stream should move, if it should."""
         if self._place is None or not self._model:
-            return False
+            return None
         reason = self._clouds.routing.why_leave(self._place, self._session, now, self._model)
+        if reason is MoveReason.BETTER and now < self._clouds.relieved_s + RELIEVE_EVERY_S:
+            return reason if self._is_far else None
+        return reason
+
+    def leaves(self, reason: MoveReason, now: float) -> bool:
+        """A session with a working stream is about to; whether it can stay a little."""
         self._reason = self._reason or reason
-        return reason is not None
+        if reason is not MoveReason.BETTER or self._is_far:
+            return False
+        self._clouds.relieved_s = now
+        return True
+
+    @property
+    def _is_far(self) -> bool:
+        """Whether its way alone, and not how busy it is, speaks for another cloud."""
+        place = self._place
+        return place is not None and self._clouds.routing.is_far(place.cloud, self._model)
 
     def failed(self, code: StatusCode, now: float) -> bool:
         """Its stream ended with this, or was silent for too long; whether another cloud is left
@@ -109,12 +144,18 @@ class CloudRoute:
     def connection(self, cloud: int) -> Connection:
         return self._clouds.connection(cloud)
 
+    def turn(self, cloud: int) -> tuple[asyncio.Lock, float]:
+        """Held while a text is computed there, of whichever session of this drafter; and for how
+        long it is kept from the next one: a pass."""
+        report = self._clouds.routing.clouds[cloud].report
+        return self._clouds.turns[cloud], 0.0 if report is None else report.pass_s
+
     def taken_over(self, cloud: int) -> None:
         """It answered in the place of the session's cloud, and is that from now on."""
         if self._place is not None:
             self._moved(self._place.cloud, cloud, MoveReason.STALLED)
             self._settle(CloudPlace(cloud, time.monotonic(), self._place.moves))
-            self._reason = None
+            self._reason = self._next = None
 
     async def why_silent(self) -> str:
         return await self._clouds.why_silent(0 if self._place is None else self._place.cloud)

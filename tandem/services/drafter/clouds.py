@@ -5,7 +5,7 @@ connections that sessions use, so that a move finds one open. Used on the event 
 import asyncio
 import math
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
@@ -51,6 +51,9 @@ class Clouds:
         self.series = series
         self.hedges = HedgeBudget(hedge_share)
         self.sessions: Counter[int] = Counter()
+        self.relieved_s = -math.inf
+        """When a session last left a cloud because it is busy."""
+        self.turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.addresses: list[str] = []
         self.routing = CloudRouting(0, price_weight)
         self._file = listed if isinstance(listed, Reloaded) else None
@@ -235,4 +238,5 @@ def report_of(health: CloudReport, told: verifier_pb2.DescribeResponse) -> Cloud
         pass_s=told.pass_s,
         price=told.price,
         draining=told.draining,
+        keeps_prefixes=told.keeps_prefixes,
     )

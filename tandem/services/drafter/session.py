@@ -5,6 +5,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 import grpc
@@ -20,11 +21,12 @@ from tandem.runtime.draft_works import DraftsReady, DraftWorks
 from tandem.runtime.engine_thread import EngineThread
 from tandem.services.drafter.cloud_route import CloudRoute
 from tandem.services.drafter.prefill import DraftPrefill
+from tandem.services.drafter.round_figures import RoundReports, RoundSpans
+from tandem.services.drafter.warm_up import warm_up
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import (
     Commit,
     EdgeOutput,
-    EdgeStats,
     Finish,
     Interrupt,
     Reconnect,
@@ -54,8 +56,9 @@ OpenVerify = Callable[
     FrameStream[EdgeMessage, CloudMessage],
 ]
 """Over which connection, and then as `OpenStream`."""
-_GROWING = ("drafted", "round_s", "draft_s", "verify_s", "queue_s")
-"""Totals of `EdgeStats` whose growth is told of a round."""
+
+RELIEVED_WITHIN_S = 2.0
+"""How long a session stays at most at a cloud that is busier than another."""
 
 
 class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
@@ -85,6 +88,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self._open_beside = open_stream
         self._beside: SecondCloud | None = None
         self._watch = StallWatch()
+        self._warming: asyncio.Task[None] | None = None
         self.traffic = traffic
         self._machine = machine
         self._works = DraftWorks(machine, thread, kv, self._drafts_ready, processor)
@@ -128,6 +132,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
     def close(self) -> None:
         super().close()
         self._end_hedge()
+        self._end_warm_up()
         if self._prefilling is not None:
             self._prefilling.cancel()
         self._works.close()
@@ -139,6 +144,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             self._end_hedge()
         if isinstance(message, GoingAway):
             self._route.asked_to_leave(now)
+            if self._warms_up(message.grace_s):
+                return []
         if isinstance(message, Opened) and not self._route.admits(message.model_name):
             code = grpc.StatusCode.FAILED_PRECONDITION
             if not self.peer_failed(code):
@@ -160,8 +167,9 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         outputs = self.machine.tick(now)
         if Reconnect() in outputs:
             self.peer_failed(grpc.StatusCode.UNAVAILABLE)
-        elif self._route.leave_due(now):
-            outputs += self.machine.leave()
+        elif self._warming is None and (reason := self._route.why_leave(now)) is not None:
+            stays = self._route.leaves(reason, now) and self._warms_up(RELIEVED_WITHIN_S)
+            outputs += [] if stays else self.machine.leave()
         elif self._watch.stalled(now) and self._beside is None:
             self._hedge()
         return outputs
@@ -169,6 +177,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
     def apply(self, outputs: Sequence[EdgeOutput]) -> None:
         if Reconnect() in outputs:
             self._end_hedge()
+            self._end_warm_up()
             self._watch.moved()
         super().apply(outputs)
 
@@ -205,6 +214,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             self._beside = None
             self.take_over(beside.stream)
             self._route.taken_over(beside.cloud)
+            self._end_warm_up()
             self._watch.moved()
             switch(self.machine, time.monotonic())
             return [*self._receive(beside.opened, 0), *self._receive(message, size_bytes)]
@@ -224,6 +234,33 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         beside, self._beside = self._beside, None
         if beside is not None and beside.stream is not None:
             beside.stream.close_in_background(self._closing_tasks)
+
+    def _warms_up(self, grace_s: float) -> bool:
+        """Whether the session stays while its text is computed where it will go."""
+        if self._warming is None and (cloud := self._route.next_cloud()) is not None:
+            self._warming = asyncio.create_task(self._warm_up(cloud, grace_s))
+            self._warming.add_done_callback(self._warmed_up)
+        return self._warming is not None
+
+    async def _warm_up(self, cloud: int, grace_s: float) -> None:
+        await warm_up(
+            lambda: self.machine.request.opening(self.machine.epoch, self.machine.committed),
+            partial(self._open_beside, self._route.connection(cloud)),
+            *(*self._route.turn(cloud), grace_s, self._closing_tasks),
+        )
+
+    def _warmed_up(self, warming: asyncio.Task[None]) -> None:
+        if warming.cancelled():
+            return
+        self._warming = None
+        if (error := warming.exception()) is not None:
+            log.warning("text not computed before the move", reason=str(error))
+        self._dispatch_from_stream(self.machine.leave)
+
+    def _end_warm_up(self) -> None:
+        warming, self._warming = self._warming, None
+        if warming is not None:
+            warming.cancel()
 
     def peer_failed(self, code: grpc.StatusCode) -> bool:
         return self._route.failed(code, time.monotonic())
@@ -335,52 +372,3 @@ class RelayPace:
     def wait_s(self, now: float, idle: bool) -> float:
         """How long at most what is committed `now` waits; `idle`: nothing is being drafted."""
         return max(0.0 if idle else self.HOLD_S, self._relayed_s + self.EVERY_S - now)
-
-
-class RoundReports:
-    """Rounds of one request as its caller is told of them: what the totals grew by between two
-    verdicts."""
-
-    def __init__(self, stats: EdgeStats) -> None:
-        self._stats = stats
-        self._before = dict.fromkeys(_GROWING, 0.0)
-        self._ended: list[pb.RoundFigures] = []
-
-    def ended(self, verdict: Verdict, in_flight: int) -> None:
-        totals = {name: getattr(self._stats, name) for name in _GROWING}
-        grown = {name: totals[name] - self._before[name] for name in _GROWING}
-        self._before = totals
-        drafted, resumes = int(grown.pop("drafted")), self._stats.resumes
-        told = pb.RoundFigures(drafted=drafted, accepted=verdict.accepted, **grown)
-        told.in_flight, told.resumes = in_flight, resumes
-        self._ended.append(told)
-
-    def take(self) -> list[pb.RoundFigures]:
-        ended, self._ended = self._ended, []
-        return ended
-
-
-class RoundSpans:
-    """Rounds of one request as spans: from the first draft after a verdict to the next verdict.
-    Costs nothing where the request is not traced."""
-
-    def __init__(self, span: Span) -> None:
-        self._span = span
-        self._began_s: float | None = None
-
-    def drafting(self) -> None:
-        if self._began_s is None:
-            self._began_s = time.monotonic()
-
-    def heard(self, message: CloudMessage) -> None:
-        if not isinstance(message, Verdict) or self._began_s is None:
-            return
-        self._span.record(
-            "draft round",
-            time.monotonic() - self._began_s,
-            epoch=message.epoch,
-            accepted=message.accepted,
-            verify_s=message.work.verify_s,
-            queue_s=message.work.queue_s,
-        )
-        self._began_s = None

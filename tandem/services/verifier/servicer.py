@@ -155,6 +155,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             pass_s=self._recent.pass_s(now),
             price=self._price,
             draining=self._leaving,
+            keeps_prefixes=self._prefixes.keeps,
         )
 
     # The generated stubs know generators only; grpc.aio serves read/write handlers as well.

@@ -23,7 +23,7 @@ class Copying:
 
     def __init__(self) -> None:
         can = SimpleNamespace(same_bits=False)
-        self.engine = SimpleNamespace(kv_files=self, kv_bytes_per_token=1, capabilities=can)
+        self.engine = SimpleNamespace(kv_copies=self, kv_bytes_per_token=1, capabilities=can)
 
     def copy(self, session: Any, first: int, end: int) -> Sequence[Any]:
         return [object() for _ in range(first, end, KV_BLOCK)]

@@ -388,3 +388,11 @@ def test_beside_a_silent_cloud_the_best_other_one_of_its_model_is_asked() -> Non
     assert clouds.beside({0}, "a") == 1
     clouds.lost(1, 1.0)
     assert clouds.beside({0}, "a") is None
+
+
+def test_a_cloud_is_far_by_its_way_alone() -> None:
+    busy, idle = CloudReport(0.02, queue_s=0.3, pass_s=0.2), CloudReport(0.02, pass_s=0.07)
+    assert not routing(busy, idle).is_far(0)
+    assert routing(CloudReport(0.22, pass_s=0.07), idle).is_far(0)
+    assert not routing(CloudReport(0.22, pass_s=0.07)).is_far(0)
+    assert not routing(CloudReport(0.22), CloudReport(0.02, serving=False)).is_far(0)
