@@ -163,8 +163,7 @@ async def two_clouds(
             await each.__aexit__(None, None, None)
 
     drafts = DrafterLimits(hedge_share=hedge_share)
-    models: dict[str, Engine | None] = {"target": engines[0], "draft": draft}
-    async with scripted_suite(limits, drafts, path=both, **models) as suite:
+    async with scripted_suite(limits, drafts, target=engines[0], draft=draft, path=both) as suite:
         clouds = TwoClouds(suite, other, engines, emulators, known)
         await clouds.both_known()
         yield clouds

@@ -115,20 +115,20 @@ def test_a_session_begun_with_copies_has_the_bits_of_one_fed_from_the_start(
     engine: Engine, blocks: int
 ) -> None:
     text = tuple(tokens(5 * KV_BLOCK + 7, seed=3))
-    files = engine.kv_files
-    assert files is not None
+    kept = engine.kv_copies
+    assert kept is not None
     first, second, whole = (engine.open(len(text)) for _ in range(3))
     engine.forward([ForwardRequest(first, text[: blocks * KV_BLOCK + 9], 1)])
-    copies = files.copy(first, 0, blocks * KV_BLOCK)
+    copies = kept.copy(first, 0, blocks * KV_BLOCK)
     first.close()  # what is kept outlives it
-    files.paste(second, copies)
+    kept.paste(second, copies)
     assert second.length == blocks * KV_BLOCK
     (found,) = engine.forward([ForwardRequest(second, text[second.length :], 3)])
     (wanted,) = engine.forward([ForwardRequest(whole, text, 3)])
     assert np.array_equal(found, wanted)
     with pytest.raises(InvalidArgument, match="length"):
-        files.paste(second, copies)
+        kept.paste(second, copies)
     with pytest.raises(InvalidArgument, match="length"):
-        files.copy(second, 0, 6 * KV_BLOCK)
+        kept.copy(second, 0, 6 * KV_BLOCK)
     second.close()
     whole.close()

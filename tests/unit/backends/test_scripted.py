@@ -6,8 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from tandem.backends.interface import ForwardRequest
-from tandem.backends.scripted import ScriptedEngine, noisy_probs, scripted_probs
+from tandem.backends.interface import KV_BLOCK, ForwardRequest
+from tandem.backends.scripted import ScriptedEngine, noisy_probs, scripted_pair, scripted_probs
 from tandem.core.errors import InvalidArgument
 
 SIZE = 13
@@ -69,3 +69,24 @@ def test_neither_torch_nor_transformers_is_needed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_session_goes_on_from_copies_of_another() -> None:
+    engine, _ = scripted_pair(0.3)
+    text = tuple(number % 200 for number in range(2 * KV_BLOCK + 3))
+    first, second = engine.open(len(text)), engine.open(len(text))
+    (whole,) = engine.forward([ForwardRequest(first, text, 1)])
+    assert engine.kv_copies is not None
+    copies = engine.kv_copies.copy(first, 0, 2 * KV_BLOCK)
+    first.close()
+    engine.kv_copies.paste(second, copies)
+    (rest,) = engine.forward([ForwardRequest(second, text[2 * KV_BLOCK :], 1)])
+    assert np.array_equal(whole, rest)
+    with pytest.raises(InvalidArgument, match="length"):
+        engine.kv_copies.paste(second, copies)
+    with pytest.raises(InvalidArgument, match="length"):
+        engine.kv_copies.paste(engine.open(KV_BLOCK), copies)
+    with pytest.raises(InvalidArgument, match="length"):
+        engine.kv_copies.copy(second, 0, 3 * KV_BLOCK)
+    with pytest.raises(InvalidArgument, match="session"):
+        engine.kv_copies.copy(first, 0, KV_BLOCK)
