@@ -38,6 +38,7 @@ class FleetShape:
     running: int = ROOM
     """Requests that an aggregator serves at once."""
     keeps_prefixes: bool = True
+    """The fleet's simulator knows of none that are kept."""
 
     def dilated(self, factor: float) -> FleetShape:
         """All its times are so many times as long."""

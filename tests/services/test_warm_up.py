@@ -39,7 +39,7 @@ def hits(clouds: TwoClouds, name: str, **labels: str) -> float:
 
 
 async def leave_the_second(clouds: TwoClouds, preset: str) -> float:
-    """How many sessions moved as it stopped, none of which says anything else for it."""
+    """As it stops: how many tokens of a text that moves the first one had computed."""
     asked = [
         replace(each, prompt=letters(3 * KV_BLOCK + 5, each.seed)) for each in requests(4, preset)
     ]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tandem.core.processors import NO_PROCESSORS
-from tandem.net.frame_stream import FrameStream
+from tandem.net.session_runner import OpenStream
 from tandem.specdec.messages import CloudMessage, EdgeMessage, Open, Tokens
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.logging import get_logger
@@ -17,15 +17,10 @@ log = get_logger(__name__)
 GRACE_SHARE = 0.8
 """How long it may take, of the time after which the cloud stops."""
 
-OpenBeside = Callable[
-    [Callable[[CloudMessage, int], None], Callable[[BaseException | None], None]],
-    FrameStream[EdgeMessage, CloudMessage],
-]
-
 
 async def warm_up(
     opening: Callable[[], Open],
-    open_stream: OpenBeside,
+    open_stream: OpenStream[CloudMessage, EdgeMessage],
     turn: asyncio.Lock,
     rest_s: float,
     grace_s: float,
@@ -47,7 +42,9 @@ async def warm_up(
 
 
 async def _computed(
-    asked: Open, open_stream: OpenBeside, closing_tasks: set[asyncio.Task[None]]
+    asked: Open,
+    open_stream: OpenStream[CloudMessage, EdgeMessage],
+    closing_tasks: set[asyncio.Task[None]],
 ) -> None:
     over = asyncio.Event()
 
