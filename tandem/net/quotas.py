@@ -9,6 +9,7 @@ the places is refused only when none is free, and a quarter of them is given to 
 """
 
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from typing import Literal, Self
 
 from tandem.core.errors import InvalidArgument, ResourceExhausted
@@ -22,7 +23,13 @@ FRESH_S = 60.0
 BUSY_RETRY_S = 1.0
 """When to try again where that depends on others."""
 
-Refusal = Literal["sessions", "kv", "requests", "tokens"]
+GRAMMAR_DEBT_MINUTES = 1.0
+"""Grammars under way cost what they cost, and their tenant waits no longer than that for them."""
+
+MOST_TENANTS = 1024
+"""Whose grammars are counted at once; those that owe nothing are forgotten first."""
+
+Refusal = Literal["sessions", "kv", "requests", "tokens", "grammars"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,9 @@ class Quota:
     kv_bytes: int = 0
     requests_per_minute: int = 0
     tokens_per_minute: int = 0
+    grammar_s_per_minute: int = 0
+    """Seconds of computing that its grammars may take. Only what asks for a grammar is refused
+    when they are spent."""
 
     @classmethod
     def parse(cls, words: dict[str, str]) -> Self:
@@ -75,6 +85,11 @@ class Bucket:
         self._per_minute = self._level = 0.0
         self._seen_s = now
 
+    @property
+    def full(self) -> bool:
+        """Whether nothing is missing of a minute's worth."""
+        return self._level >= self._per_minute
+
     def set_rate(self, per_minute: float, now: float) -> None:
         """Another rate from now on; 0: no limit."""
         self._refill(now)
@@ -88,9 +103,12 @@ class Bucket:
         rate = self._per_minute
         return max(0.0, (1 - self._level) * 60 / rate) if rate else 0.0
 
-    def spend(self, amount: float, now: float) -> None:
+    def spend(self, amount: float, now: float, minutes_of_debt: float = inf) -> None:
+        """`minutes_of_debt`: what goes beyond that many minutes' worth is let off."""
         self._refill(now)
         self._level -= amount
+        if self._per_minute and minutes_of_debt < inf:
+            self._level = max(self._level, -minutes_of_debt * self._per_minute)
 
     def _refill(self, now: float) -> None:
         self._level += (now - self._seen_s) * self._per_minute / 60
@@ -124,6 +142,7 @@ class FairShares:
         without keys, among whom nothing is shared out."""
         self._room, self._quota = room, quota
         self._accounts: dict[str, _Account] = {}
+        self._grammars: dict[str, Bucket] = {}
         self.sessions = 0
         self.kv_bytes = 0
 
@@ -154,6 +173,39 @@ class FairShares:
         account.kv_bytes += kv_bytes
         self.sessions += 1
         self.kv_bytes += kv_bytes
+
+    def take_more(self, holder: str, kv_bytes: int, now: float, own: Quota | None = None) -> None:
+        """So many bytes more for a session that has its place. Raises as `take`."""
+        quota = self._quota if own is None else own.over(self._quota)
+        account = self._accounts[holder]
+        self._check_kv(holder, account, quota, kv_bytes, now)
+        account.kv_bytes += kv_bytes
+        self.kv_bytes += kv_bytes
+
+    def check_grammar(self, tenant: str, now: float, own: Quota | None = None) -> None:
+        """Whether the tenant may ask for a grammar. Raises HolderRefused."""
+        quota = self._quota if own is None else own.over(self._quota)
+        if tenant not in self._grammars and len(self._grammars) >= MOST_TENANTS:
+            self._forget_grammars(now)
+        bucket = self._grammars.setdefault(tenant, Bucket(now))
+        bucket.set_rate(quota.grammar_s_per_minute, now)
+        if (wait_s := bucket.wait_s(now)) > 0:
+            most = quota.grammar_s_per_minute
+            why = f"grammar: {_name(tenant)} has had its {most} s of computing grammars a minute"
+            raise HolderRefused("grammars", why, wait_s)
+
+    def spend_grammar(self, tenant: str, seconds: float, now: float) -> None:
+        """What grammars of the tenant's have taken."""
+        if (bucket := self._grammars.get(tenant)) is not None:
+            bucket.spend(seconds, now, GRAMMAR_DEBT_MINUTES)
+
+    def _forget_grammars(self, now: float) -> None:
+        for tenant, bucket in list(self._grammars.items()):
+            bucket.spend(0, now)
+            if bucket.full:
+                del self._grammars[tenant]
+        while len(self._grammars) >= MOST_TENANTS:
+            del self._grammars[next(iter(self._grammars))]
 
     def give_back(self, holder: str, kv_bytes: int, tokens: int, now: float) -> None:
         """What was taken, and what the session has cost."""

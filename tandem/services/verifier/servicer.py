@@ -25,6 +25,7 @@ from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.verifier.session import Stream, VerifierSession
 from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.edge_frame_checks import check_open
 from tandem.specdec.messages import Open
 from tandem.specdec.pass_budget import HolderBudget, PassBudget
 from tandem.specdec.presets import PRESETS
@@ -173,29 +174,32 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         if self._leaving:
             raise Unavailable("the verifier is stopping")
         self._thread.check()
-        claim = partial(self._admission.claim, current_caller().holder)
-        budget = HolderBudget(self._budget, claim)
-        machine = CloudMachine(opening, self._model, budget=budget)
+        model = self._model
+        check_open(opening, model.vocabulary_hash, model.vocabulary_size, model.context_length)
         check_preset(opening.preset, target=self._engine)
         images = ImagePrompt(self._engine, opening.params.images)
         images.check(opening.prompt_ids)
         keeps = not opening.params.images
         # A session lasts longer than the images are needed.
         opening = replace(opening, params=replace(opening.params, images=()))
-        asked = opening.params.processors
-        mask = (
-            await asyncio.to_thread(self._grammars.mask, asked.grammar) if asked.grammar else None
-        )
-        processor = logits_processor(asked, opening.prompt_ids, mask)
+        tenant = current_caller().holder  # whose grammars share the threads and a quota
+        grammar = opening.params.processors.grammar
         length, headers = len(opening.prompt_ids), stream.invocation_metadata()
         capacity = length + opening.params.max_tokens
         held = capacity + opening.preset.tree_nodes
         named = {"session": f"{opening.session:08x}", "preset": _label(opening)}
         with (
-            self._admission.reserve(held * self._engine.kv_bytes_per_token) as reservation,
+            self._admission.reserve(
+                held * self._engine.kv_bytes_per_token,
+                grammar_of=None if grammar is None else tenant,
+            ) as reservation,
             log_context(**named),
             self._tracing.span("verify session", headers, **named, prompt_tokens=length) as span,
         ):
+            # Only from here on may the session cost anything.
+            claim = partial(self._admission.claim, current_caller().holder)
+            machine = CloudMachine(opening, model, budget=HolderBudget(self._budget, claim))
+            processor = await self._processor(opening, tenant)
             text = machine.committed.since(0)
             prefix = self._prefixes.find(current_caller().holder, text, keeps)
             machine.kv_length = prefix.tokens
@@ -204,6 +208,13 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
                 await self._serve(opening, machine, *own)
             finally:
                 reservation.tokens = len(machine.committed)
+
+    async def _processor(self, opening: Open, tenant: str) -> LogitsProcessor | None:
+        asked, mask = opening.params.processors, None
+        if asked.grammar is not None:
+            spend = self._admission.spend_grammar
+            mask = await self._grammars.session_mask(asked.grammar, tenant, spend)
+        return logits_processor(asked, opening.prompt_ids, mask)
 
     async def _serve(
         self,
