@@ -27,7 +27,7 @@ _NOTHING = np.zeros(1, dtype=np.uint8)
 MAX_KEPT = 128
 """Masks of one session: of the rows of a pass, of branches, and those that come back."""
 
-MAX_STEP_S = 0.1
+MAX_STEP_S = 0.05
 """Of computing one mask; usual ones take a tenth of a millisecond."""
 MAX_ANSWER_S = 10.0
 """Of computing all masks of an answer."""
