@@ -19,7 +19,8 @@ AT_ONCE = 16
 AGAIN_S = 0.1
 CALL_S = 60.0
 OPTIONAL_RULES = 9000
-LONG_CHARACTERS = 120_000
+LONG_CHARACTERS = 60_000
+"""Of a text that is not refused unread where the context is 1024 tokens or more."""
 EMBEDDED = 128
 """Texts of one request for embeddings."""
 

@@ -6,7 +6,7 @@ after the other, the tenth sends as many long requests as he can, leaves answers
 streams open that say nothing. The models are scripted and paced, so that the machine computes
 little: on two cores the load, both its ends and the services share them all the same.
 
-Then, on a pair with a real vocabulary, he asks over HTTP for one kind of dear thing after the other:
+Then, on a pair with a real vocabulary, he asks over HTTP for one kind of dear thing after another;
 before each the honest are measured alone again.
 
 A request that is refused or fails has no first token: it counts as infinitely late.
@@ -167,12 +167,11 @@ def _add_arms(report: Report, arms: Sequence[Arm], lasts_s: float) -> None:
         ],
     )
     report.goals += arm_goals(arms)
-    report.notes += [
-        f"{arm.name}, {phase.pressure}: {', '.join(f'{n} x {why}' for why, n in phase.failures.items())}"
-        for arm in arms
-        for phase in (arm.alone, arm.beside)
-        if phase.failures
-    ]
+    for arm in arms:
+        for beside, phase in (("alone", arm.alone), ("beside", arm.beside)):
+            if phase.failures:
+                counts = ", ".join(f"{n} x {why}" for why, n in phase.failures.items())
+                report.notes.append(f"{arm.name}, {beside}: {counts}")
 
 
 async def _arms(place: Path, models: Models, wanted: Sequence[str], lasts_s: float) -> list[Arm]:

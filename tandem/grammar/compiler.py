@@ -50,8 +50,8 @@ class GrammarCompiler:
         self._lock = threading.Lock()
         self._compiling = threading.Lock()
         # Apart, since a grammar may take seconds to compile, which others' masks must not wait for.
-        self._compiles = FairExecutor("grammars", 1, WAITING, WAITING_OF_TENANT)
-        self._masks = FairExecutor("masks", 2, WAITING_MASKS, WAITING_MASKS)
+        self._compiles = FairExecutor("grammars", 1, WAITING, waiting_of_tenant=WAITING_OF_TENANT)
+        self._masks = FairExecutor("masks", 2, waiting=WAITING_MASKS)
         self._native: LLTokenizer | None = None
         self._compiled: OrderedDict[tuple[str, Grammar], LLMatcher | InvalidArgument] = (
             OrderedDict()

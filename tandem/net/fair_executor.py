@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tandem.core.errors import ResourceExhausted
+from tandem.core.errors import ResourceExhausted, Unavailable
 
 Result = TypeVar("Result")
 
@@ -42,25 +42,34 @@ class FairExecutor:
     """May be used from any thread."""
 
     def __init__(
-        self, name: str, threads: int = 1, waiting: int = 64, waiting_of_tenant: int = 16
+        self,
+        name: str,
+        threads: int = 1,
+        waiting: int = 64,
+        waiting_of_tenant: int | None = None,
     ) -> None:
-        """`name`: of what it does, in refusals and as its threads' name. The tenant "" stands for
+        """`name`: of what it does, in refusals and as its threads' name. `waiting`: places of the
+        queues together; `waiting_of_tenant`: of one, where that is fewer. The tenant "" stands for
         all callers that cannot be told apart, and may have all places that there are."""
         self._name = name
         self._threads = threads
         self._running_of_tenant = max(1, threads - 1)
         self._waiting = waiting
-        self._waiting_of_tenant = waiting_of_tenant
+        self._waiting_of_tenant = waiting if waiting_of_tenant is None else waiting_of_tenant
         self._queues: OrderedDict[str, deque[_Task]] = OrderedDict()
         self._running: Counter[str] = Counter()
         self._alive = self._idle = 0
+        self._closed = False
         self._changed = threading.Condition()
 
     def submit(self, tenant: str, work: Callable[[], Result]) -> Future[Result]:
         """Have `work` run when it is the tenant's turn; a future that is cancelled before costs
-        nothing. Raises QueueFull, which is a ResourceExhausted."""
+        nothing. Raises QueueFull, which is a ResourceExhausted, and Unavailable once it is
+        closed."""
         future: Future[Result] = Future()
         with self._changed:
+            if self._closed:
+                raise Unavailable(f"{self._name}: the service is stopping")
             self._check_room(tenant)
             self._queues.setdefault(tenant, deque()).append(_Task(future, work))
             self._changed.notify()
@@ -68,6 +77,14 @@ class FairExecutor:
                 self._alive += 1
                 threading.Thread(target=self._run, name=self._name, daemon=True).start()
         return future
+
+    def close(self) -> None:
+        """Take nothing more, and wait for what was taken."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            while self._alive:
+                self._changed.wait()
 
     def _check_room(self, tenant: str) -> None:
         queue = self._queues.get(tenant, ())
@@ -115,10 +132,12 @@ class FairExecutor:
         with self._changed:
             while (tenant := self._tenant_in_turn()) is None:
                 self._idle += 1
-                woken = self._changed.wait(IDLE_S)
+                woken = (self._closed and not self._queues) or self._changed.wait(IDLE_S)
                 self._idle -= 1
-                if not woken and self._tenant_in_turn() is None:
+                ends = self._closed and not self._queues
+                if ends or (not woken and self._tenant_in_turn() is None):
                     self._alive -= 1
+                    self._changed.notify_all()
                     return None
             queue = self._queues[tenant]
             task = queue.popleft()

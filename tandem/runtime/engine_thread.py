@@ -86,7 +86,10 @@ class EngineThread:
         name: str,
         on_pass: Callable[[float, int, int], None] = lambda seconds, jobs, tokens: None,
         stuck_after_s: float = STUCK_AFTER_S,
+        aside_s: float = ASIDE_S,
     ) -> None:
+        """`aside_s`: how long a job may be set aside before it fails."""
+        self._aside_s = aside_s
         self.engine = engine
         self._on_pass = on_pass
         self._inbox: SimpleQueue[JobHandle[object] | Callable[[], None] | _Reacted | None] = (
@@ -402,7 +405,7 @@ class EngineThread:
         # An engine may write the next pass's logits where these are.
         kept = [np.array(rows) for rows in logits]
         self._active.remove(handle)
-        self._aside.append(_Aside(handle, kept, pending, time.perf_counter() + ASIDE_S))
+        self._aside.append(_Aside(handle, kept, pending, time.perf_counter() + self._aside_s))
         pending.add_done_callback(lambda done: self._inbox.put(self._wake))
 
     def _wake(self) -> None:
