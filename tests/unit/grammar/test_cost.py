@@ -72,8 +72,8 @@ def test_a_dear_step_fails_its_answer_and_holds_up_nobody(
     monkeypatch.setattr(tandem.grammar.compiler, "MAX_STEP_S", 60.0)  # as if it came later
     mask = compiler.mask(optional_rules(9000))
     assert mask is not None
-    answer = tuple(tokenizer.encode_piece("x") * 10)
-    computing = mask.prepare([answer])
+    answer = tuple(tokenizer.encode_piece("x") * 6)
+    computing = mask.prepare([(), answer])
     assert computing is not None
     held_s, before_s = 0.0, time.perf_counter()
     while not computing.done():
