@@ -21,6 +21,7 @@ CALL_S = 60.0
 OPTIONAL_RULES = 9000
 LONG_CHARACTERS = 60_000
 """Of a text that is not refused unread where the context is 1024 tokens or more."""
+DOCUMENT_WORDS = 3000
 EMBEDDED = 128
 """Texts of one request for embeddings."""
 
@@ -74,7 +75,9 @@ def expensive_calls(served: Served) -> Mapping[str, Expensive]:
         return {"model": served.embedding, "input": texts}
 
     def documents(number: int) -> Body:
-        rows = "".join(f"<tr><td>{each}</td></tr>" for each in words(20_000, number).split())
+        rows = "".join(
+            f"<tr><td>{each}</td></tr>" for each in words(DOCUMENT_WORDS, number).split()
+        )
         return {"name": f"greedy{number % 50}.html", "content": f"<table>{rows}</table>"}
 
     def tokenising(number: int) -> Body:
