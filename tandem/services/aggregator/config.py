@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from tandem.net.addresses import check_addresses
-from tandem.settings import MeasuredSettings, Port
+from tandem.settings import MeasuredSettings, Port, SharePrefixes
 
 DEFAULT_PORT = 50050
 DEFAULT_HTTP_PORT = 8000
@@ -86,6 +86,12 @@ class AggregatorSettings(MeasuredSettings):
     max_waiting: int = Field(default=64, ge=0, description="Requests that may wait for a slot.")
     request_timeout_s: float = Field(
         default=600.0, gt=0, description="Longest time a request may take, waiting included."
+    )
+    share_prefixes: SharePrefixes = Field(
+        default="",
+        description="Tenants (holders of keys) whose kept beginnings serve each other, as"
+        " alice,bob;carol,dave; *: all. They can tell by the time of an answer that one of them had"
+        " the same text.",
     )
     http: bool = Field(default=True, description="Whether to serve the OpenAI-compatible HTTP API.")
     http_page: bool = Field(

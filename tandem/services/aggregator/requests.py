@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
 from tandem.core.errors import Unavailable
 from tandem.core.prompt import Prompt
+from tandem.core.sharing import parse_sharing
 from tandem.generation.client import Generated
 from tandem.generation.conversation import answers_to
 from tandem.generation.request import (
@@ -25,6 +27,7 @@ from tandem.net.connection import Connection
 from tandem.net.retriever_client import Upload
 from tandem.net.served_sessions import quota_of
 from tandem.net.status import Rejected, details_of, status_of, upstream_rejection
+from tandem.net.tenant import calling_tenant, tenant_ids
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.device_side import DeviceSide
 from tandem.services.aggregator.request_series import RequestSeries, RequestTiming
@@ -62,6 +65,8 @@ class Requests:
         self._settings = settings
         self._series = RequestSeries(metrics, self.describe)
         self._tracing = tracing
+        self._tenants = tenant_ids(access)
+        self._sharing = parse_sharing(settings.share_prefixes)
         self._slots = Slots(
             *(settings.max_running, settings.max_waiting, quota_of(settings), metrics.holders())
         )
@@ -167,6 +172,10 @@ class Requests:
                 request, start = asked, None
             else:
                 request, start = request_from_proto(asked.start), asked
+            tenant = self._tenant_id(request.tenant)
+            request = replace(request, tenant=tenant)
+            if start is not None:
+                start.start.tenant = tenant
             waits = series.requests_waiting.track_inprogress()
             with self._tracing.span("request", headers, preset=label) as span:
                 async with self._slots.slot(
@@ -181,6 +190,11 @@ class Requests:
                                 reservation.tokens = timing.tokens
                                 yield answer
                         span.note(tokens=timing.tokens)
+
+    def _tenant_id(self, given_id: bytes) -> bytes:
+        """What stands for the caller from here on, whatever id it came with: a caller separates
+        its own tenants by one, and is never taken for another by it."""
+        return self._tenants.id_of(calling_tenant(given_id, self._sharing))
 
     @contextmanager
     def _counted(self, label: str, ends_s: float) -> Iterator[None]:

@@ -21,11 +21,12 @@ from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.reloaded import Reloaded
-from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Reservation
 from tandem.net.status import Rejected, errors_as_status
 from tandem.net.stream_limits import served
+from tandem.net.tenant import Tenant, TenantIds, calling_tenant
 from tandem.runtime.image_prompt import ImagePrompt
+from tandem.runtime.kept_prefixes import KeptText
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.drafter.cloud_route import CloudRoute
 from tandem.services.drafter.clouds import Clouds
@@ -33,6 +34,7 @@ from tandem.services.drafter.earlier_requests import EarlierRequests
 from tandem.services.drafter.energy_meter import EnergyMeter
 from tandem.services.drafter.listed_clouds import ListedCloud, clouds_of
 from tandem.services.drafter.prefill import DraftPrefill
+from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.relaying import write_commits
 from tandem.services.drafter.request_figures import count_request, request_summary
 from tandem.services.drafter.session import DrafterSession, OpenVerify
@@ -94,9 +96,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         prometheus: PrometheusServer | None = None,
         instance: str = "",
         meter: EnergyMeter | None = None,
+        tenants: TenantIds | None = None,
+        public_prompts: PublicPrompts | None = None,
     ) -> None:
         """`verifier`: see `clouds_of`, or a file of them. `access` is what it is shown; without it
-        the connection to it is plain. `meter`: of the processors that the engine computes on."""
+        the connection to it is plain. `meter`: of the processors that the engine computes on.
+        `tenants`: what stands for callers there; by default by a secret of this servicer."""
         self._engine = engine
         self._tokenizer = tokenizer
         self._grammars = GrammarCompiler(tokenizer, engine.vocabulary_size, engine.eos_token_ids)
@@ -110,7 +115,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             lambda pass_s, jobs, tokens: self._meter.worked(pass_s),
         )
         self._admission, self._thread = served_engine.admission, served_engine.thread
-        self._prefixes = served_engine.prefixes
+        self._prefixes, self._sharing = served_engine.prefixes, limits.prefixes.sharing
+        self._tenants = tenants or TenantIds()
+        self._public_prompts = public_prompts or PublicPrompts()
         self._clouds = Clouds(
             clouds_of(verifier) if isinstance(verifier, str) else verifier,
             *(limits.max_message_bytes, access or ClientAccess(), metrics.clouds()),
@@ -196,7 +203,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             raise Unavailable("the drafter is stopping")
         request = request_from_proto(start)
         images = ImagePrompt(self._engine, request.images)
-        edge_request = await self._edge_request(request, images)
+        tenant = calling_tenant(request.tenant, self._sharing)
+        edge_request = await self._edge_request(request, images, tenant)
         processor = await self._processor(request, edge_request)
         capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
         held = capacity + edge_request.preset.spare_tokens(edge_request.max_tokens)
@@ -208,7 +216,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             self._tracing.span("generate", headers, **named, prompt_tokens=prompt_tokens) as span,
         ):
             own = (images, capacity, span, reservation, processor)
-            await self._serve(stream, request, edge_request, *own)
+            await self._serve(stream, request, edge_request, tenant, *own)
 
     async def _processor(
         self, request: GenerationRequest, edge_request: EdgeRequest
@@ -226,6 +234,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         stream: Stream,
         request: GenerationRequest,
         edge_request: EdgeRequest,
+        tenant: Tenant,
         images: ImagePrompt,
         capacity: int,
         span: Span,
@@ -242,18 +251,23 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         text = AnswerText(self._tokenizer, request.stop, request.stop_token_ids)
         traffic = Traffic()
         log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
-        keeps, holder = not request.images, current_caller().holder
-        async with self._thread.session(capacity, edge_request.preset.tree_nodes) as kv:
+        prompt = KeptText(
+            tenant,
+            edge_request.prompt_ids,
+            public_tokens=edge_request.public_tokens,
+            keeps=not request.images,
+        )
+        async with self._thread.session(capacity, edge_request.preset.tree_nodes, tenant) as kv:
             await images.show(self._thread, kv, edge_request.prompt_ids)
             times = self._clouds.times(self._limits.liveness)
             liveness = Liveness(request.lost_cloud, times, time.monotonic())
             machine = EdgeMachine(edge_request, liveness, text.completes_stop)
             prefill = DraftPrefill(
-                *(machine, self._thread, kv, self._prefixes, holder, keeps),
+                *(machine, self._thread, kv, self._prefixes, prompt),
                 gives_back=lambda: reservation.kv_bytes,
             )
-            kept_ids = edge_request.prompt_ids if keeps else ()
-            route = CloudRoute(self._clouds, edge_request.session, holder, kept_ids)
+            kept_ids = edge_request.prompt_ids if prompt.keeps else ()
+            route = CloudRoute(self._clouds, edge_request.session, tenant, kept_ids)
             open_stream = self._stream_opener(stream, edge_request, traffic, span)
             session = DrafterSession(
                 *(machine, self._thread, kv, open_stream, traffic),
@@ -296,7 +310,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         summary = request_summary(session.machine, session.traffic)
         await stream.write(pb.GenerateResponse(summary=summary))
 
-    async def _edge_request(self, request: GenerationRequest, images: ImagePrompt) -> EdgeRequest:
+    async def _edge_request(
+        self, request: GenerationRequest, images: ImagePrompt, tenant: Tenant
+    ) -> EdgeRequest:
         """Tokenised and checked against the draft model."""
         engine = self._engine
         preset = request.composed_preset(engine.vocabulary_size, self._limits.aim.overrides)
@@ -324,6 +340,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             stop_token_ids=frozenset(request.stop_token_ids),
             earlier=self._earlier.known(request.preset),
             prices=self._meter.prices,
+            tenant=self._tenants.id_of(tenant),
+            public_tokens=self._public_prompts.tokens_in(prompt_ids),
         )
 
     def _stream_opener(

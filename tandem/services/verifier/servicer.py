@@ -19,8 +19,9 @@ from tandem.grammar.compiler import GrammarCompiler
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Reservation
 from tandem.net.stream_limits import served
+from tandem.net.tenant import Tenant, calling_tenant
 from tandem.runtime.image_prompt import ImagePrompt
-from tandem.runtime.kept_prefixes import KeptPrefix
+from tandem.runtime.kept_prefixes import KeptPrefix, KeptText
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.verifier.session import Stream, VerifierSession
@@ -81,7 +82,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._budget, self._recent = PassBudget(), RecentPasses()
         served_engine = ServedEngine(engine, "verifier-engine", limits, metrics, self._passed)
         self._admission, self._thread = served_engine.admission, served_engine.thread
-        self._prefixes = served_engine.prefixes
+        self._prefixes, self._sharing = served_engine.prefixes, limits.prefixes.sharing
         self._device, self._dtype = device, dtype
         self._grammars = GrammarCompiler(
             documents.tokenizer if documents else None,
@@ -196,12 +197,13 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             log_context(**named),
             self._tracing.span("verify session", headers, **named, prompt_tokens=length) as span,
         ):
+            tenant = calling_tenant(opening.tenant, self._sharing)
             text = machine.committed.since(0)
-            prefix = self._prefixes.find(current_caller().holder, text, keeps)
+            prefix = self._prefixes.find(KeptText(tenant, text, opening.public_tokens, keeps))
             machine.kv_length = prefix.tokens
             try:
                 own = (images, prefix, codec, stream, capacity, span, reservation, processor)
-                await self._serve(opening, machine, *own)
+                await self._serve(opening, machine, tenant, *own)
             finally:
                 reservation.tokens = len(machine.committed)
 
@@ -209,6 +211,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self,
         opening: Open,
         machine: CloudMachine,
+        tenant: Tenant,
         images: ImagePrompt,
         prefix: KeptPrefix,
         codec: CloudCodec,
@@ -231,6 +234,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             *(machine, codec, self._thread, stream, series, begin, leave, span, processor),
             recent=self._recent,
             logprobs=opening.params.logprobs,
+            tenant=tenant,
         )
         self._sessions.add(session)
         log.info("session opened", prompt_tokens=len(opening.prompt_ids), capacity=capacity)
