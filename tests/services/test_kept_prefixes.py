@@ -186,7 +186,7 @@ async def test_a_stranger_who_copies_a_tenant_s_id_finds_nothing(
 
 async def test_public_tokens_are_found_by_all_tenants_of_the_edge(engine: Engine) -> None:
     async with verifier(engine) as cloud:
-        public = {"public_tokens": KV_BLOCK + 9}
+        public: dict[str, Any] = {"public_tokens": KV_BLOCK + 9}
         await cloud.answer("edge-1", prompt_of(3), tenant=b"x", **public)
         assert (await cloud.answer("edge-1", prompt_of(3), tenant=b"y", **public))[0] == KV_BLOCK
         assert (await cloud.answer("edge-2", prompt_of(3), tenant=b"y", **public))[0] == 0

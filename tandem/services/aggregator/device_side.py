@@ -186,6 +186,7 @@ class DeviceSide:
             *(self._cloud, self._resources.decoder, prepared.traffics[0], prepared.deadline_s),
             prepared.deadline_s if waits else self._settings.give_up_after_s,
             prepared.headers,
+            prepared.generation.tenant,
         )
         opening = prepared.aggregation.opening(0, PrefixedTokens(()), -math.inf)
         if prepared.preset.transfer is DocumentTransfer.KV:

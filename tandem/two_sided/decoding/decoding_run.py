@@ -15,7 +15,7 @@ from tandem.runtime.engine_jobs import JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.text.answer_text import AnswerText
 from tandem.two_sided.decoding.document_jobs import DecodeJob, DocumentGroup, group_kv_tokens
-from tandem.two_sided.decoding.document_store import DocumentStore
+from tandem.two_sided.decoding.document_store import DocumentStore, importer_of
 from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
     DecoderPhase,
@@ -50,14 +50,14 @@ class DecodingRun:
         documents: Sequence[tuple[int, ...]],
         text: AnswerText | None,
         estimate: EstimateRelevances,
-        importer: str,
+        caller: str,
         processor: LogitsProcessor | None = None,
     ) -> None:
-        """`importer`: whose imports may stand in for the documents that say so."""
+        """`caller`: whose imports may stand in for the documents that say so."""
         self._processor = processor
         self.machine, self._estimate, self._thread, self._store = machine, estimate, thread, store
         self._documents = documents
-        self._importers = [importer if it.imported else None for it in machine.opening.documents]
+        self._importers = [importer_of(each, caller) for each in machine.opening.documents]
         self._text = _resumed(text, machine.opening.committed_ids)
         self._group: DocumentGroup | None = None
         self._running: _Running | None = None

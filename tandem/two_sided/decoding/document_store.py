@@ -13,9 +13,11 @@ from typing import Any, Literal
 
 from tandem.backends.interface import Session
 from tandem.core.errors import ResourceExhausted, Unavailable
+from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import DocumentFiles, document_hash
 from tandem.two_sided.decoding.document_jobs import PrefillJob
+from tandem.two_sided.protocol.decoder_messages import ContextDocument
 
 FORGOTTEN_FOR_S = 900.0
 """For how long a document that was forgotten is not kept again; longer than requests take."""
@@ -28,6 +30,11 @@ TakeIn = Callable[[Any], Awaitable[None]]
 
 Source = Literal["memory", "disk", "computed", "imported"]
 """Where a document's keys and values came from; computed for another request: memory."""
+
+
+def importer_of(document: ContextDocument, caller: str) -> Tenant | None:
+    """Whose import may stand in for a document of this caller; None: nobody's."""
+    return Tenant(caller, document.tenant) if document.imported else None
 
 
 class ForgottenDocuments:
@@ -69,7 +76,7 @@ class _Entry:
     """A document in memory, or on its way there. `users` hold it; `ready` brings its session."""
 
     hash: str
-    importer: str | None
+    importer: Tenant | None
     """Whose import it is; None: computed here."""
     token_ids: tuple[int, ...]
     size: int
@@ -78,7 +85,7 @@ class _Entry:
     source: Source = "computed"
 
     @property
-    def key(self) -> tuple[str | None, str]:
+    def key(self) -> tuple[Tenant | None, str]:
         return self.importer, self.hash
 
 
@@ -95,14 +102,14 @@ class DocumentStore:
         self.budget_bytes = budget_bytes
         self.bytes_in_use = 0
         self._thread, self._files, self._on_lookup = thread, files, on_lookup
-        self._entries: dict[tuple[str | None, str], _Entry] = {}  # the least recently used first
+        self._entries: dict[tuple[Tenant | None, str], _Entry] = {}  # the least recently used first
         self._tasks: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
         self._forgotten = ForgottenDocuments()
 
     @asynccontextmanager
     async def held(
-        self, documents: Sequence[tuple[int, ...]], importers: Sequence[str | None] = ()
+        self, documents: Sequence[tuple[int, ...]], importers: Sequence[Tenant | None] = ()
     ) -> AsyncIterator[list[HeldDocument]]:
         """The documents, in order, in memory until the context is left: read from disk, or computed
         in one pass. `importers`, one for each: whose import may stand in for it. Raises
@@ -146,7 +153,7 @@ class DocumentStore:
         return len(there)
 
     @asynccontextmanager
-    async def room(self, token_ids: tuple[int, ...], importer: str) -> AsyncIterator[TakeIn]:
+    async def room(self, token_ids: tuple[int, ...], importer: Tenant) -> AsyncIterator[TakeIn]:
         """Room for a document that was computed elsewhere, until the context is left or what is
         yielded has been called with its keys and values. Raises ResourceExhausted as `held`."""
         entry = self._reserve(document_hash(token_ids), token_ids, importer)
@@ -162,7 +169,7 @@ class DocumentStore:
             if not placement_policy:
                 self.bytes_in_use -= entry.size
 
-    def has(self, token_ids: tuple[int, ...], importer: str | None = None) -> bool:
+    def has(self, token_ids: tuple[int, ...], importer: Tenant | None = None) -> bool:
         """Whether a document is probably cached, as an import of `importer` or as the store's own:
         its file may turn out to be corrupt."""
         key = document_hash(token_ids)
@@ -183,7 +190,7 @@ class DocumentStore:
     def _take(
         self,
         documents: Sequence[tuple[int, ...]],
-        importers: Sequence[str | None],
+        importers: Sequence[Tenant | None],
         taken: list[_Entry],
     ) -> list[_Entry]:
         """Hold every document, and say which of them are to be made."""
@@ -204,7 +211,7 @@ class DocumentStore:
             raise
         return fresh
 
-    def _found(self, token_ids: tuple[int, ...], importer: str | None) -> _Entry | None:
+    def _found(self, token_ids: tuple[int, ...], importer: Tenant | None) -> _Entry | None:
         """The store's own; an import only where there is none, not on disk either."""
         key = document_hash(token_ids)
         own = self._entries.get((None, key))
@@ -212,7 +219,9 @@ class DocumentStore:
             return own
         return self._entries.get((importer, key))
 
-    def _reserve(self, key: str, token_ids: tuple[int, ...], importer: str | None = None) -> _Entry:
+    def _reserve(
+        self, key: str, token_ids: tuple[int, ...], importer: Tenant | None = None
+    ) -> _Entry:
         size = len(token_ids) * self._thread.engine.kv_bytes_per_token
         for entry in list(self._entries.values()):
             if self.bytes_in_use + size <= self.budget_bytes:
