@@ -33,6 +33,10 @@ class Quota:
     kv_bytes: int = 0
     requests_per_minute: int = 0
     tokens_per_minute: int = 0
+    documents: int = 0
+    document_bytes: int = 0
+    """These two are what a holder may have stored, and kept by the retriever (0: as its settings
+    say), not by `FairShares`."""
 
     @classmethod
     def parse(cls, words: dict[str, str]) -> Self:

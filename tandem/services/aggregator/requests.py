@@ -24,13 +24,14 @@ from tandem.generation.request import (
 )
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
-from tandem.net.retriever_client import Upload
+from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import quota_of
 from tandem.net.status import Rejected, details_of, status_of, upstream_rejection
 from tandem.net.tenant import calling_tenant, tenant_ids
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.device_side import DeviceSide
 from tandem.services.aggregator.request_series import RequestSeries, RequestTiming
+from tandem.services.aggregator.retrieval import Retrieval
 from tandem.services.aggregator.slots import Slots
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.logging import get_logger, log_context
@@ -132,18 +133,21 @@ class Requests:
         """Vectors by the retriever's model. Raises FailedPrecondition or Rejected."""
         return await self._two_sides.retrieval.embed(texts)
 
-    async def add_document(self, upload: Upload) -> None:
-        """To the device's documents. Raises InvalidArgument, Unavailable or Rejected."""
-        await self._two_sides.add_document(upload)
+    @property
+    def documents(self) -> Retrieval:
+        """The device's."""
+        return self._two_sides.retrieval
 
     async def stream(
         self, request: GenerationRequest, timeout_s: float
     ) -> AsyncGenerator[Generated]:
         """As `AggregatorClient.stream`, within this process: the growing result, after each
-        message. Raises ResourceExhausted, Unavailable or Rejected."""
+        message. For callers over HTTP, whose documents are those of the key's holder. Raises
+        ResourceExhausted, Unavailable or Rejected."""
         began_s = time.perf_counter()
         result = Generated()
-        async with aclosing(self.answers(request, timeout_s)) as answers:
+        tenant = current_caller().holder
+        async with aclosing(self.answers(request, timeout_s, tenant=tenant)) as answers:
             async for answer in answers:
                 result.observe(answer, time.perf_counter() - began_s)
                 yield result
@@ -154,11 +158,14 @@ class Requests:
         timeout_s: float | None = None,
         cancel: Callable[[], Awaitable[None]] | None = None,
         headers: Headers | None = None,
+        tenant: str = "",
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """What the caller is told, once there is a slot; closing the generator cancels the request.
         A request was validated where it was made; a message is here, and goes to the drafter as it
         is. A `cancel` that returns ends the answer with a summary; what it raises ends the request.
-        `headers`, the caller's, may name the trace that the request is part of."""
+        `headers`, the caller's, may name the trace that the request is part of. `tenant`: whose
+        documents may be used beside the operator's and shared ones. Holders of keys for gRPC are
+        none: they come from another file, in which a name may stand for somebody else."""
         arrived_s, limit_s = time.monotonic(), self._settings.request_timeout_s
         ends_s = arrived_s + min(timeout_s or limit_s, limit_s)
         if self.leaving:
@@ -183,7 +190,7 @@ class Requests:
                 ) as reservation:
                     span.record("wait for a slot", timing.elapsed_s())
                     with series.requests_running.track_inprogress():
-                        relay = self._relayed(request, start, ends_s, cancel, timing, span)
+                        relay = self._relayed(request, start, ends_s, cancel, timing, span, tenant)
                         async with aclosing(relay) as answers:
                             async for answer in answers:
                                 timing.observe(answer)
@@ -223,12 +230,13 @@ class Requests:
         cancel: Callable[[], Awaitable[None]] | None,
         timing: RequestTiming,
         span: Span,
+        tenant: str,
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """The answer from whoever gives it, who has until `ends_s`; `start`: the request as the
         message that it came as."""
         left_s = max(0.0, ends_s - time.monotonic())
         if request.from_two_sides:
-            return self._two_sides.answers(request, left_s, cancel, span.headers())
+            return self._two_sides.answers(request, left_s, cancel, span.headers(), tenant)
         start = start or pb.GenerateRequest(start=request_to_proto(request))
         return self._relay(start, left_s, cancel, timing, span)
 
