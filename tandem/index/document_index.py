@@ -98,10 +98,10 @@ class DocumentIndex:
         nothing. `quota`: the most that a tenant may have. With nothing changed, raises
         InvalidArgument for a bad document, DocumentQuotaExceeded, and ResourceExhausted for a full
         disk."""
-        owner = documents[0].collection.owner if documents else OPERATOR
+        owner = documents[0].owner if documents else OPERATOR
         for document in documents:
             document.validate()
-            if document.collection.owner != owner:
+            if document.owner != owner:
                 raise InvalidArgument("owner", "documents of several owners in one change")
         check_owner(owner)
         if owner != OPERATOR:
@@ -123,7 +123,7 @@ class DocumentIndex:
 
     def check_room(self, documents: Sequence[Document], quota: DocumentQuota) -> None:
         """Raises DocumentQuotaExceeded as `add` would now."""
-        owner = documents[0].collection.owner if documents else OPERATOR
+        owner = documents[0].owner if documents else OPERATOR
         if owner != OPERATOR:
             _, puts, wanted = self._plan(documents, owner)
             self._check_quota(puts, wanted, owner, quota)

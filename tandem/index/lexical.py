@@ -24,9 +24,9 @@ FTS5 gives it next to no weight: 10⁻⁶ for a negative inverse document freque
 MOST_SCORED = 10_000
 """Chunks that the words of one query may match in all, the rarest words first."""
 MOST_KEPT = 1_000_000
-"""Scores of single words that are kept: 16 MB."""
+"""Scores of single words that are kept between queries: 16 MB."""
 MOST_WORDS = 100_000
-"""Of queries, of which it is kept how many chunks have them, if any."""
+"""Of queries, of which it is kept between queries how many chunks have them, if any."""
 LEAST_RARITY = 1e-6
 """FTS5's weight of a word that more than half of the chunks have."""
 
@@ -81,6 +81,7 @@ class LexicalIndex:
             frequencies = {term: visible.frequency(term) for term in terms}
             asked = {t: n for t, n in frequencies.items() if t in told or not n}
             chunks = visible.chunks
+            self._bound_what_is_kept()
         return [
             (number, coverage(asked, {t for t, has in words.items() if number in has}, chunks))
             for number in found
@@ -92,6 +93,7 @@ class LexicalIndex:
         with self._lock:
             visible = self._visible(tenant)
             scores = [visible.scores(term) for term in visible.telling(query_terms(query))]
+            self._bound_what_is_kept()
         if not scores or count < 1:
             return []
         numbers, place = np.unique(np.concatenate([n for n, _ in scores]), return_inverse=True)
@@ -105,6 +107,14 @@ class LexicalIndex:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+    def _bound_what_is_kept(self) -> None:
+        """Of all collections together, however many there are."""
+        every = self._words.values()
+        too_many = sum(words.kept_scores for words in every) > MOST_KEPT
+        if too_many or sum(words.kept_words for words in every) > MOST_WORDS:
+            for words in every:
+                words.forget()
 
     def _visible(self, tenant: str) -> _VisibleWords:
         return _VisibleWords(
@@ -121,7 +131,7 @@ class _CollectionWords:
         self._table, self._vocabulary = f"words_{number}", f"vocabulary_{number}"
         self._frequencies: dict[str, int] = {}
         self._scores: dict[str, Scores] = {}
-        self._kept = 0
+        self.kept_scores = 0
         columns = "text, content='', tokenize='unicode61 remove_diacritics 0'"
         connection.execute(f"CREATE VIRTUAL TABLE {self._table} USING fts5({columns})")
         connection.execute(
@@ -135,8 +145,7 @@ class _CollectionWords:
         execute(f"INSERT INTO {table} ({table}, rowid, text) VALUES ('delete', ?, ?)", removed)
         self._connection.execute("COMMIT")
         self.chunks += len(added) - len(removed)
-        self._frequencies.clear()
-        self._forget_scores()
+        self.forget()
 
     def drop(self) -> None:
         self._connection.execute(f"DROP TABLE {self._vocabulary}")
@@ -151,10 +160,8 @@ class _CollectionWords:
         found = self._connection.execute(statement, (f'"{term}"',)).fetchall()
         weight = rarity(len(found), self.chunks)
         scores = np.array([n for n, _ in found], np.int64), np.array([s for _, s in found]) / weight
-        if self._kept + len(found) > MOST_KEPT or len(self._scores) >= MOST_WORDS:
-            self._forget_scores()
         self._scores[term] = scores
-        self._kept += len(found)
+        self.kept_scores += len(found)
         return scores
 
     def frequency(self, word: str) -> int:
@@ -162,14 +169,18 @@ class _CollectionWords:
         if word not in self._frequencies:
             statement = f"SELECT doc FROM {self._vocabulary} WHERE term = ?"
             row = self._connection.execute(statement, (word,)).fetchone()
-            if len(self._frequencies) >= MOST_WORDS:
-                self._frequencies.clear()
             self._frequencies[word] = row[0] if row else 0
         return self._frequencies[word]
 
-    def _forget_scores(self) -> None:
+    @property
+    def kept_words(self) -> int:
+        return max(len(self._frequencies), len(self._scores))
+
+    def forget(self) -> None:
+        """What is kept of queries."""
+        self._frequencies.clear()
         self._scores.clear()
-        self._kept = 0
+        self.kept_scores = 0
 
 
 class _VisibleWords:

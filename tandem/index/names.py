@@ -30,6 +30,7 @@ _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u
 
 _SEPARATORS = "/\\"
 REPLACEMENT = "\ufffd"
+_AS_SPACES = str.maketrans("\t\n\r", "   ")
 
 
 def clean_name(name: str) -> str:
@@ -54,6 +55,7 @@ def clean_name(name: str) -> str:
 
 def shown(text: str) -> str:
     """`text` on one line, safe for a terminal: what is not shown as itself is replaced."""
+    text = text.translate(_AS_SPACES)
     return "".join(REPLACEMENT if _fault_of(character) else character for character in text)
 
 

@@ -19,6 +19,7 @@ from tandem.core.errors import InvalidArgument, TandemError
 from tandem.index.lexical import COMMON_SHARE, FEW_SCORED, MOST_SCORED, words_of
 from tandem.index.owners import (
     OPERATOR,
+    OPERATORS,
     Collection,
     DocumentQuota,
     ListedDocument,
@@ -219,9 +220,10 @@ class PostgresStore:
         words = [f"'{word[:_LONGEST_WORD]}'" for word in dict.fromkeys(words_of(query))]
         if not words or count < 1:
             return []
-        # Of what `changes` told of; another thread may add a collection meanwhile.
-        seen = {each: chunks for each, chunks in self._chunks.copy().items() if chunks > 0}
-        visible = [collection for collection in seen if collection.visible_to(tenant)]
+        # What others shared is known from `changes`, which another thread may read meanwhile.
+        seen = self._chunks.copy()
+        always = {OPERATORS, Collection.of(tenant), Collection.of(tenant, shared=True)}
+        visible = always | {collection for collection in seen if collection.visible_to(tenant)}
         values = {
             "words": words,
             "chunks": sum(seen[collection] for collection in visible),

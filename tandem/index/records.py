@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.index.chunking import Span
-from tandem.index.owners import OPERATOR, OPERATORS, Collection, collection_of
+from tandem.index.owners import OPERATOR, Collection, collection_of
 
 Vectors = NDArray[np.float32]
 
@@ -25,8 +25,14 @@ class Document:
     id: str
     text: str
     title: str = ""
-    collection: Collection = OPERATORS
-    """Whose it is, and whether others find it."""
+    owner: str = OPERATOR
+    shared: bool = False
+    """Whether every tenant finds it."""
+
+    @property
+    def collection(self) -> Collection:
+        """Where it is found."""
+        return Collection.of(self.owner, self.shared)
 
     def validate(self) -> None:
         """Raises InvalidArgument naming the field."""

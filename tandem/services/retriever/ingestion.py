@@ -185,7 +185,9 @@ def _owned(found: Document | Refusal, collection: Collection) -> Document | Refu
         name = clean_name(found.id)
     except InvalidArgument as error:
         return Refusal(shown(found.id[:MAX_NAME_BYTES]), str(error))
-    return replace(found, id=name, collection=collection) if isinstance(found, Document) else found
+    if isinstance(found, Refusal):
+        return found
+    return replace(found, id=name, owner=collection.owner, shared=collection.shared)
 
 
 def _documents(incoming: Incoming, extractor: Extractor) -> Iterator[Document | Refusal]:
