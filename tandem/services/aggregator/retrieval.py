@@ -150,4 +150,6 @@ def _document(hit: pb.Hit, rank: int) -> ContextDocument:
             relevance = RELEVANCE_SCALE * getattr(hit, field)
             break
     content_hash = hashlib.sha256(hit.text.encode()).hexdigest()
-    return ContextDocument(hit.text, relevance, content_hash, name=shown(hit.document_id))
+    return ContextDocument(
+        hit.text, relevance, content_hash, name=shown(hit.document_id), owner=hit.owner
+    )

@@ -271,7 +271,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
         def forget(document_ids: list[str], owner: str) -> None:
             texts = self._index.chunks_of(document_ids, owner)
-            asyncio.run_coroutine_threadsafe(forgetting.forget(texts), loop).result()
+            asyncio.run_coroutine_threadsafe(forgetting.forget(texts, owner), loop).result()
 
         return forget
 

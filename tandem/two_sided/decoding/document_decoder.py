@@ -31,6 +31,8 @@ MAX_CHARACTERS_PER_TOKEN = 64
 """A text longer than this many for each token of the context is refused unread: reading it would
 take the tokenizer seconds. Runs of spaces are the longest tokens there are."""
 
+MAX_OWNER_CHARACTERS = 64
+
 QUERY_TOKENS = 256
 """How much of the end of prompt and answer is the query when relevances are estimated again."""
 
@@ -128,9 +130,10 @@ class DocumentDecoder:
             mask = await asyncio.to_thread(self._grammars.mask, asked.grammar, ends)
         return logits_processor(asked, prompt_ids, mask)
 
-    async def forget(self, texts: Sequence[str]) -> int:
-        """Keep nothing of these documents; how many there were. Raises Unavailable."""
-        return await self._store.forget(await asyncio.to_thread(self._known, texts))
+    async def forget(self, texts: Sequence[str], owner: str = "") -> int:
+        """Keep nothing of these documents of an owner's; how many there were. Raises
+        Unavailable."""
+        return await self._store.forget(await asyncio.to_thread(self._known, texts), owner)
 
     def _known(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         if self._tokenizer is None:
@@ -156,6 +159,9 @@ class DocumentDecoder:
         texts = {"prompt": len(prompt) if isinstance(prompt, str) else _said(prompt)}
         for index, document in enumerate(opening.documents):
             texts[f"documents[{index}]"] = len(document.text)
+            if len(document.owner) > MAX_OWNER_CHARACTERS:
+                why = f"has {len(document.owner)} characters; at most {MAX_OWNER_CHARACTERS}"
+                raise InvalidArgument(f"documents[{index}].owner", why)
         self._check_lengths(texts)
 
     def _check_lengths(self, texts: Mapping[str, int]) -> None:

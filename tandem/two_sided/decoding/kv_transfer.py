@@ -63,7 +63,11 @@ class KvTransfer:
         """Whether each is probably cached, imports of `caller` included for documents that may be
         imported. Raises InvalidArgument."""
         return [
-            self._store.has(await self._read(document), importer_of(document, caller))
+            self._store.has(
+                await self._read(document),
+                importer_of(document, caller),
+                document.owner,
+            )
             for document in documents
         ]
 
@@ -82,7 +86,7 @@ class KvTransfer:
         model.check_used_by(user)
         token_ids = await self._read(document)
         origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
-        async with self._store.held([token_ids]) as (held,):
+        async with self._store.held([token_ids], owners=[document.owner]) as (held,):
             session = held.session
             tensors = await self._thread.call(lambda: kept.export(session))
             packed = await asyncio.to_thread(kept.pack, tensors, origin)

@@ -309,7 +309,7 @@ def check_seconds(seconds: float, field: str) -> float:
     return seconds
 
 
-_DOCUMENT_FIELDS = ("text", "relevance", "id", "imported", "tenant")
+_DOCUMENT_FIELDS = ("text", "relevance", "id", "imported", "tenant", "owner")
 
 
 def document_to_proto(document: ContextDocument) -> pb.ContextDocument:

@@ -92,7 +92,7 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
             if len(request.texts) > MAX_FORGOTTEN:
                 why = f"{len(request.texts)}; at most {MAX_FORGOTTEN} at once"
                 raise InvalidArgument("texts", why)
-            forgotten = await self._decoder.forget(request.texts)
+            forgotten = await self._decoder.forget(request.texts, request.owner)
             log.info("documents forgotten", asked=len(request.texts), there=forgotten)
             return pb.ForgetDocumentsResponse(forgotten=forgotten)
         raise AssertionError("abort ends the call")
