@@ -99,8 +99,8 @@ class AggregatorSettings(MeasuredSettings):
     )
     http_documents: bool = Field(
         default=False,
-        description="Whether HTTP callers may keep documents of their own beside the device's; where"
-        " there are keys, those with the scope documents:write.",
+        description="Whether HTTP callers may keep documents of their own beside the device's;"
+        " where there are keys, those with the scope documents:write.",
     )
     http_link_control: str = Field(
         default="",

@@ -104,11 +104,11 @@ class DeviceSide:
         timeout_s: float,
         cancel: Callable[[], Awaitable[None]] | None = None,
         headers: Sent = None,
-        tenant: str = "",
+        owner: str = "",
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """The messages for the caller; closing the generator cancels the request on both sides.
-        `tenant`: whose documents may be used beside the operator's and shared ones."""
-        prepared = await self._prepare(request, timeout_s, headers, tenant)
+        `owner`: whose documents may be used beside the operator's and shared ones."""
+        prepared = await self._prepare(request, timeout_s, headers, owner)
         preset, session_id = prepared.preset, prepared.aggregation.session
         session = DeviceSession(
             lambda opened: self._machine(prepared, opened),
@@ -144,7 +144,7 @@ class DeviceSide:
                 session.close()
 
     async def _prepare(
-        self, request: GenerationRequest, timeout_s: float, headers: Sent, tenant: str
+        self, request: GenerationRequest, timeout_s: float, headers: Sent, owner: str
     ) -> _PreparedRequest:
         """The request with this side's documents, and with the cloud's where they are sent here."""
         preset = request.composed_aggregation().of_sides(len(Side) + len(self._more_sides))
@@ -169,9 +169,7 @@ class DeviceSide:
         found: tuple[ContextDocument, ...] = ()
         if preset.sources is not Sources.CLOUD:
             retrieval = self._resources.retrieval
-            found = await retrieval.search(
-                aggregation.query, aggregation.documents, headers, tenant
-            )
+            found = await retrieval.search(aggregation.query, aggregation.documents, headers, owner)
         traffics = tuple(Traffic() for _ in range(1 + len(self._more_sides)))
         prepared = _PreparedRequest(request, aggregation, found, timeout_s, traffics, headers)
         if preset.transfer is DocumentTransfer.NONE:

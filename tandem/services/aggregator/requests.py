@@ -146,8 +146,8 @@ class Requests:
         ResourceExhausted, Unavailable or Rejected."""
         began_s = time.perf_counter()
         result = Generated()
-        tenant = current_caller().holder
-        async with aclosing(self.answers(request, timeout_s, tenant=tenant)) as answers:
+        owner = current_caller().holder
+        async with aclosing(self.answers(request, timeout_s, owner=owner)) as answers:
             async for answer in answers:
                 result.observe(answer, time.perf_counter() - began_s)
                 yield result
@@ -158,12 +158,12 @@ class Requests:
         timeout_s: float | None = None,
         cancel: Callable[[], Awaitable[None]] | None = None,
         headers: Headers | None = None,
-        tenant: str = "",
+        owner: str = "",
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """What the caller is told, once there is a slot; closing the generator cancels the request.
         A request was validated where it was made; a message is here, and goes to the drafter as it
         is. A `cancel` that returns ends the answer with a summary; what it raises ends the request.
-        `headers`, the caller's, may name the trace that the request is part of. `tenant`: whose
+        `headers`, the caller's, may name the trace that the request is part of. `owner`: whose
         documents may be used beside the operator's and shared ones. Holders of keys for gRPC are
         none: they come from another file, in which a name may stand for somebody else."""
         arrived_s, limit_s = time.monotonic(), self._settings.request_timeout_s
@@ -179,10 +179,10 @@ class Requests:
                 request, start = asked, None
             else:
                 request, start = request_from_proto(asked.start), asked
-            tenant = self._tenant_id(request.tenant)
-            request = replace(request, tenant=tenant)
+            tenant_id = self._tenant_id(request.tenant)
+            request = replace(request, tenant=tenant_id)
             if start is not None:
-                start.start.tenant = tenant
+                start.start.tenant = tenant_id
             waits = series.requests_waiting.track_inprogress()
             with self._tracing.span("request", headers, preset=label) as span:
                 async with self._slots.slot(
@@ -190,7 +190,7 @@ class Requests:
                 ) as reservation:
                     span.record("wait for a slot", timing.elapsed_s())
                     with series.requests_running.track_inprogress():
-                        relay = self._relayed(request, start, ends_s, cancel, timing, span, tenant)
+                        relay = self._relayed(request, start, ends_s, cancel, timing, span, owner)
                         async with aclosing(relay) as answers:
                             async for answer in answers:
                                 timing.observe(answer)
@@ -230,13 +230,13 @@ class Requests:
         cancel: Callable[[], Awaitable[None]] | None,
         timing: RequestTiming,
         span: Span,
-        tenant: str,
+        owner: str,
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """The answer from whoever gives it, who has until `ends_s`; `start`: the request as the
         message that it came as."""
         left_s = max(0.0, ends_s - time.monotonic())
         if request.from_two_sides:
-            return self._two_sides.answers(request, left_s, cancel, span.headers(), tenant)
+            return self._two_sides.answers(request, left_s, cancel, span.headers(), owner)
         start = start or pb.GenerateRequest(start=request_to_proto(request))
         return self._relay(start, left_s, cancel, timing, span)
 

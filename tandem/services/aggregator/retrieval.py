@@ -38,13 +38,13 @@ class Retrieval:
         self._embedding = ("", 0)
 
     async def search(
-        self, query: str, count: int, headers: Sent = None, tenant: str = ""
+        self, query: str, count: int, headers: Sent = None, owner: str = ""
     ) -> tuple[ContextDocument, ...]:
-        """The best `count` documents at most, of those that `tenant` may find; `headers`: the
+        """The best `count` documents at most, of those that `owner` may find; `headers`: the
         asking span's. Raises Rejected."""
         if self._connection is None or not query.strip() or count < 1:
             return ()
-        asked = pb.SearchRequest(query=query, count=count, tenant=tenant)
+        asked = pb.SearchRequest(query=query, count=count, tenant=owner)
         try:
             async with self._connection.channel() as channel:
                 call = pb_grpc.RetrieverServiceStub(channel).Search
