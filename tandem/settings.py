@@ -17,7 +17,8 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError as SourceError
 
-from tandem.core.errors import TandemError
+from tandem.core.errors import InvalidArgument, TandemError
+from tandem.core.sharing import parse_sharing
 
 ENVIRONMENT_PREFIX = "TANDEM_"
 CONFIG_VARIABLE = "TANDEM_CONFIG"
@@ -40,6 +41,25 @@ LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
     BeforeValidator(lambda level: level.lower() if isinstance(level, str) else level),
 ]
+
+
+def _share_prefixes(value: object) -> object:
+    """Of older releases it was a switch: everybody, or nobody."""
+    text = str(value).strip().lower()
+    if text in ("true", "1", "yes", "on"):
+        return "*"
+    if text in ("false", "0", "no", "off"):
+        return ""
+    if isinstance(value, str):
+        try:
+            parse_sharing(value)
+        except InvalidArgument as error:
+            raise ValueError(error.why) from None
+    return value
+
+
+SharePrefixes = Annotated[str, BeforeValidator(_share_prefixes)]
+"""Text that `parse_sharing` takes."""
 
 
 class SettingsError(TandemError):
@@ -223,12 +243,14 @@ class ModelSettings(ServiceSettings):
     prefix_kv_holder_bytes: int = Field(
         default=0,
         ge=0,
-        description="Most that is kept for one holder of a key; 0: as much as for all.",
+        description="Most that is kept for one holder of a key, all its tenants together; 0: as"
+        " much as for all.",
     )
-    share_prefixes: bool = Field(
-        default=False,
-        description="Whether a holder's kept beginnings serve others, who can then tell by the time"
-        " of an answer that somebody had the same text.",
+    share_prefixes: SharePrefixes = Field(
+        default="",
+        description="Callers whose kept beginnings serve each other, as edge-1,edge-2;edge-3,edge-4"
+        " (names of keys, * for all): what they leave for no tenant of theirs, or declare public."
+        " They can tell by the time of an answer that one of them had the same text.",
     )
     document_kv_budget_bytes: int = Field(
         default=2**29, ge=2**20, description="Keys and values of all documents together."

@@ -241,15 +241,26 @@ class KvFiles(Protocol):
 
 
 @runtime_checkable
-class CachesPrefixes(Protocol):
-    """An engine that itself keeps what its sessions begin with, for all callers together."""
+class OpensForOwners(Protocol):
+    """An engine whose sessions may begin with what an earlier one of the same owner left. One of
+    `open` has no owner: it finds nothing and leaves nothing, but to its forks."""
+
+    def open_for(self, owner: str, capacity: int, spare: int = 0) -> Session:
+        """As `open`, of a session that finds what earlier ones of this owner left, and nothing of
+        anybody else's."""
+
+
+@runtime_checkable
+class CachesPrefixes(OpensForOwners, Protocol):
+    """An engine that itself keeps what its sessions begin with, and counts."""
 
     @property
     def prefix_totals(self) -> PrefixTotals: ...
 
 
 class Engine(Protocol):
-    """A causal language model with sessions."""
+    """A causal language model with sessions. Nothing of one session is found by another, unless
+    the engine `OpensForOwners`."""
 
     @property
     def model_name(self) -> str: ...
@@ -316,3 +327,11 @@ class Engine(Protocol):
         The batch is checked before anything changes: InvalidArgument names the field. `cancelled`
         is asked before each layer; on True ForwardCancelled is raised and lengths are as before.
         """
+
+
+def open_session(engine: Engine, owner: str, capacity: int, spare: int = 0) -> Session:
+    """Open a session for `owner`, where the engine keeps what sessions begin with; any other engine
+    has no use for it."""
+    if isinstance(engine, OpensForOwners):
+        return engine.open_for(owner, capacity, spare)
+    return engine.open(capacity, spare)

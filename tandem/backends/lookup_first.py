@@ -22,6 +22,7 @@ from tandem.backends.interface import (
     Logits,
     Session,
     never,
+    open_session,
 )
 from tandem.backends.lookup import find_follower
 from tandem.backends.request_checks import check_batch, check_capacity, check_length, grown
@@ -64,6 +65,11 @@ class LookupFirstEngine:
     def open(self, capacity: int, spare: int = 0) -> LookupFirstSession:
         check_capacity(capacity, self.context_length)
         return LookupFirstSession(self._open, self._engine.open(capacity, spare), ())
+
+    def open_for(self, owner: str, capacity: int, spare: int = 0) -> LookupFirstSession:
+        check_capacity(capacity, self.context_length)
+        inner = open_session(self._engine, owner, capacity, spare)
+        return LookupFirstSession(self._open, inner, ())
 
     def fork(self, parent: Session, length: int, capacity: int) -> LookupFirstSession:
         source = self._own(parent)

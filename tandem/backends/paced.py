@@ -5,7 +5,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from tandem.backends.interface import Engine, ForwardCancelled, ForwardRequest, Logits, never
+from tandem.backends.interface import (
+    Engine,
+    ForwardCancelled,
+    ForwardRequest,
+    Logits,
+    Session,
+    never,
+    open_session,
+)
 from tandem.core.errors import InvalidArgument
 
 _SPIN_S = 200e-6  # sleeping is no more precise than this
@@ -50,6 +58,9 @@ class PacedEngine:
         self.vocabulary_hash = engine.vocabulary_hash
         self.kv_bytes_per_token = engine.kv_bytes_per_token
         self.exit_depths = engine.exit_depths
+
+    def open_for(self, owner: str, capacity: int, spare: int = 0) -> Session:
+        return open_session(self._engine, owner, capacity, spare)
 
     @property
     def kv_bytes_in_use(self) -> int:

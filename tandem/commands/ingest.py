@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from tandem.commands.calling import access_options, retriever_at
-from tandem.commands.options import ADDRESS, ANY_PATH, FOLDER, json_option
+from tandem.commands.options import ADDRESS, ANY_PATH, FOLDER, json_option, owner_option
 from tandem.core.errors import InvalidArgument, ResourceExhausted, TandemError
 from tandem.index.chunking import Chunking
 from tandem.index.document_index import open_index
 from tandem.index.extraction import Format, Refusal
 from tandem.index.extractor import Extractor
+from tandem.index.names import shown
 from tandem.index.records import Document, Outcome
 from tandem.net.process import run_loop
 from tandem.net.retriever_client import Upload
@@ -66,6 +67,9 @@ class Tally:
 )
 @click.option("--endpoint", type=ADDRESS, help="A running retriever. Default: a local folder.")
 @access_options
+@owner_option(
+    "With --delete: whose documents, of the holder of an HTTP key. Default: the operator's."
+)
 @click.option(
     "--folder", type=FOLDER, help=f"Local index, created if missing. Default: {DEFAULT_FOLDER}."
 )
@@ -92,6 +96,8 @@ def ingest(**options: Any) -> None:
         raise click.UsageError("give PATHS or --import-folder, and not both")
     if options["import_folder"] is not None:
         return _import(options["import_folder"], options)
+    if options["owner"] and not options["deletes"]:
+        raise click.UsageError("--owner needs --delete: tenants add documents over HTTP")
     if options["deletes"]:
         configure_logging("critical")
         if options["endpoint"] is not None:
@@ -221,7 +227,9 @@ def _delete(names: list[str], options: dict[str, Any]) -> None:
     else:
         click.echo(f"{sum(found)} deleted")
     if unknown:
-        raise TandemError(f"{len(unknown)} of {len(names)} were not there, first {unknown[0]}")
+        raise TandemError(
+            f"{len(unknown)} of {len(names)} were not there, first {shown(unknown[0])}"
+        )
 
 
 def _delete_in_folder(names: list[str], options: dict[str, Any]) -> list[bool]:
@@ -229,12 +237,12 @@ def _delete_in_folder(names: list[str], options: dict[str, Any]) -> list[bool]:
     if not folder.is_dir():
         raise InvalidArgument("folder", f"{folder} does not exist")
     with closing(open_index(folder, options["embedding"] or "auto", None)) as index:
-        return index.remove(names)
+        return index.remove(names, options["owner"])
 
 
 async def _delete_at_retriever(names: list[str], options: dict[str, Any]) -> list[bool]:
     async with retriever_at(options) as client:
-        return await client.delete(names, options["timeout"])
+        return await client.delete(names, options["timeout"], options["owner"])
 
 
 def _progress(silent: bool) -> Progress:
@@ -260,7 +268,8 @@ def _report(tally: Tally, duration_s: float, as_json: bool) -> None:
         words = ", ".join(f"{count} {outcome}" for outcome, count in tally.counts.items() if count)
         click.echo(f"{words or 'no documents'} ({duration_s:.1f} s)")
         for refusal in tally.refusals[:SHOWN_REFUSALS]:
-            click.echo(f"refused {refusal.id}: {refusal.why}", err=True)
+            click.echo(f"refused {shown(refusal.id)}: {shown(refusal.why)}", err=True)
     if tally.refusals:
         first, count = tally.refusals[0], len(tally.refusals)
-        raise TandemError(f"{count} of {sum(tally.counts.values())} refused, first {first.id}")
+        every = sum(tally.counts.values())
+        raise TandemError(f"{count} of {every} refused, first {shown(first.id)}")

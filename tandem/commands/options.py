@@ -57,6 +57,11 @@ def together(*options: Callable[[Command], Command]) -> Callable[[Command], Comm
     return decorate
 
 
+def owner_option(words: str) -> Callable[[Command], Command]:
+    """`--owner NAME`, of documents."""
+    return click.option("--owner", default="", metavar="NAME", help=words)
+
+
 def _model_options(side: str) -> Callable[[Command], Command]:
     return together(
         click.option(

@@ -10,9 +10,10 @@ from google.protobuf.json_format import MessageToDict
 
 from tandem.commands.calling import access_options, retriever_at
 from tandem.commands.ingest import DEFAULT_FOLDER, refuse_flags
-from tandem.commands.options import ADDRESS, FOLDER, json_option
+from tandem.commands.options import ADDRESS, FOLDER, json_option, owner_option
 from tandem.core.errors import InvalidArgument
 from tandem.index.document_index import MAX_HITS, open_index
+from tandem.index.names import shown
 from tandem.index.places import stored_manifest
 from tandem.index.reranking import load_reranker
 from tandem.index.searcher import SearchMode
@@ -26,6 +27,7 @@ _SHOWN_LETTERS = 300
 @click.argument("query", nargs=-1, required=True)
 @click.option("--endpoint", type=ADDRESS, help="A running retriever. Default: a local folder.")
 @access_options
+@owner_option("Search as this tenant, the holder of an HTTP key, would. Default: the operator.")
 @click.option(
     "--folder", type=FOLDER, help=f"Index folder of this machine. Default: {DEFAULT_FOLDER}."
 )
@@ -72,7 +74,8 @@ def _in_folder(query: str, options: dict[str, Any]) -> list[dict[str, Any]]:
         raise InvalidArgument("rerank", "a local folder needs --reranker FOLDER")
     mode, rerank = SearchMode(options["mode"]), reranker is not None
     with closing(open_index(folder, options["embedding"] or "auto", reranker=reranker)) as index:
-        return [asdict(hit) for hit in index.search(query, options["count"], mode, rerank=rerank)]
+        found = index.search(query, options["count"], mode, rerank=rerank, tenant=options["owner"])
+        return [asdict(hit) for hit in found]
 
 
 async def _at_retriever(query: str, options: dict[str, Any]) -> list[dict[str, Any]]:
@@ -83,6 +86,7 @@ async def _at_retriever(query: str, options: dict[str, Any]) -> list[dict[str, A
             options["mode"],
             rerank=options["rerank"],
             timeout_s=options["timeout"],
+            tenant=options["owner"],
         )
     return [_hit_object(hit) for hit in found.hits]
 
@@ -97,7 +101,8 @@ def _hit_object(hit: Any) -> dict[str, Any]:
 
 
 def _show(rank: int, hit: dict[str, Any]) -> None:
-    title = f"  {hit['title']}" if hit["title"] else ""
-    click.secho(f"{rank}. {hit['document_id']} [{hit['chunk']}]{title}", bold=True)
-    text = " ".join(hit["text"].split())
+    title = f"  {shown(hit['title'])}" if hit["title"] else ""
+    owner = f"  ({hit['owner']})" if hit["owner"] else ""
+    click.secho(f"{rank}. {shown(hit['document_id'])} [{hit['chunk']}]{title}{owner}", bold=True)
+    text = shown(" ".join(hit["text"].split()))
     click.echo(f"   {text[:_SHOWN_LETTERS]}{'…' if len(text) > _SHOWN_LETTERS else ''}")

@@ -24,7 +24,7 @@ from tandem.gateway.body_parsing import parse_body
 from tandem.gateway.catalog import Catalog, ServingSuite
 from tandem.gateway.connection_body import CallerLeft, read_body, unless_ending, unless_gone
 from tandem.gateway.docs_page import DOCS_PATHS, add_docs_page
-from tandem.gateway.document_route import AddDocument, DocumentRoute
+from tandem.gateway.document_route import DocumentRoute, TenantDocuments
 from tandem.gateway.errors import ApiError, api_error, json_response
 from tandem.gateway.event_stream import EventStream
 from tandem.gateway.guard import CALLER_LEFT, Guard
@@ -69,8 +69,8 @@ class GatewaySettings:
     interactive documentation at /docs.
     `max_requests` are handled at once; how many of them are answered at once, and how many wait, is
     for the suite to say. `page` serves the web page at `/`; `link_control` is the control socket of
-    an emulated link, which callers may then change; `add_document` lets them add to the device's
-    documents."""
+    an emulated link, which callers may then change; `documents` are the device's, among which they
+    may then keep some of their own."""
 
     keys: Callable[[], KeyRing] | None = None
     docs: bool = True
@@ -81,11 +81,11 @@ class GatewaySettings:
     timeout_s: float = 600.0
     page: bool = True
     link_control: str = ""
-    add_document: AddDocument | None = None
+    documents: TenantDocuments | None = None
 
     @property
     def web_page(self) -> WebPage | None:
-        able = {"link": bool(self.link_control), "documents": self.add_document is not None}
+        able = {"link": bool(self.link_control), "documents": self.documents is not None}
         return WebPage(able) if self.page else None
 
 
@@ -109,7 +109,7 @@ def make_app(
     return CORSMiddleware(
         guarded,
         allow_origins=[ANY] if ANY in settings.names.origins else sorted(settings.names.origins),
-        allow_methods=["GET", "POST"],
+        allow_methods=["GET", "POST", "DELETE"],
         allow_headers=["*"],
         expose_headers=["X-Request-Id", "Retry-After"],
     )
@@ -146,8 +146,8 @@ def make_routes(
     _route(app, "GET", "/readyz", gateway.ready)
     if settings.link_control:
         LinkRoute(settings.link_control).add_routes(app)
-    if settings.add_document is not None:
-        DocumentRoute(settings.add_document, settings.max_body_bytes).add_routes(app)
+    if settings.documents is not None:
+        DocumentRoute(settings.documents, settings.max_body_bytes).add_routes(app)
     if (page := settings.web_page) is not None:
         page.add_routes(app)
     app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]

@@ -1,9 +1,13 @@
-"""Documents that the page's visitor drops for the device. The route is there only where the
-aggregator may add documents. Invariant: a document goes to the device's retriever and nowhere else,
-and counts as added when that has stored it."""
+"""Documents that callers put among the device's, list and delete. The routes are there only where
+the aggregator may change documents.
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated
+Invariants: a document goes to the device's retriever and nowhere else, and counts as added when
+that has stored it; a caller with a key adds, sees and deletes documents of its own and no others.
+Without keys nobody can be told from others, so every caller is the operator.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, Protocol
 
 from fastapi import FastAPI, Request
 from pydantic import Field
@@ -11,11 +15,15 @@ from starlette.responses import Response
 
 from tandem.gateway.body_parsing import Strict, parse_body
 from tandem.gateway.connection_body import read_body
-from tandem.gateway.errors import json_response
+from tandem.gateway.errors import ApiError, invalid, json_response, lacks_scope
+from tandem.index.names import clean_name, shown
 from tandem.net.retriever_client import Upload
+from tandem.net.scopes import Scope, current_caller
+from tandem_api.retriever.v1.retriever_pb2 import ListRequest, ListResponse
 
 DOCUMENTS_PATH = "/v1/tandem/documents"
-AddDocument = Callable[[Upload], Awaitable[None]]
+DOCUMENT_PATH = f"{DOCUMENTS_PATH}/{{name}}"
+DEFAULT_LISTED, MAX_LISTED = 100, 1000
 _FORMATS: Mapping[str, str] = {
     "md": "markdown",
     "markdown": "markdown",
@@ -24,27 +32,136 @@ _FORMATS: Mapping[str, str] = {
 }
 
 
-class DocumentUpload(Strict):
-    """A document of that name that was there is replaced."""
+class TenantDocuments(Protocol):
+    """The device's documents. All raise what `Retrieval` raises."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    async def add(self, upload: Upload) -> None:
+        """Store one document, durably."""
+
+    async def delete(self, name: str, owner: str) -> bool:
+        """Whether the owner had it."""
+
+    async def listed(self, request: ListRequest) -> ListResponse:
+        """Some of an owner's documents, and what it has in all."""
+
+
+class DocumentUpload(Strict):
+    """A document of the caller's of that name that was there is replaced."""
+
+    name: Annotated[
+        str,
+        Field(min_length=1, max_length=200, description="A file's name, no path: 1 to 200 bytes."),
+    ]
     content: Annotated[str, Field(min_length=1, description="Text, Markdown or HTML, by the name.")]
+    shared: Annotated[
+        bool,
+        Field(
+            description="Whether everybody's answers may use it; needs the scope documents:share."
+        ),
+    ] = False
 
 
 class DocumentAdded(Strict):
     name: str
+    shared: bool
+
+
+class DocumentDeleted(Strict):
+    name: str
+    deleted: Literal[True] = True
+
+
+class DocumentEntry(Strict):
+    name: str
+    bytes: Annotated[int, Field(description="Of title and text in UTF-8.")]
+    shared: bool
+
+
+class DocumentUsage(Strict):
+    """What the caller has stored, and the most that it may; 0: no limit."""
+
+    documents: int
+    bytes: int
+    max_documents: int
+    max_bytes: int
+
+
+class DocumentList(Strict):
+    """The caller's own documents by name."""
+
+    object: Literal["list"] = "list"
+    data: list[DocumentEntry]
+    has_more: Annotated[bool, Field(description="Whether `after` the last name there are others.")]
+    usage: DocumentUsage
 
 
 class DocumentRoute:
-    def __init__(self, add: AddDocument, max_body_bytes: int) -> None:
-        self._add, self._max_body_bytes = add, max_body_bytes
+    def __init__(self, documents: TenantDocuments, max_body_bytes: int) -> None:
+        self._documents, self._max_body_bytes = documents, max_body_bytes
 
     def add_routes(self, app: FastAPI) -> None:
+        one = DOCUMENT_PATH.replace("}", ":path}")
         app.add_api_route(DOCUMENTS_PATH, self.add, methods=["POST"], response_model=None)
+        app.add_api_route(DOCUMENTS_PATH, self.list_documents, methods=["GET"], response_model=None)
+        app.add_api_route(one, self.delete_document, methods=["DELETE"], response_model=None)
 
     async def add(self, request: Request) -> Response:
-        """Add a document to the device's; it stays there."""
-        upload = parse_body(await read_body(request, self._max_body_bytes), DocumentUpload, 0)
-        kind = _FORMATS.get(upload.name.lower().rpartition(".")[2], "text")
-        await self._add(Upload(upload.name, upload.content.encode(), kind))
-        return json_response(DocumentAdded(name=upload.name).model_dump())
+        """Add a document of the caller's to the device's; it stays there."""
+        body = parse_body(await read_body(request, self._max_body_bytes), DocumentUpload, 0)
+        name, caller = clean_name(body.name), current_caller()
+        if body.shared and Scope.DOCUMENTS_SHARE not in caller.scopes:
+            raise lacks_scope(caller.holder, [Scope.DOCUMENTS_SHARE])
+        upload = Upload(
+            id=name,
+            content=body.content.encode(errors="surrogatepass"),
+            format=_FORMATS.get(name.lower().rpartition(".")[2], "text"),
+            owner=caller.holder,
+            shared=body.shared,
+            max_documents=caller.quota.documents,
+            max_bytes=caller.quota.document_bytes,
+        )
+        await self._documents.add(upload)
+        return json_response(DocumentAdded(name=name, shared=body.shared).model_dump())
+
+    async def list_documents(self, request: Request) -> Response:
+        """The caller's own documents, and what is left of its quota."""
+        caller, limit = current_caller(), _limit(request.query_params.get("limit"))
+        asked = ListRequest(
+            owner=caller.holder,
+            after=request.query_params.get("after", ""),
+            count=min(limit + 1, MAX_LISTED),
+            max_documents=caller.quota.documents,
+            max_bytes=caller.quota.document_bytes,
+        )
+        found = await self._documents.listed(asked)
+        documents = [
+            DocumentEntry(name=shown(each.id), bytes=each.bytes, shared=each.shared)
+            for each in found.documents[:limit]
+        ]
+        usage = DocumentUsage(
+            documents=found.total_documents,
+            bytes=found.total_bytes,
+            max_documents=found.max_documents,
+            max_bytes=found.max_bytes,
+        )
+        more = len(found.documents) > limit
+        return json_response(DocumentList(data=documents, has_more=more, usage=usage).model_dump())
+
+    async def delete_document(self, name: str) -> Response:
+        """Delete one of the caller's own documents."""
+        owner = current_caller().holder
+        if owner:
+            name = clean_name(name)  # the operator's are also paths
+        if not await self._documents.delete(name, owner):
+            why = f"you have no document {shown(name)!r}"
+            raise ApiError(404, why, param="name", code="document_not_found")
+        return json_response(DocumentDeleted(name=shown(name)).model_dump())
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_LISTED
+    most = MAX_LISTED - 1  # one more is asked for, to know whether there is one
+    if not (text.isascii() and text.isdigit() and len(text) < 5 and 1 <= int(text) <= most):
+        raise invalid("limit", f"limit: must be a whole number, 1 to {most}")
+    return int(text)

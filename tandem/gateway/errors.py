@@ -5,13 +5,14 @@ the suite lacks is a 5xx, or a 429 that says when to come again; no inner words 
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
 from starlette.responses import Response
 
 from tandem.core.errors import InvalidArgument
+from tandem.index.owners import DocumentQuotaExceeded
 from tandem.net.quotas import HolderRefused
 from tandem.net.status import status_of
 
@@ -73,6 +74,13 @@ def too_many(why: str, retry_after_s: float = RETRY_AFTER_S) -> ApiError:
     return ApiError(429, why, code=code, kind=kind, headers=headers)
 
 
+def lacks_scope(holder: str, scopes: Sequence[str]) -> ApiError:
+    """The key of `holder` has none of `scopes`, of which one is needed."""
+    named = " or ".join(f"'{scope}'" for scope in scopes)
+    why = f"The key of '{holder}' does not have the scope {named}."
+    return ApiError(403, why, kind="permission_error", code="missing_scope")
+
+
 def unsupported(param: str, why: str) -> ApiError:
     """A parameter of OpenAI's API that would have to be ignored."""
     return invalid(param, f"'{param}' is not supported here: {why}", "unsupported_parameter")
@@ -84,6 +92,8 @@ def api_error(error: BaseException, tandem_fields: frozenset[str] = frozenset())
         return error
     if isinstance(error, InvalidArgument):
         return _invalid_field(error.field, error.why, tandem_fields)
+    if isinstance(error, DocumentQuotaExceeded):  # to ask again is of no use
+        return ApiError(413, str(error), code="document_quota_exceeded")
     if isinstance(error, HolderRefused):
         return too_many(str(error), error.retry_after_s)
     code, details = status_of(error)

@@ -9,14 +9,15 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tandem.core.errors import Unavailable
-from tandem.gateway.errors import ApiError, api_error, too_many
+from tandem.gateway.document_route import DOCUMENTS_PATH
+from tandem.gateway.errors import ApiError, api_error, lacks_scope, too_many
 from tandem.gateway.known_names import KnownNames
 from tandem.net.access_keys import KeyRing
 from tandem.net.auth import RECHECK_S, Recheck
@@ -131,9 +132,9 @@ class Guard:
             why = "Incorrect API key provided: send one as 'Authorization: Bearer KEY'."
             headers = {"WWW-Authenticate": "Bearer"}
             return None, ApiError(401, why, code="invalid_api_key", headers=headers)
-        if KeyScope.GENERATE not in caller.scopes:
-            why = f"The key of '{caller.holder}' does not have the scope '{KeyScope.GENERATE}'."
-            return caller, ApiError(403, why, kind="permission_error", code="missing_scope")
+        needed = scopes_for(scope["method"], scope["path"])
+        if not caller.scopes.intersection(needed):
+            return caller, lacks_scope(caller.holder, needed)
         return caller, None
 
     def _admit(self, scope: Scope) -> None:
@@ -165,6 +166,15 @@ class _Answer:
             headers = [*message.get("headers", ()), (b"x-request-id", self._number.encode())]
             message = {**message, "headers": headers}
         await self._send(message)
+
+
+def scopes_for(method: str, path: str) -> Sequence[KeyScope]:
+    """One of them opens the route. What asks for answers may not change documents."""
+    if path != DOCUMENTS_PATH and not path.startswith(f"{DOCUMENTS_PATH}/"):
+        return (KeyScope.GENERATE,)
+    if method in ("GET", "HEAD"):
+        return (KeyScope.DOCUMENTS_READ, KeyScope.DOCUMENTS_WRITE)
+    return (KeyScope.DOCUMENTS_WRITE,)
 
 
 def _bearer(scope: MutableMapping[str, Any]) -> str:

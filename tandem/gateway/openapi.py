@@ -23,7 +23,16 @@ from tandem.gateway.answer_schema import (
     TextCompletion,
     TextCompletionChunk,
 )
-from tandem.gateway.document_route import DOCUMENTS_PATH, DocumentAdded, DocumentUpload
+from tandem.gateway.document_route import (
+    DEFAULT_LISTED,
+    DOCUMENT_PATH,
+    DOCUMENTS_PATH,
+    MAX_LISTED,
+    DocumentAdded,
+    DocumentDeleted,
+    DocumentList,
+    DocumentUpload,
+)
 from tandem.gateway.link_route import LINK_PATH, LinkChange, LinkState
 from tandem.gateway.responses_schema import ResponseEvent, ResponseObject, ResponsesRequest
 from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
@@ -64,6 +73,8 @@ class Operation:
     body: type[BaseModel] | None = None
     other: Mapping[int, type[BaseModel]] | None = None
     needs_key: bool = True
+    query: Mapping[str, Mapping[str, Any]] | None = None
+    """Schemas of the parameters behind the path, all of which may be left out."""
 
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
@@ -105,6 +116,20 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("post", DOCUMENTS_PATH): Operation(
         {_JSON: DocumentAdded}, (*_FROM_THE_SUITE, 400, 408, 413, 415), DocumentUpload
     ),
+    ("get", DOCUMENTS_PATH): Operation(
+        {_JSON: DocumentList},
+        (*_FROM_THE_SUITE, 400),
+        query={
+            "after": {"type": "string", "description": "Names that come after this one."},
+            "limit": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": MAX_LISTED - 1,
+                "default": DEFAULT_LISTED,
+            },
+        },
+    ),
+    ("delete", DOCUMENT_PATH): Operation({_JSON: DocumentDeleted}, (*_FROM_THE_SUITE, 400, 404)),
     ("get", LINK_PATH): Operation({_JSON: LinkState}, _WITH_A_KEY),
     ("post", LINK_PATH): Operation(
         {_JSON: LinkState}, (*_WITH_A_KEY, 400, 408, 413, 415), LinkChange
@@ -130,6 +155,10 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
             known = OPERATIONS[method, path]
             operation["responses"] = _responses(known)
             operation["security"] = [{"key": []}] if known.needs_key else []
+            operation.setdefault("parameters", []).extend(
+                {"name": name, "in": "query", "required": False, "schema": schema}
+                for name, schema in (known.query or {}).items()
+            )
             if known.body is not None:
                 content = {_JSON: {"schema": _reference(known.body)}}
                 operation["requestBody"] = {"required": True, "content": content}

@@ -16,6 +16,7 @@ from tandem.core.probs import MAX_VOCABULARY_SIZE
 from tandem.core.prompt import MAX_IMAGES, Prompt, Truncate, Turn, check_image_bytes
 from tandem.core.stopping import MAX_STOP_TOKEN_IDS, MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
+from tandem.net.tenant import check_tenant_id
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.logprobs import check_logprobs_available, check_top_logprobs
 from tandem.specdec.messages import GenerationParams
@@ -64,6 +65,8 @@ class GenerationRequest(GenerationParams):
     tools: str = ""
     rounds: bool = False
     token_texts: bool = False
+    tenant: bytes = b""
+    """For whom the caller asks, where that is not itself (`tandem.net.tenant`)."""
 
     @property
     def params(self) -> GenerationParams:
@@ -106,6 +109,7 @@ class GenerationRequest(GenerationParams):
             self.composed_preset()
 
     def _check_prompt_options(self) -> None:
+        check_tenant_id(self.tenant)
         check_count(len(self.stop_token_ids), MAX_STOP_TOKEN_IDS, "stop_token_ids")
         check_token_ids(self.stop_token_ids, MAX_VOCABULARY_SIZE, "stop_token_ids")
         if not -(2**31) <= self.priority < 2**31:

@@ -18,11 +18,13 @@ from tandem.core.processors import Grammar, GrammarKind
 from tandem.grammar.conjunctions import check_conjunctions
 from tandem.grammar.matcher_mask import MAX_STEP_S, MatcherMask, OnCost
 from tandem.net.fair_executor import FairExecutor
+from tandem.net.tenant import Tenant
 from tandem.text import ComparableTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+NOBODY = Tenant("")
 CACHED_GRAMMARS = 32
 """Compiled or refused ones that are kept, of the tenant with most of them those used last."""
 
@@ -53,15 +55,15 @@ class GrammarCompiler:
         self._compiles = FairExecutor("grammars", 1, WAITING, waiting_of_tenant=WAITING_OF_TENANT)
         self._masks = FairExecutor("masks", 2, waiting=WAITING_MASKS)
         self._native: LLTokenizer | None = None
-        self._compiled: OrderedDict[tuple[str, Grammar], LLMatcher | InvalidArgument] = (
+        self._compiled: OrderedDict[tuple[Tenant, Grammar], LLMatcher | InvalidArgument] = (
             OrderedDict()
         )
 
     async def session_mask(
         self,
         grammar: Grammar,
-        tenant: str,
-        spend: Callable[[str, float], None],
+        tenant: Tenant,
+        spend: Callable[[Tenant, float], None],
         eos_token_ids: frozenset[int] = frozenset(),
     ) -> MatcherMask:
         """The masks of one session, for a tenant who was admitted. `eos_token_ids`: what may end
@@ -88,13 +90,13 @@ class GrammarCompiler:
         grammar."""
         if grammar is None:
             return None
-        known = self._known("", grammar) or self._compiled_once("", grammar)
-        return self._mask(known, "", eos_token_ids)
+        known = self._known(NOBODY, grammar) or self._compiled_once(NOBODY, grammar)
+        return self._mask(known, NOBODY, eos_token_ids)
 
     def _mask(
         self,
         known: LLMatcher | InvalidArgument,
-        tenant: str,
+        tenant: Tenant,
         eos_token_ids: frozenset[int],
         on_cost: OnCost = lambda seconds: None,
     ) -> MatcherMask:
@@ -109,7 +111,7 @@ class GrammarCompiler:
             on_cost=on_cost,
         )
 
-    def _known(self, tenant: str, grammar: Grammar) -> LLMatcher | InvalidArgument | None:
+    def _known(self, tenant: Tenant, grammar: Grammar) -> LLMatcher | InvalidArgument | None:
         """What came of it before. Each tenant has its own, so that nobody can find out by the time
         it takes what others ask for."""
         with self._lock:
@@ -117,7 +119,7 @@ class GrammarCompiler:
                 self._compiled.move_to_end((tenant, grammar))
             return known
 
-    def _keep(self, tenant: str, grammar: Grammar, result: LLMatcher | InvalidArgument) -> None:
+    def _keep(self, tenant: Tenant, grammar: Grammar, result: LLMatcher | InvalidArgument) -> None:
         with self._lock:
             self._compiled[tenant, grammar] = result
             if len(self._compiled) > CACHED_GRAMMARS:
@@ -126,7 +128,7 @@ class GrammarCompiler:
                 del self._compiled[next(key for key in self._compiled if counts[key[0]] == most)]
 
     def _compiled_once(
-        self, tenant: str, grammar: Grammar, on_cost: OnCost = lambda seconds: None
+        self, tenant: Tenant, grammar: Grammar, on_cost: OnCost = lambda seconds: None
     ) -> LLMatcher | InvalidArgument:
         """Compiled on this thread, or why it cannot be."""
         with self._compiling:  # one at a time, so that many cost no more memory than one

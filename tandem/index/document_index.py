@@ -1,14 +1,15 @@
 """Documents that can be searched: the one thing that callers of this package use.
 
 Invariants: what `add` and `remove` returned from is durable; a search sees only what is durable;
-searches wait neither for a commit nor for embedding of documents. Thread-safe.
+searches wait neither for a commit nor for embedding of documents; a search for a tenant sees the
+operator's documents, the tenant's own and what is shared, and depends on no others. Thread-safe.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,15 @@ import numpy as np
 from tandem.core.errors import FailedPrecondition, InvalidArgument, Unavailable
 from tandem.index.chunking import Chunking, chunk_spans, count_pieces
 from tandem.index.embedding import AUTO, LEXICAL, Embedder, load_embedder
+from tandem.index.names import clean_name
+from tandem.index.owners import (
+    OPERATOR,
+    DocumentQuota,
+    ListedDocument,
+    OwnerUsage,
+    check_owner,
+    check_quota,
+)
 from tandem.index.places import Place, open_store, stored_manifest
 from tandem.index.records import Content, Document, Hit, IndexStats, Outcome, Vectors
 from tandem.index.reranking import Reranker
@@ -24,6 +34,7 @@ from tandem.index.store import Manifest
 
 MAX_QUERY_LENGTH = 8192
 MAX_HITS = 200
+MAX_LISTED = 1000
 RERANKED = 30
 """Hits that a re-ranker judges, unless more are asked for."""
 MOST_OUTDATED = 50
@@ -80,28 +91,64 @@ class DocumentIndex:
         """Empty without one."""
         return "" if self._reranker is None else self._reranker.name
 
-    def add(self, documents: Sequence[Document]) -> list[Outcome]:
-        """Add or update them, durably and together; what is known already costs nothing. Raises
-        InvalidArgument for a bad document and ResourceExhausted for a full disk, with nothing
-        changed."""
+    def add(
+        self, documents: Sequence[Document], quota: DocumentQuota | None = None
+    ) -> list[Outcome]:
+        """Add or update documents of one owner, durably and together; what is known already costs
+        nothing. `quota`: the most that a tenant may have. With nothing changed, raises
+        InvalidArgument for a bad document, DocumentQuotaExceeded, and ResourceExhausted for a full
+        disk."""
+        owner = documents[0].owner if documents else OPERATOR
         for document in documents:
             document.validate()
+            if document.owner != owner:
+                raise InvalidArgument("owner", "documents of several owners in one change")
+        check_owner(owner)
+        if owner != OPERATOR:
+            documents = [replace(each, id=clean_name(each.id)) for each in documents]
+        else:
+            quota = None
         with self._writing:
             while True:
-                outcomes, puts, contents = self._plan(documents)
-                if not puts or self._store.commit(puts, contents, ()):
+                outcomes, puts, wanted = self._plan(documents, owner)
+                if not puts:
+                    break
+                if quota is not None:  # before the cost of embedding; `commit` looks again
+                    self._check_quota(puts, wanted, owner, quota)
+                contents = self._contents(self._unheld(wanted))
+                if self._store.commit(puts, contents, (), owner, quota):
                     break
             self._follow()
         return outcomes
 
-    def remove(self, document_ids: Sequence[str]) -> list[bool]:
-        """Forget them, durably and together; which of them were there."""
+    def check_room(self, documents: Sequence[Document], quota: DocumentQuota) -> None:
+        """Raises DocumentQuotaExceeded as `add` would now."""
+        owner = documents[0].owner if documents else OPERATOR
+        if owner != OPERATOR:
+            _, puts, wanted = self._plan(documents, owner)
+            self._check_quota(puts, wanted, owner, quota)
+
+    def remove(self, document_ids: Sequence[str], owner: str = OPERATOR) -> list[bool]:
+        """Forget them, durably and together; which of them the owner had."""
+        check_owner(owner)
         with self._writing:
-            known = self._store.hashes(document_ids)
+            known = self._store.hashes(document_ids, owner)
             if known:
-                self._store.commit({}, (), known)
+                self._store.commit({}, (), known, owner)
                 self._follow()
         return [document_id in known for document_id in document_ids]
+
+    def listed(self, owner: str, after: str = "", count: int = MAX_LISTED) -> list[ListedDocument]:
+        """At most `count` of the owner's documents by name, those that come after `after`."""
+        check_owner(owner)
+        if not 1 <= count <= MAX_LISTED:
+            raise InvalidArgument("count", f"must be 1…{MAX_LISTED}, is {count}")
+        return self._store.listed(owner, after, count)
+
+    def usage(self, owner: str) -> OwnerUsage:
+        """What the owner has, as quotas count it."""
+        check_owner(owner)
+        return self._store.usage(owner)
 
     def search(
         self,
@@ -110,14 +157,17 @@ class DocumentIndex:
         mode: SearchMode = SearchMode.HYBRID,
         *,
         rerank: bool = False,
+        tenant: str = OPERATOR,
     ) -> list[Hit]:
-        """At most `count` chunks, best first. InvalidArgument names the argument."""
+        """At most `count` chunks that `tenant` may find, best first. InvalidArgument names the
+        argument."""
         self._check_search(query, count, mode, rerank)
+        check_owner(tenant)
         vector = None
-        if self._embedder and mode is not SearchMode.LEXICAL and len(self._searcher):
+        if self._embedder and mode is not SearchMode.LEXICAL and self._searcher.visible(tenant):
             vector = self._embedder.embed([query])[0]
         most = max(count, RERANKED) if rerank else count
-        hits = self._searched(query, vector, most, mode)
+        hits = self._searched(query, vector, most, mode, tenant)
         return self._reranked(query, hits)[:count] if rerank and hits else hits
 
     def embed(self, texts: Sequence[str]) -> tuple[Vectors, Sequence[int]]:
@@ -144,26 +194,29 @@ class DocumentIndex:
             dense=self._searcher.dense_kind,
         )
 
-    def texts(self) -> dict[str, str]:
-        return {name: content.text for name, content in self._store.documents()}
+    def texts(self, owner: str = OPERATOR) -> dict[str, str]:
+        found = self._store.documents(owner=owner)
+        return {name: content.text for name, content in found}
 
     def contents(self) -> list[Content]:
-        """Every text that is stored, once."""
-        by_hash = {content.content_hash: content for _, content in self._store.documents()}
-        return list(by_hash.values())
+        """Every text that is stored, once for each collection that has it."""
+        everybodys = self._store.documents(owner=None)
+        return list({content.content_hash: content for _, content in everybodys}.values())
 
     def chunk_counts(self) -> dict[str, int]:
+        """Of the operator's documents."""
         return {name: len(content.spans) for name, content in self._store.documents()}
 
-    def outdated(self, documents: Iterable[Document]) -> list[str]:
-        """The ids that now have another text than the one they are given here."""
+    def outdated(self, documents: Iterable[Document], owner: str = OPERATOR) -> list[str]:
+        """The ids, of these documents of one owner, that now have another text than the one they
+        are given here."""
         wanted = [(document.id, document.content_hash) for document in documents]
-        hash_of = self._store.hashes(document_id for document_id, _ in wanted)
+        hash_of = self._store.hashes((document_id for document_id, _ in wanted), owner)
         return [name for name, given in wanted if hash_of.get(name, given) != given]
 
-    def chunks_of(self, document_ids: Iterable[str]) -> list[str]:
+    def chunks_of(self, document_ids: Iterable[str], owner: str = OPERATOR) -> list[str]:
         """Every chunk of these documents, as searches give them."""
-        found = self._store.documents(document_ids)
+        found = self._store.documents(document_ids, owner)
         contents = {content.content_hash: content for _, content in found}.values()
         return [
             content.chunk(number) for content in contents for number in range(len(content.spans))
@@ -187,13 +240,13 @@ class DocumentIndex:
             self._searcher.follow()
 
     def _searched(
-        self, query: str, vector: Vectors | None, count: int, mode: SearchMode
+        self, query: str, vector: Vectors | None, count: int, mode: SearchMode, tenant: str
     ) -> list[Hit]:
         """From a ranking that knows every chunk it found: between a commit and the ranking's
         following it, an updated document would have neither its old text nor its new one."""
         for tries in range(MOST_OUTDATED):
             try:
-                return self._searcher.search(query, vector, count, mode)
+                return self._searcher.search(query, vector, count, mode, tenant)
             except RankingOutdated:
                 # Longer each time: whoever commits may wait for this very thread.
                 time.sleep(tries * OUTDATED_PAUSE_S)
@@ -201,11 +254,11 @@ class DocumentIndex:
         raise Unavailable("the documents change faster than they can be searched; try again")
 
     def _plan(
-        self, documents: Sequence[Document]
-    ) -> tuple[list[Outcome], dict[str, str], list[Content]]:
+        self, documents: Sequence[Document], owner: str
+    ) -> tuple[list[Outcome], dict[str, str], dict[str, Document]]:
         """What became of each document, as if they came one by one; which content each id is to
-        mean; and those of them that are not stored yet."""
-        stored = self._store.hashes(document.id for document in documents)
+        mean; and a document of each of these contents."""
+        stored = self._store.hashes((document.id for document in documents), owner)
         latest: dict[str, Document] = {}
         puts: dict[str, str] = {}
         outcomes: list[Outcome] = []
@@ -217,9 +270,24 @@ class DocumentIndex:
                 continue
             outcomes.append(Outcome.ADDED if before is None else Outcome.UPDATED)
             puts[document.id], latest[content_hash] = content_hash, document
-        wanted = dict.fromkeys(puts.values())
+        return outcomes, puts, {key: latest[key] for key in dict.fromkeys(puts.values())}
+
+    def _unheld(self, wanted: Mapping[str, Document]) -> list[Document]:
+        """Those whose contents are not stored yet."""
         held = self._store.holds(wanted)
-        return outcomes, puts, self._contents([latest[key] for key in wanted if key not in held])
+        return [document for key, document in wanted.items() if key not in held]
+
+    def _check_quota(
+        self,
+        puts: Mapping[str, str],
+        wanted: Mapping[str, Document],
+        owner: str,
+        quota: DocumentQuota,
+    ) -> None:
+        before, replaced = self._store.usage(owner), self._store.sizes(puts, owner)
+        added = sum(wanted[key].size for key in puts.values()) - sum(replaced.values())
+        after = OwnerUsage(before.documents + len(puts) - len(replaced), before.bytes + added)
+        check_quota(owner, quota, before, after)
 
     def _contents(self, documents: Sequence[Document]) -> list[Content]:
         """Chunked, and embedded all at once."""

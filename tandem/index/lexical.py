@@ -4,6 +4,8 @@ stored: they are built at opening, from texts whose checksums were compared. Thr
 A BM25 score is a sum over words, so what FTS5 says of one word is kept until chunks change: FTS5
 takes about 1 µs for each chunk that has the word, and the sum of what is kept 10 ns."""
 
+from __future__ import annotations
+
 import math
 import re
 import sqlite3
@@ -14,74 +16,84 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.index.owners import OPERATOR, OPERATORS, Collection
+
 COMMON_SHARE, FEW_SCORED = 0.5, 1_000
 """A word in more chunks than this share is left out of a query once the rarer words match a few:
 FTS5 gives it next to no weight: 10⁻⁶ for a negative inverse document frequency."""
 MOST_SCORED = 10_000
 """Chunks that the words of one query may match in all, the rarest words first."""
 MOST_KEPT = 1_000_000
-"""Scores of single words that are kept: 16 MB."""
+"""Scores of single words that are kept between queries: 16 MB."""
 MOST_WORDS = 100_000
-"""Of queries, of which it is kept how many chunks have them, if any."""
+"""Of queries, of which it is kept between queries how many chunks have them, if any."""
+LEAST_RARITY = 1e-6
+"""FTS5's weight of a word that more than half of the chunks have."""
 
 Scores = tuple[NDArray[np.int64], NDArray[np.float64]]
 """Numbers of chunks, and what a word adds to the score of each."""
 
 
 class LexicalIndex:
-    """Chunks by number, found by their words."""
+    """Chunks by number, found by their words. Each collection has tables of its own, and a search
+    adds up the statistics of those that its tenant may find: FTS5's own frequencies, over a table
+    of everybody's, would tell one tenant how many chunks of another have a word."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._chunks = 0
-        self._frequencies: dict[str, int] = {}
-        self._scores: dict[str, Scores] = {}
-        self._kept = 0
         self._connection = sqlite3.connect(
             ":memory:", isolation_level=None, check_same_thread=False
         )
-        columns = "text, content='', tokenize='unicode61 remove_diacritics 0'"
-        self._connection.execute(f"CREATE VIRTUAL TABLE words USING fts5({columns})")
-        self._connection.execute("CREATE VIRTUAL TABLE vocabulary USING fts5vocab(words, row)")
+        self._words: dict[Collection, _CollectionWords] = {}
+        self._made = 0
 
     def __len__(self) -> int:
-        return self._chunks
+        return sum(words.chunks for words in self._words.values())
 
-    def change(self, new: Iterable[tuple[int, str]], gone: Iterable[tuple[int, str]]) -> None:
+    def change(
+        self,
+        new: Iterable[tuple[int, str]],
+        gone: Iterable[tuple[int, str]],
+        collection: Collection = OPERATORS,
+    ) -> None:
         """Add chunks of new numbers, and remove some with the text they were added with."""
         added = [(number, folded(text)) for number, text in new]
         removed = [(number, folded(text)) for number, text in gone]
         with self._lock:
-            execute = self._connection.executemany
-            self._connection.execute("BEGIN")
-            execute("INSERT INTO words (rowid, text) VALUES (?, ?)", added)
-            execute("INSERT INTO words (words, rowid, text) VALUES ('delete', ?, ?)", removed)
-            self._connection.execute("COMMIT")
-            self._chunks += len(added) - len(removed)
-            self._frequencies.clear()
-            self._forget_scores()
+            if (words := self._words.get(collection)) is None:
+                self._made += 1
+                words = _CollectionWords(self._connection, self._made)
+                self._words[collection] = words
+            words.change(added, removed)
+            if not words.chunks:
+                words.drop()
+                del self._words[collection]
 
-    def rank(self, query: str, count: int) -> list[tuple[int, float]]:
+    def rank(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
         """The numbers that `search` finds, in its order, each with the chunk's `coverage` of the
         query."""
-        found = [number for number, _ in self.search(query, count)]
+        found = [number for number, _ in self.search(query, count, tenant)]
         with self._lock:
+            visible = self._visible(tenant)
             terms = list(dict.fromkeys(words_of(query)))
-            told = set(self._telling(terms))
-            words = {term: set(self._scores_of(term)[0].tolist()) for term in told}
-            frequencies = {term: self._frequency(term) for term in terms}
+            told = set(visible.telling(terms))
+            words = {term: set(visible.scores(term)[0].tolist()) for term in told}
+            frequencies = {term: visible.frequency(term) for term in terms}
             asked = {t: n for t, n in frequencies.items() if t in told or not n}
-            chunks = self._chunks
+            chunks = visible.chunks
+            self._bound_what_is_kept()
         return [
             (number, coverage(asked, {t for t, has in words.items() if number in has}, chunks))
             for number in found
         ]
 
-    def search(self, query: str, count: int) -> list[tuple[int, float]]:
-        """At most `count` chunks that share a word with `query`, as (number, score), best first;
-        of equal ones the smaller number first."""
+    def search(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
+        """At most `count` chunks that `tenant` may find and that share a word with `query`, as
+        (number, score), best first; of equal ones the smaller number first."""
         with self._lock:
-            scores = [self._scores_of(term) for term in self._telling(query_terms(query))]
+            visible = self._visible(tenant)
+            scores = [visible.scores(term) for term in visible.telling(query_terms(query))]
+            self._bound_what_is_kept()
         if not scores or count < 1:
             return []
         numbers, place = np.unique(np.concatenate([n for n, _ in scores]), return_inverse=True)
@@ -96,47 +108,121 @@ class LexicalIndex:
         with self._lock:
             self._connection.close()
 
-    def _scores_of(self, term: str) -> Scores:
+    def _bound_what_is_kept(self) -> None:
+        """Of all collections together, however many there are."""
+        every = self._words.values()
+        too_many = sum(words.kept_scores for words in every) > MOST_KEPT
+        if too_many or sum(words.kept_words for words in every) > MOST_WORDS:
+            for words in every:
+                words.forget()
+
+    def _visible(self, tenant: str) -> _VisibleWords:
+        return _VisibleWords(
+            [words for each, words in self._words.items() if each.visible_to(tenant)]
+        )
+
+
+class _CollectionWords:
+    """The tables of one collection."""
+
+    def __init__(self, connection: sqlite3.Connection, number: int) -> None:
+        self.chunks = 0
+        self._connection = connection
+        self._table, self._vocabulary = f"words_{number}", f"vocabulary_{number}"
+        self._frequencies: dict[str, int] = {}
+        self._scores: dict[str, Scores] = {}
+        self.kept_scores = 0
+        columns = "text, content='', tokenize='unicode61 remove_diacritics 0'"
+        connection.execute(f"CREATE VIRTUAL TABLE {self._table} USING fts5({columns})")
+        connection.execute(
+            f"CREATE VIRTUAL TABLE {self._vocabulary} USING fts5vocab({self._table}, row)"
+        )
+
+    def change(self, added: list[tuple[int, str]], removed: list[tuple[int, str]]) -> None:
+        table, execute = self._table, self._connection.executemany
+        self._connection.execute("BEGIN")
+        execute(f"INSERT INTO {table} (rowid, text) VALUES (?, ?)", added)
+        execute(f"INSERT INTO {table} ({table}, rowid, text) VALUES ('delete', ?, ?)", removed)
+        self._connection.execute("COMMIT")
+        self.chunks += len(added) - len(removed)
+        self.forget()
+
+    def drop(self) -> None:
+        self._connection.execute(f"DROP TABLE {self._vocabulary}")
+        self._connection.execute(f"DROP TABLE {self._table}")
+
+    def scores(self, term: str) -> Scores:
+        """Of the chunks that have it, as FTS5 has them, over the weight that FTS5 gives a word of
+        this frequency."""
         if (known := self._scores.get(term)) is not None:
             return known
-        statement = "SELECT rowid, -rank FROM words WHERE words MATCH ?"
+        statement = f"SELECT rowid, -rank FROM {self._table} WHERE {self._table} MATCH ?"
         found = self._connection.execute(statement, (f'"{term}"',)).fetchall()
-        scores = np.array([n for n, _ in found], np.int64), np.array([s for _, s in found])
-        if self._kept + len(found) > MOST_KEPT or len(self._scores) >= MOST_WORDS:
-            self._forget_scores()
+        weight = rarity(len(found), self.chunks)
+        scores = np.array([n for n, _ in found], np.int64), np.array([s for _, s in found]) / weight
         self._scores[term] = scores
-        self._kept += len(found)
+        self.kept_scores += len(found)
         return scores
 
-    def _forget_scores(self) -> None:
-        self._scores.clear()
-        self._kept = 0
+    def frequency(self, word: str) -> int:
+        """Number of chunks that have it."""
+        if word not in self._frequencies:
+            statement = f"SELECT doc FROM {self._vocabulary} WHERE term = ?"
+            row = self._connection.execute(statement, (word,)).fetchone()
+            self._frequencies[word] = row[0] if row else 0
+        return self._frequencies[word]
 
-    def _telling(self, terms: list[str]) -> list[str]:
+    @property
+    def kept_words(self) -> int:
+        return max(len(self._frequencies), len(self._scores))
+
+    def forget(self) -> None:
+        """What is kept of queries."""
+        self._frequencies.clear()
+        self._scores.clear()
+        self.kept_scores = 0
+
+
+class _VisibleWords:
+    """Some collections as if they were one; each chunk's length counts against the mean of its own
+    collection."""
+
+    def __init__(self, collections: list[_CollectionWords]) -> None:
+        self._collections = collections
+        self.chunks = sum(words.chunks for words in collections)
+
+    def scores(self, term: str) -> Scores:
+        """Of all chunks that have it: BM25 with the frequency in all of them."""
+        found = [words.scores(term) for words in self._collections]
+        numbers = np.concatenate([np.empty(0, np.int64), *(n for n, _ in found)])
+        scores = np.concatenate([np.empty(0), *(s for _, s in found)])
+        return numbers, scores * rarity(len(numbers), self.chunks)
+
+    def telling(self, terms: list[str]) -> list[str]:
         """The terms that tell chunks apart, the rarest first; one at least, if chunks have any."""
-        frequencies = sorted((self._frequency(term), term) for term in terms)
+        frequencies = sorted((self.frequency(term), term) for term in terms)
         known = [(frequency, term) for frequency, term in frequencies if frequency]
         chosen: list[str] = []
         scored = 0
         for frequency, term in known:
             scored += frequency
-            common = frequency > COMMON_SHARE * self._chunks and scored > FEW_SCORED
+            common = frequency > COMMON_SHARE * self.chunks and scored > FEW_SCORED
             if chosen and (common or scored > MOST_SCORED):
                 break
             chosen.append(term)
         return chosen
 
-    def _frequency(self, term: str) -> int:
+    def frequency(self, term: str) -> int:
         """Number of chunks that have it; of a phrase, an upper bound."""
         if " " in term:
-            return min(map(self._frequency, term.split()))
-        if term not in self._frequencies:
-            statement = "SELECT doc FROM vocabulary WHERE term = ?"
-            row = self._connection.execute(statement, (term,)).fetchone()
-            if len(self._frequencies) >= MOST_WORDS:
-                self._frequencies.clear()
-            self._frequencies[term] = row[0] if row else 0
-        return self._frequencies[term]
+            return min(map(self.frequency, term.split()))
+        return sum(words.frequency(term) for words in self._collections)
+
+
+def rarity(frequency: int, chunks: int) -> float:
+    """The weight that FTS5's BM25 gives a word that so many of the chunks have."""
+    weight = math.log((chunks - frequency + 0.5) / (frequency + 0.5))
+    return weight if weight > 0 else LEAST_RARITY
 
 
 def coverage(frequencies: Mapping[str, int], held: set[str], chunks: int) -> float:

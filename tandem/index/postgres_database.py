@@ -42,7 +42,15 @@ MIGRATIONS: list[tuple[str, ...]] = [
         # What processes that have it in memory are to forget.
         "CREATE TABLE tandem_gone (first bigint PRIMARY KEY, generation bigint NOT NULL)",
         "CREATE INDEX tandem_gone_by_generation ON tandem_gone (generation)",
-    )
+    ),
+    (
+        # A name is unique with its owner.
+        "ALTER TABLE tandem_document ADD COLUMN owner text NOT NULL DEFAULT ''",
+        "ALTER TABLE tandem_document DROP CONSTRAINT tandem_document_id_key",
+        "ALTER TABLE tandem_document ADD CONSTRAINT tandem_document_owned UNIQUE (owner, id)",
+        # Who may find a chunk, as `Collection.name` has it.
+        "ALTER TABLE tandem_chunk ADD COLUMN collection text NOT NULL DEFAULT ''",
+    ),
 ]
 """What leads from each version of the schema to the next. Add to the end only."""
 

@@ -6,7 +6,7 @@ Invariant: no number is used twice, by any process.
 """
 
 import threading
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,6 +17,16 @@ from psycopg_pool import ConnectionPool
 
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.index.lexical import COMMON_SHARE, FEW_SCORED, MOST_SCORED, words_of
+from tandem.index.owners import (
+    OPERATOR,
+    OPERATORS,
+    Collection,
+    DocumentQuota,
+    ListedDocument,
+    OwnerUsage,
+    check_quota,
+    collection_of,
+)
 from tandem.index.postgres_database import (
     TIMEOUT_S,
     Connection,
@@ -36,11 +46,12 @@ from tandem.index.store import (
     StoredChunk,
     StoredText,
     StoreSize,
-    change_of,
+    changes_of,
+    check_owned,
     checked_content,
     checked_text,
+    document_checksum,
     room_of,
-    row_checksum,
     text_row,
     vector_row,
 )
@@ -58,11 +69,17 @@ _LONGEST_WORD, _LAST_PLACE, _MOST_PLACES = 256, 16_383, 255
 
 _TEXT_COLUMNS = "hash, title, text, spans, text_checksum"
 _CONTENT_COLUMNS = f"first, {_TEXT_COLUMNS}, vectors, vectors_checksum"
+_OWNED = "FROM tandem_document JOIN tandem_content ON content = first WHERE owner = %(owner)s"
+_SIZE = "octet_length(title) + octet_length(text)"
+"""As quotas count a document."""
 _TABLES = "'tandem_content', 'tandem_document', 'tandem_chunk', 'tandem_gone'"
 
 _RANK = """
 WITH counted AS MATERIALIZED (
-    SELECT word, (SELECT count(*) FROM tandem_chunk WHERE words @@ word::tsquery) AS frequency
+    SELECT word, (
+        SELECT count(*) FROM tandem_chunk
+        WHERE words @@ word::tsquery AND collection = ANY(%(visible)s)
+    ) AS frequency
     FROM unnest(%(words)s::text[]) AS word
 ), summed AS (
     SELECT word, frequency, sum(frequency) OVER rarest_first AS scored,
@@ -81,12 +98,14 @@ SELECT number, sum(rarity) / (
     + (SELECT count(*) FROM counted WHERE frequency = 0) * ln(1 + (%(chunks)s + 0.5) / 0.5)
 )
 FROM telling CROSS JOIN LATERAL (
-    SELECT number, ts_rank(words, word, 1) AS weight FROM tandem_chunk WHERE words @@ word
+    SELECT number, ts_rank(words, word, 1) AS weight FROM tandem_chunk
+    WHERE words @@ word AND collection = ANY(%(visible)s)
 ) AS matching
 GROUP BY number ORDER BY sum(weight * rarity) DESC, number LIMIT %(count)s
 """
 """A chunk's sum over the words of ts_rank, which grows with how often the word is there, times the
-word's inverse document frequency, which PostgreSQL's own ranking leaves out. Common words are left
+word's inverse document frequency, which PostgreSQL's own ranking leaves out. Chunks that the tenant
+may not find are neither ranked nor counted. Common words are left
 out as in a folder (`lexical`); how much of the query a chunk covers is counted as there."""
 _LIMITS = {"few_scored": FEW_SCORED, "most_scored": MOST_SCORED, "common_share": COMMON_SHARE}
 
@@ -108,8 +127,10 @@ class PostgresStore:
             kwargs={"autocommit": True, "connect_timeout": int(TIMEOUT_S)},
             open=True,
         )
-        self._known: dict[int, int] = {}  # chunks of each content that `changes` told of
-        self._chunks = self._bytes = 0
+        # Collection and number of chunks of each content that `changes` told of.
+        self._known: dict[int, tuple[Collection, int]] = {}
+        self._chunks: Counter[Collection] = Counter()
+        self._bytes = 0
         self._seen = State()
         self._watcher: threading.Thread | None = None
         self._closing = threading.Event()
@@ -120,19 +141,25 @@ class PostgresStore:
             self._pool.close()
             raise
 
-    def hashes(self, document_ids: Iterable[str]) -> dict[str, str]:
-        statement = (
-            "SELECT id, hash FROM tandem_document JOIN tandem_content ON content = first"
-            " WHERE id = ANY(%s)"
-        )
-        return dict(self._select(statement, [_storable(document_ids)]))
+    def hashes(self, document_ids: Iterable[str], owner: str = OPERATOR) -> dict[str, str]:
+        statement = f"SELECT id, hash {_OWNED} AND id = ANY(%(ids)s)"
+        return dict(self._select(statement, {"owner": owner, "ids": _storable(document_ids)}))
+
+    def sizes(self, document_ids: Iterable[str], owner: str = OPERATOR) -> dict[str, int]:
+        statement = f"SELECT id, {_SIZE} {_OWNED} AND id = ANY(%(ids)s)"
+        return dict(self._select(statement, {"owner": owner, "ids": _storable(document_ids)}))
 
     def holds(self, content_hashes: Iterable[str]) -> set[str]:
         statement = "SELECT hash FROM tandem_content WHERE hash = ANY(%s)"
         return {row[0] for row in self._select(statement, [list(content_hashes)])}
 
     def commit(
-        self, puts: Mapping[str, str], contents: Sequence[Content], removed: Iterable[str]
+        self,
+        puts: Mapping[str, str],
+        contents: Sequence[Content],
+        removed: Iterable[str],
+        owner: str = OPERATOR,
+        quota: DocumentQuota | None = None,
     ) -> bool:
         for document_id in puts:
             if "\0" in document_id:
@@ -141,15 +168,22 @@ class PostgresStore:
         with self._transaction() as database:
             take_turn(database)
             state = read_state(database, self._place)
-            statement = "DELETE FROM tandem_document WHERE id = ANY(%s) RETURNING content"
-            left = database.execute(statement, [leaving]).fetchall()
+            before = OwnerUsage() if quota is None else _usage(database, owner)
+            statement = (
+                "DELETE FROM tandem_document WHERE owner = %s AND id = ANY(%s) RETURNING content"
+            )
+            left = database.execute(statement, [owner, leaving]).fetchall()
             state = self._insert(database, state, contents)
             wanted = list(set(puts.values()))
             statement = "SELECT hash, first FROM tandem_content WHERE hash = ANY(%s)"
             first_of = dict(database.execute(statement, [wanted]).fetchall())
             if len(first_of) < len(wanted):
                 raise psycopg.Rollback
-            _put_all(database, {name: first_of[key] for name, key in puts.items()})
+            for key in wanted:
+                check_owned(owner, key, self._place)
+            _put_all(database, owner, {name: first_of[key] for name, key in puts.items()})
+            if quota is not None:
+                check_quota(owner, quota, before, _usage(database, owner))
             gone = _delete_unmeant(database, {row[0] for row in left}, state.generation + 1)
             sizes = state.documents + len(puts) - len(left), state.texts - gone
             write_state(database, State(state.next, state.generation + 1, *sizes))
@@ -168,53 +202,93 @@ class PostgresStore:
                 "SELECT first FROM tandem_gone WHERE generation > %s", [self._seen.generation]
             )
             gone = {first: self._known.pop(first) for (first,) in rows if first in self._known}
-            self._chunks -= sum(gone.values())
-            yield change_of([], gone, self.manifest.dimension)
+            for collection, count in gone.values():
+                self._chunks[collection] -= count
+            # What is new first: a document that moves to another collection stays found.
             while group := self._contents_from(database, self._seen.next):
-                new = {first: len(content.spans) for first, content in group}
-                self._known |= new
-                self._chunks += sum(new.values())
-                self._seen = replace(self._seen, next=max(new) + 1)
-                yield change_of(group, {}, self.manifest.dimension)
+                for first, content in group:
+                    self._known[first] = (content.collection, len(content.spans))
+                    self._chunks[content.collection] += len(content.spans)
+                self._seen = replace(self._seen, next=group[-1][0] + 1)
+                yield from changes_of(group, {}, self.manifest.dimension)
+            yield from changes_of([], gone, self.manifest.dimension)
             sizes = f"SELECT sum(pg_total_relation_size(t)) FROM unnest(ARRAY[{_TABLES}]) AS t"
             self._bytes = int(database.execute(sizes).fetchall()[0][0])
             self._seen = state
 
-    def rank(self, query: str, count: int) -> list[tuple[int, float]]:
+    def rank(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
         words = [f"'{word[:_LONGEST_WORD]}'" for word in dict.fromkeys(words_of(query))]
         if not words or count < 1:
             return []
-        values = {"words": words, "chunks": self._chunks, "count": count, **_LIMITS}
+        # What others shared is known from `changes`, which another thread may read meanwhile.
+        seen = self._chunks.copy()
+        always = {OPERATORS, Collection.of(tenant), Collection.of(tenant, shared=True)}
+        visible = always | {collection for collection in seen if collection.visible_to(tenant)}
+        values = {
+            "words": words,
+            "chunks": sum(seen[collection] for collection in visible),
+            "visible": [collection.name for collection in visible],
+            "count": count,
+            **_LIMITS,
+        }
         return [(number, float(covered)) for number, covered in self._select(_RANK, values)]
 
     def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
-        statement = "SELECT number, content FROM tandem_chunk WHERE number = ANY(%s)"
-        content_of = dict(self._select(statement, [list(numbers)]))
+        statement = "SELECT number, content, collection FROM tandem_chunk WHERE number = ANY(%s)"
+        found = self._select(statement, [list(numbers)])
         rows = self._select(
-            f"SELECT DISTINCT ON (first) first, id, checksum, {_TEXT_COLUMNS} FROM tandem_content"
+            f"SELECT DISTINCT ON (first) first, owner, id, checksum, {_TEXT_COLUMNS}"
+            " FROM tandem_content"
             " JOIN tandem_document ON content = first WHERE first = ANY(%s) ORDER BY first, seq",
-            [list(set(content_of.values()))],
+            [list({content for _, content, _ in found})],
         )
         texts: dict[int, StoredText] = {}
-        for first, document_id, checksum, *row in rows:
-            self._check_document(document_id, first, checksum)
-            texts[first] = StoredText(document_id, *checked_text(row, self._place))
-        return {
-            number: texts[first].chunk(number - first)
-            for number, first in content_of.items()
-            if first in texts
-        }
+        collections: dict[int, str] = {}
+        for first, owner, document_id, checksum, *row in rows:
+            self._check_document(owner, document_id, first, checksum)
+            title, text, spans = checked_text(row, self._place)
+            check_owned(owner, row[0], self._place)
+            texts[first] = StoredText(owner, document_id, title, text, spans)
+            collections[first] = collection_of(row[0]).name
+        chunks: dict[int, StoredChunk] = {}
+        for number, first, collection in found:
+            if first in texts:
+                if collection != collections[first]:
+                    raise FolderDamaged(f"{self._place}: the chunk {number} has another owner")
+                chunks[number] = texts[first].chunk(number - first)
+        return chunks
 
-    def documents(self, document_ids: Iterable[str] | None = None) -> Iterator[tuple[str, Content]]:
-        condition, values = "", []
+    def documents(
+        self, document_ids: Iterable[str] | None = None, owner: str | None = OPERATOR
+    ) -> Iterator[tuple[str, Content]]:
+        conditions = ["true"] if owner is None else ["owner = %(owner)s"]
+        values: dict[str, object] = {"owner": owner}
         if document_ids is not None:
-            condition, values = "WHERE id = ANY(%s)", [_storable(document_ids)]
-        statement = f"SELECT id, content, checksum FROM tandem_document {condition} ORDER BY seq"
+            conditions.append("id = ANY(%(ids)s)")
+            values["ids"] = _storable(document_ids)
+        statement = (
+            "SELECT owner, id, content, checksum FROM tandem_document"
+            f" WHERE {' AND '.join(conditions)} ORDER BY seq"
+        )
         contents = f"SELECT {_CONTENT_COLUMNS} FROM tandem_content WHERE first = %s"
-        for document_id, first, checksum in self._select(statement, values):
-            self._check_document(document_id, first, checksum)
+        for whose, document_id, first, checksum in self._select(statement, values):
+            self._check_document(whose, document_id, first, checksum)
             for _, *row in self._select(contents, [first]):
                 yield document_id, checked_content(row, self.manifest.dimension, self._place)
+
+    def listed(self, owner: str, after: str, count: int) -> list[ListedDocument]:
+        if "\0" in after:
+            raise InvalidArgument("after", "holds a zero byte")
+        statement = (
+            f"SELECT id, {_SIZE}, hash {_OWNED}"
+            ' AND id COLLATE "C" > %(after)s ORDER BY id COLLATE "C" LIMIT %(count)s'
+        )
+        rows = self._select(statement, {"owner": owner, "after": after, "count": count})
+        return [ListedDocument(name, size, collection_of(key).shared) for name, size, key in rows]
+
+    def usage(self, owner: str) -> OwnerUsage:
+        with self._transaction() as database:
+            return _usage(database, owner)
 
     def size(self) -> StoreSize:
         seen = self._seen
@@ -272,11 +346,18 @@ class PostgresStore:
             if inserted:
                 state = replace(state, next=first + room_of(content), texts=state.texts + 1)
                 chunks = [
-                    (first + chunk, first, _tsvector(content.indexed_chunk(chunk)))
+                    (
+                        first + chunk,
+                        first,
+                        content.collection.name,
+                        _tsvector(content.indexed_chunk(chunk)),
+                    )
                     for chunk in range(len(content.spans))
                 ]
                 database.cursor().executemany(
-                    "INSERT INTO tandem_chunk (number, content, words) VALUES (%s, %s, %s)", chunks
+                    "INSERT INTO tandem_chunk (number, content, collection, words)"
+                    " VALUES (%s, %s, %s, %s)",
+                    chunks,
                 )
         return state
 
@@ -289,8 +370,8 @@ class PostgresStore:
         place, dimension = self._place, self.manifest.dimension
         return [(first, checked_content(row, dimension, place)) for first, *row in rows]
 
-    def _check_document(self, document_id: str, first: int, checksum: int) -> None:
-        if row_checksum(document_id, first) != checksum:
+    def _check_document(self, owner: str, document_id: str, first: int, checksum: int) -> None:
+        if document_checksum(owner, document_id, first) != checksum:
             raise FolderDamaged(f"{self._place}: the document {document_id!r} is damaged")
 
     def _select(self, statement: str, values: Sequence[object] | Mapping[str, object]) -> list[Any]:
@@ -308,11 +389,21 @@ def _configure(database: Connection) -> None:
     database.execute("SET jit = off")
 
 
-def _put_all(database: Connection, first_of: Mapping[str, int]) -> None:
+def _put_all(database: Connection, owner: str, first_of: Mapping[str, int]) -> None:
     database.cursor().executemany(
-        "INSERT INTO tandem_document (id, content, checksum) VALUES (%s, %s, %s)",
-        [(name, first, row_checksum(name, first)) for name, first in first_of.items()],
+        "INSERT INTO tandem_document (owner, id, content, checksum) VALUES (%s, %s, %s, %s)",
+        [
+            (owner, name, first, document_checksum(owner, name, first))
+            for name, first in first_of.items()
+        ],
     )
+
+
+def _usage(database: Connection, owner: str) -> OwnerUsage:
+    """`take_turn` keeps it from changing until the transaction ends."""
+    statement = f"SELECT count(*), coalesce(sum({_SIZE}), 0)::bigint {_OWNED}"
+    (row,) = database.execute(statement, {"owner": owner}).fetchall()
+    return OwnerUsage(*row)
 
 
 def _delete_unmeant(database: Connection, firsts: Iterable[int], generation: int) -> int:

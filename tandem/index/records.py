@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.index.chunking import Span
+from tandem.index.owners import OPERATOR, Collection, collection_of
 
 Vectors = NDArray[np.float32]
 
@@ -18,11 +19,20 @@ MAX_ID_LENGTH, MAX_TITLE_LENGTH = 1024, 1024
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text under an id of its source's choosing: a path, a URL, a number in a file."""
+    """A text under an id of its source's choosing: a path, a URL, a number in a file. Owner and id
+    together say which document it is."""
 
     id: str
     text: str
     title: str = ""
+    owner: str = OPERATOR
+    shared: bool = False
+    """Whether every tenant finds it."""
+
+    @property
+    def collection(self) -> Collection:
+        """Where it is found."""
+        return Collection.of(self.owner, self.shared)
 
     def validate(self) -> None:
         """Raises InvalidArgument naming the field."""
@@ -39,8 +49,14 @@ class Document:
 
     @property
     def content_hash(self) -> str:
-        """Of title and text: what is equal in both is stored and embedded once."""
-        return hashlib.sha256(self.title.encode() + b"\0" + self.text.encode()).hexdigest()
+        """Of title, text and collection: what is equal in all is stored and embedded once."""
+        digest = hashlib.sha256(self.title.encode() + b"\0" + self.text.encode()).hexdigest()
+        return self.collection.content_key(digest)
+
+    @property
+    def size(self) -> int:
+        """Bytes of title and text, as quotas count them."""
+        return len(self.title.encode()) + len(self.text.encode())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,6 +69,10 @@ class Content:
     text: str
     spans: Sequence[Span]
     vectors: Vectors
+
+    @property
+    def collection(self) -> Collection:
+        return collection_of(self.content_hash)
 
     def chunk(self, number: int) -> str:
         """The text of one chunk."""
@@ -90,6 +110,7 @@ class Hit:
     dense_rank: int | None
     lexical_rank: int | None
     coverage: float | None = None
+    owner: str = OPERATOR
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,9 @@
 """Dense and lexical search over the chunks of a store, joined by reciprocal-rank fusion (Cormack,
 Clarke and Büttcher, SIGIR 2009).
 
+Each collection has vectors of its own, and a search reads those that its tenant may find: chunks of
+others are never candidates, so they can take no place among the best.
+
 Thread-safe. faiss is imported only when there are vectors to search.
 """
 
@@ -12,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
 from tandem.core.errors import TandemError
+from tandem.index.owners import OPERATOR, Collection
 from tandem.index.records import Hit, Vectors
 from tandem.index.store import IndexStore, StoredChunk
 
@@ -45,38 +49,63 @@ class Searcher:
 
     def __init__(self, store: IndexStore, dimension: int) -> None:
         self._store = store
-        self._dense = _dense_index(dimension) if dimension else None
-        self._chunks = 0
+        self._dimension = dimension
+        self._dense: dict[Collection, DenseIndex] = {}
+        self._chunks: dict[Collection, int] = {}
 
     def __len__(self) -> int:
-        return self._chunks
+        return sum(self._chunks.copy().values())
+
+    def visible(self, tenant: str) -> int:
+        """Number of chunks that `tenant` may find."""
+        chunks = self._chunks.copy().items()
+        return sum(count for collection, count in chunks if collection.visible_to(tenant))
 
     @property
     def dense_kind(self) -> str:
-        return "none" if self._dense is None else self._dense.kind
+        """`ivf` as soon as one collection has so many chunks."""
+        if not self._dimension:
+            return "none"
+        kinds = {dense.kind for dense in self._dense.copy().values()}
+        return "ivf" if "ivf" in kinds else "flat"
 
     def follow(self) -> None:
         """Take in what changed in the store. One caller at a time."""
         for change in self._store.changes():
-            if self._dense is not None:
-                self._dense.add(change.numbers, change.vectors)
-                self._dense.remove(change.gone)
-            self._chunks += len(change.numbers) - len(change.gone)
+            collection = change.collection
+            if self._dimension:
+                if (dense := self._dense.get(collection)) is None:
+                    dense = self._dense[collection] = _dense_index(self._dimension)
+                dense.add(change.numbers, change.vectors)
+                dense.remove(change.gone)
+            chunks = self._chunks.get(collection, 0) + len(change.numbers) - len(change.gone)
+            self._chunks[collection] = chunks
 
-    def search(self, query: str, vector: Vectors | None, count: int, mode: SearchMode) -> list[Hit]:
-        """At most `count` chunks, best first. `vector` is the query's; DENSE needs one. Raises
-        RankingOutdated when a chunk was removed, or replaced by one that is not ranked yet."""
+    def search(
+        self,
+        query: str,
+        vector: Vectors | None,
+        count: int,
+        mode: SearchMode,
+        tenant: str = OPERATOR,
+    ) -> list[Hit]:
+        """At most `count` chunks that `tenant` may find, best first. `vector` is the query's; DENSE
+        needs one. Raises RankingOutdated when a chunk was removed, or replaced by one that is not
+        ranked yet."""
         depth = max(_LEAST_DEPTH, 2 * count)
         dense, covered = list[int](), dict[int, float]()
-        if mode is not SearchMode.LEXICAL and self._dense is not None and vector is not None:
-            dense = [number for number, _ in self._dense.search(vector, depth)]
+        searched = self._dense.copy().items()
+        visible = [index for each, index in searched if each.visible_to(tenant)]
+        if mode is not SearchMode.LEXICAL and vector is not None:
+            dense = _nearest(visible, vector, depth)
         if mode is not SearchMode.DENSE:
-            covered = dict(self._store.rank(query, depth))
+            covered = dict(self._store.rank(query, depth, tenant))
         fused = reciprocal_rank_fusion([dense, list(covered)])
         chunks = self._first_chunks([number for number, _ in fused], count)
-        similarities = {}
-        if self._dense is not None and vector is not None:
-            similarities = self._dense.similarities(chunks, vector)
+        similarities = dict[int, float]()
+        if vector is not None:
+            for index in visible:
+                similarities |= index.similarities(chunks, vector)
         dense_rank = {number: rank for rank, number in enumerate(dense, 1)}
         lexical_rank = {number: rank for rank, number in enumerate(covered, 1)}
         return [
@@ -93,12 +122,12 @@ class Searcher:
         ]
 
     def wait_until_built(self) -> None:
-        if self._dense is not None:
-            self._dense.wait_until_built()
+        for dense in self._dense.copy().values():
+            dense.wait_until_built()
 
     def close(self) -> None:
-        if self._dense is not None:
-            self._dense.close()
+        for dense in self._dense.copy().values():
+            dense.close()
 
     def _first_chunks(self, numbers: list[int], count: int) -> dict[int, StoredChunk]:
         """The first `count` of these."""
@@ -106,6 +135,12 @@ class Searcher:
         if len(found) < len(numbers[:count]):
             raise RankingOutdated("a chunk is gone")
         return found
+
+
+def _nearest(visible: Iterable[DenseIndex], vector: Vectors, count: int) -> list[int]:
+    """Of all of these, by inner product, which means the same in each."""
+    found = [one for index in visible for one in index.search(vector, count)]
+    return [number for number, _ in sorted(found, key=lambda one: -one[1])[:count]]
 
 
 def _dense_index(dimension: int) -> DenseIndex:

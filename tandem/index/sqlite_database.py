@@ -33,7 +33,23 @@ MIGRATIONS: list[tuple[str, ...]] = [
             checksum INTEGER NOT NULL
         )""",
         "CREATE INDEX document_by_content ON document (content, seq)",
-    )
+    ),
+    (
+        # A name is unique with its owner. SQLite cannot take a UNIQUE away, so the table is new.
+        """CREATE TABLE owned_document (
+            seq INTEGER PRIMARY KEY,
+            owner TEXT NOT NULL,
+            id TEXT NOT NULL,
+            content INTEGER NOT NULL REFERENCES content (first),
+            checksum INTEGER NOT NULL,
+            UNIQUE (owner, id)
+        )""",
+        """INSERT INTO owned_document (seq, owner, id, content, checksum)
+            SELECT seq, '', id, content, checksum FROM document""",
+        "DROP TABLE document",
+        "ALTER TABLE owned_document RENAME TO document",
+        "CREATE INDEX document_by_content ON document (content, seq)",
+    ),
 ]
 """What leads from each version of the schema to the next; `user_version` counts those applied. Add
 to the end only."""

@@ -12,6 +12,7 @@ import sqlite3
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -20,6 +21,15 @@ import numpy as np
 from tandem.core.errors import ResourceExhausted, Unavailable
 from tandem.index.folder import LOCK, FolderLock, make_private
 from tandem.index.lexical import LexicalIndex
+from tandem.index.owners import (
+    OPERATOR,
+    Collection,
+    DocumentQuota,
+    ListedDocument,
+    OwnerUsage,
+    check_quota,
+    collection_of,
+)
 from tandem.index.records import Content, FolderDamaged, FolderMismatch
 from tandem.index.sqlite_database import (
     connect,
@@ -39,11 +49,12 @@ from tandem.index.store import (
     StoredChunk,
     StoredText,
     StoreSize,
-    change_of,
+    changes_of,
+    check_owned,
     checked_content,
     checked_text,
+    document_checksum,
     room_of,
-    row_checksum,
     text_row,
     vector_row,
 )
@@ -56,6 +67,18 @@ _OLD_FORMAT = "manifest.json"
 _LOADED_TOGETHER = 256
 _TEXT_COLUMNS = "hash, title, text, spans, text_checksum"
 _CONTENT_COLUMNS = f"first, {_TEXT_COLUMNS}, vectors, vectors_checksum"
+_OWNED = "FROM document JOIN content ON content = first WHERE owner = :owner"
+_SIZE = "length(title) + length(text)"
+"""As quotas count a document; SQLite does not read a blob to tell its length."""
+
+
+@dataclass(frozen=True, slots=True)
+class _DocumentRow:
+    """A document, and the first number of the content that it means."""
+
+    owner: str
+    id: str
+    first: int
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -120,24 +143,43 @@ class SqliteStore:
             raise
         self._pending: deque[Iterator[Change]] = deque([self._load()])
 
-    def hashes(self, document_ids: Iterable[str]) -> dict[str, str]:
-        statement = "SELECT hash FROM document JOIN content ON content = first WHERE id = ?"
-        return self._select_each(statement, document_ids)
+    def hashes(self, document_ids: Iterable[str], owner: str = OPERATOR) -> dict[str, str]:
+        statement = (
+            "SELECT hash FROM document JOIN content ON content = first WHERE id = ? AND owner = ?"
+        )
+        return self._select_each(statement, document_ids, owner)
+
+    def sizes(self, document_ids: Iterable[str], owner: str = OPERATOR) -> dict[str, int]:
+        statement = f"SELECT {_SIZE} {_OWNED} AND id = :key"
+        with errors_of(self._path), self._reading() as database:
+            found = {
+                key: database.execute(statement, {"owner": owner, "key": key}).fetchone()
+                for key in document_ids
+            }
+        return {key: int(row[0]) for key, row in found.items() if row is not None}
 
     def holds(self, content_hashes: Iterable[str]) -> set[str]:
         return set(self._select_each("SELECT hash FROM content WHERE hash = ?", content_hashes))
 
     def commit(
-        self, puts: Mapping[str, str], contents: Sequence[Content], removed: Iterable[str]
+        self,
+        puts: Mapping[str, str],
+        contents: Sequence[Content],
+        removed: Iterable[str],
+        owner: str = OPERATOR,
+        quota: DocumentQuota | None = None,
     ) -> bool:
         firsts = np.cumsum([self._next, *map(room_of, contents)]).tolist()
         new = list(zip(firsts[:-1], contents, strict=True))
         with errors_of(self._path), transaction(self._writer):
-            left = [self._remove(document_id) for document_id in chain(removed, puts)]
+            before = OwnerUsage() if quota is None else _usage(self._writer, owner)
+            left = [self._remove(owner, document_id) for document_id in chain(removed, puts)]
             for first, content in new:
                 self._insert(first, content)
             for document_id, content_hash in puts.items():
-                self._put(document_id, content_hash)
+                self._put(owner, document_id, content_hash)
+            if quota is not None:
+                check_quota(owner, quota, before, _usage(self._writer, owner))
             gone = self._delete_unmeant({first for first in left if first is not None})
             set_meta(self._writer, "generation", str(self._generation + 1))
         self._generation += 1
@@ -152,8 +194,8 @@ class SqliteStore:
         while self._pending:  # which another thread may add to meanwhile
             yield from self._pending.popleft()
 
-    def rank(self, query: str, count: int) -> list[tuple[int, float]]:
-        return self._lexical.rank(query, count)
+    def rank(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
+        return self._lexical.rank(query, count, tenant)
 
     def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
         found: dict[int, StoredChunk] = {}
@@ -167,11 +209,24 @@ class SqliteStore:
                     found[number] = texts[first].chunk(number - first)
         return found
 
-    def documents(self, document_ids: Iterable[str] | None = None) -> Iterator[tuple[str, Content]]:
+    def documents(
+        self, document_ids: Iterable[str] | None = None, owner: str | None = OPERATOR
+    ) -> Iterator[tuple[str, Content]]:
         with errors_of(self._path), self._reading() as database:
-            for document_id, first in self._checked_documents(database, document_ids):
-                for _, content in self._contents_where(database, "first = ?", first):
-                    yield document_id, content
+            for row in self._checked_documents(database, document_ids, owner):
+                for _, content in self._contents_where(database, "first = ?", row.first):
+                    yield row.id, content
+
+    def listed(self, owner: str, after: str, count: int) -> list[ListedDocument]:
+        statement = f"SELECT id, {_SIZE}, hash {_OWNED} AND id > :after ORDER BY id LIMIT :count"
+        asked = {"owner": owner, "after": after, "count": count}
+        with errors_of(self._path), self._reading() as database:
+            rows = database.execute(statement, asked).fetchall()
+        return [ListedDocument(name, size, collection_of(key).shared) for name, size, key in rows]
+
+    def usage(self, owner: str) -> OwnerUsage:
+        with errors_of(self._path), self._reading() as database:
+            return _usage(database, owner)
 
     def size(self) -> StoreSize:
         log_path = self._path.with_name(f"{DATABASE}-wal")
@@ -207,26 +262,32 @@ class SqliteStore:
     def _load(self) -> Iterator[Change]:
         """Everything that is stored, compared with its checksums."""
         with errors_of(self._path), self._reading() as database:
-            meant = {first for _, first in self._checked_documents(database, None)}
+            documents = self._checked_documents(database, None, None)
+            owner_of = {row.first: row.owner for row in documents}
             last = -1
             while group := self._contents_where(
                 database, f"first > ? ORDER BY first LIMIT {_LOADED_TOGETHER}", last
             ):
-                if unmeant := [first for first, _ in group if first not in meant]:
+                if unmeant := [first for first, _ in group if first not in owner_of]:
                     raise FolderDamaged(f"{self._path}: no document means content {unmeant[0]}")
+                for first, content in group:
+                    check_owned(owner_of[first], content.content_hash, str(self._path))
                 last = group[-1][0]
                 yield from self._apply(group, [])
 
     def _apply(self, new: Sequence[Numbered], gone: Sequence[Numbered]) -> Iterator[Change]:
         """Let `rank` know of a change, and tell it."""
-        self._lexical.change(_indexed_chunks(new), _indexed_chunks(gone))
-        left = {first: len(content.spans) for first, content in gone}
-        yield change_of(new, left, self.manifest.dimension)
+        for contents, added in ((new, True), (gone, False)):
+            for collection, those in _by_collection(contents).items():
+                chunks = _indexed_chunks(those)
+                self._lexical.change(chunks if added else (), () if added else chunks, collection)
+        left = {first: (content.collection, len(content.spans)) for first, content in gone}
+        yield from changes_of(new, left, self.manifest.dimension)
 
-    def _remove(self, document_id: str) -> int | None:
+    def _remove(self, owner: str, document_id: str) -> int | None:
         """The content that it meant; None where there was no such id."""
-        statement = "DELETE FROM document WHERE id = ? RETURNING content"
-        row = self._writer.execute(statement, (document_id,)).fetchone()
+        statement = "DELETE FROM document WHERE owner = ? AND id = ? RETURNING content"
+        row = self._writer.execute(statement, (owner, document_id)).fetchone()
         return None if row is None else int(row[0])
 
     def _insert(self, first: int, content: Content) -> None:
@@ -235,13 +296,15 @@ class SqliteStore:
         statement = f"INSERT INTO content ({_CONTENT_COLUMNS}) VALUES ({places})"
         self._writer.execute(statement, row)
 
-    def _put(self, document_id: str, content_hash: str) -> None:
+    def _put(self, owner: str, document_id: str, content_hash: str) -> None:
+        check_owned(owner, content_hash, str(self._path))
         statement = "SELECT first FROM content WHERE hash = ?"
         row = self._writer.execute(statement, (content_hash,)).fetchone()
         if row is None:
             raise FolderDamaged(f"{self._path}: the text {content_hash} is missing")
-        statement = "INSERT INTO document (id, content, checksum) VALUES (?, ?, ?)"
-        self._writer.execute(statement, (document_id, row[0], row_checksum(document_id, row[0])))
+        checksum = document_checksum(owner, document_id, row[0])
+        statement = "INSERT INTO document (owner, id, content, checksum) VALUES (?, ?, ?, ?)"
+        self._writer.execute(statement, (owner, document_id, row[0], checksum))
 
     def _delete_unmeant(self, firsts: Iterable[int]) -> list[Numbered]:
         """Those of these contents that no id means any more."""
@@ -268,7 +331,7 @@ class SqliteStore:
         """Add the content with this chunk, under its oldest id, to `texts`; its first number or
         None."""
         found = database.execute(
-            f"SELECT first, id, document.checksum, {_TEXT_COLUMNS} FROM content"
+            f"SELECT first, owner, id, document.checksum, {_TEXT_COLUMNS} FROM content"
             " JOIN document ON content = first"
             " WHERE first = (SELECT max(first) FROM content WHERE first <= ?)"
             " ORDER BY seq LIMIT 1",
@@ -276,37 +339,44 @@ class SqliteStore:
         ).fetchone()
         if found is None:
             return None
-        first, document_id, checksum, *row = found
-        self._check_document(document_id, first, checksum)
-        text = StoredText(document_id, *checked_text(row, str(self._path)))
+        first, owner, document_id, checksum, *row = found
+        self._check_document(owner, document_id, first, checksum)
+        title, whole, spans = checked_text(row, str(self._path))
+        check_owned(owner, row[0], str(self._path))
+        text = StoredText(owner, document_id, title, whole, spans)
         if number - first >= len(text.spans):
             return None
         texts[first] = text
         return int(first)
 
     def _checked_documents(
-        self, database: sqlite3.Connection, document_ids: Iterable[str] | None
-    ) -> list[tuple[str, int]]:
-        """These ids, or all, and the contents they mean, in the order in which they were put."""
-        select = "SELECT seq, id, content, checksum FROM document"
+        self,
+        database: sqlite3.Connection,
+        document_ids: Iterable[str] | None,
+        owner: str | None,
+    ) -> list[_DocumentRow]:
+        """These ids, or all, of an owner or of everybody, in the order in which they were put."""
+        select = "SELECT seq, owner, id, content, checksum FROM document"
+        whose, asked = ("owner = ?", [owner]) if owner is not None else ("?", [True])
         if document_ids is None:
-            rows = database.execute(f"{select} ORDER BY seq").fetchall()
+            rows = database.execute(f"{select} WHERE {whose} ORDER BY seq", asked).fetchall()
         else:
-            found = (database.execute(f"{select} WHERE id = ?", (key,)) for key in document_ids)
+            statement = f"{select} WHERE {whose} AND id = ?"
+            found = (database.execute(statement, [*asked, key]) for key in document_ids)
             rows = sorted(set(chain.from_iterable(found)))
         for _, *row in rows:
             self._check_document(*row)
-        return [(document_id, first) for _, document_id, first, _ in rows]
+        return [_DocumentRow(owner, document_id, first) for _, owner, document_id, first, _ in rows]
 
-    def _check_document(self, document_id: str, first: int, checksum: int) -> None:
-        if row_checksum(document_id, first) != checksum:
+    def _check_document(self, owner: str, document_id: str, first: int, checksum: int) -> None:
+        if document_checksum(owner, document_id, first) != checksum:
             why = f"the document {document_id!r} is damaged; restore it from a copy"
             raise FolderDamaged(f"{self._path}: {why}")
 
-    def _select_each(self, statement: str, keys: Iterable[str]) -> dict[str, str]:
+    def _select_each(self, statement: str, keys: Iterable[str], *more: str) -> dict[str, str]:
         """The one column that `statement` selects for each key, where it finds a row."""
         with errors_of(self._path), self._reading() as database:
-            rows = [(key, database.execute(statement, (key,)).fetchone()) for key in keys]
+            rows = [(key, database.execute(statement, (key, *more)).fetchone()) for key in keys]
         return {key: row[0] for key, row in rows if row is not None}
 
     @contextmanager
@@ -329,6 +399,18 @@ class SqliteStore:
                     log.warning("a reader kept changes in the write-ahead log")
         except (FolderDamaged, ResourceExhausted, Unavailable) as error:
             log.warning("changes stay in the write-ahead log", reason=str(error))
+
+
+def _usage(database: sqlite3.Connection, owner: str) -> OwnerUsage:
+    statement = f"SELECT count(*), coalesce(sum({_SIZE}), 0) {_OWNED}"
+    return OwnerUsage(*database.execute(statement, {"owner": owner}).fetchone())
+
+
+def _by_collection(contents: Sequence[Numbered]) -> dict[Collection, list[Numbered]]:
+    found: dict[Collection, list[Numbered]] = {}
+    for first, content in contents:
+        found.setdefault(content.collection, []).append((first, content))
+    return found
 
 
 def _indexed_chunks(contents: Sequence[Numbered]) -> Iterator[tuple[int, str]]:

@@ -1,8 +1,9 @@
 """What keeps documents: the interface that a folder (SQLite) and a server (PostgreSQL) implement.
 
-A store holds contents, each text once with its chunks and vectors, and the ids that mean them; a
-content without an id is deleted. Chunks are numbered, and no number is used for another chunk while
-the store is open. Vectors are searched in memory (`dense`): `changes` says what to add and remove.
+A store holds contents, each text of a collection once with its chunks and vectors, and the ids,
+each of one owner, that mean them; a content without an id is deleted. Chunks are numbered, and no
+number is used for another chunk while the store is open. Vectors are searched in memory (`dense`):
+`changes` says what to add and remove.
 Every text and every vector is stored with a checksum, and `checked_text` and `checked_vectors`
 compare it whenever one is read.
 """
@@ -19,6 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.index.chunking import Span
+from tandem.index.owners import (
+    OPERATOR,
+    Collection,
+    DocumentQuota,
+    ListedDocument,
+    OwnerUsage,
+    collection_of,
+)
 from tandem.index.records import Content, FolderDamaged, FolderMismatch, Vectors
 
 Numbers = NDArray[np.int64]
@@ -52,8 +61,10 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """Chunks to search from now on, `vectors` (chunks, dimension), and chunks to forget."""
+    """Chunks of one collection to search from now on, `vectors` (chunks, dimension), and chunks of
+    it to forget."""
 
+    collection: Collection
     numbers: Numbers
     vectors: Vectors
     gone: Numbers
@@ -68,12 +79,14 @@ class StoredChunk:
     chunk: int
     start: int
     text: str
+    owner: str
 
 
 @dataclass(frozen=True, slots=True)
 class StoredText:
-    """A content under the oldest id that means it."""
+    """A content under the oldest id that means it; all of them are of one owner."""
 
+    owner: str
     document_id: str
     title: str
     text: str
@@ -81,7 +94,8 @@ class StoredText:
 
     def chunk(self, number: int) -> StoredChunk:
         start, end = self.spans[number]
-        return StoredChunk(self.document_id, self.title, number, start, self.text[start:end])
+        text = self.text[start:end]
+        return StoredChunk(self.document_id, self.title, number, start, text, self.owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,31 +117,52 @@ class IndexStore(Protocol):
     def manifest(self) -> Manifest:
         """What it was made with."""
 
-    def hashes(self, document_ids: Iterable[str]) -> dict[str, str]:
-        """Content hashes of those of these ids that exist."""
+    def hashes(self, document_ids: Iterable[str], owner: str = OPERATOR) -> dict[str, str]:
+        """Content hashes of those of these ids that `owner` has."""
+
+    def sizes(self, document_ids: Iterable[str], owner: str = OPERATOR) -> dict[str, int]:
+        """Bytes, as quotas count them, of those of these ids that `owner` has."""
 
     def holds(self, content_hashes: Iterable[str]) -> set[str]:
         """Those of these contents that are stored."""
 
     def commit(
-        self, puts: Mapping[str, str], contents: Sequence[Content], removed: Iterable[str]
+        self,
+        puts: Mapping[str, str],
+        contents: Sequence[Content],
+        removed: Iterable[str],
+        owner: str = OPERATOR,
+        quota: DocumentQuota | None = None,
     ) -> bool:
-        """Durably and together: remove ids, then let each id of `puts` mean a content, which is
-        one of `contents` or stored already. False, with nothing changed, when it is neither, as
-        another writer removed it. ResourceExhausted, with nothing changed, for a full disk."""
+        """Durably and together: remove ids of `owner`, then let each id of `puts`, which is its
+        too, mean a content, which is one of `contents` or stored already. False, with nothing
+        changed, when it is neither, as another writer removed it. With nothing changed,
+        ResourceExhausted for a full disk, and DocumentQuotaExceeded where the owner would have more
+        than `quota`, whatever others commit at the same time."""
 
     def changes(self) -> Iterator[Change]:
-        """What changed since the last call; everything at the first. One caller at a time."""
+        """What changed since the last call; everything at the first. What is new comes before what
+        is gone from another collection. One caller at a time."""
 
-    def rank(self, query: str, count: int) -> list[tuple[int, float]]:
-        """At most `count` chunks that share a word with `query`, best first: their numbers, and
-        how much of it they cover (`lexical.coverage`)."""
+    def rank(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
+        """At most `count` chunks that `tenant` may find and that share a word with `query`, best
+        first: their numbers, and how much of it they cover (`lexical.coverage`). Statistics of
+        words are of the chunks that the tenant may find, and of no others."""
 
     def chunks(self, numbers: Iterable[int]) -> dict[int, StoredChunk]:
         """The chunks of these numbers; one that was removed meanwhile is left out."""
 
-    def documents(self, document_ids: Iterable[str] | None = None) -> Iterator[tuple[str, Content]]:
-        """Ids, of these or of all, with their contents, in the order in which they were put."""
+    def documents(
+        self, document_ids: Iterable[str] | None = None, owner: str | None = OPERATOR
+    ) -> Iterator[tuple[str, Content]]:
+        """Ids, of these or of all, with their contents, in the order in which they were put;
+        `owner` None: everybody's."""
+
+    def listed(self, owner: str, after: str, count: int) -> list[ListedDocument]:
+        """At most `count` of the owner's documents by name, those that come after `after`."""
+
+    def usage(self, owner: str) -> OwnerUsage:
+        """What the owner has."""
 
     def size(self) -> StoreSize:
         """Never waits for the disk."""
@@ -204,20 +239,43 @@ def room_of(content: Content) -> int:
     return max(1, len(content.spans))
 
 
-def change_of(new: Sequence[Numbered], gone: Mapping[int, int], dimension: int) -> Change:
-    """`gone`: how many chunks there were from which number on."""
-    vectors = [content.vectors for _, content in new]
-    return Change(
-        _ranges((first, len(content.spans)) for first, content in new),
-        np.concatenate([*vectors, np.empty((0, dimension), np.float32)]),
-        _ranges(gone.items()),
-    )
+def changes_of(
+    new: Sequence[Numbered], gone: Mapping[int, tuple[Collection, int]], dimension: int
+) -> Iterator[Change]:
+    """`gone`: from which number on there were how many chunks, of which collection. All that is new
+    comes first: a document that moves to another collection is never in neither."""
+    nothing, no_vectors = np.empty(0, np.int64), np.empty((0, dimension), np.float32)
+    added: dict[Collection, list[Numbered]] = {}
+    left: dict[Collection, dict[int, int]] = {}
+    for first, content in new:
+        added.setdefault(content.collection, []).append((first, content))
+    for first, (collection, count) in gone.items():
+        left.setdefault(collection, {})[first] = count
+    for collection, contents in added.items():
+        numbers = _ranges((first, len(content.spans)) for first, content in contents)
+        vectors = np.concatenate([content.vectors for _, content in contents])
+        yield Change(collection, numbers, vectors, nothing)
+    for collection, counts in left.items():
+        yield Change(collection, nothing, no_vectors, _ranges(counts.items()))
 
 
 def _ranges(ranges: Iterable[tuple[int, int]]) -> Numbers:
     """From (first, count) each."""
     numbers = [np.arange(first, first + count) for first, count in ranges]
     return np.concatenate([*numbers, np.empty(0, np.int64)])
+
+
+def document_checksum(owner: str, document_id: str, first: int) -> int:
+    """Of a document's row. The operator's have no owner in it, as before there were owners."""
+    return row_checksum(*([owner] if owner else []), document_id, first)
+
+
+def check_owned(owner: str, content_hash: str, place: str) -> None:
+    """Raises FolderDamaged where a document means a text that is not its owner's: nothing that is
+    written here does."""
+    if collection_of(content_hash).owner != owner:
+        why = f"a document of '{owner}' means {content_hash}, which is not its owner's"
+        raise FolderDamaged(f"{place}: {why}; restore it from a copy")
 
 
 def row_checksum(*fields: object) -> int:

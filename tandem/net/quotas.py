@@ -26,6 +26,11 @@ BUSY_RETRY_S = 1.0
 GRAMMAR_DEBT_MINUTES = 1.0
 """Grammars under way cost what they cost, and their tenant waits no longer than that for them."""
 
+TENANTS_OF_HOLDER = 3
+"""So many tenants' worth of grammars have all tenants of one holder together."""
+
+_ALL_TENANTS = b"all tenants of a holder; longer than an id may be"
+
 MOST_TENANTS = 1024
 """Whose grammars are counted at once; those that owe nothing are forgotten first."""
 
@@ -43,6 +48,10 @@ class Quota:
     grammar_s_per_minute: int = 0
     """Seconds of computing that its grammars may take. Only what asks for a grammar is refused
     when they are spent."""
+    documents: int = 0
+    document_bytes: int = 0
+    """These two are what a holder may have stored, and kept by the retriever (0: as its settings
+    say), not by `FairShares`."""
 
     @classmethod
     def parse(cls, words: dict[str, str]) -> Self:
@@ -142,7 +151,7 @@ class FairShares:
         without keys, among whom nothing is shared out."""
         self._room, self._quota = room, quota
         self._accounts: dict[str, _Account] = {}
-        self._grammars: dict[str, Bucket] = {}
+        self._grammars: dict[tuple[str, bytes], Bucket] = {}
         self.sessions = 0
         self.kv_bytes = 0
 
@@ -182,28 +191,43 @@ class FairShares:
         account.kv_bytes += kv_bytes
         self.kv_bytes += kv_bytes
 
-    def check_grammar(self, tenant: str, now: float, own: Quota | None = None) -> None:
-        """Whether the tenant may ask for a grammar. Raises HolderRefused."""
+    def check_grammar(
+        self, holder: str, tenant: bytes, now: float, own: Quota | None = None
+    ) -> None:
+        """Whether that tenant of the holder's (b"": the holder itself) may ask for a grammar.
+        Raises HolderRefused."""
         quota = self._quota if own is None else own.over(self._quota)
-        if tenant not in self._grammars and len(self._grammars) >= MOST_TENANTS:
-            self._forget_grammars(now)
-        bucket = self._grammars.setdefault(tenant, Bucket(now))
-        bucket.set_rate(quota.grammar_s_per_minute, now)
-        if (wait_s := bucket.wait_s(now)) > 0:
-            most = quota.grammar_s_per_minute
-            why = f"grammar: {_name(tenant)} has had its {most} s of computing grammars a minute"
-            raise HolderRefused("grammars", why, wait_s)
+        most = quota.grammar_s_per_minute
+        for payer, limit in self._payers(holder, tenant, most):
+            if payer not in self._grammars and len(self._grammars) >= MOST_TENANTS:
+                self._forget_grammars(now)
+            bucket = self._grammars.setdefault(payer, Bucket(now))
+            bucket.set_rate(limit, now)
+            if (wait_s := bucket.wait_s(now)) > 0:
+                who = f"a tenant of {_name(holder)}" if payer[1] == tenant != b"" else _name(holder)
+                why = f"grammar: {who} has had its {limit} s of computing grammars a minute"
+                raise HolderRefused("grammars", why, wait_s)
 
-    def spend_grammar(self, tenant: str, seconds: float, now: float) -> None:
+    def spend_grammar(self, holder: str, tenant: bytes, seconds: float, now: float) -> None:
         """What grammars of the tenant's have taken."""
-        if (bucket := self._grammars.get(tenant)) is not None:
-            bucket.spend(seconds, now, GRAMMAR_DEBT_MINUTES)
+        for payer, _ in self._payers(holder, tenant):
+            if (bucket := self._grammars.get(payer)) is not None:
+                bucket.spend(seconds, now, GRAMMAR_DEBT_MINUTES)
+
+    def _payers(
+        self, holder: str, tenant: bytes, most: int = 0
+    ) -> list[tuple[tuple[str, bytes], int]]:
+        """Who pays for a tenant's grammars, and the limit of each. A holder says itself whom it
+        asks for, so that all its tenants together have a limit too."""
+        if not tenant:
+            return [((holder, b""), most)]
+        return [((holder, tenant), most), ((holder, _ALL_TENANTS), most * TENANTS_OF_HOLDER)]
 
     def _forget_grammars(self, now: float) -> None:
-        for tenant, bucket in list(self._grammars.items()):
+        for payer, bucket in list(self._grammars.items()):
             bucket.spend(0, now)
             if bucket.full:
-                del self._grammars[tenant]
+                del self._grammars[payer]
         while len(self._grammars) >= MOST_TENANTS:
             del self._grammars[next(iter(self._grammars))]
 

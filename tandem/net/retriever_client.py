@@ -24,12 +24,18 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A document to send; `format` is a name such as "markdown"."""
+    """A document to send; `format` is a name such as "markdown". `owner` is empty for the
+    operator's; `max_documents` and `max_bytes` are the owner's quota where it has one of its own,
+    0 where the retriever's settings say."""
 
     id: str
     content: bytes
     format: str = "text"
     title: str = ""
+    owner: str = ""
+    shared: bool = False
+    max_documents: int = 0
+    max_bytes: int = 0
 
 
 class RetrieverClient:
@@ -76,10 +82,13 @@ class RetrieverClient:
         *,
         rerank: bool = False,
         timeout_s: float = 30.0,
+        tenant: str = "",
     ) -> pb.SearchResponse:
-        """The best chunks; `mode` is hybrid, dense or lexical."""
+        """The best chunks that `tenant` may find; `mode` is hybrid, dense or lexical."""
         wanted = pb.SearchMode.Value(f"SEARCH_MODE_{mode.upper()}")
-        request = pb.SearchRequest(query=query, count=count, mode=wanted, rerank=rerank)
+        request = pb.SearchRequest(
+            query=query, count=count, mode=wanted, rerank=rerank, tenant=tenant
+        )
         (found,) = [found async for found in self.searches([request], timeout_s)]
         return found
 
@@ -96,10 +105,19 @@ class RetrieverClient:
         finally:
             call.cancel()
 
-    async def delete(self, ids: Sequence[str], timeout_s: float = 60.0) -> list[bool]:
-        """Which of them were there."""
-        call = self._stub.Delete(pb.DeleteRequest(ids=ids), timeout=timeout_s)
+    async def delete(
+        self, ids: Sequence[str], timeout_s: float = 60.0, owner: str = ""
+    ) -> list[bool]:
+        """Which of them the owner had."""
+        call = self._stub.Delete(pb.DeleteRequest(ids=ids, owner=owner), timeout=timeout_s)
         return list((await _answered(call)).deleted)
+
+    async def listed(
+        self, owner: str = "", after: str = "", count: int = 0, timeout_s: float = 30.0
+    ) -> pb.ListResponse:
+        """At most `count` of the owner's documents (0: 100), those whose ids come after `after`."""
+        request = pb.ListRequest(owner=owner, after=after, count=count)
+        return await _answered(self._stub.List(request, timeout=timeout_s))
 
     async def stats(self, timeout_s: float = 10.0) -> pb.StatsResponse:
         """How much there is."""
@@ -122,6 +140,8 @@ def messages_of(number: int, upload: Upload) -> Iterator[pb.IngestRequest]:
         message = pb.IngestRequest(number=number, content=content, more=start != parts[-1])
         if start == 0:
             message.id, message.title = upload.id, upload.title
+            message.owner, message.shared = upload.owner, upload.shared
+            message.max_documents, message.max_bytes = upload.max_documents, upload.max_bytes
             message.format = pb.Format.Value(f"FORMAT_{upload.format.upper()}")
         yield message
 

@@ -23,9 +23,13 @@ class Scope(StrEnum):
     DECODE = "decode"
     """Decode documents, and read their keys and values, as an aggregator does with its decoder."""
     DOCUMENTS_READ = "documents:read"
-    """Search a retriever, and read what it has."""
+    """Search a retriever, and read what it has; over HTTP list the holder's own documents."""
     DOCUMENTS_WRITE = "documents:write"
-    """Put documents in and take them out, of a retriever and of a decoder's cache."""
+    """Put documents in and take them out, of a retriever and of a decoder's cache; over HTTP the
+    holder's own."""
+    DOCUMENTS_SHARE = "documents:share"
+    """Over HTTP: have documents found by everybody. Whoever may, writes into all tenants' answers,
+    and takes places that their own documents would have: that is more than to write one's own."""
     ADMIN = "admin"
     """What operators do: reflection, and snapshots of documents."""
 
@@ -48,6 +52,7 @@ SCOPE_OF: Mapping[str, Scope | None] = {
     "/tandem_api.decoding.v1.DecodingService/ImportDocument": Scope.DOCUMENTS_WRITE,
     "/tandem_api.decoding.v1.DecodingService/ForgetDocuments": Scope.DOCUMENTS_WRITE,
     "/tandem_api.retriever.v1.RetrieverService/Search": Scope.DOCUMENTS_READ,
+    "/tandem_api.retriever.v1.RetrieverService/List": Scope.DOCUMENTS_READ,
     "/tandem_api.retriever.v1.RetrieverService/Stats": Scope.DOCUMENTS_READ,
     "/tandem_api.retriever.v1.RetrieverService/Describe": Scope.DOCUMENTS_READ,
     "/tandem_api.retriever.v1.RetrieverService/Embed": Scope.DOCUMENTS_READ,

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from tandem.net.quotas import FairShares, HolderRefused, Quota, Room
 from tandem.net.scopes import Caller, current_caller
+from tandem.net.tenant import Tenant
 from tandem.settings import ServiceSettings
 from tandem.telemetry.metrics import HolderSeries
 
@@ -72,13 +73,13 @@ class Admission:
         return self.kv_budget_bytes - self.kv_bytes
 
     @contextmanager
-    def reserve(self, kv_bytes: int = 0, grammar_of: str | None = None) -> Iterator[Reservation]:
+    def reserve(self, kv_bytes: int = 0, grammar_of: Tenant | None = None) -> Iterator[Reservation]:
         """Room for one session of the present caller, or ResourceExhausted saying which limit was
         met. `grammar_of`: the tenant whose grammar it follows, if it follows one."""
         caller, now = current_caller(), time.monotonic()
         with self._refusals_counted(caller):
             if grammar_of is not None:
-                self._shares.check_grammar(grammar_of, now, caller.quota)
+                self._shares.check_grammar(grammar_of.caller, grammar_of.id, now, caller.quota)
             self._shares.take(caller.holder, kv_bytes, now, caller.quota)
         reservation = Reservation(self, caller, kv_bytes)
         self.on_change()
@@ -97,9 +98,9 @@ class Admission:
             self._shares.take_more(caller.holder, kv_bytes, time.monotonic(), caller.quota)
         self.on_change()
 
-    def spend_grammar(self, tenant: str, seconds: float) -> None:
+    def spend_grammar(self, tenant: Tenant, seconds: float) -> None:
         """What computing a grammar of that tenant's has taken, whether or not it was of use."""
-        self._shares.spend_grammar(tenant, seconds, time.monotonic())
+        self._shares.spend_grammar(tenant.caller, tenant.id, seconds, time.monotonic())
 
     @contextmanager
     def _refusals_counted(self, caller: Caller) -> Iterator[None]:

@@ -28,9 +28,11 @@ from tandem.backends.interface import (
     ForwardRequest,
     Logits,
     Session,
+    open_session,
 )
 from tandem.core.errors import TandemError, Unavailable
 from tandem.core.processors import Pending
+from tandem.net.tenant import Tenant
 from tandem.runtime.batching_delay import BatchingDelay
 from tandem.runtime.engine_jobs import (
     ASIDE_S,
@@ -180,13 +182,21 @@ class EngineThread:
         return opened[0]
 
     @asynccontextmanager
-    async def session(self, capacity: int, spare: int = 0) -> AsyncIterator[Session]:
-        """A KV session of the engine; freed on every way out, cancellation included."""
-        session = await self.opened(lambda: self.engine.open(capacity, spare))
+    async def session(
+        self, capacity: int, spare: int = 0, tenant: Tenant | None = None
+    ) -> AsyncIterator[Session]:
+        """A KV session of the engine; freed on every way out, cancellation included. `tenant`:
+        whose text it will have, where an engine keeps what sessions begin with itself."""
+        session = await self.opened(lambda: self._open(capacity, spare, tenant))
         try:
             yield session
         finally:
             await self.close(session.close)
+
+    def _open(self, capacity: int, spare: int, tenant: Tenant | None) -> Session:
+        if tenant is None:
+            return self.engine.open(capacity, spare)
+        return open_session(self.engine, f"{tenant.caller} {tenant.id.hex()}", capacity, spare)
 
     async def close(self, close: Callable[[], object]) -> None:
         """Run `close`, a function that frees something, on the engine thread."""

@@ -1,11 +1,12 @@
 """Keys and values that outlive their session: a chat's next turn, and another chat with the same
 system prompt, compute only what is new.
 
-A session leaves whole blocks of its text to its holder, as copies: those that it began with as soon
-as they are computed, the others when it ends. A new session of the same holder begins with copies
-of them. Invariants: sessions go first, and what is kept has only
-what they leave of the KV budget; no session writes another's keys and values; where the engine
-promises the same bits, a session that found a prefix has those that it would have computed.
+A session leaves whole blocks of its text to its tenant, as copies: those that it began with as soon
+as they are computed, the others when it ends. A new session of the same tenant begins with copies
+of them; for one of another tenant nothing is kept but what an operator declared public. Invariants:
+no session finds, or waits for, what another tenant's computes; sessions go first, and what is kept
+has only what they leave of the KV budget; no session writes another's keys and values; where the
+engine promises the same bits, a session that found a prefix has those that it would have computed.
 """
 
 from __future__ import annotations
@@ -13,35 +14,49 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tandem.backends.interface import KV_BLOCK, CachesPrefixes, PrefixTotals, Session
 from tandem.core.errors import Unavailable
+from tandem.core.sharing import NOBODY_SHARES, Sharing, parse_sharing
+from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.prefix_index import PrefixIndex
 from tandem.settings import ModelSettings
 from tandem.telemetry.engine_series import EngineSeries
 
-EVERYBODY = ""
-"""The holder of prefixes that all share."""
-
 
 @dataclass(frozen=True, slots=True)
 class PrefixLimits:
-    """What may be kept, in bytes; 0 of all: nothing, 0 of one holder: no limit of its own.
-    `shared`: what one holder left is found by others, who can then tell by the time of an answer
-    that somebody had asked that."""
+    """What may be kept, in bytes; 0 of all: nothing, 0 of one caller: no limit of its own.
+    `sharing`: which callers find what the others among them left, and can then tell by the time of
+    an answer that one of them had asked that."""
 
     kv_bytes: int = 2**28
-    holder_bytes: int = 0
-    shared: bool = False
+    caller_bytes: int = 0
+    sharing: Sharing = NOBODY_SHARES
 
 
 def prefix_limits(settings: ModelSettings) -> PrefixLimits:
     """What a service was told."""
-    own = settings.prefix_kv_bytes, settings.prefix_kv_holder_bytes
-    return PrefixLimits(*own, settings.share_prefixes)
+    return PrefixLimits(
+        settings.prefix_kv_bytes,
+        settings.prefix_kv_holder_bytes,
+        parse_sharing(settings.share_prefixes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KeptText:
+    """What a session looks for and leaves. `public_tokens`: so many of the first are of a text that
+    the operator declared public. Without `keeps`, where token ids do not say all, nothing is found
+    or kept."""
+
+    tenant: Tenant
+    token_ids: Sequence[int]
+    public_tokens: int = 0
+    keeps: bool = True
 
 
 @dataclass(slots=True)
@@ -64,46 +79,43 @@ class KeptPrefixes:
         """`room`: bytes of the KV budget that no session holds."""
         self._thread, self._limits, self._room, self._series = thread, limits, room, series
         self.copies = thread.engine.kv_copies if limits.kv_bytes else None
-        self.index: PrefixIndex[_Block] = PrefixIndex(limits.holder_bytes)
-        self._computing: dict[tuple[str, tuple[int, ...]], asyncio.Event] = {}
+        self.index: PrefixIndex[_Block] = PrefixIndex(limits.caller_bytes)
+        self._computing: dict[tuple[Tenant, tuple[int, ...]], asyncio.Event] = {}
         series.prefix_kv_budget_bytes.set(limits.kv_bytes if self.copies else 0)
         series.prefix_kv_bytes.set_function(lambda: self.index.size_bytes)
         engine = thread.engine
         self._caching = engine if isinstance(engine, CachesPrefixes) else None
         self._counted = self._caching.prefix_totals if self._caching else PrefixTotals()
 
-    def find(self, holder: str, token_ids: Sequence[int], keeps: bool = True) -> KeptPrefix:
-        """What is kept of a session's text, but for its last token: a pass needs one. Without
-        `keeps`, where token ids do not say all, nothing is found or kept."""
-        holder = self._owner(holder)
+    def find(self, text: KeptText) -> KeptPrefix:
+        """What is kept of a session's text, but for its last token: a pass needs one."""
         blocks: list[_Block] = []
-        if keeps and self.copies is not None:
-            blocks = self.index.find(holder, token_ids[: len(token_ids) - 1])
-            self._series.looked_up(len(token_ids), len(blocks) * KV_BLOCK)
-        return KeptPrefix(self, self._thread, holder, len(token_ids), blocks, keeps)
+        if text.keeps and self.copies is not None:
+            but_last = text.token_ids[: len(text.token_ids) - 1]
+            blocks = self.index.find(text.tenant, but_last, text.public_tokens)
+            self._series.looked_up(len(text.token_ids), len(blocks) * KV_BLOCK)
+        return KeptPrefix(self, self._thread, text, blocks)
 
-    async def found(self, holder: str, token_ids: Sequence[int], keeps: bool = True) -> KeptPrefix:
-        """As `find`, once no session computes the same text. If one leaves it uncomputed, the first
-        of those that waited computes it, and the others wait for that one."""
-        whole = tuple(token_ids[: (len(token_ids) - 1) // KV_BLOCK * KV_BLOCK])
-        text = self._owner(holder), whole
-        if not (keeps and whole) or self.copies is None:
-            return self.find(holder, token_ids, keeps)
-        while (computing := self._computing.get(text)) is not None:
+    async def found(self, text: KeptText) -> KeptPrefix:
+        """As `find`, once no session of the tenant computes the same text. If one leaves it
+        uncomputed, the first of those that waited computes it, and the others wait for that one."""
+        whole = tuple(text.token_ids[: (len(text.token_ids) - 1) // KV_BLOCK * KV_BLOCK])
+        # Of one tenant alone: who waits learns that somebody asks the same.
+        key = text.tenant, whole
+        if not (text.keeps and whole) or self.copies is None:
+            return self.find(text)
+        while (computing := self._computing.get(key)) is not None:
             await computing.wait()
-        prefix = self.find(holder, token_ids, keeps)
-        if prefix.tokens < len(whole) and text not in self._computing:
-            self._computing[text] = asyncio.Event()
-            prefix.on_left = lambda: self._computing.pop(text).set()
+        prefix = self.find(text)
+        if prefix.tokens < len(whole) and key not in self._computing:
+            self._computing[key] = asyncio.Event()
+            prefix.on_left = lambda: self._computing.pop(key).set()
         return prefix
 
     @property
     def keeps(self) -> bool:
         """Whether a session may begin with what another one computed."""
         return self.copies is not None or self._caching is not None
-
-    def _owner(self, holder: str) -> str:
-        return EVERYBODY if self._limits.shared else holder
 
     def count_engine_s_own(self) -> None:
         """What the engine's own prefix cache was asked for and had since the last time. By one
@@ -117,12 +129,10 @@ class KeptPrefixes:
         """Forget what the sessions leave no room for."""
         self.index.shrink(min(self._limits.kv_bytes, self._room()))
 
-    def put(
-        self, holder: str, token_ids: Sequence[int], blocks: Sequence[_Block], gives_back: int
-    ) -> None:
+    def put(self, text: KeptText, blocks: Sequence[_Block], gives_back: int) -> None:
         """Keep a text's last blocks, of a session that gives back so many bytes at once."""
         size = KV_BLOCK * self._thread.engine.kv_bytes_per_token
-        self.index.put(holder, token_ids, blocks, size)
+        self.index.put(text.tenant, text.token_ids, blocks, size, text.public_tokens)
         self.index.shrink(min(self._limits.kv_bytes, self._room() + gives_back))
 
     def copied(self, copying: asyncio.Future[None]) -> None:
@@ -130,25 +140,18 @@ class KeptPrefixes:
         if copying.cancelled() or copying.exception() is not None:
             self.index.shrink(0)
 
-    def has(self, holder: str, token_ids: Sequence[int]) -> int:
+    def has(self, text: KeptText) -> int:
         """How many blocks of the text are kept."""
-        return len(self.index.find(holder, token_ids))
+        return len(self.index.find(text.tenant, text.token_ids, text.public_tokens))
 
 
 class KeptPrefix:
-    """One session's: what it found, and what it leaves."""
+    """One session's: what it found of `text`, and what it leaves."""
 
     def __init__(
-        self,
-        kept: KeptPrefixes,
-        thread: EngineThread,
-        holder: str,
-        length: int,
-        blocks: list[_Block],
-        keeps: bool,
+        self, kept: KeptPrefixes, thread: EngineThread, text: KeptText, blocks: list[_Block]
     ) -> None:
-        self._kept, self._thread, self._holder = kept, thread, holder
-        self._length, self._blocks, self._keeps = length, blocks, keeps
+        self._kept, self._thread, self._text, self._blocks = kept, thread, text, blocks
         self.tokens = len(blocks) * KV_BLOCK
         self.on_left: Callable[[], None] | None = None
         """Called once something was left, or there is nothing to leave."""
@@ -176,12 +179,13 @@ class KeptPrefix:
         self, session: Session, token_ids: Sequence[int], ends: bool, gives_back: int
     ) -> None:
         copies = self._kept.copies
-        if copies is None or not self._keeps:
+        if copies is None or not self._text.keeps:
             return
         if not ends or self._thread.engine.capabilities.same_bits:
-            token_ids = token_ids[: self._length]
-        token_ids = token_ids[: len(token_ids) // KV_BLOCK * KV_BLOCK]
-        first = self._kept.has(self._holder, token_ids) * KV_BLOCK
+            token_ids = token_ids[: len(self._text.token_ids)]
+        token_ids = tuple(token_ids[: len(token_ids) // KV_BLOCK * KV_BLOCK])
+        left = replace(self._text, token_ids=token_ids)
+        first = self._kept.has(left) * KV_BLOCK
         if first == len(token_ids):
             return
         blocks = [_Block() for _ in range(first, len(token_ids), KV_BLOCK)]
@@ -193,7 +197,7 @@ class KeptPrefix:
 
         with suppress(Unavailable):  # nothing is kept of an engine that does not work
             copying = self._thread.call(copy)
-            self._kept.put(self._holder, tuple(token_ids), blocks, gives_back)
+            self._kept.put(left, blocks, gives_back)
             copying.add_done_callback(self._kept.copied)
 
 

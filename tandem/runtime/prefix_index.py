@@ -2,24 +2,36 @@
 forgotten first. Pure: what a block holds is its owner's matter.
 
 A block is the KV_BLOCK tokens after those of the block before it; its key is a hash of all tokens
-up to its end. Invariants: a block is kept only with all blocks before it; a holder finds what it
-left itself and nothing else; no more bytes are kept than the limits say.
+up to its end. It is its tenant's; the blocks of what an operator declared public are kept once, for
+all tenants of a caller. Invariants: a block is found only with all blocks before it; a tenant finds
+what it left itself, and what is public among its caller's; no more bytes are kept than the limits
+say, which hold for callers: a caller gets no more by having many tenants.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from tandem.backends.interface import KV_BLOCK
+from tandem.net.tenant import Tenant
 
 Content = TypeVar("Content")
 
+
+@dataclass(frozen=True, slots=True)
+class _Public:
+    """In the place of a tenant: all of this caller's."""
+
+    caller: str
+
+
+_Owner = Tenant | _Public
 _OrderedBlocks = OrderedDict[bytes, "_Block[Content]"]
 
 
@@ -31,68 +43,93 @@ class _Block(Generic[Content]):
 
 class PrefixIndex(Generic[Content]):
     """Blocks in the order of their last use: of a text the last one is the oldest, so that its
-    beginning stays longest."""
+    beginning stays longest. `public_tokens`: so many tokens a text begins with are public."""
 
-    def __init__(self, holder_bytes: int = 0) -> None:
-        """`holder_bytes`: most that one holder may keep; 0: as much as all together."""
-        self._holder_bytes = holder_bytes
-        self._blocks: dict[str, _OrderedBlocks[Content]] = {}
-        self._sizes: dict[str, int] = {}
-
-    @property
-    def size_bytes(self) -> int:
+    def __init__(self, caller_bytes: int = 0) -> None:
+        """`caller_bytes`: most that is kept of one caller's; 0: as much as of all together."""
+        self._caller_bytes = caller_bytes
+        self.size_bytes = 0
         """Of all blocks."""
-        return sum(self._sizes.values())
+        self._blocks: dict[_Owner, _OrderedBlocks[Content]] = {}
+        self._caller_sizes: dict[str, int] = {}
+        self._owner_sizes: dict[str, dict[_Owner, int]] = {}
+        """Of each owner, by its caller."""
 
-    def find(self, holder: str, token_ids: Sequence[int]) -> list[Content]:
+    def find(
+        self, tenant: Tenant, token_ids: Sequence[int], public_tokens: int = 0
+    ) -> list[Content]:
         """The blocks that the text begins with, which count as used now."""
-        mine = self._blocks.get(holder, OrderedDict())
         found = []
-        for key in _keys(token_ids):
-            if key not in mine:
+        for owner, key in _owned_keys(tenant, token_ids, public_tokens):
+            if not self._has(owner, key):
                 break
-            found.append(key)
-        self._touch(mine, found)
-        return [mine[key].content for key in found]
+            found.append((owner, key))
+        self._touch(found)
+        return [self._blocks[owner][key].content for owner, key in found]
 
     def put(
-        self, holder: str, token_ids: Sequence[int], contents: Sequence[Content], block_bytes: int
+        self,
+        tenant: Tenant,
+        token_ids: Sequence[int],
+        contents: Sequence[Content],
+        block_bytes: int,
+        public_tokens: int = 0,
     ) -> None:
         """Keep the last blocks of a text, of `block_bytes` each. Nothing happens if one before them
-        has been forgotten meanwhile, or where the holder may not keep a single one."""
-        keys = _keys(token_ids)
-        mine: _OrderedBlocks[Content] = self._blocks.get(holder, OrderedDict())
-        before = keys[: len(keys) - len(contents)]
-        if contents and all(key in mine for key in before):
-            self._blocks[holder] = mine
-            for key, content in zip(keys[len(before) :], contents, strict=True):
-                if key not in mine:
-                    mine[key] = _Block(content, block_bytes)
-                    self._sizes[holder] = self._sizes.get(holder, 0) + block_bytes
-            self._touch(mine, keys)
-        while self._holder_bytes and self._sizes.get(holder, 0) > self._holder_bytes:
-            self._forget_oldest(holder)
+        has been forgotten meanwhile, or where the caller may not keep a single one."""
+        owned = list(_owned_keys(tenant, token_ids, public_tokens))
+        before = len(owned) - len(contents)
+        if contents and all(self._has(*each) for each in owned[:before]):
+            for (owner, key), content in zip(owned[before:], contents, strict=True):
+                if not self._has(owner, key):
+                    self._keep(owner, key, _Block(content, block_bytes))
+            self._touch(owned)
+        most = self._caller_bytes
+        while most and self._caller_sizes.get(tenant.caller, 0) > most:
+            self._forget_oldest_of(tenant.caller)
 
     def shrink(self, most_bytes: int) -> None:
-        """Forget the oldest blocks of those who keep the most, until all fit."""
+        """Forget the oldest blocks of those who keep the most, until all fit: of the callers, and
+        of that caller's tenants."""
         while self.size_bytes > max(0, most_bytes):
-            self._forget_oldest(max(self._sizes, key=lambda holder: self._sizes[holder]))
+            sizes = self._caller_sizes
+            self._forget_oldest_of(max(sizes, key=lambda caller: sizes[caller]))
 
-    def _touch(self, mine: _OrderedBlocks[Content], keys: Sequence[bytes]) -> None:
-        for key in reversed(keys):
-            mine.move_to_end(key)
+    def _has(self, owner: _Owner, key: bytes) -> bool:
+        return key in self._blocks.get(owner, ())
 
-    def _forget_oldest(self, holder: str) -> None:
-        _, block = self._blocks[holder].popitem(last=False)
-        self._sizes[holder] -= block.size_bytes
-        if not self._blocks[holder]:
-            del self._blocks[holder], self._sizes[holder]
+    def _keep(self, owner: _Owner, key: bytes, block: _Block[Content]) -> None:
+        self._blocks.setdefault(owner, OrderedDict())[key] = block
+        self._grow(owner, block.size_bytes)
+
+    def _grow(self, owner: _Owner, size_bytes: int) -> None:
+        """By so much, which is negative for what is forgotten."""
+        sizes = self._owner_sizes.setdefault(owner.caller, {})
+        sizes[owner] = sizes.get(owner, 0) + size_bytes
+        self._caller_sizes[owner.caller] = self._caller_sizes.get(owner.caller, 0) + size_bytes
+        self.size_bytes += size_bytes
+
+    def _touch(self, owned: Sequence[tuple[_Owner, bytes]]) -> None:
+        for owner, key in reversed(owned):
+            self._blocks[owner].move_to_end(key)
+
+    def _forget_oldest_of(self, caller: str) -> None:
+        sizes = self._owner_sizes[caller]
+        owner = max(sizes, key=lambda each: sizes[each])
+        _, block = self._blocks[owner].popitem(last=False)
+        self._grow(owner, -block.size_bytes)
+        if not self._blocks[owner]:
+            del self._blocks[owner], sizes[owner]
+        if not sizes:
+            del self._owner_sizes[caller], self._caller_sizes[caller]
 
 
-def _keys(token_ids: Sequence[int]) -> list[bytes]:
-    """Of the whole blocks of a text, in order."""
-    hashed, keys = hashlib.sha256(), []
+def _owned_keys(
+    tenant: Tenant, token_ids: Sequence[int], public_tokens: int
+) -> Iterator[tuple[_Owner, bytes]]:
+    """Of the whole blocks of a text, in order: whose each is, and its key. A block is public as a
+    whole or not at all: one with a single token of the tenant's is the tenant's."""
+    hashed, public = hashlib.sha256(), _Public(tenant.caller)
     for end in range(KV_BLOCK, len(token_ids) + 1, KV_BLOCK):
         hashed.update(np.array(token_ids[end - KV_BLOCK : end], dtype="<u4").tobytes())
-        keys.append(hashed.digest())
-    return keys
+        yield public if end <= public_tokens else tenant, hashed.digest()

@@ -65,7 +65,7 @@ class CloudReport:
     draining: bool = False
     """It asks its sessions to leave one after the other: each stays until then."""
     keeps_prefixes: bool = False
-    """A session may begin there with what another one of its holder has left."""
+    """A session may begin there with what another one of its tenant has left."""
 
 
 @dataclass(slots=True)

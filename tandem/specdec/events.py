@@ -43,6 +43,9 @@ class EdgeRequest:
     stop_token_ids: frozenset[int] = frozenset()
     earlier: Earlier = NOTHING_EARLIER
     prices: Prices = NO_PRICES
+    tenant: bytes = b""
+    public_tokens: int = 0
+    """See `Open`."""
 
     @property
     def max_tokens(self) -> int:
@@ -65,6 +68,8 @@ class EdgeRequest:
             committed_ids=committed.since(len(self.prompt_ids)),
             params=self.params,
             preset=self._announced,
+            tenant=self.tenant,
+            public_tokens=self.public_tokens,
         )
 
     @property

@@ -44,6 +44,10 @@ class Open(Frame):
     committed_ids: tuple[int, ...]
     params: GenerationParams
     preset: Preset
+    tenant: bytes = b""
+    """Whose text this is among the edge's tenants; opaque."""
+    public_tokens: int = 0
+    """So many of the first prompt ids may be kept for all of the edge's tenants."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,8 +147,8 @@ class EmbeddedSuite:
         if self._emulators:
             link = await stack.enter_async_context(LinkControl(LinkGroup(self._emulators)))
             control = f"{link.address[0]}:{link.address[1]}"
-        add = aggregator.requests.add_document if self._documents is not None else None
-        settings = GatewaySettings(link_control=control, add_document=add)
+        documents = aggregator.requests.documents if self._documents is not None else None
+        settings = GatewaySettings(link_control=control, documents=documents)
         app = make_app(aggregator.requests, self.metrics["aggregator"], settings)
         return (await stack.enter_async_context(HttpServer(app, HOST, 0))).url
 

@@ -6,9 +6,10 @@ the field before anything is made of it; ranges are checked where session and vo
 from collections.abc import Iterable
 from typing import Any
 
-from tandem.core.errors import check_count
+from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.prompt import MAX_IMAGES
 from tandem.core.truncation import Truncation
+from tandem.net.tenant import check_tenant_id
 from tandem.specdec.choices import Acceptance, PredraftOrder, RejectionPayload, Schedule, Uplink
 from tandem.specdec.messages import Open
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
@@ -29,7 +30,10 @@ _CHOICES: dict[str, dict[Any, Any]] = {
     "exit_order": numbers_of(PredraftOrder, pb.EarlyOrder, "EARLY_ORDER"),
 }
 # Fields that have one form here and in protobuf.
-_OPEN = ("vocabulary_hash", "vocabulary_size", "prompt_ids", "committed_ids")
+_OPEN = (
+    *("vocabulary_hash", "vocabulary_size", "prompt_ids", "committed_ids"),
+    *("tenant", "public_tokens"),
+)
 _PRESET = (
     *("payload_top", "payload_tail_draws", "idle_weight", "exits", "expansion"),
     "with_replacement",
@@ -58,6 +62,10 @@ def open_from_proto(head: tuple[int, int, int, int], opening: pb.Open, context_l
     check_count(len(opening.committed_ids), context_length, "committed_ids")
     check_count(len(opening.expansion), MAX_DRAFT_LENGTH, "expansion")
     check_count(len(opening.params.images), MAX_IMAGES, "images")
+    check_tenant_id(opening.tenant)
+    if opening.public_tokens > len(opening.prompt_ids):
+        why = f"{opening.public_tokens} of {len(opening.prompt_ids)} prompt_ids"
+        raise InvalidArgument("public_tokens", why)
     numbers = {name: getattr(opening, name) for name in _CHOICES}
     numbers["exit_order"] = opening.exit_order or pb.EARLY_ORDER_CONFIDENCE
     preset = Preset(

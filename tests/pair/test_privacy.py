@@ -163,7 +163,7 @@ async def tapped_suite(pair: ModelPair, folder: Path) -> AsyncIterator[Tapped]:
         )
         servicer = AggregatorServicer(settings, Metrics(new_registry(), "device"))
         front = await serve(servicer)
-        adding = GatewaySettings(add_document=servicer.requests.add_document)
+        adding = GatewaySettings(documents=servicer.requests.documents)
         transport = httpx2.ASGITransport(make_app(servicer.requests, device, adding))
         page = await stack.enter_async_context(
             httpx2.AsyncClient(base_url="http://localhost", transport=transport)

@@ -16,6 +16,7 @@ from tandem.commands.keys import PUBLIC, replace_file
 from tandem.core.errors import InvalidArgument
 from tandem.net.access import ClientAccess
 from tandem.net.status import Rejected
+from tandem.net.tenant import Tenant
 from tandem.services.drafter.cloud_route import RELIEVE_EVERY_S, CloudRoute
 from tandem.services.drafter.clouds import Clouds, report_of
 from tandem.services.drafter.listed_clouds import ListedCloud, clouds_in
@@ -62,7 +63,7 @@ async def test_refusals_are_of_addresses_and_not_of_numbers(tmp_path: Path) -> N
     clouds = clouds_of_file(tmp_path / "clouds", A, B)
     clouds.begin()
     try:
-        route = CloudRoute(clouds, session=1)
+        route = CloudRoute(clouds, 1, Tenant("caller"))
         route.connect()
         assert route.failed(StatusCode.FAILED_PRECONDITION, 1.0), "the other one is left"
         route.connect()
@@ -81,17 +82,29 @@ async def test_what_a_cloud_keeps_is_not_looked_for_at_another_of_its_number(
 ) -> None:
     clouds = clouds_of_file(tmp_path / "clouds", A)
     text = range(4 * KV_BLOCK)
-    clouds.left("holder", text, 0)
-    assert clouds.keeping("holder", text) == 0
+    clouds.left(Tenant("caller"), text, 0)
+    assert clouds.keeping(Tenant("caller"), text) == 0
     clouds.begin()
     try:
         for addresses in ((B,), (B, C)):
             write(tmp_path / "clouds", *addresses)
             await until_listed(clouds, *addresses)
         assert clouds.addresses[0] == C
-        assert clouds.keeping("holder", text) is None
+        assert clouds.keeping(Tenant("caller"), text) is None
     finally:
         await clouds.close()
+
+
+async def test_where_a_tenant_s_text_was_left_is_nothing_to_another_of_the_same_caller(
+    tmp_path: Path,
+) -> None:
+    """Which cloud a session goes to would tell what another one asked."""
+    clouds = clouds_of_file(tmp_path / "clouds", A, B)
+    text = range(4 * KV_BLOCK)
+    clouds.left(Tenant("edge", b"alice"), text, 1)
+    assert clouds.keeping(Tenant("edge", b"alice"), text) == 1
+    assert clouds.keeping(Tenant("edge", b"bob"), text) is None
+    assert clouds.keeping(Tenant("edge"), text) is None
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
@@ -143,7 +156,7 @@ async def test_a_busy_cloud_is_left_by_one_session_after_the_other(far: bool) ->
     near = CloudReport(0.02, model="m", pass_s=0.07)
     begun_s = time.monotonic()
     clouds.routing.reported(0, near, begun_s)
-    routes = [CloudRoute(clouds, session) for session in (1, 2)]
+    routes = [CloudRoute(clouds, session, Tenant("caller")) for session in (1, 2)]
     for route in routes:
         route.connect()
         assert route.admits("m")

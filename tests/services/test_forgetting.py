@@ -46,9 +46,11 @@ async def device(folder: Path) -> AsyncIterator[tuple[Retriever, OneDecoder]]:
         yield found, one
 
 
-async def decode(one: OneDecoder, *texts: str) -> None:
+async def decode(one: OneDecoder, *texts: str, owner: str = "") -> None:
     async with aggregator_peer(one.running) as peer:
-        await peer.open(opening(documents=tuple(ContextDocument(text, 0.0) for text in texts)))
+        await peer.open(
+            opening(documents=tuple(ContextDocument(text, 0.0, owner=owner) for text in texts))
+        )
         await peer.drafts(1)
         await peer.cancel()
 
@@ -67,6 +69,23 @@ def size_of(one: OneDecoder, *texts: str) -> int:
 async def test_what_is_deleted_is_forgotten_and_the_rest_stays(tmp_path: Path) -> None:
     async with device(tmp_path) as (found, one):
         assert await found.client.delete(["heron", "nobody"]) == [True, False]
+        assert kept(one) == size_of(one, TEXTS["lamp"], TEXTS["boat"])
+
+
+async def test_what_a_tenant_deletes_or_replaces_takes_nothing_from_others(tmp_path: Path) -> None:
+    """Who has a text of the operator's could otherwise have its keys and values dropped."""
+    text = TEXTS["heron"]
+    async with device(tmp_path) as (found, one):
+        before = kept(one)
+        await found.ingest(Upload("mine", text.encode(), owner="ann"))
+        await decode(one, text, owner="ann")
+        assert kept(one) == (before or 0) + size_of(one, text)
+        await found.ingest(Upload("mine", b"another text", owner="ann"))
+        assert kept(one) == before
+        await found.ingest(Upload("mine", text.encode(), owner="ann"))
+        assert await found.client.delete(["mine", "heron"], owner="ann") == [True, False]
+        assert kept(one) == before
+        assert await found.client.delete(["heron"]) == [True]
         assert kept(one) == size_of(one, TEXTS["lamp"], TEXTS["boat"])
 
 

@@ -14,6 +14,7 @@ from tandem.generation.request import GenerationRequest
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.net.quotas import Quota
 from tandem.net.status import Rejected
+from tandem.net.tenant import Tenant
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.drafter.tokenising import PromptTokens
 from tandem.services.verifier.servicer import VerifierLimits
@@ -101,7 +102,7 @@ async def test_who_has_had_its_seconds_of_grammars_gets_other_answers_only(
         preset = "ar" if place == "verifier" else "coupled"
         await refusal(suite, with_grammar(preset))
         admission = getattr(suite, place).service._admission
-        admission.spend_grammar("", 12.0)
+        admission.spend_grammar(Tenant(""), 12.0)
         refused = await refusal(suite, with_grammar(preset))
         assert refused.code is StatusCode.RESOURCE_EXHAUSTED
         assert "grammar: everybody together has had its 10 s of computing" in str(refused)

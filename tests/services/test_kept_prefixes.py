@@ -14,8 +14,10 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from tandem.backends.interface import KV_BLOCK, Engine, ForwardRequest, Logits, PrefixTotals
+from tandem.backends.paced import PacedEngine
 from tandem.backends.scripted import ScriptedEngine, ScriptedSession, scripted_probs
 from tandem.backends.torch.loading import load_engine
+from tandem.core.sharing import parse_sharing
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import RunningService
@@ -60,10 +62,14 @@ class Verifier:
         self._engine, self._running, self._metrics = engine, running, metrics
 
     async def answer(
-        self, holder: str, prompt: tuple[int, ...], committed: tuple[int, ...] = ()
+        self,
+        holder: str,
+        prompt: tuple[int, ...],
+        committed: tuple[int, ...] = (),
+        **open_fields: Any,
     ) -> tuple[int, tuple[int, ...]]:
         """What `opened` says was found of a text, and the token that the cloud goes on with."""
-        async with self.session(holder, prompt, committed) as told:
+        async with self.session(holder, prompt, committed, **open_fields) as told:
             pass
         while self._running.service.open_requests:
             await asyncio.sleep(0.002)
@@ -71,7 +77,11 @@ class Verifier:
 
     @asynccontextmanager
     async def session(
-        self, holder: str, prompt: tuple[int, ...], committed: tuple[int, ...] = ()
+        self,
+        holder: str,
+        prompt: tuple[int, ...],
+        committed: tuple[int, ...] = (),
+        **open_fields: Any,
     ) -> AsyncIterator[tuple[int, tuple[int, ...]]]:
         """As `answer`, of a session that goes on meanwhile."""
         async with grpc.aio.insecure_channel(self._running.target) as channel:
@@ -79,7 +89,11 @@ class Verifier:
             call = stub.Verify(timeout=TIMEOUT_S, metadata=(("holder", holder),))
             hashed = self._engine.vocabulary_hash
             frame = opening(
-                "ar", prompt_ids=prompt, committed_ids=committed, vocabulary_hash=hashed
+                "ar",
+                prompt_ids=prompt,
+                committed_ids=committed,
+                vocabulary_hash=hashed,
+                **open_fields,
             )
             await call.write(frame)
             opened, first = (await call.read()).opened, await call.read()
@@ -132,14 +146,52 @@ async def test_a_later_session_of_a_holder_begins_with_what_an_earlier_one_left(
         assert fresh.told("kv_bytes") == 0
 
 
-async def test_holders_find_nothing_of_each_other_unless_that_is_allowed(engine: Engine) -> None:
+async def test_callers_find_nothing_of_each_other_unless_they_are_named(engine: Engine) -> None:
     async with verifier(engine) as cloud:
         await cloud.answer("edge-1", prompt_of(2))
         assert (await cloud.answer("edge-2", prompt_of(2)))[0] == 0
         assert (await cloud.answer("edge-1", prompt_of(2)))[0] == 2 * KV_BLOCK
-    async with verifier(engine, prefixes=PrefixLimits(shared=True)) as cloud:
+    sharing = parse_sharing("edge-1,edge-2")
+    async with verifier(engine, prefixes=PrefixLimits(sharing=sharing)) as cloud:
         await cloud.answer("edge-1", prompt_of(2))
         assert (await cloud.answer("edge-2", prompt_of(2)))[0] == 2 * KV_BLOCK
+        assert (await cloud.answer("edge-3", prompt_of(2)))[0] == 0
+    async with verifier(engine, prefixes=PrefixLimits(sharing=parse_sharing("*"))) as cloud:
+        await cloud.answer("edge-1", prompt_of(2))
+        assert (await cloud.answer("edge-2", prompt_of(2)))[0] == 2 * KV_BLOCK
+
+
+async def test_two_tenants_of_one_edge_find_nothing_of_each_other(engine: Engine) -> None:
+    async with verifier(engine) as cloud:
+        await cloud.answer("edge-1", prompt_of(2), tenant=b"alice's id")
+        assert (await cloud.answer("edge-1", prompt_of(2), tenant=b"bob's id"))[0] == 0
+        assert (await cloud.answer("edge-1", prompt_of(2)))[0] == 0
+        again = await cloud.answer("edge-1", prompt_of(2), tenant=b"alice's id")
+        assert again[0] == 2 * KV_BLOCK
+
+
+@pytest.mark.parametrize("sharing", ["", "edge-1,stranger", "*"])
+async def test_a_stranger_who_copies_a_tenant_s_id_finds_nothing(
+    engine: Engine, sharing: str
+) -> None:
+    """Nor does a verifier that has edges share put together what an edge keeps apart."""
+    limits = PrefixLimits(sharing=parse_sharing(sharing))
+    async with verifier(engine, prefixes=limits) as cloud:
+        await cloud.answer("edge-1", prompt_of(2), tenant=b"alice's id")
+        assert (await cloud.answer("stranger", prompt_of(2)))[0] == 0
+        assert (await cloud.answer("stranger", prompt_of(2), public_tokens=2 * KV_BLOCK))[0] == 0
+        assert (await cloud.answer("stranger", prompt_of(2), tenant=b"alice's id"))[0] == 0
+        assert (await cloud.answer("edge-1", prompt_of(2), tenant=b"alice's id"))[0] > 0
+
+
+async def test_public_tokens_are_found_by_all_tenants_of_the_edge(engine: Engine) -> None:
+    async with verifier(engine) as cloud:
+        public: dict[str, Any] = {"public_tokens": KV_BLOCK + 9}
+        await cloud.answer("edge-1", prompt_of(3), tenant=b"x", **public)
+        assert (await cloud.answer("edge-1", prompt_of(3), tenant=b"y", **public))[0] == KV_BLOCK
+        assert (await cloud.answer("edge-2", prompt_of(3), tenant=b"y", **public))[0] == 0
+        mine = await cloud.answer("edge-1", prompt_of(3), tenant=b"x", **public)
+        assert mine[0] == 3 * KV_BLOCK
 
 
 async def test_a_resumed_session_finds_its_text(engine: Engine) -> None:
@@ -169,7 +221,7 @@ async def test_sessions_go_before_what_is_kept(engine: Engine) -> None:
         await cloud.answer("edge-1", prompt_of(3))
         assert cloud.told("kv_bytes") == cloud.told("kv_budget_bytes") == 2 * KV_BLOCK * each
         assert (await cloud.answer("edge-1", prompt_of(3)))[0] == 2 * KV_BLOCK
-    async with verifier(engine, prefixes=PrefixLimits(holder_bytes=KV_BLOCK * each)) as cloud:
+    async with verifier(engine, prefixes=PrefixLimits(caller_bytes=KV_BLOCK * each)) as cloud:
         for holder in ("edge-1", "edge-2"):
             await cloud.answer(holder, prompt_of(3))
             assert (await cloud.answer(holder, prompt_of(3)))[0] == KV_BLOCK
@@ -190,8 +242,10 @@ class CachingEngine(ScriptedEngine):
     def __init__(self) -> None:
         super().__init__(VOCABULARY, scripted_probs(1, VOCABULARY))
         self.prefix_totals = PrefixTotals(7, 7, 700, 70)
+        self.owners: list[str] = []
 
-    def open(self, capacity: int, spare: int = 0) -> ScriptedSession:
+    def open_for(self, owner: str, capacity: int, spare: int = 0) -> ScriptedSession:
+        self.owners.append(owner)
         totals = self.prefix_totals
         self.prefix_totals = totals.looked_up(100, 64 if totals.misses > 8 else 0)
         return super().open(capacity, spare)
@@ -207,6 +261,17 @@ async def test_what_an_engine_s_own_prefix_cache_finds_is_told_in_the_same_metri
         assert cloud.told("lookups_total", outcome="hit") == 2
         assert cloud.told("queried_tokens_total") == 400
         assert cloud.told("hit_tokens_total") == 128
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_an_engine_s_own_prefix_cache_is_told_whose_text_it_is(wrapped: bool) -> None:
+    caching = CachingEngine()
+    engine: Any = PacedEngine(caching, 0.0, 0.0) if wrapped else caching
+    async with verifier(engine) as cloud:
+        for caller, tenant in (("a", b"x"), ("a", b"y"), ("b", b"x"), ("b", b""), ("a", b"x")):
+            await cloud.answer(caller, prompt_of(1), tenant=tenant)
+    assert len(set(caching.owners)) == 4
+    assert caching.owners[0] == caching.owners[4]
 
 
 async def two_turns(engine: Engine, preset: str, prefixes: PrefixLimits) -> list[Generated]:

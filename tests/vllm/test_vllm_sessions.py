@@ -127,7 +127,7 @@ def begun(
         parent, text = live[int(random.integers(len(live)))]
         length = int(random.integers(1, len(text) + 1))
         return engine.fork(parent, length, 600), text[:length]
-    session = engine.open(600)
+    session = engine.open_for("one for all", 600)
     prompt = base[: int(random.integers(20, 200))] + tokens(random, int(random.integers(0, 5)))
     feed(engine, session, prompt, 1)
     return session, prompt
@@ -138,15 +138,31 @@ def test_a_prompt_that_was_fed_before_is_found(engine: VllmEngine) -> None:
     random = np.random.default_rng(2)
     page = engine.pages.page_tokens
     prompt, drafts = tokens(random, 3 * page), tokens(random, 2 * page)
-    session = engine.open(600)
+    session = engine.open_for("alice", 600)
     feed(engine, session, prompt + drafts, len(drafts) + 1)
     session.rollback(len(prompt))
     before = engine.prefix_totals
-    other = engine.open(600)
+    other = engine.open_for("alice", 600)
     feed(engine, other, prompt + drafts, len(drafts))
     settled = len(prompt) + 1
     assert engine.prefix_totals.since(before) == (1, 0, settled, len(prompt))
     for each in (session, other):
+        each.close()
+
+
+def test_nothing_is_found_of_another_owner(engine: VllmEngine, on_torch: Engine) -> None:
+    """Nor by a session that has none, and nothing of such a session's."""
+    prompt = tokens(np.random.default_rng(7), 3 * engine.pages.page_tokens + 1)
+    first = engine.open_for("alice", 600)
+    feed(engine, first, prompt, 1)
+    before, opened = engine.prefix_totals, [first]
+    for opening in (lambda: engine.open_for("bob", 600), lambda: engine.open(600)):
+        opened += [opening()]
+        close(feed(engine, opened[-1], prompt, 1), alone(on_torch, prompt)[-1:])
+    opened += [engine.open(600)]
+    feed(engine, opened[-1], prompt, 1)
+    assert engine.prefix_totals.since(before) == (0, 3, 3 * len(prompt), 0)
+    for each in opened:
         each.close()
 
 

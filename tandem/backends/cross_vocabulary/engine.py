@@ -10,7 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from tandem.backends.interface import Capabilities, Engine, ForwardRequest, Logits, Session, never
+from tandem.backends.interface import (
+    Capabilities,
+    Engine,
+    ForwardRequest,
+    Logits,
+    Session,
+    never,
+    open_session,
+)
 from tandem.backends.request_checks import check_batch, check_capacity, check_length, grown
 from tandem.core.errors import InvalidArgument
 from tandem.core.tree import check_path
@@ -60,6 +68,11 @@ class TranslatedEngine:
     def open(self, capacity: int, spare: int = 0) -> "TranslatedSession":
         check_capacity(capacity, self.context_length)
         inner = self._engine.open(self._room(capacity + spare))
+        return TranslatedSession(self._open, self.translation, inner, capacity, spare)
+
+    def open_for(self, owner: str, capacity: int, spare: int = 0) -> "TranslatedSession":
+        check_capacity(capacity, self.context_length)
+        inner = open_session(self._engine, owner, self._room(capacity + spare))
         return TranslatedSession(self._open, self.translation, inner, capacity, spare)
 
     def fork(self, parent: Session, length: int, capacity: int) -> "TranslatedSession":

@@ -6,6 +6,8 @@ here, so every later pass fails too, and the service says that it does not serve
 
 from __future__ import annotations
 
+import hashlib
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -72,13 +74,19 @@ class VllmEngine:
 
     def open(self, capacity: int, spare: int = 0) -> PagedSession:
         check_capacity(capacity, self.context_length)
-        return PagedSession(self.pages, capacity)
+        return PagedSession(self.pages, capacity, salt=secrets.token_hex(16))
+
+    def open_for(self, owner: str, capacity: int, spare: int = 0) -> PagedSession:
+        """The salt is in the hash of a session's first page, and so in those of all that follow."""
+        check_capacity(capacity, self.context_length)
+        salt = hashlib.sha256(owner.encode()).hexdigest()
+        return PagedSession(self.pages, capacity, salt=salt)
 
     def fork(self, parent: Session, length: int, capacity: int) -> PagedSession:
         source = self._own(parent)
         check_length(length, source.length)
         check_capacity(capacity, self.context_length, length)
-        return PagedSession(self.pages, capacity, source.tokens[:length])
+        return PagedSession(self.pages, capacity, source.tokens[:length], salt=source.salt)
 
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never

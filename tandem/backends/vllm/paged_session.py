@@ -55,9 +55,13 @@ class PagedSession:
 
     tree = None
 
-    def __init__(self, pages: PagePool, capacity: int, tokens: Sequence[int] = ()) -> None:
+    def __init__(
+        self, pages: PagePool, capacity: int, tokens: Sequence[int] = (), *, salt: str
+    ) -> None:
+        """`salt`: pages are found by sessions with the same one alone."""
         self.capacity = self.slots = capacity
         self.own_capacity = capacity - len(tokens)
+        self.salt = salt
         self.tokens = list(tokens)
         self.computed = self.sent = 0
         self.request: Any = None
@@ -180,6 +184,7 @@ class PagePool:
             settled,
             SamplingParams(temperature=0, max_tokens=1),
             None,
+            cache_salt=session.salt,
             block_hasher=self.core.request_block_hasher,
         )
         pages, hits, _ = self._cache.get_computed_blocks(session.request)

@@ -19,7 +19,6 @@ from tandem.net.access import ClientAccess
 from tandem.net.addresses import addresses_of
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
-from tandem.net.retriever_client import Upload
 from tandem.services.aggregator.config import AggregatorSettings, sides_of
 from tandem.services.aggregator.retrieval import Retrieval
 from tandem.services.aggregator.side_resources import SideResources
@@ -99,19 +98,17 @@ class DeviceSide:
             if connection is not None:
                 await connection.close()
 
-    async def add_document(self, upload: Upload) -> None:
-        """To the device's retriever. Raises as `Retrieval.add`."""
-        await self._resources.retrieval.add(upload)
-
     async def answers(
         self,
         request: GenerationRequest,
         timeout_s: float,
         cancel: Callable[[], Awaitable[None]] | None = None,
         headers: Sent = None,
+        owner: str = "",
     ) -> AsyncGenerator[pb.GenerateResponse]:
-        """The messages for the caller; closing the generator cancels the request on both sides."""
-        prepared = await self._prepare(request, timeout_s, headers)
+        """The messages for the caller; closing the generator cancels the request on both sides.
+        `owner`: whose documents may be used beside the operator's and shared ones."""
+        prepared = await self._prepare(request, timeout_s, headers, owner)
         preset, session_id = prepared.preset, prepared.aggregation.session
         session = DeviceSession(
             lambda opened: self._machine(prepared, opened),
@@ -147,7 +144,7 @@ class DeviceSide:
                 session.close()
 
     async def _prepare(
-        self, request: GenerationRequest, timeout_s: float, headers: Sent
+        self, request: GenerationRequest, timeout_s: float, headers: Sent, owner: str
     ) -> _PreparedRequest:
         """The request with this side's documents, and with the cloud's where they are sent here."""
         preset = request.composed_aggregation().of_sides(len(Side) + len(self._more_sides))
@@ -172,7 +169,7 @@ class DeviceSide:
         found: tuple[ContextDocument, ...] = ()
         if preset.sources is not Sources.CLOUD:
             retrieval = self._resources.retrieval
-            found = await retrieval.search(aggregation.query, aggregation.documents, headers)
+            found = await retrieval.search(aggregation.query, aggregation.documents, headers, owner)
         traffics = tuple(Traffic() for _ in range(1 + len(self._more_sides)))
         prepared = _PreparedRequest(request, aggregation, found, timeout_s, traffics, headers)
         if preset.transfer is DocumentTransfer.NONE:
@@ -186,6 +183,7 @@ class DeviceSide:
             *(self._cloud, self._resources.decoder, prepared.traffics[0], prepared.deadline_s),
             prepared.deadline_s if waits else self._settings.give_up_after_s,
             prepared.headers,
+            prepared.generation.tenant,
         )
         opening = prepared.aggregation.opening(0, PrefixedTokens(()), -math.inf)
         if prepared.preset.transfer is DocumentTransfer.KV:

@@ -37,7 +37,7 @@ async def http_door(
     requests = aggregator.requests
     gateway = gateway_settings(settings)
     if settings.http_documents:
-        gateway = replace(gateway, add_document=requests.add_document)
+        gateway = replace(gateway, documents=requests.documents)
     app = make_app(requests, metrics, gateway, requests.ending)
     certificate = http_certificate(settings)
     keys = settings.http_keys_file is not None and not settings.insecure

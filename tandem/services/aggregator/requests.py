@@ -6,12 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, aclosing, contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import grpc
 
 from tandem.core.errors import Unavailable
 from tandem.core.prompt import Prompt
+from tandem.core.sharing import parse_sharing
 from tandem.generation.client import Generated
 from tandem.generation.conversation import answers_to
 from tandem.generation.request import (
@@ -22,12 +24,14 @@ from tandem.generation.request import (
 )
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
-from tandem.net.retriever_client import Upload
+from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import quota_of
 from tandem.net.status import Rejected, details_of, status_of, upstream_rejection
+from tandem.net.tenant import calling_tenant, tenant_ids
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.device_side import DeviceSide
 from tandem.services.aggregator.request_series import RequestSeries, RequestTiming
+from tandem.services.aggregator.retrieval import Retrieval
 from tandem.services.aggregator.slots import Slots
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.logging import get_logger, log_context
@@ -62,6 +66,8 @@ class Requests:
         self._settings = settings
         self._series = RequestSeries(metrics, self.describe)
         self._tracing = tracing
+        self._tenants = tenant_ids(access)
+        self._sharing = parse_sharing(settings.share_prefixes)
         self._slots = Slots(
             *(settings.max_running, settings.max_waiting, quota_of(settings), metrics.holders())
         )
@@ -127,18 +133,21 @@ class Requests:
         """Vectors by the retriever's model. Raises FailedPrecondition or Rejected."""
         return await self._two_sides.retrieval.embed(texts)
 
-    async def add_document(self, upload: Upload) -> None:
-        """To the device's documents. Raises InvalidArgument, Unavailable or Rejected."""
-        await self._two_sides.add_document(upload)
+    @property
+    def documents(self) -> Retrieval:
+        """The device's."""
+        return self._two_sides.retrieval
 
     async def stream(
         self, request: GenerationRequest, timeout_s: float
     ) -> AsyncGenerator[Generated]:
         """As `AggregatorClient.stream`, within this process: the growing result, after each
-        message. Raises ResourceExhausted, Unavailable or Rejected."""
+        message. For callers over HTTP, whose documents are those of the key's holder. Raises
+        ResourceExhausted, Unavailable or Rejected."""
         began_s = time.perf_counter()
         result = Generated()
-        async with aclosing(self.answers(request, timeout_s)) as answers:
+        owner = current_caller().holder
+        async with aclosing(self.answers(request, timeout_s, owner=owner)) as answers:
             async for answer in answers:
                 result.observe(answer, time.perf_counter() - began_s)
                 yield result
@@ -149,11 +158,14 @@ class Requests:
         timeout_s: float | None = None,
         cancel: Callable[[], Awaitable[None]] | None = None,
         headers: Headers | None = None,
+        owner: str = "",
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """What the caller is told, once there is a slot; closing the generator cancels the request.
         A request was validated where it was made; a message is here, and goes to the drafter as it
         is. A `cancel` that returns ends the answer with a summary; what it raises ends the request.
-        `headers`, the caller's, may name the trace that the request is part of."""
+        `headers`, the caller's, may name the trace that the request is part of. `owner`: whose
+        documents may be used beside the operator's and shared ones. Holders of keys for gRPC are
+        none: they come from another file, in which a name may stand for somebody else."""
         arrived_s, limit_s = time.monotonic(), self._settings.request_timeout_s
         ends_s = arrived_s + min(timeout_s or limit_s, limit_s)
         if self.leaving:
@@ -167,6 +179,10 @@ class Requests:
                 request, start = asked, None
             else:
                 request, start = request_from_proto(asked.start), asked
+            tenant_id = self._tenant_id(request.tenant)
+            request = replace(request, tenant=tenant_id)
+            if start is not None:
+                start.start.tenant = tenant_id
             waits = series.requests_waiting.track_inprogress()
             with self._tracing.span("request", headers, preset=label) as span:
                 async with self._slots.slot(
@@ -174,13 +190,18 @@ class Requests:
                 ) as reservation:
                     span.record("wait for a slot", timing.elapsed_s())
                     with series.requests_running.track_inprogress():
-                        relay = self._relayed(request, start, ends_s, cancel, timing, span)
+                        relay = self._relayed(request, start, ends_s, cancel, timing, span, owner)
                         async with aclosing(relay) as answers:
                             async for answer in answers:
                                 timing.observe(answer)
                                 reservation.tokens = timing.tokens
                                 yield answer
                         span.note(tokens=timing.tokens)
+
+    def _tenant_id(self, given_id: bytes) -> bytes:
+        """What stands for the caller from here on, whatever id it came with: a caller separates
+        its own tenants by one, and is never taken for another by it."""
+        return self._tenants.id_of(calling_tenant(given_id, self._sharing))
 
     @contextmanager
     def _counted(self, label: str, ends_s: float) -> Iterator[None]:
@@ -209,12 +230,13 @@ class Requests:
         cancel: Callable[[], Awaitable[None]] | None,
         timing: RequestTiming,
         span: Span,
+        owner: str,
     ) -> AsyncGenerator[pb.GenerateResponse]:
         """The answer from whoever gives it, who has until `ends_s`; `start`: the request as the
         message that it came as."""
         left_s = max(0.0, ends_s - time.monotonic())
         if request.from_two_sides:
-            return self._two_sides.answers(request, left_s, cancel, span.headers())
+            return self._two_sides.answers(request, left_s, cancel, span.headers(), owner)
         start = start or pb.GenerateRequest(start=request_to_proto(request))
         return self._relay(start, left_s, cancel, timing, span)
 

@@ -10,6 +10,8 @@ from contextlib import suppress
 import grpc
 
 from tandem.core.errors import FailedPrecondition, InvalidArgument, Unavailable
+from tandem.index.names import shown
+from tandem.index.owners import DocumentQuotaExceeded
 from tandem.net.connection import Connection
 from tandem.net.retriever_client import Upload, messages_of
 from tandem.net.status import Rejected, actual_status, details_of, upstream_rejection
@@ -36,12 +38,13 @@ class Retrieval:
         self._embedding = ("", 0)
 
     async def search(
-        self, query: str, count: int, headers: Sent = None
+        self, query: str, count: int, headers: Sent = None, owner: str = ""
     ) -> tuple[ContextDocument, ...]:
-        """The best `count` documents at most; `headers`: the asking span's. Raises Rejected."""
+        """The best `count` documents at most, of those that `owner` may find; `headers`: the
+        asking span's. Raises Rejected."""
         if self._connection is None or not query.strip() or count < 1:
             return ()
-        asked = pb.SearchRequest(query=query, count=count)
+        asked = pb.SearchRequest(query=query, count=count, tenant=owner)
         try:
             async with self._connection.channel() as channel:
                 call = pb_grpc.RetrieverServiceStub(channel).Search
@@ -83,22 +86,49 @@ class Retrieval:
         return self._embedding
 
     async def add(self, upload: Upload) -> None:
-        """Store a document. Raises InvalidArgument for one that cannot be read, and Rejected; this
-        side's retriever must know our key for documents:write."""
-        if self._connection is None:
-            raise Unavailable("no retriever: this side has no documents")
+        """Store a document. Raises InvalidArgument for one that cannot be read,
+        DocumentQuotaExceeded, and Rejected; this side's retriever must know our key for
+        documents:write."""
         try:
-            async with self._connection.channel() as channel:
+            async with self._reached().channel() as channel:
                 call = pb_grpc.RetrieverServiceStub(channel).Ingest(timeout=INGEST_TIMEOUT_S)
                 with suppress(asyncio.InvalidStateError):  # it is over; its status says why
                     for message in messages_of(0, upload):
                         await call.write(message)
                     await call.done_writing()
                 async for answer in call:
+                    if answer.over_quota:
+                        raise DocumentQuotaExceeded(answer.reason)
                     if answer.reason:
                         raise InvalidArgument("content", answer.reason)
         except grpc.aio.AioRpcError as error:
             raise _refused(error) from None
+
+    async def delete(self, name: str, owner: str) -> bool:
+        """Delete a document; whether the owner had it. Raises as `add`."""
+        try:
+            async with self._reached().channel() as channel:
+                call = pb_grpc.RetrieverServiceStub(channel).Delete
+                request = pb.DeleteRequest(ids=[name], owner=owner)
+                answer: pb.DeleteResponse = await call(request, timeout=INGEST_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise _refused(error) from None
+        return answer.deleted[0]
+
+    async def listed(self, request: pb.ListRequest) -> pb.ListResponse:
+        """Some of an owner's documents; needs documents:read. Raises Rejected."""
+        try:
+            async with self._reached().channel() as channel:
+                call = pb_grpc.RetrieverServiceStub(channel).List
+                answer: pb.ListResponse = await call(request, timeout=SEARCH_TIMEOUT_S)
+        except grpc.aio.AioRpcError as error:
+            raise _refused(error) from None
+        return answer
+
+    def _reached(self) -> Connection:
+        if self._connection is None:
+            raise Unavailable("no retriever: this side has no documents")
+        return self._connection
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -120,4 +150,6 @@ def _document(hit: pb.Hit, rank: int) -> ContextDocument:
             relevance = RELEVANCE_SCALE * getattr(hit, field)
             break
     content_hash = hashlib.sha256(hit.text.encode()).hexdigest()
-    return ContextDocument(hit.text, relevance, content_hash, name=hit.document_id)
+    return ContextDocument(
+        hit.text, relevance, content_hash, name=shown(hit.document_id), owner=hit.owner
+    )

@@ -7,10 +7,12 @@ from tandem.net.access import client_access, loaded
 from tandem.net.process import prometheus_server, run_service
 from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
+from tandem.net.tenant import tenant_ids
 from tandem.runtime.kept_prefixes import prefix_limits
 from tandem.services.drafter.config import DrafterSettings, aim_of
 from tandem.services.drafter.energy_meter import EnergyMeter, energy_counters
 from tandem.services.drafter.listed_clouds import clouds_in
+from tandem.services.drafter.public_prompts import load_public_prompts
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.metrics import Metrics
@@ -20,14 +22,20 @@ from tandem.two_sided.decoding.document_decoder import documents_of
 
 def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     """The servicer with its engine and tokenizer loaded."""
-    access = client_access(settings).to_cloud()  # refused without waiting for torch
-    file = settings.verifiers_file
+    access = client_access(settings)  # refused without waiting for torch
+    file, public_file = settings.verifiers_file, settings.public_prompts_file
     verifiers = file and loaded("verifiers_file", lambda: clouds_in(file))
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "drafter")
     tokenizer = settings.target_tokenizer
     model = load_served(settings, settings.model, drafts=True, target_tokenizer=tokenizer)
     if model.tokenizer is None:
         raise InvalidArgument("model", f"{settings.model} has no tokenizer")
+    spoken = model.tokenizer
+    public_prompts = (
+        loaded("public_prompts_file", lambda: load_public_prompts(public_file, spoken))
+        if public_file
+        else None
+    )
     limits = DrafterLimits(
         *(settings.max_sessions, settings.kv_budget_bytes, settings.stuck_after_s),
         *(stream_limits(settings), quota_of(settings), prefix_limits(settings)),
@@ -46,12 +54,14 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
             model.engine,
             model.tokenizer,
             verifiers or settings.verifier,
-            *(limits, metrics, access),
+            *(limits, metrics, access.to_cloud()),
         ),
         *(documents_of(settings, model, rescore), tracing),
         prometheus=prometheus_server(settings),
         instance=settings.prometheus_instance,
         meter=EnergyMeter(limits.aim.prices, counters),
+        tenants=tenant_ids(access),
+        public_prompts=public_prompts,
     )
 
 

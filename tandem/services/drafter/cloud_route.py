@@ -10,6 +10,7 @@ from grpc import StatusCode
 from tandem.net.channels import is_replicated
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FATAL
+from tandem.net.tenant import Tenant
 from tandem.services.drafter.clouds import Clouds
 from tandem.specdec.cloud_routing import CloudPlace, MoveReason
 from tandem.telemetry.logging import get_logger
@@ -27,11 +28,11 @@ class CloudRoute:
     """Where the streams of one session go."""
 
     def __init__(
-        self, clouds: Clouds, session: int, holder: str = "", prompt_ids: Sequence[int] = ()
+        self, clouds: Clouds, session: int, tenant: Tenant, prompt_ids: Sequence[int] = ()
     ) -> None:
-        """`prompt_ids` of which the cloud may keep the keys and values, for this holder."""
+        """`prompt_ids` of which the cloud may keep the keys and values, for this tenant."""
         self._clouds, self._session = clouds, session
-        self._holder, self._prompt_ids = holder, prompt_ids
+        self._tenant, self._prompt_ids = tenant, prompt_ids
         self._place: CloudPlace | None = None
         self._reason: MoveReason | None = None
         self._next: int | None = None
@@ -49,7 +50,7 @@ class CloudRoute:
         if not clouds.several:
             return clouds.connection(0)
         if place is None:
-            kept = clouds.keeping(self._holder, self._prompt_ids)
+            kept = clouds.keeping(self._tenant, self._prompt_ids)
             self._settle(CloudPlace(clouds.routing.choose(self._session, kept=kept), now))
         elif self._reason is not None:
             found = self._found(place)
@@ -163,7 +164,7 @@ class CloudRoute:
     def end(self, token_ids: Sequence[int]) -> None:
         """The session is over, with this text."""
         if self._place is not None and self._prompt_ids:
-            self._clouds.left(self._holder, token_ids, self._place.cloud)
+            self._clouds.left(self._tenant, token_ids, self._place.cloud)
         self._leave()
 
     @property

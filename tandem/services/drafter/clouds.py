@@ -20,6 +20,7 @@ from tandem.net.connection import Connection
 from tandem.net.health_checks import ANSWER_WITHIN_S, HealthChecks, asked_health
 from tandem.net.reloaded import Reloaded
 from tandem.net.status import Rejected, details_of, upstream_rejection
+from tandem.net.tenant import Tenant
 from tandem.runtime.prefix_index import PrefixIndex
 from tandem.services.drafter.listed_clouds import ListedCloud
 from tandem.specdec.cloud_routing import CloudReport, CloudRouting
@@ -141,16 +142,17 @@ class Clouds:
         self.series.forgets(self.addresses[cloud])
         await self._connections[cloud].rest()
 
-    def left(self, holder: str, token_ids: Sequence[int], cloud: int) -> None:
-        """A session of `holder` has ended there, with this text."""
+    def left(self, tenant: Tenant, token_ids: Sequence[int], cloud: int) -> None:
+        """A session of `tenant` has ended there, with this text."""
         blocks = len(token_ids) // KV_BLOCK
-        self._texts.put(holder, token_ids, [self.addresses[cloud]] * blocks, block_bytes=1)
+        self._texts.put(tenant, token_ids, [self.addresses[cloud]] * blocks, block_bytes=1)
         self._texts.shrink(MOST_BLOCKS)
 
-    def keeping(self, holder: str, token_ids: Sequence[int]) -> int | None:
-        """The cloud that may still have the keys and values of most of this text: of an earlier
-        turn, say. What is common to many texts, as a system prompt, binds none of them."""
-        found = self._texts.find(holder, token_ids)
+    def keeping(self, tenant: Tenant, token_ids: Sequence[int]) -> int | None:
+        """The cloud that may still have the keys and values of most of this text, which the tenant
+        left there: of an earlier turn, say. What is common to many texts, as a system prompt, binds
+        none of them."""
+        found = self._texts.find(tenant, token_ids)
         if 2 * KV_BLOCK * len(found) <= len(token_ids):
             return None
         known = self._listed.items()

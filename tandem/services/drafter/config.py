@@ -27,6 +27,11 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
         description="File with such a verifier on each line, in the place of the setting; it is"
         " read again when it changes.",
     )
+    public_prompts_file: Path | None = Field(
+        default=None,
+        description="System prompts that are no secret, a JSON list of texts: what requests that"
+        " begin with one have in common is computed once for all tenants, at both ends.",
+    )
     price_weight: Price = Field(
         default=1.0,
         description="What prices count in the choice of a verifier. 1: one that is twice as dear"

@@ -1,19 +1,20 @@
 """The draft model computes a request's text before it drafts: what is kept of it is copied, the
-rest fed. Invariants: where nothing is drafted nothing is computed; of sessions of one holder that
+rest fed. Invariants: where nothing is drafted nothing is computed; of sessions of one tenant that
 need the same text at the same time one computes it; tokens that the cloud commits meanwhile do not
 interrupt it, so that a slow device comes to draft in the end."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from tandem.backends.interface import KV_BLOCK, ForwardRequest, Logits, Session
 from tandem.runtime.engine_thread import EngineThread
-from tandem.runtime.kept_prefixes import KeptPrefix, KeptPrefixes
+from tandem.runtime.kept_prefixes import KeptPrefix, KeptPrefixes, KeptText
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.liveness import Phase
 
 
 class DraftPrefill:
-    """Of one request, on the event loop. `keeps`: see `KeptPrefixes.find`; `gives_back`: the bytes
+    """Of one request, on the event loop. `prompt`: what of it may be kept; `gives_back`: the bytes
     that are free when it ends."""
 
     def __init__(
@@ -22,12 +23,11 @@ class DraftPrefill:
         thread: EngineThread,
         kv: Session,
         prefixes: KeptPrefixes,
-        holder: str,
-        keeps: bool,
+        prompt: KeptText,
         gives_back: Callable[[], int],
     ) -> None:
         self._machine, self._thread, self._kv = machine, thread, kv
-        self._prefixes, self._holder, self._keeps = prefixes, holder, keeps
+        self._prefixes, self._prompt = prefixes, prompt
         self._gives_back = gives_back
         self._prefix: KeptPrefix | None = None
 
@@ -44,7 +44,7 @@ class DraftPrefill:
         """Compute the text as it is now, but for its last tokens, which the first draft feeds."""
         text, drafting = self._machine.committed.since(0), self._machine.drafting
         if self._prefix is None:
-            self._prefix = await self._prefixes.found(self._holder, text, self._keeps)
+            self._prefix = await self._prefixes.found(replace(self._prompt, token_ids=text))
             await self._prefix.show(self._kv)
             drafting.kv_length = self._prefix.tokens
         whole = (len(text) - 1) // KV_BLOCK * KV_BLOCK

@@ -22,11 +22,12 @@ from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.reloaded import Reloaded
-from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Reservation
 from tandem.net.status import Rejected, errors_as_status
 from tandem.net.stream_limits import served
+from tandem.net.tenant import Tenant, TenantIds, calling_tenant, paying_tenant
 from tandem.runtime.image_prompt import ImagePrompt
+from tandem.runtime.kept_prefixes import KeptText
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.drafter.cloud_route import CloudRoute
 from tandem.services.drafter.clouds import Clouds
@@ -34,6 +35,7 @@ from tandem.services.drafter.earlier_requests import EarlierRequests
 from tandem.services.drafter.energy_meter import EnergyMeter
 from tandem.services.drafter.listed_clouds import ListedCloud, clouds_of
 from tandem.services.drafter.prefill import DraftPrefill
+from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.relaying import write_commits
 from tandem.services.drafter.request_figures import count_request, request_summary
 from tandem.services.drafter.session import DrafterSession, OpenVerify
@@ -95,9 +97,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         prometheus: PrometheusServer | None = None,
         instance: str = "",
         meter: EnergyMeter | None = None,
+        tenants: TenantIds | None = None,
+        public_prompts: PublicPrompts | None = None,
     ) -> None:
         """`verifier`: see `clouds_of`, or a file of them. `access` is what it is shown; without it
-        the connection to it is plain. `meter`: of the processors that the engine computes on."""
+        the connection to it is plain. `meter`: of the processors that the engine computes on.
+        `tenants`: what stands for callers there; by default by a secret of this servicer."""
         self._engine = engine
         self._tokenizer = tokenizer
         self._grammars = GrammarCompiler(tokenizer, engine.vocabulary_size, engine.eos_token_ids)
@@ -111,7 +116,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             lambda pass_s, jobs, tokens: self._meter.worked(pass_s),
         )
         self._admission, self._thread = served_engine.admission, served_engine.thread
-        self._prefixes = served_engine.prefixes
+        self._prefixes, self._sharing = served_engine.prefixes, limits.prefixes.sharing
+        self._tenants = tenants or TenantIds()
+        self._public_prompts = public_prompts or PublicPrompts()
         self._clouds = Clouds(
             clouds_of(verifier) if isinstance(verifier, str) else verifier,
             *(limits.max_message_bytes, access or ClientAccess(), metrics.clouds()),
@@ -198,15 +205,16 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         request = request_from_proto(start)
         images = ImagePrompt(self._engine, request.images)
         preset = self._checked_preset(request)
-        tenant = current_caller().holder  # whose grammars share the threads and a quota
-        grammar_of = tenant if self._masks_drafts(request, preset) else None
+        tenant = calling_tenant(request.tenant, self._sharing)
+        payer = paying_tenant(request.tenant)
+        grammar_of = payer if self._masks_drafts(request, preset) else None
         with self._admission.reserve(grammar_of=grammar_of) as reservation:
             # Only from here on may the request cost anything, tokenising its prompt included.
-            edge_request = await self._edge_request(request, images, preset)
+            edge_request = await self._edge_request(request, images, preset, tenant)
             capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
             held = capacity + preset.spare_tokens(edge_request.max_tokens)
             reservation.take_more(held * self._engine.kv_bytes_per_token)
-            processor = await self._processor(request, edge_request, tenant)
+            processor = await self._processor(request, edge_request, payer)
             named = {"session": f"{edge_request.session:08x}", "preset": request.preset}
             headers, prompt_tokens = stream.invocation_metadata(), len(edge_request.prompt_ids)
             with (
@@ -216,7 +224,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 ) as span,
             ):
                 own = (images, capacity, span, reservation, processor)
-                await self._serve(stream, request, edge_request, *own)
+                await self._serve(stream, request, edge_request, tenant, *own)
 
     def _masks_drafts(self, request: GenerationRequest, preset: Preset) -> bool:
         """Whether a grammar is to be followed here: where there are drafts, or the drafts may
@@ -225,7 +233,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         return request.processors.grammar is not None and (preset.drafts or alone)
 
     async def _processor(
-        self, request: GenerationRequest, edge_request: EdgeRequest, tenant: str
+        self, request: GenerationRequest, edge_request: EdgeRequest, payer: Tenant
     ) -> LogitsProcessor | None:
         """What drafts need, where there are any: a grammar takes time to compile."""
         asked, mask = request.processors, None
@@ -234,7 +242,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             return None
         if asked.grammar is not None:
             spend = self._admission.spend_grammar
-            found = await self._grammars.session_mask(asked.grammar, tenant, spend)
+            found = await self._grammars.session_mask(asked.grammar, payer, spend)
             mask = DraftMask(found, strict=alone)
         return logits_processor(asked, edge_request.prompt_ids, mask, strict=False)
 
@@ -243,6 +251,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         stream: Stream,
         request: GenerationRequest,
         edge_request: EdgeRequest,
+        tenant: Tenant,
         images: ImagePrompt,
         capacity: int,
         span: Span,
@@ -259,18 +268,23 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         text = AnswerText(self._tokenizer, request.stop, request.stop_token_ids)
         traffic = Traffic()
         log.info("request started", prompt_tokens=len(edge_request.prompt_ids))
-        keeps, holder = not request.images, current_caller().holder
-        async with self._thread.session(capacity, edge_request.preset.tree_nodes) as kv:
+        prompt = KeptText(
+            tenant,
+            edge_request.prompt_ids,
+            public_tokens=edge_request.public_tokens,
+            keeps=not request.images,
+        )
+        async with self._thread.session(capacity, edge_request.preset.tree_nodes, tenant) as kv:
             await images.show(self._thread, kv, edge_request.prompt_ids)
             times = self._clouds.times(self._limits.liveness)
             liveness = Liveness(request.lost_cloud, times, time.monotonic())
             machine = EdgeMachine(edge_request, liveness, text.completes_stop)
             prefill = DraftPrefill(
-                *(machine, self._thread, kv, self._prefixes, holder, keeps),
+                *(machine, self._thread, kv, self._prefixes, prompt),
                 gives_back=lambda: reservation.kv_bytes,
             )
-            kept_ids = edge_request.prompt_ids if keeps else ()
-            route = CloudRoute(self._clouds, edge_request.session, holder, kept_ids)
+            kept_ids = edge_request.prompt_ids if prompt.keeps else ()
+            route = CloudRoute(self._clouds, edge_request.session, tenant, kept_ids)
             open_stream = self._stream_opener(stream, edge_request, traffic, span)
             session = DrafterSession(
                 *(machine, self._thread, kv, open_stream, traffic),
@@ -325,7 +339,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         return preset
 
     async def _edge_request(
-        self, request: GenerationRequest, images: ImagePrompt, preset: Preset
+        self, request: GenerationRequest, images: ImagePrompt, preset: Preset, tenant: Tenant
     ) -> EdgeRequest:
         """Tokenised."""
         engine = self._engine
@@ -348,6 +362,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             stop_token_ids=frozenset(request.stop_token_ids),
             earlier=self._earlier.known(request.preset),
             prices=self._meter.prices,
+            tenant=self._tenants.id_of(tenant),
+            public_tokens=self._public_prompts.tokens_in(prompt_ids),
         )
 
     def _stream_opener(

@@ -10,7 +10,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import Prompt, Truncate, Turn
 from tandem.generation.request import GenerationRequest
 from tandem.net.fair_executor import FairExecutor
-from tandem.net.scopes import current_caller
+from tandem.net.tenant import paying_tenant
 from tandem.text import FillingTokenizer, Tokenizer
 from tandem.text.tool_prompt import conversation_ids
 
@@ -75,8 +75,7 @@ class PromptTokens:
     async def _soon(self, length: int, work: Callable[[], Found]) -> Found:
         if length <= LONG_CHARACTERS:
             return work()
-        tenant = current_caller().holder
-        return await asyncio.wrap_future(self._thread.submit(tenant, work))
+        return await asyncio.wrap_future(self._thread.submit(paying_tenant(), work))
 
     def _ids(self, prompt: Prompt, images: int = 0, tools: str = "") -> tuple[int, ...]:
         if isinstance(prompt, str):

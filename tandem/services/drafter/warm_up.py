@@ -26,7 +26,7 @@ async def warm_up(
     grace_s: float,
     closing_tasks: set[asyncio.Task[None]],
 ) -> None:
-    """Ends once the text is computed there, which keeps it for the holder's next session, or will
+    """Ends once the text is computed there, which keeps it for the tenant's next session, or will
     not be. One after the other takes its `turn`, as the rounds of all sessions there wait for it:
     the next one `rest_s` later, so that the first round there does not wait for that. `opening`
     tells the text as it is by then. `grace_s` from now the session must be gone."""

@@ -1,6 +1,7 @@
 """`python -m tandem.services.retriever`: the retriever as a process."""
 
 from tandem.index.chunking import Chunking
+from tandem.index.owners import DocumentQuota
 from tandem.net.access import client_access
 from tandem.net.connection import Connection
 from tandem.net.own_side import parse_networks
@@ -28,7 +29,11 @@ def build(settings: RetrieverSettings, metrics: Metrics) -> RetrieverServicer:
     place = settings.folder if settings.dsn is None else settings.dsn.get_secret_value()
     index = open_index(place, settings.embedding, chunking, reranker, *where)
     limits = RetrieverLimits(
-        settings.max_searches, settings.max_ingests, stream_limits(settings), quota_of(settings)
+        max_searches=settings.max_searches,
+        max_ingests=settings.max_ingests,
+        streams=stream_limits(settings),
+        quota=quota_of(settings),
+        owner_quota=DocumentQuota(settings.owner_max_documents, settings.owner_max_bytes),
     )
     networks = parse_networks(settings.own_side)
     return RetrieverServicer(index, settings.role, networks, limits, metrics, tracing, forgetting)

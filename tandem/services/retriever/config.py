@@ -56,6 +56,20 @@ class RetrieverSettings(ServiceSettings):
     reranker: str | None = Field(
         default=None, min_length=1, description="Folder of a cross-encoder that judges hits again."
     )
+    owner_max_documents: int = Field(
+        default=1000,
+        ge=0,
+        le=10_000_000,
+        description="Documents that one owner may have, where its key says nothing else (field"
+        " documents); 0: no limit. The operator's own are not counted.",
+    )
+    owner_max_bytes: int = Field(
+        default=64 * 2**20,
+        ge=0,
+        le=2**50,
+        description="Bytes of titles and texts that one owner may have, where its key says nothing"
+        " else (field document_bytes); 0: no limit.",
+    )
     max_searches: int = Field(default=64, ge=1, description="Searches at once.")
     max_ingests: int = Field(default=8, ge=1, description="Ingest streams at once.")
 

@@ -4,6 +4,7 @@ from dataclasses import asdict
 
 from tandem.core.errors import InvalidArgument
 from tandem.index.extraction import Format
+from tandem.index.owners import ListedDocument
 from tandem.index.records import Hit, Outcome
 from tandem.index.searcher import SearchMode
 from tandem_api.retriever.v1 import retriever_pb2 as pb
@@ -43,3 +44,8 @@ def answer_of(
 def hit_to_proto(hit: Hit) -> pb.Hit:
     """The message has the same fields."""
     return pb.Hit(**asdict(hit))
+
+
+def listed_to_proto(document: ListedDocument) -> pb.ListedDocument:
+    """What there is to tell of it without its text."""
+    return pb.ListedDocument(id=document.name, bytes=document.bytes, shared=document.shared)

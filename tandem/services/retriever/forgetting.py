@@ -26,19 +26,20 @@ class Forgetting:
     def __init__(self, connections: Iterable[Connection]) -> None:
         self._connections = tuple(connections)
 
-    async def forget(self, texts: Iterable[str]) -> None:
-        """Returns when no decoder keeps anything of them. Raises Unavailable naming the decoder."""
+    async def forget(self, texts: Iterable[str], owner: str = "") -> None:
+        """Returns when no decoder keeps anything of these texts of an owner's. Raises Unavailable
+        naming the decoder."""
         for part in _parts(dict.fromkeys(texts)):
             for connection in self._connections:
-                await _tell(connection, part)
+                await _tell(connection, part, owner)
 
     async def close(self) -> None:
         for connection in self._connections:
             await connection.close()
 
 
-async def _tell(connection: Connection, texts: list[str]) -> None:
-    request = pb.ForgetDocumentsRequest(texts=texts)
+async def _tell(connection: Connection, texts: list[str], owner: str) -> None:
+    request = pb.ForgetDocumentsRequest(texts=texts, owner=owner)
     first = f"the decoder at {connection.target} must forget a document first"
     try:
         async for channel in connection.every_replica():

@@ -19,16 +19,22 @@ from tandem.core.errors import InvalidArgument, ResourceExhausted, Unavailable, 
 from tandem.index.document_index import DocumentIndex
 from tandem.index.extraction import MAX_DOCUMENT_BYTES
 from tandem.index.extractor import Extractor
+from tandem.index.owners import NO_DOCUMENT_QUOTA, DocumentQuota, check_owner
 from tandem.net.fair_executor import FairExecutor
 from tandem.net.own_side import Network, check_own_side
 from tandem.net.quotas import Quota
-from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Admission
 from tandem.net.status import errors_as_status
 from tandem.net.stream_limits import ServedStream, StreamLimits, served
-from tandem.services.retriever.conversion import DEFAULT_COUNT, hit_to_proto, mode_from_proto
+from tandem.net.tenant import paying_tenant
+from tandem.services.retriever.conversion import (
+    DEFAULT_COUNT,
+    hit_to_proto,
+    listed_to_proto,
+    mode_from_proto,
+)
 from tandem.services.retriever.forgetting import Forgetting
-from tandem.services.retriever.ingestion import Intake, commit, groups_of
+from tandem.services.retriever.ingestion import Intake, Leaving, commit, groups_of
 from tandem.services.retriever.read_ahead import ReadAhead
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.metrics import Metrics, Side
@@ -43,6 +49,7 @@ Stream = ServedStream[pb.IngestRequest, pb.IngestResponse]
 Answer = TypeVar("Answer")
 
 MAX_DELETED = 10_000
+DEFAULT_LISTED = 100
 MAX_EMBEDDED, MAX_EMBEDDED_CHARACTERS = 256, 2**20
 """Texts of one call: some seconds of one core."""
 SEARCH_THREADS = 4
@@ -58,6 +65,8 @@ class RetrieverLimits:
     max_ingests: int = 8
     streams: StreamLimits = field(default_factory=StreamLimits)
     quota: Quota = field(default_factory=Quota)
+    owner_quota: DocumentQuota = NO_DOCUMENT_QUOTA
+    """Of an owner whose key says nothing else; the operator has none."""
 
 
 class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
@@ -159,9 +168,31 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             self._admit(context)
             if len(request.ids) > MAX_DELETED:
                 raise InvalidArgument("ids", f"{len(request.ids)}; at most {MAX_DELETED} at once")
-            remove = partial(_remove, self._index, list(request.ids), self._leaving_hook())
+            ids, owner = list(request.ids), request.owner
+            remove = partial(_remove, self._index, ids, owner, self._leaving_hook())
             with self._counted("deletions"):
                 return pb.DeleteResponse(deleted=await self._on(self._writer, remove))
+        raise AssertionError("abort ends the call")
+
+    async def List(  # noqa: N802  # the RPC's name
+        self, request: pb.ListRequest, context: Context
+    ) -> pb.ListResponse:
+        async with errors_as_status(context):
+            self._admit(context)
+            count = request.count or DEFAULT_LISTED
+            listing = partial(self._index.listed, request.owner, request.after, count)
+            with self._counted("listings", self._searches):
+                found = await self._on(self._readers, listing)
+                total = await self._on(self._readers, partial(self._index.usage, request.owner))
+            asked = DocumentQuota(request.max_documents, request.max_bytes)
+            quota = asked.over(self._limits.owner_quota) if request.owner else NO_DOCUMENT_QUOTA
+            return pb.ListResponse(
+                documents=map(listed_to_proto, found),
+                total_documents=total.documents,
+                total_bytes=total.bytes,
+                max_documents=quota.documents,
+                max_bytes=quota.bytes,
+            )
         raise AssertionError("abort ends the call")
 
     async def Stats(  # noqa: N802  # the RPC's name
@@ -201,7 +232,9 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         """A place among the searches is held for this one alone: a stream that waits has none."""
         mode = mode_from_proto(request.mode)
         count, rerank = request.count or DEFAULT_COUNT, request.rerank
-        search = partial(self._index.search, request.query, count, mode, rerank=rerank)
+        search = partial(
+            self._index.search, request.query, count, mode, rerank=rerank, tenant=request.tenant
+        )
         named = {"side": self._role, "mode": mode, "rerank": rerank}
         with self._counted("searches", self._searches):
             began_s = time.perf_counter()
@@ -220,7 +253,8 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             while batch := await self._unless_leaving(ahead.batch()):
                 groups = groups_of(batch, self._extractor)
                 while group := await self._on(self._extracting, partial(next, groups, None)):
-                    adding = partial(commit, self._index, group, leaving)
+                    quota = self._limits.owner_quota
+                    adding = partial(commit, self._index, group, leaving, quota)
                     for answer in await self._on(self._writer, adding):
                         self._series.ingested(pb.Outcome.Name(answer.outcome))
                         stored += answer.outcome != pb.OUTCOME_REFUSED
@@ -232,15 +266,15 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
 
-    def _leaving_hook(self) -> Callable[[list[str]], None]:
+    def _leaving_hook(self) -> Leaving:
         """For the writer's thread: waits until decoders forgot the texts that are about to go."""
         forgetting, loop = self._forgetting, asyncio.get_running_loop()
         if forgetting is None:
-            return lambda document_ids: None
+            return lambda document_ids, owner: None
 
-        def forget(document_ids: list[str]) -> None:
-            texts = self._index.chunks_of(document_ids)
-            asyncio.run_coroutine_threadsafe(forgetting.forget(texts), loop).result()
+        def forget(document_ids: list[str], owner: str) -> None:
+            texts = self._index.chunks_of(document_ids, owner)
+            asyncio.run_coroutine_threadsafe(forgetting.forget(texts, owner), loop).result()
 
         return forget
 
@@ -260,7 +294,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
     async def _on(self, threads: FairExecutor, work: Callable[[], Answer]) -> Answer:
         """In the caller's turn among others who have work for these threads."""
-        return await asyncio.wrap_future(threads.submit(current_caller().holder, work))
+        return await asyncio.wrap_future(threads.submit(paying_tenant(), work))
 
     def _admit(self, context: Context) -> None:
         if self._leaving.is_set():
@@ -282,10 +316,11 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
 
 def _remove(
-    index: DocumentIndex, document_ids: list[str], leaving: Callable[[list[str]], None]
+    index: DocumentIndex, document_ids: list[str], owner: str, leaving: Leaving
 ) -> list[bool]:
-    leaving(document_ids)
-    return index.remove(document_ids)
+    check_owner(owner)
+    leaving(document_ids, owner)
+    return index.remove(document_ids, owner)
 
 
 async def _read(message: Any, stream: Stream, ahead: ReadAhead) -> None:

@@ -19,8 +19,9 @@ from tandem.grammar.compiler import GrammarCompiler
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Reservation
 from tandem.net.stream_limits import served
+from tandem.net.tenant import Tenant, calling_tenant, paying_tenant
 from tandem.runtime.image_prompt import ImagePrompt
-from tandem.runtime.kept_prefixes import KeptPrefix
+from tandem.runtime.kept_prefixes import KeptPrefix, KeptText
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.verifier.session import Stream, VerifierSession
@@ -82,7 +83,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._budget, self._recent = PassBudget(), RecentPasses()
         served_engine = ServedEngine(engine, "verifier-engine", limits, metrics, self._passed)
         self._admission, self._thread = served_engine.admission, served_engine.thread
-        self._prefixes = served_engine.prefixes
+        self._prefixes, self._sharing = served_engine.prefixes, limits.prefixes.sharing
         self._device, self._dtype = device, dtype
         self._grammars = GrammarCompiler(
             documents.tokenizer if documents else None,
@@ -182,7 +183,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         keeps = not opening.params.images
         # A session lasts longer than the images are needed.
         opening = replace(opening, params=replace(opening.params, images=()))
-        tenant = current_caller().holder  # whose grammars share the threads and a quota
+        payer = paying_tenant(opening.tenant)
         grammar = opening.params.processors.grammar
         length, headers = len(opening.prompt_ids), stream.invocation_metadata()
         capacity = length + opening.params.max_tokens
@@ -191,35 +192,37 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         with (
             self._admission.reserve(
                 held * self._engine.kv_bytes_per_token,
-                grammar_of=None if grammar is None else tenant,
+                grammar_of=None if grammar is None else payer,
             ) as reservation,
             log_context(**named),
             self._tracing.span("verify session", headers, **named, prompt_tokens=length) as span,
         ):
+            tenant = calling_tenant(opening.tenant, self._sharing)
             # Only from here on may the session cost anything.
             claim = partial(self._admission.claim, current_caller().holder)
             machine = CloudMachine(opening, model, budget=HolderBudget(self._budget, claim))
-            processor = await self._processor(opening, tenant)
+            processor = await self._processor(opening, payer)
             text = machine.committed.since(0)
-            prefix = self._prefixes.find(current_caller().holder, text, keeps)
+            prefix = self._prefixes.find(KeptText(tenant, text, opening.public_tokens, keeps))
             machine.kv_length = prefix.tokens
             try:
                 own = (images, prefix, codec, stream, capacity, span, reservation, processor)
-                await self._serve(opening, machine, *own)
+                await self._serve(opening, machine, tenant, *own)
             finally:
                 reservation.tokens = len(machine.committed)
 
-    async def _processor(self, opening: Open, tenant: str) -> LogitsProcessor | None:
+    async def _processor(self, opening: Open, payer: Tenant) -> LogitsProcessor | None:
         asked, mask = opening.params.processors, None
         if asked.grammar is not None:
             spend = self._admission.spend_grammar
-            mask = await self._grammars.session_mask(asked.grammar, tenant, spend)
+            mask = await self._grammars.session_mask(asked.grammar, payer, spend)
         return logits_processor(asked, opening.prompt_ids, mask)
 
     async def _serve(
         self,
         opening: Open,
         machine: CloudMachine,
+        tenant: Tenant,
         images: ImagePrompt,
         prefix: KeptPrefix,
         codec: CloudCodec,
@@ -242,6 +245,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             *(machine, codec, self._thread, stream, series, begin, leave, span, processor),
             recent=self._recent,
             logprobs=opening.params.logprobs,
+            tenant=tenant,
         )
         self._sessions.add(session)
         log.info("session opened", prompt_tokens=len(opening.prompt_ids), capacity=capacity)

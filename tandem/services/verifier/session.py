@@ -16,6 +16,7 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.processors import LogitsProcessor, RowsAfter
 from tandem.net.served_sessions import LAST_WRITE_S, converse
 from tandem.net.stream_limits import ServedStream
+from tandem.net.tenant import Tenant
 from tandem.runtime.engine_jobs import ASIDE_S, JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.recent_passes import RecentPasses
@@ -52,11 +53,14 @@ class VerifierSession:
         processor: LogitsProcessor | None = None,
         recent: RecentPasses | None = None,
         logprobs: bool = False,
+        tenant: Tenant | None = None,
     ) -> None:
         """`begin` is awaited with the fresh KV session, before its first pass; `leave` is told of
         which tokens it holds keys and values, after that pass and before it closes, and which of
-        the two it is. `logprobs`: the caller asks for some."""
+        the two it is. `logprobs`: the caller asks for some. `tenant`: whose text it is, for engines
+        that keep what sessions begin with themselves."""
         self._machine = machine
+        self._tenant = tenant
         self._codec = codec
         self._thread = thread
         self._stream = stream
@@ -112,7 +116,8 @@ class VerifierSession:
                 await self._send(answers)
 
     async def _work(self, capacity: int) -> None:
-        async with self._thread.session(capacity, self._machine.preset.tree_nodes) as kv:
+        spare = self._machine.preset.tree_nodes
+        async with self._thread.session(capacity, spare, self._tenant) as kv:
             await self._begin(kv)
             self._kv = kv
             try:

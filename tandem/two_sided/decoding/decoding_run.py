@@ -15,7 +15,7 @@ from tandem.runtime.engine_jobs import JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.text.answer_text import AnswerText
 from tandem.two_sided.decoding.document_jobs import DecodeJob, DocumentGroup, group_kv_tokens
-from tandem.two_sided.decoding.document_store import DocumentStore
+from tandem.two_sided.decoding.document_store import DocumentStore, importer_of
 from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
     DecoderPhase,
@@ -50,14 +50,15 @@ class DecodingRun:
         documents: Sequence[tuple[int, ...]],
         text: AnswerText | None,
         estimate: EstimateRelevances,
-        importer: str,
+        caller: str,
         processor: LogitsProcessor | None = None,
     ) -> None:
-        """`importer`: whose imports may stand in for the documents that say so."""
+        """`caller`: whose imports may stand in for the documents that say so."""
         self._processor = processor
         self.machine, self._estimate, self._thread, self._store = machine, estimate, thread, store
         self._documents = documents
-        self._importers = [importer if it.imported else None for it in machine.opening.documents]
+        self._importers = [importer_of(each, caller) for each in machine.opening.documents]
+        self._owners = [document.owner for document in machine.opening.documents]
         self._text = _resumed(text, machine.opening.committed_ids)
         self._group: DocumentGroup | None = None
         self._running: _Running | None = None
@@ -79,8 +80,10 @@ class DecodingRun:
 
     def opened(self) -> DecodingOpened:
         """The first frame."""
-        pairs = zip(self._documents, self._importers, strict=True)
-        return self.machine.opened([self._store.has(*pair) for pair in pairs])
+        wanted = zip(self._documents, self._importers, self._owners, strict=True)
+        return self.machine.opened(
+            [self._store.has(ids, importer, owner) for ids, importer, owner in wanted]
+        )
 
     def stale(self, draft: DecodingDraft) -> bool:
         """Whether a draft has become void before it was sent."""
@@ -101,7 +104,7 @@ class DecodingRun:
             await asyncio.Event().wait()
         try:
             async with (
-                self._store.held(self._documents, self._importers) as held,
+                self._store.held(self._documents, self._importers, self._owners) as held,
                 self._grouped([document.session for document in held]) as group,
             ):
                 self._group = group

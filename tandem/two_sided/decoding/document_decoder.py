@@ -10,7 +10,8 @@ from tandem.backends.model_source import LoadedModel
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.core.processors import LogitsProcessor, logits_processor
 from tandem.core.prompt import Prompt, Turn
-from tandem.grammar.compiler import GrammarCompiler
+from tandem.grammar.compiler import NOBODY, GrammarCompiler
+from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.settings import ModelSettings
 from tandem.telemetry.engine_series import EngineSeries
@@ -30,6 +31,8 @@ SEPARATOR = "\n\n"
 MAX_CHARACTERS_PER_TOKEN = 64
 """A text longer than this many for each token of the context is refused unread: reading it would
 take the tokenizer seconds. Runs of spaces are the longest tokens there are."""
+
+MAX_OWNER_CHARACTERS = 64
 
 QUERY_TOKENS = 256
 """How much of the end of prompt and answer is the query when relevances are estimated again."""
@@ -100,8 +103,8 @@ class DocumentDecoder:
         self,
         opening: DecodingOpen,
         caller: str,
-        tenant: str = "",
-        spend_grammar: Callable[[str, float], None] = lambda tenant, seconds: None,
+        tenant: Tenant = NOBODY,
+        spend_grammar: Callable[[Tenant, float], None] = lambda tenant, seconds: None,
     ) -> DecodingRun:
         """Check everything, tokenise the texts and compile the grammar, for a caller who was
         admitted; it may use what it imported. `tenant`, `spend_grammar`: as of
@@ -130,8 +133,8 @@ class DocumentDecoder:
         self,
         opening: DecodingOpen,
         prompt_ids: tuple[int, ...],
-        tenant: str,
-        spend: Callable[[str, float], None],
+        tenant: Tenant,
+        spend: Callable[[Tenant, float], None],
     ) -> LogitsProcessor | None:
         asked, mask = opening.processors, None
         if asked.grammar is not None:
@@ -139,9 +142,10 @@ class DocumentDecoder:
             mask = await self._grammars.session_mask(asked.grammar, tenant, spend, ends)
         return logits_processor(asked, prompt_ids, mask)
 
-    async def forget(self, texts: Sequence[str]) -> int:
-        """Keep nothing of these documents; how many there were. Raises Unavailable."""
-        return await self._store.forget(await asyncio.to_thread(self._known, texts))
+    async def forget(self, texts: Sequence[str], owner: str = "") -> int:
+        """Keep nothing of these documents of an owner's; how many there were. Raises
+        Unavailable."""
+        return await self._store.forget(await asyncio.to_thread(self._known, texts), owner)
 
     def _known(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
         if self._tokenizer is None:
@@ -167,6 +171,9 @@ class DocumentDecoder:
         texts = {"prompt": len(prompt) if isinstance(prompt, str) else _said(prompt)}
         for index, document in enumerate(opening.documents):
             texts[f"documents[{index}]"] = len(document.text)
+            if len(document.owner) > MAX_OWNER_CHARACTERS:
+                why = f"has {len(document.owner)} characters; at most {MAX_OWNER_CHARACTERS}"
+                raise InvalidArgument(f"documents[{index}].owner", why)
         self._check_lengths(texts)
 
     def _check_lengths(self, texts: Mapping[str, int]) -> None:

@@ -60,10 +60,10 @@ class DocumentFiles:
         self.refused = 0
         self._clear_abandoned()
 
-    def read(self, token_ids: Sequence[int]) -> Any:
-        """What `KvFiles.adopt` takes; None where there is no usable file."""
+    def read(self, token_ids: Sequence[int], owner: str = "") -> Any:
+        """What `KvFiles.adopt` takes; None where there is no usable file of this owner's."""
         try:
-            return self._files.read(self.path(token_ids), self._origin(token_ids))
+            return self._files.read(self.path(token_ids, owner), self._origin(token_ids))
         except FileNotFoundError:
             return None
         except KvFileRefused as error:
@@ -71,9 +71,9 @@ class DocumentFiles:
             log.warning("keys and values on disk are not used", reason=str(error))
             return None
 
-    def write(self, token_ids: Sequence[int], tensors: Any) -> bool:
+    def write(self, token_ids: Sequence[int], tensors: Any, owner: str = "") -> bool:
         """Whether it is on disk now. A full disk costs time later, never an answer."""
-        path = self.path(token_ids)
+        path = self.path(token_ids, owner)
         try:
             self._files.write(path, tensors, self._origin(token_ids))
             self._prune(path)
@@ -82,10 +82,12 @@ class DocumentFiles:
             return False
         return True
 
-    def remove(self, documents: Iterable[Sequence[int]]) -> set[str]:
-        """Remove these documents' files, those of other models that read them alike and those that
-        were being written included; the hashes of what was there. Raises OSError."""
-        hashes = {found[:_HASH_IN_NAME]: found for found in map(document_hash, documents)}
+    def remove(self, documents: Iterable[Sequence[int]], owner: str = "") -> set[str]:
+        """Remove the files of these documents of a owner's, those of other models that read them
+        alike and those that were being written included; the hashes of what was there. Raises
+        OSError."""
+        found = (document_hash(token_ids, owner) for token_ids in documents)
+        hashes = {each[:_HASH_IN_NAME]: each for each in found}
         there = set()
         for path in self._folder.glob(f"*{_SUFFIX}*"):
             if (document := hashes.get(path.name[:_HASH_IN_NAME])) is not None:
@@ -93,12 +95,13 @@ class DocumentFiles:
                 there.add(document)
         return there
 
-    def path(self, token_ids: Sequence[int]) -> Path:
-        """Where a document's file is, if there is one."""
+    def path(self, token_ids: Sequence[int], owner: str = "") -> Path:
+        """Where the file of a owner's document is, if there is one."""
         origin = self._origin(token_ids)
         # Files of releases that kept imports among their own have names without "own".
         of = hashlib.sha256(f"own\n{origin.model}\n{origin.vocabulary}".encode()).hexdigest()
-        return self._folder / f"{origin.document[:_HASH_IN_NAME]}-{of[:16]}{_SUFFIX}"
+        document = document_hash(token_ids, owner)
+        return self._folder / f"{document[:_HASH_IN_NAME]}-{of[:16]}{_SUFFIX}"
 
     def _origin(self, token_ids: Sequence[int]) -> KvOrigin:
         return document_origin(self._model, self._vocabulary, token_ids)
@@ -131,6 +134,10 @@ def document_origin(model: str, vocabulary: str, token_ids: Sequence[int]) -> Kv
     return KvOrigin(model, vocabulary, document_hash(token_ids), len(token_ids))
 
 
-def document_hash(token_ids: Sequence[int]) -> str:
-    """Content hash of a text as the model reads it."""
-    return hashlib.sha256(array("q", token_ids).tobytes()).hexdigest()
+def document_hash(token_ids: Sequence[int], owner: str = "") -> str:
+    """Content hash of a text as the model reads it. Of a owner's it is another one, so that its
+    keys and values are nobody else's."""
+    text = hashlib.sha256(array("q", token_ids).tobytes())
+    if owner:
+        text = hashlib.sha256(f"{owner}\0{text.hexdigest()}".encode())
+    return text.hexdigest()

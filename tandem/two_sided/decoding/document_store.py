@@ -13,9 +13,11 @@ from typing import Any, Literal
 
 from tandem.backends.interface import Session
 from tandem.core.errors import ResourceExhausted, Unavailable
+from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import DocumentFiles, document_hash
 from tandem.two_sided.decoding.document_jobs import PrefillJob
+from tandem.two_sided.protocol.decoder_messages import ContextDocument
 
 FORGOTTEN_FOR_S = 900.0
 """For how long a document that was forgotten is not kept again; longer than requests take."""
@@ -28,6 +30,11 @@ TakeIn = Callable[[Any], Awaitable[None]]
 
 Source = Literal["memory", "disk", "computed", "imported"]
 """Where a document's keys and values came from; computed for another request: memory."""
+
+
+def importer_of(document: ContextDocument, caller: str) -> Tenant | None:
+    """Say whose import may stand in for a document of this caller; None: nobody's."""
+    return Tenant(caller, document.tenant) if document.imported else None
 
 
 class ForgottenDocuments:
@@ -69,8 +76,10 @@ class _Entry:
     """A document in memory, or on its way there. `users` hold it; `ready` brings its session."""
 
     hash: str
-    importer: str | None
+    importer: Tenant | None
     """Whose import it is; None: computed here."""
+    owner: str
+    """Whose document it is; `hash` is of both."""
     token_ids: tuple[int, ...]
     size: int
     ready: asyncio.Future[Session]
@@ -78,7 +87,7 @@ class _Entry:
     source: Source = "computed"
 
     @property
-    def key(self) -> tuple[str | None, str]:
+    def key(self) -> tuple[Tenant | None, str]:
         return self.importer, self.hash
 
 
@@ -95,21 +104,31 @@ class DocumentStore:
         self.budget_bytes = budget_bytes
         self.bytes_in_use = 0
         self._thread, self._files, self._on_lookup = thread, files, on_lookup
-        self._entries: dict[tuple[str | None, str], _Entry] = {}  # the least recently used first
+        self._entries: dict[tuple[Tenant | None, str], _Entry] = {}  # the least recently used first
         self._tasks: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
         self._forgotten = ForgottenDocuments()
 
     @asynccontextmanager
     async def held(
-        self, documents: Sequence[tuple[int, ...]], importers: Sequence[str | None] = ()
+        self,
+        documents: Sequence[tuple[int, ...]],
+        importers: Sequence[Tenant | None] = (),
+        owners: Sequence[str] = (),
     ) -> AsyncIterator[list[HeldDocument]]:
         """The documents, in order, in memory until the context is left: read from disk, or computed
-        in one pass. `importers`, one for each: whose import may stand in for it. Raises
+        in one pass. `importers`, one for each: whose import may stand in for it; `owners`: whose
+        document it is, which is computed and kept apart from the same text of others. Raises
         ResourceExhausted where they do not fit beside what others hold."""
         taken: list[_Entry] = []
         try:
-            fresh = self._take(documents, importers or [None] * len(documents), taken)
+            wanted = zip(
+                documents,
+                importers or [None] * len(documents),
+                owners or [""] * len(documents),
+                strict=True,
+            )
+            fresh = self._take(wanted, taken)
             if fresh:
                 self._start(self._fill(fresh))
             sessions = [await asyncio.shield(entry.ready) for entry in taken]
@@ -125,12 +144,13 @@ class DocumentStore:
             for entry in taken:
                 self._release(entry)
 
-    async def forget(self, documents: Sequence[tuple[int, ...]]) -> int:
-        """Keep nothing of these documents beyond their present users; how many there were. Requests
+    async def forget(self, documents: Sequence[tuple[int, ...]], owner: str = "") -> int:
+        """Keep nothing of these documents of a owner's beyond their present users; how many there
+        were. Requests
         under way may bring one again, which is not kept for `FORGOTTEN_FOR_S`. Raises
         Unavailable."""
         now = asyncio.get_running_loop().time()
-        keys = set(map(document_hash, documents))
+        keys = {document_hash(token_ids, owner) for token_ids in documents}
         self._forgotten.add(keys, now)
         entries = [entry for entry in self._entries.values() if entry.hash in keys]
         there = {entry.hash for entry in entries}
@@ -139,17 +159,17 @@ class DocumentStore:
         if self._files is not None:
             async with self._writing:  # what is being written is there to be removed then
                 try:
-                    there |= await asyncio.to_thread(self._files.remove, documents)
+                    there |= await asyncio.to_thread(self._files.remove, documents, owner)
                 except OSError as error:
                     why = f"a document's keys and values stay on disk: {error.strerror or error}"
                     raise Unavailable(why) from error
         return len(there)
 
     @asynccontextmanager
-    async def room(self, token_ids: tuple[int, ...], importer: str) -> AsyncIterator[TakeIn]:
+    async def room(self, token_ids: tuple[int, ...], importer: Tenant) -> AsyncIterator[TakeIn]:
         """Room for a document that was computed elsewhere, until the context is left or what is
         yielded has been called with its keys and values. Raises ResourceExhausted as `held`."""
-        entry = self._reserve(document_hash(token_ids), token_ids, importer)
+        entry = self._reserve(token_ids, "", importer)
         placement_policy: list[asyncio.Task[None]] = []
 
         async def take_in(tensors: Any) -> None:
@@ -162,16 +182,18 @@ class DocumentStore:
             if not placement_policy:
                 self.bytes_in_use -= entry.size
 
-    def has(self, token_ids: tuple[int, ...], importer: str | None = None) -> bool:
-        """Whether a document is probably cached, as an import of `importer` or as the store's own:
-        its file may turn out to be corrupt."""
-        key = document_hash(token_ids)
-        if (None, key) in self._entries or self._on_disk(token_ids):
+    def has(
+        self, token_ids: tuple[int, ...], importer: Tenant | None = None, owner: str = ""
+    ) -> bool:
+        """Whether a owner's document is probably cached, as an import of `importer` or as the
+        store's own: its file may turn out to be corrupt."""
+        key = document_hash(token_ids, owner)
+        if (None, key) in self._entries or self._on_disk(token_ids, owner):
             return True
         return importer is not None and (importer, key) in self._entries
 
-    def _on_disk(self, token_ids: tuple[int, ...]) -> bool:
-        return self._files is not None and self._files.path(token_ids).exists()
+    def _on_disk(self, token_ids: tuple[int, ...], owner: str) -> bool:
+        return self._files is not None and self._files.path(token_ids, owner).exists()
 
     async def close(self) -> None:
         """Wait for what is being computed and written, then free everything."""
@@ -182,17 +204,17 @@ class DocumentStore:
 
     def _take(
         self,
-        documents: Sequence[tuple[int, ...]],
-        importers: Sequence[str | None],
+        wanted: Iterable[tuple[tuple[int, ...], Tenant | None, str]],
         taken: list[_Entry],
     ) -> list[_Entry]:
-        """Hold every document, and say which of them are to be made."""
+        """Hold every document, given with its importer and its owner, and say which of them are
+        to be made."""
         fresh: list[_Entry] = []
         try:
-            for token_ids, importer in zip(documents, importers, strict=True):
-                entry = self._found(token_ids, importer)
+            for token_ids, importer, owner in wanted:
+                entry = self._found(token_ids, importer, owner)
                 if entry is None:
-                    entry = self._reserve(document_hash(token_ids), token_ids)
+                    entry = self._reserve(token_ids, owner)
                     fresh.append(entry)
                 self._entries.pop(entry.key, None)  # the most recently used one from now on
                 self._entries[entry.key] = entry
@@ -204,15 +226,19 @@ class DocumentStore:
             raise
         return fresh
 
-    def _found(self, token_ids: tuple[int, ...], importer: str | None) -> _Entry | None:
+    def _found(
+        self, token_ids: tuple[int, ...], importer: Tenant | None, owner: str
+    ) -> _Entry | None:
         """The store's own; an import only where there is none, not on disk either."""
-        key = document_hash(token_ids)
+        key = document_hash(token_ids, owner)
         own = self._entries.get((None, key))
-        if own is not None or importer is None or self._on_disk(token_ids):
+        if own is not None or importer is None or self._on_disk(token_ids, owner):
             return own
         return self._entries.get((importer, key))
 
-    def _reserve(self, key: str, token_ids: tuple[int, ...], importer: str | None = None) -> _Entry:
+    def _reserve(
+        self, token_ids: tuple[int, ...], owner: str, importer: Tenant | None = None
+    ) -> _Entry:
         size = len(token_ids) * self._thread.engine.kv_bytes_per_token
         for entry in list(self._entries.values()):
             if self.bytes_in_use + size <= self.budget_bytes:
@@ -226,7 +252,14 @@ class DocumentStore:
             )
         self.bytes_in_use += size
         ready: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
-        return _Entry(key, importer, token_ids, size, ready)
+        return _Entry(
+            hash=document_hash(token_ids, owner),
+            importer=importer,
+            owner=owner,
+            token_ids=token_ids,
+            size=size,
+            ready=ready,
+        )
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run it to its end even if its caller leaves: another may wait for it."""
@@ -281,7 +314,7 @@ class DocumentStore:
             return entries
         missing = []
         for entry in entries:
-            tensors = await asyncio.to_thread(files.read, entry.token_ids)
+            tensors = await asyncio.to_thread(files.read, entry.token_ids, entry.owner)
             if tensors is None:
                 missing.append(entry)
             else:
@@ -301,7 +334,7 @@ class DocumentStore:
             async with self._writing:
                 if kept is not None and not self._is_forgotten(entry):
                     tensors = await self._thread.call(partial(kept.export, entry.ready.result()))
-                    await asyncio.to_thread(files.write, entry.token_ids, tensors)
+                    await asyncio.to_thread(files.write, entry.token_ids, tensors, entry.owner)
         finally:
             self._release(entry)
 

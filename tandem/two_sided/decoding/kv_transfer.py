@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 from tandem.backends.interface import KvFileRefused, KvFiles
 from tandem.core.errors import InvalidArgument
+from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import document_hash, document_origin
-from tandem.two_sided.decoding.document_store import DocumentStore
+from tandem.two_sided.decoding.document_store import DocumentStore, importer_of
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.document_kv import DocumentKv, KvModel, KvUnavailable
 
@@ -62,7 +63,11 @@ class KvTransfer:
         """Whether each is probably cached, imports of `caller` included for documents that may be
         imported. Raises InvalidArgument."""
         return [
-            self._store.has(await self._read(document), caller if document.imported else None)
+            self._store.has(
+                await self._read(document),
+                importer_of(document, caller),
+                document.owner,
+            )
             for document in documents
         ]
 
@@ -81,7 +86,7 @@ class KvTransfer:
         model.check_used_by(user)
         token_ids = await self._read(document)
         origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
-        async with self._store.held([token_ids]) as (held,):
+        async with self._store.held([token_ids], owners=[document.owner]) as (held,):
             session = held.session
             tensors = await self._thread.call(lambda: kept.export(session))
             packed = await asyncio.to_thread(kept.pack, tensors, origin)
@@ -93,15 +98,15 @@ class KvTransfer:
     async def importing(
         self, document: ContextDocument, kv: DocumentKv, caller: str
     ) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
-        """Room for a document, cached for `caller` once what is yielded was called with its bytes.
-        Raises KvModelMismatch, KvUnavailable, InvalidArgument naming the field, or
-        ResourceExhausted; the call raises InvalidArgument."""
+        """Room for a document, cached for `caller` and the document's tenant once what is yielded
+        was called with its bytes. Raises KvModelMismatch, KvUnavailable, InvalidArgument naming the
+        field, or ResourceExhausted; the call raises InvalidArgument."""
         kept, model = self._kept(), await self.model()
         kv.model.check_used_by(model)
         token_ids = await self._read(document)
         self._check(kv, token_ids)
         origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
-        async with self._store.room(token_ids, caller) as take_in:
+        async with self._store.room(token_ids, Tenant(caller, document.tenant)) as take_in:
 
             async def received(packed: bytes) -> None:
                 digest = await asyncio.to_thread(hashlib.sha256, packed)

@@ -17,6 +17,7 @@ from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.stopping import MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
 from tandem.core.truncation import Truncation
+from tandem.net.tenant import check_tenant_id
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
@@ -308,7 +309,7 @@ def check_seconds(seconds: float, field: str) -> float:
     return seconds
 
 
-_DOCUMENT_FIELDS = ("text", "relevance", "id", "imported")
+_DOCUMENT_FIELDS = ("text", "relevance", "id", "imported", "tenant", "owner")
 
 
 def document_to_proto(document: ContextDocument) -> pb.ContextDocument:
@@ -318,6 +319,7 @@ def document_to_proto(document: ContextDocument) -> pb.ContextDocument:
 def document_from_proto(document: pb.ContextDocument) -> ContextDocument:
     if not math.isfinite(document.relevance):
         raise InvalidArgument("relevance", f"{document.relevance} is not a finite number")
+    check_tenant_id(document.tenant)
     return ContextDocument(**same_fields(document, _DOCUMENT_FIELDS))
 
 

@@ -10,6 +10,7 @@ from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Admission, FrameWriter, converse
 from tandem.net.status import errors_as_status
 from tandem.net.stream_limits import ServedStream, StreamLimits, served
+from tandem.net.tenant import paying_tenant
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import MethodSeries, Metrics
@@ -92,7 +93,7 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
             if len(request.texts) > MAX_FORGOTTEN:
                 why = f"{len(request.texts)}; at most {MAX_FORGOTTEN} at once"
                 raise InvalidArgument("texts", why)
-            forgotten = await self._decoder.forget(request.texts)
+            forgotten = await self._decoder.forget(request.texts, request.owner)
             log.info("documents forgotten", asked=len(request.texts), there=forgotten)
             return pb.ForgetDocumentsResponse(forgotten=forgotten)
         raise AssertionError("abort ends the call")
@@ -130,7 +131,7 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
             raise InvalidArgument("open", "must be the first message of a stream")
         self._check_staying()
         caller = current_caller().holder
-        tenant = caller  # whose grammars share the threads and a quota
+        tenant = paying_tenant()
         preset = opening.preset if opening.preset in AGGREGATION_PRESETS else OTHER
         series = self._metrics.method(preset, self._decoder.model_name)
         with (

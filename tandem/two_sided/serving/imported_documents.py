@@ -55,11 +55,14 @@ class ImportedDocuments:
         deadline_s: float,
         patience_s: float,
         headers: Sent = None,
+        tenant: bytes = b"",
     ) -> None:
-        """`traffic` counts bytes between the sides; an unreachable cloud gets `patience_s`."""
+        """`traffic` counts bytes between the sides; an unreachable cloud gets `patience_s`. Keys
+        and values are this `tenant`'s: which documents one had fetched is nothing to another."""
         self._cloud, self._decoder, self._traffic = cloud, decoder, traffic
         self._deadline_s = deadline_s
         self._patience_s, self._headers = patience_s, headers
+        self._tenant = tenant
 
     async def device_model(self) -> KvModel:
         """What would use keys and values here. Raises Rejected."""
@@ -76,7 +79,9 @@ class ImportedDocuments:
             try:
                 by_kv = opening.request.preset.transfer is DocumentTransfer.KV
                 texts = await stream.opened()
-                found = tuple(replace(document, imported=by_kv) for document in texts)
+                found = tuple(
+                    replace(document, imported=by_kv, tenant=self._tenant) for document in texts
+                )
                 if by_kv and found:
                     await self._fetch_missing(stream, found)
                 await call.done_writing()

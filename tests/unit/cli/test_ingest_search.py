@@ -16,6 +16,7 @@ from tandem.cli import main
 from tandem.core.errors import InvalidArgument
 from tandem.index.document_index import open_index
 from tandem.index.extraction import MAX_DOCUMENT_BYTES
+from tandem.index.records import Document
 from tandem.suite.source_files import files_below
 from tests.process.service_process import ServiceProcess
 
@@ -168,3 +169,36 @@ def test_a_folder_of_an_earlier_version_is_imported_and_checked(tmp_path: Path) 
     assert f"ok   index {new}: 1 documents, 1 texts, " in out
     assert f"bad  index {old}: {old}: has the format of an earlier version" in out
     assert code == 1
+
+
+def test_a_tenant_s_documents_are_searched_and_deleted_by_the_operator(notes: Path) -> None:
+    answer("ingest", "notes", "--embedding", "lexical")
+    with closing(open_index(Path("tandem-index"), "lexical")) as index:
+        index.add([Document("a.md", "a fox of ann's", owner="ann")])
+    assert {hit["owner"] for hit in answer("search", "fox")["hits"]} == {""}
+    found = answer("search", "fox", "--owner", "ann")["hits"]
+    assert {(hit["owner"], hit["document_id"]) for hit in found} == {
+        ("", "notes/a.md"),
+        ("ann", "a.md"),
+    }
+    assert "(ann)" in run("search", "fox", "--owner", "ann")[1]
+    assert run("ingest", "--delete", "a.md")[0] == 1
+    assert answer("ingest", "--delete", "a.md", "--owner", "ann")["deleted"] == 1
+    assert run("ingest", "notes", "--owner", "ann")[0] == 2
+    assert "owner" in run("search", "fox", "--owner", "a b")[2]
+
+
+def test_what_a_document_says_does_nothing_to_the_terminal(notes: Path) -> None:
+    """Names and texts come from files of strangers."""
+    (notes / "evil.jsonl").write_text(
+        json.dumps({"id": "x\x1b]0;root\x07", "title": "t\u202e", "text": "quokka \x1b[2J\x9b1m"})
+    )
+    answer("ingest", "notes", "--embedding", "lexical")
+    code, out, _ = run("search", "quokka")
+    assert code == 0
+    assert "quokka" in out
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & {*out}
+    (notes / "bad\x1b[2J.md").write_bytes(b"\0")
+    code, out, err = run("ingest", "notes")
+    assert code == 1
+    assert "\x1b" not in out + err

@@ -14,6 +14,7 @@ from tandem.core.errors import InvalidArgument, ResourceExhausted
 from tandem.core.processors import Grammar, GrammarKind
 from tandem.demo import demo_folder
 from tandem.grammar.compiler import CACHED_GRAMMARS, WAITING_OF_TENANT, GrammarCompiler
+from tandem.net.tenant import Tenant
 from tandem.text import ComparableTokenizer
 
 DEADLINE_S = 60.0
@@ -43,9 +44,9 @@ class Spent:
     """What each tenant has paid."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[Tenant, float] = {}
 
-    def __call__(self, tenant: str, seconds: float) -> None:
+    def __call__(self, tenant: Tenant, seconds: float) -> None:
         self.seconds[tenant] = self.seconds.get(tenant, 0.0) + seconds
 
 
@@ -55,13 +56,13 @@ async def test_rules_that_may_all_be_left_out_are_refused_and_paid_for_once(
     spent = Spent()
     for _ in range(3):
         with pytest.raises(InvalidArgument, match=r"grammar: (its first step|parser error)"):
-            await compiler.session_mask(optional_rules(9000), "greedy", spent)
-    once = spent.seconds["greedy"]
+            await compiler.session_mask(optional_rules(9000), Tenant("greedy"), spent)
+    once = spent.seconds[Tenant("greedy")]
     assert once > 0.05
     with pytest.raises(InvalidArgument):
-        await compiler.session_mask(optional_rules(9000), "greedy", spent)
+        await compiler.session_mask(optional_rules(9000), Tenant("greedy"), spent)
     await asyncio.sleep(0)
-    assert spent.seconds == {"greedy": once}, "why it is refused was kept"
+    assert spent.seconds == {Tenant("greedy"): once}, "why it is refused was kept"
 
 
 def test_a_dear_step_fails_its_answer_and_holds_up_nobody(
@@ -100,7 +101,7 @@ async def test_grammars_that_take_long_leave_the_threads_of_others_alone(
     spent = Spent()
     asked = [
         asyncio.create_task(
-            compiler.session_mask(Grammar(GrammarKind.REGEX, f"b{{{number}}}"), "", spent)
+            compiler.session_mask(Grammar(GrammarKind.REGEX, f"b{{{number}}}"), Tenant(""), spent)
         )
         for number in range(1, 41)
     ]
@@ -129,7 +130,7 @@ async def test_a_tenant_may_have_few_grammars_waiting_and_others_come_in_between
 
     def ask(tenant: str, source: str) -> asyncio.Task[object]:
         grammar = Grammar(GrammarKind.REGEX, source)
-        return asyncio.create_task(compiler.session_mask(grammar, tenant, Spent()))
+        return asyncio.create_task(compiler.session_mask(grammar, Tenant(tenant), Spent()))
 
     greedy = [ask("greedy", "c0")]
     assert await asyncio.to_thread(began.wait, DEADLINE_S)
@@ -147,13 +148,13 @@ async def test_a_flood_of_grammars_pushes_out_none_of_another_tenant_s(
     compiler: GrammarCompiler,
 ) -> None:
     spent = Spent()
-    await compiler.session_mask(EMPTY, "honest", spent)
+    await compiler.session_mask(EMPTY, Tenant("honest"), spent)
     for number in range(1, CACHED_GRAMMARS + 5):
         grammar = Grammar(GrammarKind.REGEX, f"x{{{number}}}")
-        await compiler.session_mask(grammar, "greedy", spent)
+        await compiler.session_mask(grammar, Tenant("greedy"), spent)
     await asyncio.sleep(0)
     before = dict(spent.seconds)
-    await compiler.session_mask(EMPTY, "honest", spent)
+    await compiler.session_mask(EMPTY, Tenant("honest"), spent)
     await asyncio.sleep(0)
     assert spent.seconds == before
     assert len(compiler._compiled) == CACHED_GRAMMARS

@@ -254,7 +254,7 @@ def test_a_new_schema_is_reached_by_migrations_and_a_newer_one_refused(
         patched.setattr(sqlite_database, "MIGRATIONS", more)
         for _ in range(2):
             assert texts_of(tmp_path) == TEXTS
-    with pytest.raises(FolderMismatch, match="is of version 2, this program knows 1"):
+    with pytest.raises(FolderMismatch, match="is of version 3, this program knows 2"):
         opened(tmp_path)
 
 

@@ -124,7 +124,8 @@ def test_words_are_scored_once_until_chunks_change(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("tandem.index.lexical.MOST_KEPT", 20)
     for n in range(7):
         index.search(f"word{n}", 3)
-        assert index._kept == sum(len(numbers) for numbers, _ in index._scores.values()) <= 20
+        (words,) = index._words.values()
+        assert words.kept_scores == sum(len(found) for found, _ in words._scores.values()) <= 20
     index.close()
 
 
@@ -136,7 +137,7 @@ def test_words_that_no_chunk_has_are_not_kept_for_ever(monkeypatch: pytest.Monke
     for n in range(40):
         assert [number for number, _ in index.rank(f"unheard{n} heron", 3)] == [0]
         index.rank(f"heron_{'a_' * n}of", 3)
-        assert max(len(index._frequencies), len(index._scores)) <= 10
+        assert sum(words.kept_words for words in index._words.values()) <= 10
     index.close()
 
 

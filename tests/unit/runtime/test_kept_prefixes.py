@@ -11,11 +11,13 @@ import pytest
 
 from tandem.backends.interface import KV_BLOCK
 from tandem.net.served_sessions import Admission
-from tandem.runtime.kept_prefixes import KeptPrefixes, PrefixLimits
+from tandem.net.tenant import Tenant
+from tandem.runtime.kept_prefixes import KeptPrefixes, KeptText, PrefixLimits
 from tandem.telemetry.metrics import Metrics, new_registry
 
 TEXT = tuple(range(3 * KV_BLOCK + 1))
 """Three whole blocks, of a byte a token."""
+OWN = KeptText(Tenant("edge-1"), TEXT)
 
 
 class Copying:
@@ -44,7 +46,7 @@ async def test_a_call_that_was_torn_off_has_given_its_room_back_already(
     series = Metrics(new_registry(), "cloud").engine("scripted")
     thread: Any = Copying()
     kept = KeptPrefixes(thread, PrefixLimits(), lambda: admission.kv_free_bytes, series)
-    own = kept.find("edge-1", TEXT)
+    own = kept.find(OWN)
     with admission.reserve(3 * KV_BLOCK) as reservation:
         if not torn_off:
             own.leave(thread, TEXT, gives_back=reservation.kv_bytes)
@@ -61,8 +63,8 @@ async def test_where_one_leaves_a_text_uncomputed_the_next_computes_it_and_the_o
     thread: Any = Copying()
     series = Metrics(new_registry(), "device").engine("scripted")
     kept = KeptPrefixes(thread, PrefixLimits(), lambda: 10 * KV_BLOCK, series)
-    first = await kept.found("edge-1", TEXT)
-    others = [asyncio.ensure_future(kept.found("edge-1", TEXT)) for _ in range(3)]
+    first = await kept.found(OWN)
+    others = [asyncio.ensure_future(kept.found(OWN)) for _ in range(3)]
     await _settled()
     first.leave(thread, ())  # its answer ended before
     await _settled()
@@ -70,6 +72,19 @@ async def test_where_one_leaves_a_text_uncomputed_the_next_computes_it_and_the_o
     assert second.tokens == 0
     second.leave(thread, TEXT, ends=False)
     assert sorted(each.tokens for each in await asyncio.gather(*others)) == [0] + 2 * [3 * KV_BLOCK]
+
+
+async def test_nobody_waits_for_what_another_tenant_computes() -> None:
+    """Who waits learns that somebody asks the same."""
+    thread: Any = Copying()
+    series = Metrics(new_registry(), "device").engine("scripted")
+    kept = KeptPrefixes(thread, PrefixLimits(), lambda: 10 * KV_BLOCK, series)
+    await kept.found(KeptText(Tenant("edge", b"alice"), TEXT))
+    other = asyncio.ensure_future(kept.found(KeptText(Tenant("edge", b"bob"), TEXT)))
+    own = asyncio.ensure_future(kept.found(KeptText(Tenant("edge", b"alice"), TEXT)))
+    await _settled()
+    assert (other.done(), own.done()) == (True, False)
+    own.cancel()
 
 
 async def _settled() -> None:

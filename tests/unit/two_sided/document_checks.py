@@ -10,6 +10,7 @@ import numpy as np
 
 from tandem.backends.interface import Engine, Session
 from tandem.core.probs import Array
+from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import DocumentFiles
 from tandem.two_sided.decoding.document_jobs import DocumentGroup
@@ -36,7 +37,7 @@ def files_in(folder: Path, engine: Engine, model: str = "m", budget: int = 2**30
 
 
 async def logits_after(
-    store: DocumentStore, documents: Sequence[tuple[int, ...]], importer: str | None = None
+    store: DocumentStore, documents: Sequence[tuple[int, ...]], importer: Tenant | None = None
 ) -> Array:
     """[documents, vocabulary]: what follows PROMPT after each of the documents."""
     thread = store._thread

@@ -172,3 +172,47 @@ def test_what_was_forgotten_is_remembered_so_long_and_in_bounded_room() -> None:
 @pytest.fixture
 def counted() -> Counted:
     return Counted()
+
+
+async def test_a_tenant_s_keys_and_values_are_nobody_else_s(
+    counted: Counted, tmp_path: Path
+) -> None:
+    """Whether another one has the same text shows neither in what is cached nor in a file, and to
+    forget it takes nothing from others."""
+    document = DOCUMENTS[0]
+    async with engine_thread(counted) as thread:
+        for files in (None, files_in(tmp_path, pair("llama").engine)):
+            store = DocumentStore(thread, BUDGET, files)
+
+            async def sources(*owners: str, store: DocumentStore = store) -> list[Source]:
+                asked = [document] * len(owners)
+                async with store.held(asked, owners=owners) as held:
+                    return [each.source for each in held]
+
+            assert await sources("ann") == ["computed"]
+            assert store.has(document, owner="ann")
+            assert not store.has(document)
+            assert not store.has(document, owner="bob")
+            assert await sources("bob", "", "ann") == ["computed", "computed", "memory"]
+            assert counted.fed.count(document) == 3
+            assert await store.forget([document], "ann") == 1
+            assert not store.has(document, owner="ann")
+            assert store.has(document)
+            assert await sources("", "bob") == ["memory", "memory"]
+            assert await store.forget([document], "eve") == 0
+            await store.close()
+            del counted.fed[:]
+
+
+async def test_a_tenant_s_files_are_read_and_removed_for_that_tenant(tmp_path: Path) -> None:
+    engine = pair("llama").engine
+    async with engine_thread(engine) as thread:
+        for found in (["computed"] * 2, ["disk"] * 2, ["disk", "computed"]):
+            store = DocumentStore(thread, BUDGET, files_in(tmp_path, engine))
+            async with store.held([DOCUMENTS[0]] * 2, owners=["ann", "bob"]) as held:
+                assert [each.source for each in held] == found
+            await store.close()
+            if found == ["disk"] * 2:
+                files = files_in(tmp_path, engine)
+                assert len(files.remove([DOCUMENTS[0]], "bob")) == 1
+                assert files.remove([DOCUMENTS[0]]) == set()

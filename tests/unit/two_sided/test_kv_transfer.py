@@ -15,6 +15,7 @@ import torch
 from tandem.backends.interface import KvFileRefused
 from tandem.backends.torch.kv_files import KvTensors
 from tandem.core.errors import InvalidArgument, ResourceExhausted
+from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import document_hash, document_origin
 from tandem.two_sided.decoding.document_store import DocumentStore, Source
@@ -27,6 +28,7 @@ from tests.unit.two_sided.document_checks import DOCUMENTS, engine_thread, files
 BUDGET = 2**30
 SPELLED = {f"text {number}": ids for number, ids in enumerate(DOCUMENTS)}
 DOCUMENT = ContextDocument("text 0", 0.0)
+ME, EDGE, MALLORY = Tenant("me"), Tenant("edge"), Tenant("mallory")
 
 
 async def spelled(document: ContextDocument) -> tuple[int, ...]:
@@ -60,7 +62,7 @@ async def test_what_was_sent_is_what_would_have_been_computed(name: str, tmp_pat
             if not sources:
                 for text in SPELLED:
                     await sent(exchange(thread, computed), exchange(thread, store), text)
-            assert np.array_equal(await logits_after(store, DOCUMENTS, "me"), expected)
+            assert np.array_equal(await logits_after(store, DOCUMENTS, ME), expected)
             if sources == ["imported"] * 3:
                 await store.close()
                 assert not list(tmp_path.iterdir())
@@ -81,7 +83,7 @@ async def test_an_import_serves_its_importer_alone_and_only_where_it_may(tmp_pat
         attacked = DocumentStore(thread, BUDGET, files_in(tmp_path, engine))
         target = exchange(thread, attacked)
         await forged(thread, clean, target, known, other)
-        assert [attacked.has(known, who) for who in (None, "edge", "mallory")] == [
+        assert [attacked.has(known, who) for who in (None, EDGE, MALLORY)] == [
             False,
             False,
             True,
@@ -89,20 +91,40 @@ async def test_an_import_serves_its_importer_alone_and_only_where_it_may(tmp_pat
         asked = [DOCUMENT, replace(DOCUMENT, imported=True)]
         assert await target.cached(asked, "mallory") == [False, True]
         assert await target.cached(asked, "edge") == [False, False]
-        assert np.array_equal(await logits_after(attacked, [known], "mallory"), lie)
-        for who in (None, "edge"):
+        assert np.array_equal(await logits_after(attacked, [known], MALLORY), lie)
+        for who in (None, EDGE):
             assert np.array_equal(await logits_after(attacked, [known], who), truth)
         # What was computed since then comes first, for the importer too, here and from the disk.
-        assert np.array_equal(await logits_after(attacked, [known], "mallory"), truth)
+        assert np.array_equal(await logits_after(attacked, [known], MALLORY), truth)
         await attacked.close()
         opened_again = DocumentStore(thread, BUDGET, files_in(tmp_path, engine))
-        for who in ("mallory", None):
+        for who in (MALLORY, None):
             assert np.array_equal(await logits_after(opened_again, [known], who), truth)
         third = DocumentStore(thread, BUDGET)
         await sent(exchange(thread, opened_again), exchange(thread, third), "text 0")
-        assert np.array_equal(await logits_after(third, [known], "me"), truth)
+        assert np.array_equal(await logits_after(third, [known], ME), truth)
         await asyncio.gather(*(store.close() for store in (clean, opened_again, third)))
     assert engine.kv_bytes_in_use == 0
+
+
+async def test_an_import_of_one_tenant_is_nothing_to_another_of_the_same_caller(
+    tmp_path: Path,
+) -> None:
+    """What one had fetched tells what it asked."""
+    engine = pair("llama").engine
+    async with engine_thread(engine) as thread:
+        store, computed = DocumentStore(thread, BUDGET), DocumentStore(thread, BUDGET)
+        target = exchange(thread, store)
+        for_alice, for_bob = (
+            replace(DOCUMENT, imported=True, tenant=tenant) for tenant in (b"alice", b"bob")
+        )
+        found = await exchange(thread, computed).exported(DOCUMENT, await target.model())
+        async with target.importing(for_alice, found.kv, "edge") as received:
+            await received(found.packed)
+        asked = [for_alice, for_bob, replace(DOCUMENT, imported=True)]
+        assert await target.cached(asked, "edge") == [True, False, False]
+        assert await target.cached(asked, "another edge") == [False, False, False]
+        await asyncio.gather(store.close(), computed.close())
 
 
 async def forged(
@@ -131,7 +153,7 @@ async def test_deleting_a_document_takes_its_imports_too() -> None:
         for holder in ("one", "two"):
             await sent(exchange(thread, source), exchange(thread, target), "text 0", holder)
         assert await target.forget([DOCUMENTS[0]]) == 1
-        assert [target.has(DOCUMENTS[0], who) for who in ("one", "two")] == [False, False]
+        assert [target.has(DOCUMENTS[0], Tenant(who)) for who in ("one", "two")] == [False, False]
         assert target.bytes_in_use == 0
         await source.close()
 
@@ -151,8 +173,8 @@ async def test_room_is_held_from_the_announcement_on() -> None:
         await logits_after(target, [DOCUMENTS[1]])
         await sent(giving, taking, "text 0")  # the other one goes
         assert target.bytes_in_use == size
-        assert target.has(DOCUMENTS[0], "me")
-        assert not target.has(DOCUMENTS[1], "me")
+        assert target.has(DOCUMENTS[0], ME)
+        assert not target.has(DOCUMENTS[1], ME)
         await asyncio.gather(source.close(), target.close())
     assert engine.kv_bytes_in_use == 0
 
@@ -171,7 +193,7 @@ async def test_what_was_computed_meanwhile_or_deleted_is_not_kept_twice() -> Non
         assert await target.forget([DOCUMENTS[0]]) == 1
         await sent(giving, taking, "text 0")
         assert target.bytes_in_use == 0
-        assert not target.has(DOCUMENTS[0], "me")
+        assert not target.has(DOCUMENTS[0], ME)
         await source.close()
     assert engine.kv_bytes_in_use == 0
 

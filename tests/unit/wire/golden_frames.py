@@ -127,6 +127,7 @@ def _verify_request() -> Conversation:
     others = {
         "open.processors": replace(opened["open.coupled"], params=processed),
         "open.params": replace(opened["open.coupled"], params=asked),
+        "open.tenant": replace(opened["open.coupled"], tenant=bytes(range(16)), public_tokens=1),
         "recovered": Recovered(*HEAD, token_id=7),
         "need_full_distribution": NeedFullDistribution(*HEAD),
         "cancel": Cancel(*HEAD),

@@ -37,6 +37,11 @@ DOCUMENTS = (
     Document("copy of b", "four five"),
     Document("long", "six seven eight nine " * 8),
 )
+OWNED = (
+    (Document("b", "one of ann's", owner="ann"),),
+    (Document("b", "two that bob shares", owner="bob", shared=True),),
+)
+"""Since version 2."""
 ORIGIN = KvOrigin("weights", "vocabulary", "document", 3)
 KEYS = {"edge-1": new_key(bytes(range(32))), "edge.2": new_key(bytes(32))}
 SCOPES = frozenset({Scope.VERIFY, Scope.GENERATE})
@@ -50,8 +55,9 @@ def test_a_database_of_every_schema_version_opens_with_what_it_holds(tmp_path: P
         folder = tmp_path / path.stem
         folder.mkdir()
         shutil.copy(path, folder / DATABASE)
+        owned = 0 if path.name == "documents.v1.db" else len(OWNED)
         assert contents(folder) == json.loads(path.with_suffix(".json").read_text()), ADVICE
-        assert verify_folder(folder).documents == len(DOCUMENTS)
+        assert verify_folder(folder).documents == len(DOCUMENTS) + owned
 
 
 def test_a_file_of_keys_and_values_is_read() -> None:
@@ -90,7 +96,11 @@ def contents(folder: Path) -> Any:
             for content in index.contents()
         ]
         hits = [asdict(hit) for hit in index.search("nine", 2)]
-        return {"texts": texts, "ids": index.texts(), "found": [hit["text"] for hit in hits]}
+        found = {"texts": texts, "ids": index.texts(), "found": [hit["text"] for hit in hits]}
+        for owner in ("ann", "bob"):
+            if texts_of := index.texts(owner):
+                found[owner] = texts_of
+        return found
 
 
 def kv_files() -> TorchKvFiles:
@@ -119,6 +129,8 @@ def keep_missing() -> None:
         folder = STORED / "new"
         with closing(DocumentIndex(folder, WordVectors(8), CHUNKING)) as index:
             index.add(DOCUMENTS)
+            for documents in OWNED:
+                index.add(documents)
         found = contents(folder)
         shutil.move(folder / DATABASE, database)
         shutil.rmtree(folder)

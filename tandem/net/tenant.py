@@ -1,0 +1,85 @@
+"""Whom kept text belongs to: keys and values of a prompt are found by the tenant that left them.
+
+A tenant is the holder of a key at the edge. On its way to the cloud it is an id in the place of the
+name: each service makes the ids that it sends with a secret that its receiver does not have.
+Invariants: an id tells nobody a name, and one edge's ids are no other edge's; a receiver believes
+an id only as one of the caller that showed its key, so that a caller separates its own tenants and
+reaches nobody else's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tandem.core.errors import InvalidArgument
+from tandem.core.sharing import EVERYBODY, Sharing
+from tandem.net.access import ClientAccess
+from tandem.net.scopes import current_caller
+
+ID_BYTES = 16
+MAX_ID_BYTES = 32
+_PURPOSE = b"tandem tenant ids, version 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """`caller`: the authenticated caller of this port, or the group that it shares with; `id`: for
+    whom it asks, by its own account; "" where it does not say."""
+
+    caller: str
+    id: bytes = b""
+
+
+def calling_tenant(given_id: bytes, sharing: Sharing) -> Tenant:
+    """Of the call that this code serves, which gave this id. Callers that share do so with what is
+    theirs, and what they call public: what one of them keeps apart for a tenant stays apart, even
+    from another that gives the same id."""
+    name = current_caller().holder
+    return Tenant(sharing.group_of(name), name.encode() + b"\0" + given_id if given_id else b"")
+
+
+def paying_tenant(given_id: bytes = b"") -> Tenant:
+    """Of the call that this code serves: who pays for what it costs, and takes turns with others.
+    Callers that share what is kept do not share that."""
+    return Tenant(current_caller().holder, given_id)
+
+
+def check_tenant_id(given_id: bytes) -> None:
+    """Raises InvalidArgument("tenant") for one that is too long."""
+    if len(given_id) > MAX_ID_BYTES:
+        why = f"{len(given_id)} bytes; at most {MAX_ID_BYTES}"
+        raise InvalidArgument("tenant", why)
+
+
+class TenantIds:
+    """Makes the ids that a service sends: keyed hashes (HMAC-SHA256, 128 bits of it)."""
+
+    def __init__(self, key: Callable[[], str] | None = None) -> None:
+        """`key` gives a key that no receiver of the ids knows; they then outlast this process, and
+        are the same in each of its replicas. Without one they are this process's."""
+        self._key, self._random = key, secrets.token_bytes(32)
+
+    def id_of(self, tenant: Tenant) -> bytes:
+        """What stands for `tenant` at the next service; "" where there is nobody to tell apart: on
+        a port without keys, or where everybody shares."""
+        if tenant.caller in ("", EVERYBODY) and not tenant.id:
+            return b""
+        # No name has a zero byte, so that no two tenants are one text.
+        text = tenant.caller.encode() + b"\0" + tenant.id
+        return hmac.digest(self._secret(), text, hashlib.sha256)[:ID_BYTES]
+
+    def _secret(self) -> bytes:
+        if self._key is None:
+            return self._random
+        return hmac.digest(self._key().encode(), _PURPOSE, hashlib.sha256)
+
+
+def tenant_ids(access: ClientAccess) -> TenantIds:
+    """By the key that this side's services show each other, where the cloud is shown another: with
+    a key that the cloud knows it could try names until one gives an id that it has seen."""
+    key = access.key if access.cloud_key is not None else None
+    return TenantIds(None if key is None else key.current)

@@ -1,0 +1,119 @@
+"""Owners of documents over real gRPC: whose an ingest, a deletion, a list and a search are."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tandem.index.owners import DocumentQuota
+from tandem.net.retriever_client import Upload
+from tandem.services.retriever.config import RetrieverSettings
+from tandem.services.retriever.servicer import RetrieverLimits
+from tandem.settings import SettingsError, load_settings
+from tests.services.retriever_peer import outcomes, retriever, status_of
+
+LIMITS = RetrieverLimits(owner_quota=DocumentQuota(documents=3, bytes=100))
+
+
+async def test_documents_of_one_stream_go_to_their_owners(tmp_path: Path) -> None:
+    """The operator's names are paths; a tenant's are cleaned, or refused alone."""
+    uploads = (
+        Upload("notes/a.md", b"heron of the operator"),
+        Upload(" a.md", b"heron of ann", owner="ann"),
+        Upload("../a.md", b"heron of nobody", owner="ann"),
+        Upload("a\x1b[2J.md", b"heron of nobody", owner="ann"),
+        Upload("a.md", b"heron of bob", owner="bob", shared=True),
+        Upload("l.jsonl", b'{"id": "a/b", "text": "x"}\n{"text": "y"}', "jsonl", owner="bob"),
+    )
+    async with retriever(tmp_path) as service:
+        answers = await service.ingest(*uploads)
+        assert outcomes(answers) == [
+            (0, "notes/a.md", "ADDED", True),
+            (1, "a.md", "ADDED", True),
+            (2, "../a.md", "REFUSED", True),
+            (3, "a\ufffd[2J.md", "REFUSED", True),
+            (4, "a.md", "ADDED", True),
+            (5, "l.jsonl#a/b", "REFUSED", False),
+            (5, "l.jsonl#2", "ADDED", True),
+        ]
+        assert "path separator" in answers[2].reason
+        assert answers[3].reason == "name: holds a control character, U+001B"
+        found = await service.client.search("heron", 9, tenant="ann")
+        assert {(hit.owner, hit.document_id) for hit in found.hits} == {
+            ("", "notes/a.md"),
+            ("ann", "a.md"),
+            ("bob", "a.md"),
+        }
+        assert {hit.owner for hit in (await service.client.search("heron", 9)).hits} == {"", "bob"}
+        assert await service.client.delete(["a.md", "notes/a.md"], owner="ann") == [True, False]
+        assert await service.client.delete(["a.md"]) == [False]
+        listed = await service.client.listed("bob")
+        assert [(each.id, each.shared) for each in listed.documents] == [
+            ("a.md", True),
+            ("l.jsonl#2", False),
+        ]
+        assert [each.id for each in (await service.client.listed()).documents] == ["notes/a.md"]
+
+
+async def test_what_is_no_owner_is_refused_by_name(tmp_path: Path) -> None:
+    async with retriever(tmp_path) as service:
+        client = service.client
+        for work in (
+            service.ingest(Upload("a", b"x", owner="ann:shared")),
+            client.delete(["a"], owner="a b"),
+            client.listed("a/b"),
+            client.search("x", tenant="\u202eann"),
+        ):
+            status, words = await status_of(work)
+            assert (status, words.partition(":")[0]) == ("INVALID_ARGUMENT", "owner")
+        for count in (1001, 2**32 - 1):
+            status, words = await status_of(client.listed("ann", count=count))
+            assert (status, words.partition(":")[0]) == ("INVALID_ARGUMENT", "count")
+
+
+async def test_what_is_over_a_quota_is_refused_alone(tmp_path: Path) -> None:
+    async with retriever(tmp_path, limits=LIMITS) as service:
+        uploads = [Upload(f"{n}", b"x" * 30, owner="ann") for n in range(4)]
+        answers = await service.ingest(*uploads, Upload("0", b"y" * 40, owner="ann"))
+        assert [row[2] for row in outcomes(answers)] == [
+            *["ADDED"] * 3,
+            "REFUSED",
+            "UPDATED",
+        ]
+        assert [answer.over_quota for answer in answers] == [False] * 3 + [True, False]
+        assert "1 documents more wanted, 0 of 3 left to 'ann'" in answers[3].reason
+        usage = await service.client.listed("ann")
+        assert (usage.total_documents, usage.total_bytes) == (3, 100)
+        assert (usage.max_documents, usage.max_bytes) == (3, 100)
+        # A key may say otherwise; the operator has no quota.
+        more = replace(uploads[3], max_documents=5, max_bytes=200)
+        operators = [replace(upload, owner="") for upload in uploads]
+        answers = await service.ingest(more, *operators)
+        assert [row[2] for row in outcomes(answers)] == ["ADDED"] * 5
+        nobodys = await service.client.listed()
+        assert (nobodys.total_documents, nobodys.max_documents) == (4, 0)
+
+
+async def test_streams_at_once_do_not_exceed_a_quota(tmp_path: Path) -> None:
+    async with retriever(tmp_path, limits=LIMITS) as service:
+        streams = [
+            service.ingest(*(Upload(f"{stream} {n}", b"x", owner="ann") for n in range(3)))
+            for stream in range(5)
+        ]
+        answers = [each for answered in await asyncio.gather(*streams) for each in answered]
+        assert sum(answer.over_quota for answer in answers) == 12
+        assert (await service.client.listed("ann")).total_documents == 3
+
+
+@pytest.mark.parametrize("name", ["owner_max_documents", "owner_max_bytes"])
+def test_a_quota_that_is_none_is_refused_by_its_variable(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load_settings(RetrieverSettings, {}).owner_max_documents == 1000
+    for wrong in ("-1", "many", "1e30"):
+        monkeypatch.setenv(f"TANDEM_{name.upper()}", wrong)
+        with pytest.raises(SettingsError, match=f"TANDEM_{name.upper()}"):
+            load_settings(RetrieverSettings, {})
