@@ -21,8 +21,8 @@ LONG_SPELLING = 256
 """Tokens that are spelt in some 10 ms."""
 
 AT_A_STRETCH_S, PAUSE_S = 0.001, 0.0001
-"""Spelling is all Python: it would give the interpreter's lock away only every 5 ms, while the event
-loop and the engine's thread need it many times for each token of everybody's answers."""
+"""Spelling is all Python: it would give the interpreter's lock away only every 5 ms, while event
+loop and engine thread need it many times for each token of everybody's answers."""
 
 MAX_CHARACTERS_PER_TOKEN = 64
 """On average over a prompt; few tokens of any vocabulary are longer."""
