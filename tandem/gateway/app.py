@@ -27,7 +27,7 @@ from tandem.gateway.docs_page import DOCS_PATHS, add_docs_page
 from tandem.gateway.document_route import DocumentRoute, TenantDocuments
 from tandem.gateway.errors import ApiError, api_error, json_response
 from tandem.gateway.event_stream import EventStream
-from tandem.gateway.guard import CALLER_LEFT, Guard
+from tandem.gateway.guard import CALLER_LEFT, METRICS_PATH, Guard
 from tandem.gateway.known_names import ANY, KnownNames
 from tandem.gateway.link_route import LinkRoute
 from tandem.gateway.openapi import (
@@ -141,7 +141,7 @@ def make_routes(
         add_docs_page(app)
     _route(app, "GET", MODELS_PATH, gateway.models)
     _route(app, "GET", MODEL_PATH.replace("}", ":path}"), gateway.model)
-    _route(app, "GET", "/metrics", gateway.metrics)
+    _route(app, "GET", METRICS_PATH, gateway.metrics)
     _route(app, "GET", "/healthz", gateway.healthy)
     _route(app, "GET", "/readyz", gateway.ready)
     if settings.link_control:
