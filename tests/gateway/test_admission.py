@@ -10,8 +10,6 @@ import openai
 import pytest
 from openai import AsyncOpenAI
 
-from tandem.backends.paced import PacedEngine
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.gateway.app import make_routes
 from tandem.gateway.docs_page import DOCS_PATHS
 from tandem.gateway.guard import OPEN_PATHS
@@ -23,6 +21,8 @@ from tandem.net.status import Rejected
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.http import gateway_settings
 from tandem.settings import SettingsError
+from tandem.testing.paced import PacedEngine
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.gateway.http_suite import TIMEOUT_S, HttpSuite, asking, chat_body, http_suite
 from tests.services.scripted_suite import CONTEXT, VOCABULARY
 

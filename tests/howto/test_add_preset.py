@@ -43,7 +43,7 @@ print(list(PRESETS)[0], preset.lossy)
 
 def test_a_preset_is_added_in_one_file(tmp_path: Path) -> None:
     """Its answers are the target's own, through both machines."""
-    checkout = EditedCheckout(tmp_path, "tandem", "tests", "protos", "tools")
+    checkout = EditedCheckout(tmp_path, "lab", "tandem", "tests", "protos", "tools")
     checkout.insert_after(PRESETS, "_LISTED = (\n", ADDED)
     checkout.build_protos()
     assert checkout.changed() == {PRESETS}

@@ -18,7 +18,6 @@ from typing import NoReturn
 
 import pytest
 
-from tandem.backends.scripted import ScriptedTokenizer
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_service
@@ -29,6 +28,7 @@ from tandem.settings import ServiceSettings
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.scripted import ScriptedTokenizer
 from tests.process.service_process import ROOT, ServiceProcess, free_port
 from tests.services.scripted_suite import VOCABULARY, draft_engine, started
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import grpc
 
 from tandem.backends.interface import Engine
-from tandem.backends.scripted import ScriptedEngine, ScriptedTokenizer, noisy_probs, scripted_probs
 from tandem.generation.client import AggregatorClient
 from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, Service
@@ -22,6 +21,7 @@ from tandem.services.drafter.energy_meter import EnergyMeter
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, noisy_probs, scripted_probs
 
 VOCABULARY = 64
 CONTEXT = 512

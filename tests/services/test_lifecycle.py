@@ -11,7 +11,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from tandem.backends.paced import PacedEngine
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import PortInUse, RunningService
@@ -21,6 +20,7 @@ from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.paced import PacedEngine
 from tests.services.health import health_of, health_stub
 from tests.services.scripted_suite import (
     Suite,

@@ -10,7 +10,6 @@ import grpc
 import numpy as np
 import pytest
 
-from tandem.backends.scripted import scripted_probs
 from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
@@ -18,6 +17,7 @@ from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.presets import PRESETS
+from tandem.testing.scripted import scripted_probs
 from tests.services.scripted_suite import VOCABULARY, emulated, scripted_suite
 
 PROBS = scripted_probs(1, VOCABULARY, sharpness=9.0)

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tandem.backends.paced import PacedEngine
-from tandem.backends.scripted import ScriptedTokenizer
 from tandem.commands.authority import Issued, Validity, issue, new_authority
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
@@ -28,6 +26,8 @@ from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.paced import PacedEngine
+from tandem.testing.scripted import ScriptedTokenizer
 from tests.services.credentials import (
     EDGE_KEY,
     EXPIRED,

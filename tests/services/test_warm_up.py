@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tandem.backends.interface import KV_BLOCK, Engine
-from tandem.backends.paced import PacedEngine
 from tandem.backends.torch.loading import load_engine
 from tandem.core.processors import Processors
 from tandem.core.tokens import PrefixedTokens
@@ -22,6 +21,7 @@ from tandem.services.drafter.warm_up import asks_for_one, warm_up
 from tandem.specdec.edge_frame_checks import check_open, opened_text
 from tandem.specdec.messages import GenerationParams, Open, Opened, Tokens
 from tandem.specdec.presets import PRESETS
+from tandem.testing.paced import PacedEngine
 from tests.services.test_kept_prefixes import tiny_model
 from tests.services.test_several_clouds import TwoClouds, begun, expected, requests, two_clouds
 

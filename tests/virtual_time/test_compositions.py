@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from lab.simulation.simulator import ModelTimes, SimulationResult
+from lab.simulation.virtual_time import Faults
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.truncation import Truncation
-from tandem.simulation.simulator import ModelTimes, SimulationResult
-from tandem.simulation.virtual_time import Faults
 from tandem.specdec.choices import (
     Acceptance,
     Control,

@@ -4,10 +4,10 @@ from itertools import takewhile
 
 import pytest
 
+from lab.simulation.simulator import ModelTimes, SimulationResult
+from lab.simulation.virtual_time import Faults
 from tandem.core.stopping import FinishReason
 from tandem.netem.link_model import link_from
-from tandem.simulation.simulator import ModelTimes, SimulationResult
-from tandem.simulation.virtual_time import Faults
 from tandem.specdec.choices import Schedule
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.presets import PRESETS

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from lab.simulation.simulator import ModelTimes
 from tandem.core.acceptance import residual
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import Purpose, RandomSource
 from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.netem.link_model import LinkPair, link_from
-from tandem.simulation.simulator import ModelTimes
 from tandem.specdec.choices import Schedule
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.presets import Preset

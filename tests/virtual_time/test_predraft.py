@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from lab.simulation.simulator import ModelTimes, SimulationResult
 from tandem.core.probs import SamplingParams
 from tandem.core.truncation import NO_TRUNCATION
 from tandem.netem.link_model import link_from
-from tandem.simulation.simulator import ModelTimes, SimulationResult
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
 from tandem.specdec.events import DraftWork, Interrupt
 from tandem.specdec.predraft_cache import LikelyOutcome

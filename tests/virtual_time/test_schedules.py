@@ -2,9 +2,9 @@
 
 import pytest
 
+from lab.simulation.simulator import ModelTimes, SimulationResult
 from tandem.core.errors import ProtocolError
 from tandem.netem.link_model import LinkPair, link_from
-from tandem.simulation.simulator import ModelTimes, SimulationResult
 from tandem.specdec.choices import Schedule
 from tandem.specdec.drafting import Drafting
 from tandem.specdec.events import DraftWork

@@ -17,6 +17,7 @@ from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
+from tandem.testing.paced import pace_engine
 from tandem.two_sided.decoding.document_decoder import documents_of
 
 
@@ -28,6 +29,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "drafter")
     tokenizer = settings.target_tokenizer
     model = load_served(settings, settings.model, drafts=True, target_tokenizer=tokenizer)
+    model = pace_engine(model, settings)
     if model.tokenizer is None:
         raise InvalidArgument("model", f"{settings.model} has no tokenizer")
     spoken = model.tokenizer

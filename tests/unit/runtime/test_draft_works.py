@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from tandem.backends.context_engine import ContextSession
 from tandem.backends.interface import ForwardCancelled, ForwardRequest, Logits, Session, never
-from tandem.backends.scripted import ScriptedEngine, ScriptedSession, scripted_probs
 from tandem.runtime.draft_works import DraftsReady, DraftWorks
 from tandem.runtime.engine_thread import EngineThread
 from tandem.specdec.choices import Predraft, Schedule
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Interrupt
 from tandem.specdec.presets import PRESETS
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.edge_frames import edge_of, verdict_of
 
@@ -139,7 +140,7 @@ class FailingForks(ScriptedEngine):
         super().__init__(VOCABULARY, scripted_probs(1, VOCABULARY))
         self.forks: list[Session] = []
 
-    def fork(self, parent: Session, length: int, capacity: int) -> ScriptedSession:
+    def fork(self, parent: Session, length: int, capacity: int) -> ContextSession:
         fork = super().fork(parent, length, capacity)
         self.forks.append(fork)
         return fork

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from tandem.backends.interface import Engine
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import LogitsProcessor, Mask, Processors, RowsAfter
 from tandem.core.randomness import SeededRandom
@@ -23,6 +22,7 @@ from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload, acceptance_rule
 from tandem.specdec.verify_work import VerifyWork
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.virtual_time.cases import preset
 from tests.virtual_time.edge_frames import edge_of
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tandem.backends.interface import Engine, ForwardRequest, Session
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.core.randomness import SeededRandom
 from tandem.core.truncation import Truncation
@@ -20,6 +19,7 @@ from tandem.specdec.judge import Judge, Step
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, TokenPayload, probs_of
 from tandem.specdec.verify_work import VerifyWork
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 V = 12
 PROBS = scripted_probs(4, V, order=9, sharpness=4.0)

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.session_jobs import VerifyJob
@@ -14,6 +13,7 @@ from tandem.specdec.judge import DraftTree, Judge, Step, chain_steps
 from tandem.specdec.messages import Draft, Frame
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, RejectionRule, TokenPayload
 from tandem.specdec.verify_work import VerifyWork
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 V = 6
 RULE = GumbelCouplingRule(1)
