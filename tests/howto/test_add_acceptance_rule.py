@@ -96,7 +96,8 @@ def test_it_travels() -> None:
 
 def test_a_rule_is_added_in_the_named_files(tmp_path: Path) -> None:
     """Its answers have the target's distribution, through both machines."""
-    checkout = EditedCheckout(tmp_path, "lab", "tandem", "tests", "protos", "tools", "pyproject.toml")
+    copied = ("lab", "tandem", "tests", "protos", "tools", "pyproject.toml")
+    checkout = EditedCheckout(tmp_path, *copied)
     checkout.insert_after(CHOICES, '    GUMBEL = "gumbel"\n', '    NEVER = "never"\n')
     checkout.insert_after(
         RULES, "            return GumbelCouplingRule\n",

@@ -7,6 +7,7 @@ from statistics import fmean
 
 import numpy as np
 
+from lab.analysis.dragon_equations import speedup_over_synchronous
 from lab.bench.papers import dragon_findings
 from lab.bench.papers.dragon_gains import quality_table
 from lab.bench.papers.dragon_timings import first_token_table, latency_table, strategies_table
@@ -20,7 +21,6 @@ from tandem.two_sided.protocol.placement import (
     BothSides,
     SideTimes,
     choose_side,
-    speedup_over_synchronous,
 )
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 

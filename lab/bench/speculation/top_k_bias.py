@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from lab.analysis.lost_mass import top_k_bias
 from lab.bench.harness.plots import bars
 from lab.bench.harness.report import Goal, Report, Row, make_row
 from lab.bench.harness.suite import Models
 from lab.bench.speculation.demo_pair import pairs_along, texts
 from tandem.backends.torch.loading import load_engine
 from tandem.core.probs import Array, most_likely
-from tandem.core.sparse_payload import top_k_bias
 
 TOP_KS = (4, 16, 64, 256, 1024)
 COLUMNS = ("top_k", "positions", "bias_mean", "bias_largest", "head_mass", "payload_entries_bytes")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.analysis.lost_mass import cut_mass
 from lab.bench.harness.plots import bars
 from lab.bench.harness.report import Goal, Report, Row, make_row
 from lab.bench.harness.suite import Models
@@ -20,7 +21,7 @@ from lab.bench.speculation.demo_pair import pairs_along, texts
 from tandem.backends.torch.loading import load_engine
 from tandem.core.codecs import sparse_probs_to_bytes
 from tandem.core.probs import Array
-from tandem.core.truncation import Truncation, cut_mass, truncate
+from tandem.core.truncation import Truncation, truncate
 
 TOP_KS = (16, 64, 320)
 CUTS = (

@@ -12,6 +12,7 @@ from statistics import fmean
 
 import numpy as np
 
+from lab.analysis.dragon_equations import expected_acceptance
 from lab.bench.two_sided.dragon_probs import Question
 from tandem.core.randomness import Purpose, SeededRandom
 from tandem.core.truncation import Truncation, truncate
@@ -19,7 +20,6 @@ from tandem.two_sided.protocol.mixture import (
     Side,
     Weights,
     coupled_side,
-    expected_acceptance,
     side_weights,
 )
 from tandem.two_sided.protocol.placement import BothSides, SideTimes, token_time_s
