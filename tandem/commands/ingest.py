@@ -58,13 +58,8 @@ class Tally:
 
 
 @click.command()
-@click.argument("paths", nargs=-1, type=ANY_PATH)
+@click.argument("paths", nargs=-1, required=True, type=ANY_PATH)
 @click.option("--delete", "deletes", is_flag=True, help="Delete the documents of these names.")
-@click.option(
-    "--import-folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Make a new --folder of an index folder of an earlier version, which stays as it is.",
-)
 @click.option("--endpoint", type=ADDRESS, help="A running retriever. Default: a local folder.")
 @access_options
 @owner_option(
@@ -92,10 +87,6 @@ def ingest(**options: Any) -> None:
     With --delete, PATHS are names of documents, as searches give them, whether or not there are
     such files. A retriever with --decoder also has the decoder forget them; a local folder cannot.
     """
-    if (options["import_folder"] is None) != bool(options["paths"]):
-        raise click.UsageError("give PATHS or --import-folder, and not both")
-    if options["import_folder"] is not None:
-        return _import(options["import_folder"], options)
     if options["owner"] and not options["deletes"]:
         raise click.UsageError("--owner needs --delete: tenants add documents over HTTP")
     if options["deletes"]:
@@ -121,19 +112,6 @@ def ingest(**options: Any) -> None:
             why = f"{error}; {tally.stored} documents were answered as stored"
             raise Rejected(error.code, why) from error
     _report(tally, time.perf_counter() - began_s, options["as_json"])
-
-
-def _import(old: Path, options: dict[str, Any]) -> None:
-    if options["folder"] is None or options["endpoint"] is not None:
-        raise click.UsageError("--import-folder needs --folder, a new one, and no --endpoint")
-    from tandem.index.old_format import import_folder  # seldom needed
-
-    configure_logging("critical")
-    size = import_folder(old, options["folder"])
-    if options["as_json"]:
-        click.echo(json.dumps({"documents": size.documents, "texts": size.texts}))
-    else:
-        click.echo(f"{size.documents} documents ({size.texts} texts) are in {options['folder']}")
 
 
 def _into_folder(files: list[Path], options: dict[str, Any], tally: Tally) -> None:

@@ -10,7 +10,6 @@ from tandem.net.stream_limits import stream_limits
 from tandem.net.tenant import tenant_ids
 from tandem.runtime.kept_prefixes import prefix_limits
 from tandem.services.drafter.config import DrafterSettings, aim_of
-from tandem.services.drafter.energy_meter import EnergyMeter, energy_counters
 from tandem.services.drafter.listed_clouds import clouds_in
 from tandem.services.drafter.public_prompts import load_public_prompts
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
@@ -49,7 +48,6 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         price_weight=settings.price_weight,
         hedge_share=settings.hedge_share,
     )
-    counters = energy_counters() if settings.device == "cpu" else []
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
     return DrafterServicer(
         *(
@@ -61,7 +59,6 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         *(documents_of(settings, model, rescore), tracing),
         prometheus=prometheus_server(settings),
         instance=settings.prometheus_instance,
-        meter=EnergyMeter(limits.aim.prices, counters),
         tenants=tenant_ids(access),
         public_prompts=public_prompts,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from tandem.index.extraction import MAX_DOCUMENT_BYTES
 from tandem.index.records import Document
 from tandem.suite.source_files import files_below
 from tests.process.service_process import ServiceProcess
-
-OLD_FOLDERS = Path(__file__).parents[1] / "index" / "old_folders"
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -151,24 +148,21 @@ def test_a_running_retriever_is_filled_and_asked(notes: Path) -> None:
         assert "is open in process" in err
 
 
-def test_a_folder_of_an_earlier_version_is_imported_and_checked(tmp_path: Path) -> None:
-    old = Path(shutil.copytree(OLD_FOLDERS / "brace", tmp_path / "old"))
-    new = tmp_path / "new"
-    code, _, err = run("search", "x", "--folder", str(old))
-    assert (code, err.count("\n")) == (1, 1)
-    assert f"tandem ingest --import-folder {old} --folder NEW" in err
-    assert run("ingest", "--import-folder", str(old))[0] == 2
-    assert run("ingest")[0] == 2
-    assert answer("ingest", "--import-folder", str(old), "--folder", str(new)) == {
-        "documents": 1,
-        "texts": 1,
-    }
-    hits = answer("search", "x" * 253, "--folder", str(new))["hits"]
-    assert [hit["document_id"] for hit in hits] == ["a"]
-    code, out, _ = run("doctor", "--index", str(new), "--index", str(old))
-    assert f"ok   index {new}: 1 documents, 1 texts, " in out
-    assert f"bad  index {old}: {old}: has the format of an earlier version" in out
+def test_ingesting_nothing_is_bad_usage() -> None:
+    code, _, err = run("ingest")
+    assert code == 2
+    assert "Missing argument 'PATHS...'" in err
+
+
+def test_indexes_are_checked(notes: Path, tmp_path: Path) -> None:
+    whole, strange = tmp_path / "whole", tmp_path / "strange"
+    answer("ingest", "notes", "--folder", str(whole), "--embedding", "lexical")
+    strange.mkdir()
+    (strange / "manifest.json").write_text("{}")
+    code, out, _ = run("doctor", "--index", str(whole), "--index", str(strange))
     assert code == 1
+    assert f"ok   index {whole}: 3 documents, 3 texts, " in out
+    assert f"bad  index {strange}: {strange}: is not empty (manifest.json)" in out
 
 
 def test_a_tenant_s_documents_are_searched_and_deleted_by_the_operator(notes: Path) -> None:
