@@ -42,11 +42,11 @@ def calling_tenant(given_id: bytes, sharing: Sharing) -> Tenant:
     return Tenant(sharing.group_of(name), name.encode() + b"\0" + given_id if given_id else b"")
 
 
-def check_tenant_id(given_id: bytes) -> None:
-    """Raises InvalidArgument("tenant") for one that is too long."""
+def check_tenant_id(given_id: bytes, field: str = "tenant") -> None:
+    """Raises InvalidArgument(field) for one that is too long."""
     if len(given_id) > MAX_ID_BYTES:
         why = f"{len(given_id)} bytes; at most {MAX_ID_BYTES}"
-        raise InvalidArgument("tenant", why)
+        raise InvalidArgument(field, why)
 
 
 class TenantIds:

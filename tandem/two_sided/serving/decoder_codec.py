@@ -309,7 +309,7 @@ def check_seconds(seconds: float, field: str) -> float:
     return seconds
 
 
-_DOCUMENT_FIELDS = ("text", "relevance", "id", "imported", "tenant", "owner")
+_DOCUMENT_FIELDS = ("text", "relevance", "id", "imported", "imported_for", "owner")
 
 
 def document_to_proto(document: ContextDocument) -> pb.ContextDocument:
@@ -319,7 +319,7 @@ def document_to_proto(document: ContextDocument) -> pb.ContextDocument:
 def document_from_proto(document: pb.ContextDocument) -> ContextDocument:
     if not math.isfinite(document.relevance):
         raise InvalidArgument("relevance", f"{document.relevance} is not a finite number")
-    check_tenant_id(document.tenant)
+    check_tenant_id(document.imported_for, "imported_for")
     return ContextDocument(**same_fields(document, _DOCUMENT_FIELDS))
 
 

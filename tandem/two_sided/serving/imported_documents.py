@@ -80,7 +80,8 @@ class ImportedDocuments:
                 by_kv = opening.request.preset.transfer is DocumentTransfer.KV
                 texts = await stream.opened()
                 found = tuple(
-                    replace(document, imported=by_kv, tenant=self._tenant) for document in texts
+                    replace(document, imported=by_kv, imported_for=self._tenant)
+                    for document in texts
                 )
                 if by_kv and found:
                     await self._fetch_missing(stream, found)
