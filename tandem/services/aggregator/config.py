@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from tandem.net.addresses import check_addresses
-from tandem.settings import MeasuredSettings, Port, SharePrefixes
+from tandem.settings import MeasuredSettings, Port
 
 DEFAULT_PORT = 50050
 DEFAULT_HTTP_PORT = 8000
@@ -87,20 +87,14 @@ class AggregatorSettings(MeasuredSettings):
     request_timeout_s: float = Field(
         default=600.0, gt=0, description="Longest time a request may take, waiting included."
     )
-    share_prefixes: SharePrefixes = Field(
-        default="",
-        description="Tenants (holders of keys) whose kept beginnings serve each other, as"
-        " alice,bob;carol,dave; *: all. They can tell by the time of an answer that one of them had"
-        " the same text.",
-    )
     http: bool = Field(default=True, description="Whether to serve the OpenAI-compatible HTTP API.")
     http_page: bool = Field(
         default=True, description="Whether HTTP serves the web page at /, a chat with its figures."
     )
     http_documents: bool = Field(
         default=False,
-        description="Whether HTTP callers may keep documents of their own beside the device's;"
-        " where there are keys, those with the scope documents:write.",
+        description="Whether HTTP callers may keep documents beside the device's; where there are"
+        " keys, those with the scope documents:write.",
     )
     http_link_control: str = Field(
         default="",
