@@ -137,6 +137,11 @@ def test_a_running_retriever_is_filled_and_asked(notes: Path) -> None:
     with ServiceProcess("tandem.services.retriever", *flags) as process:
         endpoint = process.address()
         assert answer("ingest", "notes", "--endpoint", endpoint)["added"] == 3
+        listed = answer("ingest", "--list", "--endpoint", endpoint)["documents"]
+        assert listed == ["notes/a.md", "notes/deep/b.html", "notes/lines.jsonl#z"]
+        assert answer("ingest", "--list", "--owner", "ann", "--endpoint", endpoint) == {
+            "documents": []
+        }
         assert answer("ingest", "notes", "--endpoint", endpoint)["unchanged"] == 3
         (hit,) = answer("search", "brown", "--endpoint", endpoint)["hits"]
         assert (hit["document_id"], hit["chunk"], hit["similarity"]) == ("notes/a.md", 0, None)
@@ -176,6 +181,11 @@ def test_a_tenant_s_documents_are_searched_and_deleted_by_the_operator(notes: Pa
         ("ann", "a.md"),
     }
     assert "(ann)" in run("search", "fox", "--owner", "ann")[1]
+    assert answer("ingest", "--list", "--owner", "ann") == {"documents": ["a.md"]}
+    assert run("ingest", "--list")[1].split("\n") == [
+        *("notes/a.md", "notes/deep/b.html", "notes/lines.jsonl#z", "")
+    ]
+    assert run("ingest", "--list", "notes")[0] == run("ingest")[0] == 2
     assert run("ingest", "--delete", "a.md")[0] == 1
     assert answer("ingest", "--delete", "a.md", "--owner", "ann")["deleted"] == 1
     assert run("ingest", "notes", "--owner", "ann")[0] == 2
