@@ -58,17 +58,9 @@ class Tally:
 
 
 @click.command()
-@click.argument("paths", nargs=-1, required=True, type=ANY_PATH)
+@click.argument("paths", nargs=-1, type=ANY_PATH)
 @click.option("--delete", "deletes", is_flag=True, help="Delete the documents of these names.")
-<<<<<<< HEAD
-=======
 @click.option("--list", "lists", is_flag=True, help="List the names of documents there are.")
-@click.option(
-    "--import-folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Make a new --folder of an index folder of an earlier version, which stays as it is.",
-)
->>>>>>> 4ed99eb (A retriever of an earlier version is given no tenant's documents; tandem ingest --list)
 @click.option("--endpoint", type=ADDRESS, help="A running retriever. Default: a local folder.")
 @access_options
 @owner_option(
@@ -97,14 +89,8 @@ def ingest(**options: Any) -> None:
     With --delete, PATHS are names of documents, as searches give them, whether or not there are
     such files. A retriever with --decoder also has the decoder forget them; a local folder cannot.
     """
-<<<<<<< HEAD
-    if options["owner"] and not options["deletes"]:
-        raise click.UsageError("--owner needs --delete: tenants add documents over HTTP")
-=======
-    if (options["import_folder"] is None and not options["lists"]) != bool(options["paths"]):
-        raise click.UsageError("give PATHS, --import-folder or --list, and one of them")
-    if options["import_folder"] is not None:
-        return _import(options["import_folder"], options)
+    if options["lists"] == bool(options["paths"]):
+        raise click.UsageError("give PATHS or --list, and one of them")
     if options["owner"] and not (options["deletes"] or options["lists"]):
         raise click.UsageError("--owner needs --delete or --list: tenants add documents over HTTP")
     if options["lists"]:
@@ -112,7 +98,6 @@ def ingest(**options: Any) -> None:
         if options["endpoint"] is not None:
             refuse_flags(options, *_FOLDER_FLAGS)
         return _list(options)
->>>>>>> 4ed99eb (A retriever of an earlier version is given no tenant's documents; tandem ingest --list)
     if options["deletes"]:
         configure_logging("critical")
         if options["endpoint"] is not None:

@@ -156,7 +156,7 @@ def test_a_running_retriever_is_filled_and_asked(notes: Path) -> None:
 def test_ingesting_nothing_is_bad_usage() -> None:
     code, _, err = run("ingest")
     assert code == 2
-    assert "Missing argument 'PATHS...'" in err
+    assert "give PATHS or --list" in err
 
 
 def test_indexes_are_checked(notes: Path, tmp_path: Path) -> None:
