@@ -91,6 +91,11 @@ class EdgeMachine:
         self._logprobs_buffer = LogprobsBuffer(request.params.logprobs, request.params.top_logprobs)
         self._leaving = False
 
+    @property
+    def goes_on_alone(self) -> bool:
+        """Whether the edge goes on by itself once the cloud is given up."""
+        return self.liveness.policy is LostCloud.EDGE
+
     def connect(self, now: float) -> list[EdgeOutput]:
         """On a fresh stream: open the session at the committed prefix, resend what is in flight."""
         if self.phase is not Phase.CONNECTING:
@@ -138,7 +143,7 @@ class EdgeMachine:
     def _give_up_if_due(self, now: float) -> list[EdgeOutput]:
         if not self.liveness.is_given_up(now):
             return []
-        if self.liveness.policy is LostCloud.EDGE:
+        if self.goes_on_alone:
             self.phase = Phase.ALONE
             ahead = [*self.drafting.discard_ahead(), *self.predrafting.clear()]
             return [*map(Interrupt, ahead), *self._commit_alone()]

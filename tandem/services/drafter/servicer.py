@@ -358,6 +358,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 traffic,
                 on_frame,
                 on_end,
+                stranger=f"the cloud at {connection.target}",
             )
 
         return open_stream

@@ -148,7 +148,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
                 return []
         if isinstance(message, Opened) and not self._route.admits(message.model_name):
             code = grpc.StatusCode.FAILED_PRECONDITION
-            if not self.peer_failed(code):
+            if not self.peer_failed(code) and not self.machine.goes_on_alone:
                 raise Rejected(code, f"the cloud serves another model now: {message.model_name}")
             return self.machine.lost(now)
         outputs = self.machine.receive(message, now)

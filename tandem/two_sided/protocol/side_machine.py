@@ -150,6 +150,11 @@ class SideMachine:
         self._epoch_offset = self._epoch + 1
         self._decoder_epoch = 0
 
+    @property
+    def goes_on_alone(self) -> bool:
+        """Whether the device goes on by itself once another side is given up."""
+        return self._lives.goes_on_alone
+
     def lost(self, now: float, stuck_s: float = 0.0) -> SideOutputs:
         """A stream of the device's broke or was found dead; `stuck_s`: see `Liveness.lost`."""
         if self.phase is not Phase.RUNNING:
