@@ -3,9 +3,11 @@ whatever a handler raises reaches the caller as a status that says what to chang
 error as INTERNAL without its inner words."""
 
 import asyncio
+import errno
 import gc
 import inspect
 import math
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -149,9 +151,9 @@ def plain_details(
     says is quoted as its words. `again_s`: when it says to try again."""
     if details == STATUS_LOST:
         return details
-    if refused := _REFUSED.fullmatch(details[:MOST_DETAILS_BYTES]):
-        address, why = map(cleaned, refused.groups())
-        return f"{address} cannot be reached: {why}"
+    refused = _REFUSED.fullmatch(details[:MOST_DETAILS_BYTES])
+    if code is StatusCode.UNAVAILABLE and refused is not None and refused[2] in _OS_WORDS:
+        return f"{refused[1]} cannot be reached: {refused[2]}"
     words = cleaned(details, MOST_DETAILS_BYTES)
     advice = next((advice for sign, advice in _ADVICE if sign in words), None)
     if code is not StatusCode.UNAVAILABLE:
@@ -209,9 +211,11 @@ def bounded_retry_s(value: object) -> float | None:
 
 
 _REFUSED = re.compile(
-    r"failed to connect to all addresses; last error: \w+: (?:ipv[46]:)?(\S+):"
+    r"failed to connect to all addresses; last error: \w+: (?:ipv[46]:)?([\w.:%\[\]-]{1,80}):"
     r" Failed to connect to remote host: ([\w ]+)"
 )
+_OS_WORDS = frozenset(map(os.strerror, errno.errorcode))
+"""Nothing else is taken for why: a status with these words may be another service's."""
 _ADVICE = (
     ("an http1.x server", "that port is one of HTTP: give that of gRPC"),
     ("Domain name not found", "there is no such host"),

@@ -207,7 +207,11 @@ async def test_a_caller_with_tls_is_told_that_the_server_has_none(
 @pytest.mark.parametrize(
     ("key", "files", "words"),
     [
-        (STRANGE_KEY, "client", "the key is not one of those known here; see TANDEM_CALL_KEY_FILE"),
+        (
+            STRANGE_KEY,
+            "client",
+            'the key is not one of those known here"; see TANDEM_CALL_KEY_FILE',
+        ),
         (None, "foreign", NOT_ACCEPTED),
     ],
 )

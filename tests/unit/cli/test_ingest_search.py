@@ -59,6 +59,18 @@ def test_a_folder_is_ingested_searched_and_costs_nothing_again(notes: Path) -> N
     assert (code, out.splitlines()[0]) == (0, "1. notes/a.md [0]  Fox")
 
 
+def test_a_terminal_shows_only_what_is_printable_of_a_document(notes: Path) -> None:
+    """The direction of writing, say, would make an id read as another one."""
+    line = {"id": "z\u202e", "title": "\u202etitle\n2.", "text": "zebra \u2066crossing"}
+    (notes / "lines.jsonl").write_text(json.dumps(line))
+    answer("ingest", "notes", "--embedding", "lexical")
+    code, out, _ = run("search", "zebra")
+    assert code == 0
+    assert all(each.isprintable() for each in out.splitlines())
+    assert out.startswith("1. notes/lines.jsonl#z")
+    assert len(out.splitlines()) == 2
+
+
 def test_documents_are_deleted_by_the_names_that_searches_give(notes: Path) -> None:
     code, _, err = run("ingest", "--delete", "notes/a.md")
     assert (code, "tandem-index does not exist" in err) == (2, True)
