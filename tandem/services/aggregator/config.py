@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from tandem.net.addresses import check_addresses
-from tandem.settings import MeasuredSettings, Port
+from tandem.settings import MeasuredSettings, Port, SharePrefixes
 
 DEFAULT_PORT = 50050
 DEFAULT_HTTP_PORT = 8000
@@ -87,6 +87,12 @@ class AggregatorSettings(MeasuredSettings):
     request_timeout_s: float = Field(
         default=600.0, gt=0, description="Longest time a request may take, waiting included."
     )
+    share_prefixes: SharePrefixes = Field(
+        default="",
+        description="Tenants (holders of keys) whose kept beginnings serve each other, as"
+        " alice,bob;carol,dave; *: all. They can tell by the time of an answer that one of them had"
+        " the same text.",
+    )
     http: bool = Field(default=True, description="Whether to serve the OpenAI-compatible HTTP API.")
     http_page: bool = Field(
         default=True, description="Whether HTTP serves the web page at /, a chat with its figures."
@@ -100,7 +106,7 @@ class AggregatorSettings(MeasuredSettings):
         default="",
         pattern=r"^([\w.\[\]:-]*:)?\d{1,5}$|^$",
         description="Control socket of an emulated link, as 127.0.0.1:6000; who may ask over HTTP"
-        " can then slow and cut it. None: no such route.",
+        " can then slow and cut it, with a key of scope admin where keys are asked for.",
     )
     http_host: str = Field(
         default="127.0.0.1", min_length=1, description="Address that HTTP listens on."
