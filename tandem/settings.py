@@ -152,6 +152,12 @@ class ServiceSettings(BaseSettings):
     quota_tokens_per_minute: int = Field(
         default=0, ge=0, description="Tokens that one holder's requests may take; 0: any."
     )
+    quota_grammar_s_per_minute: int = Field(
+        default=10,
+        ge=0,
+        description="Seconds of computing that one tenant's grammars may take in a minute: all of"
+        " compiling them, and of each mask what goes beyond a millisecond; 0: any.",
+    )
     unread_answer_s: float = Field(
         default=20.0, gt=0, le=600, description="A caller that reads nothing for so long is left."
     )

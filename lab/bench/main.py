@@ -113,6 +113,12 @@ _FRESH = click.option("--fresh", is_flag=True, help="Compute anew what an earlie
 _ARM = click.option(
     "--part", multiple=True, help="Only this: load, kill, drain, far, greedy, simulated or speed."
 )
+_CROWD = click.option(
+    "--part",
+    multiple=True,
+    help="Only this: crowding, grammars, choices, logprobs, images, embeddings, documents or"
+    " tokenising.",
+)
 _STREAMS = click.option(
     "--streams", multiple=True, type=click.IntRange(1, 200), help="Chats at once; repeatable."
 )
@@ -268,6 +274,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "overload": Experiment(
         "lab.bench.faults.overload",
         "Time to the first token of nine honest tenants beside one who takes what he can get.",
+        (_CROWD,),
         exact=True,
     ),
     "fleet": Experiment(

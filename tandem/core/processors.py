@@ -8,11 +8,11 @@ alike, and nothing has to be rolled back, forked or resumed with the keys and va
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from math import isfinite
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,6 +105,15 @@ class Processors:
 NO_PROCESSORS = Processors()
 
 
+class Pending(Protocol):
+    """Something that is being computed elsewhere; a `concurrent.futures.Future` is one."""
+
+    def done(self) -> bool: ...
+
+    def add_done_callback(self, fn: Callable[[Any], object], /) -> object:
+        """Call `fn` on any thread once it is done, at once where it is."""
+
+
 class GrammarMask(Protocol):
     """A compiled grammar, over one vocabulary."""
 
@@ -118,8 +127,9 @@ class GrammarMask(Protocol):
     def forced(self, answer: tuple[int, ...]) -> int | None:
         """The token that follows, where no other may."""
 
-    def prepare(self, answers: Sequence[tuple[int, ...]]) -> None:
-        """Have the masks after these ready when they are asked for, at nobody's cost."""
+    def prepare(self, answers: Sequence[tuple[int, ...]]) -> Pending | None:
+        """Have the masks after these computed elsewhere; None where they are there. Who asks for
+        one that is not pays for it. Errors meet whoever asks."""
 
 
 class LogitsProcessor:
@@ -179,10 +189,10 @@ class LogitsProcessor:
             keep_only(scores, self.mask.allowed(answer))
         return scores
 
-    def prepare(self, answers: Sequence[tuple[int, ...]]) -> None:
-        """Rows after these answers will be asked for: begin on what takes time, elsewhere."""
-        if self.mask is not None:
-            self.mask.prepare(answers)
+    def prepare(self, answers: Sequence[tuple[int, ...]]) -> Pending | None:
+        """Rows after these answers will be asked for: begin on what takes time, elsewhere. None
+        where nothing does."""
+        return None if self.mask is None else self.mask.prepare(answers)
 
     def forced(self, answer: tuple[int, ...]) -> int | None:
         """The token that alone may follow, whatever the model says; None where several may."""
@@ -227,9 +237,9 @@ class RowsAfter:
         """As of the processor."""
         return self.processor.forced((*self.answer, *fed[self.skipped :]))
 
-    def prepare(self, fed: Sequence[tuple[int, ...]]) -> None:
+    def prepare(self, fed: Sequence[tuple[int, ...]]) -> Pending | None:
         """The rows after each of these will be asked for, once the pass is over."""
-        self.processor.prepare([(*self.answer, *each[self.skipped :]) for each in fed])
+        return self.processor.prepare([(*self.answer, *each[self.skipped :]) for each in fed])
 
     def certain(self, token_id: int) -> NDArray[np.float32]:
         """The distribution [V] where the grammar forces a token."""

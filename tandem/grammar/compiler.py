@@ -1,30 +1,42 @@
-"""Grammars compiled for one vocabulary, by llguidance. Invariant: what a caller's grammar may cost,
-in time and memory, is bounded before a session holds anything: its source, what it is compiled to,
-and each step of its parser have limits."""
+"""Grammars compiled for one vocabulary, by llguidance. Invariants: what a caller's grammar may
+cost, in time and memory, is bounded: its source, what it is compiled to, and each step of its
+parser have limits; it is compiled on a thread for grammars, in its tenant's turn, and what it took
+is told, even if it was refused."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections import OrderedDict
-from concurrent.futures import ThreadPoolExecutor
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tandem.core.errors import InvalidArgument
-from tandem.core.processors import Grammar, GrammarKind, GrammarMask
+from tandem.core.processors import Grammar, GrammarKind
 from tandem.grammar.conjunctions import check_conjunctions
-from tandem.grammar.matcher_mask import MatcherMask
+from tandem.grammar.matcher_mask import MAX_STEP_S, MatcherMask, OnCost
+from tandem.net.fair_executor import FairExecutor
+from tandem.net.tenant import Tenant
 from tandem.text import ComparableTokenizer, Tokenizer
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+NOBODY = Tenant("")
 CACHED_GRAMMARS = 32
-"""Compiled ones that are kept, those used last."""
+"""Compiled or refused ones that are kept, of the tenant with most of them those used last."""
 
 MAX_LEXER_STATES = 10_000
 """Of 1 to 2 kB, so that a grammar takes some 20 MB at most."""
 MAX_GRAMMAR_SYMBOLS = 10_000
 """Some thousand properties; what is larger is refused after half a second at most."""
+
+WAITING, WAITING_OF_TENANT = 64, 8
+"""Grammars to be compiled, of all tenants and of one."""
+WAITING_MASKS = 4096
+"""Sessions have one pass at a time, so that there are few; what is more is a fault."""
 
 
 class GrammarCompiler:
@@ -38,32 +50,105 @@ class GrammarCompiler:
         self._vocabulary_size = vocabulary_size
         self._eos_token_ids = eos_token_ids
         self._lock = threading.Lock()
-        self._worker = ThreadPoolExecutor(1, "masks")
+        self._compiling = threading.Lock()
+        # Apart, since a grammar may take seconds to compile, which others' masks must not wait for.
+        self._compiles = FairExecutor("grammars", 1, WAITING, waiting_of_tenant=WAITING_OF_TENANT)
+        self._masks = FairExecutor("masks", 2, waiting=WAITING_MASKS)
         self._native: LLTokenizer | None = None
-        self._compiled: OrderedDict[Grammar, LLMatcher] = OrderedDict()
+        self._compiled: OrderedDict[tuple[Tenant, Grammar], LLMatcher | InvalidArgument] = (
+            OrderedDict()
+        )
+
+    async def session_mask(
+        self,
+        grammar: Grammar,
+        tenant: Tenant,
+        spend: Callable[[Tenant, float], None],
+        eos_token_ids: frozenset[int] = frozenset(),
+    ) -> MatcherMask:
+        """The masks of one session, for a tenant who was admitted. `eos_token_ids`: what may end
+        its text in the place of this model's own, if any are given. `spend(tenant, seconds)` is
+        called on the event loop with what compiling took and what masks will take, also once
+        nobody waits any more. Raises InvalidArgument("grammar") for a grammar that cannot be
+        compiled, asks for too much, or cannot be followed here; ResourceExhausted where too many
+        are waiting."""
+        loop = asyncio.get_running_loop()
+
+        def on_cost(seconds: float) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(spend, tenant, seconds)
+
+        if (known := self._known(tenant, grammar)) is None:
+            work = partial(self._compiled_once, tenant, grammar, on_cost)
+            known = await asyncio.wrap_future(self._compiles.submit(tenant, work))
+        return self._mask(known, tenant, eos_token_ids, on_cost)
 
     def mask(
         self, grammar: Grammar | None, eos_token_ids: frozenset[int] = frozenset()
-    ) -> GrammarMask | None:
-        """The masks of one session; None without a grammar. `eos_token_ids`: what may end its text
-        in the place of this model's own, if any are given. Raises InvalidArgument("grammar") for
-        one that cannot be compiled, asks for too much, or cannot be followed here."""
+    ) -> MatcherMask | None:
+        """As `session_mask`, compiled on this thread and at nobody's cost; None without a
+        grammar."""
         if grammar is None:
             return None
-        with self._lock:  # one at a time, so that many cost no more memory than one
-            matcher = self._compiled.pop(grammar, None) or self._compile(grammar)
-            self._compiled[grammar] = matcher
-            if len(self._compiled) > CACHED_GRAMMARS:
-                self._compiled.popitem(last=False)
-            own = matcher.deep_copy()
-        ends = eos_token_ids or self._eos_token_ids
-        return MatcherMask(own, self._vocabulary_size, self._eos_token_ids, ends, self._worker)
+        known = self._known(NOBODY, grammar) or self._compiled_once(NOBODY, grammar)
+        return self._mask(known, NOBODY, eos_token_ids)
 
-    def _compile(self, grammar: Grammar) -> LLMatcher:
-        check_conjunctions(grammar)
-        native = self._native = self._native or self._native_tokenizer()
+    def _mask(
+        self,
+        known: LLMatcher | InvalidArgument,
+        tenant: Tenant,
+        eos_token_ids: frozenset[int],
+        on_cost: OnCost = lambda seconds: None,
+    ) -> MatcherMask:
+        if isinstance(known, InvalidArgument):
+            raise InvalidArgument(known.field, known.why)
+        return MatcherMask(
+            known.deep_copy(),
+            self._vocabulary_size,
+            complete_ids=self._eos_token_ids,
+            eos_token_ids=eos_token_ids or self._eos_token_ids,
+            submit=partial(self._masks.submit, tenant),
+            on_cost=on_cost,
+        )
+
+    def _known(self, tenant: Tenant, grammar: Grammar) -> LLMatcher | InvalidArgument | None:
+        """What came of it before. Each tenant has its own, so that nobody can find out by the time
+        it takes what others ask for."""
+        with self._lock:
+            if (known := self._compiled.get((tenant, grammar))) is not None:
+                self._compiled.move_to_end((tenant, grammar))
+            return known
+
+    def _keep(self, tenant: Tenant, grammar: Grammar, result: LLMatcher | InvalidArgument) -> None:
+        with self._lock:
+            self._compiled[tenant, grammar] = result
+            if len(self._compiled) > CACHED_GRAMMARS:
+                counts = Counter(each for each, _ in self._compiled)
+                most = max(counts.values())
+                del self._compiled[next(key for key in self._compiled if counts[key[0]] == most)]
+
+    def _compiled_once(
+        self, tenant: Tenant, grammar: Grammar, on_cost: OnCost = lambda seconds: None
+    ) -> LLMatcher | InvalidArgument:
+        """Compiled on this thread, or why it cannot be."""
+        with self._compiling:  # one at a time, so that many cost no more memory than one
+            if (known := self._known(tenant, grammar)) is not None:
+                return known
+            self._native = self._native or self._native_tokenizer()
+            began_s = time.thread_time()
+            result: LLMatcher | InvalidArgument
+            try:
+                result = self._compile(grammar, self._native)
+            except InvalidArgument as error:
+                result = error
+            on_cost(time.thread_time() - began_s)
+            self._keep(tenant, grammar, result)
+            return result
+
+    def _compile(self, grammar: Grammar, native: LLTokenizer) -> LLMatcher:
         from llguidance import LLMatcher, LLParserLimits
 
+        check_conjunctions(grammar)
         try:
             text = _native_grammar(LLMatcher, grammar)
         except (ValueError, RecursionError) as error:
@@ -77,12 +162,19 @@ class GrammarCompiler:
             max_grammar_size=MAX_GRAMMAR_SYMBOLS,
             verbose_errors=False,
         )
+        # Both let go of the interpreter's lock; nearly all else of a matcher holds it.
         matcher = LLMatcher(native, text, log_level=0, limits=limits)
         tried = matcher.deep_copy()
+        began_s = time.thread_time()
         if not tried.is_error():
             tried.compute_bitmask()  # says what has no beginning, or too many
         if tried.is_error():
             raise InvalidArgument("grammar", _brief(tried.get_error()))
+        # The limits are looked at when a row of the parser is complete, and its cost grows with the
+        # square of what it holds: thousands of rules that may all be left out take a second.
+        if (took_s := time.thread_time() - began_s) > MAX_STEP_S:
+            why = f"its first step takes {took_s:.2g} s of computing; at most {MAX_STEP_S:g} s"
+            raise InvalidArgument("grammar", why)
         return matcher
 
     def _native_tokenizer(self) -> LLTokenizer:

@@ -1,12 +1,14 @@
-"""The state of one answer in its grammar. Invariant: what is allowed is a function of the answer;
+"""The state of one answer in its grammar. Invariants: what is allowed is a function of the answer;
 the parser underneath is moved from one text to the next, back and forth, and never sees the end of
-the text."""
+the text; and it is never given a token before it was seen, without the interpreter's lock, what
+that will cost."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from concurrent.futures import Executor
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -22,12 +24,23 @@ if TYPE_CHECKING:
 Bits = NDArray[np.uint8]
 _NOTHING = np.zeros(1, dtype=np.uint8)
 
-MAX_KEPT = 64
+MAX_KEPT = 128
 """Masks of one session: of the rows of a pass, of branches, and those that come back."""
+
+MAX_STEP_S = 0.05
+"""Of computing one mask; usual ones take a tenth of a millisecond."""
+MAX_ANSWER_S = 10.0
+"""Of computing all masks of an answer."""
+FREE_STEP_S = 0.001
+"""What a mask may take before it counts against its tenant's quota."""
+
+Submit = Callable[[Callable[[], None]], "Future[None]"]
+OnCost = Callable[[float], None]
 
 
 class MatcherMask:
-    """Implements `GrammarMask`, on any thread."""
+    """Implements `GrammarMask`, on any thread. One that takes too long fails for good, with
+    InvalidArgument("grammar")."""
 
     def __init__(
         self,
@@ -35,18 +48,23 @@ class MatcherMask:
         vocabulary_size: int,
         complete_ids: frozenset[int],
         eos_token_ids: frozenset[int],
-        worker: Executor,
+        submit: Submit,
+        on_cost: OnCost = lambda seconds: None,
     ) -> None:
         """`complete_ids`: by which the parser says that the text is complete; `eos_token_ids`: the
-        tokens that end it. The `worker` computes masks that are asked for soon."""
+        tokens that end it. `submit` has masks computed that are asked for soon; `on_cost` is told,
+        on any thread, of the seconds that dear ones took."""
         self._matcher = matcher
         self.vocabulary_size = vocabulary_size
         self._complete = sorted(complete_ids)
         self._eos = sorted(eos_token_ids)
-        self._worker = worker
+        self._submit = submit
+        self._on_cost = on_cost
         self._answer: tuple[int, ...] = ()
         self._kept: dict[tuple[int, ...], Bits] = {}
         self._lock = threading.Lock()
+        self._took_s = 0.0
+        self._failure: InvalidArgument | None = None
 
     def allowed(self, answer: tuple[int, ...]) -> Mask | None:
         bits = self._bits_after(answer)
@@ -68,13 +86,13 @@ class MatcherMask:
             return self._eos[0] if len(self._eos) == 1 else None
         return token_id
 
-    def prepare(self, answers: Sequence[tuple[int, ...]]) -> None:
+    def prepare(self, answers: Sequence[tuple[int, ...]]) -> Future[None] | None:
+        """Raises ResourceExhausted where too much is waiting to be computed."""
         due = [answer for answer in answers if answer not in self._kept]
-        if due:
-            self._worker.submit(self._compute, due)
+        return self._submit(lambda: self._compute(due)) if due else None
 
     def _compute(self, answers: Sequence[tuple[int, ...]]) -> None:
-        """On the worker's thread; whoever asks for a mask meets its error."""
+        """On a thread for masks; whoever asks for one meets its error."""
         with suppress(InvalidArgument):
             for answer in answers:
                 self._bits_after(answer)
@@ -86,35 +104,71 @@ class MatcherMask:
         with self._lock:
             if (known := self._kept.get(answer)) is not None:
                 return known
-            bits = _NOTHING
-            if self._move(answer):
-                bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-                self._check()
-            if len(self._kept) >= MAX_KEPT:
-                del self._kept[next(iter(self._kept))]
-            self._kept[answer] = bits
-        return bits
+            if self._failure is not None:
+                raise InvalidArgument(self._failure.field, self._failure.why)
+            try:
+                bits = self._bits() if self._move(answer) else _NOTHING
+            except InvalidArgument as error:
+                self._failure = error
+                raise
+            return self._keep(answer, bits)
 
     def _move(self, answer: tuple[int, ...]) -> bool:
-        """Whether the parser could follow the answer; it follows as much of it as it can."""
+        """Whether the parser could follow the answer; it follows as much of it as it can. Giving it
+        a token, or asking whether one has a place, holds the interpreter's lock, for seconds in the
+        worst grammars. Computing the mask before that token does not, and looks at least as far: so
+        what is too dear fails there."""
         before = self._answer
         common = _common(before, answer)
         if common < len(before):
             self._matcher.rollback(len(before) - common)
-        self._answer = answer[:common]
-        rest = list(answer[common:])
-        if any(token_id in self._eos for token_id in rest):
-            return False
-        known = self._matcher.validate_tokens(rest) if rest else 0
-        if known and not self._matcher.consume_tokens(rest[:known]):
+            self._answer = answer[:common]
+        for length in range(common, len(answer)):
+            token_id, text = answer[length], answer[:length]
+            if token_id in self._eos:
+                return False
+            bits = self._kept.get(text)
+            if bits is None:
+                bits = self._keep(text, self._bits())
+            if not _is_set(bits, token_id):
+                return False
+            self._matcher.consume_token(token_id)
             self._check()
-        self._answer = answer[: common + known]
-        return known == len(rest)
+            self._answer = answer[: length + 1]
+        return True
+
+    def _bits(self) -> Bits:
+        """Of the text that the parser is at."""
+        before_s = time.thread_time()
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        took_s = time.thread_time() - before_s
+        self._took_s += took_s
+        if took_s > FREE_STEP_S:
+            self._on_cost(took_s - FREE_STEP_S)
+        self._check()
+        if took_s > MAX_STEP_S:
+            why = f"a step took {took_s:.2g} s of computing; at most {MAX_STEP_S:g} s"
+            raise InvalidArgument("grammar", why)
+        if self._took_s > MAX_ANSWER_S:
+            why = f"its masks took {MAX_ANSWER_S:g} s of computing, which is the most for an answer"
+            raise InvalidArgument("grammar", why)
+        return bits
+
+    def _keep(self, answer: tuple[int, ...], bits: Bits) -> Bits:
+        if len(self._kept) >= MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        self._kept[answer] = bits
+        return bits
 
     def _check(self) -> None:
         if self._matcher.is_error():
             why = self._matcher.get_error().partition("\n")[0][:300]
             raise InvalidArgument("grammar", why)
+
+
+def _is_set(bits: Bits, token_id: int) -> bool:
+    byte, bit = divmod(token_id, 8)
+    return byte < len(bits) and bool(bits[byte] >> bit & 1)
 
 
 def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:

@@ -9,6 +9,7 @@ the places is refused only when none is free, and a quarter of them is given to 
 """
 
 from dataclasses import dataclass, field, fields, replace
+from math import inf
 from typing import Literal, Self
 
 from tandem.core.errors import InvalidArgument, ResourceExhausted
@@ -22,7 +23,18 @@ FRESH_S = 60.0
 BUSY_RETRY_S = 1.0
 """When to try again where that depends on others."""
 
-Refusal = Literal["sessions", "kv", "requests", "tokens"]
+GRAMMAR_DEBT_MINUTES = 1.0
+"""Grammars under way cost what they cost, and their tenant waits no longer than that for them."""
+
+TENANTS_OF_HOLDER = 3
+"""So many tenants' worth of grammars have all tenants of one holder together."""
+
+_ALL_TENANTS = b"all tenants of a holder; longer than an id may be"
+
+MOST_TENANTS = 1024
+"""Whose grammars are counted at once; those that owe nothing are forgotten first."""
+
+Refusal = Literal["sessions", "kv", "requests", "tokens", "grammars"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,9 @@ class Quota:
     kv_bytes: int = 0
     requests_per_minute: int = 0
     tokens_per_minute: int = 0
+    grammar_s_per_minute: int = 0
+    """Seconds of computing that its grammars may take. Only what asks for a grammar is refused
+    when they are spent."""
     documents: int = 0
     document_bytes: int = 0
     """These two are what a holder may have stored, and kept by the retriever (0: as its settings
@@ -79,6 +94,11 @@ class Bucket:
         self._per_minute = self._level = 0.0
         self._seen_s = now
 
+    @property
+    def full(self) -> bool:
+        """Whether nothing is missing of a minute's worth."""
+        return self._level >= self._per_minute
+
     def set_rate(self, per_minute: float, now: float) -> None:
         """Another rate from now on; 0: no limit."""
         self._refill(now)
@@ -92,9 +112,12 @@ class Bucket:
         rate = self._per_minute
         return max(0.0, (1 - self._level) * 60 / rate) if rate else 0.0
 
-    def spend(self, amount: float, now: float) -> None:
+    def spend(self, amount: float, now: float, minutes_of_debt: float = inf) -> None:
+        """`minutes_of_debt`: what goes beyond that many minutes' worth is let off."""
         self._refill(now)
         self._level -= amount
+        if self._per_minute and minutes_of_debt < inf:
+            self._level = max(self._level, -minutes_of_debt * self._per_minute)
 
     def _refill(self, now: float) -> None:
         self._level += (now - self._seen_s) * self._per_minute / 60
@@ -128,6 +151,7 @@ class FairShares:
         without keys, among whom nothing is shared out."""
         self._room, self._quota = room, quota
         self._accounts: dict[str, _Account] = {}
+        self._grammars: dict[tuple[str, bytes], Bucket] = {}
         self.sessions = 0
         self.kv_bytes = 0
 
@@ -158,6 +182,54 @@ class FairShares:
         account.kv_bytes += kv_bytes
         self.sessions += 1
         self.kv_bytes += kv_bytes
+
+    def take_more(self, holder: str, kv_bytes: int, now: float, own: Quota | None = None) -> None:
+        """So many bytes more for a session that has its place. Raises as `take`."""
+        quota = self._quota if own is None else own.over(self._quota)
+        account = self._accounts[holder]
+        self._check_kv(holder, account, quota, kv_bytes, now)
+        account.kv_bytes += kv_bytes
+        self.kv_bytes += kv_bytes
+
+    def check_grammar(
+        self, holder: str, tenant: bytes, now: float, own: Quota | None = None
+    ) -> None:
+        """Whether that tenant of the holder's (b"": the holder itself) may ask for a grammar.
+        Raises HolderRefused."""
+        quota = self._quota if own is None else own.over(self._quota)
+        most = quota.grammar_s_per_minute
+        for payer, limit in self._payers(holder, tenant, most):
+            if payer not in self._grammars and len(self._grammars) >= MOST_TENANTS:
+                self._forget_grammars(now)
+            bucket = self._grammars.setdefault(payer, Bucket(now))
+            bucket.set_rate(limit, now)
+            if (wait_s := bucket.wait_s(now)) > 0:
+                who = f"a tenant of {_name(holder)}" if payer[1] == tenant != b"" else _name(holder)
+                why = f"grammar: {who} has had its {limit} s of computing grammars a minute"
+                raise HolderRefused("grammars", why, wait_s)
+
+    def spend_grammar(self, holder: str, tenant: bytes, seconds: float, now: float) -> None:
+        """What grammars of the tenant's have taken."""
+        for payer, _ in self._payers(holder, tenant):
+            if (bucket := self._grammars.get(payer)) is not None:
+                bucket.spend(seconds, now, GRAMMAR_DEBT_MINUTES)
+
+    def _payers(
+        self, holder: str, tenant: bytes, most: int = 0
+    ) -> list[tuple[tuple[str, bytes], int]]:
+        """Who pays for a tenant's grammars, and the limit of each. A holder says itself whom it
+        asks for, so that all its tenants together have a limit too."""
+        if not tenant:
+            return [((holder, b""), most)]
+        return [((holder, tenant), most), ((holder, _ALL_TENANTS), most * TENANTS_OF_HOLDER)]
+
+    def _forget_grammars(self, now: float) -> None:
+        for payer, bucket in list(self._grammars.items()):
+            bucket.spend(0, now)
+            if bucket.full:
+                del self._grammars[payer]
+        while len(self._grammars) >= MOST_TENANTS:
+            del self._grammars[next(iter(self._grammars))]
 
     def give_back(self, holder: str, kv_bytes: int, tokens: int, now: float) -> None:
         """What was taken, and what the session has cost."""

@@ -7,11 +7,11 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from tandem.net.quotas import FairShares, HolderRefused, Quota, Room
-from tandem.net.scopes import current_caller
+from tandem.net.scopes import Caller, current_caller
+from tandem.net.tenant import Tenant
 from tandem.settings import ServiceSettings
 from tandem.telemetry.metrics import HolderSeries
 
@@ -20,13 +20,21 @@ LAST_WRITE_S = 1.0
 Message = TypeVar("Message")
 
 
-@dataclass(slots=True)
 class Reservation:
     """What a session may hold, which is nothing once it is given back; `tokens` is set to what it
     has cost when it ends."""
 
-    kv_bytes: int
-    tokens: int = 0
+    def __init__(self, admission: "Admission", caller: Caller, kv_bytes: int) -> None:
+        self.kv_bytes = kv_bytes
+        self.tokens = 0
+        self._admission = admission
+        self._caller = caller
+
+    def take_more(self, kv_bytes: int) -> None:
+        """So many bytes more, once it is known how long the session's text is. Raises
+        ResourceExhausted."""
+        self._admission.take_more(self._caller, kv_bytes)
+        self.kv_bytes += kv_bytes
 
 
 class Admission:
@@ -65,26 +73,43 @@ class Admission:
         return self.kv_budget_bytes - self.kv_bytes
 
     @contextmanager
-    def reserve(self, kv_bytes: int = 0) -> Iterator[Reservation]:
+    def reserve(self, kv_bytes: int = 0, grammar_of: Tenant | None = None) -> Iterator[Reservation]:
         """Room for one session of the present caller, or ResourceExhausted saying which limit was
-        met."""
-        caller = current_caller()
-        try:
-            self._shares.take(caller.holder, kv_bytes, time.monotonic(), caller.quota)
-        except HolderRefused as error:
-            if self._series is not None:
-                self._series.refused(caller.holder, error.kind)
-            raise
-        reservation = Reservation(kv_bytes)
+        met. `grammar_of`: the tenant whose grammar it follows, if it follows one."""
+        caller, now = current_caller(), time.monotonic()
+        with self._refusals_counted(caller):
+            if grammar_of is not None:
+                self._shares.check_grammar(grammar_of.caller, grammar_of.id, now, caller.quota)
+            self._shares.take(caller.holder, kv_bytes, now, caller.quota)
+        reservation = Reservation(self, caller, kv_bytes)
         self.on_change()
         self._show(caller.holder)
         try:
             yield reservation
         finally:
-            now, reservation.kv_bytes = time.monotonic(), 0
-            self._shares.give_back(caller.holder, kv_bytes, reservation.tokens, now)
+            now, held_bytes, reservation.kv_bytes = time.monotonic(), reservation.kv_bytes, 0
+            self._shares.give_back(caller.holder, held_bytes, reservation.tokens, now)
             self.on_change()
             self._show(caller.holder)
+
+    def take_more(self, caller: Caller, kv_bytes: int) -> None:
+        """For a reservation of that caller's."""
+        with self._refusals_counted(caller):
+            self._shares.take_more(caller.holder, kv_bytes, time.monotonic(), caller.quota)
+        self.on_change()
+
+    def spend_grammar(self, tenant: Tenant, seconds: float) -> None:
+        """What computing a grammar of that tenant's has taken, whether or not it was of use."""
+        self._shares.spend_grammar(tenant.caller, tenant.id, seconds, time.monotonic())
+
+    @contextmanager
+    def _refusals_counted(self, caller: Caller) -> Iterator[None]:
+        try:
+            yield
+        except HolderRefused as error:
+            if self._series is not None:
+                self._series.refused(caller.holder, error.kind)
+            raise
 
     def _show(self, holder: str) -> None:
         if self._series is not None:
@@ -94,8 +119,11 @@ class Admission:
 def quota_of(settings: ServiceSettings) -> Quota:
     """What a service was told that one holder may take of it."""
     return Quota(
-        *(settings.quota_sessions, settings.quota_kv_bytes),
-        *(settings.quota_requests_per_minute, settings.quota_tokens_per_minute),
+        sessions=settings.quota_sessions,
+        kv_bytes=settings.quota_kv_bytes,
+        requests_per_minute=settings.quota_requests_per_minute,
+        tokens_per_minute=settings.quota_tokens_per_minute,
+        grammar_s_per_minute=settings.quota_grammar_s_per_minute,
     )
 
 

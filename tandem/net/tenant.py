@@ -42,8 +42,14 @@ def calling_tenant(given_id: bytes, sharing: Sharing) -> Tenant:
     return Tenant(sharing.group_of(name), name.encode() + b"\0" + given_id if given_id else b"")
 
 
+def paying_tenant(given_id: bytes = b"") -> Tenant:
+    """Of the call that this code serves: who pays for what it costs, and takes turns with others.
+    Callers that share what is kept do not share that."""
+    return Tenant(current_caller().holder, given_id)
+
+
 def check_tenant_id(given_id: bytes, field: str = "tenant") -> None:
-    """Raises InvalidArgument(field) for one that is too long."""
+    """Raise InvalidArgument(field) for an id that is too long."""
     if len(given_id) > MAX_ID_BYTES:
         why = f"{len(given_id)} bytes; at most {MAX_ID_BYTES}"
         raise InvalidArgument(field, why)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from tandem.backends.interface import ForwardRequest, Logits
+from tandem.core.processors import Pending
 from tandem.runtime.loop_notifier import LoopNotifier
 from tandem.runtime.prompt_pieces import PromptPieces, is_long
 from tandem.telemetry.logging import get_logger
@@ -18,6 +19,10 @@ log = get_logger(__name__)
 
 Result = TypeVar("Result")
 ResultOut = TypeVar("ResultOut", covariant=True)
+
+
+ASIDE_S = 5.0
+"""What a job is set aside for has to be done in that time, or the job fails."""
 
 
 class Job(Protocol[ResultOut]):
@@ -54,6 +59,19 @@ class Closing(Protocol):
         thread, when the job ends in any way: done, failed, cancelled, or with the engine."""
 
 
+class Awaiting(Protocol):
+    """A job that needs more than logits: while what it `awaits` is not done, its logits are kept
+    for it, and the passes of others go on."""
+
+    @property
+    def awaits(self) -> Pending | None:
+        """What is to be done before `take`; asked once the pass is over."""
+
+    @property
+    def overdue(self) -> Exception:
+        """What the job fails with where that takes too long."""
+
+
 class SingleJob(Generic[Result]):
     """A job as a group of one."""
 
@@ -61,6 +79,14 @@ class SingleJob(Generic[Result]):
         self._job = job
         self.result = job.result
         self.close = close_of(job)
+
+    @property
+    def awaits(self) -> Pending | None:
+        return awaited_by(self._job)
+
+    @property
+    def overdue(self) -> Exception:
+        return overdue_of(self._job)
 
     def requests(self) -> tuple[ForwardRequest]:
         return (self._job.request(),)
@@ -116,6 +142,12 @@ class JobHandle(Generic[Result]):
         """Whether what it feeds is a piece of a prompt, and not the last."""
         return self.pieces is not None and not self.pieces.are_fed
 
+    @property
+    def awaits(self) -> Pending | None:
+        """What is not done yet that the job needs beside what the pass brought."""
+        pending = None if self.feeds_piece else awaited_by(self.job)
+        return None if pending is None or pending.done() else pending
+
     def take(self, logits: Sequence[Logits]) -> bool:
         """Take what a pass brought; whether the job is done."""
         if self.pieces is not None and not self.pieces.are_fed:
@@ -166,6 +198,18 @@ def close_of(job: object) -> Callable[[], None]:
     `isinstance` looks through all names there are, in every round."""
     close: Callable[[], None] = getattr(job, "close", _no_close)
     return close
+
+
+def awaited_by(job: object) -> Pending | None:
+    """The `awaits` of a job that is `Awaiting`."""
+    pending: Pending | None = getattr(job, "awaits", None)
+    return pending
+
+
+def overdue_of(job: object) -> Exception:
+    """The `overdue` of a job that is `Awaiting`."""
+    overdue: Exception = getattr(job, "overdue", None) or TimeoutError("what a job needs is late")
+    return overdue
 
 
 def _no_close() -> None:

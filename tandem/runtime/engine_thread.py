@@ -1,7 +1,8 @@
 """The engine thread: every model pass of one engine, packed over all jobs that are ready.
 
 A job asks for one forward pass or several in a row (a draft of n tokens); jobs join and leave
-between passes, which is continuous batching; long prompts go through in pieces. Invariants: the
+between passes, which is continuous batching; long prompts go through in pieces. A job that needs
+more than its logits, as the masks of a grammar, is set aside until that is there. Invariants: the
 engine and its sessions are touched by this thread alone; the event loop only hands jobs over and
 gets results back. Nobody waits for an engine that is stuck: a second thread watches it, and fails
 what waits."""
@@ -18,6 +19,8 @@ from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+import numpy as np
+
 from tandem.backends.interface import (
     Engine,
     EngineFailed,
@@ -28,9 +31,20 @@ from tandem.backends.interface import (
     open_session,
 )
 from tandem.core.errors import TandemError, Unavailable
+from tandem.core.processors import Pending
 from tandem.net.tenant import Tenant
 from tandem.runtime.batching_delay import BatchingDelay
-from tandem.runtime.engine_jobs import Closing, Done, GroupJob, Job, JobHandle, SingleJob, settle
+from tandem.runtime.engine_jobs import (
+    ASIDE_S,
+    Closing,
+    Done,
+    GroupJob,
+    Job,
+    JobHandle,
+    SingleJob,
+    overdue_of,
+    settle,
+)
 from tandem.runtime.loop_notifier import LoopNotifier
 from tandem.runtime.prompt_pieces import PIECE_ROWS, ROWS_ALONE, PromptTurns
 from tandem.runtime.watchdog import CALL_ROWS, STUCK_AFTER_S, TICK_S, EngineState, Watchdog
@@ -40,6 +54,21 @@ log = get_logger(__name__)
 
 Result = TypeVar("Result")
 Opened = TypeVar("Opened", bound=Closing)
+
+
+GRACE_S = 0.002
+"""What a pass waits for all its jobs together before any is set aside: a usual mask is nearly
+ready, and a job that is set aside may miss the next pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """A job whose logits wait until `pending` is done."""
+
+    handle: JobHandle[Any]
+    logits: list[Logits]
+    pending: Pending
+    due_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +88,18 @@ class EngineThread:
         name: str,
         on_pass: Callable[[float, int, int], None] = lambda seconds, jobs, tokens: None,
         stuck_after_s: float = STUCK_AFTER_S,
+        aside_s: float = ASIDE_S,
     ) -> None:
+        """`aside_s`: how long a job may be set aside before it fails."""
+        self._aside_s = aside_s
         self.engine = engine
         self._on_pass = on_pass
         self._inbox: SimpleQueue[JobHandle[object] | Callable[[], None] | _Reacted | None] = (
             SimpleQueue()
         )
         self._active: list[JobHandle[object]] = []
+        self._aside: list[_Aside] = []
+        self._woken = False
         self._notifier = LoopNotifier()
         self._delay = BatchingDelay()
         self._submitted = self._pass_number = self._awaited = 0
@@ -235,9 +269,10 @@ class EngineThread:
     def _run(self) -> None:
         while self._receive():
             self._drop_cancelled()
+            self._take_set_aside()
             if self._active:
                 self._pass(list(self._active))
-        for handle in list(self._active):
+        for handle in [*self._active, *(aside.handle for aside in self._aside)]:
             self._end(handle, Unavailable("the engine stopped under the job"))
         self._notifier.send()
 
@@ -245,12 +280,15 @@ class EngineThread:
         for handle in [handle for handle in self._active if handle.cancelled]:
             handle.close()
             self._active.remove(handle)
+        for aside in [aside for aside in self._aside if aside.handle.cancelled]:
+            aside.handle.close()
+            self._aside.remove(aside)
 
     def _receive(self) -> bool:
         """Take what was handed over. With nothing to do, wait for it; with jobs at hand, at most
-        until those that follow from the last pass are there."""
+        until those that follow from the last pass are there, or one that was set aside goes on."""
         while True:
-            left_s = self._wait_until_s - time.perf_counter() if self._active else None
+            left_s = self._wait_s()
             try:
                 item = self._inbox.get(left_s is None or left_s > 0, left_s)
             except Empty:
@@ -267,6 +305,15 @@ class EngineThread:
                     self._wait_until_s = 0.0
             else:
                 item()
+
+    def _wait_s(self) -> float | None:
+        """How long to wait for what is handed over; None: as long as it takes."""
+        now = time.perf_counter()
+        if self._woken:
+            return 0.0
+        if self._active:
+            return self._wait_until_s - now
+        return min((aside.due_s - now for aside in self._aside), default=None)
 
     def _pass(self, handles: list[JobHandle[object]]) -> None:
         """One packed forward; if it fails, each job gets its own, and only its own error."""
@@ -293,7 +340,7 @@ class EngineThread:
         for handle, _ in passed:
             handle.started_s = handle.started_s or started_s
             handle.batch_size = max(handle.batch_size, len(passed))
-        active = len(self._active)
+        active, aside = len(self._active), len(self._aside)
         shares_piece = len(passed) > 1 and any(handle.feeds_piece for handle, _ in passed)
         self._take([taken for taken in passed if not taken[0].low_priority])
         low_priority = [taken for taken in passed if taken[0].low_priority]
@@ -307,7 +354,8 @@ class EngineThread:
         self._on_pass(pass_s, len(passed), tokens)
         self._watchdog.ended()
         self._delay.passed(pass_s, tokens, len(passed))
-        self._await_reactions(handles[0].loop, active - len(self._active))
+        set_aside = len(self._aside) - aside
+        self._await_reactions(handles[0].loop, active - len(self._active) - set_aside)
         # Last: a loop that is awake waits for the interpreter as long as this thread has it.
         self._notifier.send()
 
@@ -343,16 +391,54 @@ class EngineThread:
         return [*due, (prompt, prompt.pieces.next_piece(PIECE_ROWS if due else ROWS_ALONE))]
 
     def _take(self, passed: list[tuple[JobHandle[object], list[Logits]]]) -> None:
-        """Have the jobs take their logits, and end those that are done."""
+        """Have the jobs take their logits, and end those that are done; set those aside that await
+        more for longer than a moment."""
+        grace_ends_s = time.perf_counter() + GRACE_S
         for handle, logits in passed:
-            try:
-                if handle.take(logits):
-                    self._end(handle, handle.done())
-            except Exception as error:  # the job's own; its neighbours' passes stand
-                self._end(handle, error)
+            if (pending := handle.awaits) is not None and not _done_by(pending, grace_ends_s):
+                self._set_aside(handle, logits, pending)
+            else:
+                self._take_one(handle, logits)
+
+    def _take_one(self, handle: JobHandle[object], logits: list[Logits]) -> bool:
+        """Whether the job has ended."""
+        try:
+            if handle.take(logits):
+                self._end(handle, handle.done())
+                return True
+        except Exception as error:  # the job's own; its neighbours' passes stand
+            self._end(handle, error)
+            return True
+        return False
+
+    def _set_aside(self, handle: JobHandle[object], logits: list[Logits], pending: Pending) -> None:
+        # An engine may write the next pass's logits where these are.
+        kept = [np.array(rows) for rows in logits]
+        self._active.remove(handle)
+        self._aside.append(_Aside(handle, kept, pending, time.perf_counter() + self._aside_s))
+        pending.add_done_callback(lambda done: self._inbox.put(self._wake))
+
+    def _wake(self) -> None:
+        self._woken = True
+
+    def _take_set_aside(self) -> None:
+        """Go on with the jobs that have what they awaited; fail those that have waited too long."""
+        self._woken, now = False, time.perf_counter()
+        for aside in list(self._aside):
+            if aside.pending.done():
+                self._aside.remove(aside)
+                self._active.append(aside.handle)
+                self._take_one(aside.handle, aside.logits)
+            elif now >= aside.due_s:
+                self._end(aside.handle, overdue_of(aside.handle.job))
+            else:
+                continue
+            self._notifier.send()
 
     def _end(self, handle: JobHandle[object], outcome: Done[object] | Exception) -> None:
-        self._active.remove(handle)
+        if handle in self._active:
+            self._active.remove(handle)
+        self._aside = [aside for aside in self._aside if aside.handle is not handle]
         handle.close()
         handle.post(outcome, self._notifier)
 
@@ -373,6 +459,17 @@ class EngineThread:
                 self._inbox.put(_Reacted(number))
 
         self._notifier.add_after(loop, reacted)
+
+
+def _done_by(pending: Pending, moment_s: float) -> bool:
+    """Wait for it, until that moment of `time.perf_counter` at most."""
+    if pending.done():
+        return True
+    if (left_s := moment_s - time.perf_counter()) <= 0:
+        return False
+    done = threading.Event()
+    pending.add_done_callback(lambda _: done.set())
+    return done.wait(left_s)
 
 
 def _unavailable(state: EngineState) -> Unavailable:

@@ -12,8 +12,9 @@ from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
 from tandem.core.distribution import Distribution, LogitsDistribution
 from tandem.core.errors import InvalidArgument, TandemError
 from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logits
-from tandem.core.processors import RowsAfter
+from tandem.core.processors import Pending, RowsAfter
 from tandem.core.runners_up import RunnersUp, likely_runners_up
+from tandem.runtime.engine_jobs import ASIDE_S
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.specdec.events import NO_PROBS, Drafted, DraftWork
 from tandem.specdec.in_flight import probs_to_draft_from
@@ -186,12 +187,16 @@ class VerifyJob:
         self._on_early = on_early
         self._rows = rows
         self._judgement: Judgement | None = None
+        self.awaits: Pending | None = None
+        self.overdue = InvalidArgument("grammar", f"its masks took more than {ASIDE_S:g} s")
 
     def request(self) -> ForwardRequest:
         work = self._work
         rewind(self._session, work.keep, work.path)
         if self._rows is not None:
-            self._rows.prepare([work.fed_before(row) for row in range(work.logits_to_keep)])
+            self.awaits = self._rows.prepare(
+                [work.fed_before(row) for row in range(work.logits_to_keep)]
+            )
         exits = work.early.exits if work.early else ()
         fed = (work.token_ids, work.logits_to_keep, work.parents)
         if self._remote is not None:
@@ -202,6 +207,8 @@ class VerifyJob:
     def _judge_early(self, exit_index: int, logits: Logits) -> None:
         """An exit that says nothing of use must not fail the pass."""
         assert self._work.early is not None, "no exit is read"
+        if self.awaits is not None and not self.awaits.done():
+            return  # the pass is everybody's
         with suppress(InvalidArgument):
             verdict = self._work.early.verdict(
                 exit_index, self._rows_of(logits), lambda row: confidence(logits[row])

@@ -1,4 +1,4 @@
-"""A caller of the HTTP API, as small as it can be: one streamed answer a connection."""
+"""A caller of the HTTP API, as small as it can be: one answer a connection."""
 
 from __future__ import annotations
 
@@ -36,11 +36,33 @@ async def streamed(
         writer.close()
 
 
+async def answered(
+    host: str, port: int, path: str, content: bytes, key: str | None = None
+) -> tuple[int, bytes]:
+    """Status and body of what is answered to a POST of JSON. Raises OSError and ValueError."""
+    reader, writer = await asyncio.open_connection(host, port, limit=LINE_BYTES)
+    try:
+        writer.write(posted_bytes(host, port, path, content, key))
+        status = await reader.readline()
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        del head
+        return int(status.split()[1]) if status else 0, body
+    except IndexError:
+        raise ValueError("no answer of HTTP") from None
+    finally:
+        writer.close()
+
+
 def request_bytes(host: str, port: int, body: Mapping[str, Any], key: str | None) -> bytes:
     """A request for a streamed completion."""
     content = json.dumps({**body, "stream": True}).encode()
+    return posted_bytes(host, port, "/v1/completions", content, key)
+
+
+def posted_bytes(host: str, port: int, path: str, content: bytes, key: str | None) -> bytes:
+    """A POST of JSON, after which the connection is closed."""
     lines = [
-        "POST /v1/completions HTTP/1.1",
+        f"POST {path} HTTP/1.1",
         f"Host: {host}:{port}",
         "Content-Type: application/json",
         f"Content-Length: {len(content)}",

@@ -6,6 +6,9 @@ after the other, the tenth sends as many long requests as he can, leaves answers
 streams open that say nothing. The models are scripted and paced, so that the machine computes
 little: on two cores the load, both its ends and the services share them all the same.
 
+Then, on a pair with a real vocabulary, he asks over HTTP for one kind of dear thing after another;
+before each the honest are measured alone again.
+
 A request that is refused or fails has no first token: it counts as infinitely late.
 """
 
@@ -14,17 +17,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+import json
 import re
 import tempfile
 import time
 import urllib.request
 from collections import defaultdict
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
+from lab.bench.faults.expensive_calls import Served, expensive_calls
 from lab.bench.faults.fleet import HOST, Fleet, Member, flags_of
 from lab.bench.faults.http_caller import streamed
 from lab.bench.faults.suite_members import WholeSuite, access_with, whole_suite
@@ -33,6 +38,7 @@ from lab.bench.harness.report import Goal, Report, Row, make_row, progress
 from lab.bench.harness.suite import Models
 from tandem.commands.certs import certs
 from tandem.commands.keys import add_key
+from tandem.core.errors import InvalidArgument
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_loop
@@ -50,6 +56,13 @@ PACES = {"verifier": (0.010, 0.001), "drafter": (0.004, 0.0)}
 WORSE_AT_MOST, LAG_AT_MOST_S = 2.0, 0.1
 LAG_METRIC = "tandem_event_loop_lag_seconds"
 COLUMNS = ("pressure", "requests", "failed", "ttft_p50_s", "ttft_p95_s", "worse", "lag_p99_s")
+
+CROWDING = "crowding"
+ARMS = ("grammars", "choices", "logprobs", "images", "embeddings", "documents", "tokenising")
+ARM_COLUMNS = (
+    *("asks_for", "requests", "failed", "alone_p95_s", "beside_p95_s", "worse", "lag_p99_s"),
+)
+SCRIPTED = Served("scripted")
 
 Buckets = Mapping[str, Mapping[float, float]]
 """By service: how many observations were at most so many seconds."""
@@ -73,9 +86,23 @@ class Phase:
         self.failures[why] = self.failures.get(why, 0) + 1
 
 
-def run(report: Report, models: Models) -> None:
-    """The goals of time are for a machine without other work; the models are the scripted ones."""
+def run(report: Report, models: Models, part: Sequence[str] = ()) -> None:
+    """The goals of time are for a machine without other work; the first models are the scripted
+    ones. `part`: only these, "crowding" or the names of arms."""
+    if unknown := set(part) - {CROWDING, *ARMS}:
+        raise InvalidArgument(
+            "part", f"{sorted(unknown)} are none of {', '.join((CROWDING, *ARMS))}"
+        )
     lasts_s = QUICK_PHASE_S if report.quick else PHASE_S
+    if not part or CROWDING in part:
+        _crowding(report, lasts_s)
+    if wanted := [arm for arm in ARMS if not part or arm in part]:
+        with tempfile.TemporaryDirectory(prefix="tandem-overload-") as place:
+            arms = run_loop(_arms(Path(place), models, wanted, lasts_s))
+        _add_arms(report, arms, lasts_s)
+
+
+def _crowding(report: Report, lasts_s: float) -> None:
     with tempfile.TemporaryDirectory(prefix="tandem-overload-") as place:
         phases = run_loop(_phases(Path(place), lasts_s))
     alone = phases[0].ttft_s(0.95)
@@ -90,6 +117,100 @@ def run(report: Report, models: Models) -> None:
         for phase in phases
         if phase.failures
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What the honest tenants saw alone, and beside who asks for this."""
+
+    name: str
+    alone: Phase
+    beside: Phase
+
+    @property
+    def worse(self) -> float:
+        return self.beside.ttft_s(0.95) / self.alone.ttft_s(0.95)
+
+    @property
+    def failed(self) -> int:
+        return sum(self.beside.failures.values())
+
+
+def arm_goals(arms: Sequence[Arm]) -> list[Goal]:
+    """Two of each."""
+    return [
+        goal
+        for arm in arms
+        for goal in (
+            Goal(f"p95 TTFT ÷ alone, {arm.name}", arm.worse, WORSE_AT_MOST, "at most"),
+            Goal(f"honest requests failed, {arm.name}", arm.failed, 0, "at most"),
+        )
+    ]
+
+
+def _add_arms(report: Report, arms: Sequence[Arm], lasts_s: float) -> None:
+    report.add(
+        f"Nine honest tenants and one who asks for what is dear, {lasts_s:g} s each, a pair with a"
+        " real vocabulary",
+        ARM_COLUMNS,
+        [
+            make_row(
+                asks_for=arm.name,
+                requests=len(arm.beside.ttfts_s) + arm.failed,
+                failed=arm.failed,
+                alone_p95_s=arm.alone.ttft_s(0.95),
+                beside_p95_s=arm.beside.ttft_s(0.95),
+                worse=arm.worse,
+                lag_p99_s=arm.beside.lag_p99_s,
+            )
+            for arm in arms
+        ],
+    )
+    report.goals += arm_goals(arms)
+    for arm in arms:
+        for beside, phase in (("alone", arm.alone), ("beside", arm.beside)):
+            if phase.failures:
+                counts = ", ".join(f"{n} x {why}" for why, n in phase.failures.items())
+                report.notes.append(f"{arm.name}, {beside}: {counts}")
+
+
+async def _arms(place: Path, models: Models, wanted: Sequence[str], lasts_s: float) -> list[Arm]:
+    folder = place / "certs"
+    make_tenants(folder)
+    settings: dict[str, dict[str, object]] = {
+        name: {"model": model, "pace-first-s": PACES[name][0], "pace-further-s": PACES[name][1]}
+        for name, model in (("verifier", models.target), ("drafter", models.draft))
+    }
+    settings["aggregator"] = {"http-keys-file": folder / "edge.keys", "http-documents": "true"}
+    settings["device-retriever"] = {"embedding": "auto"}
+    found = list[Arm]()
+    async with whole_suite(place, settings, folder) as suite:
+        served = await _served(suite, folder)
+        for name in wanted:
+            if name not in expensive_calls(served):
+                progress(f"{name}: the suite has none")
+                continue
+            alone = await _measured(suite, folder, "nobody", lasts_s, served.model)
+            async with _pressed(suite, folder, name, place, served):
+                await asyncio.sleep(SETTLE_S)
+                beside = await _measured(suite, folder, name, lasts_s, served.model)
+            found.append(Arm(name, alone, beside))
+            await asyncio.sleep(SETTLE_S)
+    return found
+
+
+async def _served(suite: WholeSuite, folder: Path) -> Served:
+    """What /v1/models lists: the pair, and the embedding model where there is one."""
+    key = (folder / GREEDY).read_text().strip()
+    request = urllib.request.Request(
+        f"http://{HOST}:{suite.http}/v1/models", headers={"Authorization": f"Bearer {key}"}
+    )
+
+    def read() -> list[str]:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return [card["id"] for card in json.load(answer)["data"]]
+
+    return Served(*(await asyncio.to_thread(read))[:2])
 
 
 def goals(phases: list[Phase]) -> list[Goal]:
@@ -137,14 +258,18 @@ def make_tenants(folder: Path) -> None:
         (folder / name).write_text(add_key(folder / "edge.keys", name, scopes) + "\n")
 
 
-async def _measured(suite: WholeSuite, folder: Path, pressure: str, lasts_s: float) -> Phase:
+async def _measured(
+    suite: WholeSuite, folder: Path, pressure: str, lasts_s: float, model: str = SCRIPTED.model
+) -> Phase:
     progress(f"honest tenants, pressed by {pressure}")
     phase, ends_s = Phase(pressure), time.monotonic() + lasts_s
     before = await asyncio.to_thread(_lags, suite)
     async with asyncio.TaskGroup() as group:
         for number in range(HONEST):
-            tenant = _over_http if number < OVER_HTTP else _over_grpc
-            group.create_task(tenant(suite, folder, number, phase, ends_s))
+            if number < OVER_HTTP:
+                group.create_task(_over_http(suite, folder, number, phase, ends_s, model))
+            else:
+                group.create_task(_over_grpc(suite, folder, number, phase, ends_s))
         group.create_task(_documents(suite, folder, phase, ends_s))
     after = await asyncio.to_thread(_lags, suite)
     phase.lag_p99_s = worst_quantile(before, after, 0.99)
@@ -153,9 +278,11 @@ async def _measured(suite: WholeSuite, folder: Path, pressure: str, lasts_s: flo
 
 @asynccontextmanager
 async def _pressed(
-    suite: WholeSuite, folder: Path, pressure: str, place: Path
+    suite: WholeSuite, folder: Path, pressure: str, place: Path, served: Served = SCRIPTED
 ) -> AsyncIterator[None]:
     flags = {
+        "model": served.model,
+        "embedding": served.embedding,
         "kind": pressure,
         "aggregator": suite.address("aggregator"),
         "retriever": suite.address("device-retriever"),
@@ -189,12 +316,12 @@ async def _over_grpc(
 
 
 async def _over_http(
-    suite: WholeSuite, folder: Path, number: int, phase: Phase, ends_s: float
+    suite: WholeSuite, folder: Path, number: int, phase: Phase, ends_s: float, model: str
 ) -> None:
     key, seed = (folder / f"honest{number}").read_text().strip(), 0
     while time.monotonic() < ends_s:
         seed += 1
-        body = {"model": "scripted", "prompt": "A", "max_tokens": MAX_TOKENS, "seed": seed}
+        body = {"model": model, "prompt": "A", "max_tokens": MAX_TOKENS, "seed": seed}
         began_s, first_s = time.monotonic(), inf
         try:
             async with asyncio.timeout(CALL_S):

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from lab.bench.faults.expensive_calls import Served, expensive_calls, press
 from lab.bench.faults.fleet import HOST
 from lab.bench.faults.http_caller import request_bytes
 from lab.bench.faults.suite_members import access_with
@@ -113,7 +114,14 @@ def main() -> None:
     for name in ("kind", "aggregator", "retriever", "certs", "key", "log-level"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--http", type=int)
+    for name in ("model", "embedding"):
+        parser.add_argument(f"--{name}", default="")
     options = parser.parse_args()
+    calls = expensive_calls(Served(options.model, options.embedding))
+    if (call := calls.get(options.kind)) is not None:
+        key = Path(options.certs, options.key).read_text().strip()
+        print("listening -", flush=True)
+        run_loop(press(call, HOST, options.http, key))
     presser = Presser(options)
     kinds: dict[str, tuple[Callable[[int], Coroutine[Any, Any, None]], int]] = {
         "greedy": (presser.greedy, GREEDY_AT_ONCE),

@@ -17,6 +17,7 @@ from tandem.core.tokens import check_token_ids
 from tandem.generation.conversation import Stream, cancelled, read_start
 from tandem.generation.request import GenerationRequest, request_from_proto
 from tandem.grammar.compiler import GrammarCompiler
+from tandem.grammar.draft_mask import DraftMask
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
@@ -24,7 +25,7 @@ from tandem.net.reloaded import Reloaded
 from tandem.net.served_sessions import Reservation
 from tandem.net.status import Rejected, errors_as_status
 from tandem.net.stream_limits import served
-from tandem.net.tenant import Tenant, TenantIds, calling_tenant
+from tandem.net.tenant import Tenant, TenantIds, calling_tenant, paying_tenant
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.kept_prefixes import KeptText
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
@@ -43,7 +44,7 @@ from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import CloudMessage, EdgeMessage
 from tandem.specdec.objective import Aim
-from tandem.specdec.presets import PRESETS
+from tandem.specdec.presets import PRESETS, Preset
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import UNKNOWN_MODEL, Metrics
 from tandem.telemetry.prometheus_server import PrometheusServer, Sample
@@ -197,30 +198,46 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             raise Unavailable("the drafter is stopping")
         request = request_from_proto(start)
         images = ImagePrompt(self._engine, request.images)
+        preset = self._checked_preset(request)
         tenant = calling_tenant(request.tenant, self._sharing)
-        edge_request = await self._edge_request(request, images, tenant)
-        processor = await self._processor(request, edge_request)
-        capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
-        held = capacity + edge_request.preset.spare_tokens(edge_request.max_tokens)
-        named = {"session": f"{edge_request.session:08x}", "preset": request.preset}
-        headers, prompt_tokens = stream.invocation_metadata(), len(edge_request.prompt_ids)
-        with (
-            self._admission.reserve(held * self._engine.kv_bytes_per_token) as reservation,
-            log_context(**named),
-            self._tracing.span("generate", headers, **named, prompt_tokens=prompt_tokens) as span,
-        ):
-            own = (images, capacity, span, reservation, processor)
-            await self._serve(stream, request, edge_request, tenant, *own)
+        payer = paying_tenant(request.tenant)
+        grammar_of = payer if self._masks_drafts(request, preset) else None
+        with self._admission.reserve(grammar_of=grammar_of) as reservation:
+            # Only from here on may the request cost anything, tokenising its prompt included.
+            edge_request = await self._edge_request(request, images, preset, tenant)
+            capacity = len(edge_request.prompt_ids) + edge_request.max_tokens
+            held = capacity + preset.spare_tokens(edge_request.max_tokens)
+            reservation.take_more(held * self._engine.kv_bytes_per_token)
+            processor = await self._processor(request, edge_request, payer)
+            named = {"session": f"{edge_request.session:08x}", "preset": request.preset}
+            headers, prompt_tokens = stream.invocation_metadata(), len(edge_request.prompt_ids)
+            with (
+                log_context(**named),
+                self._tracing.span(
+                    "generate", headers, **named, prompt_tokens=prompt_tokens
+                ) as span,
+            ):
+                own = (images, capacity, span, reservation, processor)
+                await self._serve(stream, request, edge_request, tenant, *own)
+
+    def _masks_drafts(self, request: GenerationRequest, preset: Preset) -> bool:
+        """Whether a grammar is to be followed here: where there are drafts, or the drafts may
+        become the text."""
+        alone = request.lost_cloud is LostCloud.EDGE
+        return request.processors.grammar is not None and (preset.drafts or alone)
 
     async def _processor(
-        self, request: GenerationRequest, edge_request: EdgeRequest
+        self, request: GenerationRequest, edge_request: EdgeRequest, payer: Tenant
     ) -> LogitsProcessor | None:
         """What drafts need, where there are any: a grammar takes time to compile."""
         asked, mask = request.processors, None
-        if not edge_request.preset.drafts and request.lost_cloud is not LostCloud.EDGE:
+        alone = request.lost_cloud is LostCloud.EDGE
+        if not edge_request.preset.drafts and not alone:
             return None
         if asked.grammar is not None:
-            mask = await asyncio.to_thread(self._grammars.mask, asked.grammar)
+            spend = self._admission.spend_grammar
+            found = await self._grammars.session_mask(asked.grammar, payer, spend)
+            mask = DraftMask(found, strict=alone)
         return logits_processor(asked, edge_request.prompt_ids, mask, strict=False)
 
     async def _serve(
@@ -304,10 +321,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         summary = request_summary(session.machine, session.traffic)
         await stream.write(pb.GenerateResponse(summary=summary))
 
-    async def _edge_request(
-        self, request: GenerationRequest, images: ImagePrompt, tenant: Tenant
-    ) -> EdgeRequest:
-        """Tokenised and checked against the draft model."""
+    def _checked_preset(self, request: GenerationRequest) -> Preset:
+        """What is asked for, checked against the draft model as far as that costs nothing."""
         engine = self._engine
         preset = request.composed_preset(engine.vocabulary_size, self._limits.aim.overrides)
         preset = fitted_to(preset, engine.capabilities)
@@ -315,6 +330,13 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         request.sampling.validate(engine.vocabulary_size)
         check_token_ids(request.stop_token_ids, engine.vocabulary_size, "stop_token_ids")
         request.processors.validate(engine.vocabulary_size, request.ignore_eos)
+        return preset
+
+    async def _edge_request(
+        self, request: GenerationRequest, images: ImagePrompt, preset: Preset, tenant: Tenant
+    ) -> EdgeRequest:
+        """Tokenised."""
+        engine = self._engine
         prompt_ids = images.placed(await self._prompts.of(request))
         if not prompt_ids:
             raise InvalidArgument("prompt", "is empty")

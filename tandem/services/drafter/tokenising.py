@@ -1,6 +1,6 @@
 """A request's prompt as token ids, without holding up the event loop. Invariant: text that cannot
 fit the context is refused before it is tokenised, and what takes long is done on a thread, one
-prompt at a time, so that other sessions go on."""
+prompt at a time and in its tenant's turn, so that other sessions go on."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -9,6 +9,8 @@ from typing import TypeVar
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import Prompt, Truncate, Turn
 from tandem.generation.request import GenerationRequest
+from tandem.net.fair_executor import FairExecutor
+from tandem.net.tenant import paying_tenant
 from tandem.text import FillingTokenizer, Tokenizer
 from tandem.text.tool_prompt import conversation_ids
 
@@ -20,6 +22,9 @@ LONG_SPELLING = 256
 MAX_CHARACTERS_PER_TOKEN = 64
 """On average over a prompt; few tokens of any vocabulary are longer."""
 
+MOST_WAITING = 256
+"""Long prompts that wait for their turn."""
+
 Found = TypeVar("Found")
 
 
@@ -29,7 +34,7 @@ class PromptTokens:
     def __init__(self, tokenizer: Tokenizer, context_length: int) -> None:
         self._tokenizer = tokenizer
         self._context_length = context_length
-        self._turn = asyncio.Lock()
+        self._thread = FairExecutor("tokenising", 1, waiting=MOST_WAITING)
 
     async def of(self, request: GenerationRequest) -> tuple[int, ...]:
         """Of the prompt that is asked to be continued. Raises InvalidArgument."""
@@ -70,8 +75,7 @@ class PromptTokens:
     async def _soon(self, length: int, work: Callable[[], Found]) -> Found:
         if length <= LONG_CHARACTERS:
             return work()
-        async with self._turn:
-            return await asyncio.to_thread(work)
+        return await asyncio.wrap_future(self._thread.submit(paying_tenant(), work))
 
     def _ids(self, prompt: Prompt, images: int = 0, tools: str = "") -> tuple[int, ...]:
         if isinstance(prompt, str):

@@ -8,7 +8,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -21,11 +20,13 @@ from tandem.index.document_index import DocumentIndex
 from tandem.index.extraction import MAX_DOCUMENT_BYTES
 from tandem.index.extractor import Extractor
 from tandem.index.owners import NO_DOCUMENT_QUOTA, DocumentQuota, check_owner
+from tandem.net.fair_executor import FairExecutor
 from tandem.net.own_side import Network, check_own_side
 from tandem.net.quotas import Quota
 from tandem.net.served_sessions import Admission
 from tandem.net.status import errors_as_status
 from tandem.net.stream_limits import ServedStream, StreamLimits, served
+from tandem.net.tenant import paying_tenant
 from tandem.services.retriever.conversion import (
     DEFAULT_COUNT,
     hit_to_proto,
@@ -52,6 +53,8 @@ DEFAULT_LISTED = 100
 MAX_EMBEDDED, MAX_EMBEDDED_CHARACTERS = 256, 2**20
 """Texts of one call: some seconds of one core."""
 SEARCH_THREADS = 4
+MOST_WAITING = 1024
+"""Work that waits for threads: more than is ever admitted at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +93,10 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         self._ingests = Admission(limits.max_ingests, quota=quota, series=holders, what="ingests")
         self._searches = Admission(limits.max_searches, quota=quota, what="searches")
         self._leaving = asyncio.Event()
-        self._writer = ThreadPoolExecutor(1, "retriever-write")
-        self._extracting = ThreadPoolExecutor(1, "retriever-extract")
+        self._writer = FairExecutor("retriever-write", 1, waiting=MOST_WAITING)
+        self._extracting = FairExecutor("retriever-extract", 1, waiting=MOST_WAITING)
         self._extractor = extractor or Extractor()
-        self._readers = ThreadPoolExecutor(SEARCH_THREADS, "retriever-search")
+        self._readers = FairExecutor("retriever-search", SEARCH_THREADS, waiting=MOST_WAITING)
         self._series = metrics.retriever()
         self._series.documents.set_function(lambda: index.stats().documents)
         self._series.chunks.set_function(lambda: index.stats().chunks)
@@ -115,9 +118,9 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
     def _close(self) -> None:
         self._extractor.close()
-        self._extracting.shutdown()
-        self._writer.shutdown()
-        self._readers.shutdown()
+        self._extracting.close()
+        self._writer.close()
+        self._readers.close()
         self._index.close()
         self._tracing.close()
 
@@ -290,8 +293,9 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             leaving.cancel()
             await asyncio.gather(working, leaving, return_exceptions=True)
 
-    async def _on(self, threads: ThreadPoolExecutor, work: Callable[[], Answer]) -> Answer:
-        return await asyncio.get_running_loop().run_in_executor(threads, work)
+    async def _on(self, threads: FairExecutor, work: Callable[[], Answer]) -> Answer:
+        """In the caller's turn among others who have work for these threads."""
+        return await asyncio.wrap_future(threads.submit(paying_tenant(), work))
 
     def _admit(self, context: Context) -> None:
         if self._leaving.is_set():

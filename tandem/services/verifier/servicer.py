@@ -19,13 +19,14 @@ from tandem.grammar.compiler import GrammarCompiler
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Reservation
 from tandem.net.stream_limits import served
-from tandem.net.tenant import Tenant, calling_tenant
+from tandem.net.tenant import Tenant, calling_tenant, paying_tenant
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.kept_prefixes import KeptPrefix, KeptText
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.verifier.session import Stream, VerifierSession
 from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.edge_frame_checks import check_open
 from tandem.specdec.messages import Open
 from tandem.specdec.pass_budget import HolderBudget, PassBudget
 from tandem.specdec.presets import PRESETS
@@ -174,30 +175,33 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         if self._leaving:
             raise Unavailable("the verifier is stopping")
         self._thread.check()
-        claim = partial(self._admission.claim, current_caller().holder)
-        budget = HolderBudget(self._budget, claim)
-        machine = CloudMachine(opening, self._model, budget=budget)
+        model = self._model
+        check_open(opening, model.vocabulary_hash, model.vocabulary_size, model.context_length)
         check_preset(opening.preset, target=self._engine)
         images = ImagePrompt(self._engine, opening.params.images)
         images.check(opening.prompt_ids)
         keeps = not opening.params.images
         # A session lasts longer than the images are needed.
         opening = replace(opening, params=replace(opening.params, images=()))
-        asked = opening.params.processors
-        mask = (
-            await asyncio.to_thread(self._grammars.mask, asked.grammar) if asked.grammar else None
-        )
-        processor = logits_processor(asked, opening.prompt_ids, mask)
+        payer = paying_tenant(opening.tenant)
+        grammar = opening.params.processors.grammar
         length, headers = len(opening.prompt_ids), stream.invocation_metadata()
         capacity = length + opening.params.max_tokens
         held = capacity + opening.preset.tree_nodes
         named = {"session": f"{opening.session:08x}", "preset": _label(opening)}
         with (
-            self._admission.reserve(held * self._engine.kv_bytes_per_token) as reservation,
+            self._admission.reserve(
+                held * self._engine.kv_bytes_per_token,
+                grammar_of=None if grammar is None else payer,
+            ) as reservation,
             log_context(**named),
             self._tracing.span("verify session", headers, **named, prompt_tokens=length) as span,
         ):
             tenant = calling_tenant(opening.tenant, self._sharing)
+            # Only from here on may the session cost anything.
+            claim = partial(self._admission.claim, current_caller().holder)
+            machine = CloudMachine(opening, model, budget=HolderBudget(self._budget, claim))
+            processor = await self._processor(opening, payer)
             text = machine.committed.since(0)
             prefix = self._prefixes.find(KeptText(tenant, text, opening.public_tokens, keeps))
             machine.kv_length = prefix.tokens
@@ -206,6 +210,13 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
                 await self._serve(opening, machine, tenant, *own)
             finally:
                 reservation.tokens = len(machine.committed)
+
+    async def _processor(self, opening: Open, payer: Tenant) -> LogitsProcessor | None:
+        asked, mask = opening.params.processors, None
+        if asked.grammar is not None:
+            spend = self._admission.spend_grammar
+            mask = await self._grammars.session_mask(asked.grammar, payer, spend)
+        return logits_processor(asked, opening.prompt_ids, mask)
 
     async def _serve(
         self,

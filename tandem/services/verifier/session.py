@@ -4,18 +4,20 @@ thread only; however the session ends, its job is cancelled and its KV freed."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 import grpc
 
 from tandem.backends.interface import Session
+from tandem.core.errors import InvalidArgument
 from tandem.core.processors import LogitsProcessor, RowsAfter
 from tandem.net.served_sessions import LAST_WRITE_S, converse
 from tandem.net.stream_limits import ServedStream
 from tandem.net.tenant import Tenant
-from tandem.runtime.engine_jobs import JobHandle
+from tandem.runtime.engine_jobs import ASIDE_S, JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.session_jobs import VerifyJob
@@ -29,6 +31,10 @@ from tandem.wire.verifier_codec import CloudCodec
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 
 Stream = ServedStream[pb.VerifyRequest, pb.VerifyResponse]
+
+
+MAX_FORCED = 256
+"""Tokens that a grammar forces, committed at once; those that follow need a pass."""
 
 
 class VerifierSession:
@@ -148,12 +154,21 @@ class VerifierSession:
             return None
         return RowsAfter.text(self._processor, self._machine.committed, work.kept)
 
-    def _forced(self) -> int | None:
-        """The token that a grammar leaves after the committed text."""
-        if self._processor is None:
-            return None
+    async def _forced(self) -> Iterator[int]:
+        """The tokens that alone may follow the committed text, one after the other, where a grammar
+        says so and nobody drafts them. Its masks are computed elsewhere, as all wait for the
+        loop."""
+        found = list[int]()
+        if self._processor is None or self._machine.preset.drafts:
+            return iter(found)
         committed = self._machine.committed
-        return RowsAfter.text(self._processor, committed, len(committed)).forced(())
+        rows = RowsAfter.text(self._processor, committed, len(committed))
+        while len(found) < MAX_FORCED and not self._machine.finished:
+            await masks_there(rows, tuple(found))
+            if (token_id := rows.forced(tuple(found))) is None:
+                break
+            found.append(token_id)
+        return iter(found)
 
     async def _pass_after_pass(self, kv: Session) -> NoReturn:
         begun = False
@@ -168,7 +183,8 @@ class VerifierSession:
             cost = done.cost
             work = Work(cost.model_s, cost.queue_s, cost.batch_size)
             messages = self._machine.complete(done.value, work)
-            messages += self._machine.go_on(self._forced)
+            forced = await self._forced()
+            messages += self._machine.go_on(partial(next, forced, None))
             if not begun:  # before its caller can ask for the like of it
                 begun = True
                 self._leave_text(kv, ends=False)
@@ -211,3 +227,17 @@ class VerifierSession:
         async with self._writing:
             for message in messages:
                 await self._stream.write(self._codec.encode(message))
+
+
+async def masks_there(rows: RowsAfter, fed: tuple[int, ...]) -> None:
+    """Wait for the mask of the row that follows `fed`. Raises InvalidArgument("grammar") where it
+    takes too long."""
+    if (pending := rows.prepare([fed])) is None or pending.done():
+        return
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+    pending.add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
+    try:
+        async with asyncio.timeout(ASIDE_S):
+            await done.wait()
+    except TimeoutError:
+        raise InvalidArgument("grammar", f"a mask took more than {ASIDE_S:g} s") from None

@@ -1,5 +1,5 @@
 """What one service decodes documents with: its engine, tokenizer and store of documents. `prepare`
-makes of an opening a `DecodingRun`, checked, which costs nothing before it is entered."""
+makes of an opening a `DecodingRun`, checked, which holds nothing before it is entered."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,8 @@ from tandem.backends.model_source import LoadedModel
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.core.processors import LogitsProcessor, logits_processor
 from tandem.core.prompt import Prompt, Turn
-from tandem.grammar.compiler import GrammarCompiler
+from tandem.grammar.compiler import NOBODY, GrammarCompiler
+from tandem.net.tenant import Tenant
 from tandem.runtime.engine_thread import EngineThread
 from tandem.settings import ModelSettings
 from tandem.telemetry.engine_series import EngineSeries
@@ -98,9 +99,16 @@ class DocumentDecoder:
         """Free the documents; after the last run, before the engine stops."""
         await self._store.close()
 
-    async def prepare(self, opening: DecodingOpen, caller: str) -> DecodingRun:
-        """Check everything, reserve nothing; `caller` may use what it imported. Raises
-        InvalidArgument or VocabularyMismatch."""
+    async def prepare(
+        self,
+        opening: DecodingOpen,
+        caller: str,
+        tenant: Tenant = NOBODY,
+        spend_grammar: Callable[[Tenant, float], None] = lambda tenant, seconds: None,
+    ) -> DecodingRun:
+        """Check everything, tokenise the texts and compile the grammar, for a caller who was
+        admitted; it may use what it imported. `tenant`, `spend_grammar`: as of
+        `GrammarCompiler.session_mask`. Raises InvalidArgument or VocabularyMismatch."""
         tokenizer = self._tokenizer
         if tokenizer is None and (opening.documents or opening.wants_text):
             field = "documents" if opening.documents else "wants_text"
@@ -115,19 +123,23 @@ class DocumentDecoder:
         bos_length = self._bos_length(prompt_ids) if documents else 0
         machine = DecoderMachine(opening, prompt_ids, documents, self.model, bos_length)
         text = AnswerText(tokenizer, opening.stop) if tokenizer and opening.wants_text else None
-        processor = await self._processor(opening, prompt_ids)
+        processor = await self._processor(opening, prompt_ids, tenant, spend_grammar)
         store, estimate = self._store, self._estimate
         return DecodingRun(
             machine, self._thread, store, documents, text, estimate, caller, processor
         )
 
     async def _processor(
-        self, opening: DecodingOpen, prompt_ids: tuple[int, ...]
+        self,
+        opening: DecodingOpen,
+        prompt_ids: tuple[int, ...],
+        tenant: Tenant,
+        spend: Callable[[Tenant, float], None],
     ) -> LogitsProcessor | None:
         asked, mask = opening.processors, None
         if asked.grammar is not None:
             ends = frozenset(opening.end_ids)
-            mask = await asyncio.to_thread(self._grammars.mask, asked.grammar, ends)
+            mask = await self._grammars.session_mask(asked.grammar, tenant, spend, ends)
         return logits_processor(asked, prompt_ids, mask)
 
     async def forget(self, texts: Sequence[str], owner: str = "") -> int:

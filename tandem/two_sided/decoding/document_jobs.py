@@ -11,7 +11,8 @@ from tandem.backends.interface import Engine, ForwardRequest, Logits, Session
 from tandem.backends.request_checks import check_length
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array, SamplingParams, log_partition, probs_from_logits
-from tandem.core.processors import LogitsProcessor
+from tandem.core.processors import LogitsProcessor, Pending
+from tandem.runtime.engine_jobs import ASIDE_S
 from tandem.two_sided.protocol.decoder_machine import DecodeWork, LocalDraft
 from tandem.two_sided.protocol.mixture import local_probs
 
@@ -100,6 +101,8 @@ class DecodeJob:
         self._since_s = self._took_s = 0.0
         self._chunks = ChunkedRequests(())
         self._rows: list[Array] = []
+        self.awaits: Pending | None = None
+        self.overdue = InvalidArgument("grammar", f"its masks took more than {ASIDE_S:g} s")
 
     def requests(self) -> Sequence[ForwardRequest]:
         if not self._chunks:
@@ -108,7 +111,7 @@ class DecodeJob:
 
     def _begin(self) -> list[ForwardRequest]:
         if self._processor is not None:
-            self._processor.prepare([self._answer_ids])
+            self.awaits = self._processor.prepare([self._answer_ids])
         if self._last is not None:
             return self._group.requests((self._last.token_id,))
         self._since_s = time.perf_counter()

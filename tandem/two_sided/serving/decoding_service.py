@@ -10,6 +10,7 @@ from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Admission, FrameWriter, converse
 from tandem.net.status import errors_as_status
 from tandem.net.stream_limits import ServedStream, StreamLimits, served
+from tandem.net.tenant import paying_tenant
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import MethodSeries, Metrics
@@ -129,11 +130,14 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
         if not isinstance(opening, DecodingOpen):
             raise InvalidArgument("open", "must be the first message of a stream")
         self._check_staying()
-        run = await self._decoder.prepare(opening, current_caller().holder)
+        caller = current_caller().holder
+        tenant = paying_tenant()
         preset = opening.preset if opening.preset in AGGREGATION_PRESETS else OTHER
         series = self._metrics.method(preset, self._decoder.model_name)
         with (
-            self._admission.reserve(run.kv_bytes) as reservation,
+            self._admission.reserve(
+                grammar_of=None if opening.processors.grammar is None else tenant
+            ) as reservation,
             log_context(session=f"{opening.session:08x}", preset=preset),
             self._tracing.span(
                 "decode",
@@ -143,6 +147,10 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
                 documents=len(opening.documents),
             ) as span,
         ):
+            # Only from here on may the session cost anything.
+            spend = self._admission.spend_grammar
+            run = await self._decoder.prepare(opening, caller, tenant, spend)
+            reservation.take_more(run.kv_bytes)
             session = _Session(run, codec, stream, series)
             self._sessions.add(session)
             log.info("decoding begun", documents=len(opening.documents))

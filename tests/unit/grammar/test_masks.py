@@ -122,8 +122,10 @@ def test_masks_that_are_prepared_are_computed_on_another_thread(
     source, mask = random.Random(3), mask_of(compiler, LIST)
     text = walk(mask_of(compiler, LIST), source, tokenizer.eos_token_ids)
     answers = [text[:length] for length in range(len(text) + 1)]
-    mask.prepare([*answers, (tokenizer.model_size - 1,) * 3])
-    compiler._worker.submit(lambda: None).result()
+    pending = mask.prepare([*answers, (tokenizer.model_size - 1,) * 3])
+    assert pending is not None
+    pending.result(60)
+    assert mask.prepare(answers) is None, "they are there"
     with mask._lock:  # as if it computed
         found = [mask.allowed(answer) for answer in answers]
     fresh = mask_of(compiler, LIST)

@@ -122,3 +122,71 @@ def test_fields_of_a_keys_file() -> None:
     for bad in ("-1", "1.5", "", "many", "٣"):
         with pytest.raises(InvalidArgument, match="sessions: must be a whole number"):
             Quota.parse({"sessions": bad})
+
+
+def test_grammars_that_took_their_minute_refuse_grammars_of_their_tenant_alone() -> None:
+    shares = FairShares(Room(8), Quota(grammar_s_per_minute=10))
+    shares.check_grammar("greedy", b"", now=0)
+    shares.spend_grammar("greedy", b"", 12.0, now=0)
+    with pytest.raises(HolderRefused, match="grammar: 'greedy' has had its 10 s") as refused:
+        shares.check_grammar("greedy", b"", now=0)
+    assert refused.value.kind == "grammars"
+    assert refused.value.retry_after_s == pytest.approx(18.0)
+    shares.check_grammar("honest", b"", now=0)
+    shares.take("greedy", 0, now=0)  # what asks for no grammar
+    shares.check_grammar("greedy", b"", now=18.1)
+
+
+def test_a_tenant_s_debt_of_grammars_is_bounded() -> None:
+    shares = FairShares(Room(8), Quota(grammar_s_per_minute=10))
+    shares.check_grammar("greedy", b"", now=0)
+    for _ in range(100):
+        shares.spend_grammar("greedy", b"", 10.0, now=0)
+    with pytest.raises(HolderRefused) as refused:
+        shares.check_grammar("greedy", b"", now=0)
+    assert refused.value.retry_after_s == pytest.approx(66.0)
+
+
+def test_grammars_of_any_number_of_tenants_are_counted_and_those_in_debt_stay_known() -> None:
+    shares = FairShares(Room(8), Quota(grammar_s_per_minute=10))
+    shares.check_grammar("greedy", b"", now=0)
+    shares.spend_grammar("greedy", b"", 15.0, now=0)
+    for number in range(3000):
+        shares.check_grammar(f"tenant-{number}", b"", now=1)
+    with pytest.raises(HolderRefused):
+        shares.check_grammar("greedy", b"", now=1)
+    assert len(shares._grammars) <= 1024
+
+
+def test_a_key_s_own_limit_of_grammars_holds() -> None:
+    shares = FairShares(Room(8), Quota())
+    own = Quota.parse({"grammar_s_per_minute": "1"})
+    shares.check_grammar("greedy", b"", 0, own)
+    shares.spend_grammar("greedy", b"", 5, 0)
+    with pytest.raises(HolderRefused):
+        shares.check_grammar("greedy", b"", 0, own)
+
+
+def test_more_keys_and_values_are_taken_once_a_text_is_known() -> None:
+    shares = FairShares(Room(8, kv_bytes=100), Quota(kv_bytes=50))
+    shares.take("a", 0, 0)
+    shares.take_more("a", 40, 0)
+    with pytest.raises(HolderRefused, match="20 bytes wanted, 10 of 50 left"):
+        shares.take_more("a", 20, 0)
+    assert shares.kv_bytes == 40
+    shares.give_back("a", 40, 0, 0)
+    assert shares.kv_bytes == 0
+
+
+def test_tenants_of_one_holder_have_each_their_grammars_and_a_limit_together() -> None:
+    shares = FairShares(Room(8), Quota(grammar_s_per_minute=10))
+    shares.check_grammar("edge", b"greedy", now=0)
+    shares.spend_grammar("edge", b"greedy", 15.0, now=0)
+    with pytest.raises(HolderRefused, match="grammar: a tenant of 'edge' has had its 10 s"):
+        shares.check_grammar("edge", b"greedy", now=0)
+    shares.check_grammar("edge", b"honest", now=0)
+    shares.check_grammar("edge", b"", now=0)
+    shares.spend_grammar("edge", b"honest", 16.0, now=0)
+    with pytest.raises(HolderRefused, match="grammar: 'edge' has had its 30 s"):
+        shares.check_grammar("edge", b"made up", now=0)
+    shares.check_grammar("another", b"greedy", now=0)
