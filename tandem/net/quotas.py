@@ -22,7 +22,7 @@ FRESH_S = 60.0
 BUSY_RETRY_S = 1.0
 """When to try again where that depends on others."""
 
-Refusal = Literal["sessions", "kv", "requests", "tokens"]
+Refusal = Literal["sessions", "kv", "requests", "tokens", "extraction"]
 
 
 @dataclass(frozen=True, slots=True)

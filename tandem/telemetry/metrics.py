@@ -222,7 +222,7 @@ class AccessSeries(Series):
     )
 
 
-HOLDER_LIMITS = ("sessions", "kv", "requests", "tokens")
+HOLDER_LIMITS = ("sessions", "kv", "requests", "tokens", "extraction")
 """What a holder of a key may have enough of."""
 
 
@@ -238,7 +238,7 @@ class HolderSeries(Series):
         Counter,
         "holder_refusals_total",
         "Refused because a holder had its share or its quota, by what it had enough of: sessions,"
-        " kv, requests, tokens.",
+        " kv, requests, tokens, extraction of documents.",
         more=("holder", "limit"),
     )
 

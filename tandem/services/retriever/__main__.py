@@ -8,6 +8,7 @@ from tandem.net.process import run_service
 from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
 from tandem.services.retriever.config import RetrieverSettings
+from tandem.services.retriever.extraction_pool import PoolLimits
 from tandem.services.retriever.forgetting import Forgetting
 from tandem.services.retriever.servicer import RetrieverLimits, RetrieverServicer
 from tandem.telemetry.metrics import Metrics
@@ -28,7 +29,15 @@ def build(settings: RetrieverSettings, metrics: Metrics) -> RetrieverServicer:
     place = settings.folder if settings.dsn is None else settings.dsn.get_secret_value()
     index = open_index(place, settings.embedding, chunking, reranker, *where)
     limits = RetrieverLimits(
-        settings.max_searches, settings.max_ingests, stream_limits(settings), quota_of(settings)
+        settings.max_searches,
+        settings.max_ingests,
+        stream_limits(settings),
+        quota_of(settings),
+        PoolLimits(
+            processes=settings.extraction_processes,
+            waiting_per_tenant=settings.extraction_queue,
+            cpu_s_per_minute=settings.extraction_cpu_s_per_minute,
+        ),
     )
     networks = parse_networks(settings.own_side)
     return RetrieverServicer(index, settings.role, networks, limits, metrics, tracing, forgetting)

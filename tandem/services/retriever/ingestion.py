@@ -4,14 +4,14 @@ Invariants: no more than one document's content is held while it comes in, and n
 `MAX_DOCUMENT_BYTES`; every number gets answers, exactly one of them the last.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 from tandem.core.errors import InvalidArgument
 from tandem.index.document_index import DocumentIndex
 from tandem.index.extraction import Format, Refusal, check_size
-from tandem.index.extractor import Extractor
+from tandem.index.extractor import Extractor, Part, parts_of
 from tandem.index.records import Document, Outcome
 from tandem.services.retriever.conversion import answer_of, format_from_proto
 from tandem_api.retriever.v1 import retriever_pb2 as pb
@@ -19,6 +19,8 @@ from tandem_api.retriever.v1 import retriever_pb2 as pb
 DOCUMENTS_PER_COMMIT = 64
 """Written and synced together; a file of JSON lines may hold many more."""
 LETTERS_PER_COMMIT = 4 * 2**20
+TURN_S = 0.5
+"""After so long of reading another tenant may have a turn; one file is always read to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +83,47 @@ class Found:
     last: bool
 
 
-def groups_of(batch: Iterable[Incoming], extractor: Extractor) -> Iterator[list[Found]]:
-    """What is to be stored together: bounded in number and, but for one document, in letters. Each
-    step reads files, which may take long; it blocks. Raises Unavailable as `extractor` does."""
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A part of what came in under a number; `part` is a Refusal for one that needs no reading, and
+    None for a file without parts."""
+
+    number: int
+    part: Part | Refusal | None
+    last: bool
+
+
+def unread_of(batch: Iterable[Incoming]) -> Iterator[Unread]:
+    """All that is to be read, in order. A step may take as long as it takes to split a file."""
+    for incoming in batch:
+        before: Part | Refusal | None = None
+        for part in _parts(incoming):
+            if before is not None:
+                yield Unread(incoming.number, before, last=False)
+            before = part
+        yield Unread(incoming.number, before, last=True)
+
+
+def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[Found], float]:
+    """What is to be stored together, empty at the end, and the seconds of a processor that reading
+    it took. Takes of `unread` until there are enough documents or letters, or so much time passed
+    that another tenant should have a turn. Blocks. Raises Unavailable as `extractor` does."""
     group: list[Found] = []
-    letters = 0
-    for found in chain.from_iterable(_found(incoming, extractor) for incoming in batch):
-        group.append(found)
-        letters += len(found.document.text) if isinstance(found.document, Document) else 0
-        if len(group) == DOCUMENTS_PER_COMMIT or letters >= LETTERS_PER_COMMIT:
-            yield group
-            group, letters = [], 0
-    if group:
-        yield group
+    letters, cpu_s, began_s = 0, 0.0, time.monotonic()
+    for one in unread:
+        document: Document | Refusal | None
+        if isinstance(one.part, Part):
+            extracted = extractor.read(one.part)
+            document = extracted.document
+            cpu_s += extracted.cpu_s
+        else:
+            document = one.part
+        group.append(Found(one.number, document, one.last))
+        letters += len(document.text) if isinstance(document, Document) else 0
+        full = len(group) == DOCUMENTS_PER_COMMIT or letters >= LETTERS_PER_COMMIT
+        if full or time.monotonic() - began_s >= TURN_S:
+            break
+    return group, cpu_s
 
 
 def commit(
@@ -118,16 +148,7 @@ def commit(
     return answers
 
 
-def _found(incoming: Incoming, extractor: Extractor) -> Iterator[Found]:
-    before: Document | Refusal | None = None
-    for one in _documents(incoming, extractor):
-        if before is not None:
-            yield Found(incoming.number, before, last=False)
-        before = one
-    yield Found(incoming.number, before, last=True)
-
-
-def _documents(incoming: Incoming, extractor: Extractor) -> Iterator[Document | Refusal]:
+def _parts(incoming: Incoming) -> Iterator[Part | Refusal]:
     if incoming.refused:
         return iter((Refusal(incoming.id, incoming.refused),))
-    return extractor.extract(incoming.content, incoming.format, incoming.id, incoming.title)
+    return parts_of(incoming.content, incoming.format, incoming.id, incoming.title)

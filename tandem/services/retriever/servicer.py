@@ -22,12 +22,14 @@ from tandem.index.extraction import MAX_DOCUMENT_BYTES
 from tandem.index.extractor import Extractor
 from tandem.net.own_side import Network, check_own_side
 from tandem.net.quotas import Quota
+from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Admission
 from tandem.net.status import errors_as_status
 from tandem.net.stream_limits import ServedStream, StreamLimits, served
 from tandem.services.retriever.conversion import DEFAULT_COUNT, hit_to_proto, mode_from_proto
+from tandem.services.retriever.extraction_pool import ExtractionPool, PoolLimits
 from tandem.services.retriever.forgetting import Forgetting
-from tandem.services.retriever.ingestion import Intake, commit, groups_of
+from tandem.services.retriever.ingestion import Intake, commit, read_group, unread_of
 from tandem.services.retriever.read_ahead import ReadAhead
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.metrics import Metrics, Side
@@ -55,6 +57,7 @@ class RetrieverLimits:
     max_ingests: int = 8
     streams: StreamLimits = field(default_factory=StreamLimits)
     quota: Quota = field(default_factory=Quota)
+    extraction: PoolLimits = field(default_factory=PoolLimits)
 
 
 class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
@@ -82,8 +85,9 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         self._searches = Admission(limits.max_searches, quota=quota, what="searches")
         self._leaving = asyncio.Event()
         self._writer = ThreadPoolExecutor(1, "retriever-write")
-        self._extracting = ThreadPoolExecutor(1, "retriever-extract")
-        self._extractor = extractor or Extractor()
+        processes = range(limits.extraction.processes)
+        extractors = [extractor] if extractor else [Extractor() for _ in processes]
+        self._extraction = ExtractionPool(extractors, limits.extraction, holders)
         self._readers = ThreadPoolExecutor(SEARCH_THREADS, "retriever-search")
         self._series = metrics.retriever()
         self._series.documents.set_function(lambda: index.stats().documents)
@@ -105,8 +109,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             await self._forgetting.close()
 
     def _close(self) -> None:
-        self._extractor.close()
-        self._extracting.shutdown()
+        self._extraction.close()
         self._writer.shutdown()
         self._readers.shutdown()
         self._index.close()
@@ -212,19 +215,21 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
     async def _ingest(self, first: Any, stream: Stream) -> None:
         ahead, leaving, stored = ReadAhead(), self._leaving_hook(), 0
+        tenant = current_caller().holder
         reading = asyncio.create_task(_read(first, stream, ahead))
         try:
             while batch := await self._unless_leaving(ahead.batch()):
-                groups = groups_of(batch, self._extractor)
-                while group := await self._on(self._extracting, partial(next, groups, None)):
+                read = partial(read_group, unread_of(batch))
+                while group := await self._unless_leaving(self._extraction.run(tenant, read)):
                     adding = partial(commit, self._index, group, leaving)
                     for answer in await self._on(self._writer, adding):
                         self._series.ingested(pb.Outcome.Name(answer.outcome))
                         stored += answer.outcome != pb.OUTCOME_REFUSED
                         await stream.write(answer)
         except ResourceExhausted as error:
-            why = f"{error}; {stored} documents of this stream are stored"
-            raise ResourceExhausted(why) from error
+            # The error itself goes on, since it may say when to try again.
+            error.args = (f"{error}; {stored} documents of this stream are stored",)
+            raise
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
