@@ -253,7 +253,7 @@ class AccessSeries(Series):
         unreadable.set_function(lambda: state().unreadable_s)
 
 
-HOLDER_LIMITS = ("sessions", "kv", "requests", "tokens", "grammars")
+HOLDER_LIMITS = ("sessions", "kv", "requests", "tokens", "grammars", "extraction")
 """What a holder of a key may have enough of."""
 
 
@@ -269,7 +269,7 @@ class HolderSeries(Series):
         Counter,
         "holder_refusals_total",
         "Refused because a holder had its share or its quota, by what it had enough of: sessions,"
-        " kv, requests, tokens, grammars.",
+        " kv, requests, tokens, grammars, extraction of documents.",
         more=("holder", "limit"),
     )
 
