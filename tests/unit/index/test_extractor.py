@@ -130,7 +130,7 @@ def test_what_a_part_took_of_a_processor_is_told(extractor: Extractor) -> None:
     for content in (PAGE, PAGE * 50_000):
         (part,) = parts_of(content, Format.HTML, "doc")
         costs.append(extractor.read(part).cpu_s)
-    assert 0 < costs[0] < costs[1] < 5
+    assert 0 <= costs[0] < costs[1] < 5, "a tick of its clock may be longer than a small page"
     (slow,) = parts_of(SLOW, Format.PDF, "doc")
     assert extractor.read(slow).cpu_s == 1, "the limit that it met"
 
