@@ -15,6 +15,7 @@ from tandem.core.probs import Array, SamplingParams, confidence, probs_from_logi
 from tandem.core.processors import RowsAfter
 from tandem.core.runners_up import RunnersUp, likely_runners_up
 from tandem.runtime.forced_drafts import forced_drafts
+from tandem.specdec.cloud import VerifyWork
 from tandem.specdec.events import NO_PROBS, Drafted, DraftWork
 from tandem.specdec.in_flight import probs_to_draft_from
 from tandem.specdec.judge import DistributionAt, Judgement
@@ -22,7 +23,6 @@ from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
 from tandem.specdec.remote_judge import RemoteJudge, RemoteReading
 from tandem.specdec.rules import AcceptanceRule
-from tandem.specdec.verify_work import VerifyWork
 
 OnDraft = Callable[[Drafted, int, float], None]
 OnEarly = Callable[[EarlyVerdict], None]

@@ -11,11 +11,10 @@ from functools import partial
 from tandem.netem.link_model import Link
 from tandem.simulation.simulated_drafts import ProbsOf, SimulatedKv
 from tandem.simulation.virtual_time import VirtualTime
-from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud import CloudMachine, VerifyWork
 from tandem.specdec.judge import Judgement
 from tandem.specdec.messages import CloudMessage, Work
 from tandem.specdec.pass_budget import PassBudget
-from tandem.specdec.verify_work import VerifyWork
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tandem.core.distribution import Distribution
 from tandem.core.probs import Array
+from tandem.core.randomness import RandomSource
 from tandem.core.tree import children, depths
-from tandem.specdec.messages import Draft
-from tandem.specdec.rules import AcceptanceRule, PayloadRule, Proposal, Replacement, TargetProbs
+from tandem.specdec.choices import RejectionPayload
+from tandem.specdec.messages import Draft, EarlyVerdict, Frame
+from tandem.specdec.presets import Preset
+from tandem.specdec.rules import (
+    AcceptanceRule,
+    PayloadRule,
+    Proposal,
+    Replacement,
+    TargetProbs,
+    payload_rule,
+)
 
 DistributionAt = Callable[[int], Array | Distribution]
 
@@ -120,3 +130,66 @@ class Judge:
         if node < 0 and self.frontier is not None:
             return self.frontier
         return self.rule.prepare(distribution_at(self.row(node)), position)
+
+
+EARLY_TOP = 32
+"""Most entries of an early payload: it is a guess, and not worth the bytes of a whole one."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyJudge:
+    """Judges the drafts of one pass by its early exits: what the verdict will probably be.
+
+    FSD §3, steps 2 and 3: every exit judges the drafts as the pass itself will, with the same
+    random numbers, so that its verdict is the final one wherever its distributions are. The judge
+    is the pass's own but for smaller payloads. Early verdicts change nothing on either side but
+    what is drafted ahead."""
+
+    frame: Frame
+    exits: tuple[int, ...]
+    judge: Judge
+
+    def verdict(
+        self,
+        exit_index: int,
+        distribution_at: DistributionAt,
+        confidence_at: Callable[[int], float],
+    ) -> EarlyVerdict | None:
+        """What exit `exit_index` finds; None where nothing follows.
+
+        Args:
+            exit_index: which of the target's exits this is.
+            distribution_at: the exit's distribution in a row of the pass, after sampling settings.
+            confidence_at: how sure the exit is in a row, in [0, 1]."""
+        judge = self.judge
+        judgement = judge.judge(distribution_at)
+        target = judgement.next_target
+        accepted = len(judgement.path)
+        if target is None:
+            return None
+        rejected = judgement.replacement is not None
+        row = judge.row(judgement.path[-1] if accepted else -1)
+        return EarlyVerdict(
+            session=self.frame.session,
+            epoch=self.frame.epoch,
+            base=self.frame.base,
+            prefix=self.frame.prefix,
+            exit_index=exit_index,
+            accepted=accepted,
+            rejected=rejected,
+            outcome=judgement.replacement  # type: ignore[arg-type]  # never a full distribution
+            if rejected
+            else judge.rule.target_token(target, self.frame.base + accepted),
+            confidence=confidence_at(row) if row >= 0 else 1.0,
+        )
+
+
+def early_payload_rule(preset: Preset, rule: AcceptanceRule, rng: RandomSource) -> PayloadRule:
+    """The rejection payload of early verdicts: the preset's own, made small. Where the edge draws,
+    it is a sparse one, whatever it is in the end."""
+    payload = preset.rejection_payload
+    top = min(preset.payload_top, EARLY_TOP)
+    if payload is RejectionPayload.FULL_DISTRIBUTION:
+        payload = RejectionPayload.LOSSLESS_SPARSE
+        top = EARLY_TOP
+    return payload_rule(replace(preset, rejection_payload=payload, payload_top=top), rule, rng)

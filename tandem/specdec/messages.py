@@ -4,6 +4,7 @@ Invariant: arrays inside messages are never written to. Distributions are float3
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
@@ -29,6 +30,15 @@ class GenerationParams:
 @dataclass(frozen=True, slots=True)
 class Frame:
     """What every message carries: session, epoch, first position, hash of the ids before it."""
+
+    session: int
+    epoch: int
+    base: int
+    prefix: int
+
+
+class FrameHeader(TypedDict):
+    """The fields of `Frame`, for a machine that makes several kinds of frames."""
 
     session: int
     epoch: int

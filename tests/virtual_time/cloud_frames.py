@@ -36,7 +36,7 @@ def state_of(cloud: CloudMachine) -> tuple[Any, ...]:
         cloud._pending.ready,
         cloud._pending.next_base,
         cloud._frontier is None,
-        not cloud._recovery.due,
+        not cloud.awaits_recovered,
         cloud._in_flight,
     )
 

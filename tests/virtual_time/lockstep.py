@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tandem.core.randomness import RandomSource
 from tandem.core.truncation import truncate
-from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.cloud import CloudMachine, CloudModel, VerifyWork
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import (
     Commit,
@@ -30,7 +30,6 @@ from tandem.specdec.messages import (
 )
 from tandem.specdec.presets import Preset
 from tandem.specdec.tree_growth import TreeGrowth
-from tandem.specdec.verify_work import VerifyWork
 from tests.virtual_time.cases import ModelPair, TokenIds
 
 VOCABULARY_HASH = "scripted"

@@ -198,7 +198,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         ):
             text = machine.committed.since(0)
             prefix = self._prefixes.find(current_caller().holder, text, keeps)
-            machine.kv_length = prefix.tokens
+            machine.adopt_prefix(prefix.tokens)
             try:
                 own = (images, prefix, codec, stream, capacity, span, reservation, processor)
                 await self._serve(opening, machine, *own)

@@ -18,11 +18,11 @@ from tandem.core.randomness import SeededRandom
 from tandem.runtime.draft_works import DraftsReady, DraftWorks
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import DraftJob, VerifyJob
+from tandem.specdec.cloud import VerifyWork
 from tandem.specdec.events import Drafted, DraftWork
 from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload, acceptance_rule
-from tandem.specdec.verify_work import VerifyWork
 from tests.virtual_time.cases import preset
 from tests.virtual_time.edge_frames import edge_of
 

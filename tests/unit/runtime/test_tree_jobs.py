@@ -14,12 +14,12 @@ from tandem.core.randomness import SeededRandom
 from tandem.core.truncation import Truncation
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.runtime.tree_jobs import TreeDraftJob
+from tandem.specdec.cloud import VerifyWork
 from tandem.specdec.events import Drafted, DraftWork
 from tandem.specdec.in_flight import probs_to_draft_from
 from tandem.specdec.judge import Judge, Step
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, TokenPayload, probs_of
-from tandem.specdec.verify_work import VerifyWork
 
 V = 12
 PROBS = scripted_probs(4, V, order=9, sharpness=4.0)

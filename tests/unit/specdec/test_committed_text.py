@@ -9,13 +9,13 @@ import pytest
 from tandem.core.randomness import SeededRandom
 from tandem.core.stopping import FinishReason
 from tandem.specdec.choices import Schedule
+from tandem.specdec.cloud import VerifyWork
 from tandem.specdec.committed_text import CommittedText
 from tandem.specdec.events import DraftWork
 from tandem.specdec.judge import Judge
 from tandem.specdec.messages import GoingAway, Opened, Work
 from tandem.specdec.rules import acceptance_rule
 from tandem.specdec.tree_growth import TreeGrowth
-from tandem.specdec.verify_work import VerifyWork
 from tests.virtual_time.cases import preset, scheduled, tree
 from tests.virtual_time.cloud_frames import opened_cloud
 from tests.virtual_time.edge_frames import MODELS, PROBS

@@ -12,12 +12,11 @@ from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import SparsePayload
 from tandem.core.tokens import PrefixMismatch
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
-from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.early_verdicts import EarlyQueue, early_payload_rule
+from tandem.specdec.cloud import CloudMachine, EarlyQueue, VerifyWork
 from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.judge import early_payload_rule
 from tandem.specdec.messages import Cancel, EarlyVerdict, Verdict, Work
 from tandem.specdec.rules import Proposal, acceptance_rule
-from tandem.specdec.verify_work import VerifyWork
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import MODELS, draft_after, opening, own_tokens, pass_of
 from tests.virtual_time.edge_frames import SPARSE, V, draft, edge_of, state_of

@@ -13,8 +13,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixMismatch
 from tandem.core.tree import children
 from tandem.specdec.choices import Schedule, Uplink
-from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.edge_frame_checks import VocabularyMismatch
+from tandem.specdec.cloud import CloudMachine, VocabularyMismatch
 from tandem.specdec.messages import (
     Draft,
     EdgeMessage,

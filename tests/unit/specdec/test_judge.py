@@ -9,11 +9,10 @@ from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.early_verdicts import EarlyJudge
-from tandem.specdec.judge import DraftTree, Judge, Step, chain_steps
+from tandem.specdec.cloud import VerifyWork
+from tandem.specdec.judge import DraftTree, EarlyJudge, Judge, Step, chain_steps
 from tandem.specdec.messages import Draft, Frame
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, RejectionRule, TokenPayload
-from tandem.specdec.verify_work import VerifyWork
 
 V = 6
 RULE = GumbelCouplingRule(1)
