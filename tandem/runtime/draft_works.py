@@ -17,7 +17,7 @@ from tandem.runtime.forced_drafts import forced_drafts
 from tandem.runtime.session_jobs import BranchJob, DraftJob
 from tandem.runtime.tree_jobs import TreeDraftJob
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.events import Drafted, DraftWork
+from tandem.specdec.events import Drafted, DraftTask
 
 DraftHandle = JobHandle[tuple[list[Drafted], int]]
 OnDrafted = Callable[["DraftsReady"], None]
@@ -27,7 +27,7 @@ OnDrafted = Callable[["DraftsReady"], None]
 class DraftsReady:
     """The next tokens of a work; `handle`, where given, has them or the error that ended it."""
 
-    work: DraftWork
+    work: DraftTask
     drafts: list[Drafted]
     kv_length: int
     draft_s: float
@@ -59,14 +59,14 @@ class DraftWorks:
         self._kv = kv
         self._on_drafted = on_drafted
         self._processor = processor
-        self._running: dict[int, tuple[DraftWork, DraftHandle | None]] = {}
+        self._running: dict[int, tuple[DraftTask, DraftHandle | None]] = {}
 
     @property
     def idle(self) -> bool:
         """Whether nothing is being drafted."""
         return not self._running
 
-    def start(self, work: DraftWork) -> None:
+    def start(self, work: DraftTask) -> None:
         request = self._machine.request
         rule, report, rows = self._machine.rule, self._reporter(work), self._rows(work)
         if rows is not None and self._start_forced(work, rows):
@@ -81,7 +81,7 @@ class DraftWorks:
         self._running[id(work)] = (work, handle)
         handle.future.add_done_callback(lambda _: self._done(work, job, handle))
 
-    def _start_forced(self, work: DraftWork, rows: RowsAfter) -> bool:
+    def _start_forced(self, work: DraftTask, rows: RowsAfter) -> bool:
         """Whether a grammar alone decides all of the work, which is then done without the model."""
         began_s, preset = time.perf_counter(), self._machine.request.preset
         by_token = self._machine.rule.drafter_invariant and preset.sends_ids_alone
@@ -97,12 +97,12 @@ class DraftWorks:
         if self._running.pop(id(ready.work), None) is not None:
             self._on_drafted(ready)
 
-    def _rows(self, work: DraftWork) -> RowsAfter | None:
+    def _rows(self, work: DraftTask) -> RowsAfter | None:
         if (processor := self._processor) is None:
             return None
         return RowsAfter(processor, self._machine.context(work)[processor.prompt_length :])
 
-    def interrupt(self, work: DraftWork) -> None:
+    def interrupt(self, work: DraftTask) -> None:
         """Stop a work between two layers; its tokens are not reported any more."""
         if (running := self._running.pop(id(work), None)) is None:
             return
@@ -115,7 +115,7 @@ class DraftWorks:
         for work, _ in list(self._running.values()):
             self.interrupt(work)
 
-    def _reporter(self, work: DraftWork) -> Callable[[Drafted, int, float], None] | None:
+    def _reporter(self, work: DraftTask) -> Callable[[Drafted, int, float], None] | None:
         if not work.stepwise:
             return None
         loop = asyncio.get_running_loop()
@@ -130,6 +130,6 @@ class DraftWorks:
         if id(ready.work) in self._running:
             self._on_drafted(ready)
 
-    def _done(self, work: DraftWork, job: DraftJob, handle: DraftHandle) -> None:
+    def _done(self, work: DraftTask, job: DraftJob, handle: DraftHandle) -> None:
         if self._running.pop(id(work), None) is not None and not handle.future.cancelled():
             self._on_drafted(DraftsReady(work, [], 0, 0.0, job, handle))

@@ -16,12 +16,11 @@ from tandem.core.processors import RowsAfter
 from tandem.core.runners_up import RunnersUp, likely_runners_up
 from tandem.runtime.forced_drafts import forced_drafts
 from tandem.specdec.cloud import VerifyWork
-from tandem.specdec.events import NO_PROBS, Drafted, DraftWork
-from tandem.specdec.in_flight import probs_to_draft_from
-from tandem.specdec.judge import DistributionAt, Judgement
+from tandem.specdec.drafting import probs_to_draft_from
+from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
+from tandem.specdec.judge import DistributionAt, Judgement, RemoteJudge, RemoteReading
 from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
-from tandem.specdec.remote_judge import RemoteJudge, RemoteReading
 from tandem.specdec.rules import AcceptanceRule
 
 OnDraft = Callable[[Drafted, int, float], None]
@@ -45,7 +44,7 @@ class DraftJob:
     def __init__(
         self,
         session: Session,
-        work: DraftWork,
+        work: DraftTask,
         sampling: SamplingParams,
         rule: AcceptanceRule,
         preset: Preset,
@@ -146,7 +145,7 @@ class DraftJob:
 class BranchJob(DraftJob):
     """A `DraftJob` on a fork of the session, which the engine thread closes with the job."""
 
-    def __init__(self, engine: Engine, session: Session, work: DraftWork, *rest: Any) -> None:
+    def __init__(self, engine: Engine, session: Session, work: DraftTask, *rest: Any) -> None:
         super().__init__(session, work, *rest)
         self._engine = engine
         self._parent = session

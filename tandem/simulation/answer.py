@@ -12,7 +12,8 @@ from tandem.simulation.model_pair import SimulatedPair
 from tandem.simulation.simulated_verifier import TargetModel
 from tandem.simulation.simulator import Asked, ModelTimes, SimulationResult, simulate_together
 from tandem.simulation.wire_sizes import WireSizes
-from tandem.specdec.events import EdgeRequest, EdgeStats
+from tandem.specdec.edge import EdgeStats
+from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import LivenessTimes
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import Preset

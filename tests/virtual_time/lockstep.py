@@ -11,7 +11,7 @@ from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import (
     Commit,
     Drafted,
-    DraftWork,
+    DraftTask,
     EdgeOutput,
     EdgeRequest,
     Interrupt,
@@ -29,7 +29,7 @@ from tandem.specdec.messages import (
     Work,
 )
 from tandem.specdec.presets import Preset
-from tandem.specdec.tree_growth import TreeGrowth
+from tandem.specdec.tree_drafting import TreeGrowth
 from tests.virtual_time.cases import ModelPair, TokenIds
 
 VOCABULARY_HASH = "scripted"
@@ -96,7 +96,7 @@ class Pace:
 class _Drafting:
     """A work under way: the tokens not handed over yet, and the turns they take."""
 
-    work: DraftWork
+    work: DraftTask
     drafts: list[Drafted]
     started_turn: int
     turns_each: int
@@ -201,7 +201,7 @@ class Lockstep:
             self._drafting.remove(job)
         self._apply(self.edge.drafted(job.work, ready, job.kv_length, 0.0, 0.0))
 
-    def _drafts(self, work: DraftWork) -> list[Drafted]:
+    def _drafts(self, work: DraftTask) -> list[Drafted]:
         if work.expansion:
             return self._tree(work)
         context, rule = self.edge.context(work), self.edge.rule
@@ -220,7 +220,7 @@ class Lockstep:
             context = (*context, token)
         return drafts
 
-    def _tree(self, work: DraftWork) -> list[Drafted]:
+    def _tree(self, work: DraftTask) -> list[Drafted]:
         growth, contexts = TreeGrowth(work, self.edge.rule), {-1: self.edge.context(work)}
         truncation = self.edge.request.preset.truncation
         newest: Iterable[int] = (-1,)

@@ -25,7 +25,7 @@ from tandem.backends.scripted import ScriptedTokenizer
 from tandem.core.probs import SamplingParams
 from tandem.generation.request import GenerationRequest
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
-from tandem.specdec.remote_judge import RemoteReading
+from tandem.specdec.judge import RemoteReading
 from tandem.telemetry.metrics import Metrics, new_registry
 from tests.programs import REPOSITORY
 from tests.services.health import health_of

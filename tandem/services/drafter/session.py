@@ -24,15 +24,8 @@ from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.round_figures import RoundReports, RoundSpans
 from tandem.services.drafter.warm_up import warm_up
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.events import (
-    Commit,
-    EdgeOutput,
-    Finish,
-    Interrupt,
-    Reconnect,
-    Send,
-)
-from tandem.specdec.hedging import StallWatch, awaits, frames_beside, switch
+from tandem.specdec.events import Commit, EdgeOutput, Finish, Interrupt, Reconnect, Send
+from tandem.specdec.hedging import StallWatch
 from tandem.specdec.messages import (
     CloudMessage,
     Draft,
@@ -153,10 +146,10 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             return self.machine.lost(now)
         outputs = self.machine.receive(message, now)
         if isinstance(message, Verdict) and self._rounds is not None:
-            self._rounds.ended(message, self.machine.drafting.in_flight.sent)
+            self._rounds.ended(message, self.machine.drafts_sent)
         if isinstance(message, Verdict | Tokens):
             self._route.answered()
-            self._watch.answered(now, awaits(self.machine))
+            self._watch.answered(now, self.machine.awaits_answer)
         return outputs
 
     def take_rounds(self) -> list[pb.RoundFigures]:
@@ -183,7 +176,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
 
     def _hedge(self) -> None:
         """Ask a second cloud for what the first is silent about."""
-        frames = frames_beside(self.machine)
+        frames = self.machine.frames_beside()
         cloud = self._route.beside() if frames else None
         if cloud is None:
             return
@@ -216,7 +209,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             self._route.taken_over(beside.cloud)
             self._end_warm_up()
             self._watch.moved()
-            switch(self.machine, time.monotonic())
+            self.machine.switched(time.monotonic())
             return [*self._receive(beside.opened, 0), *self._receive(message, size_bytes)]
         elif not isinstance(message, Pong | EarlyVerdict):
             self._end_hedge()

@@ -19,8 +19,8 @@ from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.specdec.cloud import CloudMachine, VerifyWork
+from tandem.specdec.judge import RemoteJudge
 from tandem.specdec.messages import CloudMessage, EarlyVerdict, Work
-from tandem.specdec.remote_judge import RemoteJudge
 from tandem.telemetry.metrics import MethodSeries
 from tandem.telemetry.tracing import Span
 from tandem.wire.verifier_codec import CloudCodec

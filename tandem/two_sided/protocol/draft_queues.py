@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from tandem.core.probs import Array
 from tandem.core.stopping import FinishReason
-from tandem.core.tokens import PrefixedTokens, PrefixHash, extend_prefix
-from tandem.specdec.committed_text import CommittedText
-from tandem.specdec.events import TokenSource
+from tandem.core.tokens import PrefixedTokens, PrefixHash, TokenSource, extend_prefix
+from tandem.specdec.edge import CommittedText
 from tandem.two_sided.protocol.counters import AggregationCounters
 from tandem.two_sided.protocol.decoder_messages import DecodingDraft
 from tandem.two_sided.protocol.messages import SideDraftFrame

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
-from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.events import Commit, Finish, Reconnect, TokenSource
+from tandem.core.tokens import PrefixedTokens, TokenSource
+from tandem.specdec.events import Commit, Finish, Reconnect
 from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingTarget
 from tandem.two_sided.protocol.document_kv import DocumentPart, DocumentRequest, KvModel

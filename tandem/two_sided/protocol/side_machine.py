@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from tandem.core.errors import ProtocolError
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.stopping import FinishReason
-from tandem.specdec.cloud_frame_checks import check_processes
-from tandem.specdec.committed_text import CommittedText
-from tandem.specdec.events import Commit, Finish, Reconnect, TokenSource
+from tandem.core.tokens import TokenSource
+from tandem.specdec.edge import CommittedText, check_processes
+from tandem.specdec.events import Commit, Finish, Reconnect
 from tandem.specdec.liveness import Liveness, Phase
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.aggregation_rules import (

@@ -10,8 +10,7 @@ import numpy as np
 from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.probs import MAX_VOCABULARY_SIZE, Array
 from tandem.core.prompt import MAX_PROMPT_IDS
-from tandem.core.tokens import check_token_ids
-from tandem.specdec.events import TokenSource
+from tandem.core.tokens import TokenSource, check_token_ids
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.document_kv import DocumentPart, DocumentRequest
 from tandem.two_sided.protocol.messages import (

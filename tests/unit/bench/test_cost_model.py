@@ -22,7 +22,7 @@ from bench.speculation.cost_model import (
 from tandem.core.errors import InvalidArgument
 from tandem.simulation.answer import SimulatedAnswer
 from tandem.simulation.answer_figures import steady_tokens_per_s
-from tandem.specdec.events import EdgeStats
+from tandem.specdec.edge import EdgeStats
 
 CELL = Cell("ar", "server", 0.030, 100.0, 0.6, 4)
 

@@ -64,17 +64,17 @@ async def test_a_verdict_stops_the_forward_pass_between_layers() -> None:
     try:
         async with thread.session(32) as kv:
             works = DraftWorks(edge, thread, kv, ready.put_nowait)
-            while not edge.drafting.in_flight.sent >= 2:
+            while not edge.drafts_sent >= 2:
                 await drafted(edge, works, ready)
             engine.pause_at = 7
             while (work := edge.work(0.0)) is not None:
                 works.start(work)
             await asyncio.to_thread(engine.paused.wait, 10)
             # What follows runs on the event loop, while the engine's thread is inside layer 7.
-            instead = (edge.drafting.in_flight.first.token_id + 1) % VOCABULARY
+            instead = (edge.drafts_in_flight[0] + 1) % VOCABULARY
             outputs = edge.receive(verdict_of(edge, 0, True, instead), 0.0)
             (interrupt,) = [output for output in outputs if isinstance(output, Interrupt)]
-            works.interrupt(interrupt.work)
+            works.interrupt(interrupt.task)
             engine.pause_at = None
             engine.go_on.set()
             await thread.call(lambda: None)  # handed over like the next work: it is next

@@ -9,13 +9,14 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import RejectionPayload, Schedule
-from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.judge import Judgement
+from tandem.specdec.cloud import CloudMachine, VerifyWork
+from tandem.specdec.judge import Judge, Judgement
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
     EdgeMessage,
     FullDistribution,
+    GoingAway,
     NeedFullDistribution,
     Outcome,
     Ping,
@@ -400,3 +401,18 @@ def test_a_draft_that_is_judged_without_a_pass_tells_its_likelihood_too() -> Non
     (told,) = verdict.logprobs
     assert told.logprob == pytest.approx(np.log(MODELS.target_probs((1, 2))[own]))
     assert verdict.path == ()
+
+
+def test_a_cloud_says_how_long_it_stays() -> None:
+    cloud = opened_cloud(preset("coupled", 2))
+    assert cloud.going_away(2.5) == GoingAway(7, 0, 2, cloud.committed.prefix, grace_s=2.5)
+
+
+def test_the_positions_of_a_pass_follow_what_the_kv_holds() -> None:
+    judge = Judge.__new__(Judge)
+    chain = VerifyWork(4, (5, 6, 7), logits_to_keep=2, drafts=2, judge=judge)
+    assert (chain.kept, chain.positions) == (4, [6, 7])
+    assert chain.contexts((1,) * 4) == [(1, 1, 1, 1, 5, 6), (1, 1, 1, 1, 5, 6, 7)]
+    branching = VerifyWork(*(4, (5, 6, 7), 3, 3, judge), parents=(-1, 0, 0), path=(2,))
+    assert (branching.kept, branching.positions) == (5, [6, 7, 7])
+    assert branching.contexts((1,) * 5)[1:] == [(*(1,) * 5, 5, 6), (*(1,) * 5, 5, 7)]

@@ -12,8 +12,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import PrefixMismatch
-from tandem.specdec.cloud_frame_checks import check_opened
-from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.edge import EdgeMachine, check_opened
 from tandem.specdec.liveness import Phase
 from tandem.specdec.messages import (
     CloudMessage,

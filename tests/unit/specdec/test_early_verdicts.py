@@ -65,7 +65,7 @@ def test_a_distribution_to_draw_from_is_drawn_from_as_the_verdict_s_own() -> Non
     edge = waiting(SPLIT)
     edge.receive(early(edge, 1, True, SPARSE), 0.1)
     work = edge.work(0.1)
-    drawn = edge._recovery.predict(SPARSE, edge.drafting.in_flight.all[1], 3)
+    drawn = edge._recovery.predict(SPARSE, edge._drafting.drafts[1], 3)
     if drawn is None:
         assert work is None
     else:

@@ -18,6 +18,7 @@ from tandem.specdec.presets import (
     Preset,
     find_preset,
 )
+from tests.virtual_time.cases import scheduled
 
 
 def changed(name: str, schedule: dict[str, Any] | None = None, **choices: Any) -> Preset:
@@ -304,3 +305,9 @@ def test_too_many_nodes_narrow_the_deepest_layers_one_candidate_at_a_time() -> N
     wide = PRESETS["mc-dsd"].with_expansion((4, 3, 3))  # 4 + 12 + 36 nodes
     assert wide.with_draft_length(4).expansion == (4, 3, 2, 1)  # 4 + 12 + 24 + 24
     assert wide.with_draft_length(2).expansion == (4, 3)
+
+
+def test_a_window_that_is_one_chunk_is_stop_and_wait() -> None:
+    assert Schedule(2, 2).stop_and_wait
+    assert not Schedule(4, 2).stop_and_wait
+    assert not scheduled("coupled", Schedule(2, 2, decode_when_idle=True)).schedule.stop_and_wait

@@ -13,9 +13,8 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import FullPayload, SparsePayload
-from tandem.specdec.judge import Judge, Judgement, chain_steps
+from tandem.specdec.judge import Judge, Judgement, RemoteJudge, RemoteReading, chain_steps
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.remote_judge import RemoteJudge, RemoteReading
 from tandem.specdec.rules import Proposal, Replacement, TargetProbs, acceptance_rule, payload_rule
 
 VOCABULARY, BASE, END = 12, 7, 3

@@ -11,7 +11,8 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.stopping import FinishReason
-from tandem.specdec.events import Commit, Finish, Reconnect, TokenSource
+from tandem.core.tokens import TokenSource
+from tandem.specdec.events import Commit, Finish, Reconnect
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import DecodingTarget

@@ -27,8 +27,8 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import Grammar, GrammarKind, Processors
 from tandem.core.prompt import Turn
 from tandem.core.sparse_payload import FullPayload
+from tandem.core.tokens import TokenSource
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
-from tandem.specdec.events import TokenSource
 from tandem.specdec.messages import (
     Cancel,
     Draft,
