@@ -18,7 +18,7 @@ from tandem.runtime.forced_drafts import forced_drafts
 from tandem.specdec.cloud import VerifyWork
 from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
-from tandem.specdec.judge import DistributionAt, Judgement, RemoteJudge, RemoteReading
+from tandem.specdec.judge import DistributionAt, RemoteJudge, RemoteReading, Verification
 from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import AcceptanceRule
@@ -101,7 +101,7 @@ class DraftJob:
             draw = self._rule.target_token if guess else self._rule.propose
             probs = probs_to_draft_from(whole.probs, self._preset)
             token_id = draw(probs, position)
-        runners_up = self._runners_up(scores, whole, token_id, position)
+        runners_up = self._top_alternatives(scores, whole, token_id, position)
         unsure = self._threshold > 0 and confidence(scores) < self._threshold
         return Drafted(token_id, probs, runners_up, ends_chunk=unsure)
 
@@ -126,7 +126,7 @@ class DraftJob:
         for position, drafted in enumerate(drafts, start=first):
             self._on_draft(drafted, min(held, position), share_s)
 
-    def _runners_up(
+    def _top_alternatives(
         self, logits: Array, whole: Distribution, token_id: int, position: int
     ) -> RunnersUp:
         wanted = self._work.alternatives
@@ -135,7 +135,7 @@ class DraftJob:
         if self._sampling.greedy:  # the distribution is one-hot and knows no second
             warm = probs_from_logits(logits, SamplingParams())
             return likely_runners_up(warm, token_id, wanted)
-        return self._rule.runners_up(whole, token_id, position, wanted)
+        return self._rule.top_alternatives(whole, token_id, position, wanted)
 
     def result(self) -> tuple[list[Drafted], int]:
         """The drafts that were not handed over yet, and the length of the draft KV."""
@@ -184,7 +184,7 @@ class VerifyJob:
         self._sampling = sampling
         self._on_early = on_early
         self._rows = rows
-        self._judgement: Judgement | None = None
+        self._judgement: Verification | None = None
 
     def request(self) -> ForwardRequest:
         work = self._work
@@ -230,6 +230,6 @@ class VerifyJob:
             rows.processed(logits[row], fed_before(row)), sampling
         )
 
-    def result(self) -> Judgement:
+    def result(self) -> Verification:
         assert self._judgement is not None, "the pass is over"
         return self._judgement

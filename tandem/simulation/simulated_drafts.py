@@ -200,5 +200,5 @@ class SimulatedDrafts:
         token = draw(probs, position)
         if not work.alternatives:
             return Drafted(token, probs, ends_chunk=unsure)
-        runners_up = rule.runners_up(whole_probs, token, position, work.alternatives)
+        runners_up = rule.top_alternatives(whole_probs, token, position, work.alternatives)
         return Drafted(token, probs, runners_up, ends_chunk=unsure)

@@ -29,8 +29,8 @@ from tandem.specdec.judge import (
     DraftTree,
     EarlyJudge,
     Judge,
-    Judgement,
     Steps,
+    Verification,
     chain_steps,
     early_payload_rule,
 )
@@ -187,7 +187,7 @@ class CloudMachine:
         self._sent_in_full = False
         self._in_flight: VerifyWork | None = None
         self._pass_yield = _EXPECTED_YIELD
-        self._budget = budget if opening.preset.judged_in_parts else None
+        self._budget = budget if opening.preset.allows_partial_verification else None
         self._acceptance = SessionAcceptance(budget.usual if budget else UsualAcceptance())
         # The edge says that more drafts come soon: the cloud does better not to go on alone.
         self._hold = False
@@ -281,7 +281,7 @@ class CloudMachine:
             raise InvalidArgument("draft_length", "a tree is waiting already")
         if draft.base != len(self.committed):
             raise InvalidArgument("base", f"{draft.base}: trees start at {len(self.committed)}")
-        self.committed.check(draft.base, draft.prefix)
+        self.committed.check(draft.base, draft.prefix_hash)
         tree = DraftTree.of(draft)
         if draft.base + tree.layers > self._length_limit:
             raise InvalidArgument("token_ids", "drafts beyond max_tokens")
@@ -301,7 +301,7 @@ class CloudMachine:
             raise InvalidArgument("token_id", f"{message.token_id} is outside the vocabulary")
         if not self._to_draw_from[message.token_id] > 0:
             raise InvalidArgument("token_id", "the target distribution cannot draw this token")
-        self.committed.check(message.base, message.prefix)
+        self.committed.check(message.base, message.prefix_hash)
         self._to_draw_from = None
         self.committed.append(message.token_id)
         return []
@@ -410,7 +410,7 @@ class CloudMachine:
 
     # What a pass found.
 
-    def complete(self, judgement: Judgement, cost: Work) -> list[CloudMessage]:
+    def complete(self, verification: Verification, cost: Work) -> list[CloudMessage]:
         """Take what the judge of the work in flight found. Drafts that came while the pass ran wait
         for their own: a chunk gets one verdict, so that the text does not depend on arrival
         times."""
@@ -423,15 +423,15 @@ class CloudMachine:
             return []
         cost = replace(cost, target_passes=self.target_passes, drafts=work.drafts)
         base = len(self.committed)
-        accepted = len(judgement.path)
-        self._acceptance.judged(accepted, int(judgement.replacement is not None))
+        accepted = len(verification.path)
+        self._acceptance.judged(accepted, int(verification.replacement is not None))
         if work.drafts:
             self._pass_yield += _YIELD_WEIGHT * (accepted + 1 - self._pass_yield)
-        self._keep_accepted(judgement, work)
-        path = judgement.path if work.parents is not None else ()
-        if judgement.replacement is not None:
-            return [self._reject(judgement, base, cost, path)]
-        outcome = self._bonus_token(judgement)
+        self._keep_accepted(verification, work)
+        path = verification.path if work.parents is not None else ()
+        if verification.replacement is not None:
+            return [self._reject(verification, base, cost, path)]
+        outcome = self._bonus_token(verification)
         header = self._header(base)
         logprobs = self._logprobs_recorder.take()
         if accepted:
@@ -472,10 +472,10 @@ class CloudMachine:
             )
         ]
 
-    def _keep_accepted(self, judgement: Judgement, work: VerifyWork) -> None:
+    def _keep_accepted(self, verification: Verification, work: VerifyWork) -> None:
         """Commit the accepted drafts; of a tree's nodes the KV keeps those on the path."""
         if work.parents is None:
-            accepted = len(judgement.path)
+            accepted = len(verification.path)
             self._pending.accept(accepted)
             # Rejected drafts were fed too, and the token in place of the first one was not.
             self.kv_length = min(len(self.committed) + accepted, work.kept + len(work.token_ids))
@@ -484,22 +484,22 @@ class CloudMachine:
             before = len(work.token_ids) - work.drafts
             self._tree = None
             self.kv_length = work.kept
-            self._kept_path = (*range(before), *(before + node for node in judgement.path))
+            self._kept_path = (*range(before), *(before + node for node in verification.path))
         self._frontier = None
-        for token_id, target in zip(judgement.token_ids, judgement.targets, strict=False):
+        for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
             self._commit(token_id, target)
 
     def _commit(self, token_id: int, target: TargetProbs) -> None:
         self.committed.append(token_id)
         self._logprobs_recorder.note(target, token_id)
 
-    def _bonus_token(self, judgement: Judgement) -> int | None:
+    def _bonus_token(self, verification: Verification) -> int | None:
         """The cloud's own token after the accepted drafts; None at the end or if a draft is
         next."""
-        target = judgement.next_target
+        target = verification.next_target
         if target is None:
             return None
-        bonus = bool(judgement.path) and self._schedule.bonus
+        bonus = bool(verification.path) and self._schedule.bonus
         if self._pending or not (bonus or self._decodes_alone):
             self._frontier = target
             return None
@@ -508,16 +508,16 @@ class CloudMachine:
         return token
 
     def _reject(
-        self, judgement: Judgement, base: int, cost: Work, path: tuple[int, ...] = ()
+        self, verification: Verification, base: int, cost: Work, path: tuple[int, ...] = ()
     ) -> Verdict:
         """End the epoch after the accepted drafts, with the recovered token if the cloud draws."""
-        accepted = len(judgement.path)
-        target = judgement.next_target
+        accepted = len(verification.path)
+        target = verification.next_target
         assert target is not None, "the rejected position was judged"
         self._end_epoch(base + accepted)
         self._frontier = None
-        if isinstance(judgement.replacement, int):
-            self._commit(judgement.replacement, target)
+        if isinstance(verification.replacement, int):
+            self._commit(verification.replacement, target)
         else:
             self._to_draw_from = probs_of(target)
             self._sent_in_full = False
@@ -525,7 +525,7 @@ class CloudMachine:
             **self._header(base),
             accepted=accepted,
             rejected=True,
-            outcome=judgement.replacement,
+            outcome=verification.replacement,
             work=cost,
             path=path,
             logprobs=self._logprobs_recorder.take(),
@@ -541,17 +541,17 @@ class CloudMachine:
         if self._frontier is None or not self._pending.ready or self._in_flight:
             return []
         judge = self._judge(chain_steps(self._pending.first_ready()[:1]), bonus=False)
-        judgement = judge.judge(_no_row)
+        verification = judge.judge(_no_row)
         cost = Work(target_passes=self.target_passes)
-        if judgement.replacement is not None:
+        if verification.replacement is not None:
             self._acceptance.judged(0, 1)
-            return [self._reject(judgement, judge.base, cost)]
+            return [self._reject(verification, judge.base, cost)]
         if self._budget is None:
             return []
         self._acceptance.judged(1, 0)
         self._pending.accept(1)
         self._frontier = None
-        self._commit(judgement.token_ids[0], judgement.targets[0])
+        self._commit(verification.token_ids[0], verification.targets[0])
         verdict = Verdict(
             **self._header(judge.base),
             accepted=1,
@@ -568,7 +568,7 @@ class CloudMachine:
             "session": self.session,
             "epoch": self.epoch,
             "base": base,
-            "prefix": self.committed.prefix,
+            "prefix_hash": self.committed.prefix,
         }
 
 
@@ -609,7 +609,7 @@ class PendingDrafts:
             raise InvalidArgument("base", f"{draft.base} repeats a round; {self.next_base} is due")
         if draft.base > due:
             raise InvalidArgument("base", f"{draft.base} leaves a gap after {due}")
-        self._committed.check(draft.base, draft.prefix, self.token_ids)
+        self._committed.check(draft.base, draft.prefix_hash, self.token_ids)
         end = draft.base + len(draft.token_ids)
         if end > self._length_limit:
             raise InvalidArgument("token_ids", "drafts beyond max_tokens")
@@ -739,7 +739,7 @@ def opened_text(opening: Open) -> PrefixedTokens:
     committed = PrefixedTokens((*opening.prompt_ids, *opening.committed_ids))
     if opening.base != len(committed):
         raise InvalidArgument("base", f"{opening.base} is not the resume point {len(committed)}")
-    committed.check(opening.base, opening.prefix)
+    committed.check(opening.base, opening.prefix_hash)
     return committed
 
 

@@ -344,7 +344,7 @@ class Drafting:
             session=self._request.session,
             epoch=epoch,
             base=len(self._committed) + len(before),
-            prefix=self._committed.prefix_with(before),
+            prefix_hash=self._committed.prefix_with(before),
         )
         preset = self._request.preset
         hold = preset.schedule.decode_when_idle and not self.schedule.decode_when_idle
@@ -420,7 +420,7 @@ def draft_frame(
         session=frame.session,
         epoch=frame.epoch,
         base=frame.base,
-        prefix=frame.prefix,
+        prefix_hash=frame.prefix_hash,
         token_ids=token_ids,
         end_of_chunk=whole,
         probabilities=probabilities,

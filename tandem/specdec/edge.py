@@ -196,7 +196,7 @@ class EdgeMachine:
         from now on: nothing while no answer is awaited that both would give."""
         if self.phase is not Phase.RUNNING or self.paused or not self.awaits_answer:
             return []
-        if self.request.preset.judges_by_timing:
+        if self.request.preset.timing_dependent:
             return []
         opening = self.request.opening(self.epoch, self.committed)
         return [opening, *self._drafting.resent(self.epoch)]
@@ -524,7 +524,7 @@ class EdgeMachine:
             "session": self.request.session,
             "epoch": self.epoch,
             "base": len(self.committed),
-            "prefix": self.committed.prefix,
+            "prefix_hash": self.committed.prefix,
         }
 
 
@@ -877,5 +877,5 @@ def _check_shape(probs: Array, request: EdgeRequest, message: str) -> None:
 
 def _check_prefix(message: _Based, committed: PrefixedTokens, appended: Sequence[int]) -> None:
     """The frame carries the hash of the committed text once it is applied."""
-    if committed.prefix_with(appended) != message.prefix:
+    if committed.prefix_with(appended) != message.prefix_hash:
         raise PrefixMismatch(len(committed) + len(appended))

@@ -46,7 +46,7 @@ class EdgeRequest:
             session=self.session,
             epoch=epoch,
             base=len(committed),
-            prefix=committed.prefix,
+            prefix_hash=committed.prefix,
             vocabulary_hash=self.vocabulary_hash,
             vocabulary_size=self.vocabulary_size,
             prompt_ids=self.prompt_ids,
@@ -76,7 +76,7 @@ class EdgeRequest:
     def draft_ends(self) -> frozenset[int]:
         """The draft tokens after which more drafts would be wasted. None where arrival times decide
         how drafts are judged: there, they must not depend on the drafts."""
-        if self.preset.judges_by_timing:
+        if self.preset.timing_dependent:
             return frozenset()
         return self.stop_token_ids if self.ignore_eos else self.eos_token_ids | self.stop_token_ids
 

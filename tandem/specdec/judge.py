@@ -74,7 +74,7 @@ class DraftTree:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Verification:
     """What a judge found. `path`: the accepted nodes, with their `token_ids`. `targets`: the target
     of each position that was judged: those of the path and, unless the text is complete, of the
     position after it. `replacement`: what a rejection, if any, brings for that one."""
@@ -105,7 +105,7 @@ class Judge:
     frontier: TargetProbs | None = None
     bonus: bool = True
 
-    def judge(self, distribution_at: DistributionAt) -> Judgement:
+    def judge(self, distribution_at: DistributionAt) -> Verification:
         """`distribution_at(row)`: the target's of a row of logits, after sampling settings."""
         path = list[int]()
         token_ids = list[int]()
@@ -126,7 +126,7 @@ class Judge:
             token_ids.append(step.proposal.token_ids[index])
             if token_ids[-1] in self.eos or position + 1 >= self.length_limit:
                 break
-        return Judgement(tuple(path), tuple(token_ids), tuple(targets), replacement)
+        return Verification(tuple(path), tuple(token_ids), tuple(targets), replacement)
 
     def row(self, node: int) -> int:
         """Which row of the pass's logits follows a node; -1 for the frontier known before."""
@@ -168,22 +168,22 @@ class EarlyJudge:
             distribution_at: the exit's distribution in a row of the pass, after sampling settings.
             confidence_at: how sure the exit is in a row, in [0, 1]."""
         judge = self.judge
-        judgement = judge.judge(distribution_at)
-        target = judgement.next_target
-        accepted = len(judgement.path)
+        verification = judge.judge(distribution_at)
+        target = verification.next_target
+        accepted = len(verification.path)
         if target is None:
             return None
-        rejected = judgement.replacement is not None
-        row = judge.row(judgement.path[-1] if accepted else -1)
+        rejected = verification.replacement is not None
+        row = judge.row(verification.path[-1] if accepted else -1)
         return EarlyVerdict(
             session=self.frame.session,
             epoch=self.frame.epoch,
             base=self.frame.base,
-            prefix=self.frame.prefix,
+            prefix_hash=self.frame.prefix_hash,
             exit_index=exit_index,
             accepted=accepted,
             rejected=rejected,
-            outcome=judgement.replacement  # type: ignore[arg-type]  # never a full distribution
+            outcome=verification.replacement  # type: ignore[arg-type]  # never a full distribution
             if rejected
             else judge.rule.target_token(target, self.frame.base + accepted),
             confidence=confidence_at(row) if row >= 0 else 1.0,
@@ -229,8 +229,8 @@ class RemoteJudge:
         rest = replace(judge, base=base, steps=light, frontier=None, payloads=postponed)
         return LogitsReader(rest, self.sampling)
 
-    def whole(self, reading: RemoteReading) -> Judgement:
-        """The judgement of the whole chain, with what a rejection brings."""
+    def whole(self, reading: RemoteReading) -> Verification:
+        """The verification of the whole chain, with what a rejection brings."""
         judge = self.judge
         if judge.frontier is None:
             return self._finished(reading, ())
@@ -241,17 +241,17 @@ class RemoteJudge:
             return first
         return self._finished(reading, first.token_ids)
 
-    def _finished(self, reading: RemoteReading, first: tuple[int, ...]) -> Judgement:
+    def _finished(self, reading: RemoteReading, first: tuple[int, ...]) -> Verification:
         token_ids = (*first, *reading.token_ids)
         path = tuple(range(len(token_ids)))
         if reading.next is None:
-            return Judgement(path, token_ids, token_ids)
+            return Verification(path, token_ids, token_ids)
         target, judge = self._target(reading.next), self.judge
         replacement = None
         if reading.refused:
             proposal = judge.steps[len(path) - 1].proposal
             replacement = judge.payloads.payload(target, proposal, judge.base + len(path))
-        return Judgement(path, token_ids, (*token_ids, target), replacement)
+        return Verification(path, token_ids, (*token_ids, target), replacement)
 
     def _target(self, found: TargetProbs) -> TargetProbs:
         if isinstance(found, int) and not self.judge.rule.drafter_invariant:

@@ -9,6 +9,7 @@ from typing import TypedDict
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.sparse_payload import SparsePayload
+from tandem.core.tokens import PrefixHash
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import Replacement
 
@@ -34,7 +35,7 @@ class Frame:
     session: int
     epoch: int
     base: int
-    prefix: int
+    prefix_hash: PrefixHash
 
 
 class FrameHeader(TypedDict):
@@ -43,7 +44,7 @@ class FrameHeader(TypedDict):
     session: int
     epoch: int
     base: int
-    prefix: int
+    prefix_hash: PrefixHash
 
 
 @dataclass(frozen=True, slots=True)

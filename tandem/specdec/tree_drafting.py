@@ -156,7 +156,7 @@ class TreeDrafting(Drafting):
             session=self._request.session,
             epoch=epoch,
             base=len(self._committed),
-            prefix=self._committed.prefix,
+            prefix_hash=self._committed.prefix,
         )
         return [tree_frame(frame, self._in_flight.all, self._request.preset)]
 

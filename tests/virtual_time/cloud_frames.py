@@ -63,7 +63,7 @@ def opening(chosen: Preset, **changes: Any) -> Open:
             session=7,
             epoch=0,
             base=2,
-            prefix=committed.prefix,
+            prefix_hash=committed.prefix,
             vocabulary_hash=VOCABULARY_HASH,
             vocabulary_size=V,
             prompt_ids=(1, 2),

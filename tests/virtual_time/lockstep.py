@@ -18,7 +18,7 @@ from tandem.specdec.events import (
     Reconnect,
     Send,
 )
-from tandem.specdec.judge import Judgement
+from tandem.specdec.judge import Verification
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import (
     CloudMessage,
@@ -71,7 +71,7 @@ def model_for(models: ModelPair, ends: frozenset[int] = frozenset()) -> CloudMod
     )
 
 
-def judgement_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> Judgement:
+def judgement_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> Verification:
     """What the judge of a work finds in a target model's distributions."""
     contexts = contexts_of(cloud, work)
     return work.judge.judge(lambda row: models.target_probs(contexts[row]))
@@ -154,7 +154,7 @@ class Lockstep:
         self._up: deque[tuple[int, EdgeMessage]] = deque()
         self._down: deque[tuple[int, CloudMessage]] = deque()
         self._drafting: list[_Drafting] = []
-        self._judging: tuple[int, Judgement] | None = None
+        self._judging: tuple[int, Verification] | None = None
         self._speaking: list[tuple[int, VerifyWork, EarlyVerdict]] = []
         self._apply(self.edge.connect(0.0))
 
@@ -214,7 +214,7 @@ class Lockstep:
             draw = rule.target_token if work.guess and not drafts else rule.propose
             token = draw(probs, len(context))
             wanted = work.alternatives
-            runners_up = rule.runners_up(probs, token, len(context), wanted) if wanted else ()
+            runners_up = rule.top_alternatives(probs, token, len(context), wanted) if wanted else ()
             unsure = threshold > 0 and bool(max(self._models.draft_probs(context)) < threshold)
             drafts.append(Drafted(token, probs, runners_up, ends_chunk=unsure))
             context = (*context, token)
@@ -241,13 +241,13 @@ class Lockstep:
         while self._speaking and self._speaking[0][0] <= self._turn:
             self._hear_exit(*self._speaking.pop(0)[1:])
         if self._judging and self._judging[0] <= self._turn:
-            judgement = self._judging[1]
+            verification = self._judging[1]
             self._judging = None
-            self._send_down(self.cloud.complete(judgement, Work(verify_s=0.01)))
+            self._send_down(self.cloud.complete(verification, Work(verify_s=0.01)))
         work = self.cloud.work()
         if work:
-            judgement = judgement_for(self._models, self.cloud, work)
-            self._judging = (self._turn + self._pace.judge, judgement)
+            verification = judgement_for(self._models, self.cloud, work)
+            self._judging = (self._turn + self._pace.judge, verification)
             self._speaking = self._early_verdicts(self.cloud, work)
 
     def _early_verdicts(

@@ -32,13 +32,13 @@ class QueuedDraft:
 
 def decoded_draft(draft: DecodingDraft, epoch_offset: int) -> QueuedDraft:
     """A draft of this side's decoder, which counts its epochs from `epoch_offset` on."""
-    head = draft.base, draft.prefix, epoch_offset + draft.epoch
+    head = draft.base, draft.prefix_hash, epoch_offset + draft.epoch
     return QueuedDraft(*head, draft.token_id, draft.probs, draft.log_mass, draft.cost.decode_s)
 
 
 def peer_draft(frame: SideDraftFrame) -> QueuedDraft:
     """A draft that the other side sent."""
-    head = frame.base, frame.prefix, frame.epoch
+    head = frame.base, frame.prefix_hash, frame.epoch
     return QueuedDraft(*head, frame.token_id, frame.probs, frame.log_mass, frame.decode_s)
 
 

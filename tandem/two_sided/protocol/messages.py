@@ -63,7 +63,7 @@ class CollaborationOpen(Frame):
     @property
     def head(self) -> tuple[int, int, int, int]:
         """Of the answers that belong to the opening."""
-        return self.session, 0, self.base, self.prefix
+        return self.session, 0, self.base, self.prefix_hash
 
 
 @dataclass(frozen=True, slots=True)

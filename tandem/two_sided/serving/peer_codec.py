@@ -36,13 +36,13 @@ from tandem.two_sided.protocol.presets import (
 )
 from tandem.two_sided.protocol.top_list import TopList, received_list
 from tandem.two_sided.serving.decoder_codec import (
-    HEAD_FIELDS,
     MAX_DOCUMENTS,
     check_log_mass,
     check_seconds,
     document_from_proto,
     document_to_proto,
     fill_control,
+    head_fields,
     probs_choices_from_proto,
     probs_choices_to_proto,
     probs_from_payload,
@@ -106,7 +106,7 @@ class DeviceCodec:
         self._peer_frames = _PeerFrames(vocabulary_size, probs)
 
     def encode(self, message: DeviceMessage) -> pb.CollaborateRequest:
-        frame = pb.CollaborateRequest(**same_fields(message, HEAD_FIELDS))
+        frame = pb.CollaborateRequest(**head_fields(message))
         match message:
             case CollaborationOpen():
                 frame.open.CopyFrom(_open_to_proto(message))
@@ -163,7 +163,7 @@ class CloudSideCodec:
         return read
 
     def encode(self, message: CloudSideMessage) -> pb.CollaborateResponse:
-        frame = pb.CollaborateResponse(**same_fields(message, HEAD_FIELDS))
+        frame = pb.CollaborateResponse(**head_fields(message))
         match message:
             case CollaborationOpened():
                 frame.opened.CopyFrom(_opened_to_proto(message))

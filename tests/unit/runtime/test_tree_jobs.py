@@ -171,9 +171,9 @@ def test_a_tree_is_judged_by_one_pass_over_all_its_nodes(
     (logits,) = engine.forward([job.request()])
     job.take(logits)
     assert tree.contexts((1, 2)) == [(1, 2, 3), (1, 2, 3, 4), (1, 2, 3, 5), (1, 2, 3, 4, 6)]
-    judgement = job.result()
-    assert judgement.path == path
-    for probs, after in zip(judgement.targets, judged, strict=True):
+    verification = job.result()
+    assert verification.path == path
+    for probs, after in zip(verification.targets, judged, strict=True):
         np.testing.assert_allclose(probs_of(probs), np.asarray(PROBS((1, 2, 3, *after))), rtol=1e-5)
 
 

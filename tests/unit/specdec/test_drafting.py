@@ -306,10 +306,10 @@ SHARES = np.array([0.25, 0.25, 0.5], dtype=np.float32)
 
 
 def test_a_chunk_carries_what_its_uplink_names() -> None:
-    frame = Frame(session=1, epoch=2, base=3, prefix=4)
+    frame = Frame(session=1, epoch=2, base=3, prefix_hash=4)
     chunk = [Drafted(token_id, SHARES) for token_id in (2, 0)]
     ids = draft_frame(frame, chunk, PRESETS["coupled"])
-    assert (ids.session, ids.epoch, ids.base, ids.prefix) == (1, 2, 3, 4)
+    assert (ids.session, ids.epoch, ids.base, ids.prefix_hash) == (1, 2, 3, 4)
     assert (ids.token_ids, ids.end_of_chunk) == ((2, 0), True)
     assert (ids.probabilities, ids.distributions) == (None, None)
     split = draft_frame(frame, chunk, PRESETS["dssd"])

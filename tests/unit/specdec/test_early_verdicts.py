@@ -76,7 +76,7 @@ def test_a_distribution_to_draw_from_is_drawn_from_as_the_verdict_s_own() -> Non
 BAD: dict[str, tuple[Callable[[EarlyVerdict], EarlyVerdict], type[Exception]]] = {
     "another session": (lambda m: replace(m, session=m.session + 1), ProtocolError),
     "another base": (lambda m: replace(m, base=m.base + 1), ProtocolError),
-    "another text": (lambda m: replace(m, prefix=m.prefix ^ 1), PrefixMismatch),
+    "another text": (lambda m: replace(m, prefix_hash=m.prefix_hash ^ 1), PrefixMismatch),
     "another epoch": (lambda m: replace(m, epoch=m.epoch + 1), ProtocolError),
     "more than was sent": (lambda m: replace(m, accepted=2, rejected=True), ProtocolError),
     "judges nothing": (lambda m: replace(m, accepted=0, rejected=False), ProtocolError),

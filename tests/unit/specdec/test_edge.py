@@ -59,7 +59,7 @@ def test_connecting_opens_at_the_committed_text() -> None:
     assert edge.lost(0.1) == [Reconnect()]
     (again,) = sent(edge.connect(0.2))
     assert (again.base, again.committed_ids, again.epoch) == (4, (0, 2), 1)
-    assert again.prefix == edge.committed.prefix
+    assert again.prefix_hash == edge.committed.prefix
     with pytest.raises(ProtocolError, match="connect in state running"):
         edge.connect(0.3)
 
@@ -134,7 +134,7 @@ def test_chunks_go_out_until_the_window_is_full() -> None:
     edge.connect(0.0)
     first, second = sent(draft(edge, 0, 1)), sent(draft(edge, 2, 0))
     assert [frame.base for frame in (*first, *second)] == [2, 4]
-    assert second[0].prefix == edge.committed.prefix_with((0, 1))
+    assert second[0].prefix_hash == edge.committed.prefix_with((0, 1))
     assert edge.work(0.0) is None
     edge.receive(verdict_of(edge, 2), 0.0)
     work = edge.work(0.0)

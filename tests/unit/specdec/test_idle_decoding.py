@@ -123,7 +123,7 @@ def test_alone_the_cloud_takes_what_a_grammar_forces_without_a_pass() -> None:
     (tokens,) = cloud.commit_forced_tokens(forced_from(cloud, (first, 2, 0, 1)))
     assert isinstance(tokens, Tokens)
     assert (tokens.base, tokens.token_ids) == (3, (2, 0, 1))
-    assert tokens.prefix == cloud.committed.prefix
+    assert tokens.prefix_hash == cloud.committed.prefix
     assert [told.logprob for told in tokens.logprobs] == [0.0, 0.0, 0.0]
     assert cloud.target_passes == tokens.work.target_passes == 1
     work = cloud.work()

@@ -211,7 +211,7 @@ def test_a_draft_length_is_a_tree_s_depth(length: int, expansion: tuple[int, ...
 )
 def test_where_lateness_decides(preset: Preset, expected: bool) -> None:
     """Under Gumbel coupling the token is the same whoever is first; in stop and wait nobody is."""
-    assert preset.judges_by_timing is expected
+    assert preset.timing_dependent is expected
 
 
 def test_finding_by_name() -> None:

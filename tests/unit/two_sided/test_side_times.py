@@ -236,7 +236,7 @@ def test_more_is_told_of_a_draft_that_still_stands() -> None:
     (more,) = told(machine.receive(asked, 0.0), SideDraftFrame)
     assert len(more.probs.ids) == 2
     assert told(machine.receive(replace(asked, count=9), 0.0), SideDraftFrame)[0].base == 2
-    assert told(machine.receive(replace(asked, prefix=7), 0.0), SideDraftFrame) == []
+    assert told(machine.receive(replace(asked, prefix_hash=7), 0.0), SideDraftFrame) == []
     nothing = cloud("dragon-coupled")
     nothing.drafted(own(probs=None), 0.0)
     with pytest.raises(InvalidArgument, match="fetch"):
