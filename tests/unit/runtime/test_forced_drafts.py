@@ -15,7 +15,7 @@ from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import LogitsProcessor, Mask, Processors, RowsAfter
 from tandem.core.randomness import SeededRandom
-from tandem.runtime.draft_works import DraftsReady, DraftWorks
+from tandem.runtime.draft_tasks import DraftsReady, DraftTaskRunner
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import DraftJob, VerifyJob
 from tandem.specdec.cloud import VerifyWork
@@ -138,13 +138,13 @@ async def test_a_work_that_is_forced_as_a_whole_never_reaches_the_engine() -> No
     processor = LogitsProcessor(Processors(), edge.request.prompt_ids, mask, strict=False)
     try:
         async with thread.session(32) as kv:
-            works = DraftWorks(edge, thread, kv, ready.put_nowait, processor)
+            works = DraftTaskRunner(edge, thread, kv, ready.put_nowait, processor)
             work = edge.work(0.0)
             assert work is not None
             works.start(work)
             assert not works.idle
             happened = await ready.get()
-            edge.drafted(happened.work, *happened.outcome(), 0.0)
+            edge.drafted(happened.task, *happened.outcome(), 0.0)
             assert edge.drafts_in_flight == (2, 1, 2, 2)[: work.count]
             assert (edge.kv_length, kv.length) == (0, 0)
             assert works.idle

@@ -10,7 +10,7 @@ import pytest
 
 from tandem.backends.interface import ForwardCancelled, ForwardRequest, Logits, Session, never
 from tandem.backends.scripted import ScriptedEngine, ScriptedSession, scripted_probs
-from tandem.runtime.draft_works import DraftsReady, DraftWorks
+from tandem.runtime.draft_tasks import DraftsReady, DraftTaskRunner
 from tandem.runtime.engine_thread import EngineThread
 from tandem.specdec.choices import Predraft, Schedule
 from tandem.specdec.edge import EdgeMachine
@@ -47,12 +47,14 @@ class LayeredEngine(ScriptedEngine):
         return super().forward(batch, cancelled)
 
 
-async def drafted(edge: EdgeMachine, works: DraftWorks, ready: asyncio.Queue[DraftsReady]) -> None:
+async def drafted(
+    edge: EdgeMachine, works: DraftTaskRunner, ready: asyncio.Queue[DraftsReady]
+) -> None:
     """Draft and send one chunk."""
     while (work := edge.work(0.0)) is not None:
         works.start(work)
     happened = await ready.get()
-    edge.drafted(happened.work, *happened.outcome(), 0.0)
+    edge.drafted(happened.task, *happened.outcome(), 0.0)
 
 
 async def test_a_verdict_stops_the_forward_pass_between_layers() -> None:
@@ -63,7 +65,7 @@ async def test_a_verdict_stops_the_forward_pass_between_layers() -> None:
     edge.connect(0.0)
     try:
         async with thread.session(32) as kv:
-            works = DraftWorks(edge, thread, kv, ready.put_nowait)
+            works = DraftTaskRunner(edge, thread, kv, ready.put_nowait)
             while not edge.drafts_sent >= 2:
                 await drafted(edge, works, ready)
             engine.pause_at = 7
@@ -93,7 +95,7 @@ async def test_forks_of_branches_are_freed_whatever_becomes_of_them() -> None:
     assert PRESETS["coupled"].branch_tokens == 0 < edge.request.preset.branch_tokens
     try:
         async with thread.session(32) as kv:
-            works = DraftWorks(edge, thread, kv, ready.put_nowait)
+            works = DraftTaskRunner(edge, thread, kv, ready.put_nowait)
             for _ in range(12):
                 await drafted(edge, works, ready)
             assert edge.stats.predrafted > 0
@@ -113,14 +115,14 @@ async def test_the_fork_of_a_branch_that_fails_is_freed() -> None:
     edge.connect(0.0)
     try:
         async with thread.session(32) as kv:
-            works = DraftWorks(edge, thread, kv, ready.put_nowait)
+            works = DraftTaskRunner(edge, thread, kv, ready.put_nowait)
             while True:
                 while (work := edge.work(0.0)) is not None:
                     works.start(work)
                 happened = await ready.get()
-                if happened.work.branch:
+                if happened.task.branch:
                     break
-                edge.drafted(happened.work, *happened.outcome(), 0.0)
+                edge.drafted(happened.task, *happened.outcome(), 0.0)
             with pytest.raises(RuntimeError, match="in a fork"):
                 happened.outcome()
             works.close()
