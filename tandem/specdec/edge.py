@@ -111,7 +111,8 @@ class EdgeMachine:
         self._liveness = liveness
         self._drafting = drafting_for(request, self.committed)
         self._predrafting = Predrafting(request, self.committed, self._drafting)
-        self._recovery = Recovery(self.rule, rng, payload_type(request.preset).kind is FullPayload)
+        whole_distributions = payload_type(request.preset).kind is FullPayload
+        self._recovery = Recovery(self.rule, rng, whole_distributions)
         self._logprobs_buffer = LogprobsBuffer(request.params.logprobs, request.params.top_logprobs)
         self._leaving = False
 
@@ -632,7 +633,12 @@ class Recovery:
         assert self._unfinished is not None, "no draw waits for a full distribution"
         payload, need = self._unfinished
         token = finish_with_full_distribution(
-            payload, target_probs, rejected.draft_probs, need, self._rng, position
+            payload,
+            target_probs,
+            draft_probs=rejected.draft_probs,
+            need=need,
+            rng=self._rng,
+            position=position,
         )
         self._unfinished = None
         return token
@@ -758,15 +764,16 @@ _Based = Verdict | EarlyVerdict | Tokens | FullDistribution
 
 
 def check_opened(opened: Opened, request: EdgeRequest) -> None:
-    """FailedPrecondition where the cloud is older than what was asked for: it passes over what it
-    does not know, and its text would be that of another request."""
+    """Raise FailedPrecondition where the cloud is older than what was asked for: it passes over
+    what it does not know, and its text would be that of another request."""
     check_processes(opened.processes, request.params.sampling, request.params.processors)
 
 
 def check_processes(
     processes: bool, sampling: SamplingParams, processors: Processors, place: str = "cloud"
 ) -> None:
-    """`processes`: whether the other end, at that place, says that it knows all of both."""
+    """Raise FailedPrecondition where sampling settings or processors are asked of an end that does
+    not know them; `processes`: whether that end, at that `place`, says that it does."""
     newer = processors.active or sampling.min_p > 0 or sampling.typical_p < 1
     if newer and not processes:
         raise FailedPrecondition(f"the {place} is of a version without logits processors")
@@ -779,7 +786,16 @@ def check_verdict(
     sent: Sequence[int],
     epoch: int,
 ) -> None:
-    """It judges drafts that were sent (token ids `sent`), in this epoch, as the preset says."""
+    """Check that a verdict judges drafts that were sent, in this epoch, as the preset says.
+
+    Args:
+        verdict: the frame.
+        request: whose preset and vocabulary it must fit.
+        committed: the edge's text.
+        sent: token ids of the drafts that it may speak of, oldest first.
+        epoch: the edge's.
+
+    Raises ProtocolError, or PrefixMismatch where the two texts differ."""
     _check_base(verdict, committed)
     _check_judged(verdict, len(sent), "a verdict")
     if verdict.epoch != epoch + verdict.rejected:
@@ -804,7 +820,8 @@ def check_early_verdict(
     sent: Sequence[int],
     epoch: int,
 ) -> None:
-    """It was asked for, and judges drafts that were sent, in this epoch, as the preset says."""
+    """Check that an early verdict was asked for, and judges drafts that were sent (token ids
+    `sent`), in this epoch, as the preset says. Raises as `check_verdict`."""
     preset = request.preset
     if not preset.exits:
         raise ProtocolError("no early exits asked for", "EarlyVerdict")
@@ -820,7 +837,7 @@ def check_early_verdict(
 
 
 def check_tokens(message: Tokens, request: EdgeRequest, committed: PrefixedTokens) -> None:
-    """Tokens of the vocabulary that follow the committed ones."""
+    """Check that these are tokens of the vocabulary that follow the committed ones."""
     _check_base(message, committed)
     for token in message.token_ids:
         _check_token(token, request, "Tokens")
@@ -831,15 +848,20 @@ def check_tokens(message: Tokens, request: EdgeRequest, committed: PrefixedToken
 def check_full_distribution(
     message: FullDistribution, request: EdgeRequest, committed: PrefixedTokens
 ) -> None:
-    """A distribution at the position that is being drawn."""
+    """Check that this is a distribution at the position that is being drawn."""
     _check_base(message, committed)
     _check_shape(message.target_probs, request, "FullDistribution")
     _check_prefix(message, committed, ())
 
 
 def _check_logprobs(message: Verdict | Tokens, tokens: int, request: EdgeRequest) -> None:
-    kind, size = type(message).__name__, request.vocabulary_size
-    check_logprobs(message.logprobs, tokens, request.params, size, kind)
+    check_logprobs(
+        message.logprobs,
+        tokens=tokens,
+        asked=request.params,
+        vocabulary_size=request.vocabulary_size,
+        message=type(message).__name__,
+    )
 
 
 def _check_base(message: _Based, committed: PrefixedTokens) -> None:
@@ -855,7 +877,8 @@ def _check_judged(verdict: Verdict | EarlyVerdict, sent: int, name: str) -> None
 
 
 def _check_payload(verdict: Verdict, request: EdgeRequest) -> None:
-    preset, outcome = request.preset, verdict.outcome
+    preset = request.preset
+    outcome = verdict.outcome
     if not isinstance(outcome, payload_type(preset).kind):
         state = f"rejection payloads '{preset.rejection_payload}'"
         raise ProtocolError(state, f"a rejection that carries {type(outcome).__name__}")
@@ -876,6 +899,6 @@ def _check_shape(probs: Array, request: EdgeRequest, message: str) -> None:
 
 
 def _check_prefix(message: _Based, committed: PrefixedTokens, appended: Sequence[int]) -> None:
-    """The frame carries the hash of the committed text once it is applied."""
+    """Check that the frame carries the hash of the committed text once it is applied."""
     if committed.prefix_with(appended) != message.prefix_hash:
         raise PrefixMismatch(len(committed) + len(appended))

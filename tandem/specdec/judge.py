@@ -246,7 +246,8 @@ class RemoteJudge:
         path = tuple(range(len(token_ids)))
         if reading.next is None:
             return Verification(path, token_ids, token_ids)
-        target, judge = self._target(reading.next), self.judge
+        target = self._target(reading.next)
+        judge = self.judge
         replacement = None
         if reading.refused:
             proposal = judge.steps[len(path) - 1].proposal
