@@ -12,7 +12,8 @@ from lab.simulation.simulator import Asked, ModelTimes, SimulationResult, simula
 from lab.simulation.wire_sizes import WireSizes
 from tandem.core.errors import InvalidArgument
 from tandem.netem.link_model import LinkSettings, link_from
-from tandem.specdec.events import EdgeRequest, EdgeStats
+from tandem.specdec.edge import EdgeStats
+from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import LivenessTimes
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import Preset

@@ -90,7 +90,7 @@ class SimulatedDecoder:
 
     def receive(self, target: DecodingTarget) -> None:
         """Keep the drafts that match, else roll back."""
-        self.committed.check(target.base, target.prefix)
+        self.committed.check(target.base, target.prefix_hash)
         assert target.base == len(self.committed), "targets come one after the other"
         for token in target.token_ids:
             self._commit(token)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from tandem.core.errors import ProtocolError
 from tandem.core.probs import Array
 from tandem.core.tree import check_path
+from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.events import Drafted, DraftWork
-from tandem.specdec.in_flight import probs_to_draft_from
-from tandem.specdec.tree_growth import TreeGrowth
+from tandem.specdec.events import Drafted, DraftTask
+from tandem.specdec.tree_drafting import TreeGrowth
 
 ProbsOf = Callable[[tuple[int, ...]], Array]
 
@@ -75,7 +75,7 @@ class SimulatedKv:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    work: DraftWork
+    work: DraftTask
     context: tuple[int, ...]
     kv: SimulatedKv
     kept: int
@@ -91,7 +91,7 @@ class _Job:
 class Report:
     """Tokens of a work that are ready, as `EdgeMachine.drafted` takes them."""
 
-    work: DraftWork
+    work: DraftTask
     drafts: list[Drafted]
     kv_length: int
     draft_s: float
@@ -114,14 +114,14 @@ class SimulatedDrafts:
         """Whether a pass is."""
         return bool(self._passing)
 
-    def start(self, work: DraftWork) -> None:
+    def start(self, work: DraftTask) -> None:
         kv = SimulatedKv(self._kv.token_ids) if work.branch else self._kv
         job = _Job(work, self._edge.context(work), kv, work.keep)
         if work.expansion:
             job.growth = TreeGrowth(work, self._edge.rule)
         self._jobs.append(job)
 
-    def interrupt(self, work: DraftWork) -> None:
+    def interrupt(self, work: DraftTask) -> None:
         """Drop a work. A pass without any work left ends at once, and the next may start."""
         for job in self._jobs:
             if job.work is work:
@@ -200,5 +200,5 @@ class SimulatedDrafts:
         token = draw(probs, position)
         if not work.alternatives:
             return Drafted(token, probs, ends_chunk=unsure)
-        runners_up = rule.runners_up(whole_probs, token, position, work.alternatives)
+        runners_up = rule.top_alternatives(whole_probs, token, position, work.alternatives)
         return Drafted(token, probs, runners_up, ends_chunk=unsure)

@@ -11,11 +11,10 @@ from functools import partial
 from lab.simulation.simulated_drafts import ProbsOf, SimulatedKv
 from lab.simulation.virtual_time import VirtualTime
 from tandem.netem.link_model import Link
-from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.judge import Judgement
+from tandem.specdec.cloud import CloudMachine, VerifyWork
+from tandem.specdec.judge import Verification
 from tandem.specdec.messages import CloudMessage, Work
 from tandem.specdec.pass_budget import PassBudget
-from tandem.specdec.verify_work import VerifyWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +41,8 @@ class ServedSession:
         """Have the machine name its next pass, if it is due."""
         if self.due is None and (work := self.cloud.work()) is not None:
             contexts = self._contexts(work)
-            judgement = work.judge.judge(lambda row: self.model.probs(contexts[row]))
-            self.due = DueWork(work, contexts, judgement, now)
+            verification = work.judge.judge(lambda row: self.model.probs(contexts[row]))
+            self.due = DueWork(work, contexts, verification, now)
 
     def _contexts(self, work: VerifyWork) -> list[tuple[int, ...]]:
         """The contexts of the distributions that the work asks for."""
@@ -62,7 +61,7 @@ class DueWork:
 
     work: VerifyWork
     contexts: Sequence[tuple[int, ...]]
-    judgement: Judgement
+    verification: Verification
     due_s: float
 
 
@@ -135,7 +134,7 @@ class SimulatedVerifier:
             if (due := session.due) is not None:
                 session.due = None
                 cost = Work(took_s, began_s - due.due_s, len(ended))
-                session.send(session.cloud.complete(due.judgement, cost))
+                session.send(session.cloud.complete(due.verification, cost))
         for session in ended:
             self._take(session)
         self._start()

@@ -14,8 +14,8 @@ from lab.simulation.simulated_session import SimulatedSession
 from lab.simulation.simulated_verifier import SimulatedVerifier, TargetModel
 from lab.simulation.virtual_time import Faults, VirtualTime
 from tandem.netem.link_model import LinkPair, LinkSettings
-from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.events import Commit, EdgeRequest, EdgeStats, Finish
+from tandem.specdec.edge import EdgeMachine, EdgeStats
+from tandem.specdec.events import Commit, EdgeRequest, Finish
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import CloudMessage, EdgeMessage
 from tandem.specdec.profile import Profile

@@ -93,7 +93,10 @@ class EdgeCodec:
 
     def encode(self, message: EdgeMessage) -> pb.VerifyRequest:
         frame = pb.VerifyRequest(
-            session=message.session, epoch=message.epoch, base=message.base, prefix=message.prefix
+            session=message.session,
+            epoch=message.epoch,
+            base=message.base,
+            prefix=message.prefix_hash,
         )
         match message:
             case Open():
@@ -231,7 +234,10 @@ class CloudCodec:
 
     def encode(self, message: CloudMessage) -> pb.VerifyResponse:
         frame = pb.VerifyResponse(
-            session=message.session, epoch=message.epoch, base=message.base, prefix=message.prefix
+            session=message.session,
+            epoch=message.epoch,
+            base=message.base,
+            prefix=message.prefix_hash,
         )
         match message:
             case Opened():

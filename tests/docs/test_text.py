@@ -1,4 +1,4 @@
-"""Documentation against the repository: links, paths, names, lengths and generated pages."""
+"""Documentation against the repository: links, paths, names and generated pages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import yaml
 
 import tandem
 from tandem import __version__
+from tandem.core.tokens import TokenSource
 from tandem.gateway.schema import TandemOptions
-from tandem.specdec.events import TokenSource
 from tandem.specdec.presets import PRESETS
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tests.docs.blocks import PAGES

@@ -28,7 +28,7 @@ assert Path(tandem.__file__).is_relative_to(Path.cwd()), tandem.__file__
 preset = find_preset("eager")
 preset.validate()
 opened = opening(preset)
-head = (opened.session, opened.epoch, opened.base, opened.prefix)
+head = (opened.session, opened.epoch, opened.base, opened.prefix_hash)
 decoded = open_from_proto(head, open_to_proto(opened), context_length=512).preset
 assert (decoded.name, decoded.acceptance) == (preset.name, preset.acceptance)
 models = model_pair(12, noise=0.4)

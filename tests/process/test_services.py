@@ -164,7 +164,7 @@ def _metrics(port: int) -> dict[str, float]:
 async def test_a_killed_verifier_s_answers_go_on_when_it_is_back(services: Services) -> None:
     """SIGKILL in the middle of an answer of every preset; another process takes the port."""
     requests = [
-        request(name, max_tokens=60) for name in PRESETS if not PRESETS[name].judges_by_timing
+        request(name, max_tokens=60) for name in PRESETS if not PRESETS[name].timing_dependent
     ]
     async with AggregatorClient(services.address) as client:
         whole = await asyncio.gather(*(client.generate(wanted) for wanted in requests))

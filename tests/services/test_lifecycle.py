@@ -82,7 +82,7 @@ async def take_over(port: int) -> RunningService:
 
 async def test_a_drained_verifier_s_generations_go_on_at_the_next_one() -> None:
     """Every preset at once, caught in the middle: nothing lost, repeated or changed."""
-    requests = [request(name) for name in PRESETS if not PRESETS[name].judges_by_timing]
+    requests = [request(name) for name in PRESETS if not PRESETS[name].timing_dependent]
     async with scripted_suite() as suite:
         alone = [await suite.client.generate(wanted) for wanted in requests]
     async with scripted_suite(target=paced(target_engine()), draft=paced(draft_engine())) as suite:
@@ -101,7 +101,7 @@ async def test_a_drained_verifier_s_generations_go_on_at_the_next_one() -> None:
 
 async def test_a_verifier_killed_at_once_is_resumed_too() -> None:
     """No goodbye: the streams break, with frames of all kinds under way."""
-    requests = [request(name) for name in PRESETS if not PRESETS[name].judges_by_timing]
+    requests = [request(name) for name in PRESETS if not PRESETS[name].timing_dependent]
     async with scripted_suite() as suite:
         alone = [await suite.client.generate(wanted) for wanted in requests]
     async with scripted_suite(target=paced(target_engine()), draft=paced(draft_engine())) as suite:

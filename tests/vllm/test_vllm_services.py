@@ -24,7 +24,7 @@ from tandem.backends.model_source import ModelChoice, Parallelism
 from tandem.core.probs import SamplingParams
 from tandem.generation.request import GenerationRequest
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
-from tandem.specdec.remote_judge import RemoteReading
+from tandem.specdec.judge import RemoteReading
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.scripted import ScriptedTokenizer
 from tests.programs import REPOSITORY

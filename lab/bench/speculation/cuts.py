@@ -166,7 +166,7 @@ def _groups(plan: CutPlan, seed: int) -> list[list[tuple[GenerationRequest, floa
     """Batches of requests with the length of their cut, in seconds."""
     texts = prompts(PROMPTS)
     # Where timing decides who draws a token, an uncut run's text may differ as well.
-    presets = [name for name, preset in PRESETS.items() if not preset.judges_by_timing]
+    presets = [name for name, preset in PRESETS.items() if not preset.timing_dependent]
     total = plan.short + plan.long + plan.alone
     wanted = [
         GenerationRequest(

@@ -204,7 +204,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             processor = await self._processor(opening, payer)
             text = machine.committed.since(0)
             prefix = self._prefixes.find(KeptText(tenant, text, opening.public_tokens, keeps))
-            machine.kv_length = prefix.tokens
+            machine.adopt_prefix(prefix.tokens)
             try:
                 own = (images, prefix, codec, stream, capacity, span, reservation, processor)
                 await self._serve(opening, machine, tenant, *own)

@@ -18,7 +18,7 @@ from tandem.core.stopping import MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
 from tandem.core.truncation import Truncation
 from tandem.net.tenant import check_tenant_id
-from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
@@ -54,7 +54,6 @@ from tandem.wire.verifier_codec import describe_model
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 
 MAX_DOCUMENTS = 64
-HEAD_FIELDS = ("session", "epoch", "base", "prefix")
 _OPEN_FIELDS = (
     *("committed_ids", "seed", "ahead", "max_tokens", "wants_text", "stop"),
     *("vocabulary_hash", "vocabulary_size", "preset", "reweigh_every"),
@@ -84,7 +83,7 @@ class AggregatorCodec:
         self._vocabulary_size = 0
 
     def encode(self, message: DecodeRequestMessage) -> pb.DecodeRequest:
-        frame = pb.DecodeRequest(**same_fields(message, HEAD_FIELDS))
+        frame = pb.DecodeRequest(**head_fields(message))
         match message:
             case DecodingOpen():
                 frame.open.CopyFrom(_open_to_proto(message))
@@ -190,7 +189,7 @@ class DecoderCodec:
         return control
 
     def encode(self, message: DecodeResponseMessage) -> pb.DecodeResponse:
-        frame = pb.DecodeResponse(**same_fields(message, HEAD_FIELDS))
+        frame = pb.DecodeResponse(**head_fields(message))
         match message:
             case DecodingOpened():
                 self._fill_opened(frame.opened, message)
@@ -287,6 +286,16 @@ def read_control(head: tuple[int, int, int, int], frame: Any) -> Any:
         raise InvalidArgument("message", "the frame carries none")
     kind, fields = _CONTROLS[name]
     return kind(*head, **same_fields(getattr(frame, name), fields))
+
+
+def head_fields(message: Frame) -> dict[str, Any]:
+    """What every frame carries, in the protocol's names."""
+    return {
+        "session": message.session,
+        "epoch": message.epoch,
+        "base": message.base,
+        "prefix": message.prefix_hash,
+    }
 
 
 def same_fields(source: Any, names: tuple[str, ...]) -> dict[str, Any]:

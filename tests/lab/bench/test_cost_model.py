@@ -22,7 +22,7 @@ from lab.machine import this_machine
 from lab.simulation.answer import SimulatedAnswer
 from lab.simulation.answer_figures import steady_tokens_per_s
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.events import EdgeStats
+from tandem.specdec.edge import EdgeStats
 
 CELL = Cell("ar", "server", 0.030, 100.0, 0.6, 4)
 

@@ -12,8 +12,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.tokens import PrefixMismatch
-from tandem.specdec.cloud_frame_checks import check_opened
-from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.edge import EdgeMachine, check_opened
 from tandem.specdec.liveness import Phase
 from tandem.specdec.messages import (
     CloudMessage,
@@ -44,7 +43,7 @@ BadFrame = tuple[Callable[[Any], CloudMessage], type[Exception]]
 
 def full_distribution_of(frame: Verdict | Tokens | FullDistribution) -> FullDistribution:
     return FullDistribution(
-        frame.session, frame.epoch, frame.base, frame.prefix, target_probs=PROBS
+        frame.session, frame.epoch, frame.base, frame.prefix_hash, target_probs=PROBS
     )
 
 
@@ -52,7 +51,7 @@ BAD_FRAMES: dict[str, BadFrame] = {
     "another session": (lambda m: replace(m, session=m.session + 1), ProtocolError),
     "before the text's end": (lambda m: replace(m, base=m.base - 1), ProtocolError),
     "beyond the text's end": (lambda m: replace(m, base=m.base + 1), ProtocolError),
-    "another text": (lambda m: replace(m, prefix=m.prefix ^ 1), PrefixMismatch),
+    "another text": (lambda m: replace(m, prefix_hash=m.prefix_hash ^ 1), PrefixMismatch),
     "a full distribution unasked": (full_distribution_of, ProtocolError),
 }
 BAD_VERDICTS: dict[str, BadFrame] = {
@@ -95,11 +94,11 @@ BAD_DISTRIBUTIONS: dict[str, BadFrame] = {
         ProtocolError,
     ),
     "a verdict while drawing": (
-        lambda m: Verdict(m.session, m.epoch, m.base, m.prefix, 1, False, None),
+        lambda m: Verdict(m.session, m.epoch, m.base, m.prefix_hash, 1, False, None),
         ProtocolError,
     ),
     "tokens while drawing": (
-        lambda m: Tokens(m.session, m.epoch, m.base, m.prefix, token_ids=()),
+        lambda m: Tokens(m.session, m.epoch, m.base, m.prefix_hash, token_ids=()),
         ProtocolError,
     ),
 }
@@ -149,7 +148,7 @@ def test_bad_frames_change_nothing(chosen: Preset, kind: type, name: str) -> Non
 
 @pytest.mark.parametrize(
     "chosen",
-    [*(preset(n) for n in PRESETS if not PRESETS[n].judges_by_timing), SPLIT, STREAM],
+    [*(preset(n) for n in PRESETS if not PRESETS[n].timing_dependent), SPLIT, STREAM],
     ids=lambda chosen: chosen.name,
 )
 def test_a_resync_after_any_bad_frame_gives_the_same_text(chosen: Preset) -> None:

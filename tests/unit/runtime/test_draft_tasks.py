@@ -10,7 +10,7 @@ import pytest
 
 from tandem.backends.context_engine import ContextSession
 from tandem.backends.interface import ForwardCancelled, ForwardRequest, Logits, Session, never
-from tandem.runtime.draft_works import DraftsReady, DraftWorks
+from tandem.runtime.draft_tasks import DraftsReady, DraftTaskRunner
 from tandem.runtime.engine_thread import EngineThread
 from tandem.specdec.choices import Predraft, Schedule
 from tandem.specdec.edge import EdgeMachine
@@ -48,12 +48,14 @@ class LayeredEngine(ScriptedEngine):
         return super().forward(batch, cancelled)
 
 
-async def drafted(edge: EdgeMachine, works: DraftWorks, ready: asyncio.Queue[DraftsReady]) -> None:
+async def drafted(
+    edge: EdgeMachine, works: DraftTaskRunner, ready: asyncio.Queue[DraftsReady]
+) -> None:
     """Draft and send one chunk."""
     while (work := edge.work(0.0)) is not None:
         works.start(work)
     happened = await ready.get()
-    edge.drafted(happened.work, *happened.outcome(), 0.0)
+    edge.drafted(happened.task, *happened.outcome(), 0.0)
 
 
 async def test_a_verdict_stops_the_forward_pass_between_layers() -> None:
@@ -64,18 +66,18 @@ async def test_a_verdict_stops_the_forward_pass_between_layers() -> None:
     edge.connect(0.0)
     try:
         async with thread.session(32) as kv:
-            works = DraftWorks(edge, thread, kv, ready.put_nowait)
-            while not edge.drafting.in_flight.sent >= 2:
+            works = DraftTaskRunner(edge, thread, kv, ready.put_nowait)
+            while not edge.drafts_sent >= 2:
                 await drafted(edge, works, ready)
             engine.pause_at = 7
             while (work := edge.work(0.0)) is not None:
                 works.start(work)
             await asyncio.to_thread(engine.paused.wait, 10)
             # What follows runs on the event loop, while the engine's thread is inside layer 7.
-            instead = (edge.drafting.in_flight.first.token_id + 1) % VOCABULARY
+            instead = (edge.drafts_in_flight[0] + 1) % VOCABULARY
             outputs = edge.receive(verdict_of(edge, 0, True, instead), 0.0)
             (interrupt,) = [output for output in outputs if isinstance(output, Interrupt)]
-            works.interrupt(interrupt.work)
+            works.interrupt(interrupt.task)
             engine.pause_at = None
             engine.go_on.set()
             await thread.call(lambda: None)  # handed over like the next work: it is next
@@ -94,7 +96,7 @@ async def test_forks_of_branches_are_freed_whatever_becomes_of_them() -> None:
     assert PRESETS["coupled"].branch_tokens == 0 < edge.request.preset.branch_tokens
     try:
         async with thread.session(32) as kv:
-            works = DraftWorks(edge, thread, kv, ready.put_nowait)
+            works = DraftTaskRunner(edge, thread, kv, ready.put_nowait)
             for _ in range(12):
                 await drafted(edge, works, ready)
             assert edge.stats.predrafted > 0
@@ -114,14 +116,14 @@ async def test_the_fork_of_a_branch_that_fails_is_freed() -> None:
     edge.connect(0.0)
     try:
         async with thread.session(32) as kv:
-            works = DraftWorks(edge, thread, kv, ready.put_nowait)
+            works = DraftTaskRunner(edge, thread, kv, ready.put_nowait)
             while True:
                 while (work := edge.work(0.0)) is not None:
                     works.start(work)
                 happened = await ready.get()
-                if happened.work.branch:
+                if happened.task.branch:
                     break
-                edge.drafted(happened.work, *happened.outcome(), 0.0)
+                edge.drafted(happened.task, *happened.outcome(), 0.0)
             with pytest.raises(RuntimeError, match="in a fork"):
                 happened.outcome()
             works.close()

@@ -13,8 +13,7 @@ from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixMismatch
 from tandem.core.tree import children
 from tandem.specdec.choices import Schedule, Uplink
-from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.edge_frame_checks import VocabularyMismatch
+from tandem.specdec.cloud import CloudMachine, VocabularyMismatch
 from tandem.specdec.messages import (
     Draft,
     EdgeMessage,
@@ -100,14 +99,14 @@ BAD_SPLIT_DRAFTS: dict[str, BadDraft] = {
     "a later epoch": (lambda d: replace(d, epoch=d.epoch + 1), InvalidArgument, "epoch"),
     "a gap": (lambda d: replace(d, base=d.base + 1), InvalidArgument, "base"),
     "another session": (lambda d: replace(d, session=d.session + 1), InvalidArgument, "session"),
-    "another text": (lambda d: replace(d, prefix=d.prefix ^ 1), PrefixMismatch, ""),
+    "another text": (lambda d: replace(d, prefix_hash=d.prefix_hash ^ 1), PrefixMismatch, ""),
     "recovered unasked": (
-        lambda d: Recovered(d.session, d.epoch, d.base, d.prefix, token_id=0),
+        lambda d: Recovered(d.session, d.epoch, d.base, d.prefix_hash, token_id=0),
         InvalidArgument,
         "recovered",
     ),
     "a distribution unasked": (
-        lambda d: NeedFullDistribution(d.session, d.epoch, d.base, d.prefix),
+        lambda d: NeedFullDistribution(d.session, d.epoch, d.base, d.prefix_hash),
         InvalidArgument,
         "need_full_distribution",
     ),
@@ -231,7 +230,13 @@ def test_replayed_and_stale_rounds() -> None:
 BAD_RECOVERED: dict[str, tuple[Callable[[Recovered], EdgeMessage], type[Exception], str]] = {
     "a draft first": (
         lambda r: Draft(
-            r.session, r.epoch, r.base + 1, r.prefix, (0,), end_of_chunk=True, probabilities=(0.5,)
+            r.session,
+            r.epoch,
+            r.base + 1,
+            r.prefix_hash,
+            (0,),
+            end_of_chunk=True,
+            probabilities=(0.5,),
         ),
         InvalidArgument,
         "draft",
@@ -243,9 +248,9 @@ BAD_RECOVERED: dict[str, tuple[Callable[[Recovered], EdgeMessage], type[Exceptio
     "token of 32 bits": (lambda r: replace(r, token_id=HUGE), InvalidArgument, "token_id"),
     "a later epoch": (lambda r: replace(r, epoch=r.epoch + 1), InvalidArgument, "epoch"),
     "another session": (lambda r: replace(r, session=r.session + 1), InvalidArgument, "session"),
-    "another text": (lambda r: replace(r, prefix=r.prefix ^ 1), PrefixMismatch, ""),
+    "another text": (lambda r: replace(r, prefix_hash=r.prefix_hash ^ 1), PrefixMismatch, ""),
     "the distribution elsewhere": (
-        lambda r: NeedFullDistribution(r.session, r.epoch, r.base + 1, r.prefix),
+        lambda r: NeedFullDistribution(r.session, r.epoch, r.base + 1, r.prefix_hash),
         InvalidArgument,
         "need_full_distribution",
     ),
@@ -317,7 +322,7 @@ BAD_OPENINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a bad top-p": ({"sampling": SamplingParams(top_p=0.0)}, InvalidArgument, "top_p"),
     "a biased method": ({"preset": preset("dsd", uplink=Uplink.IDS)}, InvalidArgument, "uplink"),
     "another base": ({"base": 3}, InvalidArgument, "base"),
-    "another text": ({"prefix": 1}, PrefixMismatch, ""),
+    "another text": ({"prefix_hash": 1}, PrefixMismatch, ""),
     "a text that was not sent": ({"committed_ids": (1,)}, InvalidArgument, "base"),
 }
 
