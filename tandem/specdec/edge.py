@@ -250,7 +250,7 @@ class EdgeMachine:
     def _give_up_if_due(self, now: float) -> list[EdgeOutput]:
         if not self._liveness.is_given_up(now):
             return []
-        if self._liveness.policy is LostCloud.EDGE:
+        if self.goes_on_alone:
             self.phase = Phase.ALONE
             ahead = [*self._drafting.discard_ahead(), *self._predrafting.clear()]
             return [*map(Interrupt, ahead), *self._commit_alone()]
