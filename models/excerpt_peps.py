@@ -18,7 +18,7 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from models.training.corpus import NOT_EXCERPTED, is_held_out, load_peps  # noqa: E402
+from lab.training.demo_pair.corpus import NOT_EXCERPTED, is_held_out, load_peps  # noqa: E402
 
 EXCERPT_CHARACTERS = 4000
 

@@ -15,8 +15,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY))
 
-from models.training.script import run_stages, stages_parser, use_device  # noqa: E402
-from models.training.stages import STAGES, Settings, run_stage  # noqa: E402
+from lab.training.demo_pair.script import run_stages, stages_parser, use_device  # noqa: E402
+from lab.training.demo_pair.stages import STAGES, Settings, run_stage  # noqa: E402
 
 
 def main(arguments: list[str] | None = None) -> int:

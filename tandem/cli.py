@@ -1,9 +1,10 @@
-"""The command line, `tandem`. Its commands are the modules of `tandem.commands` in _SUMMARIES."""
+"""The command line, `tandem`. Its commands are the modules of `tandem.commands` in _SUMMARIES, and
+those of the laboratory, where that is installed."""
 
 import click
 from click.shell_completion import get_completion_class
 
-from tandem.commands.group import CommandGroup, LazyCommand
+from tandem.commands.group import CommandGroup, InstalledCommand, LazyCommand
 from tandem.core.version import __version__
 from tandem.suite.supervised import run_module
 
@@ -19,18 +20,22 @@ _SUMMARIES = {
     "enroll": "Make what a new edge needs, and let the cloud know it.",
     "install-service": "Let systemd run a service of this machine.",
     "link": "Emulate a slow or narrow link over TCP.",
+    "doctor": "Check the installation, the models and both ends.",
+}
+_OF_THE_LABORATORY = {
     "verify-lossless": "Test that answers are distributed as the target's own.",
     "plan": "Predict what each method gains, from step times and a link.",
     "sim": "Simulate every preset in virtual time, over any link.",
     "train-exits": "Train early exits for a target model.",
     "bench": "Measure the suite; figures count on a quiet machine.",
-    "doctor": "Check the installation, the models and both ends.",
 }
-_ELSEWHERE = {"bench": "bench.main"}
+_MISSING = "needs the laboratory; in a checkout of the repository: pip install --editable ./lab"
 COMMANDS = {
-    name: LazyCommand(_ELSEWHERE.get(name, f"tandem.commands.{function}"), function, summary)
+    name: LazyCommand(f"tandem.commands.{function}", function, summary)
     for name, summary in _SUMMARIES.items()
     for function in [name.replace("-", "_")]
+} | {
+    name: InstalledCommand(name, summary, _MISSING) for name, summary in _OF_THE_LABORATORY.items()
 }
 
 

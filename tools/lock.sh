@@ -18,7 +18,7 @@ trap 'rm -rf "$scratch"' EXIT
   echo "$made Pins the version of what is installed; installs nothing by itself."
   "${pip[@]}" freeze --exclude-editable |
     grep -E '^[A-Za-z0-9._-]+==[^+]+$' |
-    grep -vE '^(torch|triton|nvidia-.*|cuda-.*|pip|setuptools|wheel|uv|tandem-edge)=='
+    grep -vE '^(torch|triton|nvidia-.*|cuda-.*|pip|setuptools|wheel|uv|tandem-edge|tandem-edge-lab)=='
 } >"$scratch/constraints"
 
 # uv is not part of the environment: it is only here that one asks for hashes.

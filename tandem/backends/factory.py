@@ -19,7 +19,6 @@ from tandem.backends.model_source import (
     ModelChoice,
     Parallelism,
 )
-from tandem.backends.paced import PacedEngine
 from tandem.core.errors import InvalidArgument
 from tandem.settings import ModelSettings
 
@@ -41,7 +40,7 @@ LOADERS: Mapping[str, Loader] = MappingProxyType(
         "torch": _from("tandem.backends.torch"),
         "llamacpp": _from("tandem.backends.llamacpp"),
         "lookup": _from("tandem.backends.lookup"),
-        "scripted": _from("tandem.backends.scripted"),
+        "scripted": _from("tandem.testing.scripted"),
         "vllm": _from("tandem.backends.vllm"),
     }
 )
@@ -93,8 +92,7 @@ def load_served(
     kv_budget_bytes: int = 2 * 2**30,
 ) -> LoadedModel:
     """The model of a service; `model` and what follows are settings of some services only. A draft
-    model is translated to the vocabulary of `target_tokenizer`, and passes are paced, where the
-    settings say so. The model has made a pass."""
+    model is translated to the vocabulary of `target_tokenizer`. The model has made a pass."""
     place = (settings.revision, settings.device, settings.dtype, settings.threads)
     choice = ModelChoice(model, *place, exits, settings.engine, drafts, parallel, kv_budget_bytes)
     cells, layers = settings.kv_cells, settings.gpu_layers
@@ -105,10 +103,6 @@ def load_served(
         target = load_target_tokenizer(target_tokenizer)
         fitted = fit_draft(loaded.engine, loaded.tokenizer, target)
         loaded = replace(loaded, engine=fitted, tokenizer=target)
-    paces = settings.pace_first_s, settings.pace_further_s, settings.pace_batch_s
-    if any(paces):
-        paced = PacedEngine(loaded.engine, *paces)
-        loaded = replace(loaded, engine=paced)
     _warm(loaded.engine)
     return loaded
 

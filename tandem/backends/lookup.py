@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.backends.context_engine import ContextEngine
 from tandem.backends.model_source import LoadedModel, ModelChoice, find_source
-from tandem.backends.scripted import ScriptedEngine
 from tandem.core.errors import InvalidArgument
 
 MAX_MATCH = 16
@@ -41,7 +41,7 @@ def load(choice: ModelChoice) -> LoadedModel:
     return LoadedModel(engine, tokenizer, lambda: f"lookup:{tokenizer.vocabulary_hash}")
 
 
-class LookupEngine(ScriptedEngine):
+class LookupEngine(ContextEngine):
     """Sessions keep the token ids; logits after a context are the logarithm of `lookup_probs`."""
 
     def __init__(
@@ -58,9 +58,9 @@ class LookupEngine(ScriptedEngine):
             context_length=context_length,
             eos_token_ids=eos_token_ids,
             model_name="lookup",
+            vocabulary_hash=vocabulary_hash,
             kv_bytes_per_token=np.dtype(np.int64).itemsize,
         )
-        self.vocabulary_hash = vocabulary_hash
 
 
 def lookup_probs(context: Sequence[int], vocabulary_size: int) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ from tandem.commands.calling import access_options, retriever_at
 from tandem.commands.options import ADDRESS, ANY_PATH, FOLDER, json_option, owner_option
 from tandem.core.errors import InvalidArgument, ResourceExhausted, TandemError
 from tandem.index.chunking import Chunking
-from tandem.index.document_index import open_index
+from tandem.index.document_index import DocumentIndex, open_index
 from tandem.index.extraction import Format, Refusal
 from tandem.index.extractor import Extractor
 from tandem.index.names import shown
@@ -60,15 +60,12 @@ class Tally:
 @click.command()
 @click.argument("paths", nargs=-1, type=ANY_PATH)
 @click.option("--delete", "deletes", is_flag=True, help="Delete the documents of these names.")
-@click.option(
-    "--import-folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Make a new --folder of an index folder of an earlier version, which stays as it is.",
-)
+@click.option("--list", "lists", is_flag=True, help="List the names of documents there are.")
 @click.option("--endpoint", type=ADDRESS, help="A running retriever. Default: a local folder.")
 @access_options
 @owner_option(
-    "With --delete: whose documents, of the holder of an HTTP key. Default: the operator's."
+    "With --delete or --list: whose documents, of the holder of an HTTP key. Default: the"
+    " operator's."
 )
 @click.option(
     "--folder", type=FOLDER, help=f"Local index, created if missing. Default: {DEFAULT_FOLDER}."
@@ -92,12 +89,15 @@ def ingest(**options: Any) -> None:
     With --delete, PATHS are names of documents, as searches give them, whether or not there are
     such files. A retriever with --decoder also has the decoder forget them; a local folder cannot.
     """
-    if (options["import_folder"] is None) != bool(options["paths"]):
-        raise click.UsageError("give PATHS or --import-folder, and not both")
-    if options["import_folder"] is not None:
-        return _import(options["import_folder"], options)
-    if options["owner"] and not options["deletes"]:
-        raise click.UsageError("--owner needs --delete: tenants add documents over HTTP")
+    if options["lists"] == bool(options["paths"]):
+        raise click.UsageError("give PATHS or --list, and one of them")
+    if options["owner"] and not (options["deletes"] or options["lists"]):
+        raise click.UsageError("--owner needs --delete or --list: tenants add documents over HTTP")
+    if options["lists"]:
+        configure_logging("critical")
+        if options["endpoint"] is not None:
+            refuse_flags(options, *_FOLDER_FLAGS)
+        return _list(options)
     if options["deletes"]:
         configure_logging("critical")
         if options["endpoint"] is not None:
@@ -121,19 +121,6 @@ def ingest(**options: Any) -> None:
             why = f"{error}; {tally.stored} documents were answered as stored"
             raise Rejected(error.code, why) from error
     _report(tally, time.perf_counter() - began_s, options["as_json"])
-
-
-def _import(old: Path, options: dict[str, Any]) -> None:
-    if options["folder"] is None or options["endpoint"] is not None:
-        raise click.UsageError("--import-folder needs --folder, a new one, and no --endpoint")
-    from tandem.index.old_format import import_folder  # seldom needed
-
-    configure_logging("critical")
-    size = import_folder(old, options["folder"])
-    if options["as_json"]:
-        click.echo(json.dumps({"documents": size.documents, "texts": size.texts}))
-    else:
-        click.echo(f"{size.documents} documents ({size.texts} texts) are in {options['folder']}")
 
 
 def _into_folder(files: list[Path], options: dict[str, Any], tally: Tally) -> None:
@@ -232,11 +219,40 @@ def _delete(names: list[str], options: dict[str, Any]) -> None:
         )
 
 
-def _delete_in_folder(names: list[str], options: dict[str, Any]) -> list[bool]:
+def _list(options: dict[str, Any]) -> None:
+    """Names, one on each line, or one JSON object."""
+    if options["endpoint"] is None:
+        with closing(_existing(options)) as index:
+            names = list(index.names(options["owner"]))
+    else:
+        names = run_loop(_names_at_retriever(options))
+    if options["as_json"]:
+        click.echo(json.dumps({"documents": names}))
+    else:
+        for name in names:
+            click.echo(shown(name))
+
+
+async def _names_at_retriever(options: dict[str, Any]) -> list[str]:
+    names: list[str] = []
+    async with retriever_at(options) as client:
+        while True:
+            after = names[-1] if names else ""
+            part = await client.listed(options["owner"], after, timeout_s=options["timeout"])
+            names += [document.id for document in part.documents]
+            if not part.documents:
+                return names
+
+
+def _existing(options: dict[str, Any]) -> DocumentIndex:
     folder = options["folder"] or DEFAULT_FOLDER
     if not folder.is_dir():
         raise InvalidArgument("folder", f"{folder} does not exist")
-    with closing(open_index(folder, options["embedding"] or "auto", None)) as index:
+    return open_index(folder, options["embedding"] or "auto", None)
+
+
+def _delete_in_folder(names: list[str], options: dict[str, Any]) -> list[bool]:
+    with closing(_existing(options)) as index:
         return index.remove(names, options["owner"])
 
 

@@ -4,8 +4,10 @@ import fcntl
 import json
 import os
 import secrets
+import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,13 @@ from tandem.net.access_keys import (
     scopes_field,
 )
 from tandem.net.quotas import NO_QUOTA, Quota
+from tandem.net.reloaded import MOST_BYTES
 from tandem.net.scopes import Scope
 
 DEFAULT_FILE = Path("certs/edge.keys")
 PUBLIC, PRIVATE = 0o644, 0o600
+UNCHANGED = -1
+"""For fchown: that of this process."""
 
 
 @click.command()
@@ -135,6 +140,14 @@ def revoke(path: Path, holder: str) -> int:
         return count - len(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a file is, by numbers."""
+
+    user: int
+    group: int
+
+
 def replace_file(path: Path, content: bytes, mode: int) -> None:
     """Replace the file at `path` as a whole: readers see the old content or the new, and nobody
     whom `mode` keeps out ever reads it. A power cut after this has returned takes nothing back."""
@@ -143,14 +156,18 @@ def replace_file(path: Path, content: bytes, mode: int) -> None:
 
 
 @contextmanager
-def replacing(path: Path, content: bytes, mode: int) -> Iterator[None]:
+def replacing(path: Path, content: bytes, mode: int, owner: Owner | None = None) -> Iterator[None]:
     """As `replace_file`, after the body and only if that ends well; there is room for the content
-    before the body begins. Raises TandemError naming the file."""
+    before the body begins. `owner`: whose the file is to be, not this process's. Raises TandemError
+    naming the file."""
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with _named(path):
             handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             with os.fdopen(handle, "wb") as file:
+                if owner is not None:
+                    os.fchown(handle, owner.user, owner.group)
+                    os.fchmod(handle, mode)  # which the process's umask may have narrowed
                 file.write(content)
                 file.flush()
                 os.fsync(handle)
@@ -194,26 +211,58 @@ def _lines(path: Path) -> list[str]:
         return []
     except UnicodeDecodeError:
         raise InvalidArgument("file", f"{path} is no text") from None
+    _check(path, text)
+    return text.splitlines()
+
+
+def _check(path: Path, text: str) -> None:
+    """That services can use all of it; InvalidArgument names the line that they could not. Keys of
+    an older release may lack scopes: they get some one holder after the other."""
     try:
         parse_keys(text, may_lack_scopes=True)
     except InvalidArgument as error:
-        raise InvalidArgument("file", f"{path}: {error.why}") from error
-    return text.splitlines()
+        raise InvalidArgument("file", f"{path}: {error.why}; nothing was changed") from error
+    if (size := len(text.encode())) > MOST_BYTES:
+        why = f"{path}: would have {size} bytes, and services read at most {MOST_BYTES}"
+        raise InvalidArgument("file", f"{why}; nothing was changed")
 
 
 @contextmanager
 def _changing(path: Path) -> Iterator[list[str]]:
-    """The file's lines, to be changed by one process at a time; they are written at the end. The
-    lock is on the folder, since the file itself is replaced. Not every file system has locks."""
+    """The file's lines, to be changed by one process at a time; they are checked and written at the
+    end, with the mode and the owner that the file has. The lock is on the folder, since the file
+    itself is replaced. Not every file system has locks."""
+    path = path.resolve()  # a link stays one, and the lock is where the file is
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         with suppress(OSError):
             fcntl.flock(folder, fcntl.LOCK_EX)
         lines = _lines(path)
         yield lines
-        replace_file(path, "".join(f"{line}\n" for line in lines).encode(), PUBLIC)
+        text = "".join(f"{line}\n" for line in lines)
+        _check(path, text)
+        mode, owner = _mode_and_owner(path)
+        with replacing(path, text.encode(), mode, owner):
+            pass
     finally:
         os.close(folder)
+
+
+def _mode_and_owner(path: Path) -> tuple[int, Owner | None]:
+    """Of the file that is there, so that who reads it still can, and nobody else. What only root
+    could give back is left out where nobody's right to read depends on it; else the writing fails,
+    which is better than a file that its service cannot read."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return PUBLIC, None
+    mode, own = stat.S_IMODE(found.st_mode), os.geteuid()
+    gives_user = own in (0, found.st_uid)
+    gives_group = own == 0 or found.st_gid in (os.getegid(), *os.getgroups())
+    if mode & stat.S_IROTH and not (gives_user and gives_group):
+        return mode, None
+    keeps_group = gives_group or mode & stat.S_IRWXG
+    return mode, Owner(found.st_uid, found.st_gid if keeps_group else UNCHANGED)
 
 
 def _tell(options: dict[str, Any], holder: str, outcome: dict[str, Any]) -> None:

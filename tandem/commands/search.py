@@ -12,6 +12,7 @@ from tandem.commands.calling import access_options, retriever_at
 from tandem.commands.ingest import DEFAULT_FOLDER, refuse_flags
 from tandem.commands.options import ADDRESS, FOLDER, json_option, owner_option
 from tandem.core.errors import InvalidArgument
+from tandem.core.foreign_words import cleaned
 from tandem.index.document_index import MAX_HITS, open_index
 from tandem.index.names import shown
 from tandem.index.places import stored_manifest
@@ -101,8 +102,8 @@ def _hit_object(hit: Any) -> dict[str, Any]:
 
 
 def _show(rank: int, hit: dict[str, Any]) -> None:
+    """To a terminal: whoever wrote a document chose its name, its title and its text."""
     title = f"  {shown(hit['title'])}" if hit["title"] else ""
     owner = f"  ({hit['owner']})" if hit["owner"] else ""
     click.secho(f"{rank}. {shown(hit['document_id'])} [{hit['chunk']}]{title}{owner}", bold=True)
-    text = shown(" ".join(hit["text"].split()))
-    click.echo(f"   {text[:_SHOWN_LETTERS]}{'…' if len(text) > _SHOWN_LETTERS else ''}")
+    click.echo(f"   {cleaned(shown(hit['text']), _SHOWN_LETTERS + 1)}")

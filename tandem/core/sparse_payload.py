@@ -134,16 +134,6 @@ def make_top_k_payload(target_probs: Array, top: int) -> SparsePayload:
     return SparsePayload(ids, target_probs[ids], target_probs[:0].sum(), _NONE, target_probs[:0])
 
 
-def top_k_bias(target_probs: Array, draft_probs: Array, top: int) -> Any:
-    """Total variation between the target distribution [V] and what comes out at one position. What
-    is accepted is untouched. A recovered token comes from the residual max(0, target - draft)
-    inside the top K alone, so the residual's mass outside, which is the bias, goes to the tokens
-    inside it; if it has no mass inside, all of it goes to the head of the target distribution."""
-    rest = np.maximum(target_probs - draft_probs, 0)
-    ids = most_likely(target_probs, top)
-    return rest.sum() - rest[ids].sum()
-
-
 def _keeps(target_prob: Any, draft_prob: Any, rng: RandomSource, position: int, draw: int) -> bool:
     """Whether a tail token stays: with probability max(0, target - draft)/target."""
     rest = max(target_prob - draft_prob, 0)

@@ -8,6 +8,7 @@ not cryptographic: it finds bugs, not forgeries."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from typing import Any
 
 from numpy.typing import NDArray
@@ -19,6 +20,27 @@ PrefixHash = int
 """In [0, 2^64)."""
 
 EMPTY_PREFIX: PrefixHash = GOLDEN
+
+
+class TokenSource(StrEnum):
+    """Who made a committed token."""
+
+    DRAFT = "draft"
+    """The draft model; the target accepted it."""
+    TARGET = "target"
+    """The target: in place of a rejected draft, after accepted ones, or decoding alone."""
+    EDGE = "edge"
+    """The draft model with the cloud lost; nobody verified it."""
+    DEVICE = "device"
+    """Of two sides the device: its draft became the token, and the cloud's did not."""
+    CLOUD = "cloud"
+    """Of two sides the cloud, likewise."""
+    BOTH = "both"
+    """Both sides had drafted the token; of more than two, several."""
+    RECOVERED = "recovered"
+    """No side's draft: drawn from what the sides' distributions give together."""
+    SIDE = "side"
+    """Of more than two sides one beyond the cloud: its draft alone became the token."""
 
 
 def check_token_ids(ids: Sequence[int] | NDArray[Any], vocabulary_size: int, field: str) -> None:

@@ -44,8 +44,3 @@ def truncate(probs: Array, truncation: Truncation) -> Array:
         keep_nucleus(kept, truncation.top_p)
     kept /= kept.sum()
     return kept
-
-
-def cut_mass(probs: Array, truncated: Array) -> float:
-    """σ of TSLT theorem 3.2: the mass of `probs` [V] outside the support of `truncated` [V]."""
-    return float(probs[truncated == 0].sum())

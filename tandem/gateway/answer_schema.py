@@ -292,3 +292,4 @@ class AliveAnswer(Strict):
 class ReadyAnswer(Strict):
     status: Literal["ready", "not ready"]
     reason: str | None = None
+    warning: str | None = None

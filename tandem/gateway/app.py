@@ -27,7 +27,7 @@ from tandem.gateway.docs_page import DOCS_PATHS, add_docs_page
 from tandem.gateway.document_route import DocumentRoute, TenantDocuments
 from tandem.gateway.errors import ApiError, api_error, json_response
 from tandem.gateway.event_stream import EventStream
-from tandem.gateway.guard import CALLER_LEFT, Guard
+from tandem.gateway.guard import CALLER_LEFT, METRICS_PATH, Guard
 from tandem.gateway.known_names import ANY, KnownNames
 from tandem.gateway.link_route import LinkRoute
 from tandem.gateway.openapi import (
@@ -55,6 +55,7 @@ from tandem.gateway.text_endpoints import TextEndpoints
 from tandem.gateway.web_page import WebPage
 from tandem.generation.request import GenerationRequest
 from tandem.net.access_keys import KeyRing
+from tandem.net.keys_file import KeysFileState
 from tandem.telemetry.metrics import Metrics
 
 RequestKind = TypeVar("RequestKind", bound=CommonParameters)
@@ -65,14 +66,16 @@ _TANDEM_FIELDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """`keys` gives the keys known now; None lets everybody in who calls by one of `names`. `docs`:
-    interactive documentation at /docs.
+    """`keys` gives the keys known now; None lets everybody in who calls by one of `names`.
+    `keys_state`: what is wrong with their file, for readiness. `docs`: interactive documentation at
+    /docs.
     `max_requests` are handled at once; how many of them are answered at once, and how many wait, is
     for the suite to say. `page` serves the web page at `/`; `link_control` is the control socket of
     an emulated link, which callers may then change; `documents` are the device's, among which they
     may then keep some of their own."""
 
     keys: Callable[[], KeyRing] | None = None
+    keys_state: Callable[[], KeysFileState] | None = None
     docs: bool = True
     names: KnownNames = field(default_factory=KnownNames)
     limits: RequestLimits = field(default_factory=RequestLimits)
@@ -141,7 +144,7 @@ def make_routes(
         add_docs_page(app)
     _route(app, "GET", MODELS_PATH, gateway.models)
     _route(app, "GET", MODEL_PATH.replace("}", ":path}"), gateway.model)
-    _route(app, "GET", "/metrics", gateway.metrics)
+    _route(app, "GET", METRICS_PATH, gateway.metrics)
     _route(app, "GET", "/healthz", gateway.healthy)
     _route(app, "GET", "/readyz", gateway.ready)
     if settings.link_control:
@@ -197,12 +200,19 @@ class _Gateway:
         return json_response({"status": "ok"})
 
     async def ready(self) -> Response:
-        """Whether an answer could be given now: the drafter and the cloud are reached."""
+        """Whether an answer could be given now: the drafter and the cloud are reached, and there is
+        a key that is accepted. A malformed line of the keys file is told and keeps nobody else out:
+        one mistake, brought to a whole fleet, must not end it."""
+        keys = KeysFileState() if self._settings.keys_state is None else self._settings.keys_state()
+        if keys.closed:
+            return json_response({"status": "not ready", "reason": keys.warning}, 503)
         try:
             await self.catalog.reach()
         except TandemError as error:
             return json_response({"status": "not ready", "reason": str(error)}, 503)
-        return json_response({"status": "ready"})
+        return json_response(
+            {"status": "ready", **({"warning": keys.warning} if keys.warning else {})}
+        )
 
     async def _answer(
         self,

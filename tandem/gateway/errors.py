@@ -103,7 +103,8 @@ def api_error(error: BaseException, tandem_fields: frozenset[str] = frozenset())
     status, kind, word = known
     if status == 400 and (named := _NAMED.fullmatch(details)):
         return _invalid_field(named[1], named[2], tandem_fields)
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
+    again_s = getattr(error, "retry_after_s", None) or RETRY_AFTER_S
+    headers = {"Retry-After": str(max(1, math.ceil(again_s)))} if status in (429, 503) else {}
     return ApiError(status, details, kind=kind, code=word, headers=headers)
 
 

@@ -19,6 +19,7 @@ from tandem.core.errors import Unavailable
 from tandem.gateway.document_route import DOCUMENTS_PATH
 from tandem.gateway.errors import ApiError, api_error, lacks_scope, too_many
 from tandem.gateway.known_names import KnownNames
+from tandem.gateway.link_route import LINK_PATH
 from tandem.net.access_keys import KeyRing
 from tandem.net.auth import RECHECK_S, Recheck
 from tandem.net.scopes import Caller, current_caller, note_caller
@@ -30,6 +31,7 @@ from tandem.telemetry.tracing import called_with
 log = get_logger(__name__)
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
+METRICS_PATH = "/metrics"
 PAGES_AT_ONCE = 32
 CALLER_LEFT = 499
 """No status that is ever sent; it is counted for callers who did not wait for theirs."""
@@ -169,7 +171,11 @@ class _Answer:
 
 
 def scopes_for(method: str, path: str) -> Sequence[KeyScope]:
-    """One of them opens the route. What asks for answers may not change documents."""
+    """Say which scopes open a route; one of them is enough. A key that asks for answers may not
+    change documents, slow or cut everybody's link, or read metrics, which name the other tenants
+    and what they ask for."""
+    if path == METRICS_PATH or (path == LINK_PATH and method not in ("GET", "HEAD")):
+        return (KeyScope.ADMIN,)
     if path != DOCUMENTS_PATH and not path.startswith(f"{DOCUMENTS_PATH}/"):
         return (KeyScope.GENERATE,)
     if method in ("GET", "HEAD"):

@@ -15,6 +15,7 @@ from tandem.net.status import (
     details_of,
     plain_details,
     refusal,
+    retry_after_s,
 )
 from tandem.net.stream_limits import ServedStream
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -50,10 +51,11 @@ async def answers_to(
             yield answer
         code = await call.code()
         details = plain_details(code, await call.details() or "")
+        again_s = retry_after_s(await call.trailing_metadata())
     except grpc.aio.AioRpcError as error:
         raise await _late_or_refused(call, error, describe) from None
     if code is not grpc.StatusCode.OK:
-        raise Rejected(code, details or "the service ended the call")
+        raise Rejected(code, details or "the service ended the call", again_s)
 
 
 async def _late_or_refused(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -144,6 +144,13 @@ class DocumentIndex:
         if not 1 <= count <= MAX_LISTED:
             raise InvalidArgument("count", f"must be 1…{MAX_LISTED}, is {count}")
         return self._store.listed(owner, after, count)
+
+    def names(self, owner: str = OPERATOR) -> Iterator[str]:
+        """Of all the owner's documents, in the order of their bytes in UTF-8."""
+        after = ""
+        while part := self.listed(owner, after):
+            yield from (document.name for document in part)
+            after = part[-1].name
 
     def usage(self, owner: str) -> OwnerUsage:
         """What the owner has, as quotas count it."""

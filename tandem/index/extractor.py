@@ -1,5 +1,5 @@
-"""Text out of files whoever wrote them, without harm: what takes more than linear time is read by a
-process of its own, which is killed above a limit of time or memory.
+"""Text out of files whoever wrote them, without harm: what may take long is read by a process of
+its own, which is killed above a limit of time or memory.
 
 Invariants: reading any file ends, within a time that its size bounds, and holds up no other thread
 of this process; a file that is at fault is a Refusal, and costs no other file anything.
@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -59,6 +60,32 @@ class ExtractionLimits:
         return self.base_s + self.per_mib_s * (size // 2**20)
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is read as one: a file, or a line of JSON lines."""
+
+    form: Format
+    document_id: str
+    title: str
+    number: int
+    """Of a line of JSON lines."""
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """What a part holds, or why that is not known, and what it took of a processor."""
+
+    document: Document | Refusal
+    cpu_s: float
+
+
+def parts_of(content: bytes, form: Format, document_id: str, title: str = "") -> Iterator[Part]:
+    """The parts of a file; there is none in empty JSON lines."""
+    lines = json_lines(content) if form is Format.JSONL else [(0, content)]
+    return (Part(form, document_id, title, number, part) for number, part in lines)
+
+
 class Extractor:
     """Keeps one process, which starts with the first file that needs one; `close` it."""
 
@@ -72,15 +99,21 @@ class Extractor:
         self, content: bytes, form: Format, document_id: str, title: str = ""
     ) -> Iterator[Document | Refusal]:
         """As `tandem.index.extraction.extract`. Raises Unavailable if no process can be started."""
-        lines = json_lines(content) if form is Format.JSONL else [(0, content)]
-        for number, part in lines:
-            request = Request(form, document_id, title, number, self._limits.cpu_s(len(part)))
-            if form in _IN_THIS_PROCESS and len(part) <= MOST_IN_THIS_PROCESS:
-                yield read_request(request, part)
-            elif len(part) > MAX_DOCUMENT_BYTES:
-                yield read_request(request, part)  # refused unread
-            else:
-                yield self._read(request, part)
+        for part in parts_of(content, form, document_id, title):
+            yield self.read(part).document
+
+    def read(self, part: Part) -> Extracted:
+        """One part; blocks. Raises Unavailable if no process can be started."""
+        size = len(part.content)
+        request = Request(
+            part.form, part.document_id, part.title, part.number, self._limits.cpu_s(size)
+        )
+        small = part.form in _IN_THIS_PROCESS and size <= MOST_IN_THIS_PROCESS
+        if small or size > MAX_DOCUMENT_BYTES:  # which is refused unread
+            began_s = time.thread_time()
+            document = read_request(request, part.content)
+            return Extracted(document, time.thread_time() - began_s)
+        return self._read_in_process(request, part.content)
 
     def close(self) -> None:
         """A file that is being read then is not waited for: its reader raises Unavailable."""
@@ -90,7 +123,7 @@ class Extractor:
         with self._one_file:
             self._end()
 
-    def _read(self, request: Request, content: bytes) -> Document | Refusal:
+    def _read_in_process(self, request: Request, content: bytes) -> Extracted:
         late = threading.Event()
         with self._one_file:
             self._check_open()
@@ -103,6 +136,7 @@ class Extractor:
             timer = threading.Timer(START_S + 2 * request.cpu_s, kill)
             timer.start()
             answer: dict[str, Any] | None = None
+            began_s = time.monotonic()
             try:
                 answer = _answer(process, request, content)
             finally:
@@ -113,8 +147,11 @@ class Extractor:
         if answer is None:
             self._check_open()
             why = _reason(request, late.is_set(), process.returncode, self._limits)
-            return Refusal(request.place, f"content: {why}")
-        return Refusal(**answer) if "why" in answer else Document(**answer)
+            # What a process took that is no more is not told; it had a processor for this at most.
+            cpu_s = min(time.monotonic() - began_s, float(request.cpu_s))
+            return Extracted(Refusal(request.place, f"content: {why}"), cpu_s)
+        cpu_s = answer.pop("cpu_s")
+        return Extracted(Refusal(**answer) if "why" in answer else Document(**answer), cpu_s)
 
     def _check_open(self) -> None:
         if self._closed:

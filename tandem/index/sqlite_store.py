@@ -63,7 +63,6 @@ from tandem.telemetry.logging import get_logger
 log = get_logger(__name__)
 
 DATABASE = "documents.db"
-_OLD_FORMAT = "manifest.json"
 _LOADED_TOGETHER = 256
 _TEXT_COLUMNS = "hash, title, text, spans, text_checksum"
 _CONTENT_COLUMNS = f"first, {_TEXT_COLUMNS}, vectors, vectors_checksum"
@@ -89,11 +88,6 @@ def read_manifest(folder: Path) -> Manifest | None:
             schema_version(database, path)
             return Manifest(**json.loads(meta(database, "manifest", path)))
     names = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
-    if _OLD_FORMAT in names:
-        raise FolderMismatch(
-            f"{folder}: has the format of an earlier version; make a new folder of it with "
-            f"'tandem ingest --import-folder {folder} --folder NEW'"
-        )
     ours = (LOCK, f"{DATABASE}.new", f"{DATABASE}.new-journal")
     if strangers := sorted(names.difference(ours)):
         why = f"is not empty ({strangers[0]}) and has no {DATABASE}, so it is no index"

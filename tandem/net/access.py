@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import grpc
 
-from tandem.net.access_keys import KeyRing
 from tandem.net.auth import RECHECK_S, BearerKey, KeyGuard, known_keys, own_key
+from tandem.net.keys_file import KeysFile
 from tandem.net.reloaded import BadFile, Reloaded
 from tandem.net.tls import TlsFiles, TlsIdentity
 from tandem.settings import ServiceSettings, SettingsError, variable_of
@@ -23,12 +23,18 @@ class ServerAccess:
     """What callers must have. Without an identity the port is plain, without keys open."""
 
     identity: TlsIdentity | None = None
-    keys: Reloaded[KeyRing] | None = None
+    keys: KeysFile | None = None
     reflection: bool = False
     recheck_s: float = RECHECK_S
 
     def interceptors(self) -> list[grpc.aio.ServerInterceptor]:
         return [] if self.keys is None else [KeyGuard(self.keys, self.recheck_s)]
+
+    @property
+    def fault(self) -> str:
+        """What keeps every caller out; empty where nothing does."""
+        state = None if self.keys is None else self.keys.state()
+        return state.warning if state is not None and state.closed else ""
 
 
 @dataclass(slots=True)

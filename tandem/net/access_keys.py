@@ -7,6 +7,7 @@ that depends neither on the key nor on which entry it meets.
     key = new_key(secrets.token_bytes(KEY_BYTES))     # handed to the caller, kept nowhere
     line = key_line("edge-1", key, {Scope.VERIFY})    # "edge-1 sha256:… scopes=verify", kept
     parse_keys(line).caller(key)                      # edge-1, who may have drafts verified
+    read_lines(text).malformed                        # lines that let nobody in, by number
 
 A line is HOLDER sha256:HEX and fields NAME=VALUE, in any order, of which `scopes` must be there: a
 key whose scopes had to be guessed would either open too much or quietly stop to work.
@@ -81,29 +82,45 @@ def scopes_field(scopes: Collection[Scope]) -> str:
 
 
 def parse_keys(text: str, may_lack_scopes: bool = False) -> KeyRing:
+    """As `read_lines`, where every line must be well-formed. Raises InvalidArgument naming the
+    first that is not, which it does not show: it may hold a key by mistake."""
+    lines = read_lines(text, may_lack_scopes)
+    if lines.malformed:
+        raise InvalidArgument("keys", lines.malformed[0].why)
+    return lines.ring
+
+
+def read_lines(text: str, may_lack_scopes: bool = False) -> KeyLines:
     """Keys as lines of `HOLDER sha256:HEX scopes=…`; empty lines and those that begin with # are
     skipped. A holder may have several keys, so that a new one can be handed out before the old one
-    goes. With `may_lack_scopes` a key without any is good for nothing; otherwise it is refused.
-    Raises InvalidArgument naming the line, which it does not show: it may hold a key by mistake."""
-    known = []
+    goes. With `may_lack_scopes` a key without any is good for nothing; otherwise it is malformed.
+    Each line counts by itself: a malformed one neither opens anything nor shuts others out."""
+    known, malformed = [], []
     for number, line in enumerate(text.splitlines(), start=1):
         entry = line.strip()
         if not entry or entry.startswith("#"):
             continue
-        found = _LINE.fullmatch(entry)
-        if found is None:
-            raise InvalidArgument("keys", f"line {number} must be {_FORM}")
-        fields = _fields(number, found["fields"])
-        if "scopes" not in fields and not may_lack_scopes:
-            raise InvalidArgument("keys", f"line {number} has no scopes; {_MEND}")
         try:
-            scopes = scopes_from(fields["scopes"]) if "scopes" in fields else frozenset[Scope]()
-            quota = Quota.parse(fields)
+            known.append(_hashed_key(number, entry, may_lack_scopes))
         except InvalidArgument as error:
-            raise InvalidArgument("keys", f"line {number}: {error}") from error
-        caller = Caller(found["holder"], scopes, quota)
-        known.append(HashedKey(caller, bytes.fromhex(found["digest"])))
-    return KeyRing(tuple(known))
+            malformed.append(MalformedLine(number, error.why))
+    return KeyLines(KeyRing(tuple(known)), tuple(malformed))
+
+
+def _hashed_key(number: int, entry: str, may_lack_scopes: bool) -> HashedKey:
+    found = _LINE.fullmatch(entry)
+    if found is None:
+        raise InvalidArgument("keys", f"line {number} must be {_FORM}")
+    fields = _fields(number, found["fields"])
+    if "scopes" not in fields and not may_lack_scopes:
+        raise InvalidArgument("keys", f"line {number} has no scopes; {_MEND}")
+    try:
+        scopes = scopes_from(fields["scopes"]) if "scopes" in fields else frozenset[Scope]()
+        quota = Quota.parse(fields)
+    except InvalidArgument as error:
+        raise InvalidArgument("keys", f"line {number}: {error}") from error
+    caller = Caller(found["holder"], scopes, quota)
+    return HashedKey(caller, bytes.fromhex(found["digest"]))
 
 
 def _fields(number: int, words: str) -> dict[str, str]:
@@ -147,6 +164,23 @@ class KeyRing:
         """The name alone."""
         found = self.caller(key)
         return None if found is None else found.holder
+
+
+@dataclass(frozen=True, slots=True)
+class MalformedLine:
+    """A line that lets nobody in: its number from 1 and why. `why` may quote a field that it has,
+    so it is for whoever has the file, and not for logs."""
+
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLines:
+    """What a file of keys says: the keys of its well-formed lines, and the others."""
+
+    ring: KeyRing
+    malformed: tuple[MalformedLine, ...] = ()
 
 
 def _digest(key: str) -> bytes:

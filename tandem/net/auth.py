@@ -15,7 +15,8 @@ import grpc
 from grpc import StatusCode
 
 from tandem.core.errors import InvalidArgument
-from tandem.net.access_keys import KeyRing, check_key, parse_keys
+from tandem.net.access_keys import check_key
+from tandem.net.keys_file import CurrentKeys, KeysFile
 from tandem.net.reloaded import BadFile, Reloaded, read_file
 from tandem.net.scopes import OPEN, SCOPE_OF, Caller, Scope, note_caller
 from tandem.net.status import end_call
@@ -39,17 +40,9 @@ _WhyNot = tuple[StatusCode, str]
 Metadata = Iterable[tuple[str, str | bytes]]
 
 
-def known_keys(path: Path) -> Reloaded[KeyRing]:
+def known_keys(path: Path) -> KeysFile:
     """The hashed keys in the file at `path`; a change is used by the next call. Raises BadFile."""
-
-    def read() -> KeyRing:
-        try:
-            return parse_keys(read_file(path).decode())
-        except (InvalidArgument, UnicodeDecodeError) as error:
-            why = error.why if isinstance(error, InvalidArgument) else "must be text"
-            raise BadFile(path, why) from None
-
-    return Reloaded((path,), read)
+    return KeysFile(path)
 
 
 def own_key(path: Path) -> Reloaded[str]:
@@ -71,7 +64,7 @@ class KeyGuard(grpc.aio.ServerInterceptor):
     """Lets calls through whose key has the method's scope, and health. While a stream lasts, its
     key is looked up again every `recheck_s`."""
 
-    def __init__(self, keys: Reloaded[KeyRing], recheck_s: float = RECHECK_S) -> None:
+    def __init__(self, keys: CurrentKeys, recheck_s: float = RECHECK_S) -> None:
         self._keys = keys
         self._recheck_s = recheck_s
 

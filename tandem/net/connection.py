@@ -106,7 +106,7 @@ class Connection:
             try:
                 await stub.Check(health_pb2.HealthCheckRequest(), timeout=DIAGNOSIS_TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
-                return details_of(error)
+                return details_of(error, f"the service at {self.target}")
         return ""
 
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from grpc import StatusCode
 
 from tandem.core.errors import InvalidArgument, ResourceExhausted
 from tandem.net.connection import Connection
-from tandem.net.status import actual_status, details_of, engine_silent_s, plain_details
+from tandem.net.status import actual_status, engine_silent_s, plain_details, retry_after_s
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -55,8 +55,11 @@ class FrameStream(Generic[Out, In]):
         traffic: Traffic,
         on_frame: Callable[[In, int], None],
         on_end: Callable[[BaseException | None], None],
+        stranger: str = "",
     ) -> None:
-        """`begin` makes the call on a channel."""
+        """`begin` makes the call on a channel. `stranger`: how to call a service of another side,
+        whose words are not to be taken for ours; see `plain_details`."""
+        self._stranger = stranger
         self._codec = codec
         self._traffic = traffic
         self._on_frame = on_frame
@@ -123,14 +126,23 @@ class FrameStream(Generic[Out, In]):
                 self._traffic.downlink_bytes += size_bytes
                 self._on_frame(self._codec.decode(frame), size_bytes)
         except Exception as error:  # the stream's end too, or a failure of `on_frame`
-            if not isinstance(error, grpc.aio.AioRpcError | InvalidArgument):
+            if isinstance(error, grpc.aio.AioRpcError):
+                metadata = error.trailing_metadata()
+                self._end(self._ended(error.code(), error.details() or "", metadata))
+                return
+            if not isinstance(error, InvalidArgument):
                 log.exception("stream abandoned")
             self._end(error)
             return
         code = await self._call.code()
-        details = plain_details(code, await self._call.details() or "")
-        silent_s = engine_silent_s(await self._call.trailing_metadata())
-        self._end(None if code is StatusCode.OK else StreamEnded(code, details, silent_s))
+        details, metadata = await self._call.details() or "", await self._call.trailing_metadata()
+        self._end(None if code is StatusCode.OK else self._ended(code, details, metadata))
+
+    def _ended(self, code: StatusCode, details: str, metadata: Any) -> "StreamEnded":
+        code, details = actual_status(code, details)
+        again_s = retry_after_s(metadata)
+        words = plain_details(code, details, self._stranger, again_s)
+        return StreamEnded(code, words, engine_silent_s(metadata), again_s)
 
     def _end(self, error: BaseException | None) -> None:
         """Once: `close` or an end has forgotten who listens."""
@@ -147,6 +159,11 @@ FATAL = frozenset(
 )
 """Statuses that another stream would meet again."""
 
+LASTING = FATAL - {
+    *(StatusCode.INVALID_ARGUMENT, StatusCode.DEADLINE_EXCEEDED, StatusCode.RESOURCE_EXHAUSTED)
+}
+"""Of these, refusals that are no fault of the request, and do not go away by waiting."""
+
 BROKEN = frozenset(
     {
         StatusCode.OK,  # this end had not said that it is done
@@ -157,12 +174,18 @@ BROKEN = frozenset(
 
 
 class StreamEnded(Exception):
-    """A stream ended with another status than OK; `silent_s`: how long the service's engine had
-    been stuck."""
+    """A stream ended with another status than OK. `silent_s`: how long the service's engine had
+    been stuck; `retry_after_s`: when to try again, where it says so."""
 
-    def __init__(self, code: StatusCode, details: str, silent_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        code: StatusCode,
+        details: str,
+        silent_s: float = 0.0,
+        retry_after_s: float | None = None,
+    ) -> None:
         super().__init__(details)
-        self.code, self.silent_s = code, silent_s
+        self.code, self.silent_s, self.retry_after_s = code, silent_s, retry_after_s
 
 
 def end_status(error: BaseException | None) -> tuple[StatusCode, str]:
@@ -170,16 +193,15 @@ def end_status(error: BaseException | None) -> tuple[StatusCode, str]:
     if error is None:
         return StatusCode.OK, ""
     if isinstance(error, StreamEnded):
-        return actual_status(error.code, str(error))
-    if isinstance(error, grpc.aio.AioRpcError):
-        return actual_status(error.code(), details_of(error))
+        return error.code, str(error)
     return StatusCode.INTERNAL, str(error)
 
 
 def stuck_s(error: BaseException | None) -> float:
     """How long the service's engine had been stuck, as it says at a stream's end."""
-    if isinstance(error, StreamEnded):
-        return error.silent_s
-    if isinstance(error, grpc.aio.AioRpcError):
-        return engine_silent_s(error.trailing_metadata())
-    return 0.0
+    return error.silent_s if isinstance(error, StreamEnded) else 0.0
+
+
+def retry_s(error: BaseException | None) -> float | None:
+    """When the service says, at a stream's end, that it may be worth another try."""
+    return error.retry_after_s if isinstance(error, StreamEnded) else None

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from tandem.core.foreign_words import cleaned
 from tandem.net.connection import Connection
 from tandem.net.status import details_of
 from tandem.specdec.cloud_routing import ASK_COLD_EVERY_S, ASK_EVERY_S, CloudReport, CloudRouting
@@ -73,7 +74,8 @@ class HealthChecks:
         except Exception as error:  # of any kind: it is asked again
             self._routing.unanswered(number, time.monotonic())
             if number not in self._silent:
-                log.warning("service does not answer", address=connection.target, why=_why(error))
+                why = _why(error, f"the service at {connection.target}")
+                log.warning("service does not answer", address=connection.target, why=why)
             self._silent.add(number)
         else:
             self._routing.reported(number, report, time.monotonic())
@@ -100,7 +102,7 @@ async def asked_health(channel: grpc.aio.Channel) -> CloudReport:
     return CloudReport(round_trip_s, answer.status == health_pb2.HealthCheckResponse.SERVING)
 
 
-def _why(error: Exception) -> str:
+def _why(error: Exception, stranger: str) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.code().name}: {details_of(error)}"
-    return repr(error)
+        return f"{error.code().name}: {details_of(error, stranger)}"
+    return cleaned(repr(error))

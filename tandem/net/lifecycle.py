@@ -1,8 +1,8 @@
 """A service from start to last byte: server, health, reflection, signals, drain. Drain: health says
 NOT_SERVING, new requests are refused, sessions are told GoingAway, open requests get `drain_s`;
 then the server stops, then the engine, then telemetry. Health is answered until the server stops,
-so that who asks learns that it is leaving. Before that, health follows the service's `fault`. A
-second signal exits at once."""
+so that who asks learns that it is leaving. Before that, health follows the service's `fault`, and
+that of its keys file. A second signal exits at once."""
 
 import asyncio
 import os
@@ -100,6 +100,7 @@ class RunningService:
     ) -> None:
         """`health_port` serves health alone, plain and open; 0 takes a free one, None has none."""
         self.service = service
+        self._access = access
         self._names = served_names(service)
         self._health = _Health()
         options = [*server_options(max_message_bytes), *_connection_limits()]
@@ -155,7 +156,7 @@ class RunningService:
         known = ""
         while True:
             await asyncio.sleep(FAULT_POLL_S)
-            fault = fault_of(self.service)
+            fault = fault_of(self.service) or self._access.fault
             if fault and not known:
                 log.error("not serving", service=self.service.full_name, fault=fault)
                 await self._set_health(health_pb2.HealthCheckResponse.NOT_SERVING)

@@ -101,6 +101,8 @@ def _run(
     metrics = Metrics(new_registry(), side)
     if access.identity is not None:
         metrics.access().certificate_valid.set_function(access.identity.valid_for_s)
+    if access.keys is not None:
+        metrics.access().follow_keys_file("keys_file", access.keys.state)
     with ExitStack() as stack:
         if settings.metrics_port:
             stack.enter_context(_metrics_endpoint(settings, metrics))

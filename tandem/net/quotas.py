@@ -34,7 +34,7 @@ _ALL_TENANTS = b"all tenants of a holder; longer than an id may be"
 MOST_TENANTS = 1024
 """Whose grammars are counted at once; those that owe nothing are forgotten first."""
 
-Refusal = Literal["sessions", "kv", "requests", "tokens", "grammars"]
+Refusal = Literal["sessions", "kv", "requests", "tokens", "grammars", "extraction"]
 
 
 @dataclass(frozen=True, slots=True)

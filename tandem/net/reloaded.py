@@ -1,9 +1,12 @@
 """A value read from files, read again when they change. Invariant: `current` always gives a value
-that was read whole and found good: a change that cannot be used is logged once, and what was read
-before stays."""
+that was read whole and found good: a change that cannot be used is logged once, what was read
+before stays, and `current_and_failure` says so until the files can be used again."""
 
+import hashlib
 import threading
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -13,7 +16,18 @@ from tandem.telemetry.logging import get_logger
 log = get_logger(__name__)
 
 Value = TypeVar("Value")
-_Stamp = tuple[tuple[int, int, int] | None, ...]
+_Stamp = tuple[tuple[int, int, int, int] | None, ...]
+
+COMPARE_EVERY_S = 2.0
+"""How often contents are compared though nothing that `stat` says has changed: a file system may
+keep times in whole seconds, have none of changes, or show those of a while ago."""
+RECENT_S = 2.0
+"""How long after a change contents are compared each time: FAT keeps times to two seconds, and what
+is written within the same tick as before leaves the same times anywhere."""
+
+
+MOST_BYTES = 2**20
+"""Of a file that is read whole."""
 
 
 class BadFile(TandemError):
@@ -24,38 +38,74 @@ class BadFile(TandemError):
         self.path = path
 
 
+@dataclass(frozen=True, slots=True)
+class ReloadFailure:
+    """Why the files cannot be used as they are now, and for how long that has been so."""
+
+    why: str
+    for_s: float
+
+
 class Reloaded(Generic[Value]):
     """What `read` makes of the files at `paths`; may be used on any thread. `read` raises BadFile,
-    at first through the constructor. Looking for changes takes one `stat` a file, so `current` may
-    be asked for every connection and every call."""
+    at first through the constructor. Looking for changes takes one `stat` a file, and now and then
+    reading it, so `current` may be asked for every connection and every call; files are small."""
 
-    def __init__(self, paths: Sequence[Path], read: Callable[[], Value]) -> None:
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        read: Callable[[], Value],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`clock` gives seconds that only grow."""
         self._paths = tuple(paths)
         self._read = read
+        self._clock = clock
         self._lock = threading.Lock()
+        self._failed: tuple[str, float] | None = None
         # Before reading: what changes meanwhile is read again.
-        self._stamp = _stamp(self._paths)
+        self._stamp, self._contents = _stamp(self._paths), _contents(self._paths)
+        self._compared_s = clock()
         self._value = read()
 
     def current(self) -> Value:
         with self._lock:
-            stamp = _stamp(self._paths)
-            if stamp != self._stamp:
-                self._stamp = stamp
-                self._take_over()
+            self._look()
             return self._value
 
-    def _take_over(self) -> None:
+    def current_and_failure(self) -> tuple[Value, ReloadFailure | None]:
+        """With what keeps the files from being used as they are now; None where nothing does."""
+        with self._lock:
+            self._look()
+            if self._failed is None:
+                return self._value, None
+            why, since_s = self._failed
+            return self._value, ReloadFailure(why, self._clock() - since_s)
+
+    def _look(self) -> None:
+        stamp, now = _stamp(self._paths), self._clock()
+        same = stamp == self._stamp and not _is_recent(stamp)
+        if same and now - self._compared_s < COMPARE_EVERY_S:
+            return
+        before = self._contents
+        self._stamp, self._contents, self._compared_s = stamp, _contents(self._paths), now
+        if self._contents != before:
+            self._take_over(now)
+
+    def _take_over(self, now: float) -> None:
         try:
             self._value = self._read()
         except BadFile as error:
             # Files are replaced one after the other: the next one may make it whole.
             log.warning("changed files not taken over", reason=str(error))
+            since_s = now if self._failed is None else self._failed[1]
+            self._failed = (str(error), since_s)
         else:
+            self._failed = None
             log.info("changed files taken over", files=[str(path) for path in self._paths])
 
 
-def read_file(path: Path, longest: int = 2**20) -> bytes:
+def read_file(path: Path, longest: int = MOST_BYTES) -> bytes:
     """The bytes of a small file. Raises BadFile."""
     try:
         with path.open("rb") as file:
@@ -71,9 +121,29 @@ def _stamp(paths: Sequence[Path]) -> _Stamp:
     return tuple(map(_stamp_of, paths))
 
 
-def _stamp_of(path: Path) -> tuple[int, int, int] | None:
+def _stamp_of(path: Path) -> tuple[int, int, int, int] | None:
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+
+def _is_recent(stamp: _Stamp) -> bool:
+    """Whether one of the files has changed so lately that its times may not tell the next change.
+    Times of a clock that is far ahead are none of those: they would stay recent for ever."""
+    now = time.time()
+    changed_s = (max(each[:2]) / 1e9 for each in stamp if each is not None)
+    return any(abs(now - each) < RECENT_S for each in changed_s)
+
+
+def _contents(paths: Sequence[Path]) -> tuple[bytes | None, ...]:
+    return tuple(map(_hash_of, paths))
+
+
+def _hash_of(path: Path) -> bytes | None:
+    """None for a file that cannot be read, or is too large to be used."""
+    try:
+        return hashlib.sha256(read_file(path)).digest()
+    except BadFile:
+        return None

@@ -31,7 +31,8 @@ class Scope(StrEnum):
     """Over HTTP: have documents found by everybody. Whoever may, writes into all tenants' answers,
     and takes places that their own documents would have: that is more than to write one's own."""
     ADMIN = "admin"
-    """What operators do: reflection, and snapshots of documents."""
+    """What operators do: reflection, snapshots of documents; over HTTP metrics, and changes of an
+    emulated link."""
 
 
 OPEN = None

@@ -13,10 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import grpc
 
 from tandem.core.errors import InvalidArgument, ProtocolError, Unavailable
+from tandem.core.foreign_words import cleaned
 from tandem.core.hashing import hash_words, unit
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import PrefixMismatch
-from tandem.net.frame_stream import BROKEN, FATAL, end_status, stuck_s
+from tandem.net.frame_stream import BROKEN, FATAL, LASTING, end_status, retry_s, stuck_s
 from tandem.net.status import STATUS_LOST, Rejected, upstream_rejection
 from tandem.specdec.events import Commit, Reconnect
 from tandem.specdec.liveness import Phase
@@ -25,6 +26,8 @@ from tandem.telemetry.logging import get_logger
 log = get_logger(__name__)
 
 TICK_S = 0.2
+MOST_REASON = 400
+"""Characters of why a conversation broke: our own words, and a quotation."""
 MAX_RESYNCS = 3
 BACKOFF_S, MAX_BACKOFF_S = 0.05, 1.0
 CANCEL_FLUSH_S = 0.2
@@ -61,6 +64,10 @@ class ResumableMachine(Protocol[Output]):
 
     phase: Phase
 
+    @property
+    def goes_on_alone(self) -> bool:
+        """Whether a peer that stays lost is done without."""
+
     def connect(self, now: float) -> list[Output]: ...
     def lost(self, now: float, stuck_s: float = 0.0) -> list[Output]: ...
     def tick(self, now: float) -> list[Output]: ...
@@ -95,6 +102,9 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         self._resyncs = 0
         self._was_admitted = self._is_admitted = False
         self._last_error = ""
+        self._refusal: Rejected | None = None
+        self._refused_after_opening = 0
+        self._retry_after_s = 0.0
         self._closed = False
 
     @property
@@ -196,6 +206,8 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         if self.failure is not None:
             raise self.failure
         if reason is FinishReason.ERROR:
+            if self._refusal is not None:
+                raise self._refusal
             why = self._last_error or await self._diagnosis.answer() or "no sign of life"
             raise Unavailable(f"the cloud is lost: {why}")
 
@@ -228,8 +240,16 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
     def _stream_ended(self, error: BaseException | None) -> Sequence[Output]:
         code, details = end_status(error)
         goes_elsewhere = code not in BROKEN and self.peer_failed(code)
-        if self._is_final(code) and not goes_elsewhere:
-            raise upstream_rejection(code, details or "the cloud refused")
+        self._refusal = None
+        if code in self._fatal:
+            again_s = retry_s(error)
+            refusal = upstream_rejection(code, details or "the cloud refused", again_s)
+            if not goes_elsewhere and self._is_final(code):
+                raise refusal
+            if self._refused_after_opening > MAX_RESYNCS:
+                self._open_stream = None  # it is given up, as one that stays lost
+            self._refusal = refusal
+            self._retry_after_s = 0.0 if goes_elsewhere else again_s or 0.0
         log.warning("stream ended", status=code.name, reason=details)
         if code in BROKEN:
             return self._resync(details or f"the stream ended with {code.name}")
@@ -237,16 +257,21 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
         return self.machine.lost(time.monotonic(), stuck_s(error))
 
     def _is_final(self, code: grpc.StatusCode) -> bool:
-        """Whether another stream would end the same way. A peer that has admitted this request may
-        have no room while it still holds the streams that a cut left behind."""
+        """Whether a refusal ends the request at once. A peer without room may have some soon, so it
+        is asked again until it counts as lost. Asking again is no use where it took the request and
+        then has no room for it, or refuses for ever; but where the request goes on alone once the
+        peer is lost, such a refusal is a loss as well."""
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return self._is_admitted or not self._was_admitted
-        return code in self._fatal
+            self._refused_after_opening += self._is_admitted
+            return self._is_admitted and not self.machine.goes_on_alone
+        return not (code in LASTING and self.machine.goes_on_alone)
 
     def _resync(self, reason: str) -> Sequence[Output]:
         """The peer broke the protocol. The committed text stands, and a fresh stream starts both
-        ends from it; raises Rejected where that was tried often enough."""
+        ends from it; raises Rejected where that was tried often enough. `reason` may quote what it
+        sent."""
         self._resyncs += 1
+        reason = cleaned(reason, MOST_REASON)
         log.warning("resync", reason=reason, resyncs=self._resyncs)
         if self._resyncs > MAX_RESYNCS:
             times = f"the cloud broke the conversation {self._resyncs} times"
@@ -256,8 +281,9 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
     def _reconnect(self) -> None:
         """Leave this stream and open another, later after each that committed nothing."""
         self._leave_stream(lost=True)
-        delay_s = backoff_s(self._attempts, self._spread)
+        delay_s = max(backoff_s(self._attempts, self._spread), self._retry_after_s)
         self._attempts += 1
+        self._retry_after_s = 0.0
         self._retry = asyncio.get_running_loop().call_later(delay_s, self.connect)
 
     def _leave_stream(self, flush_s: float = 0.0, lost: bool = False) -> None:

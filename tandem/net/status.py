@@ -3,9 +3,11 @@ whatever a handler raises reaches the caller as a status that says what to chang
 error as INTERNAL without its inner words."""
 
 import asyncio
+import errno
 import gc
 import inspect
 import math
+import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -24,6 +26,7 @@ from tandem.core.errors import (
     TandemError,
     Unavailable,
 )
+from tandem.core.foreign_words import cleaned, in_quotes, quoted
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -33,6 +36,12 @@ STATUS_S = 5.0
 
 MOST_DETAILS_BYTES = 4096
 """Of a status as gRPC sends it, which has 8 KiB for all metadata."""
+
+RETRY_AFTER = "retry-after"
+"""Metadata of a status: seconds, as HTTP says it."""
+MIN_RETRY_S, MAX_RETRY_S = 0.1, 60.0
+"""Bounds of what another service may say there. Quotas are of a minute, so nobody has a reason to
+say more; and whoever is told less would ask again without a pause."""
 
 ENGINE_SILENT_S, MAX_SILENT_S = "engine-silent-s", 3600.0
 """Metadata of a status: so a caller can count the outage from its beginning."""
@@ -46,9 +55,10 @@ STATUS_LOST = "the stream ended while a message was being sent"
 class Rejected(TandemError):
     """Another service refused; its status is handed on."""
 
-    def __init__(self, code: StatusCode, details: str) -> None:
+    def __init__(self, code: StatusCode, details: str, retry_after_s: float | None = None) -> None:
+        """`retry_after_s`: after how long it may be worth another try, bounded; None: not said."""
         super().__init__(details)
-        self.code = code
+        self.code, self.retry_after_s = code, retry_after_s
 
 
 class Overdue(Rejected):
@@ -96,14 +106,16 @@ def _whole_status_of(error: BaseException) -> tuple[StatusCode, str]:
     return StatusCode.INTERNAL, "internal error; the service's log has the trace"
 
 
-def upstream_rejection(code: StatusCode, details: str) -> Rejected:
+def upstream_rejection(
+    code: StatusCode, details: str, retry_after_s: float | None = None
+) -> Rejected:
     """Our caller's status when a service that we call ended our call: the same, unless it rejected
     our own credentials, which is not the caller's fault."""
     if code in (StatusCode.UNAUTHENTICATED, StatusCode.PERMISSION_DENIED):
         why = f"refused by a service behind this one: {details}; see TANDEM_CALL_KEY_FILE here"
         why += ", or TANDEM_CLOUD_KEY_FILE where that is the cloud"
         return Rejected(StatusCode.UNAVAILABLE, why)
-    return Rejected(code, details)
+    return Rejected(code, details, retry_after_s)
 
 
 async def refusal(error: grpc.aio.AioRpcError, ask: Callable[[], Awaitable[object]]) -> Rejected:
@@ -114,7 +126,7 @@ async def refusal(error: grpc.aio.AioRpcError, ask: Callable[[], Awaitable[objec
             await ask()
         except Rejected as refused:
             return refused
-    return Rejected(code, details)
+    return Rejected(code, details, retry_after_s(error.trailing_metadata()))
 
 
 def actual_status(code: StatusCode, details: str) -> tuple[StatusCode, str]:
@@ -125,26 +137,85 @@ def actual_status(code: StatusCode, details: str) -> tuple[StatusCode, str]:
     return code, details
 
 
-def details_of(error: grpc.aio.AioRpcError) -> str:
-    """The details of a failed call, and what to do about them."""
-    return plain_details(error.code(), error.details() or "")
+def details_of(error: grpc.aio.AioRpcError, stranger: str = "") -> str:
+    """The details of a failed call, and what to do about them; `stranger`: see `plain_details`."""
+    again_s = retry_after_s(error.trailing_metadata())
+    return plain_details(error.code(), error.details() or "", stranger, again_s)
 
 
-def plain_details(code: StatusCode, details: str) -> str:
-    """`details` in fewer words than gRPC's, and what to change where nobody could answer."""
-    if code is not StatusCode.UNAVAILABLE:
+def plain_details(
+    code: StatusCode, details: str, stranger: str = "", again_s: float | None = None
+) -> str:
+    """`details`, cleaned, in fewer words than gRPC's, and what to change where nobody could answer.
+    `stranger` is how to call a service of another side, as in "the cloud at HOST:PORT": what it
+    says is quoted as its words. `again_s`: when it says to try again."""
+    if details == STATUS_LOST:
         return details
-    if refused := _REFUSED.fullmatch(details):
-        address, why = refused.groups()
-        return f"{address} cannot be reached: {why}"
-    advice = next((advice for sign, advice in _ADVICE if sign in details), None)
-    return details if advice is None else f"{details}; {advice}"
+    refused = _REFUSED.fullmatch(details[:MOST_DETAILS_BYTES])
+    if code is StatusCode.UNAVAILABLE and refused is not None and refused[2] in _OS_WORDS:
+        return f"{refused[1]} cannot be reached: {refused[2]}"
+    words = cleaned(details, MOST_DETAILS_BYTES)
+    advice = next((advice for sign, advice in _ADVICE if sign in words), None)
+    if code is not StatusCode.UNAVAILABLE:
+        advice = None
+    if stranger and details:
+        words = _words_of(stranger, code, words, again_s)
+    return words if advice is None else f"{words}; {advice}"
+
+
+def _words_of(stranger: str, code: StatusCode, words: str, again_s: float | None) -> str:
+    """What a service of another side said at the end of a call, or gRPC about the connection: with
+    some statuses nobody can tell these two apart."""
+    said = _TRY_AGAIN.search(words)
+    if said is not None:
+        words = words[: said.start()] + words[said.end() :]
+        again_s = again_s or bounded_retry_s(said[1])
+    if code in _OF_CONNECTIONS:
+        return f"the call to {stranger} ended with: {in_quotes(words) or code.name}"
+    named = _NAMED.fullmatch(words) if code is StatusCode.INVALID_ARGUMENT else None
+    shown = quoted(stranger, words if named is None else named[2])
+    if named is not None:
+        shown = f"{named[1]}: {shown}"
+    again = code is StatusCode.RESOURCE_EXHAUSTED and again_s is not None
+    return f"{shown}; try again in {again_s:.3g} s" if again else shown
+
+
+_NAMED = re.compile(r"([a-z_]{1,40}): (.+)", re.DOTALL)
+"""A field and what is wrong with it: callers are told the field."""
+_TRY_AGAIN = re.compile(r"[;,]? *try again in ([0-9.e+-]+) s\b")
+_OF_CONNECTIONS = frozenset(
+    {
+        *(StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED),
+        *(StatusCode.INTERNAL, StatusCode.UNKNOWN, StatusCode.OK),
+    }
+)
+"""What gRPC itself ends calls with."""
+
+
+def retry_after_s(metadata: Any) -> float | None:
+    """When to try again, as a status's metadata say, within `MIN_RETRY_S` and `MAX_RETRY_S`; None
+    where they do not. From another service, so it may be anything."""
+    for key, value in metadata or ():
+        if key == RETRY_AFTER:
+            return bounded_retry_s(value)
+    return None
+
+
+def bounded_retry_s(value: object) -> float | None:
+    """That many seconds, within bounds; None for what is no number."""
+    try:
+        seconds = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return None if math.isnan(seconds) else max(MIN_RETRY_S, min(seconds, MAX_RETRY_S))
 
 
 _REFUSED = re.compile(
-    r"failed to connect to all addresses; last error: \w+: (?:ipv[46]:)?(\S+):"
+    r"failed to connect to all addresses; last error: \w+: (?:ipv[46]:)?([\w.:%\[\]-]{1,80}):"
     r" Failed to connect to remote host: ([\w ]+)"
 )
+_OS_WORDS = frozenset(map(os.strerror, errno.errorcode))
+"""Nothing else is taken for why: a status with these words may be another service's."""
 _ADVICE = (
     ("an http1.x server", "that port is one of HTTP: give that of gRPC"),
     ("Domain name not found", "there is no such host"),
@@ -195,8 +266,8 @@ def _metadata_of(error: Exception) -> Metadata:
     had been stuck."""
     if isinstance(error, Unavailable) and error.silent_s:
         return ((ENGINE_SILENT_S, f"{error.silent_s:.3f}"),)
-    retry_after_s = getattr(error, "retry_after_s", None)
-    return () if retry_after_s is None else (("retry-after", str(math.ceil(retry_after_s))),)
+    again_s = getattr(error, "retry_after_s", None)
+    return () if again_s is None else ((RETRY_AFTER, str(math.ceil(again_s))),)
 
 
 def engine_silent_s(metadata: Any) -> float:

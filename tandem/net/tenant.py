@@ -48,11 +48,11 @@ def paying_tenant(given_id: bytes = b"") -> Tenant:
     return Tenant(current_caller().holder, given_id)
 
 
-def check_tenant_id(given_id: bytes) -> None:
-    """Raises InvalidArgument("tenant") for one that is too long."""
+def check_tenant_id(given_id: bytes, field: str = "tenant") -> None:
+    """Raise InvalidArgument(field) for an id that is too long."""
     if len(given_id) > MAX_ID_BYTES:
         why = f"{len(given_id)} bytes; at most {MAX_ID_BYTES}"
-        raise InvalidArgument("tenant", why)
+        raise InvalidArgument(field, why)
 
 
 class TenantIds:

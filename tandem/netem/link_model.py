@@ -10,7 +10,7 @@ and times are seconds on whatever clock the caller keeps.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, isfinite, pi, sin
+from math import inf, isfinite
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.randomness import Purpose, SeededRandom
@@ -136,19 +136,6 @@ class Link:
         if not self.settings.jitter_s:
             return 0.0
         return self.settings.jitter_s * (2 * self._rng.uniform(self._messages, Purpose.LINK) - 1)
-
-
-class SinusoidalLink(Link):
-    """One direction whose delay varies as a sine over time: DRAGON §7.4."""
-
-    def __init__(self, settings: LinkSettings, amplitude_s: float, period_s: float) -> None:
-        super().__init__(settings, seed=0)
-        if not period_s > 0:
-            raise InvalidArgument("period_s", f"must be above 0, is {period_s}")
-        self._amplitude_s, self._period_s = amplitude_s, period_s
-
-    def _jitter(self) -> float:
-        return self._amplitude_s * sin(2 * pi * self._now / self._period_s)
 
 
 @dataclass(frozen=True, slots=True)

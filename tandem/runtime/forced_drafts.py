@@ -4,11 +4,11 @@ model would draft there, since its processed distribution is one-hot on it."""
 from __future__ import annotations
 
 from tandem.core.processors import RowsAfter
-from tandem.specdec.events import NO_PROBS, Drafted, DraftWork
+from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
 
 
 def forced_drafts(
-    rows: RowsAfter | None, work: DraftWork, drafted: tuple[int, ...], most: int, by_token: bool
+    rows: RowsAfter | None, work: DraftTask, drafted: tuple[int, ...], most: int, by_token: bool
 ) -> list[Drafted]:
     """At most `most` drafts of `work` that must follow those it has, up to one that ends it.
     `by_token`: nobody asks for their distributions."""

@@ -32,13 +32,19 @@ class ServedEngine:
     """`on_pass(seconds, jobs, tokens)` is called on the engine's thread, which has this `name`."""
 
     def __init__(
-        self, engine: Engine, name: str, limits: EngineLimits, metrics: Metrics, on_pass: OnPass
+        self,
+        engine: Engine,
+        name: str,
+        limits: EngineLimits,
+        metrics: Metrics,
+        on_pass: OnPass | None = None,
     ) -> None:
         self.series = series = metrics.engine(engine.model_name)
 
         def passed(pass_s: float, jobs: int, tokens: int) -> None:
             series.passed(pass_s, jobs, tokens)
-            on_pass(pass_s, jobs, tokens)
+            if on_pass is not None:
+                on_pass(pass_s, jobs, tokens)
 
         self.admission = admission = Admission(
             *(limits.max_sessions, limits.kv_budget_bytes, limits.quota, metrics.holders())

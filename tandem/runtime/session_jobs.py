@@ -16,14 +16,13 @@ from tandem.core.processors import Pending, RowsAfter
 from tandem.core.runners_up import RunnersUp, likely_runners_up
 from tandem.runtime.engine_jobs import ASIDE_S
 from tandem.runtime.forced_drafts import forced_drafts
-from tandem.specdec.events import NO_PROBS, Drafted, DraftWork
-from tandem.specdec.in_flight import probs_to_draft_from
-from tandem.specdec.judge import DistributionAt, Judgement
+from tandem.specdec.cloud import VerifyWork
+from tandem.specdec.drafting import probs_to_draft_from
+from tandem.specdec.events import NO_PROBS, Drafted, DraftTask
+from tandem.specdec.judge import DistributionAt, RemoteJudge, RemoteReading, Verification
 from tandem.specdec.messages import EarlyVerdict
 from tandem.specdec.presets import Preset
-from tandem.specdec.remote_judge import RemoteJudge, RemoteReading
 from tandem.specdec.rules import AcceptanceRule
-from tandem.specdec.verify_work import VerifyWork
 
 OnDraft = Callable[[Drafted, int, float], None]
 OnEarly = Callable[[EarlyVerdict], None]
@@ -46,7 +45,7 @@ class DraftJob:
     def __init__(
         self,
         session: Session,
-        work: DraftWork,
+        work: DraftTask,
         sampling: SamplingParams,
         rule: AcceptanceRule,
         preset: Preset,
@@ -103,7 +102,7 @@ class DraftJob:
             draw = self._rule.target_token if guess else self._rule.propose
             probs = probs_to_draft_from(whole.probs, self._preset)
             token_id = draw(probs, position)
-        runners_up = self._runners_up(scores, whole, token_id, position)
+        runners_up = self._top_alternatives(scores, whole, token_id, position)
         unsure = self._threshold > 0 and confidence(scores) < self._threshold
         return Drafted(token_id, probs, runners_up, ends_chunk=unsure)
 
@@ -128,7 +127,7 @@ class DraftJob:
         for position, drafted in enumerate(drafts, start=first):
             self._on_draft(drafted, min(held, position), share_s)
 
-    def _runners_up(
+    def _top_alternatives(
         self, logits: Array, whole: Distribution, token_id: int, position: int
     ) -> RunnersUp:
         wanted = self._work.alternatives
@@ -137,7 +136,7 @@ class DraftJob:
         if self._sampling.greedy:  # the distribution is one-hot and knows no second
             warm = probs_from_logits(logits, SamplingParams())
             return likely_runners_up(warm, token_id, wanted)
-        return self._rule.runners_up(whole, token_id, position, wanted)
+        return self._rule.top_alternatives(whole, token_id, position, wanted)
 
     def result(self) -> tuple[list[Drafted], int]:
         """The drafts that were not handed over yet, and the length of the draft KV."""
@@ -147,7 +146,7 @@ class DraftJob:
 class BranchJob(DraftJob):
     """A `DraftJob` on a fork of the session, which the engine thread closes with the job."""
 
-    def __init__(self, engine: Engine, session: Session, work: DraftWork, *rest: Any) -> None:
+    def __init__(self, engine: Engine, session: Session, work: DraftTask, *rest: Any) -> None:
         super().__init__(session, work, *rest)
         self._engine = engine
         self._parent = session
@@ -186,7 +185,7 @@ class VerifyJob:
         self._sampling = sampling
         self._on_early = on_early
         self._rows = rows
-        self._judgement: Judgement | None = None
+        self._judgement: Verification | None = None
         self.awaits: Pending | None = None
         self.overdue = InvalidArgument("grammar", f"its masks took more than {ASIDE_S:g} s")
 
@@ -238,6 +237,6 @@ class VerifyJob:
             rows.processed(logits[row], fed_before(row)), sampling
         )
 
-    def result(self) -> Judgement:
+    def result(self) -> Verification:
         assert self._judgement is not None, "the pass is over"
         return self._judgement

@@ -13,11 +13,11 @@ from tandem.backends.interface import ForwardRequest, Logits, Session
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.core.truncation import Truncation, truncate
 from tandem.runtime.session_jobs import DraftJob
-from tandem.specdec.events import Drafted, DraftWork
-from tandem.specdec.in_flight import probs_to_draft_from
+from tandem.specdec.drafting import probs_to_draft_from
+from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import AcceptanceRule
-from tandem.specdec.tree_growth import TreeGrowth
+from tandem.specdec.tree_drafting import TreeGrowth
 
 
 class TreeDraftJob(DraftJob):
@@ -26,7 +26,7 @@ class TreeDraftJob(DraftJob):
     def __init__(
         self,
         session: Session,
-        work: DraftWork,
+        work: DraftTask,
         sampling: SamplingParams,
         rule: AcceptanceRule,
         preset: Preset,

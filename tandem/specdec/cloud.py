@@ -1,22 +1,44 @@
-"""The cloud's half of a session: judges drafts, decodes alone, keeps the committed text.
+"""The cloud's half of a session: verifies drafts, decodes alone, keeps the committed text.
 
-One machine covers every schedule. `receive` takes a frame, `work` names the forward pass that is
-due, `complete` takes its distributions. Invariants: committed tokens are never retracted; the KV is
-valid exactly for the first `kv_length` committed tokens; old epochs' drafts change nothing."""
+One machine covers every schedule. Its shell calls
+
+- `receive` with each frame of the edge, and sends what it returns;
+- `work` for the forward pass that is due, if any, and runs it;
+- `complete` with what the pass found, and sends what it returns.
+
+Invariants: committed tokens are never retracted; the KV is valid exactly for the first `kv_length`
+committed tokens; drafts of an old epoch change nothing; a frame that is refused changes nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
-from tandem.core.errors import InvalidArgument, ProtocolError
-from tandem.core.probs import Array, one_hot
+from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
+from tandem.core.hashing import hash_words, unit
+from tandem.core.probs import Array, check_probs, one_hot
+from tandem.core.prompt import check_image_bytes
 from tandem.core.randomness import RandomSource, SeededRandom
-from tandem.specdec.awaited_recovery import AwaitedRecovery
-from tandem.specdec.early_verdicts import EarlyJudge, EarlyQueue, early_payload_rule
-from tandem.specdec.edge_frame_checks import check_draft, check_frame, check_open, opened_text
-from tandem.specdec.judge import DraftTree, Judge, Judgement, Steps, chain_steps
-from tandem.specdec.logprobs import LogprobsRecorder
+from tandem.core.tokens import PrefixedTokens, check_token_ids
+from tandem.core.tree import check_parents, children, depths
+from tandem.specdec.choices import PredraftOrder, Uplink
+from tandem.specdec.judge import (
+    DraftTree,
+    EarlyJudge,
+    Judge,
+    Steps,
+    Verification,
+    chain_steps,
+    early_payload_rule,
+)
+from tandem.specdec.logprobs import (
+    LogprobsRecorder,
+    check_logprobs_available,
+    check_top_logprobs,
+)
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
@@ -24,6 +46,7 @@ from tandem.specdec.messages import (
     EarlyVerdict,
     EdgeMessage,
     Frame,
+    FrameHeader,
     FullDistribution,
     GoingAway,
     NeedFullDistribution,
@@ -37,13 +60,14 @@ from tandem.specdec.messages import (
     Work,
 )
 from tandem.specdec.pass_budget import HolderBudget, PassBudget, SessionAcceptance, UsualAcceptance
-from tandem.specdec.pending_drafts import PendingDrafts
-from tandem.specdec.rules import TargetProbs, acceptance_rule, payload_rule, probs_of
+from tandem.specdec.presets import Preset
+from tandem.specdec.rules import Proposal, TargetProbs, acceptance_rule, payload_rule, probs_of
 from tandem.specdec.scheduling import decodes_alone
-from tandem.specdec.verify_work import VerifyWork, tree_pass
 
-_EXPECTED_YIELD, _YIELD_WEIGHT = 2.0, 0.2
-"""Tokens that a pass over drafts yields: the first estimate, and the weight of each new pass."""
+_EXPECTED_YIELD = 2.0
+"""Tokens that a pass over drafts is expected to yield, before the first one."""
+_YIELD_WEIGHT = 0.2
+"""Weight of each new pass in the mean yield."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +84,58 @@ class CloudModel:
     same_bits: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class VerifyWork:
+    """A forward pass: roll the KV back to `keep`, feed `token_ids`, return the last
+    `logits_to_keep` distributions.
+
+    The last `drafts` of the fed tokens are drafts; what precedes them is committed. `judge` judges
+    them by these distributions; `early` by those of early exits, None where none is read. With
+    `parents` they are nodes of a tree, as in `tandem.core.tree`. With `path` the KV holds a tree
+    after its first `keep` tokens, of which these nodes are kept in place of a rollback."""
+
+    keep: int
+    token_ids: tuple[int, ...]
+    logits_to_keep: int
+    drafts: int
+    judge: Judge
+    early: EarlyJudge | None = None
+    parents: tuple[int, ...] | None = None
+    path: tuple[int, ...] = ()
+
+    @property
+    def kept(self) -> int:
+        """Tokens that the KV holds before any is fed."""
+        return self.keep + len(self.path)
+
+    @property
+    def positions(self) -> list[int]:
+        """The position of each wanted distribution."""
+        count = len(self.token_ids)
+        steps = range(count) if self.parents is None else depths(self.parents)
+        return [self.kept + step + 1 for step in steps][count - self.logits_to_keep :]
+
+    def fed_before(self, row: int) -> tuple[int, ...]:
+        """The fed tokens that the wanted distribution in `row` follows, its node's own last."""
+        node = len(self.token_ids) - self.logits_to_keep + row
+        if self.parents is None:
+            return self.token_ids[: node + 1]
+        path = list[int]()
+        while node >= 0:
+            path.append(self.token_ids[node])
+            node = self.parents[node]
+        return tuple(reversed(path))
+
+    def contexts(self, before: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """What each wanted distribution follows, where the KV holds the tokens `before`."""
+        return [(*before, *self.fed_before(row)) for row in range(self.logits_to_keep)]
+
+
 class CloudMachine:
-    """One session. Raises InvalidArgument for bad frames, ProtocolError for wrong use by the
-    caller, PrefixMismatch when the two committed texts differ."""
+    """One session, from its opening frame to its end.
+
+    Raises InvalidArgument for bad frames, ProtocolError for wrong use by the caller, PrefixMismatch
+    when the two committed texts differ."""
 
     def __init__(
         self,
@@ -71,8 +144,14 @@ class CloudMachine:
         rng: RandomSource | None = None,
         budget: PassBudget | HolderBudget | None = None,
     ) -> None:
-        """`budget`: of the verifier's passes, which this session shares with others."""
-        check_open(opening, model.vocabulary_hash, model.vocabulary_size, model.context_length)
+        """Take the frame that opens the session.
+
+        Args:
+            opening: checked here; its `params.seed` keys all randomness.
+            model: the target model, and what the server allows.
+            rng: in place of the one that the seed gives; for tests.
+            budget: of the verifier's passes, which this session shares with others."""
+        check_open(opening, model)
         params = opening.params
         rng = rng if rng is not None else SeededRandom(params.seed)
         self.session = opening.session
@@ -82,31 +161,36 @@ class CloudMachine:
         self.committed = opened_text(opening)
         self.kv_length = 0
         self.target_passes = 0
+        self.ended = False
+        """Whether the edge is done with the session."""
         self._model = model
         self._schedule = opening.preset.schedule
         self._logprobs_recorder = LogprobsRecorder(params.logprobs, params.top_logprobs)
         self.rule = acceptance_rule(opening.preset, params.seed, rng, params.logprobs)
         self._payloads = payload_rule(opening.preset, self.rule, rng)
         self._early_payloads = early_payload_rule(opening.preset, self.rule, rng)
+        # The deepest exits that the model has: of those asked for, they are right most often.
         self.exits = tuple(range(model.exits))[max(0, model.exits - opening.preset.exits) :]
         self.early_verdicts = EarlyQueue(opening.preset.exit_order, params.seed)
         self._length_limit = len(opening.prompt_ids) + params.max_tokens
         self._eos = frozenset() if params.ignore_eos else model.eos_token_ids
+        # What waits to be judged: a chain of drafts, or one tree.
         self._pending = PendingDrafts(self.committed, self._schedule.window, self._length_limit)
         self._tree: DraftTree | None = None
+        # The nodes of the last tree that stay in the KV, after its first `kv_length` tokens.
         self._kept_path: tuple[int, ...] = ()
+        # The target of the position after the committed text, where a pass gave it already.
         self._frontier: TargetProbs | None = None
-        self._recovery = AwaitedRecovery(self.committed, model.vocabulary_size)
+        # The distribution that the edge is to draw a recovered token from. It is sent whole once at
+        # most: it is large, and the question is not.
+        self._to_draw_from: Array | None = None
+        self._sent_in_full = False
         self._in_flight: VerifyWork | None = None
         self._pass_yield = _EXPECTED_YIELD
-        self._budget = budget if opening.preset.judged_in_parts else None
+        self._budget = budget if opening.preset.allows_partial_verification else None
         self._acceptance = SessionAcceptance(budget.usual if budget else UsualAcceptance())
-        self._hold = self._ended = False
-
-    @property
-    def ended(self) -> bool:
-        """Whether the edge is done with the session."""
-        return self._ended
+        # The edge says that more drafts come soon: the cloud does better not to go on alone.
+        self._hold = False
 
     @property
     def finished(self) -> bool:
@@ -115,11 +199,22 @@ class CloudMachine:
             return True
         return len(self.committed) > self.committed.start and self.committed.last in self._eos
 
+    @property
+    def awaits_recovered(self) -> bool:
+        """Whether nothing goes on before the edge has drawn a recovered token."""
+        return self._to_draw_from is not None
+
+    def adopt_prefix(self, kv_length: int) -> None:
+        """The KV that this session starts with holds the first `kv_length` tokens of its text."""
+        if self.target_passes or self._in_flight:
+            raise ProtocolError("a pass was begun", "adopt_prefix")
+        self.kv_length = kv_length
+
     def opened(self) -> Opened:
         """The first frame to the edge."""
         model = self._model
         return Opened(
-            *self._frame(len(self.committed)),
+            **self._header(len(self.committed)),
             max_draft_length=model.max_draft_length,
             context_length=model.context_length,
             eos_token_ids=model.eos_token_ids,
@@ -132,12 +227,14 @@ class CloudMachine:
 
     def going_away(self, grace_s: float) -> GoingAway:
         """Ask the edge to finish its round and reconnect."""
-        return GoingAway(*self._frame(len(self.committed)), grace_s=grace_s)
+        return GoingAway(**self._header(len(self.committed)), grace_s=grace_s)
+
+    # Frames of the edge.
 
     def receive(self, message: EdgeMessage) -> list[CloudMessage]:
         """Take one frame; return what is to be sent at once."""
         check_frame(message, self.session)
-        if self._ended:
+        if self.ended:
             return []
         match message:
             case Draft():
@@ -147,166 +244,15 @@ class CloudMachine:
             case NeedFullDistribution():
                 return self._receive_need_full_distribution(message)
             case Ping():
-                return [Pong(*self._frame(len(self.committed)), nonce=message.nonce)]
+                return [Pong(**self._header(len(self.committed)), nonce=message.nonce)]
             case Cancel():
-                self._ended = True
+                self.ended = True
                 self._pending.clear()
                 self.early_verdicts.clear()
                 self._tree = None
                 return []
             case Open():
                 raise InvalidArgument("open", "the session is open already")
-
-    def work(self) -> VerifyWork | None:
-        """The forward pass that is due now, if any; it stays in flight until `complete`."""
-        if self._in_flight or self._ended or self.finished or self._recovery.due:
-            return None
-        unfed = self.committed.since(self.kv_length + len(self._kept_path))
-        if self._tree is not None and len(unfed) < 2:
-            judge = self._judge(self._tree.steps)
-            work = tree_pass(self._tree, self.kv_length, self._kept_path, unfed, judge)
-        elif self._tree is not None or self._pending.ready or self._is_due_without_drafts():
-            work = self._chain_pass(unfed)  # a longer text before its tree: that mask costs less
-        else:
-            return None
-        self._in_flight = work
-        return work
-
-    def _chain_pass(self, unfed: tuple[int, ...]) -> VerifyWork:
-        """The pass over the drafts that are ready, if any, after the text that is not fed yet."""
-        drafts, proposals = self._pending.ready, self._pending.first_ready()
-        if (budget := self._budget) is not None:
-            drafts = budget.drafts(self._acceptance.rate, drafts, weight=self.preset.idle_weight)
-            proposals = proposals[: drafts + 1]  # the last needs no more than the rows before it
-        judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals))
-        early = None
-        if drafts and self.exits:
-            bonus = self._schedule.bonus and len(self._pending) == drafts
-            early_judge = replace(judge, payloads=self._early_payloads, bonus=bonus)
-            early = EarlyJudge(Frame(*self._frame(judge.base)), self.exits, early_judge)
-        token_ids = (*unfed, *self._pending.token_ids[:drafts])
-        wanted, path = drafts + (self._frontier is None), self._kept_path
-        return VerifyWork(self.kv_length, token_ids, wanted, drafts, judge, early, path=path)
-
-    def _judge(self, steps: Steps, bonus: bool = True) -> Judge:
-        base, ends = len(self.committed), (self._eos, self._length_limit)
-        return Judge(base, steps, self.rule, self._payloads, *ends, self._frontier, bonus)
-
-    def push_early_verdict(self, work: VerifyWork, verdict: EarlyVerdict) -> None:
-        """Queue an exit's verdict in `early_verdicts`, to be sent before the pass for `work`
-        ends."""
-        if work is self._in_flight and not self._ended:
-            self.early_verdicts.push(verdict)
-
-    def _is_due_without_drafts(self) -> bool:
-        """True for the prompt, which needs no draft; after it, where the cloud decodes alone."""
-        if self._frontier is not None:
-            return False
-        return self.target_passes == 0 or self._decodes_alone
-
-    @property
-    def _decodes_alone(self) -> bool:
-        """Whether the cloud decodes on while no draft waits."""
-        waits = self._hold and (self._budget is None or self._budget.alone)
-        if not self._schedule.decode_when_idle or waits:
-            return False
-        return not self.preset.drafts or decodes_alone(self.preset.idle_weight, self._pass_yield)
-
-    def complete(self, judgement: Judgement, cost: Work) -> list[CloudMessage]:
-        """Take what the judge of the work in flight found. Drafts that came while the pass ran wait
-        for their own: a chunk gets one verdict, so that the text does not depend on arrival
-        times."""
-        if (work := self._in_flight) is None:
-            raise ProtocolError("no work in flight", "complete")
-        self._in_flight = None
-        self.early_verdicts.clear()
-        self.target_passes += 1
-        if self._ended:
-            return []
-        cost = replace(cost, target_passes=self.target_passes, drafts=work.drafts)
-        base, accepted = len(self.committed), len(judgement.path)
-        self._acceptance.judged(accepted, int(judgement.replacement is not None))
-        if work.drafts:
-            self._pass_yield += _YIELD_WEIGHT * (accepted + 1 - self._pass_yield)
-        self._keep_accepted(judgement, work)
-        path = judgement.path if work.parents is not None else ()
-        if judgement.replacement is not None:
-            return [self._reject(judgement, base, cost, path)]
-        outcome = self._bonus_token(judgement)
-        frame = self._frame(base)
-        logprobs = self._logprobs_recorder.take()
-        if accepted:
-            verdict = Verdict(*frame, accepted, False, outcome, cost, path, logprobs)
-            return [verdict, *self._judge_at_once()]
-        if outcome is not None:
-            return [Tokens(*frame, (outcome,), cost, logprobs)]
-        return self._judge_at_once()
-
-    def go_on(self, forced: Callable[[], int | None]) -> list[CloudMessage]:
-        """Commit the tokens that alone may follow the text (`forced`: the next one), where no edge
-        drafts them: no pass has to say them."""
-        if self.preset.drafts or self._in_flight or self._frontier is not None:
-            return []
-        base = len(self.committed)
-        while not (self._ended or self.finished) and (token_id := forced()) is not None:
-            self._commit(token_id, one_hot(self._model.vocabulary_size, token_id))
-        if not (token_ids := self.committed.since(base)):
-            return []
-        cost = Work(target_passes=self.target_passes)
-        return [Tokens(*self._frame(base), token_ids, cost, self._logprobs_recorder.take())]
-
-    def _keep_accepted(self, judgement: Judgement, work: VerifyWork) -> None:
-        """Commit the accepted drafts; of a tree's nodes the KV keeps those on the path."""
-        if work.parents is None:
-            self._pending.accept(len(judgement.path))
-            judged, fed = len(self.committed) + len(judgement.path), len(work.token_ids)
-            self.kv_length, self._kept_path = min(judged, work.kept + fed), ()
-        else:
-            before = len(work.token_ids) - work.drafts
-            self._tree = None
-            self.kv_length = work.kept
-            self._kept_path = (*range(before), *(before + node for node in judgement.path))
-        self._frontier = None
-        for token_id, target in zip(judgement.token_ids, judgement.targets, strict=False):
-            self._commit(token_id, target)
-
-    def _commit(self, token_id: int, target: TargetProbs) -> None:
-        self.committed.append(token_id)
-        self._logprobs_recorder.note(target, token_id)
-
-    def _bonus_token(self, judgement: Judgement) -> int | None:
-        """The cloud's own token after the accepted drafts; None at the end or if a draft is
-        next."""
-        target = judgement.next_target
-        if target is None:
-            return None
-        bonus = bool(judgement.path) and self._schedule.bonus
-        if self._pending or not (bonus or self._decodes_alone):
-            self._frontier = target
-            return None
-        token = self.rule.target_token(target, len(self.committed))
-        self._commit(token, target)
-        return token
-
-    def _reject(
-        self, judgement: Judgement, base: int, cost: Work, path: tuple[int, ...] = ()
-    ) -> Verdict:
-        """End the epoch after the accepted drafts, with the recovered token if the cloud draws."""
-        accepted, target = len(judgement.path), judgement.next_target
-        assert target is not None, "the rejected position was judged"
-        self._end_epoch(base + accepted)
-        self._frontier = None
-        if isinstance(judgement.replacement, int):
-            self._commit(judgement.replacement, target)
-        else:
-            self._recovery.begin(probs_of(target))
-        frame, outcome = self._frame(base), judgement.replacement
-        logprobs = self._logprobs_recorder.take()
-        return Verdict(*frame, accepted, True, outcome, cost, path, logprobs)
-
-    def _end_epoch(self, position: int) -> None:
-        self.epoch += 1
-        self._pending.begin_epoch(position)
 
     def _receive_draft(self, draft: Draft) -> list[CloudMessage]:
         if self.finished:
@@ -315,9 +261,9 @@ class CloudMachine:
         self._hold = draft.hold  # void or not: an edge that drafts no more does not say it again
         if stale:
             return []
-        if self._recovery.due:
+        if self.awaits_recovered:
             raise InvalidArgument("draft", "the recovered token of the last verdict is due first")
-        check_draft(draft, self.preset, self._model.vocabulary_size, self._model.max_draft_length)
+        check_draft(draft, self.preset, self._model)
         if draft.parents is not None:
             return self._receive_tree(draft)
         self._pending.check(draft)
@@ -335,50 +281,544 @@ class CloudMachine:
             raise InvalidArgument("draft_length", "a tree is waiting already")
         if draft.base != len(self.committed):
             raise InvalidArgument("base", f"{draft.base}: trees start at {len(self.committed)}")
-        self.committed.check(draft.base, draft.prefix)
+        self.committed.check(draft.base, draft.prefix_hash)
         tree = DraftTree.of(draft)
         if draft.base + tree.layers > self._length_limit:
             raise InvalidArgument("token_ids", "drafts beyond max_tokens")
         self._tree = tree
         return []
 
-    def _judge_at_once(self) -> list[CloudMessage]:
-        """The first draft may already be judged by the distribution kept from the last position."""
-        if self._frontier is None or not self._pending.ready or self._in_flight:
+    def _receive_recovered(self, message: Recovered) -> list[CloudMessage]:
+        """Commit what the edge drew: a token that the target distribution can draw, for the
+        position and the text of the rejection."""
+        if self._is_stale(message):
             return []
-        judge = self._judge(chain_steps(self._pending.first_ready()[:1]), bonus=False)
-        judgement, cost = judge.judge(_no_row), Work(target_passes=self.target_passes)
-        if judgement.replacement is not None:
-            self._acceptance.judged(0, 1)
-            return [self._reject(judgement, judge.base, cost)]
-        if self._budget is None:
+        if self._to_draw_from is None:
+            raise InvalidArgument("recovered", "no verdict left a token to be drawn")
+        if message.base != len(self.committed):
+            raise InvalidArgument("base", f"{message.base} is not the rejected position")
+        if not 0 <= message.token_id < self._model.vocabulary_size:
+            raise InvalidArgument("token_id", f"{message.token_id} is outside the vocabulary")
+        if not self._to_draw_from[message.token_id] > 0:
+            raise InvalidArgument("token_id", "the target distribution cannot draw this token")
+        self.committed.check(message.base, message.prefix_hash)
+        self._to_draw_from = None
+        self.committed.append(message.token_id)
+        return []
+
+    def _receive_need_full_distribution(self, message: NeedFullDistribution) -> list[CloudMessage]:
+        """Send the whole distribution to an edge that cannot draw from what it was sent."""
+        if self._is_stale(message):
             return []
-        self._acceptance.judged(1, 0)
-        self._pending.accept(1)
-        self._frontier = None
-        self._commit(judgement.token_ids[0], judgement.targets[0])
-        logprobs = self._logprobs_recorder.take()
-        return [Verdict(*self._frame(judge.base), 1, False, None, cost, logprobs=logprobs)]
+        if self._to_draw_from is None or message.base != len(self.committed):
+            why = "no distribution is being drawn from at this position"
+            raise InvalidArgument("need_full_distribution", why)
+        if self._sent_in_full:
+            raise InvalidArgument("need_full_distribution", "it has been sent for this rejection")
+        self._sent_in_full = True
+        header = self._header(message.base)
+        return [FullDistribution(**header, target_probs=self._to_draw_from)]
 
     def _is_stale(self, message: EdgeMessage) -> bool:
         if message.epoch > self.epoch:
             raise InvalidArgument("epoch", f"{message.epoch} is ahead of {self.epoch}")
         return message.epoch < self.epoch
 
-    def _receive_recovered(self, message: Recovered) -> list[CloudMessage]:
-        if not self._is_stale(message):
-            self.committed.append(self._recovery.token(message))
-        return []
+    # The forward pass that is due.
 
-    def _receive_need_full_distribution(self, message: NeedFullDistribution) -> list[CloudMessage]:
-        if self._is_stale(message):
+    def work(self) -> VerifyWork | None:
+        """The forward pass that is due now, if any; it stays in flight until `complete`."""
+        if self._in_flight or self.ended or self.finished or self.awaits_recovered:
+            return None
+        unfed = self.committed.since(self.kv_length + len(self._kept_path))
+        if self._tree is not None and len(unfed) < 2:
+            work = self._tree_pass(self._tree, unfed)
+        elif self._tree is not None or self._pending.ready or self._is_due_without_drafts():
+            work = self._chain_pass(unfed)  # a longer text before its tree: that mask costs less
+        else:
+            return None
+        self._in_flight = work
+        return work
+
+    def _chain_pass(self, unfed: tuple[int, ...]) -> VerifyWork:
+        """The pass over the drafts that are ready, if any, after the text that is not fed yet."""
+        drafts = self._pending.ready
+        proposals = self._pending.first_ready()
+        if (budget := self._budget) is not None:
+            drafts = budget.drafts(self._acceptance.rate, drafts, weight=self.preset.idle_weight)
+            proposals = proposals[: drafts + 1]  # the last needs no more than the rows before it
+        judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals))
+        early = None
+        if drafts and self.exits:
+            bonus = self._schedule.bonus and len(self._pending) == drafts
+            early_judge = replace(judge, payloads=self._early_payloads, bonus=bonus)
+            early = EarlyJudge(Frame(**self._header(judge.base)), self.exits, early_judge)
+        return VerifyWork(
+            keep=self.kv_length,
+            token_ids=(*unfed, *self._pending.token_ids[:drafts]),
+            logits_to_keep=drafts + (self._frontier is None),
+            drafts=drafts,
+            judge=judge,
+            early=early,
+            path=self._kept_path,
+        )
+
+    def _tree_pass(self, tree: DraftTree, unfed: tuple[int, ...]) -> VerifyWork:
+        """The pass over a tree after the committed token that is `unfed`, if one is."""
+        before = len(unfed)
+        return VerifyWork(
+            keep=self.kv_length,
+            token_ids=(*unfed, *tree.token_ids),
+            logits_to_keep=before + len(tree.token_ids),
+            drafts=len(tree.token_ids),
+            judge=self._judge(tree.steps),
+            parents=(*(-1 for _ in unfed), *(parent + before for parent in tree.parents)),
+            path=self._kept_path,
+        )
+
+    def _judge(self, steps: Steps, bonus: bool = True) -> Judge:
+        return Judge(
+            base=len(self.committed),
+            steps=steps,
+            rule=self.rule,
+            payloads=self._payloads,
+            eos=self._eos,
+            length_limit=self._length_limit,
+            frontier=self._frontier,
+            bonus=bonus,
+        )
+
+    def _is_due_without_drafts(self) -> bool:
+        """True for the prompt, which needs no draft; after it, where the cloud decodes alone."""
+        if self._frontier is not None:
+            return False
+        return self.target_passes == 0 or self._decodes_alone
+
+    @property
+    def _decodes_alone(self) -> bool:
+        """Whether the cloud decodes on while no draft waits."""
+        waits = self._hold and (self._budget is None or self._budget.alone)
+        if not self._schedule.decode_when_idle or waits:
+            return False
+        return not self.preset.drafts or decodes_alone(self.preset.idle_weight, self._pass_yield)
+
+    def push_early_verdict(self, work: VerifyWork, verdict: EarlyVerdict) -> None:
+        """Queue an exit's verdict in `early_verdicts`, to be sent before the pass for `work`
+        ends."""
+        if work is self._in_flight and not self.ended:
+            self.early_verdicts.push(verdict)
+
+    # What a pass found.
+
+    def complete(self, verification: Verification, cost: Work) -> list[CloudMessage]:
+        """Take what the judge of the work in flight found. Drafts that came while the pass ran wait
+        for their own: a chunk gets one verdict, so that the text does not depend on arrival
+        times."""
+        if (work := self._in_flight) is None:
+            raise ProtocolError("no work in flight", "complete")
+        self._in_flight = None
+        self.early_verdicts.clear()
+        self.target_passes += 1
+        if self.ended:
             return []
-        target_probs = self._recovery.in_full(message)
-        return [FullDistribution(*self._frame(message.base), target_probs=target_probs)]
+        cost = replace(cost, target_passes=self.target_passes, drafts=work.drafts)
+        base = len(self.committed)
+        accepted = len(verification.path)
+        self._acceptance.judged(accepted, int(verification.replacement is not None))
+        if work.drafts:
+            self._pass_yield += _YIELD_WEIGHT * (accepted + 1 - self._pass_yield)
+        self._keep_accepted(verification, work)
+        path = verification.path if work.parents is not None else ()
+        if verification.replacement is not None:
+            return [self._reject(verification, base, cost, path)]
+        outcome = self._bonus_token(verification)
+        header = self._header(base)
+        logprobs = self._logprobs_recorder.take()
+        if accepted:
+            verdict = Verdict(
+                **header,
+                accepted=accepted,
+                rejected=False,
+                outcome=outcome,
+                work=cost,
+                path=path,
+                logprobs=logprobs,
+            )
+            return [verdict, *self._judge_at_once()]
+        if outcome is not None:
+            return [Tokens(**header, token_ids=(outcome,), work=cost, logprobs=logprobs)]
+        return self._judge_at_once()
 
-    def _frame(self, base: int) -> tuple[int, int, int, int]:
-        return self.session, self.epoch, base, self.committed.prefix
+    def commit_forced_tokens(self, next_forced: Callable[[], int | None]) -> list[CloudMessage]:
+        """Commit the tokens that alone may follow the text, where no edge drafts them: no pass has
+        to say them.
+
+        Args:
+            next_forced: the only token that a grammar leaves after the text as it is then; None
+                where it leaves several."""
+        if self.preset.drafts or self._in_flight or self._frontier is not None:
+            return []
+        base = len(self.committed)
+        while not (self.ended or self.finished) and (token_id := next_forced()) is not None:
+            self._commit(token_id, one_hot(self._model.vocabulary_size, token_id))
+        if not (token_ids := self.committed.since(base)):
+            return []
+        return [
+            Tokens(
+                **self._header(base),
+                token_ids=token_ids,
+                work=Work(target_passes=self.target_passes),
+                logprobs=self._logprobs_recorder.take(),
+            )
+        ]
+
+    def _keep_accepted(self, verification: Verification, work: VerifyWork) -> None:
+        """Commit the accepted drafts; of a tree's nodes the KV keeps those on the path."""
+        if work.parents is None:
+            accepted = len(verification.path)
+            self._pending.accept(accepted)
+            # Rejected drafts were fed too, and the token in place of the first one was not.
+            self.kv_length = min(len(self.committed) + accepted, work.kept + len(work.token_ids))
+            self._kept_path = ()
+        else:
+            before = len(work.token_ids) - work.drafts
+            self._tree = None
+            self.kv_length = work.kept
+            self._kept_path = (*range(before), *(before + node for node in verification.path))
+        self._frontier = None
+        for token_id, target in zip(verification.token_ids, verification.targets, strict=False):
+            self._commit(token_id, target)
+
+    def _commit(self, token_id: int, target: TargetProbs) -> None:
+        self.committed.append(token_id)
+        self._logprobs_recorder.note(target, token_id)
+
+    def _bonus_token(self, verification: Verification) -> int | None:
+        """The cloud's own token after the accepted drafts; None at the end or if a draft is
+        next."""
+        target = verification.next_target
+        if target is None:
+            return None
+        bonus = bool(verification.path) and self._schedule.bonus
+        if self._pending or not (bonus or self._decodes_alone):
+            self._frontier = target
+            return None
+        token = self.rule.target_token(target, len(self.committed))
+        self._commit(token, target)
+        return token
+
+    def _reject(
+        self, verification: Verification, base: int, cost: Work, path: tuple[int, ...] = ()
+    ) -> Verdict:
+        """End the epoch after the accepted drafts, with the recovered token if the cloud draws."""
+        accepted = len(verification.path)
+        target = verification.next_target
+        assert target is not None, "the rejected position was judged"
+        self._end_epoch(base + accepted)
+        self._frontier = None
+        if isinstance(verification.replacement, int):
+            self._commit(verification.replacement, target)
+        else:
+            self._to_draw_from = probs_of(target)
+            self._sent_in_full = False
+        return Verdict(
+            **self._header(base),
+            accepted=accepted,
+            rejected=True,
+            outcome=verification.replacement,
+            work=cost,
+            path=path,
+            logprobs=self._logprobs_recorder.take(),
+        )
+
+    def _end_epoch(self, position: int) -> None:
+        self.epoch += 1
+        self._pending.begin_epoch(position)
+
+    def _judge_at_once(self) -> list[CloudMessage]:
+        """Judge the first draft by the distribution kept from the last position, if there is one.
+        A rejection needs no pass; an acceptance waits for one, unless passes may be cut short."""
+        if self._frontier is None or not self._pending.ready or self._in_flight:
+            return []
+        judge = self._judge(chain_steps(self._pending.first_ready()[:1]), bonus=False)
+        verification = judge.judge(_no_row)
+        cost = Work(target_passes=self.target_passes)
+        if verification.replacement is not None:
+            self._acceptance.judged(0, 1)
+            return [self._reject(verification, judge.base, cost)]
+        if self._budget is None:
+            return []
+        self._acceptance.judged(1, 0)
+        self._pending.accept(1)
+        self._frontier = None
+        self._commit(verification.token_ids[0], verification.targets[0])
+        verdict = Verdict(
+            **self._header(judge.base),
+            accepted=1,
+            rejected=False,
+            outcome=None,
+            work=cost,
+            logprobs=self._logprobs_recorder.take(),
+        )
+        return [verdict]
+
+    def _header(self, base: int) -> FrameHeader:
+        """What every frame carries; the hash is that of all committed tokens."""
+        return {
+            "session": self.session,
+            "epoch": self.epoch,
+            "base": base,
+            "prefix_hash": self.committed.prefix,
+        }
 
 
 def _no_row(row: int) -> Array:
     raise AssertionError("no pass has given this distribution")
+
+
+class PendingDrafts:
+    """The chain of drafts that wait to be judged: a queue of proposals, oldest first, contiguous
+    from the end of the committed text. The first `ready` of them may be judged."""
+
+    def __init__(self, committed: PrefixedTokens, window: int, length_limit: int) -> None:
+        """`length_limit`: tokens of prompt and answer together."""
+        self.ready = 0
+        self.next_base = len(committed)
+        """Where the next drafts of this epoch begin at the earliest."""
+        self._committed = committed
+        self._window = window
+        self._length_limit = length_limit
+        self._drafts: deque[Proposal] = deque()
+
+    def __len__(self) -> int:
+        return len(self._drafts)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(proposal.token_ids[0] for proposal in self._drafts)
+
+    def first_ready(self) -> tuple[Proposal, ...]:
+        """Those that may be judged."""
+        return tuple(islice(self._drafts, self.ready))
+
+    def check(self, draft: Draft) -> None:
+        """Drafts of one epoch are contiguous, and start no later than the committed text ends.
+        Raises InvalidArgument or PrefixMismatch."""
+        due = len(self._committed) + len(self._drafts)
+        if draft.base < self.next_base:
+            raise InvalidArgument("base", f"{draft.base} repeats a round; {self.next_base} is due")
+        if draft.base > due:
+            raise InvalidArgument("base", f"{draft.base} leaves a gap after {due}")
+        self._committed.check(draft.base, draft.prefix_hash, self.token_ids)
+        end = draft.base + len(draft.token_ids)
+        if end > self._length_limit:
+            raise InvalidArgument("token_ids", "drafts beyond max_tokens")
+        if end - len(self._committed) > self._window:
+            raise InvalidArgument("draft_length", "more drafts are waiting than the window allows")
+
+    def add(self, draft: Draft) -> int | None:
+        """Queue what is not committed yet. The first position at which another token is committed
+        than was drafted, if there is one: then nothing of the draft counts."""
+        for position, proposal in enumerate(_proposals(draft), start=draft.base):
+            if position >= len(self._committed):
+                self._drafts.append(proposal)
+            elif self._committed[position] != proposal.token_ids[0]:
+                return position
+        self.next_base = draft.base + len(draft.token_ids)
+        return None
+
+    def make_ready(self) -> None:
+        """All that wait may be judged."""
+        self.ready = len(self._drafts)
+
+    def accept(self, count: int) -> None:
+        """The first ones are committed."""
+        self.ready -= count
+        for _ in range(count):
+            self._drafts.popleft()
+
+    def clear(self) -> None:
+        """None of them will be judged."""
+        self._drafts.clear()
+        self.ready = 0
+
+    def begin_epoch(self, base: int) -> None:
+        """Discard all; the next ones begin at `base`."""
+        self.clear()
+        self.next_base = base
+
+
+class EarlyQueue:
+    """Early verdicts of one pass that wait for the link, leaving in `order` (FSD §3, step 3)."""
+
+    def __init__(self, order: PredraftOrder, seed: int) -> None:
+        self._order = order
+        self._seed = seed
+        self._waiting: list[EarlyVerdict] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def push(self, verdict: EarlyVerdict) -> None:
+        """One per exit at most: what an exit says again replaces what it said."""
+        self._waiting = [v for v in self._waiting if v.exit_index != verdict.exit_index]
+        self._waiting.append(verdict)
+
+    def pop(self) -> EarlyVerdict:
+        """The next one to send. Only while there is one."""
+        first = min(self._waiting, key=self._rank)
+        self._waiting.remove(first)
+        return first
+
+    def clear(self) -> None:
+        """The verdict itself is there."""
+        self._waiting.clear()
+
+    def _rank(self, verdict: EarlyVerdict) -> float:
+        match self._order:
+            case PredraftOrder.CONFIDENCE:
+                return -verdict.confidence
+            case PredraftOrder.FIFO:
+                return float(verdict.exit_index)
+            case PredraftOrder.RANDOM:
+                return unit(hash_words(self._seed, verdict.base, verdict.exit_index))
+
+
+class VocabularyMismatch(FailedPrecondition):
+    """The two models do not share a vocabulary (FAILED_PRECONDITION)."""
+
+
+def check_frame(message: EdgeMessage, session: int) -> None:
+    """A frame must name the stream's own session."""
+    if message.session != session:
+        raise InvalidArgument("session", f"{message.session} is not this stream's session")
+
+
+def check_open(opening: Open, model: CloudModel) -> None:
+    """Check everything that a session needs before it may cost anything.
+
+    Raises InvalidArgument naming the field, or VocabularyMismatch."""
+    vocabulary_size = model.vocabulary_size
+    context_length = model.context_length
+    if (opening.vocabulary_hash, opening.vocabulary_size) != (
+        model.vocabulary_hash,
+        vocabulary_size,
+    ):
+        raise VocabularyMismatch(
+            "vocabulary_hash: draft and target do not share a vocabulary "
+            f"({opening.vocabulary_size} and {vocabulary_size} entries); give the drafter"
+            " --target-tokenizer"
+        )
+    params = opening.params
+    check_image_bytes(params.images)
+    opening.preset.validate()
+    if params.logprobs:
+        check_logprobs_available(opening.preset, opening.params.top_logprobs)
+    check_top_logprobs(params.logprobs, params.top_logprobs)
+    opening.preset.truncation.validate(vocabulary_size)
+    params.sampling.validate(vocabulary_size)
+    params.processors.validate(vocabulary_size, params.ignore_eos)
+    if not opening.prompt_ids:
+        raise InvalidArgument("prompt_ids", "the prompt is empty")
+    if params.max_tokens < 1:
+        raise InvalidArgument("max_tokens", f"must be at least 1, is {params.max_tokens}")
+    if len(opening.committed_ids) >= params.max_tokens:
+        raise InvalidArgument("committed_ids", "the answer is complete already")
+    if len(opening.prompt_ids) >= context_length:
+        why = f"{len(opening.prompt_ids)} tokens; the context holds {context_length}"
+        raise InvalidArgument("prompt_ids", why)
+    if len(opening.prompt_ids) + params.max_tokens > context_length:
+        why = f"prompt and answer exceed the context of {context_length}"
+        raise InvalidArgument("max_tokens", why)
+    check_token_ids(opening.prompt_ids, vocabulary_size, "prompt_ids")
+    check_token_ids(opening.committed_ids, vocabulary_size, "committed_ids")
+
+
+def opened_text(opening: Open) -> PrefixedTokens:
+    """Prompt and resume point, if they are the text whose end and hash the frame names."""
+    committed = PrefixedTokens((*opening.prompt_ids, *opening.committed_ids))
+    if opening.base != len(committed):
+        raise InvalidArgument("base", f"{opening.base} is not the resume point {len(committed)}")
+    committed.check(opening.base, opening.prefix_hash)
+    return committed
+
+
+def check_draft(draft: Draft, preset: Preset, model: CloudModel) -> None:
+    """Check that ids are in range, that the payload is what the preset names, and that
+    probabilities are probabilities. Raises InvalidArgument naming the field."""
+    vocabulary_size = model.vocabulary_size
+    count = len(draft.token_ids)
+    limit = min(model.max_draft_length, preset.tree_nodes or preset.schedule.window)
+    if not 1 <= count <= limit:
+        raise InvalidArgument("draft_length", f"{count} tokens in a draft; allowed are 1…{limit}")
+    check_token_ids(draft.token_ids, vocabulary_size, "token_ids")
+    if (draft.parents is not None) != bool(preset.expansion):
+        raise InvalidArgument("parents", "do not match the opened draft shape")
+    if draft.parents is not None:
+        _check_tree(draft.token_ids, draft.parents, preset)
+    wants_probabilities = preset.uplink is Uplink.PROBABILITIES
+    if (draft.probabilities is not None) != wants_probabilities:
+        raise InvalidArgument("probabilities", "do not match the opened uplink payload")
+    if (draft.distributions is not None) != preset.carries_probs:
+        raise InvalidArgument("distributions", "do not match the opened uplink payload")
+    if draft.probabilities is not None:
+        _check_probabilities(draft.probabilities, count)
+    if draft.distributions is not None:
+        _check_distributions(draft, vocabulary_size)
+
+
+def _check_probabilities(probabilities: tuple[float, ...], count: int) -> None:
+    if len(probabilities) != count:
+        raise InvalidArgument("probabilities", f"{len(probabilities)} for {count} tokens")
+    for probability in probabilities:
+        if not (math.isfinite(probability) and 0.0 < probability <= 1.0):
+            raise InvalidArgument("probabilities", f"{probability} is not in (0, 1]")
+
+
+def _check_distributions(draft: Draft, vocabulary_size: int) -> None:
+    assert draft.distributions is not None
+    drawn_from = _distributions_of_tokens(draft)
+    if draft.distributions.shape != (max(drawn_from) + 1, vocabulary_size):
+        raise InvalidArgument(
+            "distributions", f"shape {draft.distributions.shape} does not fit the draft"
+        )
+    for probs in draft.distributions:
+        check_probs(probs, vocabulary_size, "distributions")
+    for token_id, index in zip(draft.token_ids, drawn_from, strict=True):
+        if not draft.distributions[index][token_id] > 0:
+            raise InvalidArgument(
+                "distributions", f"token {token_id} cannot come from its own distribution"
+            )
+
+
+def _distributions_of_tokens(draft: Draft) -> list[int]:
+    """Which of the draft's distributions each token was drawn from; in a tree, its parent's."""
+    if draft.parents is None:
+        return list(range(len(draft.token_ids)))
+    order = {node: index for index, node in enumerate(children(draft.parents))}
+    return [order[parent] for parent in draft.parents]
+
+
+def _check_tree(token_ids: tuple[int, ...], parents: tuple[int, ...], preset: Preset) -> None:
+    """Parents before their children, no deeper and no more candidates than the preset has."""
+    check_parents(parents, len(token_ids))
+    depth = depths(parents)
+    if max(depth) >= len(preset.expansion):
+        raise InvalidArgument("parents", f"{max(depth) + 1} layers; {preset.expansion} are opened")
+    for parent, nodes in children(parents).items():
+        layer = depth[parent] + 1 if parent >= 0 else 0
+        if len(nodes) > preset.expansion[layer]:
+            raise InvalidArgument("parents", f"{len(nodes)} candidates follow node {parent}")
+        distinct = {token_ids[node] for node in nodes}
+        if not preset.with_replacement and len(distinct) < len(nodes):
+            raise InvalidArgument("token_ids", f"candidates after node {parent} repeat a token")
+
+
+def _proposals(draft: Draft) -> Iterator[Proposal]:
+    """The draft's tokens, each with what the uplink carried for it."""
+    for index, token_id in enumerate(draft.token_ids):
+        yield Proposal(
+            (token_id,),
+            draft.probabilities[index] if draft.probabilities is not None else None,
+            draft.distributions[index] if draft.distributions is not None else None,
+        )

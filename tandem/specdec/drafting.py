@@ -1,27 +1,44 @@
-"""The edge's drafts of one request: which are due, which are in flight, which go out.
+"""The edge's drafts of one request as a chain: which are due, which are in flight, which go out.
 
-Invariant: the draft KV is valid exactly for the first `kv_length` tokens of committed + in flight
-(+ `ahead`); there is one work at a time, which drafts what follows them, but for an adopted branch
-on its fork."""
+Invariants: drafts in flight are oldest first, contiguous from the end of the committed text, and
+the first `sent` of them are on the stream that is open now. The draft KV is valid exactly for the
+first `kv_length` tokens of committed + in flight (+ ahead). There is one task at a time, which
+drafts what follows them, but for an adopted branch on its fork."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import inf
 
+import numpy as np
+
+from tandem.core.codecs import sparse_wire_probs, wire_probs
 from tandem.core.errors import ProtocolError
+from tandem.core.probs import Array
 from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.choices import Control, Predraft, Schedule
-from tandem.specdec.events import Drafted, DraftWork, EdgeRequest
-from tandem.specdec.in_flight import DraftsInFlight, draft_frame
+from tandem.core.truncation import truncate
+from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
+from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
 from tandem.specdec.messages import Draft, Frame, Opened, Verdict
-from tandem.specdec.predraft_cache import Branch
-from tandem.specdec.presets import MAX_DRAFT_LENGTH
+from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
 
 ALTERNATIVES = 4
-"""Runners-up of a draft token that likely outcomes are made of."""
+"""Alternatives of a draft token that likely outcomes are made of."""
 FEW = 8
 """Tokens fed before a draft step that hardly lengthen it."""
+
+
+@dataclass(slots=True)
+class _Chunk:
+    """The chunk that is being drafted and sent.
+
+    `sent`: drafts of it that are sent. `forced`: drafts beyond its length, which a grammar forces
+    after its last one. `draft_s`: what drafting it took so far."""
+
+    sent: int = 0
+    forced: int = 0
+    draft_s: float = 0.0
 
 
 class Drafting:
@@ -29,34 +46,58 @@ class Drafting:
     in flight, the drafts after full acceptance, the cloud's token first; None if unwanted."""
 
     def __init__(self, request: EdgeRequest, committed: PrefixedTokens) -> None:
-        self.in_flight = DraftsInFlight()
         self.kv_length = 0
-        self.work: DraftWork | None = None
+        self.task: DraftTask | None = None
         self.ahead: list[Drafted] | None = None
         self.schedule = request.preset.schedule
+        self.feeds_few = True
+        """Whether what was taken last tells what a draft step takes: no prompt was fed with it."""
+        self._in_flight = DraftsInFlight()
         self._request = request
         self._committed = committed
         self._from_distributions = request.preset.predraft is Predraft.LIKELY_OUTCOMES
-        self.drafts_ahead = self._from_distributions
+        self._drafts_ahead = self._from_distributions
         self._length_limit = len(request.prompt_ids) + request.max_tokens
         self._longest = 0  # drafts in flight, where forced ones may lengthen a chunk
-        self._wanted = self._forced = 0
-        self._chunk_sent = 0
-        self._chunk_s = 0.0
+        self._chunk = _Chunk()
+        self._awaited = 0  # drafts that the task under way still owes
+        self._fed_with_task = 0  # tokens that it feeds before its first draft
         self._reports = request.preset.control is Control.LATENCY_AWARE
-        self._unfed = 0
-        self.feeds_few = True
-        """Whether what was taken last tells what a draft step takes: no prompt was fed with it."""
+
+    @property
+    def drafts(self) -> tuple[Drafted, ...]:
+        """Those in flight, sent or not, oldest first."""
+        return self._in_flight.all
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """Of the drafts in flight; of a tree, its first branch."""
+        return self._in_flight.token_ids
+
+    @property
+    def sent(self) -> int:
+        """How many of these are on the stream that is open now."""
+        return self._in_flight.sent
+
+    @property
+    def next_token(self) -> int | None:
+        """The draft for the position after the committed text."""
+        return self._in_flight.first.token_id if self._in_flight else None
+
+    @property
+    def bonus_token(self) -> int | None:
+        """The cloud's token after all that is in flight, as predicted by what is drafted ahead."""
+        return self.ahead[0].token_id if self.ahead else None
 
     @property
     def alternatives(self) -> int:
-        """How many runners-up of a draft are wanted."""
-        return ALTERNATIVES if self._from_distributions and self.drafts_ahead else 0
+        """How many alternatives of a draft are wanted."""
+        return ALTERNATIVES if self._from_distributions and self._drafts_ahead else 0
 
     @property
     def position(self) -> int:
         """The one after all that is committed or in flight."""
-        return len(self._committed) + len(self.in_flight)
+        return len(self._committed) + len(self._in_flight)
 
     @property
     def room(self) -> int:
@@ -66,62 +107,85 @@ class Drafting:
     @property
     def draftable(self) -> int:
         """How many tokens the schedule would have drafted now."""
-        if not self._request.preset.drafts or self.in_flight.unsure:
+        if not self._request.preset.drafts or self._in_flight.unsure:
             return 0
-        if self.in_flight.ends_in(self._request.draft_ends):
+        if self._in_flight.ends_in(self._request.draft_ends):
             return 0
-        chunk = self.schedule.chunk - self._chunk_sent - self.in_flight.unsent
-        return min(chunk, self.schedule.window - len(self.in_flight), self.room)
+        chunk = self.schedule.chunk - self._chunk.sent - self._in_flight.unsent
+        return min(chunk, self.schedule.window - len(self._in_flight), self.room)
 
     @property
     def chunk_is_open(self) -> bool:
         """Whether a part of a chunk is sent that is not whole yet."""
-        return self._chunk_sent > 0
+        return self._chunk.sent > 0
 
     @property
     def context(self) -> tuple[int, ...]:
         """All tokens before the next one to draft."""
-        return (*self._committed.since(0), *self.in_flight.token_ids)
+        return (*self._committed.since(0), *self._in_flight.token_ids)
 
     def unfed(self, position: int, kv_length: int) -> tuple[int, ...]:
         """The tokens committed or in flight from `kv_length` up to `position`."""
         committed = len(self._committed)
-        ahead = self.in_flight.token_ids[max(0, kv_length - committed) : position - committed]
-        return (*self._committed.since(kv_length), *ahead)
+        drafts = self._in_flight.token_ids
+        return (
+            *self._committed.since(kv_length),
+            *drafts[max(0, kv_length - committed) : position - committed],
+        )
+
+    # What the machine is told of the session.
 
     def opened(self, opened: Opened) -> None:
         """The cloud says how many drafts it judges at once."""
         if self._request.lengthens_forced:
             self._longest = min(opened.max_draft_length, MAX_DRAFT_LENGTH)
 
-    def follow(self, schedule: Schedule) -> None:
-        """Continue with another schedule, unless a chunk is begun: that is finished first."""
-        if self.work is None and not self._chunk_sent and not self.in_flight.unsent:
-            self.schedule = schedule
+    def reconnected(self) -> None:
+        """Nothing was sent on the stream that is open now."""
+        self._in_flight.sent = 0
+        self._chunk.sent = 0
+        self._chunk.forced = 0
+        self.schedule = self._request.preset.schedule
 
-    def begin(self, count: int, ends: frozenset[int]) -> DraftWork:
-        """The work that drafts the next `count` tokens, or up to the first that is among `ends`."""
+    def adopt_prefix(self, kv_length: int) -> None:
+        """The draft KV holds the first `kv_length` committed tokens, which no task has fed."""
+        if self.task is not None or self._in_flight:
+            raise ProtocolError("drafting", "adopt_prefix")
+        self.kv_length = kv_length
+
+    def follow(self, schedule: Schedule, drafts_ahead: bool) -> None:
+        """Continue with another schedule, unless a chunk is begun: that is finished first."""
+        if self.task is None and not self._chunk.sent and not self._in_flight.unsent:
+            self.schedule = schedule
+        self._drafts_ahead = drafts_ahead
+
+    # Tasks: one at a time.
+
+    def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
+        """The task that drafts the next `count` tokens, or up to the first that is among `ends`."""
         self._forget_ahead()  # a wider window: these take the place of what was drafted past it
         return self._start(count, ends, guess=False)
 
-    def begin_ahead(self) -> DraftWork | None:
-        """The work that drafts past the predicted bonus token, if that pays now."""
-        if self.ahead is not None or not self.alternatives or not self.in_flight:
+    def begin_ahead(self) -> DraftTask | None:
+        """The task that drafts past the predicted bonus token, if that pays now."""
+        if self.ahead is not None or not self.alternatives or not self._in_flight:
             return None
-        schedule, ends = self.schedule, self._request.draft_ends
-        if not (schedule.stop_and_wait and schedule.bonus) or self.in_flight.unsent:
+        schedule = self.schedule
+        ends = self._request.draft_ends
+        if not (schedule.stop_and_wait and schedule.bonus) or self._in_flight.unsent:
             return None
         count = min(1 + schedule.chunk, self.room)
-        if count < 2 or self.in_flight.ends_in(ends):
+        if count < 2 or self._in_flight.ends_in(ends):
             return None
         self.ahead = []
         return self._start(count, ends, guess=True)
 
-    def _start(self, count: int, ends: frozenset[int], guess: bool) -> DraftWork:
-        self._wanted, self._unfed = count, self.position - self.kv_length
+    def _start(self, count: int, ends: frozenset[int], guess: bool) -> DraftTask:
+        self._awaited = count
+        self._fed_with_task = self.position - self.kv_length
         stepwise = count > 1 and (guess or self._reports or self.schedule.token_by_token)
-        longest = 0 if guess or stepwise else min(self._longest - len(self.in_flight), self.room)
-        self.work = DraftWork(
+        longest = 0 if guess or stepwise else min(self._longest - len(self._in_flight), self.room)
+        self.task = DraftTask(
             keep=self.kv_length,
             token_ids=self.unfed(self.position, self.kv_length),
             position=self.position,
@@ -132,29 +196,30 @@ class Drafting:
             guess=guess,
             spare=max(0, longest - count),
         )
-        return self.work
+        return self.task
 
     def take(
-        self, work: DraftWork, drafts: list[Drafted], kv_length: int, draft_s: float = 0.0
+        self, task: DraftTask, drafts: list[Drafted], kv_length: int, draft_s: float = 0.0
     ) -> bool:
-        """Put a work's next tokens in flight, or `ahead`; False for a work that is not under
+        """Put a task's next tokens in flight, or `ahead`; False for a task that is not under
         way."""
-        if work is not self.work:
+        if task is not self.task:
             return False
-        self.feeds_few, self._unfed = self._unfed <= FEW, 0
-        most = self._wanted + work.spare
+        self.feeds_few = self._fed_with_task <= FEW
+        self._fed_with_task = 0
+        most = self._awaited + task.spare
         if not 1 <= len(drafts) <= most:
             raise ProtocolError(f"1…{most} drafts wanted", f"drafted with {len(drafts)}")
-        self._forced = max(0, len(drafts) - self._wanted)
-        self._wanted = max(0, self._wanted - len(drafts))
-        ends = drafts[-1].ends_chunk or drafts[-1].token_id in work.ends
-        if not (self._wanted and work.stepwise) or ends:
-            self.work = None
-        if not work.branch:  # a branch's tokens are in a fork's KV, not in this one
+        self._chunk.forced = max(0, len(drafts) - self._awaited)
+        self._awaited = max(0, self._awaited - len(drafts))
+        ends = drafts[-1].ends_chunk or drafts[-1].token_id in task.ends
+        if not (self._awaited and task.stepwise) or ends:
+            self.task = None
+        if not task.branch:  # a branch's tokens are in a fork's KV, not in this one
             self.kv_length = kv_length
         if self.ahead is None:
-            self._chunk_s += draft_s
-            self.in_flight.add(drafts)
+            self._chunk.draft_s += draft_s
+            self._in_flight.add(drafts)
         else:
             self.ahead += drafts
         return True
@@ -163,44 +228,67 @@ class Drafting:
         """For how many positions these are drafts."""
         return len(drafts)
 
+    def interrupt(self) -> list[DraftTask]:
+        """Give up the task under way; returns it, if there is one."""
+        tasks = [self.task] if self.task else []
+        self.task = None
+        return tasks
+
+    # What becomes of the drafts in flight.
+
     def judged(self, verdict: Verdict) -> tuple[int, ...]:
         """The tokens sent that a verdict may speak of, oldest first."""
         if verdict.path:
             raise ProtocolError("a chain in flight", f"a verdict on the path {verdict.path}")
-        return self.in_flight.token_ids[: self.in_flight.sent]
+        return self.sent_token_ids
+
+    @property
+    def sent_token_ids(self) -> tuple[int, ...]:
+        return self._in_flight.token_ids[: self._in_flight.sent]
 
     def settle(self, verdict: Verdict) -> None:
         """The accepted drafts are committed."""
-        self.in_flight.remove(verdict.accepted)
+        self._in_flight.remove(verdict.accepted)
+
+    def confirm_next(self) -> None:
+        """The cloud's own token is the next draft, which is committed."""
+        self._in_flight.remove(1)
 
     def adopt_ahead(self) -> int:
-        """All was accepted and `ahead` predicted the next token: put the rest in flight."""
+        """All was accepted and `ahead` predicted the next token: put the rest in flight. Returns
+        how many tokens that is."""
         assert self.ahead, "nothing was drafted ahead"
-        drafts, self.ahead = self.ahead[1:], None
-        self.in_flight.add(drafts)
+        drafts = self.ahead[1:]
+        self.ahead = None
+        return self.adopt(drafts)
+
+    def adopt(self, drafts: Sequence[Drafted]) -> int:
+        """Put drafts in flight that were made for the outcome that came. Returns how many."""
+        self._in_flight.add(drafts)
         return len(drafts)
 
-    def promote(self, branch: Branch) -> None:
-        """The text goes on as `branch` predicted: its work, if it is open, is the work now."""
-        assert branch.work is not None, "the branch was never drafted"
-        self._wanted = branch.work.count - len(branch.drafts)
-        self.work = branch.work if branch.open else None
+    def go_on_with(self, task: DraftTask, taken: int) -> None:
+        """The text goes on as a branch predicted: its task, of which `taken` drafts came before, is
+        the one under way now."""
+        self._awaited = task.count - taken
+        self.task = task
 
-    def adopt(self, branch: Branch) -> int:
-        """Put what was drafted for `branch` in flight. Returns how many tokens that is."""
-        self.in_flight.add(branch.drafts)
-        return len(branch.drafts)
+    def take_all(self) -> tuple[int, ...]:
+        """With the cloud lost all drafts in flight are committed; returns their token ids."""
+        token_ids = self._in_flight.token_ids
+        self._in_flight.clear()
+        return token_ids
 
-    def discard(self) -> list[DraftWork]:
-        """Discard the drafts in flight; returns the work to interrupt, which builds on them."""
-        self.in_flight.clear()
-        self._chunk_sent, self._chunk_s, self._forced = 0, 0.0, 0
+    def discard(self) -> list[DraftTask]:
+        """Discard the drafts in flight; returns the task to interrupt, which builds on them."""
+        self._in_flight.clear()
+        self._chunk = _Chunk()
         self.kv_length = min(self.kv_length, len(self._committed))
         self.ahead = None
         return self.interrupt()
 
-    def discard_ahead(self) -> list[DraftWork]:
-        """Discard what follows the predicted bonus token; returns the work to interrupt."""
+    def discard_ahead(self) -> list[DraftTask]:
+        """Discard what follows the predicted bonus token; returns the task to interrupt."""
         if self.ahead is None:
             return []
         self._forget_ahead()
@@ -213,54 +301,153 @@ class Drafting:
         self.kv_length = min(self.kv_length, self.position - 1)
         self.ahead = None
 
-    def interrupt(self) -> list[DraftWork]:
-        """Give up the work under way; returns it, if there is one."""
-        works = [self.work] if self.work else []
-        self.work = None
-        return works
-
-    def reconnected(self) -> None:
-        """Nothing was sent on the stream that is open now."""
-        self.in_flight.sent = 0
-        self._chunk_sent = self._forced = 0
-        self.schedule = self._request.preset.schedule
-
-    def resent(self, epoch: int) -> list[Draft]:
-        """The drafts that are sent, for another stream beside the one that is open now. How they
-        are cut decides no text, but what is judged as a whole stays whole."""
-        sent, stream = self.in_flight.sent, []
-        begun = min(self._chunk_sent, sent)
-        each = sent if self.schedule.stop_and_wait else max(1, self.schedule.chunk)
-        ends = [*range(each, sent - begun, each), sent - begun, sent] if sent else []
-        self.in_flight.sent = 0
-        for end in ends:
-            if piece := self.in_flight.next_chunk(end - self.in_flight.sent):
-                stream.append(self._frame(piece, epoch, whole=end <= sent - begun))
-                self.in_flight.sent += len(piece)
-        return stream
+    # Frames.
 
     def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
         """The frames that are to leave now, whole chunks or what there is of one; they count as
         sent from now on. A chunk that took longer than `budget_s` to draft is whole as it is."""
         frames: list[Draft] = []
-        while self.in_flight.unsent:
+        while self._in_flight.unsent:
             # A window that was closed still lets out what had been drafted for this outcome.
-            left = max(1, self.schedule.chunk) - self._chunk_sent + self._forced
-            piece = self.in_flight.next_chunk(left)
-            whole = len(piece) == left or self.draftable < 1 or self._chunk_s >= budget_s
+            left = max(1, self.schedule.chunk) - self._chunk.sent + self._chunk.forced
+            piece = self._in_flight.next_chunk(left)
+            overdue = self._chunk.draft_s >= budget_s
+            whole = len(piece) == left or self.draftable < 1 or overdue
             if not whole and not self.schedule.token_by_token:
                 break
             frames.append(self._frame(piece, epoch, whole))
-            self.in_flight.sent += len(piece)
-            self._chunk_sent = 0 if whole else self._chunk_sent + len(piece)
-            self._forced = 0 if whole else self._forced
-            self._chunk_s = 0.0 if whole else self._chunk_s
+            self._in_flight.sent += len(piece)
+            if whole:
+                self._chunk = _Chunk()
+            else:
+                self._chunk.sent += len(piece)
+        return frames
+
+    def resent(self, epoch: int) -> list[Draft]:
+        """The drafts that are sent, for another stream beside the one that is open now. How they
+        are cut decides no text, but what is judged as a whole stays whole."""
+        sent = self._in_flight.sent
+        begun = min(self._chunk.sent, sent)
+        chunk = sent if self.schedule.stop_and_wait else max(1, self.schedule.chunk)
+        ends = [*range(chunk, sent - begun, chunk), sent - begun, sent] if sent else []
+        frames: list[Draft] = []
+        self._in_flight.sent = 0
+        for end in ends:
+            if piece := self._in_flight.next_chunk(end - self._in_flight.sent):
+                frames.append(self._frame(piece, epoch, whole=end <= sent - begun))
+                self._in_flight.sent += len(piece)
         return frames
 
     def _frame(self, piece: list[Drafted], epoch: int, whole: bool) -> Draft:
-        before = self.in_flight.token_ids[: self.in_flight.sent]
-        base = len(self._committed) + len(before)
-        frame = Frame(self._request.session, epoch, base, self._committed.prefix_with(before))
+        before = self.sent_token_ids
+        frame = Frame(
+            session=self._request.session,
+            epoch=epoch,
+            base=len(self._committed) + len(before),
+            prefix_hash=self._committed.prefix_with(before),
+        )
         preset = self._request.preset
         hold = preset.schedule.decode_when_idle and not self.schedule.decode_when_idle
         return draft_frame(frame, piece, preset, whole, hold)
+
+
+class DraftsInFlight:
+    """A queue of drafts, of which a first part has been sent."""
+
+    def __init__(self) -> None:
+        self._drafts: list[Drafted] = []
+        self.sent = 0
+
+    def __len__(self) -> int:
+        return len(self._drafts)
+
+    @property
+    def first(self) -> Drafted:
+        return self._drafts[0]
+
+    @property
+    def all(self) -> tuple[Drafted, ...]:
+        return tuple(self._drafts)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(drafted.token_id for drafted in self._drafts)
+
+    @property
+    def unsent(self) -> int:
+        """How many are not sent."""
+        return len(self._drafts) - self.sent
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the draft model was not sure of the last one: nothing follows it."""
+        return bool(self._drafts) and self._drafts[-1].ends_chunk
+
+    def ends_in(self, token_ids: frozenset[int]) -> bool:
+        """Whether the last one is one of these."""
+        return bool(self._drafts) and self._drafts[-1].token_id in token_ids
+
+    def add(self, drafts: Sequence[Drafted]) -> None:
+        self._drafts += drafts
+
+    def next_chunk(self, length: int) -> list[Drafted]:
+        """The first unsent ones, at most `length`."""
+        return self._drafts[self.sent : self.sent + length]
+
+    def remove(self, count: int) -> None:
+        """Take out the first ones, sent or not."""
+        del self._drafts[:count]
+        self.sent = max(0, self.sent - count)
+
+    def clear(self) -> None:
+        self._drafts.clear()
+        self.sent = 0
+
+
+def draft_frame(
+    frame: Frame, chunk: Sequence[Drafted], preset: Preset, whole: bool = True, hold: bool = False
+) -> Draft:
+    """Drafts as the message that carries them, with what the preset says of their distributions;
+    `whole`: they complete a chunk, `hold`: more come soon."""
+    token_ids = tuple(drafted.token_id for drafted in chunk)
+    probabilities = None
+    distributions = None
+    if preset.uplink is Uplink.PROBABILITIES:
+        probabilities = tuple(float(drafted.draft_probs[drafted.token_id]) for drafted in chunk)
+    if preset.carries_probs:
+        distributions = np.stack([drafted.draft_probs for drafted in chunk])
+    return Draft(
+        session=frame.session,
+        epoch=frame.epoch,
+        base=frame.base,
+        prefix_hash=frame.prefix_hash,
+        token_ids=token_ids,
+        end_of_chunk=whole,
+        probabilities=probabilities,
+        distributions=distributions,
+        hold=hold,
+    )
+
+
+def bulk_bytes(frames: Sequence[Draft], request: EdgeRequest) -> int:
+    """Bytes of the whole distributions that these frames carry and that their verdict may bring."""
+    preset = request.preset
+    size = request.vocabulary_size
+    whole = preset.rejection_payload is RejectionPayload.FULL_DISTRIBUTION
+    distributions = 4 * size if whole else 0
+    if preset.uplink is Uplink.FULL_DISTRIBUTIONS:
+        precise = 4 if preset.uplink_precision == "float32" else 2
+        distributions += precise * size * sum(len(frame.token_ids) for frame in frames)
+    return distributions
+
+
+def probs_to_draft_from(probs: Array, preset: Preset) -> Array:
+    """The draft model's distribution [V] after sampling settings, in wire precision."""
+    truncated = truncate(probs, preset.truncation)
+    if preset.uplink_precision == "float32":  # distributions are float32 from the start
+        return truncated
+    if preset.uplink is Uplink.FULL_DISTRIBUTIONS:
+        return wire_probs(truncated, preset.uplink_precision)
+    if preset.uplink is Uplink.SPARSE_DISTRIBUTIONS:
+        return sparse_wire_probs(truncated, preset.uplink_precision)
+    return truncated

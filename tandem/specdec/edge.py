@@ -1,45 +1,61 @@
 """The edge's half of a session: drafts, draws recovered tokens, commits, survives a lost cloud.
 
-`connect` opens or resumes the session on a fresh stream, `receive` takes a frame, `work` names the
-tokens to draft, `drafted` takes them, `tick` is the only clock. Invariants: a committed token is
-never retracted or repeated; whichever end discards a sent draft raises the epoch."""
+Its shell calls
+
+- `connect` on each fresh stream, which opens or resumes the session;
+- `receive` with each frame of the cloud;
+- `work` for the tokens to draft, and `drafted` with them;
+- `tick` regularly: it is the only clock;
+
+and does what each returns: sends, commits, interrupts, reconnects, finishes.
+
+Invariants: a committed token is never retracted or repeated; whichever end discards a sent draft
+raises the epoch; a frame that is refused changes nothing, so that a fresh stream can resume from
+the committed text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Protocol
 
-from tandem.core.errors import InvalidArgument, ProtocolError
+import numpy as np
+
+from tandem.core.errors import FailedPrecondition, InvalidArgument, ProtocolError
+from tandem.core.probs import Array, SamplingParams
+from tandem.core.processors import Processors
 from tandem.core.randomness import RandomSource, SeededRandom
-from tandem.core.sparse_payload import FullPayload, SparsePayload
-from tandem.core.stopping import FinishReason
-from tandem.specdec.cloud_frame_checks import (
-    check_early_verdict,
-    check_full_distribution,
-    check_opened,
-    check_tokens,
-    check_verdict,
+from tandem.core.sparse_payload import (
+    FullPayload,
+    SparsePayload,
+    TailExhausted,
+    draw_from_sparse_payload,
+    finish_with_full_distribution,
 )
-from tandem.specdec.committed_text import CommittedText
+from tandem.core.stopping import FinishReason
+from tandem.core.tokens import PrefixedTokens, PrefixMismatch, TokenSource
+from tandem.specdec.choices import Schedule
+from tandem.specdec.drafting import bulk_bytes
 from tandem.specdec.events import (
     Commit,
     Drafted,
-    DraftWork,
+    DraftTask,
     EdgeOutput,
     EdgeRequest,
-    EdgeStats,
     Finish,
     Interrupt,
     Reconnect,
     Send,
-    TokenSource,
 )
-from tandem.specdec.in_flight import bulk_bytes
 from tandem.specdec.liveness import Liveness, LostCloud, Phase
-from tandem.specdec.logprobs import LogprobsBuffer
+from tandem.specdec.logprobs import LogprobsBuffer, check_logprobs
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
     EarlyVerdict,
+    EdgeMessage,
+    FrameHeader,
     FullDistribution,
     GoingAway,
     NeedFullDistribution,
@@ -49,21 +65,23 @@ from tandem.specdec.messages import (
     Recovered,
     Tokens,
     Verdict,
+    Work,
 )
 from tandem.specdec.pacing import Pacing
-from tandem.specdec.predraft_cache import LikelyOutcome
-from tandem.specdec.predrafting import Predrafting
-from tandem.specdec.recovery import Recovery
-from tandem.specdec.rules import acceptance_rule, payload_type
+from tandem.specdec.predrafting import LikelyOutcome, Predrafting
+from tandem.specdec.rules import AcceptanceRule, Proposal, acceptance_rule, payload_type
 from tandem.specdec.tree_drafting import drafting_for
 
 ALONE_CHUNK = 8
+"""Tokens that are drafted at once, and committed unverified, with the cloud lost."""
 _DRAWING = "drawing a recovered token"
 
 
 class EdgeMachine:
-    """One request. Raises ProtocolError or PrefixMismatch when the cloud breaks the protocol, which
-    changes nothing: `lost` and `connect` resume it."""
+    """One request, from its first stream to its last token.
+
+    Raises ProtocolError or PrefixMismatch when the cloud breaks the protocol, which changes
+    nothing: `lost` and `connect` resume it."""
 
     def __init__(
         self,
@@ -72,7 +90,13 @@ class EdgeMachine:
         completes_stop: Callable[[int], bool] = lambda token_id: False,
         rng: RandomSource | None = None,
     ) -> None:
-        """`completes_stop`, called once per committed token: whether a stop string ends with it."""
+        """Begin a request, with no stream yet.
+
+        Args:
+            request: its prompt, preset and limits.
+            liveness: when the cloud counts as silent, dead, and given up.
+            completes_stop: called once per committed token: whether a stop string ends with it.
+            rng: in place of the one that the request's seed gives; for tests."""
         rng = rng or SeededRandom(request.params.seed)
         self.request = request
         self.phase = Phase.CONNECTING
@@ -81,24 +105,80 @@ class EdgeMachine:
         self.target_name = ""  # empty until the session is open
         self.finish_reason: FinishReason | None = None
         self.rule = acceptance_rule(request.preset, request.params.seed, rng)
-        self.liveness = liveness
+        self.pacing = Pacing(request.preset, request.earlier, request.prices)
         self._text = CommittedText(request, completes_stop)
         self.committed = self._text.tokens
-        self.drafting = drafting_for(request, self.committed)
-        self.predrafting = Predrafting(request, self.committed, self.drafting)
-        self.pacing = Pacing(request.preset, request.earlier, request.prices)
-        self._recovery = Recovery(self.rule, rng, payload_type(request.preset).kind is FullPayload)
+        self._liveness = liveness
+        self._drafting = drafting_for(request, self.committed)
+        self._predrafting = Predrafting(request, self.committed, self._drafting)
+        whole_distributions = payload_type(request.preset).kind is FullPayload
+        self._recovery = Recovery(self.rule, rng, whole_distributions)
         self._logprobs_buffer = LogprobsBuffer(request.params.logprobs, request.params.top_logprobs)
         self._leaving = False
+
+    # What the shell may ask at any time.
+
+    @property
+    def goes_on_alone(self) -> bool:
+        """Whether the edge goes on by itself once the cloud is given up."""
+        return self._liveness.policy is LostCloud.EDGE
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule in force: the preset's, or what the controller has made of it."""
+        return self._drafting.schedule
+
+    @property
+    def drafts_in_flight(self) -> tuple[int, ...]:
+        """The drafts that no verdict has settled, sent or not; of a tree, its first branch."""
+        return self._drafting.token_ids
+
+    @property
+    def drafts_sent(self) -> int:
+        """How many of these are on the stream that is open now."""
+        return self._drafting.sent
+
+    @property
+    def kv_length(self) -> int:
+        """Tokens that the draft KV holds."""
+        return self._drafting.kv_length
+
+    @property
+    def fed_tokens(self) -> tuple[int, ...]:
+        """The tokens that the draft KV holds."""
+        return self._drafting.context[: self._drafting.kv_length]
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether the cloud's answer, or a token of its own, is awaited."""
+        preset = self.request.preset
+        goes_on = preset.schedule.decode_when_idle or not preset.drafts
+        return self._drafting.sent > 0 or goes_on
+
+    @property
+    def may_prefill(self) -> bool:
+        """Whether drafts are wanted and none is under way: the draft KV may be filled first."""
+        if self.phase is Phase.DONE:
+            return False
+        wanted = self.phase is Phase.ALONE or self.pacing.schedule.window > 0
+        return wanted and not self._drafting.task and not self._drafting.token_ids
+
+    def adopt_prefix(self, kv_length: int) -> None:
+        """The draft KV holds the first `kv_length` committed tokens, which no task has fed.
+
+        Raises ProtocolError while drafts are under way."""
+        self._drafting.adopt_prefix(kv_length)
+
+    # Streams.
 
     def connect(self, now: float) -> list[EdgeOutput]:
         """On a fresh stream: open the session at the committed prefix, resend what is in flight."""
         if self.phase is not Phase.CONNECTING:
             raise ProtocolError(self.phase, "connect")
         self.phase = Phase.RUNNING
-        self.drafting.reconnected()
+        self._drafting.reconnected()
         self.pacing.connected()
-        self.liveness.connected(now)
+        self._liveness.connected(now)
         self.stats.begin_stream()
         return [Send(self.request.opening(self.epoch, self.committed)), *self._flush(now)]
 
@@ -107,7 +187,7 @@ class EdgeMachine:
         if self.phase is not Phase.RUNNING:
             return []
         self._disconnect()
-        self.stats.count_loss(self.liveness.lost(now, stuck_s))
+        self.stats.count_loss(self._liveness.lost(now, stuck_s))
         return [Reconnect(), *self._give_up_if_due(now)]
 
     def _disconnect(self) -> None:
@@ -117,41 +197,66 @@ class EdgeMachine:
         self._recovery.forget()
         self.stats.abandon_round()
 
-    def tick(self, now: float) -> list[EdgeOutput]:
-        """Time passed: ping a silent cloud, notice a dead one, give up a lost one."""
-        self.liveness.tick(now)
-        if self.phase is Phase.CONNECTING:
-            return self._give_up_if_due(now)
-        if self.phase is not Phase.RUNNING:
+    def frames_beside(self) -> list[EdgeMessage]:
+        """What a second cloud needs to answer in the first one's place, beside all that is sent
+        from now on: nothing while no answer is awaited that both would give."""
+        if self.phase is not Phase.RUNNING or self.paused or not self.awaits_answer:
             return []
-        dead = self.liveness.is_dead(now) or self.liveness.is_given_up(now)
-        return self.lost(now) if dead else self._ping(now)
-
-    def _ping(self, now: float) -> list[EdgeOutput]:
-        """Ask a cloud that is silent, or whose round trip nothing else tells."""
-        wanted = self.phase is Phase.RUNNING and self.pacing.trip_wanted(now)
-        if (nonce := self.liveness.ping_due(now, wanted)) is None:
+        if self.request.preset.timing_dependent:
             return []
-        self.pacing.pinged(now)
-        return [Send(Ping(*self._frame(), nonce=nonce))]
+        opening = self.request.opening(self.epoch, self.committed)
+        return [opening, *self._drafting.resent(self.epoch)]
 
-    def _give_up_if_due(self, now: float) -> list[EdgeOutput]:
-        if not self.liveness.is_given_up(now):
-            return []
-        if self.liveness.policy is LostCloud.EDGE:
-            self.phase = Phase.ALONE
-            ahead = [*self.drafting.discard_ahead(), *self.predrafting.clear()]
-            return [*map(Interrupt, ahead), *self._commit_alone()]
-        return self._finish(FinishReason.ERROR)
-
-    def cancel(self) -> list[EdgeOutput]:
-        """The client left."""
-        return [] if self.phase is Phase.DONE else self._finish(FinishReason.CANCELLED)
+    def switched(self, now: float) -> None:
+        """The cloud that was sent `frames_beside` answered first: its stream is the one that is
+        open now."""
+        self.pacing.switched()
+        self._liveness.connected(now)
+        self.stats.switch_stream()
 
     def leave(self) -> list[EdgeOutput]:
         """Another cloud is better: go there as after GoingAway."""
         self._leaving = self.phase is Phase.RUNNING
         return self._leave_between_rounds()
+
+    def _leave_between_rounds(self) -> list[EdgeOutput]:
+        """After GoingAway: reconnect as soon as nothing that was sent waits for an answer."""
+        if not self._leaving or self._drafting.sent or self.phase is not Phase.RUNNING:
+            return []
+        self._disconnect()
+        self.stats.departures += 1
+        return [Reconnect()]
+
+    # Time.
+
+    def tick(self, now: float) -> list[EdgeOutput]:
+        """Time passed: ping a silent cloud, notice a dead one, give up a lost one."""
+        self._liveness.tick(now)
+        if self.phase is Phase.CONNECTING:
+            return self._give_up_if_due(now)
+        if self.phase is not Phase.RUNNING:
+            return []
+        dead = self._liveness.is_dead(now) or self._liveness.is_given_up(now)
+        return self.lost(now) if dead else self._ping(now)
+
+    def _ping(self, now: float) -> list[EdgeOutput]:
+        """Ask a cloud that is silent, or whose round trip nothing else tells."""
+        wanted = self.phase is Phase.RUNNING and self.pacing.trip_wanted(now)
+        if (nonce := self._liveness.ping_due(now, wanted)) is None:
+            return []
+        self.pacing.pinged(now)
+        return [Send(Ping(**self._header(), nonce=nonce))]
+
+    def _give_up_if_due(self, now: float) -> list[EdgeOutput]:
+        if not self._liveness.is_given_up(now):
+            return []
+        if self.goes_on_alone:
+            self.phase = Phase.ALONE
+            ahead = [*self._drafting.discard_ahead(), *self._predrafting.clear()]
+            return [*map(Interrupt, ahead), *self._commit_alone()]
+        return self._finish(FinishReason.ERROR)
+
+    # Frames of the cloud.
 
     def receive(self, message: CloudMessage, now: float) -> list[EdgeOutput]:
         """Take one frame of the stream that is open now."""
@@ -159,9 +264,9 @@ class EdgeMachine:
             return []
         if message.session != self.request.session:
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
-        self.liveness.received(now)
+        self._liveness.received(now)
         outputs = self._react(message, now)
-        outputs += map(Interrupt, self.predrafting.forget_committed())
+        outputs += map(Interrupt, self._predrafting.forget_committed())
         return [*outputs, *self._flush(now), *self._ping(now)]
 
     def _react(self, message: CloudMessage, now: float) -> list[EdgeOutput]:
@@ -169,7 +274,7 @@ class EdgeMachine:
             case Opened():
                 check_opened(message, self.request)
                 self.target_name = message.model_name
-                self.drafting.opened(message)
+                self._drafting.opened(message)
                 self.stats.count_opened(message, len(self.request.prompt_ids))
                 self._text.take_eos(message.eos_token_ids)
             case Verdict():
@@ -184,73 +289,45 @@ class EdgeMachine:
                 self._leaving = True
                 return self._leave_between_rounds()
             case Pong():
-                self.pacing.ponged(self.liveness.ponged(message.nonce, now))
+                self.pacing.ponged(self._liveness.ponged(message.nonce, now))
         return []
 
     def _receive_verdict(self, verdict: Verdict, now: float) -> list[EdgeOutput]:
         self._check_not_recovering(verdict)
-        drafts = self.drafting.judged(verdict)
-        check_verdict(verdict, self.request, self.committed, drafts, self.epoch)
+        drafts = self._drafting.judged(verdict)
+        check_verdict(verdict, self.request, self.committed, sent=drafts, epoch=self.epoch)
         self._logprobs_buffer.take(verdict)
         self.stats.count_verdict(verdict)
         self.stats.end_round(verdict.work, now)
         self.pacing.take_verdict(verdict, now)
         outputs = self._commit(drafts[: verdict.accepted], TokenSource.DRAFT)
-        self.drafting.settle(verdict)
+        self._drafting.settle(verdict)
         if self.phase is Phase.DONE:
             return outputs
         outcome = verdict.outcome
         if isinstance(outcome, FullPayload | SparsePayload):
             return [*outputs, *self._recover(outcome)]
-        if outcome is not None:
-            outputs += self._diverge(outcome, True) if verdict.rejected else self._overtake(outcome)
+        if outcome is not None and verdict.rejected:
+            # The cloud has raised the epoch already; the edge follows.
+            outputs += self._diverge(outcome, new_epoch=True)
+        elif outcome is not None:
+            outputs += self._overtake(outcome)
         return [*outputs, *self._leave_between_rounds()]
 
     def _receive_early_verdict(self, verdict: EarlyVerdict) -> list[EdgeOutput]:
         """Draft ahead for the predicted verdict; nothing else follows from it."""
         self._check_not_recovering(verdict)
-        in_flight = self.drafting.in_flight
-        sent = in_flight.token_ids[: in_flight.sent]
-        check_early_verdict(verdict, self.request, self.committed, sent, self.epoch)
+        sent = self._drafting.sent_token_ids
+        check_early_verdict(verdict, self.request, self.committed, sent=sent, epoch=self.epoch)
         self.stats.early_verdicts += 1
         position = verdict.base + verdict.accepted
         token: int | SparsePayload | None = verdict.outcome
         if isinstance(token, SparsePayload):
-            token = self._recovery.predict(token, in_flight.all[verdict.accepted], position)
+            rejected = self._drafting.drafts[verdict.accepted]
+            token = self._recovery.predict(token, rejected, position)
         if token is not None:
-            self.predrafting.expect([LikelyOutcome(position, token, verdict.confidence)])
+            self._predrafting.expect([LikelyOutcome(position, token, verdict.confidence)])
         return []
-
-    def _recover(self, payload: FullPayload | SparsePayload) -> list[EdgeOutput]:
-        """The first draft in flight was rejected: draw the token in its place."""
-        token = self._recovery.start(payload, self.drafting.in_flight.first, len(self.committed))
-        if token is not None:
-            return self._draw(token, payload)
-        self.stats.full_distribution_requests += 1
-        ahead = map(Interrupt, self.drafting.discard_ahead())
-        session, epoch, base, prefix = self._frame()
-        return [*ahead, Send(NeedFullDistribution(session, epoch + 1, base, prefix))]
-
-    def _receive_full_distribution(self, message: FullDistribution) -> list[EdgeOutput]:
-        if not self._recovery.waits:
-            raise ProtocolError(self.phase, "a full distribution that was not asked for")
-        check_full_distribution(message, self.request, self.committed)
-        rejected = self.drafting.in_flight.first
-        try:
-            token = self._recovery.finish(message.target_probs, rejected, message.base)
-        except InvalidArgument as error:
-            raise ProtocolError(_DRAWING, "FullDistribution", str(error)) from error
-        return self._draw(token, FullPayload(message.target_probs))
-
-    def _draw(self, token: int, payload: FullPayload | SparsePayload) -> list[EdgeOutput]:
-        """Commit the token the edge drew, and tell the cloud."""
-        position, prefix = len(self.committed), self.committed.prefix
-        self._logprobs_buffer.drawn(position, token, payload)
-        outputs = self._diverge(token, new_epoch=True)
-        if self.phase is Phase.DONE:
-            return outputs
-        recovered = Recovered(self.request.session, self.epoch, position, prefix, token_id=token)
-        return [*outputs, Send(recovered), *self._leave_between_rounds()]
 
     def _receive_tokens(self, message: Tokens, now: float) -> list[EdgeOutput]:
         self._check_not_recovering(message)
@@ -263,103 +340,156 @@ class EdgeMachine:
             outputs += [] if self.phase is Phase.DONE else self._overtake(token)
         return [*outputs, *self._leave_between_rounds()]
 
+    def _check_not_recovering(self, message: Verdict | EarlyVerdict | Tokens) -> None:
+        if self._recovery.waits:
+            raise ProtocolError(_DRAWING, type(message).__name__)
+
+    # A rejection whose token the edge draws.
+
+    def _recover(self, payload: FullPayload | SparsePayload) -> list[EdgeOutput]:
+        """The first draft in flight was rejected: draw the token in its place."""
+        rejected = self._drafting.drafts[0]
+        token = self._recovery.start(payload, rejected, len(self.committed))
+        if token is not None:
+            return self._draw(token, payload)
+        self.stats.full_distribution_requests += 1
+        ahead = map(Interrupt, self._drafting.discard_ahead())
+        header = self._header()
+        header["epoch"] += 1  # which this rejection begins; the machine enters it with the token
+        return [*ahead, Send(NeedFullDistribution(**header))]
+
+    def _receive_full_distribution(self, message: FullDistribution) -> list[EdgeOutput]:
+        if not self._recovery.waits:
+            raise ProtocolError(self.phase, "a full distribution that was not asked for")
+        check_full_distribution(message, self.request, self.committed)
+        rejected = self._drafting.drafts[0]
+        try:
+            token = self._recovery.finish(message.target_probs, rejected, message.base)
+        except InvalidArgument as error:
+            raise ProtocolError(_DRAWING, "FullDistribution", str(error)) from error
+        return self._draw(token, FullPayload(message.target_probs))
+
+    def _draw(self, token: int, payload: FullPayload | SparsePayload) -> list[EdgeOutput]:
+        """Commit the token the edge drew, and tell the cloud."""
+        header = self._header()  # of the text before the token
+        self._logprobs_buffer.drawn(header["base"], token, payload)
+        outputs = self._diverge(token, new_epoch=True)
+        if self.phase is Phase.DONE:
+            return outputs
+        header["epoch"] = self.epoch
+        recovered = Recovered(**header, token_id=token)
+        return [*outputs, Send(recovered), *self._leave_between_rounds()]
+
+    # What becomes of the drafts in flight.
+
     def _overtake(self, token: int) -> list[EdgeOutput]:
         """The cloud added a token of its own; drafts in flight stay valid only if they agree."""
-        in_flight, ahead = self.drafting.in_flight, self.drafting.ahead
-        self.pacing.overtaken(in_flight.first.token_id == token if in_flight else None)
-        if in_flight and in_flight.first.token_id == token:
-            in_flight.remove(1)
+        drafted = self._drafting.next_token
+        self.pacing.overtaken(drafted == token if drafted is not None else None)
+        if drafted == token:
+            self._drafting.confirm_next()
             return self._commit([token])
-        if not in_flight and ahead and ahead[0].token_id == token:
+        if drafted is None and self._drafting.bonus_token == token:
             outputs = self._commit([token])
             if self.phase is not Phase.DONE:
                 self.stats.count_resolved(hit=True)
-                self.stats.drafted += self.drafting.adopt_ahead()
+                self.stats.drafted += self._drafting.adopt_ahead()
             return outputs
-        return self._diverge(token, new_epoch=in_flight.sent > 0)
+        # Drafts that were never sent end no epoch: the cloud knows nothing of them.
+        return self._diverge(token, new_epoch=self._drafting.sent > 0)
 
     def _diverge(self, token: int, new_epoch: bool) -> list[EdgeOutput]:
         """Commit `token` in place of what is in flight; only a branch that predicted it goes on."""
-        branch, others = self.predrafting.resolve(token)
-        outputs: list[EdgeOutput] = [*map(Interrupt, (*self.drafting.discard(), *others))]
+        branch, others = self._predrafting.resolve(token)
+        outputs: list[EdgeOutput] = [*map(Interrupt, (*self._drafting.discard(), *others))]
         self.pacing.discarded()
-        if branch is not None:
-            self.drafting.promote(branch)
+        if branch is not None and branch.task is not None and branch.open:
+            self._drafting.go_on_with(branch.task, taken=len(branch.drafts))
         self.epoch += new_epoch
         outputs += self._commit([token])
-        if self.phase is not Phase.DONE and self.predrafting.on:
-            if self.predrafting.wanted:
+        if self.phase is not Phase.DONE and self._predrafting.on:
+            if self._predrafting.wanted:
                 self.stats.count_resolved(hit=branch is not None)
             self.pacing.resolved(hit=branch is not None)
-            self.stats.drafted += self.drafting.adopt(branch) if branch else 0
+            self.stats.drafted += self._drafting.adopt(branch.drafts) if branch else 0
         return outputs
 
-    def work(self, now: float) -> DraftWork | None:
-        """The next work to start, if any: the tokens to send next, or those that would follow a
-        verdict. Ask again until there is none: works run side by side."""
+    # Drafting and sending.
+
+    def work(self, now: float) -> DraftTask | None:
+        """The next task to start, if any: the tokens to send next, or those that would follow a
+        verdict. Ask again until there is none: tasks run concurrently."""
         if self.phase is Phase.DONE or self.paused:
             return None
-        work = None if self.drafting.work else self._main_work(now)
-        if work is None and self.phase is not Phase.ALONE:
-            return self.predrafting.work()
-        return work
+        task = None if self._drafting.task else self._main_task(now)
+        if task is None and self.phase is not Phase.ALONE:
+            return self._predrafting.task()
+        return task
 
-    def _main_work(self, now: float) -> DraftWork | None:
-        self.predrafting.follow(self.pacing)
+    def _main_task(self, now: float) -> DraftTask | None:
+        if self.pacing.on:
+            self._drafting.follow(self.pacing.schedule, drafts_ahead=self.pacing.ahead)
+            self._predrafting.follow(wanted=self.pacing.branches)
         alone = self.phase is Phase.ALONE
-        count = min(ALONE_CHUNK, self.drafting.room) if alone else self.drafting.draftable
+        count = min(ALONE_CHUNK, self._drafting.room) if alone else self._drafting.draftable
         if count < 1:
-            return None if alone else self.drafting.begin_ahead()
+            return None if alone else self._drafting.begin_ahead()
         if self.phase is Phase.RUNNING:
             self.stats.begin_round(now)
-        return self.drafting.begin(count, self._text.eos if alone else self.request.draft_ends)
+        return self._drafting.begin(count, self._text.eos if alone else self.request.draft_ends)
 
     @property
     def paused(self) -> bool:
         """Whether nothing may be drafted or sent until the cloud's next frame."""
-        leaving = self._leaving and not self.drafting.chunk_is_open  # chunks are judged whole
+        leaving = self._leaving and not self._drafting.chunk_is_open  # chunks are judged whole
         return leaving or self._recovery.waits
 
-    def context(self, work: DraftWork) -> tuple[int, ...]:
-        """All tokens before the first one of a work."""
-        if work.branch and work is not self.drafting.work:
-            return self.predrafting.context(work)
-        return self.drafting.context[: work.position]
+    def context(self, task: DraftTask) -> tuple[int, ...]:
+        """All tokens before the first one of a task."""
+        if task.branch and task is not self._drafting.task:
+            return self._predrafting.context(task)
+        return self._drafting.context[: task.position]
 
     def drafted(
-        self, work: DraftWork, drafts: list[Drafted], kv_length: int, draft_s: float, now: float
+        self, task: DraftTask, drafts: list[Drafted], kv_length: int, draft_s: float, now: float
     ) -> list[EdgeOutput]:
-        """Take the next tokens of a work, one by one if it is `stepwise`; those of an interrupted
-        work are dropped. `kv_length`: tokens that the draft KV now holds."""
-        if not self.drafting.take(work, drafts, kv_length, draft_s):
-            if self.predrafting.take(work, drafts):
+        """Take the next tokens of a task; those of an interrupted task are dropped.
+
+        Args:
+            task: what `work` gave.
+            drafts: its next tokens, one by one if it is `stepwise`.
+            kv_length: tokens that the draft KV now holds.
+            draft_s: what drafting them took.
+            now: in seconds."""
+        if not self._drafting.take(task, drafts, kv_length, draft_s):
+            if self._predrafting.take(task, drafts):
                 self.stats.predrafted += len(drafts)
             return []
-        if self.drafting.ahead is not None:
+        if self._drafting.ahead is not None:
             self.stats.predrafted += len(drafts)
-            self.predrafting.expect_likely()
+            self._predrafting.expect_likely()
             return []
-        positions = self.drafting.positions(drafts)
+        positions = self._drafting.positions(drafts)
         self.stats.count_drafts(positions, draft_s)
-        self.pacing.drafted(positions, draft_s, self.drafting.feeds_few)
+        self.pacing.drafted(positions, draft_s, self._drafting.feeds_few)
         return self._commit_alone() if self.phase is Phase.ALONE else self._flush(now)
 
     def _flush(self, now: float) -> list[EdgeOutput]:
         """Send what is due."""
         if self.phase is not Phase.RUNNING or self.paused:
             return []
-        frames = self.drafting.send_due(self.epoch, self.pacing.chunk_budget_s)
+        frames = self._drafting.send_due(self.epoch, self.pacing.chunk_budget_s)
         if frames:
-            self.liveness.uploading(bulk_bytes(frames, self.request), now)
+            self._liveness.uploading(bulk_bytes(frames, self.request), now)
             self.pacing.sent(frames, now)
             self.stats.begin_round(now)
-            self.predrafting.expect_likely()
+            self._predrafting.expect_likely()
         return [Send(frame) for frame in frames]
 
+    # Committing, and the end.
+
     def _commit_alone(self) -> list[EdgeOutput]:
-        tokens = self.drafting.in_flight.token_ids
-        self.drafting.in_flight.clear()
-        return self._commit(tokens, TokenSource.EDGE)
+        return self._commit(self._drafting.take_all(), TokenSource.EDGE)
 
     def _commit(
         self, token_ids: Sequence[int], token_source: TokenSource = TokenSource.TARGET
@@ -369,32 +499,411 @@ class EdgeMachine:
         committed, reason = self._text.append(token_ids)
         if not committed:
             return []
-        count, unverified = len(committed), token_source is TokenSource.EDGE
+        count = len(committed)
+        unverified = token_source is TokenSource.EDGE
         self.stats.count_commit(count, unverified)
-        logprobs = self._logprobs_buffer.of(position, count)
-        commit = Commit(committed, unverified, (token_source,) * count, logprobs)
+        commit = Commit(
+            committed,
+            unverified=unverified,
+            token_sources=(token_source,) * count,
+            logprobs=self._logprobs_buffer.of(position, count),
+        )
         return [commit] if reason is None else [commit, *self._finish(reason)]
+
+    def cancel(self) -> list[EdgeOutput]:
+        """The client left."""
+        return [] if self.phase is Phase.DONE else self._finish(FinishReason.CANCELLED)
 
     def _finish(self, reason: FinishReason) -> list[EdgeOutput]:
         """End the request; `Cancel` has the cloud free the session at once."""
         outputs: list[EdgeOutput] = []
         if self.phase is Phase.RUNNING:
-            outputs.append(Send(Cancel(*self._frame())))
-        outputs += map(Interrupt, (*self.drafting.interrupt(), *self.predrafting.clear()))
-        self.phase, self.finish_reason = Phase.DONE, reason
+            outputs.append(Send(Cancel(**self._header())))
+        outputs += map(Interrupt, (*self._drafting.interrupt(), *self._predrafting.clear()))
+        self.phase = Phase.DONE
+        self.finish_reason = reason
         return [*outputs, Finish(reason)]
 
-    def _leave_between_rounds(self) -> list[EdgeOutput]:
-        """After GoingAway: reconnect as soon as nothing that was sent waits for an answer."""
-        if not self._leaving or self.drafting.in_flight.sent or self.phase is not Phase.RUNNING:
-            return []
-        self._disconnect()
-        self.stats.departures += 1
-        return [Reconnect()]
+    def _header(self) -> FrameHeader:
+        """What every frame carries."""
+        return {
+            "session": self.request.session,
+            "epoch": self.epoch,
+            "base": len(self.committed),
+            "prefix_hash": self.committed.prefix,
+        }
 
-    def _check_not_recovering(self, message: Verdict | EarlyVerdict | Tokens) -> None:
-        if self._recovery.waits:
-            raise ProtocolError(_DRAWING, type(message).__name__)
 
-    def _frame(self) -> tuple[int, int, int, int]:
-        return self.request.session, self.epoch, len(self.committed), self.committed.prefix
+class TextLimits(Protocol):
+    """The part of a request that says where its answer ends."""
+
+    @property
+    def prompt_ids(self) -> tuple[int, ...]: ...
+    @property
+    def max_tokens(self) -> int: ...
+    @property
+    def ignore_eos(self) -> bool: ...
+    @property
+    def eos_token_ids(self) -> frozenset[int]: ...
+
+
+class CommittedText:
+    """Prompt and answer of one request, and the conditions that end the answer.
+
+    Invariant: nothing is committed after the token that ends the text."""
+
+    def __init__(self, request: TextLimits, completes_stop: Callable[[int], bool]) -> None:
+        """`completes_stop`: called once per answer token; whether a stop string ends with it."""
+        self.tokens = PrefixedTokens(request.prompt_ids)
+        self.eos = frozenset() if request.ignore_eos else request.eos_token_ids
+        self._ignore_eos = request.ignore_eos
+        self._completes_stop = completes_stop
+        self._first = len(request.prompt_ids)
+        self.length_limit = self._first + request.max_tokens
+
+    def take_eos(self, eos_token_ids: frozenset[int]) -> None:
+        """Take the target model's end-of-sequence tokens: both ends must stop together."""
+        if not self._ignore_eos:
+            self.eos = eos_token_ids
+
+    def limit(self, max_tokens: int) -> None:
+        """Less room for the answer than was asked for."""
+        self.length_limit = min(self.length_limit, self._first + max_tokens)
+
+    def append(self, token_ids: Sequence[int]) -> tuple[tuple[int, ...], FinishReason | None]:
+        """Commit tokens up to the first that ends the text; which these are, and why it ended."""
+        committed: list[int] = []
+        for token in token_ids:
+            committed.append(token)
+            self.tokens.append(token)
+            if reason := self._stop_reason(token):
+                return tuple(committed), reason
+        return tuple(committed), None
+
+    def _stop_reason(self, token: int) -> FinishReason | None:
+        if self._completes_stop(token) or token in self.eos:
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(self.tokens) >= self.length_limit else None
+
+
+class Recovery:
+    """Draws recovered tokens, each in one step or, with a full distribution asked for, in two.
+
+    Invariant: one rejection is one draw. When a sparse payload was not enough, that same draw goes
+    on with the full distribution; a fresh one would be biased."""
+
+    def __init__(
+        self, rule: AcceptanceRule, rng: RandomSource, whole_distributions: bool = False
+    ) -> None:
+        """`whole_distributions`: rejections bring the whole target distribution."""
+        self._rule = rule
+        self._whole_distributions = whole_distributions
+        self._rng = rng
+        self._unfinished: tuple[SparsePayload, TailExhausted] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a draw waits for the full distribution."""
+        return self._unfinished is not None
+
+    def start(
+        self, payload: FullPayload | SparsePayload, rejected: Drafted, position: int
+    ) -> int | None:
+        """The recovered token, or None when the draw needs the full distribution."""
+        if isinstance(payload, FullPayload):
+            proposal = Proposal((rejected.token_id,), draft_probs=rejected.draft_probs)
+            return self._rule.recovered(payload.target_probs, proposal, position)
+        drawn = draw_from_sparse_payload(payload, rejected.draft_probs, self._rng, position)
+        if isinstance(drawn, TailExhausted):
+            self._unfinished = (payload, drawn)
+            return None
+        return drawn
+
+    def predict(self, payload: SparsePayload, rejected: Drafted, position: int) -> int | None:
+        """The token that a verdict like this early one would bring, by the same random numbers;
+        None where the payload does not say. Changes nothing."""
+        if not self._whole_distributions:
+            drawn = draw_from_sparse_payload(payload, rejected.draft_probs, self._rng, position)
+            return None if isinstance(drawn, TailExhausted) else drawn
+        probs = np.zeros_like(rejected.draft_probs)
+        probs[payload.ids] = payload.probs
+        if not probs.any():
+            return None
+        proposal = Proposal((rejected.token_id,), draft_probs=rejected.draft_probs)
+        return self._rule.recovered(probs, proposal, position)
+
+    def finish(self, target_probs: Array, rejected: Drafted, position: int) -> int:
+        """The recovered token: the draw goes on with the full distribution. Only while `waits`, and
+        still so after InvalidArgument for a distribution that the sparse payload cannot be of."""
+        assert self._unfinished is not None, "no draw waits for a full distribution"
+        payload, need = self._unfinished
+        token = finish_with_full_distribution(
+            payload,
+            target_probs,
+            draft_probs=rejected.draft_probs,
+            need=need,
+            rng=self._rng,
+            position=position,
+        )
+        self._unfinished = None
+        return token
+
+    def forget(self) -> None:
+        """The stream is gone: the rejection will come again, and be decided the same way."""
+        self._unfinished = None
+
+
+@dataclass(slots=True)
+class EdgeStats:
+    """Running totals of one request; times in seconds, each by the clock of who did the work."""
+
+    rounds: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    tokens: int = 0
+    unverified_tokens: int = 0
+    target_passes: int = 0
+    full_distribution_requests: int = 0
+    predrafted: int = 0
+    """Tokens drafted before it was known whether they are wanted."""
+    predraft_hits: int = 0
+    predraft_misses: int = 0
+    early_verdicts: int = 0
+    cached_tokens: int = 0
+    same_bits: bool | None = None
+    """Whether all clouds so far promise it; None before the first."""
+    links_lost: int = 0
+    departures: int = 0
+    loss_noticed_s: float = 0.0
+    draft_s: float = 0.0
+    verify_s: float = 0.0
+    queue_s: float = 0.0
+    round_s: float = 0.0
+    round_overheads_s: list[float] = field(default_factory=list)
+    _stream_passes: int = 0
+    _streams: int = 0
+    _round_started_s: float | None = None
+    _round_draft_s: float = 0.0
+
+    @property
+    def resumes(self) -> int:
+        """Streams after the first."""
+        return max(0, self._streams - 1)
+
+    @property
+    def round_overhead_median_s(self) -> float:
+        """Median over rounds of round time minus model time on both sides."""
+        return median(self.round_overheads_s) if self.round_overheads_s else 0.0
+
+    def begin_stream(self) -> None:
+        """The cloud counts a session's passes from the start of its stream."""
+        self._stream_passes = 0
+        self._streams += 1
+
+    def switch_stream(self) -> None:
+        """As `begin_stream`, of one that was open beside the first."""
+        self._stream_passes = 0
+
+    def count_opened(self, opened: Opened, prompt_tokens: int) -> None:
+        """What the cloud promises, and had kept of the prompt when the first stream opened."""
+        self.same_bits = opened.same_bits and self.same_bits is not False
+        if self._streams <= 1:
+            self.cached_tokens = min(opened.cached_tokens, prompt_tokens)
+
+    def count_loss(self, silent_s: float) -> None:
+        """A stream broke, or was found dead after a silence."""
+        self.links_lost += 1
+        self.loss_noticed_s = max(self.loss_noticed_s, silent_s)
+
+    def count_drafts(self, count: int, draft_s: float) -> None:
+        self.drafted += count
+        self.draft_s += draft_s
+        self._round_draft_s += draft_s
+
+    def count_resolved(self, hit: bool) -> None:
+        """A token came that the drafts in flight did not hold; `hit`: it had been drafted for."""
+        self.predraft_hits += hit
+        self.predraft_misses += not hit
+
+    def count_verdict(self, verdict: Verdict) -> None:
+        self.rounds += 1
+        self.accepted += verdict.accepted
+        self._count_passes(verdict.work.target_passes)
+        self.verify_s += verdict.work.verify_s
+        self.queue_s += verdict.work.queue_s
+
+    def count_tokens(self, message: Tokens) -> None:
+        self._count_passes(message.work.target_passes)
+        self.verify_s += message.work.verify_s
+        self.queue_s += message.work.queue_s
+
+    def begin_round(self, now: float) -> None:
+        """The first drafting since the last verdict starts."""
+        if self._round_started_s is None:
+            self._round_started_s = now
+            self._round_draft_s = 0.0
+
+    def end_round(self, work: Work, now: float) -> None:
+        """A verdict came: what neither side's model needed of the time was spent in between."""
+        if self._round_started_s is not None:
+            round_s = now - self._round_started_s
+            self.round_s += round_s
+            self.round_overheads_s.append(round_s - self._round_draft_s - work.verify_s)
+        self.abandon_round()
+
+    def abandon_round(self) -> None:
+        """The stream is gone: this round is not timed."""
+        self._round_started_s = None
+        self._round_draft_s = 0.0
+
+    def count_commit(self, count: int, unverified: bool) -> None:
+        self.tokens += count
+        self.unverified_tokens += count if unverified else 0
+
+    def _count_passes(self, stream_passes: int) -> None:
+        self.target_passes += stream_passes - self._stream_passes
+        self._stream_passes = stream_passes
+
+
+_Based = Verdict | EarlyVerdict | Tokens | FullDistribution
+
+
+def check_opened(opened: Opened, request: EdgeRequest) -> None:
+    """Raise FailedPrecondition where the cloud is older than what was asked for: it passes over
+    what it does not know, and its text would be that of another request."""
+    check_processes(opened.processes, request.params.sampling, request.params.processors)
+
+
+def check_processes(
+    processes: bool, sampling: SamplingParams, processors: Processors, place: str = "cloud"
+) -> None:
+    """Raise FailedPrecondition where sampling settings or processors are asked of an end that does
+    not know them; `processes`: whether that end, at that `place`, says that it does."""
+    newer = processors.active or sampling.min_p > 0 or sampling.typical_p < 1
+    if newer and not processes:
+        raise FailedPrecondition(f"the {place} is of a version without logits processors")
+
+
+def check_verdict(
+    verdict: Verdict,
+    request: EdgeRequest,
+    committed: PrefixedTokens,
+    sent: Sequence[int],
+    epoch: int,
+) -> None:
+    """Check that a verdict judges drafts that were sent, in this epoch, as the preset says.
+
+    Args:
+        verdict: the frame.
+        request: whose preset and vocabulary it must fit.
+        committed: the edge's text.
+        sent: token ids of the drafts that it may speak of, oldest first.
+        epoch: the edge's.
+
+    Raises ProtocolError, or PrefixMismatch where the two texts differ."""
+    _check_base(verdict, committed)
+    _check_judged(verdict, len(sent), "a verdict")
+    if verdict.epoch != epoch + verdict.rejected:
+        raise ProtocolError(f"epoch {epoch}", f"a verdict of epoch {verdict.epoch}")
+    outcome = verdict.outcome
+    appended = tuple(sent[: verdict.accepted])
+    if isinstance(outcome, int):
+        _check_token(outcome, request, "Verdict")
+        appended = (*appended, outcome)
+    if verdict.rejected:
+        _check_payload(verdict, request)
+    elif not (outcome is None or isinstance(outcome, int)):
+        raise ProtocolError("no draft rejected", "a distribution to draw from")
+    _check_logprobs(verdict, len(appended), request)
+    _check_prefix(verdict, committed, appended)
+
+
+def check_early_verdict(
+    verdict: EarlyVerdict,
+    request: EdgeRequest,
+    committed: PrefixedTokens,
+    sent: Sequence[int],
+    epoch: int,
+) -> None:
+    """Check that an early verdict was asked for, and judges drafts that were sent (token ids
+    `sent`), in this epoch, as the preset says. Raises as `check_verdict`."""
+    preset = request.preset
+    if not preset.exits:
+        raise ProtocolError("no early exits asked for", "EarlyVerdict")
+    _check_base(verdict, committed)
+    _check_judged(verdict, len(sent), "an early verdict")
+    if verdict.epoch != epoch:
+        raise ProtocolError(f"epoch {epoch}", f"an early verdict of epoch {verdict.epoch}")
+    if isinstance(verdict.outcome, int):
+        _check_token(verdict.outcome, request, "EarlyVerdict")
+    elif not verdict.rejected or preset.cloud_draws:
+        raise ProtocolError("nothing to draw", "an early verdict with a distribution to draw from")
+    _check_prefix(verdict, committed, ())
+
+
+def check_tokens(message: Tokens, request: EdgeRequest, committed: PrefixedTokens) -> None:
+    """Check that these are tokens of the vocabulary that follow the committed ones."""
+    _check_base(message, committed)
+    for token in message.token_ids:
+        _check_token(token, request, "Tokens")
+    _check_logprobs(message, len(message.token_ids), request)
+    _check_prefix(message, committed, message.token_ids)
+
+
+def check_full_distribution(
+    message: FullDistribution, request: EdgeRequest, committed: PrefixedTokens
+) -> None:
+    """Check that this is a distribution at the position that is being drawn."""
+    _check_base(message, committed)
+    _check_shape(message.target_probs, request, "FullDistribution")
+    _check_prefix(message, committed, ())
+
+
+def _check_logprobs(message: Verdict | Tokens, tokens: int, request: EdgeRequest) -> None:
+    check_logprobs(
+        message.logprobs,
+        tokens=tokens,
+        asked=request.params,
+        vocabulary_size=request.vocabulary_size,
+        message=type(message).__name__,
+    )
+
+
+def _check_base(message: _Based, committed: PrefixedTokens) -> None:
+    if message.base != len(committed):
+        state = f"{len(committed)} tokens committed"
+        raise ProtocolError(state, f"{type(message).__name__} at {message.base}")
+
+
+def _check_judged(verdict: Verdict | EarlyVerdict, sent: int, name: str) -> None:
+    judged = verdict.accepted + verdict.rejected
+    if verdict.accepted < 0 or not 1 <= judged <= sent:
+        raise ProtocolError(f"{sent} drafts sent", f"{name} on {judged}")
+
+
+def _check_payload(verdict: Verdict, request: EdgeRequest) -> None:
+    preset = request.preset
+    outcome = verdict.outcome
+    if not isinstance(outcome, payload_type(preset).kind):
+        state = f"rejection payloads '{preset.rejection_payload}'"
+        raise ProtocolError(state, f"a rejection that carries {type(outcome).__name__}")
+    if isinstance(outcome, FullPayload):
+        _check_shape(outcome.target_probs, request, "Verdict")
+
+
+def _check_token(token: int, request: EdgeRequest, message: str) -> None:
+    if not 0 <= token < request.vocabulary_size:
+        state = f"vocabulary of {request.vocabulary_size}"
+        raise ProtocolError(state, message, f"has token {token}")
+
+
+def _check_shape(probs: Array, request: EdgeRequest, message: str) -> None:
+    if probs.shape != (request.vocabulary_size,):
+        state = f"vocabulary of {request.vocabulary_size}"
+        raise ProtocolError(state, message, f"has a distribution of shape {probs.shape}")
+
+
+def _check_prefix(message: _Based, committed: PrefixedTokens, appended: Sequence[int]) -> None:
+    """Check that the frame carries the hash of the committed text once it is applied."""
+    if committed.prefix_with(appended) != message.prefix_hash:
+        raise PrefixMismatch(len(committed) + len(appended))

@@ -7,9 +7,7 @@ from __future__ import annotations
 from collections import deque
 from statistics import median
 
-from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.liveness import TICK_S, Phase
-from tandem.specdec.messages import EdgeMessage
+from tandem.specdec.liveness import TICK_S
 
 LEAST_S, TIMES = 0.3, 4.0
 """An answer is late after so many times what it usually takes, and not before the least."""
@@ -17,31 +15,6 @@ RECENT, FEWEST = 16, 4
 """Of so many answers the median is usual; with fewer nothing is."""
 MOST_SAVED = 8.0
 """Rounds that may be hedged in a row after a long time without."""
-
-
-def frames_beside(edge: EdgeMachine) -> list[EdgeMessage]:
-    """What a second cloud needs to answer in the first one's place, beside all that is sent from
-    now on: nothing while no answer is awaited that both would give."""
-    request = edge.request
-    if edge.phase is not Phase.RUNNING or edge.paused or not awaits(edge):
-        return []
-    if request.preset.judges_by_timing:
-        return []
-    return [request.opening(edge.epoch, edge.committed), *edge.drafting.resent(edge.epoch)]
-
-
-def awaits(edge: EdgeMachine) -> bool:
-    """Whether the cloud's answer, or a token of its own, is awaited."""
-    preset = edge.request.preset
-    goes_on = preset.schedule.decode_when_idle or not preset.drafts
-    return edge.drafting.in_flight.sent > 0 or goes_on
-
-
-def switch(edge: EdgeMachine, now: float) -> None:
-    """The second cloud answered first: its stream is the one that is open now."""
-    edge.pacing.switched()
-    edge.liveness.connected(now)
-    edge.stats.switch_stream()
 
 
 class HedgeBudget:

@@ -1,5 +1,6 @@
-"""One judge for chains, trees and early exits: it walks from the first position on, from draft to
-accepted draft, and ends with the first rejection, the last draft or the token that ends the text.
+"""One judge for chains, trees, early exits and logits in another process: it walks from the first
+position on, from draft to accepted draft, and ends with the first rejection, the last draft or the
+token that ends the text.
 
 Invariant: lazy. A position's target distribution is asked for only once all drafts before it are
 accepted, and none after the first rejection. Frozen, so that it may judge on the engine thread."""
@@ -8,13 +9,25 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tandem.core.distribution import Distribution
-from tandem.core.probs import Array
+import numpy as np
+
+from tandem.core.distribution import Distribution, LogitsDistribution
+from tandem.core.probs import Array, SamplingParams, one_hot
+from tandem.core.randomness import RandomSource
 from tandem.core.tree import children, depths
-from tandem.specdec.messages import Draft
-from tandem.specdec.rules import AcceptanceRule, PayloadRule, Proposal, Replacement, TargetProbs
+from tandem.specdec.choices import RejectionPayload
+from tandem.specdec.messages import Draft, EarlyVerdict, Frame
+from tandem.specdec.presets import Preset
+from tandem.specdec.rules import (
+    AcceptanceRule,
+    PayloadRule,
+    Proposal,
+    Replacement,
+    TargetProbs,
+    payload_rule,
+)
 
 DistributionAt = Callable[[int], Array | Distribution]
 
@@ -61,7 +74,7 @@ class DraftTree:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Verification:
     """What a judge found. `path`: the accepted nodes, with their `token_ids`. `targets`: the target
     of each position that was judged: those of the path and, unless the text is complete, of the
     position after it. `replacement`: what a rejection, if any, brings for that one."""
@@ -92,10 +105,13 @@ class Judge:
     frontier: TargetProbs | None = None
     bonus: bool = True
 
-    def judge(self, distribution_at: DistributionAt) -> Judgement:
+    def judge(self, distribution_at: DistributionAt) -> Verification:
         """`distribution_at(row)`: the target's of a row of logits, after sampling settings."""
-        path, token_ids, targets = list[int](), list[int](), list[TargetProbs]()
-        node, replacement = -1, None
+        path = list[int]()
+        token_ids = list[int]()
+        targets = list[TargetProbs]()
+        node = -1
+        replacement = None
         while (step := self.steps.get(node)) is not None or self.bonus:
             position = self.base + len(path)
             targets.append(self._target(node, position, distribution_at))
@@ -110,7 +126,7 @@ class Judge:
             token_ids.append(step.proposal.token_ids[index])
             if token_ids[-1] in self.eos or position + 1 >= self.length_limit:
                 break
-        return Judgement(tuple(path), tuple(token_ids), tuple(targets), replacement)
+        return Verification(tuple(path), tuple(token_ids), tuple(targets), replacement)
 
     def row(self, node: int) -> int:
         """Which row of the pass's logits follows a node; -1 for the frontier known before."""
@@ -120,3 +136,172 @@ class Judge:
         if node < 0 and self.frontier is not None:
             return self.frontier
         return self.rule.prepare(distribution_at(self.row(node)), position)
+
+
+EARLY_TOP = 32
+"""Most entries of an early payload: it is a guess, and not worth the bytes of a whole one."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyJudge:
+    """Judges the drafts of one pass by its early exits: what the verdict will probably be.
+
+    FSD §3, steps 2 and 3: every exit judges the drafts as the pass itself will, with the same
+    random numbers, so that its verdict is the final one wherever its distributions are. The judge
+    is the pass's own but for smaller payloads. Early verdicts change nothing on either side but
+    what is drafted ahead."""
+
+    frame: Frame
+    exits: tuple[int, ...]
+    judge: Judge
+
+    def verdict(
+        self,
+        exit_index: int,
+        distribution_at: DistributionAt,
+        confidence_at: Callable[[int], float],
+    ) -> EarlyVerdict | None:
+        """What exit `exit_index` finds; None where nothing follows.
+
+        Args:
+            exit_index: which of the target's exits this is.
+            distribution_at: the exit's distribution in a row of the pass, after sampling settings.
+            confidence_at: how sure the exit is in a row, in [0, 1]."""
+        judge = self.judge
+        verification = judge.judge(distribution_at)
+        target = verification.next_target
+        accepted = len(verification.path)
+        if target is None:
+            return None
+        rejected = verification.replacement is not None
+        row = judge.row(verification.path[-1] if accepted else -1)
+        return EarlyVerdict(
+            session=self.frame.session,
+            epoch=self.frame.epoch,
+            base=self.frame.base,
+            prefix_hash=self.frame.prefix_hash,
+            exit_index=exit_index,
+            accepted=accepted,
+            rejected=rejected,
+            outcome=verification.replacement  # type: ignore[arg-type]  # never a full distribution
+            if rejected
+            else judge.rule.target_token(target, self.frame.base + accepted),
+            confidence=confidence_at(row) if row >= 0 else 1.0,
+        )
+
+
+def early_payload_rule(preset: Preset, rule: AcceptanceRule, rng: RandomSource) -> PayloadRule:
+    """The rejection payload of early verdicts: the preset's own, made small. Where the edge draws,
+    it is a sparse one, whatever it is in the end."""
+    payload = preset.rejection_payload
+    top = min(preset.payload_top, EARLY_TOP)
+    if payload is RejectionPayload.FULL_DISTRIBUTION:
+        payload = RejectionPayload.LOSSLESS_SPARSE
+        top = EARLY_TOP
+    return payload_rule(replace(preset, rejection_payload=payload, payload_top=top), rule, rng)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteJudge:
+    """A judge whose logits are in another process: what goes there, and what comes back.
+
+    It judges chains, for a caller who asks for no log-probabilities: those need whole
+    distributions. Draft distributions stay here; of the target's at most one comes back: that of
+    the refused draft, which its replacement is drawn from, or that of the position after all
+    drafts. Where the rule takes tokens alone, and at temperature 0, that is a token id.
+
+    Invariant: what `whole` makes of a reading is, to the last bit, what the judge itself finds in
+    the same logits, but for the targets of accepted drafts, in whose place their tokens stand."""
+
+    judge: Judge
+    sampling: SamplingParams
+    vocabulary_size: int
+
+    @property
+    def reader(self) -> LogitsReader:
+        """What goes to the logits. The first draft stays here where its target is known before."""
+        judge = self.judge
+        steps = [judge.steps[node - 1] for node in range(len(judge.steps))]
+        known = judge.frontier is not None
+        light = chain_steps(_without_probs(step.proposal) for step in steps[known:])
+        postponed = Postponed(judge.rule, judge.payloads.rng)
+        base = judge.base + known
+        rest = replace(judge, base=base, steps=light, frontier=None, payloads=postponed)
+        return LogitsReader(rest, self.sampling)
+
+    def whole(self, reading: RemoteReading) -> Verification:
+        """The verification of the whole chain, with what a rejection brings."""
+        judge = self.judge
+        if judge.frontier is None:
+            return self._finished(reading, ())
+        only: Mapping[int, Step] = {-1: judge.steps[-1]}
+        first = replace(judge, steps=only, bonus=False).judge(_no_row)
+        ended = judge.base + 1 >= judge.length_limit or judge.eos.intersection(first.token_ids)
+        if first.replacement is not None or ended:
+            return first
+        return self._finished(reading, first.token_ids)
+
+    def _finished(self, reading: RemoteReading, first: tuple[int, ...]) -> Verification:
+        token_ids = (*first, *reading.token_ids)
+        path = tuple(range(len(token_ids)))
+        if reading.next is None:
+            return Verification(path, token_ids, token_ids)
+        target = self._target(reading.next)
+        judge = self.judge
+        replacement = None
+        if reading.refused:
+            proposal = judge.steps[len(path) - 1].proposal
+            replacement = judge.payloads.payload(target, proposal, judge.base + len(path))
+        return Verification(path, token_ids, (*token_ids, target), replacement)
+
+    def _target(self, found: TargetProbs) -> TargetProbs:
+        if isinstance(found, int) and not self.judge.rule.drafter_invariant:
+            return one_hot(self.vocabulary_size, found)
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RemoteReading:
+    """The accepted tokens, and the target of the position after them, where one was asked for; at
+    temperature 0 its token. `refused`: the draft there is not that target's."""
+
+    token_ids: tuple[int, ...]
+    next: TargetProbs | None
+    refused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogitsReader:
+    """Reads logits [rows, V] where they are."""
+
+    judge: Judge
+    sampling: SamplingParams
+
+    def __call__(self, logits: Array) -> RemoteReading:
+        found = self.judge.judge(lambda row: LogitsDistribution(logits[row], self.sampling))
+        following = found.next_target
+        if self.sampling.greedy and isinstance(following, np.ndarray):
+            following = int(following.argmax())
+        return RemoteReading(found.token_ids, following, found.replacement is not None)
+
+
+class Postponed(PayloadRule):
+    """Only that there was a rejection: its payload is made elsewhere."""
+
+    __slots__ = ()
+    kind = int
+
+    def payload(self, target: TargetProbs, proposal: Proposal, position: int) -> Replacement:
+        return -1
+
+
+def _without_probs(proposal: Proposal) -> Proposal:
+    """A single draft is judged by its probability alone."""
+    if proposal.draft_probs is None:
+        return proposal
+    (token_id,) = proposal.token_ids
+    return Proposal(proposal.token_ids, draft_prob=proposal.draft_probs[token_id])
+
+
+def _no_row(row: int) -> Array:
+    raise AssertionError("the frontier is known")

@@ -4,10 +4,12 @@ Invariant: arrays inside messages are never written to. Distributions are float3
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypedDict
 
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.sparse_payload import SparsePayload
+from tandem.core.tokens import PrefixHash
 from tandem.specdec.presets import Preset
 from tandem.specdec.rules import Replacement
 
@@ -33,7 +35,16 @@ class Frame:
     session: int
     epoch: int
     base: int
-    prefix: int
+    prefix_hash: PrefixHash
+
+
+class FrameHeader(TypedDict):
+    """The fields of `Frame`, for a machine that makes several kinds of frames."""
+
+    session: int
+    epoch: int
+    base: int
+    prefix_hash: PrefixHash
 
 
 @dataclass(frozen=True, slots=True)

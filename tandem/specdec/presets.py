@@ -115,7 +115,7 @@ class Preset:
         return min(self.branch_tokens, self.predraft_workers * max_tokens) + self.tree_nodes
 
     @property
-    def judges_by_timing(self) -> bool:
+    def timing_dependent(self) -> bool:
         """Whether a draft that comes late finds its position taken by a token of the cloud's own.
         Where the text depends on the drafts, that is exact only if lateness does not: drafts that
         end a text, sent earlier than others, would be judged more often and come out too often."""
@@ -127,7 +127,7 @@ class Preset:
         return by_timing and not self.drafter_invariant
 
     @property
-    def judged_in_parts(self) -> bool:
+    def allows_partial_verification(self) -> bool:
         """Whether the cloud may judge any part of what has come: neither the text nor the edge
         minds how many drafts a pass takes."""
         schedule = self.schedule
@@ -258,11 +258,11 @@ def _stop_and_wait(draft_length: int) -> Schedule:
 
 
 _DSD = Preset(
-    "dsd",
-    _stop_and_wait(4),
-    Acceptance.REJECTION,
-    Uplink.FULL_DISTRIBUTIONS,
-    RejectionPayload.TOKEN,
+    name="dsd",
+    schedule=_stop_and_wait(4),
+    acceptance=Acceptance.REJECTION,
+    uplink=Uplink.FULL_DISTRIBUTIONS,
+    rejection_payload=RejectionPayload.TOKEN,
     uplink_precision="float16",
 )
 _DSSD = replace(
@@ -281,16 +281,22 @@ _TSLT = replace(
 _PICOSPEC = replace(
     _DSSD,
     name="picospec",
-    schedule=Schedule(8, 4, verify_on_arrival=True, bonus=False, token_by_token=True),
+    schedule=Schedule(window=8, chunk=4, verify_on_arrival=True, bonus=False, token_by_token=True),
     control=Control.LATENCY_AWARE,
 )
 _COUPLED = Preset(
-    "coupled", _stop_and_wait(4), Acceptance.GUMBEL, Uplink.IDS, RejectionPayload.TOKEN
+    name="coupled",
+    schedule=_stop_and_wait(4),
+    acceptance=Acceptance.GUMBEL,
+    uplink=Uplink.IDS,
+    rejection_payload=RejectionPayload.TOKEN,
 )
 _STREAM = replace(
     _COUPLED,
     name="stream",
-    schedule=Schedule(16, 8, verify_on_arrival=True, decode_when_idle=True, token_by_token=True),
+    schedule=Schedule(
+        window=16, chunk=8, verify_on_arrival=True, decode_when_idle=True, token_by_token=True
+    ),
     control=Control.WINDOW,
     # Branches share the passes that draft the text. Simulated on the demo pair they bring a tenth
     # to a seventh more tokens per second; twice as many workers bring no more.
@@ -300,7 +306,7 @@ _STREAM = replace(
 )
 
 _LISTED = (
-    replace(_COUPLED, name="ar", schedule=Schedule(0, 0, decode_when_idle=True)),
+    replace(_COUPLED, name="ar", schedule=Schedule(window=0, chunk=0, decode_when_idle=True)),
     _DSD,
     _DSSD,
     replace(_DSSD, name="dssd-full", rejection_payload=RejectionPayload.FULL_DISTRIBUTION),

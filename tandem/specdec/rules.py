@@ -112,7 +112,7 @@ class AcceptanceRule(ABC):
         """Up to `count` draft tokens for one position of a tree; `first_draw` numbers its first
         random decision, differently for each node of a layer."""
 
-    def runners_up(
+    def top_alternatives(
         self, draft_probs: Array | Distribution, token_id: int, position: int, count: int
     ) -> RunnersUp:
         """Tokens that may well come in the place of the draft `token_id`, the likeliest first."""
@@ -153,27 +153,44 @@ class RejectionRule(AcceptanceRule):
         self, draft_probs: Array, count: int, position: int, first_draw: int
     ) -> list[int]:
         return draw_candidates(
-            draft_probs, count, self.rng, position, first_draw, self.with_replacement
+            draft_probs,
+            count,
+            rng=self.rng,
+            position=position,
+            first_draw=first_draw,
+            with_replacement=self.with_replacement,
         )
 
     def target_token(self, target: TargetProbs, position: int) -> int:
         return sample_target(probs_of(target), self.rng, position)
 
     def accepted(self, target: TargetProbs, proposal: Proposal, position: int) -> int | None:
-        probs, token_ids = probs_of(target), proposal.token_ids
+        probs = probs_of(target)
+        token_ids = proposal.token_ids
         if proposal.draft_probs is not None:
             return accepted_candidate(
-                probs, token_ids, proposal.draft_probs, self.rng, position, self.with_replacement
+                target_probs=probs,
+                candidates=token_ids,
+                draft_probs=proposal.draft_probs,
+                rng=self.rng,
+                position=position,
+                with_replacement=self.with_replacement,
             )
         assert proposal.draft_prob is not None, "judging needs the draft probability"
         first_accepted = accepts(probs, token_ids[0], proposal.draft_prob, self.rng, position)
         return 0 if first_accepted else None
 
     def recovered(self, target: TargetProbs, proposal: Proposal, position: int) -> int:
-        draft_probs, drafts = proposal.draft_probs, proposal.token_ids
+        draft_probs = proposal.draft_probs
         assert draft_probs is not None, "drawing from the residual needs the draft distribution"
-        probs, repeats = probs_of(target), self.with_replacement
-        return recover(probs, drafts, draft_probs, self.rng, position, repeats)
+        return recover(
+            target_probs=probs_of(target),
+            candidates=proposal.token_ids,
+            draft_probs=draft_probs,
+            rng=self.rng,
+            position=position,
+            with_replacement=self.with_replacement,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +228,7 @@ class GumbelCouplingRule(AcceptanceRule):
     ) -> list[int]:
         return coupled_candidates(draft_probs, self.seed, position, count)
 
-    def runners_up(
+    def top_alternatives(
         self, draft_probs: Array | Distribution, token_id: int, position: int, count: int
     ) -> RunnersUp:
         return gumbel_runners_up(draft_probs, token_id, self.seed, position, count)
@@ -227,7 +244,8 @@ class GumbelCouplingRule(AcceptanceRule):
         return target if isinstance(target, int) else coupled_token(target, self.seed, position)
 
     def accepted(self, target: TargetProbs, proposal: Proposal, position: int) -> int | None:
-        token, token_ids = self.target_token(target, position), proposal.token_ids
+        token = self.target_token(target, position)
+        token_ids = proposal.token_ids
         return token_ids.index(token) if token in token_ids else None
 
     def recovered(self, target: TargetProbs, proposal: Proposal, position: int) -> int:
@@ -285,8 +303,13 @@ class LosslessSparsePayload(PayloadRule):
     kind = SparsePayload
 
     def payload(self, target: TargetProbs, proposal: Proposal, position: int) -> Replacement:
-        target_probs = probs_of(target)
-        return make_sparse_payload(target_probs, self.top, self.tail_draws, self.rng, position)
+        return make_sparse_payload(
+            probs_of(target),
+            top=self.top,
+            tail_draws=self.tail_draws,
+            rng=self.rng,
+            position=position,
+        )
 
 
 class TopKPayload(PayloadRule):

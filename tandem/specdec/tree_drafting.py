@@ -1,5 +1,5 @@
 """The edge's drafts of one request when they are trees: one tree at a time, sent and judged whole.
-Invariant: the draft KV holds the first `kv_length` committed tokens and, until the next work, the
+Invariant: the draft KV holds the first `kv_length` committed tokens and, until the next task, the
 tree that was drafted last, but for its last layer; of that, the accepted path is kept."""
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from dataclasses import replace
 from math import inf
 
 from tandem.core.errors import ProtocolError
+from tandem.core.probs import Array
 from tandem.core.tokens import PrefixedTokens
 from tandem.core.tree import children, depths
-from tandem.specdec.drafting import Drafting
-from tandem.specdec.events import Drafted, DraftWork, EdgeRequest
-from tandem.specdec.in_flight import DraftsInFlight, draft_frame
+from tandem.specdec.drafting import Drafting, DraftsInFlight, draft_frame
+from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
 from tandem.specdec.messages import Draft, Frame, Verdict
 from tandem.specdec.presets import Preset
+from tandem.specdec.rules import AcceptanceRule
 
 
 def drafting_for(request: EdgeRequest, committed: PrefixedTokens) -> Drafting:
@@ -62,11 +63,13 @@ class TreeInFlight(DraftsInFlight):
 
     def clear(self) -> None:
         super().clear()
-        self._parents, self._branch = (), []
+        self._parents = ()
+        self._branch = []
 
     def judged(self, verdict: Verdict) -> tuple[int, ...]:
         """The tokens on the verdict's path and the first candidate after; else ProtocolError."""
-        followed, node = children(self._parents), -1
+        followed = children(self._parents)
+        node = -1
         for step in verdict.path:
             if step not in followed.get(node, ()):
                 raise ProtocolError("a tree in flight", f"a verdict on the path {verdict.path}")
@@ -88,19 +91,20 @@ class TreeDrafting(Drafting):
 
     def __init__(self, request: EdgeRequest, committed: PrefixedTokens) -> None:
         super().__init__(request, committed)
-        self.in_flight: TreeInFlight = TreeInFlight()
+        self._in_flight: TreeInFlight = TreeInFlight()
         self._expansion = request.preset.expansion
         self._kept: tuple[int, ...] = ()
 
     @property
     def draftable(self) -> int:
-        return 0 if self.in_flight else min(len(self._expansion), self.room)
+        return 0 if self._in_flight else min(len(self._expansion), self.room)
 
-    def begin(self, count: int, ends: frozenset[int]) -> DraftWork:
-        """The work that drafts the next `count` layers, unbranched if more than the preset has."""
+    def begin(self, count: int, ends: frozenset[int]) -> DraftTask:
+        """The task that drafts the next `count` layers, unbranched if more than the preset has."""
         deeper = count > len(self._expansion)
-        path, self._kept = self._kept, ()
-        self.work = DraftWork(
+        path = self._kept
+        self._kept = ()
+        self.task = DraftTask(
             keep=self.kv_length,
             token_ids=self._committed.since(self.kv_length + len(path)),
             position=len(self._committed),
@@ -109,48 +113,108 @@ class TreeDrafting(Drafting):
             expansion=(1,) * count if deeper else self._expansion[:count],
             path=path,
         )
-        return self.work
+        return self.task
 
-    def begin_ahead(self) -> DraftWork | None:
+    def begin_ahead(self) -> DraftTask | None:
         return None
 
     def take(
-        self, work: DraftWork, drafts: list[Drafted], kv_length: int, draft_s: float = 0.0
+        self, task: DraftTask, drafts: list[Drafted], kv_length: int, draft_s: float = 0.0
     ) -> bool:
-        """Put the tree of a work in flight. `kv_length` leaves its nodes out."""
-        if work is not self.work:
+        """Put the tree of a task in flight. `kv_length` leaves its nodes out."""
+        if task is not self.task:
             return False
-        if not 1 <= layers(drafts) <= work.count:
-            raise ProtocolError(f"1…{work.count} layers wanted", f"drafted with {layers(drafts)}")
-        self.work = None
+        if not 1 <= layers(drafts) <= task.count:
+            raise ProtocolError(f"1…{task.count} layers wanted", f"drafted with {layers(drafts)}")
+        self.task = None
         self.kv_length = kv_length
-        self.in_flight.add(drafts)
+        self._in_flight.add(drafts)
         return True
 
     def positions(self, drafts: Sequence[Drafted]) -> int:
         return layers(drafts)
 
     def judged(self, verdict: Verdict) -> tuple[int, ...]:
-        return self.in_flight.judged(verdict) if self.in_flight.sent else ()
+        return self._in_flight.judged(verdict) if self._in_flight.sent else ()
 
     def settle(self, verdict: Verdict) -> None:
         """The tree is judged: of what the draft KV holds of it, the path stays."""
-        self._kept = tuple(node for node in verdict.path if node < self.in_flight.fed)
-        self.in_flight.clear()
+        self._kept = tuple(node for node in verdict.path if node < self._in_flight.fed)
+        self._in_flight.clear()
 
     def resent(self, epoch: int) -> list[Draft]:
-        return self._whole(epoch) if self.in_flight.sent else []
+        return self._whole(epoch) if self._in_flight.sent else []
 
     def send_due(self, epoch: int, budget_s: float = inf) -> list[Draft]:
-        if not self.in_flight.unsent:
+        if not self._in_flight.unsent:
             return []
-        self.in_flight.sent = len(self.in_flight)
+        self._in_flight.sent = len(self._in_flight)
         return self._whole(epoch)
 
     def _whole(self, epoch: int) -> list[Draft]:
-        base = len(self._committed)
-        frame = Frame(self._request.session, epoch, base, self._committed.prefix)
-        return [tree_frame(frame, self.in_flight.all, self._request.preset)]
+        frame = Frame(
+            session=self._request.session,
+            epoch=epoch,
+            base=len(self._committed),
+            prefix_hash=self._committed.prefix,
+        )
+        return [tree_frame(frame, self._in_flight.all, self._request.preset)]
+
+
+class TreeGrowth:
+    """The tree of one task as it grows, layer by layer (TSLT algorithm 7). Feed the `newest` nodes,
+    and `grow` by the distributions after them.
+
+    Invariant: nodes are in layer order, the candidates of one node side by side, and all share the
+    distribution they were drawn from. A layer is a position, and its i-th node has draw number i:
+    no random number serves twice, and a tree of single candidates is the chain."""
+
+    def __init__(self, task: DraftTask, rule: AcceptanceRule) -> None:
+        self.nodes: list[Drafted] = []
+        self.newest = range(0)
+        self._task = task
+        self._rule = rule
+        self._layers = 0
+
+    @property
+    def width(self) -> int:
+        """How many candidates each node of the last layer is to get."""
+        return self._task.expansion[self._layers]
+
+    @property
+    def newest_token_ids(self) -> tuple[int, ...]:
+        return tuple(self.nodes[node].token_id for node in self.newest)
+
+    @property
+    def newest_parents(self) -> tuple[int, ...]:
+        return tuple(self.nodes[node].parent for node in self.newest)
+
+    @property
+    def contexts(self) -> list[tuple[int, ...]]:
+        """The nodes' tokens that each distribution for the next layer follows."""
+        if not self._layers:
+            return [()]
+        return [self._path(node) for node in self.newest]
+
+    def _path(self, node: int) -> tuple[int, ...]:
+        drafted = self.nodes[node]
+        before = self._path(drafted.parent) if drafted.parent >= 0 else ()
+        return (*before, drafted.token_id)
+
+    def grow(self, distributions: Sequence[Array]) -> bool:
+        """Draw the next layer from the distributions after each of the `newest` nodes, or at first
+        from the one after the committed text; whether it is complete. Ends are not expanded."""
+        expanded = self.newest if self._layers else (-1,)
+        position = self._task.position + self._layers
+        first = len(self.nodes)
+        for parent, probs in zip(expanded, distributions, strict=True):
+            if parent >= 0 and self.nodes[parent].token_id in self._task.ends:
+                continue
+            drawn = self._rule.candidates(probs, self.width, position, len(self.nodes) - first)
+            self.nodes += [Drafted(token_id, probs, parent=parent) for token_id in drawn]
+        self.newest = range(first, len(self.nodes))
+        self._layers += 1
+        return self._layers == len(self._task.expansion) or not self.newest
 
 
 def layers(drafts: Sequence[Drafted]) -> int:

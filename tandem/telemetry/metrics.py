@@ -8,7 +8,8 @@ monotonic clock, never as a difference of two machines'.
     series.time_to_first_token.observe(0.12)
 """
 
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, get_args
 
 from prometheus_client import (
     CollectorRegistry,
@@ -210,6 +211,15 @@ class HttpSeries(Series):
         HttpSeries.requests.child(self, route=admitted, code=str(code)).inc()
 
 
+class KeysFileCondition(Protocol):
+    """What `AccessSeries` exports of a keys file."""
+
+    @property
+    def malformed_lines(self) -> Sequence[int]: ...
+    @property
+    def unreadable_s(self) -> float: ...
+
+
 class AccessSeries(Series):
     """What one process shows to its callers and to those it calls."""
 
@@ -220,9 +230,30 @@ class AccessSeries(Series):
         "tls_certificate_valid_seconds",
         "How long the certificate is still valid; 0 for one that has expired.",
     )
+    keys_file_malformed_lines = Metric(
+        Gauge,
+        "keys_file_malformed_lines",
+        "Lines of a keys file that are ignored since they are malformed; `file` is the setting that"
+        " names it, `keys_file` or `http_keys_file`.",
+        more=("file",),
+    )
+    keys_file_unreadable = Metric(
+        Gauge,
+        "keys_file_unreadable_seconds",
+        "For how long a keys file could not be read; 0 for one that can be. From 300 s on no key is"
+        " accepted.",
+        more=("file",),
+    )
+
+    def follow_keys_file(self, file: str, state: Callable[[], KeysFileCondition]) -> None:
+        """Export what `state` says at each scrape; `file`: the name of the setting."""
+        malformed = AccessSeries.keys_file_malformed_lines.child(self, file=file)
+        malformed.set_function(lambda: len(state().malformed_lines))
+        unreadable = AccessSeries.keys_file_unreadable.child(self, file=file)
+        unreadable.set_function(lambda: state().unreadable_s)
 
 
-HOLDER_LIMITS = ("sessions", "kv", "requests", "tokens", "grammars")
+HOLDER_LIMITS = ("sessions", "kv", "requests", "tokens", "grammars", "extraction")
 """What a holder of a key may have enough of."""
 
 
@@ -238,7 +269,7 @@ class HolderSeries(Series):
         Counter,
         "holder_refusals_total",
         "Refused because a holder had its share or its quota, by what it had enough of: sessions,"
-        " kv, requests, tokens, grammars.",
+        " kv, requests, tokens, grammars, extraction of documents.",
         more=("holder", "limit"),
     )
 
@@ -341,7 +372,7 @@ class Metrics:
         return HolderSeries(self._exported, {"side": self.side})
 
     def access(self) -> AccessSeries:
-        """The series of this process's certificate; used by those that have one."""
+        """The series of this process's certificate and keys files; used by those that have them."""
         return AccessSeries(self._exported, {"side": self.side})
 
     def admit(self, label: str, name: str) -> str:

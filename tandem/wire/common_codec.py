@@ -20,7 +20,7 @@ from tandem.core.processors import (
     Processors,
 )
 from tandem.core.prompt import MAX_PROMPT_IDS, MAX_TURNS, Prompt, Turn
-from tandem.specdec.events import TokenSource
+from tandem.core.tokens import TokenSource
 from tandem.specdec.messages import GenerationParams
 from tandem_api.common.v1 import generation_pb2, sampling_pb2
 from tandem_api.decoding.v1 import decoding_pb2

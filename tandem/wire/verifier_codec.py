@@ -2,6 +2,7 @@
 bounds-checks everything a peer could get wrong, lengths before contents, and raises InvalidArgument
 naming the field; what it returns is safe to hand to the state machines."""
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from tandem.core.codecs import (
     sparse_probs_to_bytes,
 )
 from tandem.core.errors import InvalidArgument, check_count
+from tandem.core.foreign_words import cleaned
 from tandem.core.probs import Array
 from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.sparse_payload import FullPayload, SparsePayload
@@ -91,7 +93,10 @@ class EdgeCodec:
 
     def encode(self, message: EdgeMessage) -> pb.VerifyRequest:
         frame = pb.VerifyRequest(
-            session=message.session, epoch=message.epoch, base=message.base, prefix=message.prefix
+            session=message.session,
+            epoch=message.epoch,
+            base=message.base,
+            prefix=message.prefix_hash,
         )
         match message:
             case Open():
@@ -127,7 +132,10 @@ class EdgeCodec:
             case "full_distribution":
                 return FullDistribution(*head, target_probs=self._probs(frame.full_distribution))
             case "going_away":
-                return GoingAway(*head, grace_s=frame.going_away.grace_s)
+                grace_s = frame.going_away.grace_s
+                if not 0 <= grace_s < math.inf:  # False for NaN as well
+                    raise InvalidArgument("grace_s", f"{grace_s} is not a duration")
+                return GoingAway(*head, grace_s=grace_s)
             case "pong":
                 return Pong(*head, nonce=frame.pong.nonce)
         raise InvalidArgument("message", "the frame carries none")
@@ -139,7 +147,7 @@ class EdgeCodec:
             max_draft_length=opened.max_draft_length,
             context_length=opened.model.context_length,
             eos_token_ids=frozenset(opened.model.eos_token_ids),
-            model_name=opened.model.model_name,
+            model_name=cleaned(opened.model.model_name),  # it is shown, and the cloud chose it
             exits=opened.exits,
             processes=opened.processes,
             cached_tokens=opened.cached_tokens,
@@ -226,7 +234,10 @@ class CloudCodec:
 
     def encode(self, message: CloudMessage) -> pb.VerifyResponse:
         frame = pb.VerifyResponse(
-            session=message.session, epoch=message.epoch, base=message.base, prefix=message.prefix
+            session=message.session,
+            epoch=message.epoch,
+            base=message.base,
+            prefix=message.prefix_hash,
         )
         match message:
             case Opened():

@@ -9,8 +9,8 @@ from itertools import pairwise
 
 import click
 
+from lab.commands.sim_fleet import sim_fleet
 from tandem.cli import main
-from tandem.commands.sim_fleet import sim_fleet
 from tests.docs.blocks import Command
 from tests.programs import REPOSITORY
 from tools.reference import SERVICES

@@ -1,4 +1,4 @@
-"""Documentation against the repository: links, paths, names, lengths and generated pages."""
+"""Documentation against the repository: links, paths, names and generated pages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import yaml
 
 import tandem
 from tandem import __version__
+from tandem.core.tokens import TokenSource
 from tandem.gateway.schema import TandemOptions
-from tandem.specdec.events import TokenSource
 from tandem.specdec.presets import PRESETS
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 from tests.docs.blocks import PAGES
@@ -25,7 +25,6 @@ LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#{1,6} (.+?)\s*$", re.MULTILINE)
 CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 FENCED = re.compile(r"^ *```.*?^ *```\s*$", re.MULTILINE | re.DOTALL)
-LIMITS = {"README.md": 150, "ARCHITECTURE.md": 300}
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=str)
 
@@ -86,13 +85,8 @@ def module_exists(word: str) -> bool:
         return True
     if "/" not in word:
         return any(REPOSITORY.glob(f"[a-z]*/**/{word}"))
-    places = ("", "tandem", "tandem/backends", "tandem/two_sided")
+    places = ("", "lab", "tandem", "tandem/backends", "tandem/two_sided")
     return any((REPOSITORY / place / word).exists() for place in places)
-
-
-@pytest.mark.parametrize(("page", "limit"), LIMITS.items())
-def test_overviews_stay_short(page: str, limit: int) -> None:
-    assert len(text_of(page).splitlines()) <= limit
 
 
 @pytest.mark.parametrize("name", pages())
@@ -141,8 +135,10 @@ def test_every_option_of_the_python_api_is_described() -> None:
 
 
 def test_every_extra_is_described() -> None:
-    extras = tomllib.loads(text_of("pyproject.toml"))["project"]["optional-dependencies"]
-    assert set(extras) <= set(CODE.findall(prose_of("docs/installation.md")))
+    described = set(CODE.findall(prose_of("docs/installation.md")))
+    for project in ("pyproject.toml", "lab/pyproject.toml"):
+        extras = tomllib.loads(text_of(project))["project"]["optional-dependencies"]
+        assert set(extras) <= described, project
 
 
 def test_every_page_of_the_site_is_in_its_navigation() -> None:
@@ -157,7 +153,8 @@ def test_glossary_words_are_used() -> None:
     words = re.findall(r"^\| (\*\*.+?\*\*) \|", text_of("docs/glossary.md"), re.MULTILINE)
     assert len(words) > 40
     texts = [prose_of(page) for page in PAGES if page.name != "glossary.md"]
-    texts += [path.read_text(encoding="utf-8") for path in REPOSITORY.glob("tandem/**/*.py")]
+    code = (path for room in ("lab", "tandem") for path in REPOSITORY.glob(f"{room}/**/*.py"))
+    texts += [path.read_text(encoding="utf-8") for path in code]
     everything = re.sub(r"[\s_-]+", " ", "\n".join(texts)).lower()
     for entry in words:
         for word in re.findall(r"\*\*(.+?)\*\*", entry):

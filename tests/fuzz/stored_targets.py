@@ -27,7 +27,6 @@ from tandem.gateway.request_reading import RequestLimits, chat_requests, complet
 from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
 from tandem.grammar.compiler import GrammarCompiler
 from tandem.index.extraction import Format, Refusal, extract
-from tandem.index.old_format import import_folder
 from tandem.index.records import Document, FolderDamaged, FolderMismatch
 from tandem.index.sqlite_store import DATABASE, SqliteStore, read_manifest
 from tandem.index.store import _checksum, checked_content
@@ -126,26 +125,6 @@ def sqlite_file(raw: bytes) -> None:
         shutil.rmtree(folder)
 
 
-MANIFEST = b'{"version":1,"embedding":"words","dimension":8,"max_tokens":16,"overlap_tokens":4}'
-
-
-def old_folder(raw: bytes) -> None:
-    """A manifest, a log and a snapshot behind zero bytes in a row."""
-    folder = _in_memory()
-    manifest, log, snapshot = [*raw.split(b"\0\xff\0", 2), b"", b""][:3]
-    try:
-        old = folder / "old"
-        old.mkdir()
-        (old / "manifest.json").write_bytes(manifest or MANIFEST)
-        (old / "log-00000000").write_bytes(log)
-        if snapshot:
-            (old / "snapshot-00000001").write_bytes(snapshot)
-        with suppress(FolderDamaged, FolderMismatch, InvalidArgument):
-            import_folder(old, folder / "new")
-    finally:
-        shutil.rmtree(folder)
-
-
 @cache
 def _kv_files() -> Any:
     from tests.unit.backends.reference_models import pair
@@ -198,7 +177,6 @@ STORED_TARGETS: Mapping[str, Target] = {
         keys_file,
         sqlite_row,
         sqlite_file,
-        old_folder,
         kv_file,
         image_file,
         grammar,

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from tandem.gateway.app import GatewaySettings, make_app
 from tandem.gateway.guard import Guard
 from tandem.gateway.known_names import KnownNames
 from tandem.net.access_keys import KEY_BYTES, KeyRing, key_line, new_key, parse_keys
+from tandem.net.keys_file import UNREADABLE_S, KeysFileState
 from tandem.net.scopes import Caller, Scope, current_caller
 from tandem.telemetry.metrics import Metrics, new_registry
 from tests.gateway.http_suite import chat_body, http_suite
+from tests.services.scripted_suite import scripted_suite
 
-KEY = new_key(bytes([7]) * KEY_BYTES)
+KEY, OTHER = (new_key(bytes([number]) * KEY_BYTES) for number in (7, 8))
 RECHECK_S = 0.02
 
 
@@ -32,6 +37,32 @@ async def test_a_key_without_the_scope_generate_asks_nothing(tmp_path: Path) -> 
             error = answer.json()["error"]
             assert error["code"] == "missing_scope"
             assert error["message"] == "The key of 'indexer' does not have the scope 'generate'."
+
+
+async def test_metrics_and_the_link_are_the_operator_s(tmp_path: Path) -> None:
+    """Metrics name every tenant and count what each one asks; the link is everybody's."""
+    path, operator = tmp_path / "keys", new_key(bytes([8]) * KEY_BYTES)
+    lines = (
+        key_line("alice", KEY, {Scope.GENERATE}),
+        key_line("operator", operator, {Scope.ADMIN}),
+    )
+    path.write_text("\n".join(lines))
+    async with http_suite(http_keys_file=path, key=KEY, http_link_control="127.0.0.1:1") as served:
+        cut = {"cut": True}
+        for answer in (
+            await served.http.get("/metrics"),
+            await served.post("/v1/tandem/link", cut),
+        ):
+            assert answer.status_code == 403
+            assert "does not have the scope 'admin'" in answer.json()["error"]["message"]
+        state = await served.http.get("/v1/tandem/link")
+        assert state.status_code == 503, "it may be looked at, were there one"
+        headers = {"Authorization": f"Bearer {operator}"}
+        metrics = await served.http.get("/metrics", headers=headers)
+        assert metrics.status_code == 200
+        assert "tandem_" in metrics.text
+        changed = await served.http.post("/v1/tandem/link", json=cut, headers=headers)
+        assert changed.status_code == 503
 
 
 class Endless:
@@ -78,3 +109,39 @@ async def test_an_answer_under_way_ends_soon_after_its_key_was_revoked(begins: b
     assert starts == ([200] if begins else [401])
     if not begins:
         assert json.loads(sent[-1]["body"])["error"]["code"] == "invalid_api_key"
+
+
+async def test_readiness_tells_of_a_malformed_line_and_stays_ready(tmp_path: Path) -> None:
+    """Not ready, a whole fleet would be gone with one mistake in a file that is brought to all."""
+    path = tmp_path / "keys"
+    line = key_line("app", KEY, {Scope.GENERATE})
+    path.write_text(line)
+    async with http_suite(http_keys_file=path, key=KEY) as served:
+        assert (await served.http.get("/readyz")).json() == {"status": "ready"}
+        path.write_text(f"{line}\nother {OTHER}\n")
+        answer = await served.http.get("/readyz")
+        assert answer.status_code == 200
+        told = "malformed lines of the keys file are ignored: 2"
+        assert answer.json() == {"status": "ready", "warning": told}
+        scraped = (await served.http.get("/metrics")).text
+        assert 'keys_file_malformed_lines{file="http_keys_file",side="device"} 1.0' in scraped
+        assert 'keys_file_unreadable_seconds{file="http_keys_file",side="device"} 0.0' in scraped
+        path.write_text(f"other {OTHER}\n")
+        assert (await served.http.get("/v1/models")).status_code == 401
+
+
+async def test_readiness_ends_where_no_key_is_accepted_any_more() -> None:
+    async with scripted_suite() as suite:
+        answers = []
+        for unreadable_s in (UNREADABLE_S - 1, UNREADABLE_S):
+            state = partial(KeysFileState, unreadable_s=unreadable_s)
+            settings = GatewaySettings(keys=KeyRing, keys_state=state)
+            app = make_app(suite.front.requests, suite.front_metrics, settings)
+            transport = httpx2.ASGITransport(app)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as http:
+                answers.append(await http.get("/readyz"))
+    assert [each.status_code for each in answers] == [200, 503]
+    used, refused = answers[0].json(), answers[1].json()
+    assert (used["status"], refused["status"]) == ("ready", "not ready")
+    assert used["warning"] == "the keys file cannot be read: the keys last read are used for now"
+    assert refused["reason"] == "the keys file has been unreadable for 300 s: no key is accepted"

@@ -12,11 +12,11 @@ import httpx2
 import pytest
 
 from tandem.backends.interface import KV_BLOCK
-from tandem.backends.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tandem.net.access_keys import key_line
 from tandem.net.scopes import Scope
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.settings import SettingsError, load_settings
+from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tandem_api.verifier.v1 import verifier_pb2
 from tests.gateway.http_suite import TIMEOUT_S, HttpSuite, http_suite
 from tests.services.scripted_suite import CONTEXT, EOS, VOCABULARY

@@ -7,8 +7,8 @@ import numpy as np
 from tandem.backends.interface import Capabilities, ForwardRequest, Logits, Session, never
 from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.backends.request_checks import check_batch, check_capacity, check_length
-from tandem.backends.scripted import ScriptedTokenizer
 from tandem.core.errors import FailedPrecondition, InvalidArgument
+from tandem.testing.scripted import ScriptedTokenizer
 
 SIZE = 64
 

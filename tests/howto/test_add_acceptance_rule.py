@@ -87,7 +87,7 @@ def test_a_sample_over_the_simulated_link() -> None:
 
 def test_it_travels() -> None:
     opened = opening(PRESET)
-    head = (opened.session, opened.epoch, opened.base, opened.prefix)
+    head = (opened.session, opened.epoch, opened.base, opened.prefix_hash)
     decoded = open_from_proto(head, open_to_proto(opened), context_length=512).preset
     assert acceptance_type(decoded) is NeverAccepts
     assert not PRESET.lossy
@@ -96,7 +96,8 @@ def test_it_travels() -> None:
 
 def test_a_rule_is_added_in_the_named_files(tmp_path: Path) -> None:
     """Its answers have the target's distribution, through both machines."""
-    checkout = EditedCheckout(tmp_path, "tandem", "tests", "protos", "tools", "pyproject.toml")
+    copied = ("lab", "tandem", "tests", "protos", "tools", "pyproject.toml")
+    checkout = EditedCheckout(tmp_path, *copied)
     checkout.insert_after(CHOICES, '    GUMBEL = "gumbel"\n', '    NEVER = "never"\n')
     checkout.insert_after(
         RULES, "            return GumbelCouplingRule\n",

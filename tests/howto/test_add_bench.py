@@ -1,4 +1,4 @@
-"""An experiment is added as the docstring of bench/main.py says: a module and an entry."""
+"""An experiment is added as the docstring of lab/bench/main.py says: a module and an entry."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-import bench.main
-from bench.harness.report import FIELDS
+import lab.bench.main
+from lab.bench.harness.report import FIELDS
 from tests.programs import REPOSITORY, tracked_files
 
 MODULE = '''
 """`bench toy`: one row."""
 
-from bench.harness.report import Goal, Report, make_row
-from bench.harness.suite import Models
+from lab.bench.harness.report import Goal, Report, make_row
+from lab.bench.harness.suite import Models
 
 
 def run(report: Report, models: Models) -> None:
@@ -26,18 +26,18 @@ def run(report: Report, models: Models) -> None:
     report.goals.append(Goal("toys", 3, 2, "at least"))
 '''
 TABLE = "EXPERIMENTS: dict[str, Experiment] = {\n"
-ENTRY = '    "toy": Experiment("bench.wire.toy", "Counts toys."),\n'
+ENTRY = '    "toy": Experiment("lab.bench.wire.toy", "Counts toys."),\n'
 
 
 def test_a_module_and_an_entry_make_an_experiment(tmp_path: Path) -> None:
-    for path in tracked_files("bench", "tandem", "protos", "models/training"):
+    for path in tracked_files("lab", "tandem", "protos"):
         copy = tmp_path / path.relative_to(REPOSITORY)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
     before = contents(tmp_path)
 
-    (tmp_path / "bench/wire/toy.py").write_text(MODULE.lstrip())
-    main = tmp_path / "bench/main.py"
+    (tmp_path / "lab/bench/wire/toy.py").write_text(MODULE.lstrip())
+    main = tmp_path / "lab/bench/main.py"
     assert main.read_text().count(TABLE) == 1
     main.write_text(main.read_text().replace(TABLE, TABLE + ENTRY))
 
@@ -59,8 +59,8 @@ def test_a_module_and_an_entry_make_an_experiment(tmp_path: Path) -> None:
 
 
 def named_files(group: str, name: str) -> set[str]:
-    """The files to change that the docstring of bench/main.py lists."""
-    listed = re.findall(r"^\d\. `(bench/\S+\.py)`", bench.main.__doc__ or "", re.MULTILINE)
+    """The files to change that the docstring of lab/bench/main.py lists."""
+    listed = re.findall(r"^\d\. `(lab/bench/\S+\.py)`", lab.bench.main.__doc__ or "", re.MULTILINE)
     return {path.replace("<group>", group).replace("<name>", name) for path in listed}
 
 

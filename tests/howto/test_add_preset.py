@@ -28,7 +28,7 @@ assert Path(tandem.__file__).is_relative_to(Path.cwd()), tandem.__file__
 preset = find_preset("eager")
 preset.validate()
 opened = opening(preset)
-head = (opened.session, opened.epoch, opened.base, opened.prefix)
+head = (opened.session, opened.epoch, opened.base, opened.prefix_hash)
 decoded = open_from_proto(head, open_to_proto(opened), context_length=512).preset
 assert (decoded.name, decoded.acceptance) == (preset.name, preset.acceptance)
 models = model_pair(12, noise=0.4)
@@ -43,7 +43,7 @@ print(list(PRESETS)[0], preset.lossy)
 
 def test_a_preset_is_added_in_one_file(tmp_path: Path) -> None:
     """Its answers are the target's own, through both machines."""
-    checkout = EditedCheckout(tmp_path, "tandem", "tests", "protos", "tools")
+    checkout = EditedCheckout(tmp_path, "lab", "tandem", "tests", "protos", "tools")
     checkout.insert_after(PRESETS, "_LISTED = (\n", ADDED)
     checkout.build_protos()
     assert checkout.changed() == {PRESETS}

@@ -19,14 +19,14 @@ import httpx2
 import numpy as np
 import pytest
 
-from bench.speculation.json_schemas import json_schemas
-from tandem.analysis.goodness_of_fit import FALSE_ALARM, POWER, Prefix, choose_cells, fit
-from tandem.backends.scripted import scripted_probs
+from lab.analysis.goodness_of_fit import FALSE_ALARM, POWER, Prefix, choose_cells, fit
+from lab.bench.speculation.json_schemas import json_schemas
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.core.processors import LogitsProcessor, Processors
 from tandem.netem.link_model import LinkSettings
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import choose_model, load_pair
+from tandem.testing.scripted import scripted_probs
 from tests.gateway.http_suite import MODEL, http_suite
 from tests.services.scripted_suite import draft_engine, target_engine
 

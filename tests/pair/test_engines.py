@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from lab.lossless import LosslessPlan, check_presets
 from tandem.backends.model_source import AUTO
 from tandem.specdec.presets import PRESETS
-from tandem.suite.lossless import LosslessPlan, check_presets
 from tandem.suite.models import ModelPair, choose_model, load_pair
 from tests.pair.test_text_equality import prompts
 

@@ -14,7 +14,7 @@ import grpc
 import jsonschema_rs
 import pytest
 
-from bench.speculation.json_schemas import Schema, json_schemas
+from lab.bench.speculation.json_schemas import Schema, json_schemas
 from tandem.backends.interface import ForwardRequest, Logits
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Grammar, GrammarKind, Processors

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from tandem.analysis.goodness_of_fit import FALSE_ALARM, POWER, choose_cells, fit
+from lab.analysis.goodness_of_fit import FALSE_ALARM, POWER, choose_cells, fit
+from lab.simulation.answer import Conditions, Question, simulate_answers
+from lab.simulation.declared_pair import declared_pair
+from lab.simulation.simulated_verifier import TargetModel
+from lab.simulation.simulator import Asked, ModelTimes, simulate_together
 from tandem.core.probs import Array
 from tandem.netem.link_model import link_from, settings_from
-from tandem.simulation.answer import Conditions, Question, simulate_answers
-from tandem.simulation.declared_pair import declared_pair
-from tandem.simulation.simulated_verifier import TargetModel
-from tandem.simulation.simulator import Asked, ModelTimes, simulate_together
 from tandem.specdec import pacing
 from tandem.specdec.choices import Control, Schedule
 from tandem.specdec.events import EdgeRequest

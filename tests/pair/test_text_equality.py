@@ -121,7 +121,7 @@ async def test_sessions_of_different_presets_share_a_verifier(pair: ModelPair) -
     requests = [
         replace(request(text, name, None, SamplingParams()), max_tokens=40)
         for name, preset in PRESETS.items()
-        if not preset.judges_by_timing
+        if not preset.timing_dependent
     ]
     async with EmbeddedSuite(pair) as suite, AggregatorClient(suite.target) as client:
         alone = [(await client.generate(asked)).token_ids for asked in requests]

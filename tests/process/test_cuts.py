@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import grpc
 import pytest
 
-from bench.harness.suite import LinkController
-from bench.speculation.cuts import PACING, CutPlan, cut_answers, goals
+from lab.bench.harness.suite import LinkController
+from lab.bench.speculation.cuts import PACING, CutPlan, cut_answers, goals
 from tandem_api.verifier.v1 import verifier_pb2, verifier_pb2_grpc
 from tests.process.service_process import DEADLINE_S, ROOT, ServiceProcess
 
@@ -43,7 +43,7 @@ def suite() -> Iterator[CutSuite]:
         )
         cloud = start("tandem.services.verifier", "--port", "0", "--model", TARGET, *paces)
         verifier = cloud.address()
-        emulator = start("bench.harness.link_process", verifier)
+        emulator = start("lab.bench.harness.link_process", verifier)
         drafter = start(
             "tandem.services.drafter",
             *("--port", "0", "--model", DRAFT, "--verifier", emulator.address()),

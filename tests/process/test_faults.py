@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from bench.faults.document_history import acknowledged
-from bench.faults.documents_arm import documents_arm
-from bench.faults.faults import document_rows
+from lab.bench.faults.document_history import acknowledged
+from lab.bench.faults.documents_arm import documents_arm
+from lab.bench.faults.faults import document_rows
 
 
 @pytest.mark.timeout(300)

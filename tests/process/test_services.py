@@ -18,7 +18,6 @@ from typing import NoReturn
 
 import pytest
 
-from tandem.backends.scripted import ScriptedTokenizer
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.process import run_service
@@ -29,6 +28,7 @@ from tandem.settings import ServiceSettings
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.scripted import ScriptedTokenizer
 from tests.process.service_process import ROOT, ServiceProcess, free_port
 from tests.services.scripted_suite import VOCABULARY, draft_engine, started
 
@@ -164,7 +164,7 @@ def _metrics(port: int) -> dict[str, float]:
 async def test_a_killed_verifier_s_answers_go_on_when_it_is_back(services: Services) -> None:
     """SIGKILL in the middle of an answer of every preset; another process takes the port."""
     requests = [
-        request(name, max_tokens=60) for name in PRESETS if not PRESETS[name].judges_by_timing
+        request(name, max_tokens=60) for name in PRESETS if not PRESETS[name].timing_dependent
     ]
     async with AggregatorClient(services.address) as client:
         whole = await asyncio.gather(*(client.generate(wanted) for wanted in requests))

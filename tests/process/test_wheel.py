@@ -20,7 +20,7 @@ from tests.programs import REPOSITORY
 
 pytestmark = pytest.mark.timeout(TIMEOUT_S)
 
-OF_THE_CHECKOUT = ("bench", "models", "services", "tests", "tools")
+OF_THE_CHECKOUT = ("lab", "models", "services", "tests", "tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,11 @@ def test_the_demo_streams_two_answers_with_their_figures_and_stops(
     assert "which ones does Heron support" in ended.stdout
 
 
-def test_experiments_need_a_checkout(installed: Installed) -> None:
-    ended = installed.run("tandem", "bench", "overhead")
+@pytest.mark.parametrize("command", ["bench", "plan", "sim", "train-exits", "verify-lossless"])
+def test_the_laboratory_is_not_part_of_it(installed: Installed, command: str) -> None:
+    ended = installed.run("tandem", command)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr == "error: bench is in a checkout of the repository only\n"
+    assert ended.stderr == (
+        f"error: 'tandem {command}' needs the laboratory;"
+        " in a checkout of the repository: pip install --editable ./lab\n"
+    )

@@ -11,7 +11,6 @@ import grpc
 import numpy as np
 
 from tandem.backends.interface import Engine
-from tandem.backends.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.core.processors import LogitsProcessor
 from tandem.core.randomness import SeededRandom
@@ -21,6 +20,7 @@ from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.messages import Cancel, Ping
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
 from tandem.two_sided.decoding.document_decoder import SEPARATOR, Documents
 from tandem.two_sided.decoding.document_jobs import side_probs
 from tandem.two_sided.protocol.decoder_machine import probs_sampling

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import grpc
 
 from tandem.backends.interface import Engine
-from tandem.backends.scripted import ScriptedEngine, ScriptedTokenizer, noisy_probs, scripted_probs
 from tandem.generation.client import AggregatorClient
 from tandem.net.access import ServerAccess
 from tandem.net.lifecycle import RunningService, Service
@@ -18,10 +17,10 @@ from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
-from tandem.services.drafter.energy_meter import EnergyMeter
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, noisy_probs, scripted_probs
 
 VOCABULARY = 64
 CONTEXT = 512
@@ -90,10 +89,8 @@ async def scripted_suite(
     target: Engine | None = None,
     draft: Engine | None = None,
     path: Path | None = None,
-    meter: EnergyMeter | None = None,
 ) -> AsyncIterator[Suite]:
-    """Three services and a client, drained at the end; `path` lies between drafter and verifier,
-    `meter` is the drafter's."""
+    """Three services and a client, drained at the end; `path` lies between drafter and verifier."""
     target, draft = target or target_engine(), draft or draft_engine()
     cloud, edge = Metrics(new_registry(), "cloud"), Metrics(new_registry(), "device")
     front = Metrics(new_registry(), "device")
@@ -104,9 +101,7 @@ async def scripted_suite(
         address = verifier.target
         if path is not None:
             address = await stack.enter_async_context(path(address))
-        drafter = await started(
-            DrafterServicer(draft, tokenizer, address, limits, edge, meter=meter)
-        )
+        drafter = await started(DrafterServicer(draft, tokenizer, address, limits, edge))
         settings = (settings or AggregatorSettings()).model_copy(update={"drafter": drafter.target})
         servicer = AggregatorServicer(settings, front)
         aggregator = await started(servicer)

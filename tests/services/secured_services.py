@@ -9,7 +9,6 @@ from typing import Any
 
 import grpc
 
-from tandem.backends.scripted import ScriptedTokenizer
 from tandem.index.document_index import open_index
 from tandem.net.access import ClientAccess, ServerAccess
 from tandem.net.channels import open_channel
@@ -21,6 +20,7 @@ from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.retriever.servicer import RetrieverLimits, RetrieverServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.scripted import ScriptedTokenizer
 from tests.services.scripted_suite import (
     MESSAGE_BYTES,
     VOCABULARY,

@@ -12,12 +12,12 @@ import pytest
 from prometheus_client import generate_latest
 
 from tandem.backends.interface import ForwardRequest
-from tandem.backends.paced import PacedEngine
 from tandem.backends.torch.loading import load_engine, load_tokenizer
 from tandem.core.probs import SamplingParams
 from tandem.core.prompt import Turn
 from tandem.core.truncation import Truncation
 from tandem.specdec.messages import GoingAway, Pong
+from tandem.testing.paced import PacedEngine
 from tandem.two_sided.decoding.document_decoder import Documents
 from tandem.two_sided.decoding.document_files import DocumentFiles
 from tandem.two_sided.protocol.decoder_messages import (
@@ -59,13 +59,13 @@ async def test_a_side_s_own_text_comes_ahead_of_what_is_settled(
     async with decoder(place) as one, aggregator_peer(one.running) as peer:
         opened = await peer.open(message)
         assert opened.prompt_ids == tuple(TOKENIZER.encode(PROMPT))
-        assert (opened.base, opened.prefix) == (len(peer.text), prefix_of(peer.text))
+        assert (opened.base, opened.prefix_hash) == (len(peer.text), prefix_of(peer.text))
         assert opened.log_mass == log_mass([document.relevance for document in documents])
         wanted = expected_text(message, peer.text, 12)
         found: list[int] = []
         for draft in await peer.drafts(4):
             assert (draft.base, draft.committed) == (len(peer.text) + len(found), len(peer.text))
-            assert draft.prefix == prefix_of((*peer.text, *found))
+            assert draft.prefix_hash == prefix_of((*peer.text, *found))
             assert draft.probs is None
             found.append(draft.token_id)
         for committed in range(8):  # one committed, one more drafted

@@ -8,18 +8,17 @@ import threading
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.backends.paced import PacedEngine
-from tandem.backends.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.generation.request import GenerationRequest
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.early_verdicts import EarlyJudge
-from tandem.specdec.judge import Judge, chain_steps
+from tandem.specdec.cloud import VerifyWork
+from tandem.specdec.judge import EarlyJudge, Judge, chain_steps
 from tandem.specdec.messages import EarlyVerdict, Frame
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload
-from tandem.specdec.verify_work import VerifyWork
+from tandem.testing.paced import PacedEngine
+from tandem.testing.scripted import ScriptedEngine, noisy_probs, scripted_probs
 from tests.services.scripted_suite import CONTEXT, EOS, VOCABULARY, scripted_suite, target_engine
 
 Row = NDArray[np.float64]

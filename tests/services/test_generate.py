@@ -125,7 +125,7 @@ async def test_concurrent_sessions_keep_their_text() -> None:
             GenerationRequest(f"prompt {n}", preset, seed=n, max_tokens=40)
             for n in range(2)
             for preset in PRESETS
-            if not PRESETS[preset].judges_by_timing
+            if not PRESETS[preset].timing_dependent
         ]
         alone = [(await suite.client.generate(request)).token_ids for request in requests]
         together = await asyncio.gather(*(suite.client.generate(request) for request in requests))

@@ -7,8 +7,8 @@ from typing import Any
 import grpc
 import pytest
 
-from tandem.backends.paced import PacedEngine
 from tandem.generation.request import GenerationRequest, request_to_proto
+from tandem.testing.paced import PacedEngine
 from tandem_api.aggregator.v1 import aggregator_pb2
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.drafter.v1 import drafter_pb2

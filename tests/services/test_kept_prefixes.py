@@ -13,9 +13,8 @@ import grpc
 import pytest
 from transformers import AutoModelForCausalLM
 
+from tandem.backends.context_engine import ContextSession
 from tandem.backends.interface import KV_BLOCK, Engine, ForwardRequest, Logits, PrefixTotals
-from tandem.backends.paced import PacedEngine
-from tandem.backends.scripted import ScriptedEngine, ScriptedSession, scripted_probs
 from tandem.backends.torch.loading import load_engine
 from tandem.core.sharing import parse_sharing
 from tandem.generation.client import Generated
@@ -26,6 +25,8 @@ from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.paced import PacedEngine
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem_api.verifier.v1 import verifier_pb2_grpc
 from tests.gateway.http_suite import http_suite
 from tests.services.scripted_suite import CONTEXT, VOCABULARY, scripted_suite, started
@@ -244,7 +245,7 @@ class CachingEngine(ScriptedEngine):
         self.prefix_totals = PrefixTotals(7, 7, 700, 70)
         self.owners: list[str] = []
 
-    def open_for(self, owner: str, capacity: int, spare: int = 0) -> ScriptedSession:
+    def open_for(self, owner: str, capacity: int, spare: int = 0) -> ContextSession:
         self.owners.append(owner)
         totals = self.prefix_totals
         self.prefix_totals = totals.looked_up(100, 64 if totals.misses > 8 else 0)

@@ -11,7 +11,6 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
-from tandem.backends.paced import PacedEngine
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import PortInUse, RunningService
@@ -21,6 +20,7 @@ from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.paced import PacedEngine
 from tests.services.health import health_of, health_stub
 from tests.services.scripted_suite import (
     Suite,
@@ -82,7 +82,7 @@ async def take_over(port: int) -> RunningService:
 
 async def test_a_drained_verifier_s_generations_go_on_at_the_next_one() -> None:
     """Every preset at once, caught in the middle: nothing lost, repeated or changed."""
-    requests = [request(name) for name in PRESETS if not PRESETS[name].judges_by_timing]
+    requests = [request(name) for name in PRESETS if not PRESETS[name].timing_dependent]
     async with scripted_suite() as suite:
         alone = [await suite.client.generate(wanted) for wanted in requests]
     async with scripted_suite(target=paced(target_engine()), draft=paced(draft_engine())) as suite:
@@ -101,7 +101,7 @@ async def test_a_drained_verifier_s_generations_go_on_at_the_next_one() -> None:
 
 async def test_a_verifier_killed_at_once_is_resumed_too() -> None:
     """No goodbye: the streams break, with frames of all kinds under way."""
-    requests = [request(name) for name in PRESETS if not PRESETS[name].judges_by_timing]
+    requests = [request(name) for name in PRESETS if not PRESETS[name].timing_dependent]
     async with scripted_suite() as suite:
         alone = [await suite.client.generate(wanted) for wanted in requests]
     async with scripted_suite(target=paced(target_engine()), draft=paced(draft_engine())) as suite:

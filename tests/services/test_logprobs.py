@@ -10,7 +10,6 @@ import grpc
 import numpy as np
 import pytest
 
-from tandem.backends.scripted import scripted_probs
 from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
@@ -18,6 +17,7 @@ from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.presets import PRESETS
+from tandem.testing.scripted import scripted_probs
 from tests.services.scripted_suite import VOCABULARY, emulated, scripted_suite
 
 PROBS = scripted_probs(1, VOCABULARY, sharpness=9.0)
@@ -51,7 +51,7 @@ async def test_every_exact_preset_tells_them_and_changes_no_text() -> None:
             assert told.token_ids, preset
             assert told.logprobs == pytest.approx(expected("tell", told.token_ids), abs=1e-4)
             assert "".join(told.token_texts) == told.text
-            if not PRESETS[preset].judges_by_timing:
+            if not PRESETS[preset].timing_dependent:
                 plain = GenerationRequest("tell", preset, sampling=SAMPLING, max_tokens=40, seed=3)
                 untold = await suite.client.generate(plain)
                 assert untold.token_ids == told.token_ids

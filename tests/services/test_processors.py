@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tandem.backends.scripted import scripted_probs
 from tandem.core.distribution import LogitsDistribution
 from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.core.processors import NO_PROCESSORS, LogitsProcessor, Processors, RowsAfter
@@ -18,6 +17,7 @@ from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.specdec.presets import PRESETS
+from tandem.testing.scripted import scripted_probs
 from tests.services.scripted_suite import VOCABULARY, emulated, scripted_suite, target_engine
 
 PROBS = scripted_probs(1, VOCABULARY, sharpness=9.0)

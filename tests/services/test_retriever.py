@@ -31,6 +31,7 @@ from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 from tests.services.health import health_of
 from tests.services.retriever_peer import outcomes, raw_ingest, retriever, status_of
+from tests.unit.index.hostile_pdfs import many_operations
 
 TEXT = b"The quick brown fox jumps over the lazy dog."
 
@@ -244,7 +245,7 @@ async def test_a_full_disk_ends_an_ingest_and_nothing_answered_is_lost(tmp_path:
 async def test_a_file_that_takes_too_long_holds_up_and_harms_no_other(tmp_path: Path) -> None:
     extractor = Extractor(ExtractionLimits(base_s=1))
     async with retriever(tmp_path, extractor=extractor) as service:
-        slow = Upload("slow", b"<a " * 20_000, Format.HTML.value)
+        slow = Upload("slow", many_operations(), Format.PDF.value)
         ingesting = asyncio.create_task(
             service.ingest(Upload("fox", TEXT), slow, Upload("b", b"b"))
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -12,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tandem.backends.paced import PacedEngine
-from tandem.backends.scripted import ScriptedTokenizer
 from tandem.commands.authority import Issued, Validity, issue, new_authority
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.access import ClientAccess
 from tandem.net.access_keys import key_line
+from tandem.net.keys_file import UNREADABLE_S, KeysFile
 from tandem.net.lifecycle import RunningService
 from tandem.net.scopes import Scope
 from tandem.net.status import Rejected
@@ -28,6 +28,8 @@ from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.paced import PacedEngine
+from tandem.testing.scripted import ScriptedTokenizer
 from tests.services.credentials import (
     EDGE_KEY,
     EXPIRED,
@@ -37,8 +39,9 @@ from tests.services.credentials import (
     VALID,
     Credentials,
 )
+from tests.services.health import health_of
 from tests.services.scripted_suite import VOCABULARY, draft_engine, started, target_engine
-from tests.services.secured_services import ending
+from tests.services.secured_services import ending, secured_services
 
 TOKENS = 60
 
@@ -214,13 +217,16 @@ async def test_keys_come_and_go_without_dropping_a_stream(credentials: Credentia
         assert undisturbed(await suite.client.generate(request()))
 
 
+@pytest.mark.parametrize("beside", ["", "other sha256:12 scopes=verify\n"])
 async def test_a_revoked_key_ends_the_answer_under_way_and_frees_it(
-    credentials: Credentials,
+    credentials: Credentials, beside: str
 ) -> None:
+    """A malformed line beside it included: it kept the revoked key at work."""
     async with secured_suite(credentials, recheck_s=0.05) as suite:
         generation = await begun(suite.client, "coupled")
         assert suite.verifier.service.open_requests == 1
-        credentials.write("keys", key_line("other", OTHER_KEY, frozenset(Scope)).encode())
+        other = key_line("other", OTHER_KEY, frozenset(Scope))
+        credentials.write("keys", f"{beside}{other}\n".encode())
         with pytest.raises(Rejected, match="not one of those known here"):
             await generation
         async with asyncio.timeout(30):
@@ -232,8 +238,9 @@ async def test_files_that_became_bad_change_nothing(credentials: Credentials) ->
     async with secured_suite(credentials) as suite:
         own = credentials.issue("client")
         first = await shown_by(suite.verifier, own)
-        for name in ("server.crt", "ca.crt", "keys"):
+        for name in ("server.crt", "ca.crt"):
             credentials.write(name, b"nonsense")
+        credentials.keys.unlink()
         (credentials.folder / "server.key").unlink()
         credentials.write("ca.crt", credentials.authority.certificate)  # for this test's own use
         assert await shown_by(suite.verifier, own) == first
@@ -243,3 +250,35 @@ async def test_files_that_became_bad_change_nothing(credentials: Credentials) ->
         assert await shown_by(suite.verifier, own) == first  # the certificate does not fit yet
         credentials.write("server.crt", whole.certificate)
         assert await shown_by(suite.verifier, own) == whole.certificate.decode()
+
+
+async def test_a_service_whose_keys_stay_unreadable_says_that_it_serves_nobody(
+    credentials: Credentials, tmp_path: Path
+) -> None:
+    """Streams and calls end, and health says so; a malformed line leaves it as it is."""
+    now_s = time.monotonic()
+    keys = KeysFile(credentials.keys, lambda: now_s)
+    access = replace(credentials.server(), keys=keys)
+    caller = credentials.client()
+    async with secured_services(tmp_path, access, health_port=0) as services:
+        verifier = services["verifier"]
+        describe = f"/{verifier.service.full_name}/Describe"
+        line = key_line("edge", EDGE_KEY, frozenset(Scope))
+        credentials.write("keys", f"malformed\n{line}\n".encode())
+        assert (await ending(verifier.target, describe, caller))[0] == "OK"
+        assert keys.state().malformed_lines == (1,)
+        credentials.keys.unlink()
+        assert (await ending(verifier.target, describe, caller))[0] == "OK"
+        assert await health_of(verifier.health_target) == "SERVING"
+        now_s += UNREADABLE_S
+        assert (await ending(verifier.target, describe, caller))[0] == "UNAUTHENTICATED"
+        await until_health(verifier, "NOT_SERVING")
+        credentials.write("keys", line.encode())
+        await until_health(verifier, "SERVING")
+        assert (await ending(verifier.target, describe, caller))[0] == "OK"
+
+
+async def until_health(running: RunningService, status: str) -> None:
+    async with asyncio.timeout(30):
+        while await health_of(running.health_target) != status:
+            await asyncio.sleep(0.01)

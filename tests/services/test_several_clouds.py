@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from tandem.backends.interface import Engine, ForwardRequest, Logits, never
-from tandem.backends.paced import PacedEngine
 from tandem.commands.check_suite import judge_suite
 from tandem.commands.keys import PUBLIC, replace_file
 from tandem.generation.client import Generated
@@ -32,6 +31,7 @@ from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.settings import SettingsError, load_settings
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.paced import PacedEngine
 from tests.services.scripted_suite import Path, Suite, scripted_suite, started, target_engine
 
 WAIT_S = 60.0

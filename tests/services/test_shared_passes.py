@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tandem.backends.interface import ForwardRequest, Logits, never
-from tandem.backends.scripted import ScriptedEngine
 from tandem.generation.request import GenerationRequest
 from tandem.net.stream_limits import ServedStream
 from tandem.runtime.batching_delay import BatchingDelay
+from tandem.testing.scripted import ScriptedEngine
 from tests.services.scripted_suite import scripted_suite, target_engine
 
 TOKENS, TURNS, PASS_S = 40, 30, 0.003

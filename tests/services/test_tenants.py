@@ -12,7 +12,6 @@ import grpc
 import pytest
 
 from tandem.backends.interface import KV_BLOCK
-from tandem.backends.scripted import ScriptedTokenizer
 from tandem.core.prompt import Prompt, Turn
 from tandem.core.sharing import parse_sharing
 from tandem.generation.request import GenerationRequest, request_to_proto
@@ -24,6 +23,7 @@ from tandem.services.drafter.public_prompts import PublicPrompts, rendered_by
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.scripted import ScriptedTokenizer
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.drafter.v1 import drafter_pb2_grpc

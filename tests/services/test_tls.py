@@ -13,7 +13,6 @@ import pytest
 from google.protobuf.descriptor import FileDescriptor
 
 import tandem_api
-from tandem.backends.scripted import ScriptedTokenizer
 from tandem.commands.authority import new_authority
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
@@ -26,6 +25,7 @@ from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.scripted import ScriptedTokenizer
 from tests.services.credentials import (
     EXPIRED,
     LOOPBACK,
@@ -207,7 +207,11 @@ async def test_a_caller_with_tls_is_told_that_the_server_has_none(
 @pytest.mark.parametrize(
     ("key", "files", "words"),
     [
-        (STRANGE_KEY, "client", "the key is not one of those known here; see TANDEM_CALL_KEY_FILE"),
+        (
+            STRANGE_KEY,
+            "client",
+            'the key is not one of those known here"; see TANDEM_CALL_KEY_FILE',
+        ),
         (None, "foreign", NOT_ACCEPTED),
     ],
 )

@@ -7,7 +7,6 @@ import threading
 
 import pytest
 
-from tandem.backends.scripted import ScriptedTokenizer
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import Prompt, Truncate, Turn
 from tandem.generation.request import GenerationRequest
@@ -16,6 +15,7 @@ from tandem.services.drafter.tokenising import (
     MAX_CHARACTERS_PER_TOKEN,
     PromptTokens,
 )
+from tandem.testing.scripted import ScriptedTokenizer
 
 CONTEXT = LONG_CHARACTERS
 

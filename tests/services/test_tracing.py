@@ -13,7 +13,6 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tandem.backends.scripted import ScriptedTokenizer
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import Rejected
@@ -24,6 +23,7 @@ from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.telemetry.recorded_spans import RecordedTracing, new_provider
+from tandem.testing.scripted import ScriptedTokenizer
 from tests.services.scripted_suite import VOCABULARY, draft_engine, started, target_engine
 from tests.services.two_sided_suite import two_sides
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from tandem.backends.interface import KV_BLOCK, Engine
-from tandem.backends.paced import PacedEngine
 from tandem.backends.torch.loading import load_engine
 from tandem.core.processors import Processors
 from tandem.core.tokens import PrefixedTokens
@@ -19,9 +18,10 @@ from tandem.net.connection import Connection
 from tandem.net.reloaded import BadFile
 from tandem.services.drafter.cloud_route import CloudRoute
 from tandem.services.drafter.warm_up import asks_for_one, warm_up
-from tandem.specdec.edge_frame_checks import check_open, opened_text
+from tandem.specdec.cloud import CloudModel, check_open, opened_text
 from tandem.specdec.messages import GenerationParams, Open, Opened, Tokens
 from tandem.specdec.presets import PRESETS
+from tandem.testing.paced import PacedEngine
 from tests.services.test_kept_prefixes import tiny_model
 from tests.services.test_several_clouds import TwoClouds, begun, expected, requests, two_clouds
 
@@ -93,7 +93,7 @@ def opening() -> Open:
 
 def test_no_more_than_the_next_token_is_asked_for() -> None:
     asked = asks_for_one(replace(opening(), params=GenerationParams(max_tokens=100)))
-    check_open(asked, "hash", 64, 32)
+    check_open(asked, CloudModel("target", "hash", 64, 32, frozenset()))
     assert opened_text(asked).since(0) == (1, 2, 3, 4, 5)
     assert asked.params.max_tokens == 3
     assert not asked.preset.drafts

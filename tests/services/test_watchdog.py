@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tandem.backends.interface import EngineFailed, ForwardRequest, Logits, never
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.generation.request import GenerationRequest
 from tandem.net.status import engine_silent_s
 from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LostCloud
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.services.health import health_of
 from tests.services.scripted_suite import CONTEXT, VOCABULARY, scripted_suite, started
 from tests.services.verifier_peer import dssd_draft, edge_peer, opening

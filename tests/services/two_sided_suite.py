@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any
 
 from tandem.backends.interface import Engine
-from tandem.backends.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import RunningService
@@ -22,6 +21,7 @@ from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics, Side, new_registry
 from tandem.telemetry.tracing import NO_TRACING, Tracing
+from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
 from tandem.two_sided.decoding.document_decoder import Documents, Rescore
 from tests.services.retriever_peer import Retriever, retriever
 from tests.services.scripted_suite import started

@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from tandem.backends.scripted import Distribution, noisy_probs, scripted_probs
+from lab.simulation.simulated_drafts import ProbsOf
+from lab.simulation.simulator import ModelTimes, SimulationResult, simulate
+from lab.simulation.virtual_time import Faults
+from tandem.backends.context_engine import Distribution
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.netem.link_model import LinkPair, link_from
-from tandem.simulation.simulated_drafts import ProbsOf
-from tandem.simulation.simulator import ModelTimes, SimulationResult, simulate
-from tandem.simulation.virtual_time import Faults
 from tandem.specdec.choices import Schedule
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS, Preset
+from tandem.testing.scripted import noisy_probs, scripted_probs
 from tests.chi_squared import assert_fits
 
 TokenIds = tuple[int, ...]

@@ -36,7 +36,7 @@ def state_of(cloud: CloudMachine) -> tuple[Any, ...]:
         cloud._pending.ready,
         cloud._pending.next_base,
         cloud._frontier is None,
-        not cloud._recovery.due,
+        not cloud.awaits_recovered,
         cloud._in_flight,
     )
 
@@ -63,7 +63,7 @@ def opening(chosen: Preset, **changes: Any) -> Open:
             session=7,
             epoch=0,
             base=2,
-            prefix=committed.prefix,
+            prefix_hash=committed.prefix,
             vocabulary_hash=VOCABULARY_HASH,
             vocabulary_size=V,
             prompt_ids=(1, 2),

@@ -28,12 +28,12 @@ def state_of(edge: EdgeMachine) -> tuple[Any, ...]:
         edge.phase,
         edge.epoch,
         edge.committed.since(0),
-        edge.drafting.kv_length,
+        edge.kv_length,
         repr(edge.stats),
-        edge.drafting.in_flight.token_ids,
-        edge.drafting.in_flight.sent,
+        edge.drafts_in_flight,
+        edge.drafts_sent,
         edge._recovery.waits,
-        edge.drafting.work,
+        edge._drafting.task,
     )
 
 
@@ -66,7 +66,7 @@ def verdict_of(
     edge: EdgeMachine, accepted: int, rejected: bool = False, outcome: Any = None
 ) -> Verdict:
     """A verdict as an honest cloud would send it now."""
-    tokens = edge.drafting.in_flight.token_ids[:accepted]
+    tokens = edge.drafts_in_flight[:accepted]
     if isinstance(outcome, int):
         tokens += (outcome,)
     return Verdict(

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 from tandem.core.randomness import RandomSource
 from tandem.core.truncation import truncate
-from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.cloud import CloudMachine, CloudModel, VerifyWork
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import (
     Commit,
     Drafted,
-    DraftWork,
+    DraftTask,
     EdgeOutput,
     EdgeRequest,
     Interrupt,
     Reconnect,
     Send,
 )
-from tandem.specdec.judge import Judgement
+from tandem.specdec.judge import Verification
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import (
     CloudMessage,
@@ -29,8 +29,7 @@ from tandem.specdec.messages import (
     Work,
 )
 from tandem.specdec.presets import Preset
-from tandem.specdec.tree_growth import TreeGrowth
-from tandem.specdec.verify_work import VerifyWork
+from tandem.specdec.tree_drafting import TreeGrowth
 from tests.virtual_time.cases import ModelPair, TokenIds
 
 VOCABULARY_HASH = "scripted"
@@ -72,7 +71,7 @@ def model_for(models: ModelPair, ends: frozenset[int] = frozenset()) -> CloudMod
     )
 
 
-def judgement_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> Judgement:
+def judgement_for(models: ModelPair, cloud: CloudMachine, work: VerifyWork) -> Verification:
     """What the judge of a work finds in a target model's distributions."""
     contexts = contexts_of(cloud, work)
     return work.judge.judge(lambda row: models.target_probs(contexts[row]))
@@ -97,7 +96,7 @@ class Pace:
 class _Drafting:
     """A work under way: the tokens not handed over yet, and the turns they take."""
 
-    work: DraftWork
+    work: DraftTask
     drafts: list[Drafted]
     started_turn: int
     turns_each: int
@@ -155,7 +154,7 @@ class Lockstep:
         self._up: deque[tuple[int, EdgeMessage]] = deque()
         self._down: deque[tuple[int, CloudMessage]] = deque()
         self._drafting: list[_Drafting] = []
-        self._judging: tuple[int, Judgement] | None = None
+        self._judging: tuple[int, Verification] | None = None
         self._speaking: list[tuple[int, VerifyWork, EarlyVerdict]] = []
         self._apply(self.edge.connect(0.0))
 
@@ -202,7 +201,7 @@ class Lockstep:
             self._drafting.remove(job)
         self._apply(self.edge.drafted(job.work, ready, job.kv_length, 0.0, 0.0))
 
-    def _drafts(self, work: DraftWork) -> list[Drafted]:
+    def _drafts(self, work: DraftTask) -> list[Drafted]:
         if work.expansion:
             return self._tree(work)
         context, rule = self.edge.context(work), self.edge.rule
@@ -215,13 +214,13 @@ class Lockstep:
             draw = rule.target_token if work.guess and not drafts else rule.propose
             token = draw(probs, len(context))
             wanted = work.alternatives
-            runners_up = rule.runners_up(probs, token, len(context), wanted) if wanted else ()
+            runners_up = rule.top_alternatives(probs, token, len(context), wanted) if wanted else ()
             unsure = threshold > 0 and bool(max(self._models.draft_probs(context)) < threshold)
             drafts.append(Drafted(token, probs, runners_up, ends_chunk=unsure))
             context = (*context, token)
         return drafts
 
-    def _tree(self, work: DraftWork) -> list[Drafted]:
+    def _tree(self, work: DraftTask) -> list[Drafted]:
         growth, contexts = TreeGrowth(work, self.edge.rule), {-1: self.edge.context(work)}
         truncation = self.edge.request.preset.truncation
         newest: Iterable[int] = (-1,)
@@ -242,13 +241,13 @@ class Lockstep:
         while self._speaking and self._speaking[0][0] <= self._turn:
             self._hear_exit(*self._speaking.pop(0)[1:])
         if self._judging and self._judging[0] <= self._turn:
-            judgement = self._judging[1]
+            verification = self._judging[1]
             self._judging = None
-            self._send_down(self.cloud.complete(judgement, Work(verify_s=0.01)))
+            self._send_down(self.cloud.complete(verification, Work(verify_s=0.01)))
         work = self.cloud.work()
         if work:
-            judgement = judgement_for(self._models, self.cloud, work)
-            self._judging = (self._turn + self._pace.judge, judgement)
+            verification = judgement_for(self._models, self.cloud, work)
+            self._judging = (self._turn + self._pace.judge, verification)
             self._speaking = self._early_verdicts(self.cloud, work)
 
     def _early_verdicts(

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from tandem.backends.scripted import scripted_probs
+from lab.simulation.simulated_decoder import LocalProbsOf
+from lab.simulation.two_sided_answer import SimulatedSide, TwoSidedAnswer, simulate_two_sided
+from lab.simulation.virtual_time import Faults
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.netem.link_model import LinkPair
-from tandem.simulation.simulated_decoder import LocalProbsOf
-from tandem.simulation.two_sided_answer import SimulatedSide, TwoSidedAnswer, simulate_two_sided
-from tandem.simulation.virtual_time import Faults
 from tandem.specdec.liveness import LivenessTimes, LostCloud
+from tandem.testing.scripted import scripted_probs
 from tandem.two_sided.protocol.local_drafting import local_draft, local_drafting
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import Side, coupled_number, mixture_of, shares_of

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
+from lab.simulation.virtual_time import Faults
 from tandem.core.processors import Processors
 from tandem.core.stopping import FinishReason
 from tandem.netem.link_model import link_from
-from tandem.simulation.virtual_time import Faults
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, Sources

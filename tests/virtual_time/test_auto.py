@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from lab.simulation.answer import Conditions, Question, SimulatedAnswer, simulate_answers
+from lab.simulation.answer_figures import tokens_per_s_together
+from lab.simulation.declared_pair import declared_pair
+from lab.simulation.simulated_verifier import TargetModel
+from lab.simulation.simulator import Asked, ModelTimes, SimulationResult, simulate_together
 from tandem.netem.link_model import link_from
-from tandem.simulation.answer import Conditions, Question, SimulatedAnswer, simulate_answers
-from tandem.simulation.answer_figures import tokens_per_s_together
-from tandem.simulation.declared_pair import declared_pair
-from tandem.simulation.simulated_verifier import TargetModel
-from tandem.simulation.simulator import Asked, ModelTimes, SimulationResult, simulate_together
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.presets import PRESETS

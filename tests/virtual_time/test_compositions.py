@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import pytest
 
+from lab.simulation.simulator import ModelTimes, SimulationResult
+from lab.simulation.virtual_time import Faults
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.truncation import Truncation
-from tandem.simulation.simulator import ModelTimes, SimulationResult
-from tandem.simulation.virtual_time import Faults
 from tandem.specdec.choices import (
     Acceptance,
     Control,
@@ -136,7 +136,7 @@ def test_random_compositions(block: int) -> None:
         if case.chosen.acceptance is Acceptance.GUMBEL or case.models.sampling.greedy:
             kinds.add("ar")
             assert result.token_ids == case.run(preset("ar"), Faults()).token_ids, case
-        elif not case.chosen.judges_by_timing and case.chosen.drafts:
+        elif not case.chosen.timing_dependent and case.chosen.drafts:
             kinds.add("uncut")
             assert result.token_ids == case.run(faults=Faults()).token_ids, case
     assert kinds == {"ar", "uncut"}

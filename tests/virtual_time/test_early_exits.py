@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 
+from lab.simulation.simulator import ModelTimes, SimulationResult
 from tandem.netem.link_model import link_from
-from tandem.simulation.simulator import ModelTimes, SimulationResult
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import CloudMessage, EarlyVerdict, Verdict

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.analysis.lost_mass import top_k_bias
+from lab.simulation.simulated_drafts import ProbsOf
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import Purpose
-from tandem.core.sparse_payload import top_k_bias
 from tandem.core.truncation import NO_TRUNCATION, Truncation
-from tandem.simulation.simulated_drafts import ProbsOf
 from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.presets import Preset

@@ -9,7 +9,6 @@ from collections import deque
 import pytest
 
 from tandem.specdec.choices import Schedule
-from tandem.specdec.hedging import frames_beside, switch
 from tandem.specdec.messages import CloudMessage
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import model_pair, preset, scheduled, tree
@@ -44,12 +43,12 @@ class SilentClouds(Lockstep):
 
     def _receive_at_edge(self, message: CloudMessage) -> None:
         silent = self.edge.target_name and self._source.random() < self._chance
-        frames = frames_beside(self.edge) if silent else []
+        frames = self.edge.frames_beside() if silent else []
         if not frames:
             super()._receive_at_edge(message)
             return
         self.hedges += 1
-        switch(self.edge, 0.0)
+        self.edge.switched(0.0)
         self.cloud, self._judging = None, None
         self._speaking.clear()
         self._down.clear()

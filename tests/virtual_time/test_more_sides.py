@@ -9,8 +9,8 @@ import pytest
 
 from tandem.core.randomness import SeededRandom
 from tandem.core.stopping import FinishReason
+from tandem.core.tokens import TokenSource
 from tandem.netem.link_model import link_from
-from tandem.specdec.events import TokenSource
 from tandem.specdec.liveness import LivenessTimes, LostCloud
 from tandem.two_sided.protocol.mixture import coupled_number, mixture_of, shares_of
 from tandem.two_sided.protocol.presets import AggregationMode

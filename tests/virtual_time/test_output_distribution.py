@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from lab.simulation.simulator import ModelTimes
 from tandem.core.acceptance import residual
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import Purpose, RandomSource
 from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.netem.link_model import LinkPair, link_from
-from tandem.simulation.simulator import ModelTimes
 from tandem.specdec.choices import Schedule
 from tandem.specdec.events import EdgeRequest
 from tandem.specdec.presets import Preset
@@ -175,7 +175,7 @@ def test_drawing_afresh_with_the_full_distribution_fails_the_same_test(
     ) -> int:
         return rng.categorical(residual(target, draft), position, Purpose.RECOVER, need.draw)
 
-    monkeypatch.setattr("tandem.specdec.recovery.finish_with_full_distribution", afresh)
+    monkeypatch.setattr("tandem.specdec.edge.finish_with_full_distribution", afresh)
     with pytest.raises(AssertionError, match="chi-squared"):
         check_method("dssd, M 1, R 0", draft_length)
 
@@ -246,7 +246,7 @@ def check_with_ends(chosen: Preset, samples: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "composition", [name for name, chosen in COMPOSITIONS.items() if chosen.judges_by_timing]
+    "composition", [name for name, chosen in COMPOSITIONS.items() if chosen.timing_dependent]
 )
 def test_ends_of_text(composition: str) -> None:
     check_with_ends(COMPOSITIONS[composition], samples=510)

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from lab.simulation.simulator import ModelTimes, SimulationResult
 from tandem.core.probs import SamplingParams
 from tandem.core.truncation import NO_TRUNCATION
 from tandem.netem.link_model import link_from
-from tandem.simulation.simulator import ModelTimes, SimulationResult
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
-from tandem.specdec.events import DraftWork, Interrupt
-from tandem.specdec.predraft_cache import LikelyOutcome
+from tandem.specdec.events import DraftTask, Interrupt
+from tandem.specdec.predrafting import LikelyOutcome
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import faults_of, model_pair, preset, run, scheduled
 from tests.virtual_time.edge_frames import draft, drafts_of, edge_of, sent, verdict_of
@@ -123,12 +123,12 @@ def test_an_expected_outcome_is_in_flight_at_once() -> None:
     edge.connect(0.0)
     draft(edge, 0, 1)
     assert edge.work(0.0) is None, "nothing is expected yet"
-    edge.predrafting.expect(
+    edge._predrafting.expect(
         [LikelyOutcome(3, 2, 0.4), LikelyOutcome(4, 0, 0.9), LikelyOutcome(3, 1, 1.0)]
     )
     sure, unsure = edge.work(0.0), edge.work(0.0)
-    assert sure == DraftWork(3, (1, 0), 5, 2, stepwise=True, branch=True)
-    assert unsure == DraftWork(3, (2,), 4, 2, stepwise=True, branch=True)
+    assert sure == DraftTask(3, (1, 0), 5, 2, stepwise=True, branch=True)
+    assert unsure == DraftTask(3, (2,), 4, 2, stepwise=True, branch=True)
     assert edge.work(0.0) is None, "the drafts in flight speak of the third"
     assert edge.context(unsure) == (1, 2, 0, 2)
     assert edge.drafted(unsure, drafts_of(1), 4, 0.01, 0.1) == []
@@ -139,7 +139,7 @@ def test_an_expected_outcome_is_in_flight_at_once() -> None:
     (frame,) = sent(edge.drafted(unsure, drafts_of(2), 5, 0.01, 0.3))
     assert (frame.epoch, frame.base, frame.token_ids) == (1, 4, (1, 2))
     assert (edge.stats.predraft_hits, edge.stats.predraft_misses) == (1, 0)
-    assert edge.drafting.kv_length == 3, "the branch was drafted on a fork"
+    assert edge.kv_length == 3, "the branch was drafted on a fork"
 
 
 def test_greedy_predrafting_is_greedy() -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.simulation.simulated_drafts import ProbsOf
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.core.processors import LogitsProcessor, Processors
-from tandem.simulation.simulated_drafts import ProbsOf
 from tandem.specdec.choices import Predraft, RejectionPayload, Schedule, Uplink
 from tandem.specdec.presets import Preset
 from tests.exact import outcome_probs

@@ -2,12 +2,12 @@
 
 import pytest
 
+from lab.simulation.simulator import ModelTimes, SimulationResult
 from tandem.core.errors import ProtocolError
 from tandem.netem.link_model import LinkPair, link_from
-from tandem.simulation.simulator import ModelTimes, SimulationResult
 from tandem.specdec.choices import Schedule
 from tandem.specdec.drafting import Drafting
-from tandem.specdec.events import DraftWork
+from tandem.specdec.events import DraftTask
 from tandem.specdec.presets import Preset
 from tests.virtual_time.cases import model_pair, opposed_pair, preset, run, scheduled
 
@@ -84,7 +84,7 @@ def test_a_rejection_interrupts_drafting(
     interrupts = 0
     discard = Drafting.discard
 
-    def count(drafting: Drafting) -> list[DraftWork]:
+    def count(drafting: Drafting) -> list[DraftTask]:
         nonlocal interrupts
         works = discard(drafting)
         interrupts += len(works)
@@ -103,8 +103,8 @@ def test_a_rejection_interrupts_drafting(
 def test_a_machine_that_keeps_a_stale_kv_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The simulator's models know only what their KV was fed."""
 
-    def forget_nothing(drafting: Drafting) -> list[DraftWork]:
-        drafting.in_flight.clear()
+    def forget_nothing(drafting: Drafting) -> list[DraftTask]:
+        drafting.take_all()
         return drafting.interrupt()
 
     monkeypatch.setattr(Drafting, "discard", forget_nothing)

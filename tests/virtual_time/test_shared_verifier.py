@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from lab.simulation.answer import Conditions, Question, simulate_answer, simulate_answers
+from lab.simulation.answer_figures import tokens_per_s_together, verified_acceptance
+from lab.simulation.declared_pair import declared_pair
+from lab.simulation.simulator import ModelTimes
 from tandem.netem.link_model import settings_from
-from tandem.simulation.answer import Conditions, Question, simulate_answer, simulate_answers
-from tandem.simulation.answer_figures import tokens_per_s_together, verified_acceptance
-from tandem.simulation.declared_pair import declared_pair
-from tandem.simulation.simulator import ModelTimes
 from tandem.specdec.choices import Predraft
 from tandem.specdec.cloud import CloudMachine
 from tandem.specdec.messages import Verdict, Work

@@ -6,9 +6,9 @@ from functools import cache
 
 import pytest
 
+from lab.simulation.simulator import SimulationResult
 from tandem.core.probs import SamplingParams
 from tandem.core.stopping import FinishReason
-from tandem.simulation.simulator import SimulationResult
 from tandem.specdec.choices import Schedule
 from tandem.specdec.presets import PRESETS, Preset
 from tests.virtual_time.cases import TokenIds, model_pair, preset, run, scheduled

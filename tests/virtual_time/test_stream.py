@@ -5,9 +5,9 @@ from statistics import fmean
 
 import pytest
 
+from lab.simulation.simulator import ModelTimes, SimulationResult
 from tandem.core.truncation import Truncation
 from tandem.netem.link_model import link_from
-from tandem.simulation.simulator import ModelTimes, SimulationResult
 from tandem.specdec.choices import Control
 from tandem.specdec.presets import PRESETS, Preset
 from tests.virtual_time.cases import faults_of, model_pair, preset, run

@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from tandem.backends.scripted import Distribution, scripted_probs
+from lab.simulation.simulated_decoder import LocalProbsOf
+from lab.simulation.two_sided_answer import SimulatedSide, TwoSidedAnswer, simulate_two_sided
+from lab.simulation.virtual_time import Faults
+from tandem.backends.context_engine import Distribution
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import NO_PROCESSORS, LogitsProcessor, Processors
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.truncation import NO_TRUNCATION, Truncation
 from tandem.netem.link_model import LinkPair
-from tandem.simulation.simulated_decoder import LocalProbsOf
-from tandem.simulation.two_sided_answer import SimulatedSide, TwoSidedAnswer, simulate_two_sided
-from tandem.simulation.virtual_time import Faults
 from tandem.specdec.liveness import LivenessTimes, LostCloud
+from tandem.testing.scripted import scripted_probs
 from tandem.two_sided.protocol.counters import MeasurementSink
 from tandem.two_sided.protocol.local_drafting import local_draft, local_drafting
 from tandem.two_sided.protocol.messages import AggregationRequest

@@ -21,12 +21,12 @@ import pytest
 from tandem.backends.factory import load_model
 from tandem.backends.interface import Engine, ForwardRequest, Logits, never
 from tandem.backends.model_source import ModelChoice, Parallelism
-from tandem.backends.scripted import ScriptedTokenizer
 from tandem.core.probs import SamplingParams
 from tandem.generation.request import GenerationRequest
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
-from tandem.specdec.remote_judge import RemoteReading
+from tandem.specdec.judge import RemoteReading
 from tandem.telemetry.metrics import Metrics, new_registry
+from tandem.testing.scripted import ScriptedTokenizer
 from tests.programs import REPOSITORY
 from tests.services.health import health_of
 from tests.services.scripted_suite import Suite, scripted_suite, started

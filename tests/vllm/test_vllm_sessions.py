@@ -156,8 +156,8 @@ def test_nothing_is_found_of_another_owner(engine: VllmEngine, on_torch: Engine)
     first = engine.open_for("alice", 600)
     feed(engine, first, prompt, 1)
     before, opened = engine.prefix_totals, [first]
-    for opening in (lambda: engine.open_for("bob", 600), lambda: engine.open(600)):
-        opened += [opening()]
+    for another in (engine.open_for("bob", 600), engine.open(600)):
+        opened += [another]
         close(feed(engine, opened[-1], prompt, 1), alone(on_torch, prompt)[-1:])
     opened += [engine.open(600)]
     feed(engine, opened[-1], prompt, 1)

@@ -36,7 +36,7 @@ _HEAVY = ("import asyncio", "torch", "tandem.telemetry")
 
 SUBJECTS = (
     Subject("tandem/core", ("tests/unit/core",)),
-    Subject("tandem/specdec", ("tests/unit/specdec", "tests/unit/analysis")),
+    Subject("tandem/specdec", ("tests/unit/specdec", "tests/lab/analysis")),
     Subject("tandem/two_sided/protocol", ("tests/unit/two_sided",)),
 )
 

@@ -368,6 +368,34 @@ SERVICES = Dashboard(
                     ),
                     width=12,
                 ),
+                Panel(
+                    "Malformed lines of keys files",
+                    "Lines that let nobody in; the others of their file count.",
+                    "short",
+                    (
+                        Query(
+                            total(
+                                Access.keys_file_malformed_lines,
+                                "service, instance, file",
+                                SERVICE,
+                            ),
+                            f"{PROCESS} {{{{file}}}}",
+                        ),
+                    ),
+                    width=12,
+                ),
+                Panel(
+                    "Unreadable keys files",
+                    "For how long. From five minutes on no key is accepted.",
+                    "dtdurations",
+                    (
+                        Query(
+                            total(Access.keys_file_unreadable, "service, instance, file", SERVICE),
+                            f"{PROCESS} {{{{file}}}}",
+                        ),
+                    ),
+                    width=12,
+                ),
             ),
         ),
     ),

@@ -99,14 +99,14 @@ class AggregatorSettings(MeasuredSettings):
     )
     http_documents: bool = Field(
         default=False,
-        description="Whether HTTP callers may keep documents of their own beside the device's;"
-        " where there are keys, those with the scope documents:write.",
+        description="Whether HTTP callers may keep documents beside the device's; where there are"
+        " keys, those with the scope documents:write.",
     )
     http_link_control: str = Field(
         default="",
         pattern=r"^([\w.\[\]:-]*:)?\d{1,5}$|^$",
         description="Control socket of an emulated link, as 127.0.0.1:6000; who may ask over HTTP"
-        " can then slow and cut it. None: no such route.",
+        " can then slow and cut it, with a key of scope admin where keys are asked for.",
     )
     http_host: str = Field(
         default="127.0.0.1", min_length=1, description="Address that HTTP listens on."

@@ -250,6 +250,7 @@ class DeviceSide:
             return None
 
         def open_stream(
+            name: str,
             other: Connection,
             traffic: Traffic,
             on_frame: Callable[[CloudSideMessage, int], None],
@@ -266,10 +267,12 @@ class DeviceSide:
                 traffic,
                 on_frame,
                 on_end,
+                stranger=f"{name} at {other.target}",
             )
 
-        pairs = zip(others, prepared.traffics, strict=False)
-        openers = [partial(open_stream, *pair) for pair in pairs]
+        names = ("the cloud", *(f"the side {name!r}" for name in self._more_sides))
+        named = zip(names, others, prepared.traffics, strict=False)
+        openers = [partial(open_stream, *each) for each in named]
         return partial(SideStreams, openers, self._resources.closing_tasks)
 
     def _others(self, preset: AggregationPreset) -> list[Connection]:

@@ -3,7 +3,7 @@ gRPC door and closes after it has drained."""
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -12,8 +12,8 @@ from tandem.gateway.caller_connection import ConnectionLimits
 from tandem.gateway.known_names import ANY, KnownNames, names_in
 from tandem.gateway.request_reading import RequestLimits
 from tandem.gateway.server import HttpsCertificate, HttpServer
-from tandem.net.access_keys import KeyRing
 from tandem.net.auth import known_keys
+from tandem.net.keys_file import KeysFile
 from tandem.net.own_side import is_loopback
 from tandem.net.reloaded import BadFile
 from tandem.services.aggregator.config import AggregatorSettings
@@ -38,6 +38,8 @@ async def http_door(
     gateway = gateway_settings(settings)
     if settings.http_documents:
         gateway = replace(gateway, documents=requests.documents)
+    if gateway.keys_state is not None:
+        metrics.access().follow_keys_file("http_keys_file", gateway.keys_state)
     app = make_app(requests, metrics, gateway, requests.ending)
     certificate = http_certificate(settings)
     keys = settings.http_keys_file is not None and not settings.insecure
@@ -63,8 +65,10 @@ async def _stop_listening(requests: Requests, server: HttpServer) -> None:
 
 def gateway_settings(settings: AggregatorSettings) -> GatewaySettings:
     """Raises SettingsError for unreadable keys, and for an open door that was not asked for."""
+    keys = _keys(settings)
     return GatewaySettings(
-        keys=_keys(settings),
+        keys=None if keys is None else keys.current,
+        keys_state=None if keys is None else keys.state,
         docs=settings.http_docs,
         names=known_names(settings),
         limits=RequestLimits(settings.http_max_tokens, settings.http_max_choices),
@@ -102,11 +106,11 @@ def http_certificate(settings: AggregatorSettings) -> HttpsCertificate | None:
         raise SettingsError(f"{variable_of(field)}: {error}") from None
 
 
-def _keys(settings: AggregatorSettings) -> Callable[[], KeyRing] | None:
+def _keys(settings: AggregatorSettings) -> KeysFile | None:
     variable = variable_of("http_keys_file")
     if settings.http_keys_file is not None:
         try:
-            return known_keys(settings.http_keys_file).current
+            return known_keys(settings.http_keys_file)
         except BadFile as error:
             raise SettingsError(f"{variable}: {error}") from None
     if not settings.insecure:

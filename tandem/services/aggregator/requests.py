@@ -261,7 +261,8 @@ class Requests:
                             log.info("request started")
                         yield answer
                 except Rejected as error:
-                    raise upstream_rejection(error.code, str(error)) from None
+                    again_s = error.retry_after_s
+                    raise upstream_rejection(error.code, str(error), again_s) from None
                 finally:
                     call.cancel()
                     if cancelling is not None:

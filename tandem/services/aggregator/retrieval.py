@@ -87,10 +87,11 @@ class Retrieval:
 
     async def add(self, upload: Upload) -> None:
         """Store a document. Raises InvalidArgument for one that cannot be read,
-        DocumentQuotaExceeded, and Rejected; this side's retriever must know our key for
-        documents:write."""
+        DocumentQuotaExceeded, FailedPrecondition for a retriever that knows no owners, and
+        Rejected; this side's retriever must know our key for documents:write."""
         try:
             async with self._reached().channel() as channel:
+                await _check_owners(channel, upload.owner)
                 call = pb_grpc.RetrieverServiceStub(channel).Ingest(timeout=INGEST_TIMEOUT_S)
                 with suppress(asyncio.InvalidStateError):  # it is over; its status says why
                     for message in messages_of(0, upload):
@@ -108,6 +109,7 @@ class Retrieval:
         """Delete a document; whether the owner had it. Raises as `add`."""
         try:
             async with self._reached().channel() as channel:
+                await _check_owners(channel, owner)
                 call = pb_grpc.RetrieverServiceStub(channel).Delete
                 request = pb.DeleteRequest(ids=[name], owner=owner)
                 answer: pb.DeleteResponse = await call(request, timeout=INGEST_TIMEOUT_S)
@@ -133,6 +135,17 @@ class Retrieval:
     async def close(self) -> None:
         if self._connection is not None:
             await self._connection.close()
+
+
+async def _check_owners(channel: grpc.aio.Channel, owner: str) -> None:
+    """An older retriever does not read whose a document is: a tenant's would replace or delete the
+    operator's."""
+    if owner:
+        describe = pb_grpc.RetrieverServiceStub(channel).Describe
+        described = await describe(pb.DescribeRequest(), timeout=SEARCH_TIMEOUT_S)
+        if not described.owners:
+            why = "the retriever is of an earlier version, which knows no owners of documents"
+            raise FailedPrecondition(f"{why}; bring it to this one")
 
 
 def _refused(error: grpc.aio.AioRpcError) -> Rejected:

@@ -10,13 +10,13 @@ from tandem.net.stream_limits import stream_limits
 from tandem.net.tenant import tenant_ids
 from tandem.runtime.kept_prefixes import prefix_limits
 from tandem.services.drafter.config import DrafterSettings, aim_of
-from tandem.services.drafter.energy_meter import EnergyMeter, energy_counters
 from tandem.services.drafter.listed_clouds import clouds_in
 from tandem.services.drafter.public_prompts import load_public_prompts
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
+from tandem.testing.paced import pace_engine
 from tandem.two_sided.decoding.document_decoder import documents_of
 
 
@@ -28,6 +28,7 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     tracing = open_tracing(settings.trace_endpoint, settings.trace_sample, "drafter")
     tokenizer = settings.target_tokenizer
     model = load_served(settings, settings.model, drafts=True, target_tokenizer=tokenizer)
+    model = pace_engine(model, settings)
     if model.tokenizer is None:
         raise InvalidArgument("model", f"{settings.model} has no tokenizer")
     spoken = model.tokenizer
@@ -47,7 +48,6 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         price_weight=settings.price_weight,
         hedge_share=settings.hedge_share,
     )
-    counters = energy_counters() if settings.device == "cpu" else []
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
     return DrafterServicer(
         *(
@@ -59,7 +59,6 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         *(documents_of(settings, model, rescore), tracing),
         prometheus=prometheus_server(settings),
         instance=settings.prometheus_instance,
-        meter=EnergyMeter(limits.aim.prices, counters),
         tenants=tenant_ids(access),
         public_prompts=public_prompts,
     )

@@ -121,7 +121,10 @@ class CloudRoute:
         if code in FATAL:
             self._refused_at.add(self.address)
             self._reason = MoveReason.REFUSED
-            return self._clouds.others(self._refused_at)
+            if self._clouds.others(self._refused_at):
+                return True
+            self._refused_at = {self.address}  # all did: should it ask again, then in turn
+            return False
         self._clouds.routing.lost(cloud, now)
         self._reason = MoveReason.LOST
         return True

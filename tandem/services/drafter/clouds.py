@@ -14,6 +14,7 @@ from grpc import StatusCode
 
 from tandem.backends.interface import KV_BLOCK
 from tandem.core.errors import InvalidArgument
+from tandem.core.foreign_words import cleaned
 from tandem.net.access import ClientAccess
 from tandem.net.channels import open_channel
 from tandem.net.connection import Connection
@@ -173,7 +174,8 @@ class Clouds:
             try:
                 return await self._describe(cloud, left_s / (len(ranked) - place))
             except Rejected as error:
-                refused.append((error.code, f"{self.addresses[cloud]}: {error.code.name} {error}"))
+                address, words = self.addresses[cloud], f"{error.code.name} {error}"
+                refused.append((error.code, words if address in words else f"{address}: {words}"))
         raise Rejected(refused[0][0], "; ".join(why for _, why in refused))
 
     async def why_silent(self, cloud: int) -> str:
@@ -209,8 +211,9 @@ class Clouds:
             try:
                 answer = await stub.Describe(verifier_pb2.DescribeRequest(), timeout=timeout_s)
             except grpc.aio.AioRpcError as error:
-                raise Rejected(error.code(), details_of(error)) from None
-        return answer.model
+                stranger = f"the cloud at {address}"
+                raise Rejected(error.code(), details_of(error, stranger)) from None
+        return _shown(answer.model)
 
     async def _ask(self, cloud: int, channel: grpc.aio.Channel) -> CloudReport:
         stub = verifier_pb2_grpc.VerifierServiceStub(channel)
@@ -225,6 +228,13 @@ class Clouds:
         self.series.works(self.addresses[cloud], self.routing.clouds[cloud].usable)
 
 
+def _shown(model: sampling_pb2.ModelDescription) -> sampling_pb2.ModelDescription:
+    """Fit to be listed: a cloud chooses these names."""
+    for field in ("model_name", "vocabulary_hash", "device", "dtype"):
+        setattr(model, field, cleaned(getattr(model, field)))
+    return model
+
+
 def report_of(health: CloudReport, told: verifier_pb2.DescribeResponse) -> CloudReport:
     """Health, with what a cloud says of itself. Raises InvalidArgument naming the field for what no
     cloud can mean: other clouds are compared with it."""
@@ -233,7 +243,7 @@ def report_of(health: CloudReport, told: verifier_pb2.DescribeResponse) -> Cloud
             raise InvalidArgument(field, f"{getattr(told, field)} is not finite and at least 0")
     return replace(
         health,
-        model=told.model.model_name,
+        model=cleaned(told.model.model_name),
         sessions=told.sessions_open,
         max_sessions=told.max_sessions,
         queue_s=told.queue_s,

@@ -92,12 +92,9 @@ class DrafterSettings(ModelSettings, MeasuredSettings):
     price_edge_watt_second: Price = Field(default=0.0, description="Of a joule at the edge.")
     edge_watts: Price = Field(
         default=10.0,
-        description="What the edge draws while it drafts, beyond what it draws idle. Measured where"
-        " the draft model computes on processors whose energy counters (RAPL) may be read.",
+        description="What the edge draws while it drafts, beyond what it draws idle.",
     )
-    edge_idle_watts: Price = Field(
-        default=2.0, description="What the edge draws all the time; measured likewise."
-    )
+    edge_idle_watts: Price = Field(default=2.0, description="What the edge draws all the time.")
 
     @field_validator("objective")
     @classmethod

@@ -10,7 +10,6 @@ from tandem.backends.interface import KV_BLOCK, ForwardRequest, Logits, Session
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.kept_prefixes import KeptPrefix, KeptPrefixes, KeptText
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.liveness import Phase
 
 
 class DraftPrefill:
@@ -34,32 +33,30 @@ class DraftPrefill:
     @property
     def due(self) -> bool:
         """Whether drafts are wanted after a text of which whole blocks are not computed."""
-        machine, drafting = self._machine, self._machine.drafting
-        wanted = machine.phase is Phase.ALONE or machine.pacing.schedule.window > 0
-        if not wanted or machine.phase is Phase.DONE or drafting.work or drafting.in_flight:
+        if not self._machine.may_prefill:
             return False
-        return self._prefix is None or len(machine.committed) - drafting.kv_length > KV_BLOCK
+        missing = len(self._machine.committed) - self._machine.kv_length
+        return self._prefix is None or missing > KV_BLOCK
 
     async def run(self) -> None:
         """Compute the text as it is now, but for its last tokens, which the first draft feeds."""
-        text, drafting = self._machine.committed.since(0), self._machine.drafting
+        text = self._machine.committed.since(0)
         if self._prefix is None:
             self._prefix = await self._prefixes.found(replace(self._prompt, token_ids=text))
             await self._prefix.show(self._kv)
-            drafting.kv_length = self._prefix.tokens
+            self._machine.adopt_prefix(self._prefix.tokens)
         whole = (len(text) - 1) // KV_BLOCK * KV_BLOCK
-        if whole > drafting.kv_length:
-            keep = drafting.kv_length
+        keep = self._machine.kv_length
+        if whole > keep:
             job = DraftPrefillJob(self._kv, keep, text[keep:whole])
-            drafting.kv_length = (await self._thread.submit(job).future).value
+            self._machine.adopt_prefix((await self._thread.submit(job).future).value)
         self.leave(ends=False)
 
     def leave(self, ends: bool = True) -> None:
         """Keep what is computed, before the session goes on or closes."""
         if self._prefix is not None:
-            drafting = self._machine.drafting
-            held = drafting.context[: drafting.kv_length]
-            self._prefix.leave(self._kv, held, ends, self._gives_back() if ends else 0)
+            gives_back = self._gives_back() if ends else 0
+            self._prefix.leave(self._kv, self._machine.fed_tokens, ends, gives_back)
 
 
 class DraftPrefillJob:

@@ -3,7 +3,7 @@ ask pays nothing."""
 
 import time
 
-from tandem.specdec.events import EdgeStats
+from tandem.specdec.edge import EdgeStats
 from tandem.specdec.messages import CloudMessage, Verdict
 from tandem.telemetry.tracing import Span
 from tandem_api.common.v1 import generation_pb2 as pb

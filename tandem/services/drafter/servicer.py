@@ -32,7 +32,6 @@ from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.drafter.cloud_route import CloudRoute
 from tandem.services.drafter.clouds import Clouds
 from tandem.services.drafter.earlier_requests import EarlierRequests
-from tandem.services.drafter.energy_meter import EnergyMeter
 from tandem.services.drafter.listed_clouds import ListedCloud, clouds_of
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.public_prompts import PublicPrompts
@@ -96,13 +95,12 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         tracing: Tracing = NO_TRACING,
         prometheus: PrometheusServer | None = None,
         instance: str = "",
-        meter: EnergyMeter | None = None,
         tenants: TenantIds | None = None,
         public_prompts: PublicPrompts | None = None,
     ) -> None:
         """`verifier`: see `clouds_of`, or a file of them. `access` is what it is shown; without it
-        the connection to it is plain. `meter`: of the processors that the engine computes on.
-        `tenants`: what stands for callers there; by default by a secret of this servicer."""
+        the connection to it is plain. `tenants`: what stands for callers there; by default by a
+        secret of this servicer."""
         self._engine = engine
         self._tokenizer = tokenizer
         self._grammars = GrammarCompiler(tokenizer, engine.vocabulary_size, engine.eos_token_ids)
@@ -110,11 +108,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._limits = limits
         self._metrics = metrics
         self._tracing = tracing
-        self._meter = meter or EnergyMeter(limits.aim.prices, [])
-        served_engine = ServedEngine(
-            *(engine, "drafter-engine", limits, metrics),
-            lambda pass_s, jobs, tokens: self._meter.worked(pass_s),
-        )
+        served_engine = ServedEngine(engine, "drafter-engine", limits, metrics)
         self._admission, self._thread = served_engine.admission, served_engine.thread
         self._prefixes, self._sharing = served_engine.prefixes, limits.prefixes.sharing
         self._tenants = tenants or TenantIds()
@@ -361,7 +355,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             eos_token_ids=engine.eos_token_ids,
             stop_token_ids=frozenset(request.stop_token_ids),
             earlier=self._earlier.known(request.preset),
-            prices=self._meter.prices,
+            prices=self._limits.aim.prices,
             tenant=self._tenants.id_of(tenant),
             public_tokens=self._public_prompts.tokens_in(prompt_ids),
         )
@@ -386,6 +380,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 traffic,
                 on_frame,
                 on_end,
+                stranger=f"the cloud at {connection.target}",
             )
 
         return open_stream

@@ -17,22 +17,15 @@ from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.session_runner import SessionRunner
 from tandem.net.status import Rejected
-from tandem.runtime.draft_works import DraftsReady, DraftWorks
+from tandem.runtime.draft_tasks import DraftsReady, DraftTaskRunner
 from tandem.runtime.engine_thread import EngineThread
 from tandem.services.drafter.cloud_route import CloudRoute
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.round_figures import RoundReports, RoundSpans
 from tandem.services.drafter.warm_up import warm_up
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.events import (
-    Commit,
-    EdgeOutput,
-    Finish,
-    Interrupt,
-    Reconnect,
-    Send,
-)
-from tandem.specdec.hedging import StallWatch, awaits, frames_beside, switch
+from tandem.specdec.events import Commit, EdgeOutput, Finish, Interrupt, Reconnect, Send
+from tandem.specdec.hedging import StallWatch
 from tandem.specdec.messages import (
     CloudMessage,
     Draft,
@@ -91,7 +84,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self._warming: asyncio.Task[None] | None = None
         self.traffic = traffic
         self._machine = machine
-        self._works = DraftWorks(machine, thread, kv, self._drafts_ready, processor)
+        self._draft_tasks = DraftTaskRunner(machine, thread, kv, self._drafts_ready, processor)
         self._route = route
         self._spans = RoundSpans(span)
         self._rounds = RoundReports(machine.stats) if tells_rounds else None
@@ -135,7 +128,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self._end_warm_up()
         if self._prefilling is not None:
             self._prefilling.cancel()
-        self._works.close()
+        self._draft_tasks.close()
         self._route.end(self.machine.committed.since(0))
 
     def receive(self, message: CloudMessage, size_bytes: int, now: float) -> list[EdgeOutput]:
@@ -148,15 +141,15 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
                 return []
         if isinstance(message, Opened) and not self._route.admits(message.model_name):
             code = grpc.StatusCode.FAILED_PRECONDITION
-            if not self.peer_failed(code):
+            if not self.peer_failed(code) and not self.machine.goes_on_alone:
                 raise Rejected(code, f"the cloud serves another model now: {message.model_name}")
             return self.machine.lost(now)
         outputs = self.machine.receive(message, now)
         if isinstance(message, Verdict) and self._rounds is not None:
-            self._rounds.ended(message, self.machine.drafting.in_flight.sent)
+            self._rounds.ended(message, self.machine.drafts_sent)
         if isinstance(message, Verdict | Tokens):
             self._route.answered()
-            self._watch.answered(now, awaits(self.machine))
+            self._watch.answered(now, self.machine.awaits_answer)
         return outputs
 
     def take_rounds(self) -> list[pb.RoundFigures]:
@@ -183,7 +176,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
 
     def _hedge(self) -> None:
         """Ask a second cloud for what the first is silent about."""
-        frames = frames_beside(self.machine)
+        frames = self.machine.frames_beside()
         cloud = self._route.beside() if frames else None
         if cloud is None:
             return
@@ -216,7 +209,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             self._route.taken_over(beside.cloud)
             self._end_warm_up()
             self._watch.moved()
-            switch(self.machine, time.monotonic())
+            self.machine.switched(time.monotonic())
             return [*self._receive(beside.opened, 0), *self._receive(message, size_bytes)]
         elif not isinstance(message, Pong | EarlyVerdict):
             self._end_hedge()
@@ -275,8 +268,8 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
                     self._watch.waits(time.monotonic())
             case Commit():
                 self._commits.append(output)
-            case Interrupt(work):
-                self._works.interrupt(work)
+            case Interrupt(task):
+                self._draft_tasks.interrupt(task)
             case Finish(reason):
                 self._finish_reason = reason
 
@@ -290,16 +283,16 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
             self._prefilling = asyncio.create_task(self._prefill.run())
             self._prefilling.add_done_callback(self._prefilled)
             return
-        while (work := self.machine.work(time.monotonic())) is not None:
+        while (task := self.machine.work(time.monotonic())) is not None:
             self._spans.drafting()
-            self._works.start(work)
+            self._draft_tasks.start(task)
 
     def notify(self) -> None:
         """Let `commits` go on, at once or a little later."""
         if self.ended:
             self._relay_now()
         elif self._commits:
-            wait_s = self._relay_pace.wait_s(time.monotonic(), self._works.idle)
+            wait_s = self._relay_pace.wait_s(time.monotonic(), self._draft_tasks.idle)
             if wait_s <= 0:
                 self._relay_now()
             elif self._holding is None:
@@ -327,7 +320,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         self.dispatch(done)
 
     def _drafts_ready(self, ready: DraftsReady) -> None:
-        self.dispatch(lambda: self.machine.drafted(ready.work, *ready.outcome(), time.monotonic()))
+        self.dispatch(lambda: self.machine.drafted(ready.task, *ready.outcome(), time.monotonic()))
 
     def _take_commits(self) -> list[Commit]:
         """What became final since the last time, in as few pieces as its marks allow."""

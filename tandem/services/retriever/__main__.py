@@ -9,6 +9,7 @@ from tandem.net.process import run_service
 from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
 from tandem.services.retriever.config import RetrieverSettings
+from tandem.services.retriever.extraction_pool import PoolLimits
 from tandem.services.retriever.forgetting import Forgetting
 from tandem.services.retriever.servicer import RetrieverLimits, RetrieverServicer
 from tandem.telemetry.metrics import Metrics
@@ -34,6 +35,11 @@ def build(settings: RetrieverSettings, metrics: Metrics) -> RetrieverServicer:
         streams=stream_limits(settings),
         quota=quota_of(settings),
         owner_quota=DocumentQuota(settings.owner_max_documents, settings.owner_max_bytes),
+        extraction=PoolLimits(
+            processes=settings.extraction_processes,
+            waiting_per_tenant=settings.extraction_queue,
+            cpu_s_per_minute=settings.extraction_cpu_s_per_minute,
+        ),
     )
     networks = parse_networks(settings.own_side)
     return RetrieverServicer(index, settings.role, networks, limits, metrics, tracing, forgetting)

@@ -72,6 +72,22 @@ class RetrieverSettings(ServiceSettings):
     )
     max_searches: int = Field(default=64, ge=1, description="Searches at once.")
     max_ingests: int = Field(default=8, ge=1, description="Ingest streams at once.")
+    extraction_processes: int = Field(
+        default=2,
+        ge=1,
+        le=64,
+        description="Processes that read HTML, PDF and large files, 768 MiB each at the most. The"
+        " holder of a key has all but one of them, or all but a quarter, at once.",
+    )
+    extraction_queue: int = Field(
+        default=8, ge=1, description="Files of one holder of a key that may wait to be read."
+    )
+    extraction_cpu_s_per_minute: int = Field(
+        default=60,
+        ge=0,
+        description="Seconds of a processor that the files of one holder of a key may take in a"
+        " minute: what comes then waits, or is refused where that takes over a minute; 0: any.",
+    )
 
     @field_validator("decoder")
     @classmethod

@@ -4,15 +4,15 @@ Invariants: no more than one document's content is held while it comes in, and n
 `MAX_DOCUMENT_BYTES`; every number gets answers, exactly one of them the last.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 
 from tandem.core.errors import InvalidArgument
 from tandem.index.document_index import DocumentIndex
 from tandem.index.extraction import Format, Refusal, check_size
-from tandem.index.extractor import Extractor
+from tandem.index.extractor import Extractor, Part, parts_of
 from tandem.index.names import MAX_NAME_BYTES, clean_name, shown
 from tandem.index.owners import (
     NO_DOCUMENT_QUOTA,
@@ -31,6 +31,8 @@ Leaving = Callable[[list[str], str], None]
 DOCUMENTS_PER_COMMIT = 64
 """Written and synced together; a file of JSON lines may hold many more."""
 LETTERS_PER_COMMIT = 4 * 2**20
+TURN_S = 0.5
+"""After so long of reading another tenant may have a turn; one file is always read to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +107,55 @@ class Found:
     quota: DocumentQuota = NO_DOCUMENT_QUOTA
 
 
-def groups_of(batch: Iterable[Incoming], extractor: Extractor) -> Iterator[list[Found]]:
-    """What is to be stored together: of one owner with one quota, bounded in number and, but for
-    one document, in letters. Each
-    step reads files, which may take long; it blocks. Raises Unavailable as `extractor` does."""
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A part of what came in; `part` is a Refusal for one that needs no reading, and None for a
+    file without parts."""
+
+    incoming: Incoming
+    part: Part | Refusal | None
+    last: bool
+
+
+def runs_of_owners(batch: Iterable[Incoming]) -> Iterator[tuple[str, list[Incoming]]]:
+    """Yield what came in one after the other of one owner with one quota: it is read in that
+    owner's turn, and stored together."""
+    for (owner, _), run in groupby(batch, lambda one: (one.collection.owner, one.quota)):
+        yield owner, list(run)
+
+
+def unread_of(run: Iterable[Incoming]) -> Iterator[Unread]:
+    """All that is to be read, in order. A step may take as long as it takes to split a file."""
+    for incoming in run:
+        before: Part | Refusal | None = None
+        for part in _parts(incoming):
+            if before is not None:
+                yield Unread(incoming, before, last=False)
+            before = _named(part, incoming.collection)
+        yield Unread(incoming, before, last=True)
+
+
+def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[Found], float]:
+    """What is to be stored together, empty at the end, and the seconds of a processor that reading
+    it took. Takes of `unread` until there are enough documents or letters, or so much time passed
+    that another tenant should have a turn. Blocks. Raises Unavailable as `extractor` does."""
     group: list[Found] = []
-    letters = 0
-    for found in chain.from_iterable(_found(incoming, extractor) for incoming in batch):
-        if group and _owner_of(group[0]) != _owner_of(found):
-            yield group
-            group, letters = [], 0
-        group.append(found)
-        letters += len(found.document.text) if isinstance(found.document, Document) else 0
-        if len(group) == DOCUMENTS_PER_COMMIT or letters >= LETTERS_PER_COMMIT:
-            yield group
-            group, letters = [], 0
-    if group:
-        yield group
+    letters, cpu_s, began_s = 0, 0.0, time.monotonic()
+    for one in unread:
+        document: Document | Refusal | None
+        collection = one.incoming.collection
+        if isinstance(one.part, Part):
+            extracted = extractor.read(one.part)
+            document = _owned(extracted.document, collection)
+            cpu_s += extracted.cpu_s
+        else:
+            document = one.part
+        group.append(Found(one.incoming.number, document, one.last, collection, one.incoming.quota))
+        letters += len(document.text) if isinstance(document, Document) else 0
+        full = len(group) == DOCUMENTS_PER_COMMIT or letters >= LETTERS_PER_COMMIT
+        if full or time.monotonic() - began_s >= TURN_S:
+            break
+    return group, cpu_s
 
 
 def commit(
@@ -130,7 +164,7 @@ def commit(
     leaving: Leaving,
     owner_quota: DocumentQuota = NO_DOCUMENT_QUOTA,
 ) -> list[pb.IngestResponse]:
-    """Add a group of `groups_of`, durably; blocks. `leaving` is told the ids whose texts will go,
+    """Add a group of `read_group`, durably; blocks. `leaving` is told the ids whose texts will go,
     and their owner. `owner_quota` holds where the group says nothing. Where the whole group is more
     than the owner may have, its documents are taken one by one, as long as there is room."""
     documents = [one.document for one in group if isinstance(one.document, Document)]
@@ -163,34 +197,30 @@ def commit(
     return answers
 
 
-def _owner_of(found: Found) -> tuple[str, DocumentQuota]:
-    return found.collection.owner, found.quota
-
-
-def _found(incoming: Incoming, extractor: Extractor) -> Iterator[Found]:
-    belongs = partial(Found, incoming.number, collection=incoming.collection, quota=incoming.quota)
-    before: Document | Refusal | None = None
-    for one in _documents(incoming, extractor):
-        if before is not None:
-            yield belongs(before, last=False)
-        before = _owned(one, incoming.collection)
-    yield belongs(before, last=True)
-
-
-def _owned(found: Document | Refusal, collection: Collection) -> Document | Refusal:
-    """A tenant's document under a clean name, or why it has none."""
-    if collection == OPERATORS:
-        return found
+def _named(part: Part | Refusal, collection: Collection) -> Part | Refusal:
+    """Refuse a tenant's document whose name is not clean before reading it costs anything."""
+    if collection == OPERATORS or isinstance(part, Refusal) or part.form is Format.JSONL:
+        return part
     try:
-        name = clean_name(found.id)
+        return replace(part, document_id=clean_name(part.document_id))
     except InvalidArgument as error:
-        return Refusal(shown(found.id[:MAX_NAME_BYTES]), str(error))
-    if isinstance(found, Refusal):
-        return found
-    return replace(found, id=name, owner=collection.owner, shared=collection.shared)
+        return Refusal(shown(part.document_id[:MAX_NAME_BYTES]), str(error))
 
 
-def _documents(incoming: Incoming, extractor: Extractor) -> Iterator[Document | Refusal]:
+def _owned(document: Document | Refusal, collection: Collection) -> Document | Refusal:
+    """Give a tenant's document its owner, and its clean name where the file chose it."""
+    if collection == OPERATORS:
+        return document
+    try:
+        name = clean_name(document.id)
+    except InvalidArgument as error:
+        return Refusal(shown(document.id[:MAX_NAME_BYTES]), str(error))
+    if isinstance(document, Refusal):
+        return document
+    return replace(document, id=name, owner=collection.owner, shared=collection.shared)
+
+
+def _parts(incoming: Incoming) -> Iterator[Part | Refusal]:
     if incoming.refused:
         return iter((Refusal(incoming.id, incoming.refused),))
-    return extractor.extract(incoming.content, incoming.format, incoming.id, incoming.title)
+    return parts_of(incoming.content, incoming.format, incoming.id, incoming.title)

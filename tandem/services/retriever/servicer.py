@@ -23,6 +23,7 @@ from tandem.index.owners import NO_DOCUMENT_QUOTA, DocumentQuota, check_owner
 from tandem.net.fair_executor import FairExecutor
 from tandem.net.own_side import Network, check_own_side
 from tandem.net.quotas import Quota
+from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Admission
 from tandem.net.status import errors_as_status
 from tandem.net.stream_limits import ServedStream, StreamLimits, served
@@ -33,8 +34,16 @@ from tandem.services.retriever.conversion import (
     listed_to_proto,
     mode_from_proto,
 )
+from tandem.services.retriever.extraction_pool import ExtractionPool, PoolLimits
 from tandem.services.retriever.forgetting import Forgetting
-from tandem.services.retriever.ingestion import Intake, Leaving, commit, groups_of
+from tandem.services.retriever.ingestion import (
+    Intake,
+    Leaving,
+    commit,
+    read_group,
+    runs_of_owners,
+    unread_of,
+)
 from tandem.services.retriever.read_ahead import ReadAhead
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.metrics import Metrics, Side
@@ -67,6 +76,7 @@ class RetrieverLimits:
     quota: Quota = field(default_factory=Quota)
     owner_quota: DocumentQuota = NO_DOCUMENT_QUOTA
     """Of an owner whose key says nothing else; the operator has none."""
+    extraction: PoolLimits = field(default_factory=PoolLimits)
 
 
 class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
@@ -94,8 +104,9 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         self._searches = Admission(limits.max_searches, quota=quota, what="searches")
         self._leaving = asyncio.Event()
         self._writer = FairExecutor("retriever-write", 1, waiting=MOST_WAITING)
-        self._extracting = FairExecutor("retriever-extract", 1, waiting=MOST_WAITING)
-        self._extractor = extractor or Extractor()
+        processes = range(limits.extraction.processes)
+        extractors = [extractor] if extractor else [Extractor() for _ in processes]
+        self._extraction = ExtractionPool(extractors, limits.extraction, holders)
         self._readers = FairExecutor("retriever-search", SEARCH_THREADS, waiting=MOST_WAITING)
         self._series = metrics.retriever()
         self._series.documents.set_function(lambda: index.stats().documents)
@@ -117,8 +128,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             await self._forgetting.close()
 
     def _close(self) -> None:
-        self._extractor.close()
-        self._extracting.close()
+        self._extraction.close()
         self._writer.close()
         self._readers.close()
         self._index.close()
@@ -226,6 +236,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             overlap_tokens=manifest.overlap_tokens,
             reranker=self._index.reranker_name,
             max_document_bytes=MAX_DOCUMENT_BYTES,
+            owners=True,
         )
 
     async def _search(self, request: pb.SearchRequest, headers: Any) -> pb.SearchResponse:
@@ -248,20 +259,24 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
     async def _ingest(self, first: Any, stream: Stream) -> None:
         ahead, leaving, stored = ReadAhead(), self._leaving_hook(), 0
+        holder, quota = current_caller().holder, self._limits.owner_quota
         reading = asyncio.create_task(_read(first, stream, ahead))
         try:
             while batch := await self._unless_leaving(ahead.batch()):
-                groups = groups_of(batch, self._extractor)
-                while group := await self._on(self._extracting, partial(next, groups, None)):
-                    quota = self._limits.owner_quota
-                    adding = partial(commit, self._index, group, leaving, quota)
-                    for answer in await self._on(self._writer, adding):
-                        self._series.ingested(pb.Outcome.Name(answer.outcome))
-                        stored += answer.outcome != pb.OUTCOME_REFUSED
-                        await stream.write(answer)
+                for owner, run in runs_of_owners(batch):
+                    # Tenants over HTTP all come by the aggregator's key: their documents say whose.
+                    tenant = f"{holder}/{owner}" if owner else holder
+                    read = partial(read_group, unread_of(run))
+                    while group := await self._unless_leaving(self._extraction.run(tenant, read)):
+                        adding = partial(commit, self._index, group, leaving, quota)
+                        for answer in await self._on(self._writer, adding):
+                            self._series.ingested(pb.Outcome.Name(answer.outcome))
+                            stored += answer.outcome != pb.OUTCOME_REFUSED
+                            await stream.write(answer)
         except ResourceExhausted as error:
-            why = f"{error}; {stored} documents of this stream are stored"
-            raise ResourceExhausted(why) from error
+            # The error itself goes on, since it may say when to try again.
+            error.args = (f"{error}; {stored} documents of this stream are stored",)
+            raise
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)

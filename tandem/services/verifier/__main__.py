@@ -11,6 +11,7 @@ from tandem.services.verifier.config import VerifierSettings
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
+from tandem.testing.paced import pace_engine
 from tandem.two_sided.decoding.document_decoder import documents_of
 
 
@@ -25,6 +26,7 @@ def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:
         ),
         kv_budget_bytes=settings.kv_budget_bytes,
     )
+    model = pace_engine(model, settings)
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
     limits = VerifierLimits(
         *(settings.max_sessions, settings.kv_budget_bytes, settings.stuck_after_s),

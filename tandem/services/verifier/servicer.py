@@ -25,8 +25,7 @@ from tandem.runtime.kept_prefixes import KeptPrefix, KeptText
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.verifier.session import Stream, VerifierSession
-from tandem.specdec.cloud import CloudMachine, CloudModel
-from tandem.specdec.edge_frame_checks import check_open
+from tandem.specdec.cloud import CloudMachine, CloudModel, check_open
 from tandem.specdec.messages import Open
 from tandem.specdec.pass_budget import HolderBudget, PassBudget
 from tandem.specdec.presets import PRESETS
@@ -176,7 +175,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             raise Unavailable("the verifier is stopping")
         self._thread.check()
         model = self._model
-        check_open(opening, model.vocabulary_hash, model.vocabulary_size, model.context_length)
+        check_open(opening, model)
         check_preset(opening.preset, target=self._engine)
         images = ImagePrompt(self._engine, opening.params.images)
         images.check(opening.prompt_ids)
@@ -204,7 +203,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
             processor = await self._processor(opening, payer)
             text = machine.committed.since(0)
             prefix = self._prefixes.find(KeptText(tenant, text, opening.public_tokens, keeps))
-            machine.kv_length = prefix.tokens
+            machine.adopt_prefix(prefix.tokens)
             try:
                 own = (images, prefix, codec, stream, capacity, span, reservation, processor)
                 await self._serve(opening, machine, tenant, *own)

@@ -21,10 +21,9 @@ from tandem.runtime.engine_jobs import ASIDE_S, JobHandle
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.cloud import CloudMachine
+from tandem.specdec.cloud import CloudMachine, VerifyWork
+from tandem.specdec.judge import RemoteJudge
 from tandem.specdec.messages import CloudMessage, EarlyVerdict, Work
-from tandem.specdec.remote_judge import RemoteJudge
-from tandem.specdec.verify_work import VerifyWork
 from tandem.telemetry.metrics import MethodSeries
 from tandem.telemetry.tracing import Span
 from tandem.wire.verifier_codec import CloudCodec
@@ -184,7 +183,7 @@ class VerifierSession:
             work = Work(cost.model_s, cost.queue_s, cost.batch_size)
             messages = self._machine.complete(done.value, work)
             forced = await self._forced()
-            messages += self._machine.go_on(partial(next, forced, None))
+            messages += self._machine.commit_forced_tokens(partial(next, forced, None))
             if not begun:  # before its caller can ask for the like of it
                 begun = True
                 self._leave_text(kv, ends=False)

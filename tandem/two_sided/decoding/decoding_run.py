@@ -185,7 +185,7 @@ class DecodingRun:
         found = text.take(count)
         if target.last and not self._stopped:
             found += text.rest()
-        head = target.session, self.machine.epoch, target.base, target.prefix
+        head = target.session, self.machine.epoch, target.base, target.prefix_hash
         spelt: list[str] = []
         if self.machine.opening.wants_token_texts:
             spelt, _ = text.spelt(target.token_ids[:count])

@@ -34,7 +34,7 @@ Source = Literal["memory", "disk", "computed", "imported"]
 
 def importer_of(document: ContextDocument, caller: str) -> Tenant | None:
     """Say whose import may stand in for a document of this caller; None: nobody's."""
-    return Tenant(caller, document.tenant) if document.imported else None
+    return Tenant(caller, document.imported_for) if document.imported else None
 
 
 class ForgottenDocuments:

@@ -98,7 +98,7 @@ class KvTransfer:
     async def importing(
         self, document: ContextDocument, kv: DocumentKv, caller: str
     ) -> AsyncIterator[Callable[[bytes], Awaitable[None]]]:
-        """Room for a document, cached for `caller` and the document's tenant once what is yielded
+        """Room for a document, cached for `caller` and whom it is imported for once what is yielded
         was called with its bytes. Raises KvModelMismatch, KvUnavailable, InvalidArgument naming the
         field, or ResourceExhausted; the call raises InvalidArgument."""
         kept, model = self._kept(), await self.model()
@@ -106,7 +106,7 @@ class KvTransfer:
         token_ids = await self._read(document)
         self._check(kv, token_ids)
         origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
-        async with self._store.room(token_ids, Tenant(caller, document.tenant)) as take_in:
+        async with self._store.room(token_ids, Tenant(caller, document.imported_for)) as take_in:
 
             async def received(packed: bytes) -> None:
                 digest = await asyncio.to_thread(hashlib.sha256, packed)

@@ -13,7 +13,7 @@ import numpy as np
 
 from tandem.core.probs import Array
 from tandem.core.randomness import RandomSource
-from tandem.specdec.events import TokenSource
+from tandem.core.tokens import TokenSource
 from tandem.two_sided.protocol.draft_queues import FirstDrafts, QueuedDraft
 from tandem.two_sided.protocol.messages import AggregationRequest
 from tandem.two_sided.protocol.mixture import (

@@ -14,7 +14,7 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import no_token_left
 from tandem.core.tokens import PrefixedTokens, check_token_ids
-from tandem.specdec.edge_frame_checks import VocabularyMismatch
+from tandem.specdec.cloud import VocabularyMismatch
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     DecodeRequestMessage,
@@ -254,7 +254,7 @@ class DecoderMachine:
         if target.base != (end := len(self.committed)):
             why = f"{target.base} is not where the committed text ends, {end}"
             raise InvalidArgument("base", why)
-        self.committed.check(target.base, target.prefix)
+        self.committed.check(target.base, target.prefix_hash)
         check_token_ids(target.token_ids, self.model.vocabulary_size, "token_ids")
         if not target.token_ids and not target.last:
             raise InvalidArgument("token_ids", "a target that commits nothing")
@@ -269,7 +269,7 @@ class DecoderMachine:
         if not len(self.committed) <= message.base <= self.capacity:
             raise InvalidArgument("base", f"{message.base} is outside the answer to come")
         if message.base == len(self.committed):
-            self.committed.check(message.base, message.prefix)
+            self.committed.check(message.base, message.prefix_hash)
         mixture = LocalMixture.of(message.relevances)
         drafted = message.base - len(self.committed)
         # The epoch rises even if no draft is void: so the aggregator can predict it.

@@ -14,16 +14,17 @@ from tandem.two_sided.protocol.presets import LocalProbs
 @dataclass(frozen=True, slots=True)
 class ContextDocument:
     """A document's text, its content hash (empty: not known), R(d, prompt), and whether keys and
-    values that its sender imported for this `tenant` (opaque; empty: for itself) may stand in for
-    those that the decoder would compute. `name` is what this side calls it, and stays here; `owner`
-    is whose it is, empty for the operator's, and goes to this side's decoder alone."""
+    values that its sender imported, for the tenant `imported_for` (opaque; empty: for itself), may
+    stand in for those that the decoder would compute. `name` is what this side calls it, and stays
+    here; `owner` is whose it is, empty for the operator's, and goes to this side's decoder
+    alone."""
 
     text: str
     relevance: float
     id: str = ""
     imported: bool = False
     name: str = field(default="", compare=False)
-    tenant: bytes = b""
+    imported_for: bytes = b""
     owner: str = ""
 
 

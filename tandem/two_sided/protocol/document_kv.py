@@ -34,9 +34,10 @@ class KvModelMismatch(FailedPrecondition):
             f" {model.vocabulary_hash[:12]})"
             for model in (owner, user)
         )
+        # What to do comes first: the other side cuts long words off.
         super().__init__(
-            f"document_kv: {made} makes keys and values here, and {used} would use them: only one"
-            " and the same model can; fetch the documents' text instead (drcg-text)"
+            "document_kv: of another model; fetch the documents' text instead (drcg-text): keys and"
+            f" values here are of {made}, there of {used}"
         )
 
 

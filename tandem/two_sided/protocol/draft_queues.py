@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 
 from tandem.core.probs import Array
 from tandem.core.stopping import FinishReason
-from tandem.core.tokens import PrefixedTokens, PrefixHash, extend_prefix
-from tandem.specdec.committed_text import CommittedText
-from tandem.specdec.events import TokenSource
+from tandem.core.tokens import PrefixedTokens, PrefixHash, TokenSource, extend_prefix
+from tandem.specdec.edge import CommittedText
 from tandem.two_sided.protocol.counters import AggregationCounters
 from tandem.two_sided.protocol.decoder_messages import DecodingDraft
 from tandem.two_sided.protocol.messages import SideDraftFrame
@@ -33,13 +32,13 @@ class QueuedDraft:
 
 def decoded_draft(draft: DecodingDraft, epoch_offset: int) -> QueuedDraft:
     """A draft of this side's decoder, which counts its epochs from `epoch_offset` on."""
-    head = draft.base, draft.prefix, epoch_offset + draft.epoch
+    head = draft.base, draft.prefix_hash, epoch_offset + draft.epoch
     return QueuedDraft(*head, draft.token_id, draft.probs, draft.log_mass, draft.cost.decode_s)
 
 
 def peer_draft(frame: SideDraftFrame) -> QueuedDraft:
     """A draft that the other side sent."""
-    head = frame.base, frame.prefix, frame.epoch
+    head = frame.base, frame.prefix_hash, frame.epoch
     return QueuedDraft(*head, frame.token_id, frame.probs, frame.log_mass, frame.decode_s)
 
 

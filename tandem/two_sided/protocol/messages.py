@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
-from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.events import Commit, Finish, Reconnect, TokenSource
+from tandem.core.tokens import PrefixedTokens, TokenSource
+from tandem.specdec.events import Commit, Finish, Reconnect
 from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingTarget
 from tandem.two_sided.protocol.document_kv import DocumentPart, DocumentRequest, KvModel
@@ -63,7 +63,7 @@ class CollaborationOpen(Frame):
     @property
     def head(self) -> tuple[int, int, int, int]:
         """Of the answers that belong to the opening."""
-        return self.session, 0, self.base, self.prefix
+        return self.session, 0, self.base, self.prefix_hash
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,17 +159,6 @@ def coupled_number(shares: Sequence[Any], rng: RandomSource, position: int) -> i
     return len(shares) - 1
 
 
-def expected_acceptance(own_probs: Array, other_probs: Array, own_weight: Any) -> Any:
-    """How often `aggregate` accepts a side's draft (DRAGON eq. 5; its second term is with the
-    mixture, since the other side's draw has that distribution). A coupled draft is accepted more
-    often: it equals the other side's with probability at least (1 - TV)/(1 + TV)."""
-    _check_shapes(own_probs, other_probs)
-    other_weight = 1 - own_weight
-    distance = np.maximum(own_probs - other_probs, 0).sum()
-    mixed = own_weight * own_probs + other_weight * other_probs
-    return (1 - other_weight * distance + (own_probs * mixed).sum()) / 2
-
-
 def _redrawn(
     side: Side,
     draft: SideDraft,

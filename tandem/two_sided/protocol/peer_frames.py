@@ -49,7 +49,9 @@ class DraftSender:
             if key not in self._sent and rule.sends_draft(draft.position):
                 self._sent.add(key)
                 frames.append(self._frame(draft, rule, self._request.preset.top, now))
-        if (owed := self._owed) is not None and self._own.at(owed.base, owed.prefix) is not None:
+        if (owed := self._owed) is not None and self._own.at(
+            owed.base, owed.prefix_hash
+        ) is not None:
             frames += self.fetched(owed, rule, now)
         return frames
 
@@ -57,7 +59,7 @@ class DraftSender:
         """More of the distribution of a draft that was sent, which is asked for once: of a decoder
         that begins again as soon as it has drawn the draft again, if it ever does. Raises
         InvalidArgument where no distributions are kept."""
-        draft = self._own.at(fetch.base, fetch.prefix)
+        draft = self._own.at(fetch.base, fetch.prefix_hash)
         self._owed = fetch if draft is None else None
         if draft is None:
             return []
@@ -146,5 +148,5 @@ def check_target(
         raise ProtocolError(phase, "TargetFrame", "no side tells the other")
     if frame.base != len(committed):
         raise InvalidArgument("base", f"{frame.base} where {len(committed)} is due")
-    committed.check(frame.base, frame.prefix)
+    committed.check(frame.base, frame.prefix_hash)
     return rule

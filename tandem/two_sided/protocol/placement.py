@@ -88,14 +88,6 @@ def choose_side(sides: BothSides, aggregating: Side, hysteresis_s: float = 0.0) 
     return SideChoice(aggregating.other if moves else aggregating, gain_s, moves)
 
 
-def speedup_over_synchronous(sides: BothSides, aggregating: Side = Side.DEVICE) -> float:
-    """How much faster tokens come than when both sides wait for each other at every token, which
-    is refusing every draft (Theorem 6.2, for either side)."""
-    here, there = sides.of(aggregating), sides.of(aggregating.other)
-    synchronous_s = max(here.step_s, there.step_s + sides.round_trip_s)
-    return synchronous_s / token_time_s(sides, aggregating)
-
-
 HYSTERESIS_S = 0.002
 """What a move must save per token: below that, measuring is noise."""
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from tandem.core.errors import ProtocolError
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.stopping import FinishReason
-from tandem.specdec.cloud_frame_checks import check_processes
-from tandem.specdec.committed_text import CommittedText
-from tandem.specdec.events import Commit, Finish, Reconnect, TokenSource
+from tandem.core.tokens import TokenSource
+from tandem.specdec.edge import CommittedText, check_processes
+from tandem.specdec.events import Commit, Finish, Reconnect
 from tandem.specdec.liveness import Liveness, Phase
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.aggregation_rules import (
@@ -150,6 +150,11 @@ class SideMachine:
         self._epoch_offset = self._epoch + 1
         self._decoder_epoch = 0
 
+    @property
+    def goes_on_alone(self) -> bool:
+        """Whether the device goes on by itself once another side is given up."""
+        return self._lives.goes_on_alone
+
     def lost(self, now: float, stuck_s: float = 0.0) -> SideOutputs:
         """A stream of the device's broke or was found dead; `stuck_s`: see `Liveness.lost`."""
         if self.phase is not Phase.RUNNING:
@@ -200,7 +205,7 @@ class SideMachine:
         """This side's decoder drew its next draft."""
         if self.phase is Phase.DONE:
             return []
-        check_committed(self.committed, draft.base, draft.prefix, draft.committed)
+        check_committed(self.committed, draft.base, draft.prefix_hash, draft.committed)
         self._decoder_epoch = max(self._decoder_epoch, draft.epoch)
         self._epoch = max(self._epoch, self._epoch_offset + draft.epoch)
         self._counters.decoded(self.side, draft.base, draft.cost.decode_s)
@@ -234,7 +239,7 @@ class SideMachine:
             case CollaborationOpened():
                 return self._receive_opened(message, now, link)
             case Ping() | Pong():
-                check_committed(self.committed, message.base, message.prefix, message.base)
+                check_committed(self.committed, message.base, message.prefix_hash, message.base)
                 return [] if isinstance(message, Pong) else self._pong(message, now, link)
             case GoingAway():
                 self.phase = Phase.CONNECTING
@@ -268,7 +273,7 @@ class SideMachine:
     def _receive_draft(
         self, frame: SideDraftFrame, now: float, size_bytes: int, link: int
     ) -> SideOutputs:
-        check_committed(self.committed, frame.base, frame.prefix, frame.committed)
+        check_committed(self.committed, frame.base, frame.prefix_hash, frame.committed)
         if self._rule is None or not self._rule.receives_drafts():
             return []  # sent before the other side knew that it would not count
         limit, ahead = self._text.length_limit, self.request.preset.ahead

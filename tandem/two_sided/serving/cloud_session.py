@@ -213,7 +213,7 @@ async def opening_of(stream: Stream, codec: CloudSideCodec) -> CollaborationOpen
     for start in range(0, len(text), HASHED_TOGETHER):
         prefix = extend_prefix(prefix, text[start : start + HASHED_TOGETHER])
         await asyncio.sleep(0)  # no context length is known here: other streams go on meanwhile
-    if prefix != opening.prefix:
+    if prefix != opening.prefix_hash:
         raise PrefixMismatch(opening.base)
     return opening
 

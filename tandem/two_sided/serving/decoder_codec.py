@@ -18,7 +18,7 @@ from tandem.core.stopping import MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
 from tandem.core.truncation import Truncation
 from tandem.net.tenant import check_tenant_id
-from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
@@ -54,7 +54,6 @@ from tandem.wire.verifier_codec import describe_model
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 
 MAX_DOCUMENTS = 64
-HEAD_FIELDS = ("session", "epoch", "base", "prefix")
 _OPEN_FIELDS = (
     *("committed_ids", "seed", "ahead", "max_tokens", "wants_text", "stop"),
     *("vocabulary_hash", "vocabulary_size", "preset", "reweigh_every"),
@@ -84,7 +83,7 @@ class AggregatorCodec:
         self._vocabulary_size = 0
 
     def encode(self, message: DecodeRequestMessage) -> pb.DecodeRequest:
-        frame = pb.DecodeRequest(**same_fields(message, HEAD_FIELDS))
+        frame = pb.DecodeRequest(**head_fields(message))
         match message:
             case DecodingOpen():
                 frame.open.CopyFrom(_open_to_proto(message))
@@ -190,7 +189,7 @@ class DecoderCodec:
         return control
 
     def encode(self, message: DecodeResponseMessage) -> pb.DecodeResponse:
-        frame = pb.DecodeResponse(**same_fields(message, HEAD_FIELDS))
+        frame = pb.DecodeResponse(**head_fields(message))
         match message:
             case DecodingOpened():
                 self._fill_opened(frame.opened, message)
@@ -289,6 +288,16 @@ def read_control(head: tuple[int, int, int, int], frame: Any) -> Any:
     return kind(*head, **same_fields(getattr(frame, name), fields))
 
 
+def head_fields(message: Frame) -> dict[str, Any]:
+    """What every frame carries, in the protocol's names."""
+    return {
+        "session": message.session,
+        "epoch": message.epoch,
+        "base": message.base,
+        "prefix": message.prefix_hash,
+    }
+
+
 def same_fields(source: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """These fields of a message or dataclass as keyword arguments, repeated ones as tuples."""
     found = {name: getattr(source, name) for name in names}
@@ -309,7 +318,7 @@ def check_seconds(seconds: float, field: str) -> float:
     return seconds
 
 
-_DOCUMENT_FIELDS = ("text", "relevance", "id", "imported", "tenant", "owner")
+_DOCUMENT_FIELDS = ("text", "relevance", "id", "imported", "imported_for", "owner")
 
 
 def document_to_proto(document: ContextDocument) -> pb.ContextDocument:
@@ -319,7 +328,7 @@ def document_to_proto(document: ContextDocument) -> pb.ContextDocument:
 def document_from_proto(document: pb.ContextDocument) -> ContextDocument:
     if not math.isfinite(document.relevance):
         raise InvalidArgument("relevance", f"{document.relevance} is not a finite number")
-    check_tenant_id(document.tenant)
+    check_tenant_id(document.imported_for, "imported_for")
     return ContextDocument(**same_fields(document, _DOCUMENT_FIELDS))
 
 

@@ -14,7 +14,7 @@ from tandem.net.connection import Connection
 from tandem.net.frame_stream import FATAL, FrameStream, Traffic, end_status
 from tandem.net.session_runner import CANCEL_FLUSH_S, backoff_s
 from tandem.net.status import details_of, upstream_rejection
-from tandem.specdec.cloud_frame_checks import check_processes
+from tandem.specdec.edge import check_processes
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent

@@ -11,11 +11,11 @@ import grpc
 
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.stopping import FinishReason
-from tandem.core.tokens import PrefixMismatch
+from tandem.core.tokens import PrefixMismatch, TokenSource
 from tandem.net.frame_stream import FATAL
 from tandem.net.session_runner import SessionRunner
 from tandem.net.status import Rejected
-from tandem.specdec.events import Commit, Finish, TokenSource
+from tandem.specdec.events import Commit, Finish
 from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingOpened, DecodingText
 from tandem.two_sided.protocol.messages import (
     CollaborationOpen,

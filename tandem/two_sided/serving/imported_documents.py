@@ -13,9 +13,17 @@ from typing import Any
 import grpc
 
 from tandem.core.errors import InvalidArgument
+from tandem.core.foreign_words import cleaned
 from tandem.net.connection import DIAGNOSIS_TIMEOUT_S, Connection
 from tandem.net.frame_stream import BROKEN, FATAL, FRAME_HEADER_BYTES, Traffic
-from tandem.net.status import Rejected, actual_status, details_of, upstream_rejection
+from tandem.net.status import (
+    Rejected,
+    actual_status,
+    details_of,
+    plain_details,
+    retry_after_s,
+    upstream_rejection,
+)
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
@@ -75,12 +83,14 @@ class ImportedDocuments:
         async with self._cloud.channel() as channel:
             await self._reach(channel)
             call: Any = stub(channel).Collaborate(timeout=self._deadline_s, metadata=self._headers)
-            stream = _CloudStream(call, opening, self._traffic)
+            stranger = f"the cloud at {self._cloud.target}"
+            stream = _CloudStream(call, opening, self._traffic, stranger)
             try:
                 by_kv = opening.request.preset.transfer is DocumentTransfer.KV
                 texts = await stream.opened()
                 found = tuple(
-                    replace(document, imported=by_kv, tenant=self._tenant) for document in texts
+                    replace(document, imported=by_kv, imported_for=self._tenant)
+                    for document in texts
                 )
                 if by_kv and found:
                     await self._fetch_missing(stream, found)
@@ -146,8 +156,11 @@ class ImportedDocuments:
 class _CloudStream:
     """The conversation with the cloud. Raises Rejected, with DATA_LOSS if the cloud breaks it."""
 
-    def __init__(self, call: Any, opening: CollaborationOpen, traffic: Traffic) -> None:
-        self._call = call
+    def __init__(
+        self, call: Any, opening: CollaborationOpen, traffic: Traffic, stranger: str
+    ) -> None:
+        """`stranger`: see `plain_details`."""
+        self._call, self._stranger = call, stranger
         self._codec = DeviceCodec(opening.request.vocabulary_size, opening.request.preset.probs)
         self._opening, self._traffic = opening, traffic
 
@@ -193,10 +206,14 @@ class _CloudStream:
         try:
             frame = await self._call.read()
             if frame is grpc.aio.EOF:
-                code, details = await self._call.code(), await self._call.details() or ""
-                raise _ended(code, details)
+                raise self._ended(
+                    await self._call.code(),
+                    await self._call.details() or "",
+                    await self._call.trailing_metadata(),
+                )
         except grpc.aio.AioRpcError as error:
-            raise _ended(error.code(), details_of(error)) from None
+            words, metadata = error.details() or "", error.trailing_metadata()
+            raise self._ended(error.code(), words, metadata) from None
         if frame is None:  # how grpc.aio says that the bytes were no such message
             raise _broken("the bytes are no protobuf message")
         self._traffic.downlink_bytes += frame.ByteSize() + FRAME_HEADER_BYTES
@@ -204,6 +221,12 @@ class _CloudStream:
             return self._codec.decode(frame)
         except InvalidArgument as error:
             raise _broken(str(error)) from None
+
+    def _ended(self, code: grpc.StatusCode, details: str, metadata: Any) -> Rejected:
+        code, details = actual_status(code, details)
+        again_s = retry_after_s(metadata)
+        words = plain_details(code, details, self._stranger, again_s)
+        return _ended(code, words, again_s)
 
 
 async def _answer(call: Any, expected: str) -> None:
@@ -218,7 +241,7 @@ async def _answer(call: Any, expected: str) -> None:
 
 def _refused(code: grpc.StatusCode, details: str) -> Rejected:
     """Why the decoder did not take a document in. What is wrong with it is the cloud's fault."""
-    code, details = actual_status(code, details)
+    code, details = actual_status(code, cleaned(details))
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return _broken(details)
     return upstream_rejection(code, f"decoder: {details}")
@@ -228,11 +251,10 @@ def _part(part: KvPart) -> pb.ImportDocumentRequest:
     return pb.ImportDocumentRequest(part=part_to_proto(part))
 
 
-def _ended(code: grpc.StatusCode, details: str) -> Rejected:
+def _ended(code: grpc.StatusCode, details: str, again_s: float | None = None) -> Rejected:
     """Why the cloud ended the stream, or what became of it."""
-    code, details = actual_status(code, details)
     if code in FATAL:
-        return upstream_rejection(code, details or "the cloud refused")
+        return upstream_rejection(code, details or "the cloud refused", again_s)
     if code in BROKEN:
         return _broken(f"{code.name}: {details}")
     return Rejected(grpc.StatusCode.UNAVAILABLE, f"the cloud is lost: {details}")

@@ -10,8 +10,7 @@ import numpy as np
 from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.probs import MAX_VOCABULARY_SIZE, Array
 from tandem.core.prompt import MAX_PROMPT_IDS
-from tandem.core.tokens import check_token_ids
-from tandem.specdec.events import TokenSource
+from tandem.core.tokens import TokenSource, check_token_ids
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.document_kv import DocumentPart, DocumentRequest
 from tandem.two_sided.protocol.messages import (
@@ -37,13 +36,13 @@ from tandem.two_sided.protocol.presets import (
 )
 from tandem.two_sided.protocol.top_list import TopList, received_list
 from tandem.two_sided.serving.decoder_codec import (
-    HEAD_FIELDS,
     MAX_DOCUMENTS,
     check_log_mass,
     check_seconds,
     document_from_proto,
     document_to_proto,
     fill_control,
+    head_fields,
     probs_choices_from_proto,
     probs_choices_to_proto,
     probs_from_payload,
@@ -107,7 +106,7 @@ class DeviceCodec:
         self._peer_frames = _PeerFrames(vocabulary_size, probs)
 
     def encode(self, message: DeviceMessage) -> pb.CollaborateRequest:
-        frame = pb.CollaborateRequest(**same_fields(message, HEAD_FIELDS))
+        frame = pb.CollaborateRequest(**head_fields(message))
         match message:
             case CollaborationOpen():
                 frame.open.CopyFrom(_open_to_proto(message))
@@ -164,7 +163,7 @@ class CloudSideCodec:
         return read
 
     def encode(self, message: CloudSideMessage) -> pb.CollaborateResponse:
-        frame = pb.CollaborateResponse(**same_fields(message, HEAD_FIELDS))
+        frame = pb.CollaborateResponse(**head_fields(message))
         match message:
             case CollaborationOpened():
                 frame.opened.CopyFrom(_opened_to_proto(message))

@@ -21,11 +21,11 @@ from tandem.backends.interface import (
 )
 from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import ModelChoice
-from tandem.backends.paced import PacedEngine
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.backends.vllm import installed_version
 from tandem.core.errors import FailedPrecondition, InvalidArgument
 from tandem.demo import demo_folder
+from tandem.testing.paced import PacedEngine
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.howto.bigram_backend import BigramEngine
 
 VOCABULARY, CONTEXT = 211, 640

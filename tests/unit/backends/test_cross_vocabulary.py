@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from tandem.backends.cross_vocabulary.engine import TranslatedEngine
 from tandem.backends.interface import Engine, ForwardCancelled, ForwardRequest, Session
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.errors import InvalidArgument
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem.text.translation import Translation
 from tandem.text.vocabulary import Vocabulary, intersect
 from tests.unit.backends.reference_models import VOCABULARY

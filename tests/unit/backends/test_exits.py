@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from transformers import AutoModelForCausalLM
 
 from tandem.backends.interface import Engine, ForwardCancelled, ForwardRequest, Logits, Session
-from tandem.backends.paced import PacedEngine
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.backends.torch.engine import HuggingFaceEngine
 from tandem.backends.torch.exit_adapters import ExitAdapters, ExitsDescription, new_adapters
 from tandem.core.errors import InvalidArgument
+from tandem.testing.paced import PacedEngine
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.unit.backends.reference_models import CONFIGS, CONTEXT, FAST_PATH, VOCABULARY, tokens
 
 LAYERS = (0, 1)

@@ -1,22 +1,12 @@
 """Back ends by name, and what a service's settings make of them."""
 
-from typing import Any
-
 import pytest
 
-from tandem.backends.factory import engine_of, load_model, load_served
+from tandem.backends.factory import engine_of, load_model
 from tandem.backends.lookup_first import LookupFirstEngine
 from tandem.backends.model_source import ModelChoice, Parallelism
-from tandem.backends.paced import PacedEngine
-from tandem.backends.scripted import ScriptedEngine
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
-from tandem.settings import ModelSettings
-
-
-def settings(**given: Any) -> ModelSettings:
-    """Without what the environment says."""
-    return ModelSettings.model_construct(**{"engine": "scripted", **given})
 
 
 def test_an_unknown_back_end_is_refused_by_the_setting_s_name() -> None:
@@ -56,13 +46,6 @@ def test_scripted_models_of_one_seed_are_a_pair() -> None:
     for bad in ("demo", "x:0.2", "4:0.2:1"):
         with pytest.raises(InvalidArgument, match="SEED"):
             load_model(ModelChoice(bad, engine="scripted"))
-
-
-def test_a_pace_is_kept_around_the_engine() -> None:
-    assert isinstance(load_served(settings(), "4").engine, ScriptedEngine)
-    for pace in ({"pace_first_s": 0.01}, {"pace_further_s": 0.01}):
-        paced = load_served(settings(**pace), "4").engine
-        assert isinstance(paced, PacedEngine)
 
 
 def test_one_device_is_not_said_to_be_several() -> None:

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from tandem.backends.context_engine import ContextSession
 from tandem.backends.interface import Engine, OpensForOwners, open_session
 from tandem.backends.lookup_first import LookupFirstEngine
-from tandem.backends.paced import PacedEngine
-from tandem.backends.scripted import ScriptedEngine, ScriptedSession, scripted_probs
 from tandem.backends.vllm.engine import VllmEngine
+from tandem.testing.paced import PacedEngine
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 
 def vllm_engine() -> VllmEngine:
@@ -52,7 +53,7 @@ class Noting(ScriptedEngine):
         super().__init__(64, scripted_probs(1, 64))
         self.owners: list[str] = []
 
-    def open_for(self, owner: str, capacity: int, spare: int = 0) -> ScriptedSession:
+    def open_for(self, owner: str, capacity: int, spare: int = 0) -> ContextSession:
         self.owners.append(owner)
         return super().open(capacity, spare)
 

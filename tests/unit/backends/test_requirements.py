@@ -4,10 +4,10 @@ import pytest
 
 from tandem.backends.interface import Capabilities
 from tandem.backends.requirements import check_preset, fitted_to, missing_capabilities
-from tandem.backends.scripted import ScriptedEngine
 from tandem.core.errors import FailedPrecondition
 from tandem.specdec.choices import Predraft
 from tandem.specdec.presets import PRESETS, find_preset
+from tandem.testing.scripted import ScriptedEngine
 from tests.howto.bigram_backend import BigramEngine
 
 BARE = Capabilities()

@@ -10,12 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from tandem.backends.interface import ForwardRequest, Session
-from tandem.backends.paced import PacedEngine
 from tandem.backends.torch.engine import HuggingFaceEngine
 from tandem.backends.torch.loading import load_engine
 from tandem.backends.torch.qwen_vision import QwenVision
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import MAX_IMAGE_TOKENS
+from tandem.testing.paced import PacedEngine
 from tests.unit.backends.tiny_vision import (
     END,
     KINDS,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tandem.backends.scripted import ScriptedEngine, ScriptedTokenizer, noisy_probs, scripted_probs
 from tandem.suite.models import ModelPair
+from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, noisy_probs, scripted_probs
 
 VOCABULARY = 64
 CONTEXT = 512

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import ssl
 import stat
 from datetime import UTC, datetime
@@ -14,9 +15,11 @@ from click.testing import CliRunner, Result
 from cryptography import x509
 
 from tandem.cli import main
+from tandem.commands.keys import add_key
 from tandem.core.errors import InvalidArgument
 from tandem.net.access import client_access, server_access
 from tandem.net.access_keys import hash_key, parse_keys
+from tandem.net.reloaded import MOST_BYTES
 from tandem.net.scopes import Caller, Scope
 from tandem.settings import ServiceSettings
 
@@ -254,3 +257,77 @@ def test_a_new_key_goes_to_the_edge_s_services_unless_a_file_is_named(
     key = run("keys", "laptop").stdout.strip()
     ring = parse_keys((tmp_path / "certs" / "edge.keys").read_text())
     assert ring.caller(key) == Caller("laptop", frozenset({Scope.GENERATE}))
+
+
+def test_a_file_of_keys_keeps_its_mode_and_stays_a_link(tmp_path: Path) -> None:
+    """Written anew with a mode of its own, it would be open to all, or shut to its service."""
+    (tmp_path / "kept").mkdir()
+    path, link = tmp_path / "kept" / "keys", tmp_path / "keys"
+    link.symlink_to(path)
+    run("keys", "laptop", "--file", link)
+    path.chmod(0o600)
+    before = path.stat()
+    for arguments in (
+        ("other",),
+        ("other", "--same-key", "--scope", "verify"),
+        ("laptop", "--revoke"),
+    ):
+        assert run("keys", *arguments, "--file", link).exit_code == 0
+        after = path.stat()
+        assert stat.S_IMODE(after.st_mode) == 0o600
+        assert (after.st_uid, after.st_gid) == (before.st_uid, before.st_gid)
+    assert link.is_symlink()
+    assert [each.caller.holder for each in parse_keys(path.read_text()).keys] == ["other"]
+    assert [each.name for each in path.parent.iterdir()] == ["keys"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_of_keys_stays_its_service_s_when_root_changes_it(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    run("keys", "laptop", "--file", path)
+    os.chown(path, 1234, 4321)
+    path.chmod(0o640)
+    assert run("keys", "laptop", "--revoke", "--file", path).exit_code == 0
+    after = path.stat()
+    assert (after.st_uid, after.st_gid, stat.S_IMODE(after.st_mode)) == (1234, 4321, 0o640)
+
+
+def test_a_file_of_keys_that_services_could_not_use_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    run("keys", "laptop", "--file", path)
+    whole = path.read_text()
+    for malformed in ("bench sha256:12 scopes=verify", f"bench sha256:{'0' * 64} scopes=al"):
+        path.write_text(f"{whole}{malformed}\n")
+        for arguments in (("laptop", "--revoke"), ("app",), ("laptop", "--same-key")):
+            outcome = run("keys", *arguments, "--file", path)
+            assert outcome.exit_code == 2
+            assert "line 2" in outcome.stderr
+            assert "nothing was changed" in outcome.stderr
+        assert path.read_text() == f"{whole}{malformed}\n"
+    full = f"# {'x' * (MOST_BYTES - len(whole) - 10)}\n{whole}"
+    path.write_text(full)
+    outcome = run("keys", "app", "--file", path)
+    assert outcome.exit_code == 2
+    assert f"services read at most {MOST_BYTES}; nothing was changed" in outcome.stderr
+    assert path.read_text() == full
+
+
+def test_a_file_of_keys_is_on_disk_before_it_takes_the_old_one_s_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """File, then name, then folder: after a power cut there is the old one or the new one."""
+    path, happened = tmp_path / "keys", []
+    fsync, replace = os.fsync, Path.replace
+
+    def synced(handle: int) -> None:
+        happened.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        fsync(handle)
+
+    def replaced(self: Path, target: Path) -> Path:
+        happened.append(f"{self.parent == target.parent and target.name}")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    add_key(path, "laptop", {Scope.VERIFY})
+    assert happened == ["file", "keys", "folder"]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from tandem import __version__
-from tandem.cli import main
-from tandem.commands.group import CommandGroup, LazyCommand
+from tandem.cli import COMMANDS, main
+from tandem.commands.group import CommandGroup, InstalledCommand, LazyCommand
 from tandem.core.errors import InvalidArgument, TandemError
 from tests.programs import REPOSITORY
 
@@ -165,7 +166,7 @@ def test_a_reader_that_left_ends_it_quietly() -> None:
 def test_commands_can_be_added_in_both_ways() -> None:
     @click.group(
         cls=CommandGroup,
-        commands_on_demand={"plan": LazyCommand("tandem.commands.plan", "plan", "Predicts.")},
+        commands_on_demand={"plan": LazyCommand("lab.commands.plan", "plan", "Predicts.")},
     )
     def group() -> None:
         pass
@@ -179,6 +180,66 @@ def test_commands_can_be_added_in_both_ways() -> None:
     assert "Does more." in shown
     assert CliRunner().invoke(group, ["plan", "--paper", "dssd-table-1"]).exit_code == 0
     assert CliRunner().invoke(group, ["more"]).exit_code == 0
+
+
+def with_a_command_elsewhere(name: str) -> CommandGroup:
+    return CommandGroup("main", commands_on_demand={name: InstalledCommand(name, "Is.", "is not")})
+
+
+def install(folder: Path, name: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The metadata of a distribution that brings one command, and none of its code."""
+    metadata = folder / "elsewhere-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[tandem.commands]\n{name} = {module}:act\n")
+    monkeypatch.syspath_prepend(str(folder))
+
+
+def test_a_command_that_another_distribution_brings_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "brought", "brought_command", monkeypatch)
+    text = "import click\n\n@click.command()\ndef act():\n    click.echo('acts')\n"
+    (tmp_path / "brought_command.py").write_text(text)
+    ended = CliRunner().invoke(with_a_command_elsewhere("brought"), ["brought"])
+    assert (ended.exit_code, ended.stdout, ended.stderr) == (0, "acts\n", "")
+
+
+def test_a_command_that_nothing_brings_is_listed_and_says_what_to_install() -> None:
+    group = with_a_command_elsewhere("absent")
+    assert "Is." in CliRunner().invoke(group, ["--help"]).stdout
+    ended = CliRunner().invoke(group, ["absent"])
+    assert (ended.exit_code, ended.stdout) == (1, "")
+    assert ended.stderr == "error: 'tandem absent' is not\n"
+    asking = click.Context(group, resilient_parsing=True)  # as a shell does that completes
+    assert group.get_command(asking, "absent") is None
+
+
+def test_metadata_without_the_code_bring_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "moved", "moved_away.commands", monkeypatch)
+    ended = CliRunner().invoke(with_a_command_elsewhere("moved"), ["moved"])
+    assert (ended.exit_code, ended.stderr) == (1, "error: 'tandem moved' is not\n")
+
+
+def test_what_a_brought_command_misses_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "lacking", "lacking_command", monkeypatch)
+    (tmp_path / "lacking_command.py").write_text("import nowhere_to_be_found\n")
+    ended = CliRunner().invoke(with_a_command_elsewhere("lacking"), ["lacking"])
+    assert ended.exit_code == 1
+    assert "nowhere_to_be_found is not installed" in ended.stderr
+
+
+def test_the_laboratory_brings_the_commands_that_are_listed_as_its_own() -> None:
+    project = tomllib.loads((REPOSITORY / "lab" / "pyproject.toml").read_text())["project"]
+    brought = project["entry-points"]["tandem.commands"]
+    elsewhere = {n for n, each in COMMANDS.items() if isinstance(each, InstalledCommand)}
+    assert brought.keys() == elsewhere
+    for name in elsewhere:
+        assert COMMANDS[name].load().name == name
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

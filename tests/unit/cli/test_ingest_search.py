@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import resource
-import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,6 @@ from tandem.index.extraction import MAX_DOCUMENT_BYTES
 from tandem.index.records import Document
 from tandem.suite.source_files import files_below
 from tests.process.service_process import ServiceProcess
-
-OLD_FOLDERS = Path(__file__).parents[1] / "index" / "old_folders"
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
@@ -60,6 +57,18 @@ def test_a_folder_is_ingested_searched_and_costs_nothing_again(notes: Path) -> N
     assert answer("search", "secret")["hits"] == []
     code, out, _ = run("search", "slow fox")
     assert (code, out.splitlines()[0]) == (0, "1. notes/a.md [0]  Fox")
+
+
+def test_a_terminal_shows_only_what_is_printable_of_a_document(notes: Path) -> None:
+    """The direction of writing, say, would make an id read as another one."""
+    line = {"id": "z\u202e", "title": "\u202etitle\n2.", "text": "zebra \u2066crossing"}
+    (notes / "lines.jsonl").write_text(json.dumps(line))
+    answer("ingest", "notes", "--embedding", "lexical")
+    code, out, _ = run("search", "zebra")
+    assert code == 0
+    assert all(each.isprintable() for each in out.splitlines())
+    assert out.startswith("1. notes/lines.jsonl#z")
+    assert len(out.splitlines()) == 2
 
 
 def test_documents_are_deleted_by_the_names_that_searches_give(notes: Path) -> None:
@@ -140,6 +149,11 @@ def test_a_running_retriever_is_filled_and_asked(notes: Path) -> None:
     with ServiceProcess("tandem.services.retriever", *flags) as process:
         endpoint = process.address()
         assert answer("ingest", "notes", "--endpoint", endpoint)["added"] == 3
+        listed = answer("ingest", "--list", "--endpoint", endpoint)["documents"]
+        assert listed == ["notes/a.md", "notes/deep/b.html", "notes/lines.jsonl#z"]
+        assert answer("ingest", "--list", "--owner", "ann", "--endpoint", endpoint) == {
+            "documents": []
+        }
         assert answer("ingest", "notes", "--endpoint", endpoint)["unchanged"] == 3
         (hit,) = answer("search", "brown", "--endpoint", endpoint)["hits"]
         assert (hit["document_id"], hit["chunk"], hit["similarity"]) == ("notes/a.md", 0, None)
@@ -151,24 +165,21 @@ def test_a_running_retriever_is_filled_and_asked(notes: Path) -> None:
         assert "is open in process" in err
 
 
-def test_a_folder_of_an_earlier_version_is_imported_and_checked(tmp_path: Path) -> None:
-    old = Path(shutil.copytree(OLD_FOLDERS / "brace", tmp_path / "old"))
-    new = tmp_path / "new"
-    code, _, err = run("search", "x", "--folder", str(old))
-    assert (code, err.count("\n")) == (1, 1)
-    assert f"tandem ingest --import-folder {old} --folder NEW" in err
-    assert run("ingest", "--import-folder", str(old))[0] == 2
-    assert run("ingest")[0] == 2
-    assert answer("ingest", "--import-folder", str(old), "--folder", str(new)) == {
-        "documents": 1,
-        "texts": 1,
-    }
-    hits = answer("search", "x" * 253, "--folder", str(new))["hits"]
-    assert [hit["document_id"] for hit in hits] == ["a"]
-    code, out, _ = run("doctor", "--index", str(new), "--index", str(old))
-    assert f"ok   index {new}: 1 documents, 1 texts, " in out
-    assert f"bad  index {old}: {old}: has the format of an earlier version" in out
+def test_ingesting_nothing_is_bad_usage() -> None:
+    code, _, err = run("ingest")
+    assert code == 2
+    assert "give PATHS or --list" in err
+
+
+def test_indexes_are_checked(notes: Path, tmp_path: Path) -> None:
+    whole, strange = tmp_path / "whole", tmp_path / "strange"
+    answer("ingest", "notes", "--folder", str(whole), "--embedding", "lexical")
+    strange.mkdir()
+    (strange / "manifest.json").write_text("{}")
+    code, out, _ = run("doctor", "--index", str(whole), "--index", str(strange))
     assert code == 1
+    assert f"ok   index {whole}: 3 documents, 3 texts, " in out
+    assert f"bad  index {strange}: {strange}: is not empty (manifest.json)" in out
 
 
 def test_a_tenant_s_documents_are_searched_and_deleted_by_the_operator(notes: Path) -> None:
@@ -182,6 +193,11 @@ def test_a_tenant_s_documents_are_searched_and_deleted_by_the_operator(notes: Pa
         ("ann", "a.md"),
     }
     assert "(ann)" in run("search", "fox", "--owner", "ann")[1]
+    assert answer("ingest", "--list", "--owner", "ann") == {"documents": ["a.md"]}
+    assert run("ingest", "--list")[1].split("\n") == [
+        *("notes/a.md", "notes/deep/b.html", "notes/lines.jsonl#z", "")
+    ]
+    assert run("ingest", "--list", "notes")[0] == run("ingest")[0] == 2
     assert run("ingest", "--delete", "a.md")[0] == 1
     assert answer("ingest", "--delete", "a.md", "--owner", "ann")["deleted"] == 1
     assert run("ingest", "notes", "--owner", "ann")[0] == 2

@@ -88,13 +88,13 @@ def two_tokens(
             proposals.append(Proposal((drafted[-1],), draft_probs=probs))
         judge = Judge(base, chain_steps(proposals), rule, payloads, length_limit=2)
         rows = [probs_at(target, drafted[:end]) for end in range(base, len(drafted) + 1)]
-        judgement = judge.judge(rows.__getitem__)
-        committed += judgement.token_ids
-        if judgement.replacement is not None:
-            assert isinstance(judgement.replacement, int)
-            committed.append(judgement.replacement)
-        elif judgement.next_target is not None:
-            committed.append(rule.target_token(judgement.next_target, len(committed)))
+        verification = judge.judge(rows.__getitem__)
+        committed += verification.token_ids
+        if verification.replacement is not None:
+            assert isinstance(verification.replacement, int)
+            committed.append(verification.replacement)
+        elif verification.next_target is not None:
+            committed.append(rule.target_token(verification.next_target, len(committed)))
     return tuple(committed)
 
 

@@ -19,7 +19,6 @@ from tandem.core.sparse_payload import (
     finish_with_full_distribution,
     make_sparse_payload,
     make_top_k_payload,
-    top_k_bias,
 )
 from tests.exact import ExactRandom, fractions, outcome_probs, output_probs, probs_pairs
 
@@ -249,14 +248,6 @@ def test_a_top_k_payload_has_a_head_and_no_tail() -> None:
     assert payload.probs.tolist() == pytest.approx([0.4, 0.3])
     assert payload.tail_mass == 0
     assert len(payload.tail_ids) == len(payload.tail_probs) == 0
-
-
-def test_the_bias_of_top_k_is_the_residual_outside_of_it() -> None:
-    target = np.array([0.1, 0.4, 0.2, 0.3])
-    draft = np.array([0.0, 0.5, 0.1, 0.4])
-    assert top_k_bias(target, draft, 2) == pytest.approx(0.2)
-    assert top_k_bias(target, draft, 3) == pytest.approx(0.1)
-    assert top_k_bias(target, draft, 4) == 0
 
 
 def test_each_position_finishes_with_random_numbers_of_its_own() -> None:

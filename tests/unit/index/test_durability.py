@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.documents.retriever_kill import kill_trial
+from lab.bench.documents.retriever_kill import kill_trial
 from tandem.core.errors import ResourceExhausted, Unavailable
 from tandem.index import sqlite_database
 from tandem.index.chunking import Chunking

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from itertools import pairwise
 
 import pytest
 from pypdf import PdfWriter
@@ -64,6 +65,59 @@ def test_html_is_what_a_reader_sees() -> None:
     assert document.title == "The title"
     assert " ".join(document.text.split()) == "Head One bold word & more. first second"
     assert "Head\n\nOne bold word & more." in document.text
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("<p>gr\u00fcn 5 \u20ac".encode(), "gr\u00fcn 5 \u20ac"),
+        ("\ufeff<p>gr\u00fcn".encode(), "gr\u00fcn"),
+        ("<meta charset=latin-1><p>gr\u00fcn".encode(), "gr\u00fcn"),
+        ("<p>gr\u00fcn 5 \u20ac".encode("cp1252"), "gr\u00fcn 5 \u20ac"),
+        ('<meta charset="iso-8859-2"><p>\u0159'.encode("iso-8859-2"), "\u0159"),
+        (b"<meta charset=nonsense><p>plain", "plain"),
+        (b"&nbsp;x&euro;&#x110000;&#0;&notin;&#128;", "x\u20ac\ufffd\ufffd\u2209\u20ac"),
+    ],
+)
+def test_html_has_the_encoding_that_it_has_or_says(content: bytes, text: str) -> None:
+    assert text_of(content, Format.HTML) == text
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"", ""),
+        (b"a<b", "a"),
+        (b"<p>one<p>two<br>three", "one\n\ntwo\n\nthree"),
+        (b"x<noscript>a<p>b</noscript>y<template><p>t</p></template>z", "xyz"),
+        (b"x<style>a<p>b</style>y<script>if (a < b) '</p>'</script>z", "xyz"),
+        (b"<table><tr><td>1 <td>2<tr><th>3</table>", "1 2\n\n3"),
+        (b"<b>one</b> <i>two</i>\n three", "one two\n three"),
+        (b"<p>x<!-- hidden --><?php hidden ?>y", "xy"),
+        (b'<a title="hidden">shown</a>', "shown"),
+        (b"<title>a</title>b<svg><title>c</title></svg>", "bc"),
+        (b"<div>" * 900 + b"deep", "deep"),
+    ],
+)
+def test_html_that_is_odd_is_read_as_browsers_do(content: bytes, text: str) -> None:
+    assert text_of(content, Format.HTML) == text
+
+
+def test_html_that_is_too_deep_is_refused() -> None:
+    refused = one(b"<div>" * 100_000, Format.HTML)
+    assert refused == Refusal("doc", "content: more than 1000 HTML elements are open at once")
+
+
+def test_no_entity_of_a_page_is_expanded_and_nothing_is_fetched() -> None:
+    lines = [b'<!DOCTYPE html SYSTEM "file:///etc/passwd" [<!ENTITY a "aaaa">']
+    lines += [
+        b'<!ENTITY %c "&%c;&%c;&%c;&%c;">' % (b, a, a, a, a) for a, b in pairwise(b"abcdefghi")
+    ]
+    lines += [b'<!ENTITY file SYSTEM "file:///etc/passwd">]><p>&i;&file;']
+    text = text_of(b"".join(lines), Format.HTML)
+    assert text.endswith("&i;&file;")
+    assert len(text) < 1000
+    assert "root:" not in text
 
 
 def test_pdf_pages_are_read() -> None:

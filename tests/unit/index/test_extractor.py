@@ -7,21 +7,31 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 import pytest
 
 from tandem.core.errors import Unavailable
 from tandem.index.extraction import MAX_DOCUMENT_BYTES, Format, Refusal, extract
-from tandem.index.extractor import MOST_IN_THIS_PROCESS, ExtractionLimits, Extractor
+from tandem.index.extractor import MOST_IN_THIS_PROCESS, ExtractionLimits, Extractor, parts_of
 from tandem.index.records import Document
+from tests.unit.index.hostile_pdfs import HOSTILE_PDFS, many_operations
 
 PAGE = b"<title>T</title><p>words"
-SLOW = b"<a " * 20_000
-"""html.parser looks for the end of each tag to the end of the page: minutes."""
+SLOW = many_operations()
+"""Half a minute."""
+HOSTILE_TAGS = (
+    *(b"<!", b"a<", b"</", b"<?", b"<!--", b'<a href="', b"<a b='c' d=\"", b"<a ", b"<![CDATA["),
+    *(b"<!-- a ", b"&", b"&#", b"&a", b"<script>", b"<title>", b"<p>x", b"</p>", b"<a b=1"),
+)
+"""Over and over; html.parser looks from each to the end of the page, which takes minutes."""
 DEEP = b'{"text": "x", "more": [' + b"{}," * 3_000_000 + b"{}]}"
 """Each of the dictionaries takes 64 bytes."""
+
+
+def repr_of_start(value: object) -> str:
+    return repr(value[:12]) if isinstance(value, bytes) else str(value)
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +85,7 @@ def test_closing_waits_for_no_file() -> None:
 
     def reading() -> None:
         try:
-            read(extractor, SLOW)
+            read(extractor, SLOW, Format.PDF)
         except Unavailable as error:
             ended.append(error)
 
@@ -93,7 +103,7 @@ def test_closing_waits_for_no_file() -> None:
 async def test_a_file_that_takes_too_long_is_refused_and_holds_up_nothing(
     extractor: Extractor,
 ) -> None:
-    reading = asyncio.create_task(asyncio.to_thread(read, extractor, SLOW))
+    reading = asyncio.create_task(asyncio.to_thread(read, extractor, SLOW, Format.PDF))
     turns = 0
     while not reading.done():
         await asyncio.sleep(0.005)
@@ -103,6 +113,28 @@ async def test_a_file_that_takes_too_long_is_refused_and_holds_up_nothing(
     assert read(extractor, PAGE) == Document("doc", "words", "T")
 
 
+@pytest.mark.parametrize("made", HOSTILE_PDFS, ids=lambda made: made.__name__)
+def test_a_hostile_pdf_ends_in_its_time_and_the_next_file_is_read(
+    made: Callable[[], bytes], extractor: Extractor
+) -> None:
+    (part,) = parts_of(made(), Format.PDF, "doc")
+    extracted = extractor.read(part)
+    assert extracted.cpu_s < 10, "1 s, and 3 s for each MiB of the file"
+    if isinstance(extracted.document, Refusal):
+        assert extracted.document.why.startswith("content: ")
+    assert read(extractor, PAGE) == Document("doc", "words", "T")
+
+
+def test_what_a_part_took_of_a_processor_is_told(extractor: Extractor) -> None:
+    costs = []
+    for content in (PAGE, PAGE * 50_000):
+        (part,) = parts_of(content, Format.HTML, "doc")
+        costs.append(extractor.read(part).cpu_s)
+    assert 0 <= costs[0] < costs[1] < 5, "a tick of its clock may be longer than a small page"
+    (slow,) = parts_of(SLOW, Format.PDF, "doc")
+    assert extractor.read(slow).cpu_s == 1, "the limit that it met"
+
+
 @pytest.mark.parametrize(
     ("form", "content"),
     [
@@ -110,7 +142,12 @@ async def test_a_file_that_takes_too_long_is_refused_and_holds_up_nothing(
         (Format.MARKDOWN, b"# " + b" " * 200_000 + b"x"),
         (Format.MARKDOWN, b"# a" + b"#" * 200_000 + b"x"),
         (Format.HTML, b"<br>" * 15_000 + b"x"),
+        *((Format.HTML, pattern * (2**21 // len(pattern))) for pattern in HOSTILE_TAGS),
+        (Format.HTML, b"<div>" * 900 + b"</b>" * 500_000),
+        (Format.HTML, b"<p>" + b" ".join(b"a%d=1" % number for number in range(200_000))),
+        (Format.HTML, b"<p " + b" ".join(b"a%d=1" % number for number in range(200_000)) + b">x"),
     ],
+    ids=repr_of_start,
 )
 def test_reading_takes_linear_time(form: Format, content: bytes) -> None:
     """Tens of milliseconds of the processor, a second at most; it took 10 s and more."""

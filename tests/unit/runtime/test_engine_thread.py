@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from tandem.backends.interface import ForwardCancelled, ForwardRequest, Logits, Session, never
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.runtime.batching_delay import BatchingDelay
 from tandem.runtime.engine_jobs import Done
 from tandem.runtime.engine_thread import EngineThread
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 VOCABULARY = 8
 DEADLINE_S = 60.0

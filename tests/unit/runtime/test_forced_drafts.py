@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 
 from tandem.backends.interface import Engine
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import LogitsProcessor, Mask, Processors, RowsAfter
 from tandem.core.randomness import SeededRandom
-from tandem.runtime.draft_works import DraftsReady, DraftWorks
+from tandem.runtime.draft_tasks import DraftsReady, DraftTaskRunner
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import DraftJob, VerifyJob
-from tandem.specdec.events import Drafted, DraftWork
+from tandem.specdec.cloud import VerifyWork
+from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.presets import PRESETS
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload, acceptance_rule
-from tandem.specdec.verify_work import VerifyWork
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tests.virtual_time.cases import preset
 from tests.virtual_time.edge_frames import edge_of
 
@@ -52,7 +52,7 @@ class Decided:
 
 
 def drafts_of(
-    mask: Decided, name: str, work: DraftWork, handed: list[tuple[int, int]] | None = None
+    mask: Decided, name: str, work: DraftTask, handed: list[tuple[int, int]] | None = None
 ) -> tuple[list[Drafted], int, int]:
     """The result of a job, and how many passes it took."""
     engine: Engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY))
@@ -86,7 +86,7 @@ def drafts_of(
 def test_forced_tokens_cost_no_pass_and_are_the_same(
     name: str, token_ids: tuple[int | None, ...], passes: int
 ) -> None:
-    work = DraftWork(keep=0, token_ids=PROMPT, position=2, count=6)
+    work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=6)
     quick, quick_length, quick_passes = drafts_of(Decided(token_ids), name, work)
     slow, slow_length, slow_passes = drafts_of(Decided(token_ids, tells=False), name, work)
     assert (quick_passes, slow_passes) == (passes, 6)
@@ -100,7 +100,7 @@ def test_forced_tokens_cost_no_pass_and_are_the_same(
 def test_what_is_forced_after_the_last_draft_goes_with_it(
     token_ids: tuple[int | None, ...], count: int
 ) -> None:
-    work = DraftWork(keep=0, token_ids=PROMPT, position=2, count=2, spare=len(token_ids) - 2)
+    work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=2, spare=len(token_ids) - 2)
     drafts, _, passes = drafts_of(Decided(token_ids), "coupled", work)
     assert ([drafted.token_id for drafted in drafts][1:], passes) == (
         list(token_ids[1:count]),
@@ -109,14 +109,14 @@ def test_what_is_forced_after_the_last_draft_goes_with_it(
 
 
 def test_an_end_that_is_forced_ends_the_work() -> None:
-    work = DraftWork(keep=0, token_ids=PROMPT, position=2, count=6, ends=frozenset({6}))
+    work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=6, ends=frozenset({6}))
     drafts, _, passes = drafts_of(Decided((None, 5, 6, 1, 1, 1)), "coupled", work)
     assert [drafted.token_id for drafted in drafts][1:] == [5, 6]
     assert passes == 1
 
 
 def test_step_by_step_each_is_handed_over_with_the_keys_before_it() -> None:
-    work = DraftWork(keep=0, token_ids=PROMPT, position=2, count=6, stepwise=True)
+    work = DraftTask(keep=0, token_ids=PROMPT, position=2, count=6, stepwise=True)
     handed: list[tuple[int, int]] = []
     mask = Decided((5, None, 6, 7, None, 1))
     rest, kv_length, passes = drafts_of(mask, "coupled", work, handed)
@@ -138,17 +138,17 @@ async def test_a_work_that_is_forced_as_a_whole_never_reaches_the_engine() -> No
     processor = LogitsProcessor(Processors(), edge.request.prompt_ids, mask, strict=False)
     try:
         async with thread.session(32) as kv:
-            works = DraftWorks(edge, thread, kv, ready.put_nowait, processor)
+            works = DraftTaskRunner(edge, thread, kv, ready.put_nowait, processor)
             work = edge.work(0.0)
             assert work is not None
             works.start(work)
             assert not works.idle
             happened = await ready.get()
-            edge.drafted(happened.work, *happened.outcome(), 0.0)
-            assert edge.drafting.in_flight.token_ids == (2, 1, 2, 2)[: work.count]
-            assert (edge.drafting.kv_length, kv.length) == (0, 0)
+            edge.drafted(happened.task, *happened.outcome(), 0.0)
+            assert edge.drafts_in_flight == (2, 1, 2, 2)[: work.count]
+            assert (edge.kv_length, kv.length) == (0, 0)
             assert works.idle
-            edge.drafting.discard()
+            edge._drafting.discard()
             again = edge.work(0.0)
             assert again is not None
             works.start(again)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from tandem.backends.interface import ForwardRequest, Logits, Session, never
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.prompt_pieces import (
     PIECE_ROWS,
@@ -19,6 +18,7 @@ from tandem.runtime.prompt_pieces import (
     PromptTurns,
     is_long,
 )
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 VOCABULARY = 16
 PROMPT = tuple(token % VOCABULARY for token in range(3, 3 + 3 * PIECE_ROWS + 40))

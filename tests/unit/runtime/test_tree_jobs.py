@@ -8,24 +8,24 @@ import numpy as np
 import pytest
 
 from tandem.backends.interface import Engine, ForwardRequest, Session
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.core.randomness import SeededRandom
 from tandem.core.truncation import Truncation
 from tandem.runtime.session_jobs import VerifyJob
 from tandem.runtime.tree_jobs import TreeDraftJob
-from tandem.specdec.events import Drafted, DraftWork
-from tandem.specdec.in_flight import probs_to_draft_from
+from tandem.specdec.cloud import VerifyWork
+from tandem.specdec.drafting import probs_to_draft_from
+from tandem.specdec.events import Drafted, DraftTask
 from tandem.specdec.judge import Judge, Step
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.specdec.rules import Proposal, RejectionRule, TargetProbs, TokenPayload, probs_of
-from tandem.specdec.verify_work import VerifyWork
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 V = 12
 PROBS = scripted_probs(4, V, order=9, sharpness=4.0)
 RULE = RejectionRule(SeededRandom(3))
 PRESET = replace(PRESETS["mc-dsd"], truncation=Truncation(top_k=5))
-WORK = DraftWork(keep=0, token_ids=(1, 2), position=2, count=3, expansion=(2, 2, 2))
+WORK = DraftTask(keep=0, token_ids=(1, 2), position=2, count=3, expansion=(2, 2, 2))
 
 
 class Counted(ScriptedEngine):
@@ -50,7 +50,7 @@ def run(engine: Engine, job: TreeDraftJob) -> tuple[list[Drafted], int]:
 def drafted(
     session: Session,
     engine: Engine,
-    work: DraftWork = WORK,
+    work: DraftTask = WORK,
     sampling: SamplingParams | None = None,
     preset: Preset = PRESET,
 ) -> list[Drafted]:
@@ -171,9 +171,9 @@ def test_a_tree_is_judged_by_one_pass_over_all_its_nodes(
     (logits,) = engine.forward([job.request()])
     job.take(logits)
     assert tree.contexts((1, 2)) == [(1, 2, 3), (1, 2, 3, 4), (1, 2, 3, 5), (1, 2, 3, 4, 6)]
-    judgement = job.result()
-    assert judgement.path == path
-    for probs, after in zip(judgement.targets, judged, strict=True):
+    verification = job.result()
+    assert verification.path == path
+    for probs, after in zip(verification.targets, judged, strict=True):
         np.testing.assert_allclose(probs_of(probs), np.asarray(PROBS((1, 2, 3, *after))), rtol=1e-5)
 
 

@@ -9,13 +9,14 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.tokens import PrefixedTokens
 from tandem.specdec.choices import RejectionPayload, Schedule
-from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.judge import Judgement
+from tandem.specdec.cloud import CloudMachine, VerifyWork
+from tandem.specdec.judge import Judge, Verification
 from tandem.specdec.messages import (
     Cancel,
     CloudMessage,
     EdgeMessage,
     FullDistribution,
+    GoingAway,
     NeedFullDistribution,
     Outcome,
     Ping,
@@ -92,10 +93,10 @@ def test_cancel_ends_everything() -> None:
 def test_the_shells_mistakes_are_protocol_errors() -> None:
     cloud = opened_cloud(preset("dsd"))
     with pytest.raises(ProtocolError, match="no work in flight"):
-        cloud.complete(Judgement((), (), ()), Work())
+        cloud.complete(Verification((), (), ()), Work())
 
 
-@pytest.mark.parametrize("name", [n for n in PRESETS if not PRESETS[n].judges_by_timing])
+@pytest.mark.parametrize("name", [n for n in PRESETS if not PRESETS[n].timing_dependent])
 def test_both_simulations_give_the_same_text(name: str) -> None:
     for seed in range(1, 20):
         whole = run(preset(name, 3), MODELS, seed, max_tokens=12)
@@ -152,7 +153,7 @@ def test_an_accepted_chunk_brings_a_bonus_and_its_kv() -> None:
     (verdict,) = cloud.complete(judgement_for(MODELS, cloud, work), Work())
     assert isinstance(verdict, Verdict)
     assert (verdict.accepted, verdict.rejected, verdict.outcome) == (2, False, third)
-    assert verdict.prefix == cloud.committed.prefix
+    assert verdict.prefix_hash == cloud.committed.prefix
     assert cloud.kv_length == 4, "the bonus token has not been fed"
 
 
@@ -246,7 +247,7 @@ def test_nothing_is_done_after_the_end() -> None:
     assert (verdict.accepted, verdict.outcome) == (expected, None)
     assert cloud.finished
     assert cloud.work() is None
-    late = draft_after(cloud, (0,), epoch=5, prefix=1)
+    late = draft_after(cloud, (0,), epoch=5, prefix_hash=1)
     assert cloud.receive(late) == [], "drafts past the end mean nothing"
 
 
@@ -255,7 +256,9 @@ def test_a_resumed_session_decides_as_before() -> None:
     chosen = preset("coupled", 2)
     right = own_tokens(chosen, 5)
     text = PrefixedTokens((1, 2, *right[:3]))
-    cloud = opened_cloud(preset("ar"), committed_ids=right[:3], base=5, prefix=text.prefix, epoch=4)
+    cloud = opened_cloud(
+        preset("ar"), committed_ids=right[:3], base=5, prefix_hash=text.prefix, epoch=4
+    )
     pass_of(cloud)
     pass_of(cloud)
     assert cloud.committed.since(2) == right
@@ -400,3 +403,18 @@ def test_a_draft_that_is_judged_without_a_pass_tells_its_likelihood_too() -> Non
     (told,) = verdict.logprobs
     assert told.logprob == pytest.approx(np.log(MODELS.target_probs((1, 2))[own]))
     assert verdict.path == ()
+
+
+def test_a_cloud_says_how_long_it_stays() -> None:
+    cloud = opened_cloud(preset("coupled", 2))
+    assert cloud.going_away(2.5) == GoingAway(7, 0, 2, cloud.committed.prefix, grace_s=2.5)
+
+
+def test_the_positions_of_a_pass_follow_what_the_kv_holds() -> None:
+    judge = Judge.__new__(Judge)
+    chain = VerifyWork(4, (5, 6, 7), logits_to_keep=2, drafts=2, judge=judge)
+    assert (chain.kept, chain.positions) == (4, [6, 7])
+    assert chain.contexts((1,) * 4) == [(1, 1, 1, 1, 5, 6), (1, 1, 1, 1, 5, 6, 7)]
+    branching = VerifyWork(*(4, (5, 6, 7), 3, 3, judge), parents=(-1, 0, 0), path=(2,))
+    assert (branching.kept, branching.positions) == (5, [6, 7, 7])
+    assert branching.contexts((1,) * 5)[1:] == [(*(1,) * 5, 5, 6), (*(1,) * 5, 5, 7)]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from typing import Any
 
+import numpy as np
 import pytest
 
+from tandem.core.codecs import Precision, sparse_wire_probs, wire_probs
+from tandem.core.errors import ProtocolError
 from tandem.core.tokens import PrefixedTokens
+from tandem.core.truncation import Truncation, truncate
 from tandem.specdec.choices import Control, Schedule
-from tandem.specdec.drafting import Drafting
-from tandem.specdec.events import DraftWork
-from tandem.specdec.predraft_cache import Branch, LikelyOutcome
-from tandem.specdec.presets import Preset
+from tandem.specdec.drafting import Drafting, bulk_bytes, draft_frame, probs_to_draft_from
+from tandem.specdec.events import Drafted, DraftTask, EdgeRequest
+from tandem.specdec.messages import Draft, Frame, GenerationParams
+from tandem.specdec.presets import PRESETS, Preset, find_preset
 from tests.virtual_time.cases import preset, scheduled
 from tests.virtual_time.edge_frames import MODELS, drafts_of
 from tests.virtual_time.lockstep import request_for
@@ -119,29 +124,29 @@ def test_another_schedule_waits_for_the_end_of_a_chunk() -> None:
     other = Schedule(1, 1)
     one = drafting()
     one.begin(1, NO_ENDS)
-    one.follow(other)
+    one.follow(other, drafts_ahead=False)
     assert one.schedule == CHUNKS.schedule, "a work is under way"
     one.interrupt()
-    one.follow(other)
+    one.follow(other, drafts_ahead=False)
     assert one.schedule == other
     for chosen in (CHUNKS, PIECES):
         begun = drafting(chosen)
         take(begun, 0)
         frames(begun)
-        begun.follow(other)
+        begun.follow(other, drafts_ahead=False)
         assert begun.schedule == chosen.schedule, "a chunk is begun"
         take(begun, 1)
         frames(begun)
-        begun.follow(other)
+        begun.follow(other, drafts_ahead=False)
         assert begun.schedule == other
     begun = drafting(PIECES)
     take(begun, 0)
     frames(begun)
-    begun.follow(other)
+    begun.follow(other, drafts_ahead=False)
     begun.reconnected()
     assert not begun.chunk_is_open
-    assert begun.in_flight.sent == 0
-    begun.follow(other)
+    assert begun.sent == 0
+    begun.follow(other, drafts_ahead=False)
     assert begun.schedule == PIECES.schedule, "it is to be sent again"
 
 
@@ -160,13 +165,13 @@ def test_a_work_ends_with_its_last_token_or_an_end() -> None:
     one = drafting(PIECES)
     work = one.begin(2, frozenset({2}))
     one.take(work, drafts_of(0), 2)
-    assert one.work is work
+    assert one.task is work
     one.take(work, drafts_of(1), 3)
-    assert one.work is None
+    assert one.task is None
     assert not one.take(work, drafts_of(1), 3)
     ended = one.begin(2, frozenset({2}))
     one.take(ended, drafts_of(2), 4)
-    assert one.work is None
+    assert one.task is None
     assert one.kv_length == 4
 
 
@@ -206,9 +211,9 @@ def test_what_was_drafted_ahead_follows_the_token_it_predicted() -> None:
     assert work is not None
     one.take(work, drafts_of(2), 4)
     one.take(work, drafts_of(0), 5)
-    assert len(one.in_flight) == 2
+    assert len(one.token_ids) == 2
     assert one.adopt_ahead() == 1
-    assert one.in_flight.token_ids == (0, 1, 0)
+    assert [draft.token_id for draft in one.drafts] == [0, 1, 0]
     assert one.ahead is None
 
 
@@ -219,7 +224,7 @@ def test_the_token_before_what_was_drafted_ahead_is_fed_again() -> None:
     one.take(work, drafts_of(2), 5)
     assert one.kv_length == 5
     assert one.discard_ahead() == [work]
-    assert (one.kv_length, one.ahead, one.work) == (3, None, None)
+    assert (one.kv_length, one.ahead, one.task) == (3, None, None)
     assert one.discard_ahead() == []
 
 
@@ -233,7 +238,7 @@ def test_a_discard_keeps_the_kv_of_what_is_committed() -> None:
     assert one.context == (1, 2, 0, 1)
     work = one.begin(1, NO_ENDS)
     assert one.discard() == [work]
-    assert (one.kv_length, one.position, one.work) == (2, 2, None)
+    assert (one.kv_length, one.position, one.task) == (2, 2, None)
     assert one.unfed(2, 1) == (2,)
     one.kv_length = 1
     one.discard()
@@ -242,20 +247,27 @@ def test_a_discard_keeps_the_kv_of_what_is_committed() -> None:
 
 def test_a_branch_that_came_true_goes_on_where_it_is() -> None:
     one = drafting()
-    branch = Branch(LikelyOutcome(2, 7, 0.5), 1, DraftWork(0, (1,), 3, 3, stepwise=True))
-    branch.open = True
-    branch.take(drafts_of(0))
-    one.promote(branch)
-    assert branch.work is not None
-    assert one.work is branch.work
-    assert one.take(branch.work, drafts_of(1), 9)
-    assert one.work is branch.work, "one of three is missing"
-    assert one.take(branch.work, drafts_of(1), 9)
-    assert one.work is None
-    branch.open = False
-    one.promote(branch)
-    assert one.work is None
-    assert one.adopt(branch) == 1
+    task = DraftTask(0, (1,), 3, 3, stepwise=True)
+    one.go_on_with(task, taken=1)
+    assert one.adopt(drafts_of(0)) == 1
+    assert one.task is task
+    assert one.take(task, drafts_of(1), 9)
+    assert one.task is task, "one of three is missing"
+    assert one.take(task, drafts_of(1), 9)
+    assert one.task is None
+    assert one.token_ids == (0, 1, 1)
+
+
+@pytest.mark.parametrize("begun", ["task", "draft"])
+def test_a_prefix_is_adopted_before_anything_is_drafted(begun: str) -> None:
+    one = drafting()
+    one.adopt_prefix(1)
+    assert one.begin(2, NO_ENDS).token_ids == (2,)
+    if begun == "draft":
+        one.interrupt()
+        take(one, 0)
+    with pytest.raises(ProtocolError, match="adopt_prefix"):
+        one.adopt_prefix(2)
 
 
 def test_a_frame_asks_the_cloud_to_wait_where_it_would_go_on_alone() -> None:
@@ -267,7 +279,7 @@ def test_a_frame_asks_the_cloud_to_wait_where_it_would_go_on_alone() -> None:
         (replace(goes_on, decode_when_idle=False), goes_on, False),
     ):
         one = drafting(scheduled("coupled", chosen))
-        one.follow(followed)
+        one.follow(followed, drafts_ahead=False)
         take(one, 0, 1)
         assert [sent.hold for sent in one.send_due(0)] == [hold]
 
@@ -280,11 +292,61 @@ def test_what_is_sent_again_on_a_second_stream_is_what_was_sent(chosen: Preset) 
     for token_id in (0, 1, 0):
         take(one, token_id)
         one.send_due(0)
-    sent = one.in_flight.sent
+    sent = one.sent
     again = one.resent(3)
-    assert one.in_flight.sent == sent
+    assert one.sent == sent
     assert [token for frame in again for token in frame.token_ids] == [0, 1, 0][:sent]
     assert [frame.base for frame in again] == [2, 4][: len(again)]
     assert {frame.epoch for frame in again} <= {3}
     whole = [frame.end_of_chunk for frame in again]
     assert whole == ([True, False] if chosen is PIECES else [True] * len(whole))
+
+
+SHARES = np.array([0.25, 0.25, 0.5], dtype=np.float32)
+
+
+def test_a_chunk_carries_what_its_uplink_names() -> None:
+    frame = Frame(session=1, epoch=2, base=3, prefix_hash=4)
+    chunk = [Drafted(token_id, SHARES) for token_id in (2, 0)]
+    ids = draft_frame(frame, chunk, PRESETS["coupled"])
+    assert (ids.session, ids.epoch, ids.base, ids.prefix_hash) == (1, 2, 3, 4)
+    assert (ids.token_ids, ids.end_of_chunk) == ((2, 0), True)
+    assert (ids.probabilities, ids.distributions) == (None, None)
+    split = draft_frame(frame, chunk, PRESETS["dssd"])
+    assert (split.probabilities, split.distributions) == ((0.5, 0.25), None)
+    for name in ("dsd", "tslt"):
+        full = draft_frame(frame, chunk, PRESETS[name])
+        assert full.probabilities is None
+        assert full.distributions is not None
+        np.testing.assert_array_equal(full.distributions, np.stack([SHARES, SHARES]))
+
+
+@pytest.mark.parametrize(
+    ("name", "choices", "wanted"),
+    [
+        ("dsd", {}, 3 * 2 * 1000),
+        ("dsd", {"uplink_precision": "float32"}, 3 * 4 * 1000),
+        ("dssd-full", {}, 4 * 1000),
+        ("dssd", {}, 0),
+        ("tslt", {}, 0),
+        ("coupled", {}, 0),
+    ],
+)
+def test_whole_distributions_are_bulk(name: str, choices: dict[str, Any], wanted: int) -> None:
+    chosen = replace(find_preset(name), **choices)
+    frames = [Draft(1, 0, 9, 0, token_ids=ids, end_of_chunk=True) for ids in ((5, 6), (7,))]
+    request = EdgeRequest(1, (1,), "", 1000, GenerationParams(max_tokens=8), chosen)
+    assert bulk_bytes(frames, request) == wanted
+
+
+@pytest.mark.parametrize("name", ["dsd", "tslt", "coupled"])
+@pytest.mark.parametrize("precision", ["float32", "float16"])
+def test_a_draft_is_drawn_from_what_its_uplink_can_carry(name: str, precision: Precision) -> None:
+    chosen = replace(find_preset(name), uplink_precision=precision, truncation=Truncation(top_k=2))
+    probs = np.array([0.3, 0.25, 0.45], dtype=np.float32)
+    cut = truncate(probs, chosen.truncation)
+    rounded = {"dsd": wire_probs(cut, "float16"), "tslt": sparse_wire_probs(cut, "float16")}
+    expected = rounded.get(name, cut) if precision == "float16" else cut
+    np.testing.assert_array_equal(probs_to_draft_from(probs, chosen), expected)
+    if precision == "float16" and name in rounded:
+        assert (expected != cut).any()

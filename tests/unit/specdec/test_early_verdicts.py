@@ -12,12 +12,11 @@ from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import SparsePayload
 from tandem.core.tokens import PrefixMismatch
 from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
-from tandem.specdec.cloud import CloudMachine
-from tandem.specdec.early_verdicts import EarlyQueue, early_payload_rule
+from tandem.specdec.cloud import CloudMachine, EarlyQueue, VerifyWork
 from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.judge import early_payload_rule
 from tandem.specdec.messages import Cancel, EarlyVerdict, Verdict, Work
 from tandem.specdec.rules import Proposal, acceptance_rule
-from tandem.specdec.verify_work import VerifyWork
 from tests.virtual_time.cases import preset
 from tests.virtual_time.cloud_frames import MODELS, draft_after, opening, own_tokens, pass_of
 from tests.virtual_time.edge_frames import SPARSE, V, draft, edge_of, state_of
@@ -66,7 +65,7 @@ def test_a_distribution_to_draw_from_is_drawn_from_as_the_verdict_s_own() -> Non
     edge = waiting(SPLIT)
     edge.receive(early(edge, 1, True, SPARSE), 0.1)
     work = edge.work(0.1)
-    drawn = edge._recovery.predict(SPARSE, edge.drafting.in_flight.all[1], 3)
+    drawn = edge._recovery.predict(SPARSE, edge._drafting.drafts[1], 3)
     if drawn is None:
         assert work is None
     else:
@@ -77,7 +76,7 @@ def test_a_distribution_to_draw_from_is_drawn_from_as_the_verdict_s_own() -> Non
 BAD: dict[str, tuple[Callable[[EarlyVerdict], EarlyVerdict], type[Exception]]] = {
     "another session": (lambda m: replace(m, session=m.session + 1), ProtocolError),
     "another base": (lambda m: replace(m, base=m.base + 1), ProtocolError),
-    "another text": (lambda m: replace(m, prefix=m.prefix ^ 1), PrefixMismatch),
+    "another text": (lambda m: replace(m, prefix_hash=m.prefix_hash ^ 1), PrefixMismatch),
     "another epoch": (lambda m: replace(m, epoch=m.epoch + 1), ProtocolError),
     "more than was sent": (lambda m: replace(m, accepted=2, rejected=True), ProtocolError),
     "judges nothing": (lambda m: replace(m, accepted=0, rejected=False), ProtocolError),

@@ -8,19 +8,10 @@ import pytest
 from tandem.core.errors import ProtocolError
 from tandem.core.sparse_payload import FullPayload
 from tandem.core.stopping import FinishReason
-from tandem.core.tokens import PrefixedTokens
+from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.choices import Control, Predraft, Schedule
-from tandem.specdec.edge import ALONE_CHUNK, EdgeMachine
-from tandem.specdec.events import (
-    Commit,
-    DraftWork,
-    EdgeOutput,
-    Finish,
-    Interrupt,
-    Reconnect,
-    Send,
-    TokenSource,
-)
+from tandem.specdec.edge import ALONE_CHUNK, CommittedText, EdgeMachine
+from tandem.specdec.events import Commit, DraftTask, EdgeOutput, Finish, Interrupt, Reconnect, Send
 from tandem.specdec.liveness import Liveness, LostCloud, Phase
 from tandem.specdec.messages import (
     Cancel,
@@ -36,7 +27,7 @@ from tandem.specdec.messages import (
     Recovered,
     Work,
 )
-from tandem.specdec.predraft_cache import LikelyOutcome
+from tandem.specdec.predrafting import LikelyOutcome
 from tandem.specdec.presets import PRESETS, Preset
 from tests.virtual_time.cases import model_pair, preset, scheduled
 from tests.virtual_time.edge_frames import (
@@ -68,7 +59,7 @@ def test_connecting_opens_at_the_committed_text() -> None:
     assert edge.lost(0.1) == [Reconnect()]
     (again,) = sent(edge.connect(0.2))
     assert (again.base, again.committed_ids, again.epoch) == (4, (0, 2), 1)
-    assert again.prefix == edge.committed.prefix
+    assert again.prefix_hash == edge.committed.prefix
     with pytest.raises(ProtocolError, match="connect in state running"):
         edge.connect(0.3)
 
@@ -94,7 +85,7 @@ def test_one_draft_work_at_a_time() -> None:
     edge = edge_of(preset("coupled", 3))
     edge.connect(0.0)
     work = edge.work(0.0)
-    assert work == DraftWork(keep=0, token_ids=(1, 2), position=2, count=3)
+    assert work == DraftTask(keep=0, token_ids=(1, 2), position=2, count=3)
     assert edge.work(0.0) is None
     assert work is not None
     assert edge.context(work) == (1, 2)
@@ -143,7 +134,7 @@ def test_chunks_go_out_until_the_window_is_full() -> None:
     edge.connect(0.0)
     first, second = sent(draft(edge, 0, 1)), sent(draft(edge, 2, 0))
     assert [frame.base for frame in (*first, *second)] == [2, 4]
-    assert second[0].prefix == edge.committed.prefix_with((0, 1))
+    assert second[0].prefix_hash == edge.committed.prefix_with((0, 1))
     assert edge.work(0.0) is None
     edge.receive(verdict_of(edge, 2), 0.0)
     work = edge.work(0.0)
@@ -170,12 +161,12 @@ def test_a_rejection_interrupts_the_drafting_that_builds_on_it() -> None:
     outputs = edge.receive(verdict_of(edge, 1, True, 2), 0.0)
     assert outputs == [Commit((0,)), Interrupt(stale), Commit((2,))]
     assert edge.epoch == 1
-    assert edge.drafting.kv_length == 3, "the rejected draft is not in the KV any more"
+    assert edge.kv_length == 3, "the rejected draft is not in the KV any more"
     fresh = edge.work(0.0)
     assert fresh is not None
     assert (fresh.keep, fresh.token_ids, fresh.position) == (3, (2,), 4)
     assert edge.drafted(stale, drafts_of(0, 0), 6, 0.0, 0.0) == [], "void tokens"
-    assert edge.drafting.kv_length == 3
+    assert edge.kv_length == 3
     (drafted,) = sent(edge.drafted(fresh, drafts_of(1, 1), 5, 0.0, 0.0))
     assert (drafted.epoch, drafted.base) == (1, 4)
 
@@ -185,9 +176,9 @@ def test_a_token_of_the_clouds_own_keeps_equal_drafts() -> None:
     edge.connect(0.0)
     draft(edge, 0, 1)
     assert edge.receive(tokens_of(edge, 0), 0.0) == [Commit((0,))]
-    assert (edge.epoch, edge.drafting.in_flight.token_ids) == (0, (1,))
+    assert (edge.epoch, edge.drafts_in_flight) == (0, (1,))
     assert edge.receive(tokens_of(edge, 2), 0.0) == [Commit((2,))]
-    assert (edge.epoch, edge.drafting.in_flight.token_ids) == (1, ())
+    assert (edge.epoch, edge.drafts_in_flight) == (1, ())
 
 
 def test_drafts_that_were_never_sent_end_no_epoch() -> None:
@@ -195,7 +186,7 @@ def test_drafts_that_were_never_sent_end_no_epoch() -> None:
     edge.connect(0.0)
     draft(edge, 0)
     edge.receive(tokens_of(edge, 1), 0.0)
-    assert (edge.epoch, edge.drafting.in_flight.token_ids) == (0, ())
+    assert (edge.epoch, edge.drafts_in_flight) == (0, ())
 
 
 def test_a_drawn_token_is_sent_in_the_new_epoch() -> None:
@@ -415,8 +406,8 @@ def test_what_was_drafted_for_the_outcome_counts_as_drafted() -> None:
         edge = edge_of(preset("predraft", 2, predraft_workers=1))
         edge.connect(0.0)
         draft(edge, 0, 1)
-        edge.predrafting.clear()
-        edge.predrafting.expect([LikelyOutcome(3, 2 if foreseen else 0, 0.9)])
+        edge._predrafting.clear()
+        edge._predrafting.expect([LikelyOutcome(3, 2 if foreseen else 0, 0.9)])
         work = edge.work(0.0)
         while work is not None and not work.branch:
             edge.drafted(work, drafts_of(1), 4, 0.0, 0.0)
@@ -456,8 +447,8 @@ def test_what_is_drafted_ahead_and_asked_for_is_counted() -> None:
     edge = edge_of(preset("predraft", 2, predraft_workers=2))
     edge.connect(0.0)
     draft(edge, 0, 1)
-    edge.predrafting.clear()
-    edge.predrafting.expect([LikelyOutcome(3, 2, 0.9), LikelyOutcome(3, 0, 0.8)])
+    edge._predrafting.clear()
+    edge._predrafting.expect([LikelyOutcome(3, 2, 0.9), LikelyOutcome(3, 0, 0.8)])
     drafted = 0
     while (work := edge.work(0.0)) is not None and drafted < 8:
         edge.drafted(work, drafts_of(*(1,) * work.count), work.position, 0.0, 0.0)
@@ -595,3 +586,39 @@ def test_draft_steps_that_a_prompt_was_fed_with_are_not_measured() -> None:
     edge.drafted(work, drafts_of(1), 21, 0.01, 0.0)
     assert edge.pacing.profile.own.draft_s == 0.01
     assert edge.stats.draft_s == pytest.approx(0.91)
+
+
+def text(
+    max_tokens: int = 4, stop: int = 9, ends: frozenset[int] = frozenset({0})
+) -> CommittedText:
+    request = request_for(preset("coupled", 2), MODELS, max_tokens=max_tokens, ends=ends)
+    return CommittedText(request, lambda token: token == stop)
+
+
+def test_an_answer_ends_with_its_last_token_an_end_or_a_stop_string() -> None:
+    assert text().append((1, 2)) == ((1, 2), None)
+    assert text().append((1, 2, 1, 2, 1)) == ((1, 2, 1, 2), FinishReason.LENGTH)
+    assert text().append((1, 0, 1)) == ((1, 0), FinishReason.STOP)
+    assert text().append((1, 9, 1)) == ((1, 9), FinishReason.STOP)
+    assert text().append((1, 2, 1, 0)) == ((1, 2, 1, 0), FinishReason.STOP)
+
+
+@pytest.mark.parametrize(("room", "length"), [(2, 2), (4, 4), (9, 4)])
+def test_less_room_shortens_an_answer_and_more_does_not_lengthen_it(room: int, length: int) -> None:
+    limited = text()
+    limited.limit(room)
+    assert limited.append((1,) * 9) == ((1,) * length, FinishReason.LENGTH)
+    assert len(limited.tokens) == 2 + length
+
+
+def test_an_answer_that_ignores_ends_goes_on_after_them() -> None:
+    request = request_for(preset("coupled", 2), MODELS, max_tokens=4, ends=frozenset({0}))
+    params = replace(request.params, ignore_eos=True)
+    endless = CommittedText(replace(request, params=params), lambda token: False)
+    assert endless.append((0, 1, 0, 2)) == ((0, 1, 0, 2), FinishReason.LENGTH)
+
+
+def test_the_cloud_s_ends_take_the_place_of_those_assumed() -> None:
+    taken = text()
+    taken.take_eos(frozenset({1}))
+    assert taken.append((0, 1)) == ((0, 1), FinishReason.STOP)

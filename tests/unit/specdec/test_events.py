@@ -1,11 +1,12 @@
-"""The running totals of a request."""
+"""The running totals of a request, and what an event leaves unsaid."""
 
 import dataclasses
 from dataclasses import replace
 
 import pytest
 
-from tandem.specdec.events import NO_PROBS, Drafted, EdgeStats
+from tandem.specdec.edge import EdgeStats
+from tandem.specdec.events import NO_PROBS, Drafted
 from tandem.specdec.messages import Opened, Tokens, Verdict, Work
 from tests.virtual_time.cases import model_pair, preset
 from tests.virtual_time.lockstep import request_for

@@ -120,28 +120,30 @@ def test_alone_the_cloud_takes_what_a_grammar_forces_without_a_pass() -> None:
     cloud = opened_cloud(preset("ar"), logprobs=True)
     first, *_ = own_tokens(preset("ar"), 1)
     pass_of(cloud)
-    (tokens,) = cloud.go_on(forced_from(cloud, (first, 2, 0, 1)))
+    (tokens,) = cloud.commit_forced_tokens(forced_from(cloud, (first, 2, 0, 1)))
     assert isinstance(tokens, Tokens)
     assert (tokens.base, tokens.token_ids) == (3, (2, 0, 1))
-    assert tokens.prefix == cloud.committed.prefix
+    assert tokens.prefix_hash == cloud.committed.prefix
     assert [told.logprob for told in tokens.logprobs] == [0.0, 0.0, 0.0]
     assert cloud.target_passes == tokens.work.target_passes == 1
     work = cloud.work()
     assert work is not None
     assert work.token_ids == (first, 2, 0, 1), "their keys and values come with the next pass"
-    assert cloud.go_on(lambda: 0) == [], "a pass is under way, whose row follows the text as it is"
+    assert cloud.commit_forced_tokens(lambda: 0) == [], (
+        "a pass is under way, whose row follows the text as it is"
+    )
 
 
 def test_what_is_forced_ends_with_the_text() -> None:
     cloud = opened_cloud(preset("ar"), ends=frozenset({0}))
     pass_of(cloud)
-    (tokens,) = cloud.go_on(forced_from(cloud, (9, 2, 0, 1)))
+    (tokens,) = cloud.commit_forced_tokens(forced_from(cloud, (9, 2, 0, 1)))
     assert isinstance(tokens, Tokens)
     assert tokens.token_ids == (2, 0)
     assert cloud.finished
     short = opened_cloud(preset("ar"), max_tokens=3)
     pass_of(short)
-    (tokens,) = short.go_on(lambda: 1)
+    (tokens,) = short.commit_forced_tokens(lambda: 1)
     assert isinstance(tokens, Tokens)
     assert tokens.token_ids == (1, 1)
 
@@ -150,7 +152,7 @@ def test_what_is_forced_ends_with_the_text() -> None:
 def test_where_an_edge_drafts_it_drafts_what_is_forced(name: str) -> None:
     cloud = opened_cloud(preset(name))
     pass_of(cloud)
-    assert cloud.go_on(lambda: 1) == []
+    assert cloud.commit_forced_tokens(lambda: 1) == []
 
 
 def test_a_cloud_need_not_wait_any_more_though_the_draft_that_says_so_is_void() -> None:

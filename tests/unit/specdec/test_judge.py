@@ -5,15 +5,14 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.session_jobs import VerifyJob
-from tandem.specdec.early_verdicts import EarlyJudge
-from tandem.specdec.judge import DraftTree, Judge, Step, chain_steps
+from tandem.specdec.cloud import VerifyWork
+from tandem.specdec.judge import DraftTree, EarlyJudge, Judge, Step, chain_steps
 from tandem.specdec.messages import Draft, Frame
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, RejectionRule, TokenPayload
-from tandem.specdec.verify_work import VerifyWork
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 V = 6
 RULE = GumbelCouplingRule(1)
@@ -58,33 +57,33 @@ def test_nothing_is_asked_for_after_the_first_rejection(
     target: tuple[int, ...], accepted: tuple[int, ...], asked: list[int]
 ) -> None:
     rows = Rows(target)
-    judgement = judge_of(1, 2, 3).judge(rows)
-    assert (judgement.token_ids, rows.asked) == (accepted, asked)
-    assert judgement.replacement == (None if len(accepted) == 3 else 5)
-    assert judgement.next_target == target[len(accepted)]
+    verification = judge_of(1, 2, 3).judge(rows)
+    assert (verification.token_ids, rows.asked) == (accepted, asked)
+    assert verification.replacement == (None if len(accepted) == 3 else 5)
+    assert verification.next_target == target[len(accepted)]
 
 
 def test_nothing_is_asked_for_after_the_end_of_the_text() -> None:
     for changes in ({"eos": frozenset({2})}, {"length_limit": 5}):
         rows = Rows((1, 2, 3, 4))
-        judgement = judge_of(1, 2, 3, **changes).judge(rows)
-        assert (judgement.token_ids, rows.asked) == ((1, 2), [0, 1])
-        assert judgement.next_target is None
+        verification = judge_of(1, 2, 3, **changes).judge(rows)
+        assert (verification.token_ids, rows.asked) == ((1, 2), [0, 1])
+        assert verification.next_target is None
 
 
 def test_the_row_after_the_last_draft_is_left_alone_where_no_bonus_follows() -> None:
     rows = Rows((1, 2, 3))
-    judgement = judge_of(1, 2, bonus=False).judge(rows)
-    assert (judgement.token_ids, judgement.next_target, rows.asked) == ((1, 2), None, [0, 1])
+    verification = judge_of(1, 2, bonus=False).judge(rows)
+    assert (verification.token_ids, verification.next_target, rows.asked) == ((1, 2), None, [0, 1])
 
 
 def test_a_frontier_takes_the_place_of_the_first_row() -> None:
     rows = Rows((2, 3))
-    judgement = judge_of(1, 2, frontier=1).judge(rows)
-    assert (judgement.token_ids, judgement.next_target, rows.asked) == ((1, 2), 3, [0, 1])
+    verification = judge_of(1, 2, frontier=1).judge(rows)
+    assert (verification.token_ids, verification.next_target, rows.asked) == ((1, 2), 3, [0, 1])
     rows = Rows((2, 3))
-    judgement = judge_of(1, 2, frontier=4).judge(rows)
-    assert (judgement.replacement, rows.asked) == (4, [])
+    verification = judge_of(1, 2, frontier=4).judge(rows)
+    assert (verification.replacement, rows.asked) == (4, [])
 
 
 def test_a_tree_of_single_candidates_is_a_chain() -> None:
@@ -115,22 +114,22 @@ def test_a_tree_is_followed_down_one_path() -> None:
         1: Step((3,), Proposal((3,))),
     }
     rows = Rows((2, 0, 3, 0, 4))
-    judgement = Judge(3, steps, RULE, PAYLOADS).judge(rows)
-    assert (judgement.path, judgement.token_ids) == ((1, 3), (2, 3))
-    assert (judgement.next_target, rows.asked) == (4, [0, 2, 4])
+    verification = Judge(3, steps, RULE, PAYLOADS).judge(rows)
+    assert (verification.path, verification.token_ids) == ((1, 3), (2, 3))
+    assert (verification.next_target, rows.asked) == (4, [0, 2, 4])
 
 
 def test_an_early_exit_judges_as_the_pass_does() -> None:
     for target in ((5, 2, 3), (1, 5, 3), (1, 2, 3)):
         judge, rows = judge_of(1, 2), Rows(target)
         early = EarlyJudge(Frame(1, 0, 3, 0), (0,), judge).verdict(0, rows, lambda row: row / 10)
-        judgement = judge.judge(Rows(target))
+        verification = judge.judge(Rows(target))
         assert early is not None
         assert (early.accepted, early.rejected) == (
-            len(judgement.path),
-            judgement.replacement is not None,
+            len(verification.path),
+            verification.replacement is not None,
         )
-        assert early.outcome == judgement.next_target
+        assert early.outcome == verification.next_target
         assert early.confidence == rows.asked[-1] / 10
 
 

@@ -7,11 +7,10 @@ from dataclasses import replace
 import pytest
 
 from tandem.core.tokens import PrefixedTokens
-from tandem.specdec.choices import Predraft, Schedule
+from tandem.specdec.choices import Predraft, PredraftOrder, Schedule
 from tandem.specdec.drafting import Drafting
-from tandem.specdec.events import Drafted
-from tandem.specdec.predraft_cache import Branch, LikelyOutcome
-from tandem.specdec.predrafting import Predrafting
+from tandem.specdec.events import Drafted, DraftTask
+from tandem.specdec.predrafting import Branch, LikelyOutcome, Predrafting, Predrafts
 from tandem.specdec.presets import PRESETS, Preset
 from tests.virtual_time.cases import preset
 from tests.virtual_time.edge_frames import MODELS, PROBS, drafts_of
@@ -45,7 +44,7 @@ def test_what_the_drafts_in_flight_say_already_is_no_outcome(
 ) -> None:
     found, _, _ = predrafting()
     found.expect([LikelyOutcome(position, token, 0.5)])
-    work = found.work()
+    work = found.task()
     assert (work is not None) is wanted
     if work is not None:
         assert (work.position, work.token_ids[-1], work.branch) == (position + 1, token, True)
@@ -57,9 +56,9 @@ def test_nor_is_the_token_that_was_drafted_ahead() -> None:
     assert ahead is not None
     drafting.take(ahead, drafts_of(2), 4)
     found.expect([LikelyOutcome(4, 2, 0.5)])
-    assert found.work() is None
+    assert found.task() is None
     found.expect([LikelyOutcome(4, 1, 0.5)])
-    assert found.work() is not None
+    assert found.task() is not None
 
 
 @pytest.mark.parametrize(("max_tokens", "count"), [(12, 2), (4, 2), (3, 1), (2, None)])
@@ -68,7 +67,7 @@ def test_a_branch_is_as_long_as_a_chunk_and_the_answer_allow(
 ) -> None:
     found, _, _ = predrafting(max_tokens=max_tokens)
     found.expect([LikelyOutcome(3, 0, 0.5)])
-    work = found.work()
+    work = found.task()
     assert (work.count if work else None) == count
     if work is not None:
         assert work.stepwise is (work.count > 1)
@@ -79,7 +78,7 @@ def test_a_branch_is_as_long_as_a_chunk_and_the_answer_allow(
 def test_nothing_follows_an_end() -> None:
     found, _, _ = predrafting(ends=frozenset({2}))
     found.expect([LikelyOutcome(3, 2, 0.9), LikelyOutcome(3, 0, 0.5)])
-    work = found.work()
+    work = found.task()
     assert work is not None
     assert work.token_ids[-1] == 0
 
@@ -87,12 +86,12 @@ def test_nothing_follows_an_end() -> None:
 def test_as_many_branches_as_workers_are_drafted_at_once() -> None:
     found, _, _ = predrafting()
     found.expect([LikelyOutcome(3, 0, 0.5), LikelyOutcome(3, 2, 0.4), LikelyOutcome(2, 2, 0.3)])
-    works = [found.work(), found.work()]
+    works = [found.task(), found.task()]
     assert None not in works
-    assert found.work() is None
+    assert found.task() is None
     assert works[0] is not None
     found.take(works[0], drafts_of(0, 1))
-    assert found.work() is not None, "one has ended"
+    assert found.task() is not None, "one has ended"
     assert not found.take(replace(works[0]), drafts_of(0)), "another work"
 
 
@@ -100,15 +99,15 @@ def test_without_predrafting_nothing_is_expected() -> None:
     chosen = replace(AHEAD, predraft=Predraft.OFF)
     found, _, _ = predrafting(chosen)
     found.expect([LikelyOutcome(3, 0, 0.5)])
-    assert found.work() is None
+    assert found.task() is None
     found.expect_likely()
-    assert found.work() is None
+    assert found.task() is None
 
 
 def test_runners_up_come_as_likely_as_all_before_them_stand() -> None:
     found, drafting, _ = predrafting()
-    drafting.in_flight.clear()
-    drafting.in_flight.add(
+    drafting.take_all()
+    drafting.adopt(
         [
             Drafted(0, PROBS, alternatives=((1, 0.5), (2, 0.5))),
             Drafted(1, PROBS, alternatives=((2, 0.25),)),
@@ -125,14 +124,14 @@ def test_runners_up_come_as_likely_as_all_before_them_stand() -> None:
 def test_a_text_that_went_on_otherwise_keeps_the_branch_that_predicted_it() -> None:
     found, _, committed = predrafting()
     found.expect([LikelyOutcome(2, 1, 0.9), LikelyOutcome(3, 0, 0.5)])
-    first, second = found.work(), found.work()
+    first, second = found.task(), found.task()
     assert first is not None
     branch, void = found.resolve(1)
     assert branch is not None
-    assert branch.work is first
+    assert branch.task is first
     assert void == [second]
     found.expect([LikelyOutcome(2, 1, 0.9)])
-    found.work()
+    found.task()
     committed.append(0)
     assert found.forget_committed() == [first]
     assert found.clear() == []
@@ -151,9 +150,9 @@ def test_predrafting_takes_room_beside_the_text() -> None:
 
 def test_a_branch_is_no_longer_than_a_window_that_was_narrowed() -> None:
     found, drafting, _ = predrafting()
-    drafting.follow(Schedule(1, 2))
+    drafting.follow(Schedule(1, 2), drafts_ahead=True)
     found.expect([LikelyOutcome(3, 0, 0.5)])
-    work = found.work()
+    work = found.task()
     assert work is not None
     assert (work.count, work.stepwise) == (1, False)
 
@@ -166,3 +165,105 @@ def test_past_the_drafts_only_the_place_of_the_cloud_s_token_has_outcomes() -> N
         Drafted(1, PROBS, alternatives=((0, 0.5),)),
     ]
     assert [(one.position, one.token_id) for one in found._likely()] == [(4, 1)]
+
+
+def task_at(position: int, count: int = 2, ends: frozenset[int] = frozenset()) -> DraftTask:
+    return DraftTask(0, (1,), position, count, ends, stepwise=True, branch=True)
+
+
+def started(predrafts: Predrafts, count: int = 2) -> Branch:
+    branch = predrafts.next_waiting()
+    assert branch is not None
+    predrafts.start(branch, task_at(branch.outcome.position + 1, count))
+    return branch
+
+
+def order_of(order: PredraftOrder, seed: int = 1) -> list[int]:
+    predrafts = Predrafts(order, 16, seed)
+    predrafts.expect(LikelyOutcome(5, token, share) for token, share in enumerate((0.1, 0.6, 0.3)))
+    return [started(predrafts).outcome.token_id for _ in range(3)]
+
+
+def test_orders() -> None:
+    assert order_of(PredraftOrder.CONFIDENCE) == [1, 2, 0]
+    assert order_of(PredraftOrder.FIFO) == [0, 1, 2]
+    assert len({tuple(order_of(PredraftOrder.RANDOM, seed)) for seed in range(20)}) > 3
+    assert order_of(PredraftOrder.RANDOM, 7) == order_of(PredraftOrder.RANDOM, 7)
+
+
+def test_the_least_likely_that_wait_give_way() -> None:
+    predrafts = Predrafts(PredraftOrder.CONFIDENCE, 2, 1)
+    predrafts.expect([LikelyOutcome(5, 0, 0.1)])
+    kept = started(predrafts)
+    predrafts.expect([LikelyOutcome(5, 1, 0.2), LikelyOutcome(6, 2, 0.3)])
+    assert len(predrafts) == 2
+    assert started(predrafts).outcome.token_id == 2
+    assert predrafts.next_waiting() is None
+    assert kept.open, "what is being drafted stays"
+
+
+def test_a_known_outcome_becomes_more_confident_only() -> None:
+    predrafts = Predrafts(PredraftOrder.CONFIDENCE, 4, 1)
+    for confidence in (0.2, 0.9, 0.4):
+        predrafts.expect([LikelyOutcome(5, 1, confidence)])
+    assert len(predrafts) == 1
+    assert started(predrafts).outcome.confidence == 0.9
+
+
+@pytest.mark.parametrize(("tokens", "still_open"), [((1,), True), ((1, 2), False), ((3,), False)])
+def test_a_branch_closes_with_its_last_token(tokens: tuple[int, ...], still_open: bool) -> None:
+    predrafts = Predrafts(PredraftOrder.FIFO, 4, 1)
+    predrafts.expect([LikelyOutcome(5, 1, 0.5)])
+    branch = predrafts.next_waiting()
+    assert branch is not None
+    predrafts.start(branch, task_at(6, 2, ends=frozenset({3})))
+    branch.take([Drafted(token, PROBS) for token in tokens])
+    assert branch.open is still_open
+    assert predrafts.open_count == int(still_open)
+
+
+def test_a_divergence_keeps_nothing_but_what_foresaw_it() -> None:
+    predrafts = Predrafts(PredraftOrder.FIFO, 8, 1)
+    predrafts.expect(LikelyOutcome(5, token, 0.5) for token in range(4))
+    first, second = started(predrafts), started(predrafts)
+    hit, void = predrafts.resolve(5, second.outcome.token_id)
+    assert hit is second
+    assert [id(task) for task in void] == [id(first.task)]
+    assert len(predrafts) == 0
+    predrafts.expect([LikelyOutcome(5, 3, 0.5)])
+    assert predrafts.resolve(5, 3) == (None, []), "a branch that only waits is a miss"
+
+
+def test_what_was_committed_otherwise_is_forgotten() -> None:
+    predrafts = Predrafts(PredraftOrder.FIFO, 8, 1)
+    predrafts.expect([LikelyOutcome(5, 1, 0.5), LikelyOutcome(6, 1, 0.5)])
+    past, coming = started(predrafts), started(predrafts)
+    assert [id(task) for task in predrafts.forget_before(6)] == [id(past.task)]
+    assert coming.task is not None
+    assert predrafts.of(coming.task) is coming
+
+
+@pytest.mark.parametrize("order", [PredraftOrder.CONFIDENCE, PredraftOrder.FIFO])
+def test_equal_outcomes_come_in_the_order_they_were_expected(order: PredraftOrder) -> None:
+    predrafts = Predrafts(order, 2, 1)
+    predrafts.expect([LikelyOutcome(5, 0, 0.5), LikelyOutcome(5, 1, 0.5)])
+    predrafts.expect([LikelyOutcome(5, 2, 0.5)])
+    assert len(predrafts) == 2, "the last that came gives way"
+    assert [started(predrafts).outcome.token_id for _ in range(2)] == [0, 1]
+
+
+def test_chance_orders_outcomes_anew_at_each_position() -> None:
+    def first(position: int) -> int:
+        predrafts = Predrafts(PredraftOrder.RANDOM, 4, 1)
+        predrafts.expect(LikelyOutcome(position, token, 0.5) for token in (0, 1))
+        return started(predrafts).outcome.token_id
+
+    assert {first(position) for position in range(20)} == {0, 1}
+
+
+def test_a_branch_that_is_drafted_to_its_end_needs_no_interrupt() -> None:
+    predrafts = Predrafts(PredraftOrder.FIFO, 8, 1)
+    predrafts.expect([LikelyOutcome(5, 1, 0.5)])
+    started(predrafts, count=1).take([Drafted(2, PROBS)])
+    assert predrafts.forget_before(6) == []
+    assert len(predrafts) == 0

@@ -18,6 +18,7 @@ from tandem.specdec.presets import (
     Preset,
     find_preset,
 )
+from tests.virtual_time.cases import scheduled
 
 
 def changed(name: str, schedule: dict[str, Any] | None = None, **choices: Any) -> Preset:
@@ -210,7 +211,7 @@ def test_a_draft_length_is_a_tree_s_depth(length: int, expansion: tuple[int, ...
 )
 def test_where_lateness_decides(preset: Preset, expected: bool) -> None:
     """Under Gumbel coupling the token is the same whoever is first; in stop and wait nobody is."""
-    assert preset.judges_by_timing is expected
+    assert preset.timing_dependent is expected
 
 
 def test_finding_by_name() -> None:
@@ -304,3 +305,9 @@ def test_too_many_nodes_narrow_the_deepest_layers_one_candidate_at_a_time() -> N
     wide = PRESETS["mc-dsd"].with_expansion((4, 3, 3))  # 4 + 12 + 36 nodes
     assert wide.with_draft_length(4).expansion == (4, 3, 2, 1)  # 4 + 12 + 24 + 24
     assert wide.with_draft_length(2).expansion == (4, 3)
+
+
+def test_a_window_that_is_one_chunk_is_stop_and_wait() -> None:
+    assert Schedule(2, 2).stop_and_wait
+    assert not Schedule(4, 2).stop_and_wait
+    assert not scheduled("coupled", Schedule(2, 2, decode_when_idle=True)).schedule.stop_and_wait

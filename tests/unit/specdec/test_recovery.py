@@ -9,8 +9,8 @@ from tandem.core.acceptance import recover
 from tandem.core.errors import InvalidArgument
 from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import FullPayload, SparsePayload, make_sparse_payload
+from tandem.specdec.edge import Recovery
 from tandem.specdec.events import Drafted
-from tandem.specdec.recovery import Recovery
 from tandem.specdec.rules import RejectionRule
 
 TARGET = np.array([0.5, 0.3, 0.2], dtype=np.float32)

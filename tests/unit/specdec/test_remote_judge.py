@@ -13,9 +13,8 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams, probs_from_logits
 from tandem.core.randomness import SeededRandom
 from tandem.core.sparse_payload import FullPayload, SparsePayload
-from tandem.specdec.judge import Judge, Judgement, chain_steps
+from tandem.specdec.judge import Judge, RemoteJudge, RemoteReading, Verification, chain_steps
 from tandem.specdec.presets import PRESETS
-from tandem.specdec.remote_judge import RemoteJudge, RemoteReading
 from tandem.specdec.rules import Proposal, Replacement, TargetProbs, acceptance_rule, payload_rule
 
 VOCABULARY, BASE, END = 12, 7, 3
@@ -117,4 +116,4 @@ def test_a_text_that_ends_asks_for_nothing_more() -> None:
         payload_rule(preset, rule, rng), frozenset({END}), frontier=END,
     )  # fmt: skip
     found = RemoteJudge(judge, SamplingParams(), VOCABULARY).whole(RemoteReading((4,), 5, False))
-    assert found == Judgement((0,), (END,), (END,))
+    assert found == Verification((0,), (END,), (END,))

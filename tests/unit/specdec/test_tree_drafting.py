@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from tandem.core.errors import ProtocolError
+from tandem.core.randomness import SeededRandom
 from tandem.core.tokens import PrefixMismatch
 from tandem.specdec.edge import EdgeMachine
-from tandem.specdec.events import Commit, Drafted, DraftWork, EdgeOutput
+from tandem.specdec.events import Commit, Drafted, DraftTask, EdgeOutput, Interrupt
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import Draft, Open, Verdict
-from tandem.specdec.rules import GumbelCouplingRule
-from tandem.specdec.tree_growth import TreeGrowth
+from tandem.specdec.rules import GumbelCouplingRule, acceptance_rule
+from tandem.specdec.tree_drafting import TreeGrowth
 from tests.virtual_time.cases import tree
 from tests.virtual_time.edge_frames import PROBS, edge_of, sent, state_of, tokens_of
 
@@ -32,7 +33,7 @@ def drafted_edge(**options: Any) -> EdgeMachine:
     return edge
 
 
-def send_tree(edge: EdgeMachine, work: DraftWork) -> list[EdgeOutput]:
+def send_tree(edge: EdgeMachine, work: DraftTask) -> list[EdgeOutput]:
     nodes = [
         Drafted(token, PROBS, parent=parent) for token, parent in zip(TOKENS, PARENTS, strict=True)
     ]
@@ -52,7 +53,7 @@ def verdict(
         "session": edge.request.session,
         "epoch": edge.epoch + rejected,
         "base": len(edge.committed),
-        "prefix": edge.committed.prefix_with(tokens),
+        "prefix_hash": edge.committed.prefix_with(tokens),
         "accepted": len(path),
         "rejected": rejected,
         "outcome": outcome,
@@ -107,29 +108,29 @@ def test_the_path_is_committed_and_its_keys_and_values_kept(
     assert work.position == 2 + len(committed)
 
 
-def test_an_interrupted_work_gives_no_path_away() -> None:
+def test_an_interrupted_task_gives_no_path_away() -> None:
     """Whether it ran is not known: the KV is rolled back to what surely stands."""
     edge = drafted_edge()
     edge.receive(verdict(edge, (1, 5), 0), 0.1)
-    work = edge.work(0.2)
-    assert work is not None
-    edge.drafting.interrupt()
+    task = edge.work(0.2)
+    assert task is not None
+    assert Interrupt(task) in edge.receive(tokens_of(edge, 2), 0.25)
     again = edge.work(0.3)
     assert again is not None
-    assert (again.keep, again.path, again.token_ids) == (2, (), (1, 2, 0))
+    assert (again.keep, again.path, again.token_ids) == (2, (), (1, 2, 0, 2))
 
 
 BAD = {
     "a node that is no root": ((2,), 0, False, {}),
     "not a child": ((0, 4), 0, False, {}),
     "below a leaf": ((1, 5, 0), 0, False, {}),
-    "no such node": ((0, 9), 0, False, {"prefix": 0}),
+    "no such node": ((0, 9), 0, False, {"prefix_hash": 0}),
     "twice the same": ((1, 1), 0, False, {}),
     "another count": ((1, 5), 0, False, {"accepted": 1}),
     "no path": ((), 0, False, {"accepted": 1}),
     "a leaf refused": ((1, 5), 0, True, {}),
     "nothing judged": ((), 0, False, {}),
-    "another text": ((1, 5), 0, False, {"prefix": 5}),
+    "another text": ((1, 5), 0, False, {"prefix_hash": 5}),
     "another epoch": ((1, 5), 0, False, {"epoch": 1}),
     "another base": ((1, 5), 0, False, {"base": 3}),
     "a foreign token": ((1,), 99, True, {}),
@@ -204,7 +205,7 @@ def test_a_tree_of_ids_alone_still_tells_who_follows_whom() -> None:
 
 
 def test_each_node_of_a_growing_tree_follows_its_own_branch() -> None:
-    work = DraftWork(keep=0, token_ids=(1, 2), position=2, count=2, expansion=(2, 1))
+    work = DraftTask(keep=0, token_ids=(1, 2), position=2, count=2, expansion=(2, 1))
     growth = TreeGrowth(work, GumbelCouplingRule(5))
     assert growth.contexts == [()]
     assert not growth.grow([np.array([0.5, 0.5, 0.0], dtype=np.float32)])
@@ -218,7 +219,7 @@ def test_each_node_of_a_growing_tree_follows_its_own_branch() -> None:
 
 def test_a_tree_of_single_candidates_is_the_chain() -> None:
     flat, rule = np.full(64, 1 / 64, dtype=np.float32), GumbelCouplingRule(5)
-    work = DraftWork(keep=0, token_ids=(1, 2), position=2, count=3, expansion=(1, 1, 1))
+    work = DraftTask(keep=0, token_ids=(1, 2), position=2, count=3, expansion=(1, 1, 1))
     growth = TreeGrowth(work, rule)
     while not growth.grow([flat]):
         assert len(growth.newest) == 1
@@ -240,3 +241,30 @@ def test_each_expanded_node_sends_the_distribution_after_it() -> None:
     (frame,) = sent(edge.drafted(work, nodes, work.position, 0.01, 0.0))
     assert frame.parents == (-1, -1, 0, 1)
     np.testing.assert_array_equal(frame.distributions, [after_text, after_first, after_second])
+
+
+def test_a_tree_grows_to_its_last_layer_or_until_all_have_ended() -> None:
+    rule = acceptance_rule(tree((2, 2)), 1, SeededRandom(1))
+    for ends, complete in ((frozenset[int](), False), (frozenset({0, 1, 2}), True)):
+        growth = TreeGrowth(DraftTask(0, (1,), 2, 2, ends, expansion=(2, 2)), rule)
+        assert growth.width == 2
+        assert not growth.grow([PROBS])
+        assert len(growth.newest) == 2
+        assert growth.newest_parents == (-1, -1)
+        assert growth.grow([PROBS, PROBS])
+        assert (len(growth.newest) == 0) is complete
+    deeper = TreeGrowth(DraftTask(0, (1,), 2, 3, frozenset({0, 1, 2}), expansion=(1, 1, 1)), rule)
+    assert not deeper.grow([PROBS])
+    assert deeper.grow([PROBS]), "nothing is left to expand"
+
+
+def test_a_tree_goes_on_beside_a_node_that_ends_the_text() -> None:
+    rule = acceptance_rule(tree((3, 1)), 1, SeededRandom(1))
+    growth = TreeGrowth(DraftTask(0, (1,), 2, 2, frozenset(), expansion=(3, 1)), rule)
+    growth.grow([PROBS])
+    first = growth.newest_token_ids[0]
+    growth = TreeGrowth(DraftTask(0, (1,), 2, 2, frozenset({first}), expansion=(3, 1)), rule)
+    growth.grow([PROBS])
+    assert growth.newest_token_ids[0] == first
+    growth.grow([PROBS] * 3)
+    assert growth.newest_parents == (1, 2)

@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tandem.net.keys_file import KeysFileState
 from tandem.specdec.cloud_routing import MoveReason
 from tandem.telemetry.cloud_series import MOVE_REASONS
 from tandem.telemetry.metric import MAX_LABEL_VALUES
@@ -72,6 +73,8 @@ PUBLISHED = {
     "tandem_scheduler_bandwidth_bytes_per_second": ("gauge", {"side"}),
     "tandem_http_requests_total": ("counter", {"side", "route", "code"}),
     "tandem_tls_certificate_valid_seconds": ("gauge", {"side"}),
+    "tandem_keys_file_malformed_lines": ("gauge", {"side", "file"}),
+    "tandem_keys_file_unreadable_seconds": ("gauge", {"side", "file"}),
     "tandem_event_loop_lag_seconds": ("histogram", {"side"}),
     "tandem_cloud_sessions": ("gauge", {"cloud", "side"}),
     "tandem_cloud_round_trip_seconds": ("gauge", {"cloud", "side"}),
@@ -108,6 +111,7 @@ def touch_everything(metrics: Metrics) -> None:
     method = metrics.method(preset="dsd", model_name="m")
     metrics.http().answered("/v1/models", 200)
     metrics.access().certificate_valid.set(1)
+    metrics.access().follow_keys_file("keys_file", KeysFileState)
     metrics.loop().lag.observe(0.01)
     metrics.holders().holds("edge-1", 1)
     metrics.clouds().knows("cloud-1:50051")

@@ -10,7 +10,7 @@ import pytest
 
 from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
-from tandem.specdec.events import TokenSource
+from tandem.core.tokens import TokenSource
 from tandem.two_sided.protocol.aggregation_rules import (
     AggregationRule,
     ArgmaxRule,

@@ -9,7 +9,7 @@ import pytest
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.tokens import PrefixMismatch
-from tandem.specdec.edge_frame_checks import VocabularyMismatch
+from tandem.specdec.cloud import VocabularyMismatch
 from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
 )
@@ -64,7 +64,7 @@ def test_another_vocabulary_is_refused(changes: dict[str, Any]) -> None:
         ({"session": 1}, InvalidArgument, "session: 1"),
         ({"epoch": 1}, InvalidArgument, "epoch: 1 is ahead"),
         ({"base": 4}, InvalidArgument, "base: 4 is not where the committed text ends, 3"),
-        ({"prefix": 1}, PrefixMismatch, "before position 3"),
+        ({"prefix_hash": 1}, PrefixMismatch, "before position 3"),
         ({"token_ids": (50,)}, InvalidArgument, r"token_ids: \[0\] = 50"),
         ({"token_ids": ()}, InvalidArgument, "token_ids: a target that commits nothing"),
         ({"token_ids": (1,) * 21}, InvalidArgument, "token_ids: more than max_tokens, 20"),

@@ -42,7 +42,7 @@ from tests.unit.two_sided.decoder_frames import (
 
 def test_opened_says_what_is_granted() -> None:
     found = machine(committed_ids=(4,), max_tokens=100).opened([True, False])
-    assert (found.base, found.prefix) == (4, prefix((*PROMPT, 4)))
+    assert (found.base, found.prefix_hash) == (4, prefix((*PROMPT, 4)))
     assert found.prompt_ids == PROMPT
     assert found.max_tokens == 40 - 4 - 3  # the longest document decides
     assert [(use.tokens, use.cached) for use in found.documents] == [(4, True), (2, False)]
@@ -56,7 +56,7 @@ def test_drafts_run_ahead_as_far_as_allowed() -> None:
     drafts = Engine(decoder).steps()
     text = list(PROMPT)
     for number, draft in enumerate(drafts):
-        assert (draft.base, draft.prefix) == (len(text), prefix(text))
+        assert (draft.base, draft.prefix_hash) == (len(text), prefix(text))
         assert draft.token_id == next_token(text)
         assert (draft.epoch, draft.committed, draft.session) == (0, 3, SESSION)
         assert draft.log_mass == log_mass(RELEVANCES)
@@ -196,7 +196,7 @@ def test_every_draft_follows_the_settled_text_whatever_happens(seed: int) -> Non
             if draft is None:
                 break
             text = [*decoder.committed.since(0), *(d.token_id for d in heard)]
-            assert draft.prefix == prefix(text)
+            assert draft.prefix_hash == prefix(text)
             assert draft.base == len(text) < len(decoder.committed) + ahead
             assert draft.token_id == next_token(text)
             assert draft.epoch == decoder.epoch

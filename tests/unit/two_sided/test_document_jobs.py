@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 
 from tandem.backends.interface import ForwardRequest, Logits, Session, never
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array, SamplingParams, probs_from_logits
 from tandem.core.processors import LogitsProcessor, Mask, Processors
 from tandem.core.randomness import SeededRandom
 from tandem.runtime.engine_thread import EngineThread
 from tandem.runtime.session_jobs import VerifyJob
+from tandem.specdec.cloud import VerifyWork
 from tandem.specdec.judge import Judge, chain_steps
 from tandem.specdec.rules import GumbelCouplingRule, Proposal, TokenPayload
-from tandem.specdec.verify_work import VerifyWork
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem.two_sided.decoding import document_jobs
 from tandem.two_sided.decoding.document_jobs import (
     DecodeJob,

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from tandem.backends.interface import ForwardRequest, Logits, never
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument, ResourceExhausted
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem.two_sided.decoding.document_store import (
     FORGOTTEN_FOR_S,
     DocumentStore,

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from tandem.core.probs import SamplingParams
 from tandem.core.stopping import FinishReason
-from tandem.core.tokens import EMPTY_PREFIX, PrefixedTokens, extend_prefix
-from tandem.specdec.committed_text import CommittedText
-from tandem.specdec.events import TokenSource
+from tandem.core.tokens import EMPTY_PREFIX, PrefixedTokens, TokenSource, extend_prefix
+from tandem.specdec.edge import CommittedText
 from tandem.two_sided.protocol.counters import AggregationCounters
 from tandem.two_sided.protocol.decoder_messages import DecodingCost, DecodingDraft
 from tandem.two_sided.protocol.draft_queues import (

@@ -116,7 +116,7 @@ async def test_an_import_of_one_tenant_is_nothing_to_another_of_the_same_caller(
         store, computed = DocumentStore(thread, BUDGET), DocumentStore(thread, BUDGET)
         target = exchange(thread, store)
         for_alice, for_bob = (
-            replace(DOCUMENT, imported=True, tenant=tenant) for tenant in (b"alice", b"bob")
+            replace(DOCUMENT, imported=True, imported_for=tenant) for tenant in (b"alice", b"bob")
         )
         found = await exchange(thread, computed).exported(DOCUMENT, await target.model())
         async with target.importing(for_alice, found.kv, "edge") as received:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.backends.paced import PacedEngine
-from tandem.backends.scripted import ScriptedEngine, scripted_probs
 from tandem.core.errors import InvalidArgument
+from tandem.testing.paced import PacedEngine
+from tandem.testing.scripted import ScriptedEngine, scripted_probs
 from tandem.two_sided.profiling.measured_decoding import measure_fit
 
 

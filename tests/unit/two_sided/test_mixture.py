@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.analysis.dragon_equations import expected_acceptance
 from tandem.core.acceptance import residual
 from tandem.core.errors import InvalidArgument
 from tandem.core.gumbel import coupled_token
@@ -24,7 +25,6 @@ from tandem.two_sided.protocol.mixture import (
     aggregate,
     coupled_side,
     document_weights,
-    expected_acceptance,
     local_probs,
     log_mass,
     mixture,

@@ -16,7 +16,8 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Processors
 from tandem.core.randomness import Purpose, SeededRandom
-from tandem.specdec.events import Reconnect, TokenSource
+from tandem.core.tokens import TokenSource
+from tandem.specdec.events import Reconnect
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
 from tandem.specdec.messages import Cancel, GoingAway, Ping
 from tandem.two_sided.protocol.aggregation_rules import (

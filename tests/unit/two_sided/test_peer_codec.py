@@ -10,7 +10,7 @@ import pytest
 from tandem.core.codecs import sparse_wire_probs
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
-from tandem.specdec.events import TokenSource
+from tandem.core.tokens import TokenSource
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
 from tandem.two_sided.protocol.document_kv import DocumentKv, DocumentPart, DocumentRequest, KvModel

@@ -9,8 +9,8 @@ import pytest
 
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import SamplingParams
-from tandem.core.tokens import EMPTY_PREFIX, PrefixMismatch, extend_prefix
-from tandem.specdec.events import Commit, Finish, TokenSource
+from tandem.core.tokens import EMPTY_PREFIX, PrefixMismatch, TokenSource, extend_prefix
+from tandem.specdec.events import Commit, Finish
 from tandem.specdec.messages import Cancel, Ping, Pong
 from tandem.two_sided.protocol.counters import RoundTrips
 from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingTarget
@@ -159,7 +159,7 @@ def test_a_told_token_says_what_the_other_side_says_of_it() -> None:
 def test_drafts_of_another_text_do_not_count() -> None:
     machine = device()
     machine.drafted(own(), 0.0)
-    stale = frame(prefix=5, committed=0)
+    stale = frame(prefix_hash=5, committed=0)
     assert machine.receive(stale, 0.0) == []
     assert tokens(machine.receive(frame(), 0.0)) == [0]
     assert machine.receive(frame(), 0.0) == [], "its position is decided"
@@ -196,7 +196,7 @@ BROKEN: dict[str, tuple[Callable[[], SideMachine], Any, type[Exception], str]] =
     ),
     "gap": (cloud, TargetFrame(1, 0, 3, head((0,)), (0,)), InvalidArgument, "base"),
     "other text": (cloud, TargetFrame(1, 0, 2, 7, (0,)), PrefixMismatch, "position 2"),
-    "committed other text": (device, frame(prefix=7), PrefixMismatch, "position 2"),
+    "committed other text": (device, frame(prefix_hash=7), PrefixMismatch, "position 2"),
     "ping of another text": (cloud, Ping(1, 0, 2, 7, nonce=1), PrefixMismatch, "position 2"),
     "no distribution": (device, frame(probs=None), InvalidArgument, "probs"),
     "distribution by coin": (lambda: device("dragon-coupled"), frame(), InvalidArgument, "probs"),

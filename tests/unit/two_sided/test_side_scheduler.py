@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pytest
 
+from lab.analysis.dragon_equations import speedup_over_synchronous
 from tandem.core.errors import InvalidArgument
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import (
     BothSides,
     SideTimes,
     choose_side,
-    speedup_over_synchronous,
     token_time_s,
 )
 

@@ -11,7 +11,8 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.stopping import FinishReason
-from tandem.specdec.events import Commit, Finish, Reconnect, TokenSource
+from tandem.core.tokens import TokenSource
+from tandem.specdec.events import Commit, Finish, Reconnect
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud, Phase
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import DecodingTarget
@@ -235,7 +236,7 @@ def test_more_is_told_of_a_draft_that_still_stands() -> None:
     (more,) = told(machine.receive(asked, 0.0), SideDraftFrame)
     assert len(more.probs.ids) == 2
     assert told(machine.receive(replace(asked, count=9), 0.0), SideDraftFrame)[0].base == 2
-    assert told(machine.receive(replace(asked, prefix=7), 0.0), SideDraftFrame) == []
+    assert told(machine.receive(replace(asked, prefix_hash=7), 0.0), SideDraftFrame) == []
     nothing = cloud("dragon-coupled")
     nothing.drafted(own(probs=None), 0.0)
     with pytest.raises(InvalidArgument, match="fetch"):

@@ -27,8 +27,8 @@ from tandem.core.probs import SamplingParams
 from tandem.core.processors import Grammar, GrammarKind, Processors
 from tandem.core.prompt import Turn
 from tandem.core.sparse_payload import FullPayload
+from tandem.core.tokens import TokenSource
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
-from tandem.specdec.events import TokenSource
 from tandem.specdec.messages import (
     Cancel,
     Draft,
@@ -284,12 +284,19 @@ FRAMES: Mapping[str, Conversation] = {
 }
 
 
+RENAMED = {"prefix_hash": "prefix"}
+"""Fields of messages that had another name when their golden form was written."""
+
+
 def described(value: Any) -> Any:
     """A message as JSON has it: floats bit for bit, as their shortest text."""
     if isinstance(value, Message):
         return text_format.MessageToString(value)
     if is_dataclass(value):
-        named = {field.name: described(getattr(value, field.name)) for field in fields(value)}
+        named = {
+            RENAMED.get(field.name, field.name): described(getattr(value, field.name))
+            for field in fields(value)
+        }
         return {"": type(value).__name__, **named}
     if isinstance(value, np.ndarray | np.generic):
         return {"": str(value.dtype), "values": described(value.tolist())}

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from tandem.core.errors import ProtocolError
 from tandem.core.sparse_payload import FullPayload
+from tandem.core.tokens import TokenSource
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
 from tandem.specdec import messages as specdec
 from tandem.specdec.cloud import CloudModel
-from tandem.specdec.events import TokenSource
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.presets import PRESETS
 from tandem.two_sided.protocol import decoder_messages as decoding

@@ -19,7 +19,7 @@ from tandem.core.truncation import Truncation
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
 from tandem.specdec.choices import Control, Predraft, Uplink
 from tandem.specdec.cloud import CloudModel
-from tandem.specdec.in_flight import probs_to_draft_from
+from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.messages import (
     Cancel,

@@ -1,0 +1,159 @@
+"""The cost of any preset, composed from its choices, whatever its name. The schedule says which
+model counts the time, the payloads what travels. Invariant: pure arithmetic on values."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from lab.analysis.cost_models import LinkTimes, Prediction
+from lab.analysis.cost_tslt import sparse_probs_bytes, tree_distributions
+from lab.analysis.shared_passes import expected_together
+from tandem.core.codecs import Precision
+from tandem.specdec.choices import Control, Predraft, RejectionPayload, Schedule, Uplink
+from tandem.specdec.epoch_timeline import Expected, StepTimes, expected
+from tandem.specdec.presets import Preset
+from tandem.specdec.scheduling import Measured, PairTimes, schedule_for
+
+PRECISION_BYTES: dict[Precision, int] = {"float32": 4, "float16": 2}
+TAIL_MASS_BYTES = 4
+PARENT_BYTES = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of a message's parts in bytes; `head_bytes`: without payload. The defaults are the
+    wire's: varint ids beyond 16,383, float32 probabilities, frames as `bench bytes` measures."""
+
+    vocabulary_size: int
+    token_bytes: float = 3.0
+    probability_bytes: float = 4.0
+    head_bytes: float = 30.0
+
+
+def predict(
+    preset: Preset,
+    pair: PairTimes,
+    link: LinkTimes,
+    *,
+    acceptance_rate: float,
+    sizes: Sizes,
+    miss_rate: float = 1.0,
+    sessions: int = 1,
+) -> Prediction:
+    """What a preset is expected to take of each of `sessions` that share one verifier, each with an
+    edge of its own. `acceptance_rate` is that of its own acceptance rule, `miss_rate` that of its
+    pre-draft cache; of a tree the rate is a layer's. A pass over t tokens of all sessions takes
+    verify_first + (t - 1)·further."""
+    found = _expected(preset, pair, link, sessions, acceptance_rate, sizes, miss_rate)
+    rejection = payload_bytes(preset, sizes) if preset.drafts else 0.0
+    answers = found.passes * sizes.head_bytes + found.corrections * rejection
+    up = found.frames * sizes.head_bytes + found.drafted * _bytes_per_draft(preset, sizes)
+    return Prediction(
+        pair.verify_s(sessions - 1),
+        tokens_per_round=1.0,
+        round_s=found.tpot_s,
+        communication_s=link.communication_s(up, answers) if preset.drafts else 0.0,
+        uplink_bytes=up if preset.drafts else 0.0,
+        downlink_bytes=answers,
+    )
+
+
+def _expected(
+    preset: Preset,
+    pair: PairTimes,
+    link: LinkTimes,
+    sessions: int,
+    acceptance_rate: float,
+    sizes: Sizes,
+    miss_rate: float,
+) -> Expected:
+    """Of one session by one timeline; of several by all of theirs, whose controllers see passes as
+    long as they are with what the others feed to them."""
+    times = _step_times(preset, pair, link, sizes)
+    schedule = schedule_for(preset, Measured(pair, link.rtt_s, acceptance_rate))
+    ahead = preset.predraft is Predraft.LIKELY_OUTCOMES and schedule.stop_and_wait
+    hit_rate = _hit_rate(preset, schedule, acceptance_rate, miss_rate, ahead)
+    fed = schedule.chunk if schedule.stop_and_wait else 0
+    head_s = link.rtt_s + pair.verify_s(sessions - 1 + fed)
+    if sessions == 1:
+        return expected(
+            schedule, times, acceptance_rate, hit_rate=hit_rate, head_s=head_s, ahead=ahead
+        )
+    found, _ = expected_together(
+        preset.schedule,  # until its controller has measured enough
+        times,
+        acceptance_rate,
+        sessions=sessions,
+        hit_rate=hit_rate,
+        head_s=head_s,
+        ahead=ahead,
+        in_parts=preset.allows_partial_verification,
+        control=None if preset.control is Control.FIXED else partial(schedule_for, preset),
+    )
+    return found
+
+
+def _hit_rate(
+    preset: Preset, schedule: Schedule, acceptance_rate: float, miss_rate: float, ahead: bool
+) -> float:
+    """How often a correction had been drafted for. Where all drafts and the guess of the bonus
+    token hold, that counts as a hit too."""
+    if preset.predraft is Predraft.OFF:
+        return 0.0
+    corrected = 1 - acceptance_rate ** (schedule.chunk + 1) if ahead else 1.0
+    return max(0.0, 1 - miss_rate / corrected) if corrected > 0 else 0.0
+
+
+def _step_times(preset: Preset, pair: PairTimes, link: LinkTimes, sizes: Sizes) -> StepTimes:
+    up, down = link.uplink_bytes_per_s, link.downlink_bytes_per_s
+    return StepTimes(
+        draft_s=pair.draft_s,
+        pass_s=pair.verify_first_s,
+        further_s=pair.verify_further_s,
+        up_s=link.rtt_s / 2,
+        down_s=link.rtt_s / 2,
+        frame_s=sizes.head_bytes / up,
+        token_s=_bytes_per_draft(preset, sizes) / up,
+        verdict_s=sizes.head_bytes / down,
+        correction_s=(payload_bytes(preset, sizes) + sizes.head_bytes) / down,
+        siblings=max(0, preset.tree_nodes - preset.schedule.chunk),
+    )
+
+
+def _bytes_per_draft(preset: Preset, sizes: Sizes) -> float:
+    """Of one draft of a chain, or of one layer of a tree."""
+    if not preset.expansion:
+        return draft_bytes(preset, sizes)
+    probs_bytes = draft_bytes(preset, sizes) - sizes.token_bytes
+    nodes_bytes = preset.tree_nodes * (sizes.token_bytes + PARENT_BYTES)
+    distributions = tree_distributions(preset.expansion)
+    return (distributions * probs_bytes + nodes_bytes) / len(preset.expansion)
+
+
+def draft_bytes(preset: Preset, sizes: Sizes) -> float:
+    """Uplink payload of one draft token; a distribution cut by its mass alone counts as uncut."""
+    match preset.uplink:
+        case Uplink.FULL_DISTRIBUTIONS:
+            probs = sizes.vocabulary_size * PRECISION_BYTES[preset.uplink_precision]
+            return sizes.token_bytes + probs
+        case Uplink.SPARSE_DISTRIBUTIONS:
+            kept = preset.fitted(sizes.vocabulary_size).truncation.top_k or sizes.vocabulary_size
+            value_bytes = PRECISION_BYTES[preset.uplink_precision]
+            return sizes.token_bytes + sparse_probs_bytes(kept, sizes.vocabulary_size, value_bytes)
+        case Uplink.PROBABILITIES:
+            return sizes.token_bytes + sizes.probability_bytes
+        case Uplink.IDS:
+            return sizes.token_bytes
+
+
+def payload_bytes(preset: Preset, sizes: Sizes) -> float:
+    """Downlink payload of a rejection."""
+    entry_bytes = sizes.token_bytes + sizes.probability_bytes
+    match preset.rejection_payload:
+        case RejectionPayload.TOKEN:
+            return sizes.token_bytes
+        case RejectionPayload.FULL_DISTRIBUTION:
+            return sizes.vocabulary_size * PRECISION_BYTES["float32"]
+        case RejectionPayload.TOP_K:
+            return preset.payload_top * entry_bytes + TAIL_MASS_BYTES
+        case RejectionPayload.LOSSLESS_SPARSE:
+            return (preset.payload_top + preset.payload_tail_draws) * entry_bytes + TAIL_MASS_BYTES

@@ -1,0 +1,244 @@
+"""`bench retriever`: what is found, how fast, at what cost, and what a killed writer loses.
+
+The labelled set is made of PEPs: a PEP's title is the query, its own chunks are what is relevant;
+titles are not indexed, and of each text the beginning only, as embedding takes most of the time.
+The large index is of synthetic vectors: blends of two real chunks' vectors with noise; its queries
+are real titles.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lab.bench.documents.retriever_kill import kill_trial
+from lab.bench.harness.plots import bars
+from lab.bench.harness.report import Goal, Report, Row, counted, make_row, progress
+from lab.bench.harness.suite import Models
+from lab.bench.harness.texts import read_peps
+from tandem.core.errors import TandemError
+from tandem.index.chunking import Chunking
+from tandem.index.dense import DenseIndex, recall
+from tandem.index.document_index import DocumentIndex
+from tandem.index.embedding import MINILM, load_embedder
+from tandem.index.records import Document
+from tandem.index.searcher import SearchMode
+
+Vectors = NDArray[np.float32]
+
+DEPTH, NEIGHBOURS = 5, 10
+RECALL_LIMIT, P50_LIMIT_S = 0.95, 3e-3
+NOISE = 0.3
+DOCUMENTS_PER_COMMIT = 64
+
+FOUND = ("mode", "queries", "recall_at_5", "chunk_recall_at_5", "search_p50_s")
+DENSE = (
+    *("index", "vectors", "dimension", "recall_at_10", "search_p50_s", "search_p99_s"),
+    *("build_s", "memory_bytes"),
+)
+INGEST = ("embedding", "documents", "chunks", "bytes_per_s", "chunks_per_s", "memory_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of everything."""
+
+    peps: int
+    letters: int
+    brute: int
+    vectors: int
+    kills: int
+
+
+FULL = Size(636, 4_000, 10_000, 100_000, 30)
+QUICK = Size(40, 1_500, 2_000, 24_000, 3)
+
+
+def run(report: Report, models: Models, peps: Path) -> None:
+    """Fill the report; the pair plays no part here."""
+    size = QUICK if report.quick else FULL
+    documents = read_peps(peps)[: size.peps]
+    embedder = load_embedder(MINILM)
+    assert embedder is not None
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        ingests = [_ingest_lexical(place / "lexical", documents)]
+        labelled = [Document(each.id, each.text[: size.letters]) for each in documents]
+        index = DocumentIndex(place / "hybrid", embedder, Chunking())
+        ingests.append(_ingested(index, MINILM, labelled))
+        found = [_found(index, mode, documents) for mode in SearchMode]
+        vectors = stored_vectors(index)
+        index.close()
+        queries = embedder.embed([document.title for document in documents])
+        dense = [
+            _searched("flat", vectors, queries, size.brute, report.seed),
+            _searched("ivf", vectors, queries, size.vectors, report.seed),
+        ]
+        lost = _kill_trials(place, size.kills, report.seed)
+    report.add("Ingest, one core, synced", INGEST, ingests)
+    report.add("Titles of PEPs find their text", FOUND, found)
+    report.add("Nearest vectors, one query at a time", DENSE, dense)
+    for row in report.rows:
+        row["seed"] = report.seed
+    report.goals += _goals(found, dense, size.kills, lost)
+    report.notes += _notes(size)
+
+
+def _ingest_lexical(folder: Path, documents: Sequence[Document]) -> Row:
+    index = DocumentIndex(folder, None, Chunking())
+    row = _ingested(index, "lexical", documents)
+    index.close()
+    return row
+
+
+def _ingested(index: DocumentIndex, embedding: str, documents: Sequence[Document]) -> Row:
+    progress(f"ingest of {len(documents)} PEPs, {embedding}")
+    before = memory_bytes()
+    began_s = time.perf_counter()
+    for start in range(0, len(documents), DOCUMENTS_PER_COMMIT):
+        index.add(documents[start : start + DOCUMENTS_PER_COMMIT])
+    duration_s = time.perf_counter() - began_s
+    chunks = index.stats().chunks
+    return make_row(
+        embedding=embedding,
+        documents=len(documents),
+        chunks=chunks,
+        bytes_per_s=sum(len(each.text.encode()) for each in documents) / duration_s,
+        chunks_per_s=chunks / duration_s,
+        memory_bytes=memory_bytes() - before,
+    )
+
+
+def _found(index: DocumentIndex, mode: SearchMode, documents: Sequence[Document]) -> Row:
+    """`recall_at_5`: titles with a chunk of theirs among five; `chunk_recall_at_5`: how many of
+    the chunks that could be there are."""
+    chunks_of = index.chunk_counts()
+    own, shares, times_s = [], [], []
+    for document in documents:
+        began_s = time.perf_counter()
+        hits = index.search(document.title, DEPTH, mode)
+        times_s.append(time.perf_counter() - began_s)
+        relevant = sum(hit.document_id == document.id for hit in hits)
+        own.append(float(relevant > 0))
+        shares.append(relevant / min(DEPTH, chunks_of[document.id]))
+    return make_row(
+        mode=str(mode),
+        queries=len(documents),
+        recall_at_5=fmean(own),
+        chunk_recall_at_5=fmean(shares),
+        search_p50_s=median(times_s),
+    )
+
+
+def stored_vectors(index: DocumentIndex) -> Vectors:
+    """All vectors of an index, one row per chunk."""
+    return np.concatenate([content.vectors for content in index.contents()])
+
+
+def blended(vectors: Vectors, count: int, seed: int) -> Vectors:
+    """`count` unit vectors like those given: blends of two of them, with noise."""
+    source = np.random.default_rng(seed)
+    first, second = source.integers(len(vectors), size=(2, count))
+    share = source.random((count, 1), dtype=np.float32)
+    rows = share * vectors[first] + (1 - share) * vectors[second]
+    noise = source.standard_normal(rows.shape, dtype=np.float32)
+    rows += np.float32(NOISE / np.sqrt(rows.shape[1])) * noise
+    unit: Vectors = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    return unit
+
+
+def _searched(kind: str, vectors: Vectors, queries: Vectors, count: int, seed: int) -> Row:
+    progress(f"{count} vectors, {kind}")
+    rows = blended(vectors, count, seed)
+    before = memory_bytes()
+    index = DenseIndex(rows.shape[1])
+    began_s = time.perf_counter()
+    index.add(np.arange(count), rows)
+    index.wait_until_built()
+    build_s = time.perf_counter() - began_s
+    if index.kind != kind:
+        raise TandemError(f"{count} vectors are searched by {index.kind}, not {kind}")
+    found, times_s = [], []
+    for query in queries:
+        began_s = time.perf_counter()
+        hits = index.search(query, NEIGHBOURS)
+        times_s.append(time.perf_counter() - began_s)
+        found.append([number for number, _ in hits])
+    used = memory_bytes() - before
+    index.close()
+    return make_row(
+        index=kind,
+        vectors=count,
+        dimension=rows.shape[1],
+        recall_at_10=recall(np.array(found), brute_force(rows, queries)),
+        search_p50_s=median(times_s),
+        search_p99_s=float(np.quantile(times_s, 0.99)),
+        build_s=build_s,
+        memory_bytes=used,
+    )
+
+
+def brute_force(rows: Vectors, queries: Vectors) -> NDArray[np.int64]:
+    """The true neighbours, by comparing every query with every row."""
+    return np.stack([np.argsort(-(rows @ query), kind="stable")[:NEIGHBOURS] for query in queries])
+
+
+def _kill_trials(folder: Path, trials: int, seed: int) -> int:
+    """How many trials lost something."""
+    lost = 0
+    for trial in counted(range(trials), lambda trial: "kill -9, a trial"):
+        source = np.random.default_rng((seed, trial))
+        try:
+            kill_trial(folder / f"kill-{trial}", seed * 1000 + trial, int(source.integers(1, 120)))
+        except TandemError as error:
+            print(error, file=sys.stderr)
+            lost += 1
+    return lost
+
+
+def _goals(found: Sequence[Row], dense: Sequence[Row], kills: int, lost: int) -> list[Goal]:
+    recalls = {row["mode"]: row["recall_at_5"] for row in found}
+    better = max(recalls["dense"], recalls["lexical"])
+    flat, cells = dense
+    return [
+        Goal("fused recall@5 (limit: the better single)", recalls["hybrid"], better, "at least"),
+        Goal("flat search equals brute force", flat["recall_at_10"], 1.0, "at least"),
+        Goal("IVF recall@10", cells["recall_at_10"], RECALL_LIMIT, "at least"),
+        Goal("IVF search, p50 seconds", cells["search_p50_s"], P50_LIMIT_S, "at most"),
+        Goal(f"of {kills} kills, those that lost something", lost, 0, "at most"),
+    ]
+
+
+def _notes(size: Size) -> list[str]:
+    return [
+        f"Labelled set: {size.peps} PEPs, the first {size.letters:,} letters of each, without their"
+        " titles; recall_at_5 counts titles with a chunk of theirs among five.",
+        "Vectors of the last table are synthetic (blends of two real ones with noise), queries are"
+        " real titles; embedding of the query is not in its times.",
+        "memory_bytes is growth of resident memory, for vectors with the copy that is the source.",
+    ]
+
+
+def memory_bytes() -> int:
+    """Resident memory of this process now; the peak where the system does not tell."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return pages * resource.getpagesize()
+
+
+def draw(report: Report, folder: Path) -> None:
+    """Recall by mode."""
+    figures = {row["mode"]: row["recall_at_5"] for row in report.rows if row.get("mode")}
+    title = "Titles with their own text among five hits"
+    bars(folder / "retriever_recall.png", figures, ylabel="recall@5", title=title)

@@ -1,0 +1,219 @@
+"""Chats that stream answers over HTTP side by side, and what they saw.
+
+Invariant: times are the caller's own clock's; tokens that arrive in one event have no time between
+them, so the latency between tokens is that between events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import inf
+from typing import Any
+
+from lab.bench.faults.fleet import HOST
+from lab.bench.faults.http_caller import streamed
+
+CALL_S = 120.0
+QUANTILES = (0.5, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What chats ask: `think_s` is the mean of the exponential time between an answer and the next
+    question; with `same` each chat asks one question again and again, and gets one text."""
+
+    preset: str
+    max_tokens: int = 48
+    prompt_tokens: int = 24
+    think_s: float = 0.0
+    seed: int = 1
+    same: bool = False
+
+    def body(self, chat: int, turn: int) -> dict[str, Any]:
+        number = 0 if self.same else turn
+        source = random.Random(f"{self.seed} {chat} {number}")
+        return {
+            "model": "scripted",
+            "prompt": [source.randrange(97, 123) for _ in range(self.prompt_tokens)],
+            "max_tokens": self.max_tokens,
+            "seed": self.seed + 1000 * chat + number,
+            "ignore_eos": True,
+            "tandem": {"preset": self.preset, "provenance": True},
+        }
+
+
+@dataclass(slots=True)
+class Turn:
+    """One question and what came of it; `arrivals` are moments with numbers of tokens."""
+
+    chat: int
+    began_s: float
+    arrivals: list[tuple[float, int]] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    failure: str = ""
+
+    @property
+    def ttft_s(self) -> float:
+        """Infinite for one without a token."""
+        return self.arrivals[0][0] - self.began_s if self.arrivals else inf
+
+    @property
+    def tpot_s(self) -> float | None:
+        """(last − first)/(tokens − 1); None for fewer than two."""
+        if len(self.token_ids) < 2:
+            return None
+        return (self.arrivals[-1][0] - self.arrivals[0][0]) / (len(self.token_ids) - 1)
+
+    @property
+    def gaps_s(self) -> list[float]:
+        moments = [moment for moment, _ in self.arrivals]
+        return [after - before for before, after in pairwise(moments)]
+
+    def undilated(self, factor: float) -> Turn:
+        """As it would be by a clock that is so many times slower."""
+        arrivals = [(moment / factor, tokens) for moment, tokens in self.arrivals]
+        return replace(self, began_s=self.began_s / factor, arrivals=arrivals)
+
+    def within(self, ttft_s: float, tpot_s: float) -> bool:
+        """Whether it kept to these limits."""
+        return not self.failure and self.ttft_s <= ttft_s and (self.tpot_s or 0.0) <= tpot_s
+
+
+async def chats(
+    ports: Sequence[int],
+    traffic: Traffic,
+    count: int,
+    over: asyncio.Event,
+    keys: Sequence[str | None] = (None,),
+    first: int = 0,
+) -> list[Turn]:
+    """Turns of so many chats, dealt over ports and keys, until `over`; answers under way end."""
+
+    async def one(chat: int) -> list[Turn]:
+        source, turns = random.Random(f"think {traffic.seed} {chat}"), list[Turn]()
+        await _think(source.uniform(0, traffic.think_s), over)
+        while not over.is_set():
+            body = traffic.body(chat, len(turns))
+            port, key = ports[chat % len(ports)], keys[chat % len(keys)]
+            turns.append(await ask(chat, port, body, key))
+            wait_s = source.expovariate(1 / traffic.think_s) if traffic.think_s else 0.0
+            await _think(max(wait_s, 0.1 if turns[-1].failure else 0.0), over)
+        return turns
+
+    found = await asyncio.gather(*(one(chat) for chat in range(first, first + count)))
+    return [turn for turns in found for turn in turns]
+
+
+async def ask(chat: int, port: int, body: Mapping[str, Any], key: str | None = None) -> Turn:
+    """One answer; `failure` says why it has no end."""
+    turn = Turn(chat, time.monotonic())
+    try:
+        async with asyncio.timeout(CALL_S):
+            async for event in streamed(HOST, port, body, key):
+                _take(turn, event)
+    except (OSError, ValueError, TimeoutError) as error:
+        turn.failure = str(error) or type(error).__name__
+    if not turn.failure and len(turn.token_ids) < body["max_tokens"]:
+        turn.failure = "the answer is too short"
+    return turn
+
+
+def _take(turn: Turn, event: Mapping[str, Any]) -> None:
+    if "error" in event:
+        raise ValueError(str(event["error"])[:200])
+    for choice in event.get("choices", ()):
+        told = choice.get("tandem", {})
+        if tokens := [each["id"] for each in told.get("provenance", ())]:
+            turn.arrivals.append((time.monotonic(), len(tokens)))
+            turn.token_ids += tokens
+        if choice.get("finish_reason"):
+            turn.figures = told
+
+
+async def _think(seconds: float, over: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await over.wait()
+    except TimeoutError:
+        return
+
+
+def load_figures(
+    turns: Sequence[Turn], begins_s: float, ends_s: float, slo_s: tuple[float, float]
+) -> dict[str, Any]:
+    """Of what was asked between two moments: TTFT, TPOT and ITL by quantile; tokens that came then,
+    per second; `goodput`: answers per second that kept to `slo_s` (TTFT, TPOT), and their share;
+    failures; `jain`: fairness of the chats' speeds."""
+    lasted_s = ends_s - begins_s
+    arrivals = [arrival for turn in turns for arrival in turn.arrivals]
+    asked = [turn for turn in turns if begins_s <= turn.began_s < ends_s]
+    whole = [turn for turn in asked if not turn.failure]
+    found: dict[str, Any] = {
+        "answers": len(whole),
+        "failed": len(asked) - len(whole),
+        "tokens_per_s": sum(n for at, n in arrivals if begins_s <= at <= ends_s) / lasted_s,
+    }
+    series = {
+        "ttft": [turn.ttft_s for turn in asked],
+        "tpot": [turn.tpot_s for turn in whole if turn.tpot_s is not None],
+        "itl": [gap for turn in whole for gap in turn.gaps_s],
+    }
+    for name, values in series.items():
+        for share in QUANTILES:
+            found[f"{name}_p{share * 100:.0f}_s"] = quantile(values, share)
+    good = sum(turn.within(*slo_s) for turn in asked)
+    found |= {"goodput": good / lasted_s, "within_slo": good / len(asked) if asked else None}
+    found["jain"] = jain(list(speeds(whole).values()))
+    return found
+
+
+def speeds(turns: Sequence[Turn]) -> dict[int, float]:
+    """Tokens per second of decoding, by chat."""
+    tokens, seconds = dict[int, int](), dict[int, float]()
+    for turn in turns:
+        if turn.tpot_s is not None:
+            later = len(turn.token_ids) - 1
+            tokens[turn.chat] = tokens.get(turn.chat, 0) + later
+            seconds[turn.chat] = seconds.get(turn.chat, 0.0) + later * turn.tpot_s
+    return {chat: tokens[chat] / seconds[chat] for chat in tokens if seconds[chat]}
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """The least value that this share of them does not exceed; None of none."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(share * len(ranked)))] if ranked else None
+
+
+def jain(values: Sequence[float]) -> float | None:
+    """(Σx)²/(n·Σx²): 1 where all get the same, 1/n where one gets all (Jain, Chiu, Hawe 1984)."""
+    squares = sum(each * each for each in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else None
+
+
+def longest_gap_s(turns: Sequence[Turn], begins_s: float, ends_s: float = inf) -> float:
+    """Between two events of one answer, of the gaps that touch this time."""
+    return max(
+        (
+            after - before
+            for turn in turns
+            for (before, _), (after, _) in pairwise(turn.arrivals)
+            if after >= begins_s and before <= ends_s
+        ),
+        default=0.0,
+    )
+
+
+def wrong_tokens(turns: Sequence[Turn], expected: Mapping[int, Sequence[int]]) -> int:
+    """Tokens that are missing from the answers or differ from each chat's undisturbed text."""
+    wrong = 0
+    for turn in turns:
+        text = expected[turn.chat]
+        right = sum(a == b for a, b in zip(turn.token_ids, text, strict=False))
+        wrong += max(len(text), len(turn.token_ids)) - right
+    return wrong

@@ -1,0 +1,120 @@
+"""What a caller over HTTP may ask for that is dear: the requests of one tenant who asks for nothing
+else, kind by kind. Every request differs from those before it, so that nothing is kept of them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import random
+import string
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from lab.bench.faults.http_caller import answered
+
+AT_ONCE = 16
+AGAIN_S = 0.1
+CALL_S = 60.0
+OPTIONAL_RULES = 9000
+LONG_CHARACTERS = 60_000
+"""Of a text that is not refused unread where the context is 1024 tokens or more."""
+DOCUMENT_WORDS = 3000
+EMBEDDED = 128
+"""Texts of one request for embeddings."""
+
+Body = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Expensive:
+    """A kind of request: where it goes, and the body of the one with this number."""
+
+    path: str
+    body: Callable[[int], Body]
+    at_once: int = AT_ONCE
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What the models of the suite are called."""
+
+    model: str
+    embedding: str = ""
+
+
+def expensive_calls(served: Served) -> Mapping[str, Expensive]:
+    """By the name of its arm."""
+    completions, chat = "/v1/completions", "/v1/chat/completions"
+    asked: Body = {"model": served.model, "prompt": "A list of things"}
+
+    def grammars(number: int) -> Body:
+        """Rules that may all be left out: a row of the parser holds them all at once. Some are far
+        too many, some are as many as are taken, and some come only later in the text."""
+        rules = " ".join(["rule?"] * (OPTIONAL_RULES, 2000, 300)[number % 3])
+        begin = f'"{number}" ' if number % 2 else ""
+        grammar = f'start: {begin}rest\nrest: {rules}\nrule: "x{number % 7}" | "y"'
+        return {**asked, "max_tokens": 64, "guided_grammar": grammar}
+
+    def choices(number: int) -> Body:
+        return {**asked, "max_tokens": 256, "n": 8, "seed": number, "ignore_eos": True}
+
+    def logprobs(number: int) -> Body:
+        return {**asked, "max_tokens": 256, "logprobs": 5, "seed": number, "ignore_eos": True}
+
+    def images(number: int) -> Body:
+        pixels = base64.b64encode(random.Random(number).randbytes(1_200_000)).decode()
+        shown = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{pixels}"}}
+        said = {"role": "user", "content": [{"type": "text", "text": "What is it?"}, shown]}
+        return {"model": served.model, "messages": [said], "max_tokens": 16}
+
+    def embeddings(number: int) -> Body:
+        texts = [words(100, number * EMBEDDED + each) for each in range(EMBEDDED)]
+        return {"model": served.embedding, "input": texts}
+
+    def documents(number: int) -> Body:
+        rows = "".join(
+            f"<tr><td>{each}</td></tr>" for each in words(DOCUMENT_WORDS, number).split()
+        )
+        return {"name": f"greedy{number % 50}.html", "content": f"<table>{rows}</table>"}
+
+    def tokenising(number: int) -> Body:
+        text = words(LONG_CHARACTERS // 6, number)[:LONG_CHARACTERS]
+        return {"model": served.model, "prompt": text, "return_token_strs": True}
+
+    found = {
+        "grammars": Expensive(completions, grammars),
+        "choices": Expensive(completions, choices),
+        "logprobs": Expensive(completions, logprobs),
+        "images": Expensive(chat, images),
+        "embeddings": Expensive("/v1/embeddings", embeddings),
+        "documents": Expensive("/v1/tandem/documents", documents),
+        "tokenising": Expensive("/tokenize", tokenising),
+    }
+    if not served.embedding:
+        del found["embeddings"]
+    return found
+
+
+def words(count: int, seed: int) -> str:
+    """Made up ones, of five letters."""
+    source = random.Random(seed)
+    return " ".join("".join(source.choices(string.ascii_lowercase, k=5)) for _ in range(count))
+
+
+async def press(call: Expensive, host: str, port: int, key: str) -> None:
+    """Ask for it again and again, `at_once` at a time, until cancelled. Refusals are no reason to
+    stop."""
+    numbers = iter(range(1_000_000_000))
+
+    async def again() -> None:
+        while True:
+            body = await asyncio.to_thread(lambda: json.dumps(call.body(next(numbers))).encode())
+            with suppress(OSError, ValueError, TimeoutError):
+                async with asyncio.timeout(CALL_S):
+                    await answered(host, port, call.path, body, key)
+            await asyncio.sleep(AGAIN_S)
+
+    await asyncio.gather(*(again() for _ in range(call.at_once)))

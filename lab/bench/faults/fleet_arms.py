@@ -1,0 +1,208 @@
+"""What happens to a fleet while many chats stream: a verifier is killed, verifiers are upgraded one
+after the other, a region becomes far, links jitter, one holder asks for all that he can get.
+
+Each arm starts a fleet of its own. Chats ask one question each, again and again, so that every
+answer must be its undisturbed text, token for token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+
+from lab.bench.faults.chat_load import Traffic, Turn, chats, longest_gap_s, quantile, wrong_tokens
+from lab.bench.faults.fleet_suite import FleetShape, FleetSuite, fleet_suite, until_empty
+from lab.bench.faults.overload import GREEDY, HONEST, make_tenants
+from lab.bench.harness.suite import Pacing
+from tandem.netem.link_model import LinkSettings
+
+PACING = Pacing(draft_s=0.024, verify_first_s=0.072, verify_further_s=0.001)
+CHEAP_TOKENS = replace(PACING, verify_further_s=0.0002)
+"""As on an accelerator: a pass over a text takes little longer than one over a token."""
+PRESET = "auto"
+MAX_TOKENS = 96
+SETTLE_S = 3.0
+NEAR_RTT_S, FAR_RTT_S, JITTER_S = 0.02, 0.22, 0.015
+LEFT_AT_MOST_S, EMPTY_TIMEOUT_S = 5.0, 60.0
+GREEDY_AT_ONCE, GREEDY_TOKENS, HONEST_TOKENS = 64, 200, 32
+
+
+@dataclass(slots=True)
+class Disturbed:
+    """What chats saw from shortly before a disturbance until after it. `pause_s`: the longest time
+    between two events of one answer in it, `usual_s` without one."""
+
+    what: str
+    chats: int
+    turns: list[Turn] = field(default_factory=list)
+    expected: dict[int, list[int]] = field(default_factory=dict)
+    usual_s: float = 0.0
+    pause_s: float = 0.0
+    took_s: float = 0.0
+    moves: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> int:
+        return sum(bool(turn.failure) for turn in self.turns)
+
+    @property
+    def wrong(self) -> int:
+        return wrong_tokens(self.turns, self.expected)
+
+
+async def killed(place: Path, streams: int) -> Disturbed:
+    """One of two verifiers gets SIGKILL, and is started again."""
+
+    async def disturb(suite: FleetSuite) -> None:
+        await suite.fleet.kill("0-verifier")
+        await asyncio.sleep(SETTLE_S)
+        await suite.fleet.start("0-verifier")
+        await suite.all_known()
+
+    return await _disturbed(place, "one of two killed", streams, disturb)
+
+
+async def upgraded(place: Path, streams: int, pacing: Pacing = PACING) -> Disturbed:
+    """One verifier after the other is told to stop, and started again."""
+
+    async def disturb(suite: FleetSuite) -> None:
+        await suite.restart("0-verifier")
+        await suite.restart("1-verifier")
+        await asyncio.sleep(SETTLE_S)  # the last one that is back takes its part of the sessions
+
+    what = "drained one after the other"
+    if pacing != PACING:
+        what += f", {1e3 * pacing.verify_further_s:g} ms a further token"
+    return await _disturbed(place, what, streams, disturb, pacing)
+
+
+async def _disturbed(
+    place: Path,
+    what: str,
+    streams: int,
+    disturb: Callable[[FleetSuite], Awaitable[None]],
+    pacing: Pacing = PACING,
+) -> Disturbed:
+    traffic = Traffic(PRESET, MAX_TOKENS, same=True)
+    found = Disturbed(what, streams)
+    async with fleet_suite(place, FleetShape(pacing)) as suite:
+        before = await _once(suite, traffic, streams)
+        found.expected = {turn.chat: turn.token_ids for turn in before}
+        found.usual_s = longest_gap_s(before, 0.0)
+        async with _under_way(suite, traffic, streams, found.turns):
+            await asyncio.sleep(SETTLE_S)
+            began_s = time.monotonic()
+            await disturb(suite)
+            ended_s = time.monotonic()
+        found.took_s = ended_s - began_s
+        found.pause_s = longest_gap_s(found.turns, began_s, ended_s)
+        for reason in ("lost", "draining", "better"):
+            found.moves[reason] = await asyncio.to_thread(suite.moves, reason)
+    return found
+
+
+async def _once(suite: FleetSuite, traffic: Traffic, streams: int) -> list[Turn]:
+    """One answer of every chat."""
+    over = asyncio.Event()
+    asking = asyncio.create_task(chats(suite.http, traffic, streams, over))
+    await asyncio.sleep(0.5)
+    over.set()
+    turns = await asking
+    first = {turn.chat: turn for turn in reversed(turns)}
+    return [first[chat] for chat in range(streams)]
+
+
+@asynccontextmanager
+async def _under_way(
+    suite: FleetSuite, traffic: Traffic, streams: int, turns: list[Turn]
+) -> AsyncIterator[None]:
+    """Chats go on meanwhile; their turns are there afterwards."""
+    over = asyncio.Event()
+    asking = asyncio.create_task(chats(suite.http, traffic, streams, over))
+    try:
+        yield
+    finally:
+        over.set()
+        turns += await asking
+
+
+@dataclass(slots=True)
+class Moved:
+    """`left_s`: until the last session had left the verifier that became far; `jitter_moves`:
+    moves to a better one over `jitter_s` of jitter on all links."""
+
+    left_s: float
+    jitter_s: float
+    jitter_moves: float
+
+
+async def made_far(place: Path, streams: int, jitter_s: float) -> Moved:
+    """Both links jitter for a while; then that of one verifier becomes a long one."""
+    traffic = Traffic(PRESET, MAX_TOKENS)
+    async with (
+        fleet_suite(place, FleetShape(PACING)) as suite,
+        _under_way(suite, traffic, streams, []),
+    ):
+        jittery = LinkSettings(delay_s=NEAR_RTT_S / 2, jitter_s=JITTER_S)
+        for link in suite.links:
+            link.configure(jittery, jittery)
+        await asyncio.sleep(jitter_s)
+        moves = await asyncio.to_thread(suite.moves, "better")
+        far = LinkSettings(delay_s=FAR_RTT_S / 2)
+        suite.links[0].configure(far, far)
+        left_s = await until_empty(suite, 0, EMPTY_TIMEOUT_S)
+    return Moved(left_s, jitter_s, moves)
+
+
+@dataclass(slots=True)
+class Pressed:
+    """The honest holders' turns alone, and beside the greedy one."""
+
+    alone: list[Turn]
+    beside: list[Turn]
+
+    def tpot_s(self, turns: Sequence[Turn]) -> float:
+        """The 95th percentile."""
+        values = [turn.tpot_s for turn in turns if turn.tpot_s is not None]
+        return quantile(values, 0.95) or inf
+
+    @property
+    def failed(self) -> int:
+        return sum(bool(turn.failure) for turn in self.beside)
+
+    @property
+    def worse(self) -> float:
+        return self.tpot_s(self.beside) / self.tpot_s(self.alone)
+
+
+async def pressed(place: Path, lasts_s: float, running: int) -> Pressed:
+    """Nine holders with a chat each, alone and beside one with 64 long answers at once, on a fleet
+    whose aggregator serves so many at once."""
+    folder = place / "certs"
+    make_tenants(folder)
+    keys = [(folder / f"honest{number}").read_text().strip() for number in range(HONEST)]
+    greedy_key = (folder / GREEDY).read_text().strip()
+    honest, greedy = Traffic(PRESET, HONEST_TOKENS, think_s=0.3), Traffic(PRESET, GREEDY_TOKENS)
+    async with fleet_suite(place, FleetShape(PACING, running=running), folder) as suite:
+
+        async def measured() -> list[Turn]:
+            over = asyncio.Event()
+            asking = asyncio.create_task(chats(suite.http, honest, HONEST, over, keys))
+            await asyncio.sleep(lasts_s)
+            over.set()
+            return await asking
+
+        alone, over = await measured(), asyncio.Event()
+        pressing = asyncio.create_task(
+            chats(suite.http, greedy, GREEDY_AT_ONCE, over, [greedy_key], first=HONEST)
+        )
+        await asyncio.sleep(SETTLE_S)
+        beside = await measured()
+        over.set()
+        await pressing
+    return Pressed(alone, beside)

@@ -1,0 +1,167 @@
+"""Edges and verifiers as real processes: each edge a drafter and an aggregator that serves HTTP,
+each verifier behind a link of its own. Models are scripted, and paced by declared times."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from lab.bench.faults.fleet import HOST, START_S, Fleet, Member, dialled_ports, flags_of
+from lab.bench.faults.suite_members import access_with, secured
+from lab.bench.harness.suite import Pacing, SuiteFailed
+from tandem.generation.client import AggregatorClient
+from tandem.net.status import Rejected
+from tandem.netem.link_model import LinkSettings
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+
+ROOM = 256
+"""For sessions and requests: the load decides how many there are, not a service's limit."""
+POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class FleetShape:
+    """How many of each, and their declared times; `noise` of the draft model (0 none, 1 all)."""
+
+    pacing: Pacing
+    edges: int = 1
+    verifiers: int = 2
+    rtt_s: float = 0.02
+    noise: float = 0.3
+    running: int = ROOM
+    """Requests that an aggregator serves at once."""
+    keeps_prefixes: bool = True
+    """The fleet's simulator knows of none that are kept."""
+
+    def dilated(self, factor: float) -> FleetShape:
+        """All its times are so many times as long."""
+        pacing = self.pacing
+        times = (pacing.draft_s, pacing.verify_first_s, pacing.verify_further_s)
+        slow = Pacing(*(seconds * factor for seconds in times))
+        return replace(self, pacing=slow, rtt_s=self.rtt_s * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSuite:
+    """A running one. `http` and `metrics` are ports of the edges' aggregators and drafters."""
+
+    fleet: Fleet
+    links: tuple[TcpLinkEmulator, ...]
+    http: tuple[int, ...]
+    metrics: tuple[int, ...]
+    certificates: Path | None
+
+    async def all_known(self) -> None:
+        """Until every edge has heard of every verifier that it serves. Raises SuiteFailed."""
+        access = access_with(self.certificates, "edge")
+        edges = [name for name in self.fleet.members if name.endswith("aggregator")]
+        async with asyncio.timeout(START_S):
+            for name in edges:
+                address = f"{HOST}:{self.fleet.ports[name]}"
+                async with AggregatorClient(address, access=access) as client:
+                    while not await _knows_all(client, len(self.links)):
+                        self.fleet.check_alive()
+                        await asyncio.sleep(POLL_S)
+
+    async def restart(self, name: str) -> None:
+        """Told to stop, started again, and known again."""
+        await self.fleet.stop(name)
+        await self.fleet.start(name)
+        await self.all_known()
+
+    def far_sessions(self, verifier: int) -> float:
+        """Of all edges, at this verifier, by their own count."""
+        cloud = f"{HOST}:{self.links[verifier].address[1]}"
+        return self._sum("tandem_cloud_sessions", cloud=cloud)
+
+    def moves(self, reason: str) -> float:
+        return self._sum("tandem_cloud_moves_total", reason=reason)
+
+    def _sum(self, name: str, **labels: str) -> float:
+        found = 0.0
+        for port in self.metrics:
+            with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=30) as answer:
+                page = answer.read().decode()
+            for family in text_string_to_metric_families(page):
+                for sample in family.samples:
+                    if sample.name == name and labels.items() <= sample.labels.items():
+                        found += sample.value
+        return found
+
+
+@asynccontextmanager
+async def fleet_suite(
+    place: Path, shape: FleetShape, certificates: Path | None = None
+) -> AsyncIterator[FleetSuite]:
+    """Started, and every edge knows every verifier. With `certificates`, a folder of `tandem
+    certs`, all services have TLS, and HTTP callers need keys of its file `edge.keys`."""
+    ports = iter(dialled_ports(shape.verifiers + 4 * shape.edges))
+    members, own = dict[str, Member](), dict[str, int]()
+    link = LinkSettings(delay_s=shape.rtt_s / 2)
+
+    def add(name: str, service: str, **flags: object) -> None:
+        own[name] = next(ports)
+        side = "cloud" if service == "verifier" else "edge"
+        access = {"insecure": "true"} if certificates is None else secured(certificates, side)
+        told = {name.replace("_", "-"): value for name, value in flags.items()}
+        settings = {"port": own[name], **told, **access}
+        members[name] = Member(f"tandem.services.{service}", flags_of(settings))
+
+    model = {"engine": "scripted", "model": f"1:{shape.noise:g}", "max_sessions": ROOM}
+    if not shape.keeps_prefixes:
+        model["prefix_kv_bytes"] = 0
+    pacing = shape.pacing
+    further_s = pacing.verify_further_s
+    cloud = {"pace_first_s": pacing.verify_first_s, "pace_further_s": further_s}
+    cloud["pace_batch_s"] = further_s
+    async with AsyncExitStack() as stack:
+        links = []
+        for number in range(shape.verifiers):
+            add(f"{number}-verifier", "verifier", **model, **cloud)
+            target = (HOST, own[f"{number}-verifier"])
+            emulator = TcpLinkEmulator((HOST, 0), target, link, link, seed=number)
+            links.append(await stack.enter_async_context(emulator))
+        clouds = ",".join(f"{HOST}:{each.address[1]}" for each in links)
+        http, metrics = [], []
+        for number in range(shape.edges):
+            http.append(next(ports))
+            metrics.append(next(ports))
+            told = {"verifier": clouds, "metrics_port": metrics[-1]}
+            add(f"{number}-drafter", "drafter", **model, **told, pace_first_s=pacing.draft_s)
+            told = {"drafter": f"{HOST}:{own[f'{number}-drafter']}", "http_port": http[-1]}
+            told |= {"max_running": shape.running, "max_waiting": ROOM}
+            if certificates is not None:
+                told["http_keys_file"] = certificates / "edge.keys"
+            add(f"{number}-aggregator", "aggregator", **told)
+        fleet = await stack.enter_async_context(Fleet(members, place, own))
+        suite = FleetSuite(fleet, tuple(links), tuple(http), tuple(metrics), certificates)
+        await suite.all_known()
+        yield suite
+
+
+async def _knows_all(client: AggregatorClient, verifiers: int) -> bool:
+    """A single verifier is not listed: it is the target that is described."""
+    try:
+        told = await client.describe()
+    except Rejected:
+        return False
+    if verifiers == 1:
+        return told.HasField("target")
+    return sum(cloud.serving for cloud in told.clouds) == verifiers
+
+
+async def until_empty(suite: FleetSuite, verifier: int, most_s: float) -> float:
+    """Seconds until no edge has a session there. Raises SuiteFailed after `most_s`."""
+    began_s = time.monotonic()
+    while await asyncio.to_thread(suite.far_sessions, verifier):
+        if time.monotonic() - began_s > most_s:
+            raise SuiteFailed(f"sessions are still at verifier {verifier} after {most_s:g} s")
+        await asyncio.sleep(POLL_S)
+    return time.monotonic() - began_s

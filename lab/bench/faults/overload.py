@@ -1,0 +1,393 @@
+"""`bench overload`: what nine honest tenants notice of one who takes all that he can get.
+
+Real processes with TLS and a key for each tenant. The honest ask for short answers, six over gRPC
+and three over HTTP, and one of them puts and searches documents. First they are alone; then, one
+after the other, the tenth sends as many long requests as he can, leaves answers unread, and holds
+streams open that say nothing. The models are scripted and paced, so that the machine computes
+little: on two cores the load, both its ends and the services share them all the same.
+
+Then, on a pair with a real vocabulary, he asks over HTTP for one kind of dear thing after another;
+before each the honest are measured alone again.
+
+A request that is refused or fails has no first token: it counts as infinitely late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import re
+import tempfile
+import time
+import urllib.request
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from math import inf
+from pathlib import Path
+
+from lab.bench.faults.expensive_calls import Served, expensive_calls
+from lab.bench.faults.fleet import HOST, Fleet, Member, flags_of
+from lab.bench.faults.http_caller import streamed
+from lab.bench.faults.suite_members import WholeSuite, access_with, whole_suite
+from lab.bench.faults.texts_arm import MODEL
+from lab.bench.harness.report import Goal, Report, Row, make_row, progress
+from lab.bench.harness.suite import Models
+from tandem.commands.certs import certs
+from tandem.commands.keys import add_key
+from tandem.core.errors import InvalidArgument
+from tandem.generation.client import AggregatorClient
+from tandem.generation.request import GenerationRequest
+from tandem.net.process import run_loop
+from tandem.net.retriever_client import RetrieverClient, Upload
+from tandem.net.scopes import Scope
+from tandem.net.status import Rejected
+
+HONEST, OVER_HTTP = 9, 3
+GREEDY = "greedy"
+PRESSURES = ("greedy", "slow-readers", "idle")
+PHASE_S, QUICK_PHASE_S = 30.0, 10.0
+SETTLE_S = 2.0
+MAX_TOKENS, THINK_S, CALL_S = 12, 0.3, 10.0
+PACES = {"verifier": (0.010, 0.001), "drafter": (0.004, 0.0)}
+WORSE_AT_MOST, LAG_AT_MOST_S = 2.0, 0.1
+LAG_METRIC = "tandem_event_loop_lag_seconds"
+COLUMNS = ("pressure", "requests", "failed", "ttft_p50_s", "ttft_p95_s", "worse", "lag_p99_s")
+
+CROWDING = "crowding"
+ARMS = ("grammars", "choices", "logprobs", "images", "embeddings", "documents", "tokenising")
+ARM_COLUMNS = (
+    *("asks_for", "requests", "failed", "alone_p95_s", "beside_p95_s", "worse", "lag_p99_s"),
+)
+SCRIPTED = Served("scripted")
+
+Buckets = Mapping[str, Mapping[float, float]]
+"""By service: how many observations were at most so many seconds."""
+
+
+@dataclass(slots=True)
+class Phase:
+    """What the honest tenants saw under one pressure. Times to first tokens in seconds."""
+
+    pressure: str
+    ttfts_s: list[float] = field(default_factory=list)
+    failures: dict[str, int] = field(default_factory=dict)
+    lag_p99_s: float | None = None
+
+    def ttft_s(self, quantile: float) -> float:
+        """Of all requests; a failed one has waited for ever."""
+        waited = sorted([*self.ttfts_s, *[inf] * sum(self.failures.values())])
+        return waited[min(len(waited) - 1, int(quantile * len(waited)))] if waited else inf
+
+    def failed(self, why: str) -> None:
+        self.failures[why] = self.failures.get(why, 0) + 1
+
+
+def run(report: Report, models: Models, part: Sequence[str] = ()) -> None:
+    """The goals of time are for a machine without other work; the first models are the scripted
+    ones. `part`: only these, "crowding" or the names of arms."""
+    if unknown := set(part) - {CROWDING, *ARMS}:
+        raise InvalidArgument(
+            "part", f"{sorted(unknown)} are none of {', '.join((CROWDING, *ARMS))}"
+        )
+    lasts_s = QUICK_PHASE_S if report.quick else PHASE_S
+    if not part or CROWDING in part:
+        _crowding(report, lasts_s)
+    if wanted := [arm for arm in ARMS if not part or arm in part]:
+        with tempfile.TemporaryDirectory(prefix="tandem-overload-") as place:
+            arms = run_loop(_arms(Path(place), models, wanted, lasts_s))
+        _add_arms(report, arms, lasts_s)
+
+
+def _crowding(report: Report, lasts_s: float) -> None:
+    with tempfile.TemporaryDirectory(prefix="tandem-overload-") as place:
+        phases = run_loop(_phases(Path(place), lasts_s))
+    alone = phases[0].ttft_s(0.95)
+    report.add(
+        f"Nine honest tenants and one that is not, {lasts_s:g} s each, paced scripted pair",
+        COLUMNS,
+        [_row(phase, alone) for phase in phases],
+    )
+    report.goals += goals(phases)
+    report.notes += [
+        f"{phase.pressure}: {', '.join(f'{n} x {why}' for why, n in phase.failures.items())}"
+        for phase in phases
+        if phase.failures
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What the honest tenants saw alone, and beside who asks for this."""
+
+    name: str
+    alone: Phase
+    beside: Phase
+
+    @property
+    def worse(self) -> float:
+        return self.beside.ttft_s(0.95) / self.alone.ttft_s(0.95)
+
+    @property
+    def failed(self) -> int:
+        return sum(self.beside.failures.values())
+
+
+def arm_goals(arms: Sequence[Arm]) -> list[Goal]:
+    """Two of each."""
+    return [
+        goal
+        for arm in arms
+        for goal in (
+            Goal(f"p95 TTFT ÷ alone, {arm.name}", arm.worse, WORSE_AT_MOST, "at most"),
+            Goal(f"honest requests failed, {arm.name}", arm.failed, 0, "at most"),
+        )
+    ]
+
+
+def _add_arms(report: Report, arms: Sequence[Arm], lasts_s: float) -> None:
+    report.add(
+        f"Nine honest tenants and one who asks for what is dear, {lasts_s:g} s each, a pair with a"
+        " real vocabulary",
+        ARM_COLUMNS,
+        [
+            make_row(
+                asks_for=arm.name,
+                requests=len(arm.beside.ttfts_s) + arm.failed,
+                failed=arm.failed,
+                alone_p95_s=arm.alone.ttft_s(0.95),
+                beside_p95_s=arm.beside.ttft_s(0.95),
+                worse=arm.worse,
+                lag_p99_s=arm.beside.lag_p99_s,
+            )
+            for arm in arms
+        ],
+    )
+    report.goals += arm_goals(arms)
+    for arm in arms:
+        for beside, phase in (("alone", arm.alone), ("beside", arm.beside)):
+            if phase.failures:
+                counts = ", ".join(f"{n} x {why}" for why, n in phase.failures.items())
+                report.notes.append(f"{arm.name}, {beside}: {counts}")
+
+
+async def _arms(place: Path, models: Models, wanted: Sequence[str], lasts_s: float) -> list[Arm]:
+    folder = place / "certs"
+    make_tenants(folder)
+    settings: dict[str, dict[str, object]] = {
+        name: {"model": model, "pace-first-s": PACES[name][0], "pace-further-s": PACES[name][1]}
+        for name, model in (("verifier", models.target), ("drafter", models.draft))
+    }
+    settings["aggregator"] = {"http-keys-file": folder / "edge.keys", "http-documents": "true"}
+    settings["device-retriever"] = {"embedding": "auto"}
+    found = list[Arm]()
+    async with whole_suite(place, settings, folder) as suite:
+        served = await _served(suite, folder)
+        for name in wanted:
+            if name not in expensive_calls(served):
+                progress(f"{name}: the suite has none")
+                continue
+            alone = await _measured(suite, folder, "nobody", lasts_s, served.model)
+            async with _pressed(suite, folder, name, place, served):
+                await asyncio.sleep(SETTLE_S)
+                beside = await _measured(suite, folder, name, lasts_s, served.model)
+            found.append(Arm(name, alone, beside))
+            await asyncio.sleep(SETTLE_S)
+    return found
+
+
+async def _served(suite: WholeSuite, folder: Path) -> Served:
+    """What /v1/models lists: the pair, and the embedding model where there is one."""
+    key = (folder / GREEDY).read_text().strip()
+    request = urllib.request.Request(
+        f"http://{HOST}:{suite.http}/v1/models", headers={"Authorization": f"Bearer {key}"}
+    )
+
+    def read() -> list[str]:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return [card["id"] for card in json.load(answer)["data"]]
+
+    return Served(*(await asyncio.to_thread(read))[:2])
+
+
+def goals(phases: list[Phase]) -> list[Goal]:
+    """The first phase is that of the honest alone."""
+    alone = phases[0].ttft_s(0.95)
+    found = [
+        Goal(
+            f"p95 TTFT ÷ alone, {phase.pressure}",
+            phase.ttft_s(0.95) / alone,
+            WORSE_AT_MOST,
+            "at most",
+        )
+        for phase in phases[1:]
+    ]
+    lags = [phase.lag_p99_s for phase in phases if phase.lag_p99_s is not None]
+    if lags:
+        found.append(Goal("event loop lag, p99 (s), worst", max(lags), LAG_AT_MOST_S, "at most"))
+    return found
+
+
+async def _phases(place: Path, lasts_s: float) -> list[Phase]:
+    folder = place / "certs"
+    make_tenants(folder)
+    settings: dict[str, dict[str, object]] = {
+        name: {"engine": "scripted", "model": MODEL, "pace-first-s": first, "pace-further-s": more}
+        for name, (first, more) in PACES.items()
+    }
+    settings["aggregator"] = {"http-keys-file": folder / "edge.keys"}
+    async with whole_suite(place, settings, folder) as suite:
+        phases = [await _measured(suite, folder, "nobody", lasts_s)]
+        for pressure in PRESSURES:
+            async with _pressed(suite, folder, pressure, place):
+                await asyncio.sleep(SETTLE_S)
+                phases.append(await _measured(suite, folder, pressure, lasts_s))
+            await asyncio.sleep(SETTLE_S)
+    return phases
+
+
+def make_tenants(folder: Path) -> None:
+    """Certificates of both sides, and a key of every tenant in a file of his name."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        certs.main(["--out", str(folder)], standalone_mode=False)
+    scopes = (Scope.GENERATE, Scope.DOCUMENTS_READ, Scope.DOCUMENTS_WRITE)
+    for name in (GREEDY, *(f"honest{number}" for number in range(HONEST))):
+        (folder / name).write_text(add_key(folder / "edge.keys", name, scopes) + "\n")
+
+
+async def _measured(
+    suite: WholeSuite, folder: Path, pressure: str, lasts_s: float, model: str = SCRIPTED.model
+) -> Phase:
+    progress(f"honest tenants, pressed by {pressure}")
+    phase, ends_s = Phase(pressure), time.monotonic() + lasts_s
+    before = await asyncio.to_thread(_lags, suite)
+    async with asyncio.TaskGroup() as group:
+        for number in range(HONEST):
+            if number < OVER_HTTP:
+                group.create_task(_over_http(suite, folder, number, phase, ends_s, model))
+            else:
+                group.create_task(_over_grpc(suite, folder, number, phase, ends_s))
+        group.create_task(_documents(suite, folder, phase, ends_s))
+    after = await asyncio.to_thread(_lags, suite)
+    phase.lag_p99_s = worst_quantile(before, after, 0.99)
+    return phase
+
+
+@asynccontextmanager
+async def _pressed(
+    suite: WholeSuite, folder: Path, pressure: str, place: Path, served: Served = SCRIPTED
+) -> AsyncIterator[None]:
+    flags = {
+        "model": served.model,
+        "embedding": served.embedding,
+        "kind": pressure,
+        "aggregator": suite.address("aggregator"),
+        "retriever": suite.address("device-retriever"),
+        "http": suite.http,
+        "certs": folder,
+        "key": GREEDY,
+    }
+    member = Member("lab.bench.faults.pressure", flags_of(flags))
+    async with Fleet({pressure: member}, place) as presser:
+        yield
+        presser.check_alive()
+
+
+async def _over_grpc(
+    suite: WholeSuite, folder: Path, number: int, phase: Phase, ends_s: float
+) -> None:
+    access = access_with(folder, "edge", f"honest{number}")
+    async with AggregatorClient(suite.address("aggregator"), access=access) as client:
+        seed = 0
+        while time.monotonic() < ends_s:
+            seed += 1
+            request = GenerationRequest(
+                prompt="A list of things", max_tokens=MAX_TOKENS, seed=seed, ignore_eos=True
+            )
+            try:
+                answer = await client.generate(request, CALL_S)
+                phase.ttfts_s.append(answer.ttft_s or inf)
+            except Rejected as error:
+                phase.failed(error.code.name)
+            await asyncio.sleep(THINK_S)
+
+
+async def _over_http(
+    suite: WholeSuite, folder: Path, number: int, phase: Phase, ends_s: float, model: str
+) -> None:
+    key, seed = (folder / f"honest{number}").read_text().strip(), 0
+    while time.monotonic() < ends_s:
+        seed += 1
+        body = {"model": model, "prompt": "A", "max_tokens": MAX_TOKENS, "seed": seed}
+        began_s, first_s = time.monotonic(), inf
+        try:
+            async with asyncio.timeout(CALL_S):
+                async for event in streamed(HOST, suite.http, body, key):
+                    if event.get("choices", [{}])[0].get("text") and first_s == inf:
+                        first_s = time.monotonic() - began_s
+            phase.ttfts_s.append(first_s)
+        except (OSError, ValueError, TimeoutError) as error:
+            phase.failed(f"HTTP: {str(error) or type(error).__name__}")
+        await asyncio.sleep(THINK_S)
+
+
+async def _documents(suite: WholeSuite, folder: Path, phase: Phase, ends_s: float) -> None:
+    """Failures count; what is measured is answers."""
+    access = access_with(folder, "edge", "honest0")
+    async with RetrieverClient(suite.address("device-retriever"), access) as client:
+        while time.monotonic() < ends_s:
+            try:
+                async for _ in client.ingest([Upload("mine", b"honest things")], CALL_S):
+                    pass
+                await client.search("honest things", timeout_s=CALL_S)
+            except Rejected as error:
+                phase.failed(f"documents: {error.code.name}")
+            await asyncio.sleep(THINK_S)
+
+
+def _lags(suite: WholeSuite) -> Buckets:
+    """Of every service that measures them."""
+    found: dict[str, dict[float, float]] = {}
+    for name, port in suite.metrics.items():
+        with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=30) as answer:
+            if own := lag_buckets(answer.read().decode()):
+                found[name] = own
+    return found
+
+
+def lag_buckets(text: str) -> dict[float, float]:
+    """The histogram's counts by upper bound, from a metrics page."""
+    wanted = re.compile(rf'^{LAG_METRIC}_bucket{{.*le="([^"]+)".*}} (\S+)$', re.MULTILINE)
+    found: dict[float, float] = defaultdict(float)
+    for bound, count in wanted.findall(text):
+        found[float(bound)] += float(count)
+    return dict(found)
+
+
+def worst_quantile(before: Buckets, after: Buckets, quantile: float) -> float | None:
+    """Over the services, the bound that this share of the observations in between lies within;
+    None without any."""
+    worst: float | None = None
+    for name, counts in after.items():
+        earlier = before.get(name, {})
+        between = {bound: count - earlier.get(bound, 0.0) for bound, count in counts.items()}
+        wanted = quantile * max(between.values())
+        if wanted > 0:
+            bound = min(bound for bound, count in between.items() if count >= wanted)
+            worst = max(bound, worst or 0.0)
+    return worst
+
+
+def _row(phase: Phase, alone: float) -> Row:
+    return make_row(
+        pressure=phase.pressure,
+        requests=len(phase.ttfts_s) + sum(phase.failures.values()),
+        failed=sum(phase.failures.values()),
+        ttft_p50_s=phase.ttft_s(0.5),
+        ttft_p95_s=phase.ttft_s(0.95),
+        worse=phase.ttft_s(0.95) / alone,
+        lag_p99_s=phase.lag_p99_s,
+    )

@@ -1,0 +1,269 @@
+"""`bench soak`: hours in small. Mixed traffic with faults; nothing that is held may grow.
+
+Real processes with the demo pair and an emulated link: answers over gRPC and HTTP by every preset,
+answers from documents on both sides, documents that come and go, callers that leave in the middle.
+Every half a minute something breaks for a moment: the link is cut or reset, the verifier stands
+still, the retriever's disk refuses. No process is restarted, as that would hide what it holds. Of
+each, resident memory, descriptors, threads, bytes of keys and values and metric series are sampled;
+`lab.bench.faults.slopes` says what counts as growth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from grpc import StatusCode
+
+from lab.bench.faults.fleet import HOST
+from lab.bench.faults.http_caller import streamed
+from lab.bench.faults.process_samples import FIGURES, Samples
+from lab.bench.faults.slopes import BLOCKS, Trend, trend_of
+from lab.bench.faults.suite_members import SERVICES, WholeSuite, whole_suite
+from lab.bench.harness.report import Goal, Report, Row, make_row, progress
+from lab.bench.harness.suite import Models
+from lab.bench.harness.texts import prompts
+from tandem.generation.client import AggregatorClient
+from tandem.generation.request import GenerationRequest
+from tandem.net.frame_stream import BROKEN
+from tandem.net.process import run_loop
+from tandem.net.retriever_client import RetrieverClient, Upload
+from tandem.net.status import Rejected
+from tandem.specdec.liveness import LostCloud
+from tandem.specdec.presets import PRESETS
+
+QUICK_MINUTES = 1.5
+SAMPLES = 300
+"""Of each figure in a run, at least 5 s apart and at most 60 in the quick one."""
+FAULT_EVERY_S = 30.0
+MAX_TOKENS, PROMPTS = 32, 60
+ANSWER_S, CALL_S = 60.0, 10.0
+DOCUMENT_KV_BYTES = 8 << 20
+"""So small that it is full before the second half begins."""
+BLAMING = BROKEN | {StatusCode.INVALID_ARGUMENT, StatusCode.FAILED_PRECONDITION}
+COLUMNS = (
+    *("service", "figure", "first", "mean", "last"),
+    *("slope_per_h", "margin_per_h", "growth", "verdict"),
+)
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Callers of a suite, and how their calls ended, by kind and status."""
+
+    suite: WholeSuite
+    seed: int
+    ended: Counter[tuple[str, str]] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    improper: list[str] = field(default_factory=list)
+    """Ends that blame the caller or the code, in their own words: every call is a good one."""
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Everybody at once, until told to stop."""
+        callers: list[Callable[[random.Random], Awaitable[None]]] = [
+            *(self._generate, self._generate, self._from_documents),
+            *(self._leave, self._over_http, self._leave_http, self._documents),
+        ]
+        async with asyncio.TaskGroup() as group:
+            for number, call in enumerate(callers):
+                group.create_task(self._again_and_again(number, call, stop))
+            group.create_task(self._break(stop))
+
+    async def _again_and_again(
+        self, number: int, call: Callable[[random.Random], Awaitable[None]], stop: asyncio.Event
+    ) -> None:
+        source, kind = random.Random(f"soak {self.seed} {number}"), call.__name__.strip("_")
+        while not stop.is_set():
+            try:
+                await call(source)
+                self.ended[kind, "ok"] += 1
+            except Rejected as error:
+                self.ended[kind, error.code.name] += 1
+                if error.code in BLAMING:
+                    self.improper.append(f"{kind} ended with {error.code.name}: {error}")
+            except (OSError, ValueError) as error:
+                self.ended[kind, type(error).__name__] += 1
+            await _pause(stop, source.uniform(0.1, 0.5))
+
+    async def _generate(self, source: random.Random) -> None:
+        async with AggregatorClient(self.suite.address("aggregator")) as client:
+            await client.generate(_request(source), ANSWER_S)
+
+    async def _from_documents(self, source: random.Random) -> None:
+        async with AggregatorClient(self.suite.address("aggregator")) as client:
+            await client.generate(_request(source, preset="dragon-coupled"), ANSWER_S)
+
+    async def _leave(self, source: random.Random) -> None:
+        """In the middle."""
+        async with AggregatorClient(self.suite.address("aggregator")) as client:
+            async for result in client.stream(_request(source), ANSWER_S):
+                if len(result.token_ids) > 4:
+                    break
+
+    async def _over_http(self, source: random.Random) -> None:
+        async with asyncio.timeout(ANSWER_S):
+            async for _ in streamed(HOST, self.suite.http, _body(source)):
+                pass
+
+    async def _leave_http(self, source: random.Random) -> None:
+        async with asyncio.timeout(ANSWER_S):
+            async for _ in streamed(HOST, self.suite.http, _body(source)):
+                break
+
+    async def _documents(self, source: random.Random) -> None:
+        """Put a few, look for them, and remove some; the same names again and again."""
+        async with RetrieverClient(self.suite.address("device-retriever")) as client:
+            names = [f"note{source.randrange(20)}" for _ in range(3)]
+            size = source.choice((20, 200, 2000))
+            words = " ".join(f"w{source.randrange(500)}" for _ in range(size))
+            uploads = [Upload(name, f"{name} of things {words}".encode()) for name in names]
+            async for _ in client.ingest(uploads, CALL_S):
+                pass
+            await client.search(names[0], 5, timeout_s=CALL_S)
+            await client.delete(names[:2], CALL_S)
+
+    async def _break(self, stop: asyncio.Event) -> None:
+        source = random.Random(f"soak faults {self.seed}")
+        kinds = (self._cut, self._reset, self._stand_still, self._refuse_writes)
+        while not await _pause(stop, FAULT_EVERY_S):
+            kind = source.choice(kinds)
+            self.faults[kind.__name__.strip("_")] += 1
+            await kind(source.uniform(0.5, 4.0))
+
+    async def _cut(self, lasts_s: float) -> None:
+        self.suite.link.cut()
+        await asyncio.sleep(lasts_s)
+        self.suite.link.restore()
+
+    async def _reset(self, lasts_s: float) -> None:
+        self.suite.link.drop()
+
+    async def _stand_still(self, lasts_s: float) -> None:
+        verifier = self.suite.fleet.pid("verifier")
+        os.kill(verifier, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(lasts_s)
+        finally:
+            os.kill(verifier, signal.SIGCONT)
+
+    async def _refuse_writes(self, lasts_s: float) -> None:
+        self.suite.fleet.limit("device-retriever", "file size", 0)
+        try:
+            await asyncio.sleep(lasts_s)
+        finally:
+            self.suite.fleet.limit("device-retriever", "file size", None)
+
+
+def run(report: Report, models: Models, minutes: float) -> None:
+    """The goals hold on any machine: they are about what is held, not about time."""
+    minutes = QUICK_MINUTES if report.quick else minutes
+    with tempfile.TemporaryDirectory(prefix="tandem-soak-") as place:
+        samples, traffic = run_loop(_soak(Path(place), models, report.seed, minutes * 60))
+    trends = {
+        key: trend_of(key[1], samples.times_s, values) for key, values in samples.values.items()
+    }
+    rows = [_row(key, samples, trend) for key, trend in trends.items()]
+    report.add(f"{minutes:g} minutes of mixed traffic with faults, demo pair", COLUMNS, rows)
+    # A minute is too short for memory: torch takes more with every new shape of a batch.
+    for figure in FIGURES[1:] if report.quick else FIGURES:
+        growing = sum(trend.grows for (_, own), trend in trends.items() if own == figure)
+        report.goals.append(Goal(f"services whose {figure} grow", growing, 0, "at most"))
+    answered = sum(count for (_, status), count in traffic.ended.items() if status == "ok")
+    report.goals.append(Goal("calls served", answered, minutes * 20, "at least"))
+    report.goals.append(
+        Goal("good calls that were refused as bad ones", len(traffic.improper), 0, "at most")
+    )
+    report.notes += [
+        *traffic.improper[:5],
+        f"calls: {_counted(traffic.ended)}",
+        f"faults: {_counted(traffic.faults)}",
+        f"{len(samples.times_s)} samples of each; the first half is warm-up",
+    ]
+
+
+async def _soak(place: Path, models: Models, seed: int, lasts_s: float) -> tuple[Samples, Traffic]:
+    samples = Samples()
+    budget = {"document-kv-budget-bytes": DOCUMENT_KV_BYTES}
+    more: Mapping[str, Mapping[str, object]] = {
+        "verifier": {"model": models.target, **budget},
+        "drafter": {"model": models.draft, **budget},
+    }
+    every_s = max(lasts_s / SAMPLES, min(5.0, lasts_s / (5 * BLOCKS)))
+    async with whole_suite(place, more) as suite:
+        traffic, stop = Traffic(suite, seed), asyncio.Event()
+        running = asyncio.create_task(traffic.run(stop))
+        pids = {name: suite.fleet.pid(name) for name in SERVICES}
+        metrics = {name: f"{HOST}:{port}" for name, port in suite.metrics.items()}
+        try:
+            ends_s = time.monotonic() + lasts_s
+            while (left_s := ends_s - time.monotonic()) > 0 and not running.done():
+                await samples.take(pids, metrics)
+                suite.fleet.check_alive()
+                if len(samples.times_s) % 30 == 0:
+                    progress(f"{left_s / 60:.1f} minutes left; {_counted(traffic.ended)}")
+                await asyncio.sleep(min(every_s, left_s))
+        finally:
+            stop.set()
+            await running
+    return samples, traffic
+
+
+def _request(source: random.Random, preset: str | None = None) -> GenerationRequest:
+    return GenerationRequest(
+        prompt=source.choice(prompts(PROMPTS)),
+        preset=preset or source.choice(list(PRESETS)),
+        max_tokens=source.choice((4, MAX_TOKENS)),
+        seed=source.randrange(2**32),
+        lost_cloud=source.choice(list(LostCloud)),
+    )
+
+
+def _body(source: random.Random) -> dict[str, object]:
+    return {
+        "model": "demo-target",
+        "prompt": source.choice(prompts(PROMPTS)),
+        "max_tokens": MAX_TOKENS,
+        "seed": source.randrange(2**32),
+        "tandem": {"preset": source.choice(list(PRESETS))},
+    }
+
+
+def _row(key: tuple[str, str], samples: Samples, trend: Trend) -> Row:
+    values = samples.values[key]
+    return make_row(
+        service=key[0],
+        figure=key[1],
+        first=values[0],
+        mean=trend.mean,
+        last=values[-1],
+        slope_per_h=trend.slope_per_h,
+        margin_per_h=trend.margin_per_h,
+        growth=trend.growth,
+        verdict="GROWS" if trend.grows else "flat",
+    )
+
+
+def _counted(counts: Mapping[Any, int]) -> str:
+    def words(key: object) -> str:
+        return " ".join(map(str, key)) if isinstance(key, tuple) else str(key)
+
+    return ", ".join(f"{words(key)} {count}" for key, count in sorted(counts.items(), key=str))
+
+
+async def _pause(stop: asyncio.Event, seconds: float) -> bool:
+    """Whether to stop."""
+    try:
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,145 @@
+"""All services of a suite with an emulated link between its sides, as members of a fleet."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from lab.bench.faults.fail_points import Switches
+from lab.bench.faults.fleet import HOST, Fleet, Member, dialled_ports, flags_of
+from lab.bench.harness.suite import SuiteFailed
+from tandem.api.access import client_access
+from tandem.net.access import ClientAccess
+from tandem.net.retriever_client import RetrieverClient, Upload
+from tandem.netem.link_group import LinkGroup
+from tandem.netem.link_model import LinkSettings
+from tandem.netem.tcp_emulator import TcpLinkEmulator
+
+SERVICES = (
+    *("verifier", "drafter", "aggregator"),
+    *("cloud-aggregator", "device-retriever", "cloud-retriever"),
+)
+RTT_S = 0.02
+
+Flags = Mapping[str, Mapping[str, object]]
+NO_SWITCHES: Mapping[str, Switches] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class WholeSuite:
+    """A running suite; `http` and `metrics` are ports, the latter by service."""
+
+    fleet: Fleet
+    link: LinkGroup
+    http: int
+    metrics: Mapping[str, int]
+
+    def address(self, service: str) -> str:
+        return f"{HOST}:{self.fleet.ports[service]}"
+
+
+@asynccontextmanager
+async def whole_suite(
+    place: Path,
+    more: Flags,
+    certificates: Path | None = None,
+    switches: Mapping[str, Switches] = NO_SWITCHES,
+) -> AsyncIterator[WholeSuite]:
+    """Started, with a few documents at each side. `more` are further settings of some services;
+    with `certificates`, a folder of `tandem certs`, all of them have TLS and keys; those
+    with `switches` run under fail-points."""
+    found = dialled_ports(2 * len(SERVICES) + 1)
+    ports = dict(zip(SERVICES, found, strict=False))
+    metrics = dict(zip(SERVICES, found[len(SERVICES) :], strict=False))
+    settings = LinkSettings(delay_s=RTT_S / 2)
+    async with AsyncExitStack() as stack:
+        ways = []
+        for number, service in enumerate(("verifier", "cloud-aggregator")):
+            target = (HOST, ports[service])
+            emulator = TcpLinkEmulator((HOST, 0), target, settings, settings, seed=number)
+            ways.append(await stack.enter_async_context(emulator))
+        verifier, cloud = (f"{HOST}:{way.address[1]}" for way in ways)
+        flags = _flags(place, ports, verifier, cloud)
+        flags["aggregator"]["http-port"] = found[-1]
+        members = {}
+        for name, own in flags.items():
+            own |= {"port": ports[name], "metrics-port": metrics[name], **more.get(name, {})}
+            module, side = f"tandem.services.{name.rpartition('-')[2]}", side_of(name)
+            own |= {"insecure": "true"} if certificates is None else secured(certificates, side)
+            members[name] = Member(module, flags_of(own), switches.get(name))
+        fleet = await stack.enter_async_context(Fleet(members, place, ports))
+        suite = WholeSuite(fleet, LinkGroup(ways), found[-1], metrics)
+        await _fill(suite, certificates)
+        yield suite
+
+
+def side_of(service: str) -> str:
+    return "cloud" if service == "verifier" or service.startswith("cloud-") else "edge"
+
+
+def secured(certificates: Path, side: str) -> dict[str, object]:
+    """Settings of a service of the "edge" or the "cloud"."""
+    files = {"tls-ca": "ca.crt", "tls-certificate": f"{side}.crt", "tls-key": f"{side}.key"}
+    files |= {"keys-file": f"{side}.keys", "call-key-file": f"{side}.call-key"}
+    if side == "edge":
+        files["cloud-key-file"] = "edge.cloud-key"
+    return {flag: certificates / file for flag, file in files.items()}
+
+
+def access_with(certificates: Path | None, side: str, key: str = "") -> ClientAccess | None:
+    """What a caller of that side shows: its certificate, and the key in the file `key`, or its
+    side's own."""
+    if certificates is None:
+        return None
+    return client_access(
+        HOST,
+        tls_ca=certificates / "ca.crt",
+        tls_certificate=certificates / f"{side}.crt",
+        tls_key=certificates / f"{side}.key",
+        call_key_file=certificates / (key or f"{side}.call-key"),
+        insecure=False,
+    )
+
+
+def _flags(
+    place: Path, ports: Mapping[str, int], verifier: str, cloud: str
+) -> dict[str, dict[str, object]]:
+    at = {name: f"{HOST}:{port}" for name, port in ports.items()}
+    flags: dict[str, dict[str, object]] = {
+        "verifier": {},
+        "drafter": {"verifier": verifier},
+        "aggregator": {
+            "drafter": at["drafter"],
+            "retriever": at["device-retriever"],
+            "cloud": cloud,
+        },
+        "cloud-aggregator": {
+            "side": "cloud",
+            "decoder": at["verifier"],
+            "retriever": at["cloud-retriever"],
+        },
+    }
+    for side, decoder in (("device", "drafter"), ("cloud", "verifier")):
+        flags[f"{side}-retriever"] = {
+            "role": side,
+            "folder": place / f"{side}-index",
+            "embedding": "lexical",
+            "decoder": at[decoder],
+        }
+    return flags
+
+
+async def _fill(suite: WholeSuite, certificates: Path | None) -> None:
+    for side in ("device", "cloud"):
+        uploads = [
+            Upload(f"{side}{number}", f"A list of {side} things, number {number}.".encode())
+            for number in range(4)
+        ]
+        access = access_with(certificates, side_of(f"{side}-retriever"))
+        async with RetrieverClient(suite.address(f"{side}-retriever"), access) as client:
+            async for answer in client.ingest(uploads):
+                if answer.reason:
+                    raise SuiteFailed(f"{answer.document_id} was refused: {answer.reason}")

@@ -1,0 +1,71 @@
+"""Another program's own generation as a worker process, asked line by line.
+
+A worker is a module of `bench` that loads its models, says `ready`, and then answers each line of
+JSON on standard input with one on standard output. Invariant: it ends with the context, or with
+this process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from lab.bench.harness.suite import ROOT, SuiteFailed, clean_environment
+from lab.machine import pin, usable_cores
+
+
+class PeerProcess:
+    """A worker that said it is ready."""
+
+    def __init__(self, process: subprocess.Popen[str], module: str) -> None:
+        self._process, self._module = process, module
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Raises SuiteFailed when the worker has died."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # the missing answer tells
+        answer: dict[str, Any] = json.loads(self.line())
+        return answer
+
+    def line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SuiteFailed(f"{self._module} ended; its message is above")
+        return line
+
+
+@contextmanager
+def running_worker(
+    module: str, arguments: Sequence[str], threads: int, python: str = sys.executable
+) -> Iterator[PeerProcess]:
+    """A worker with all cores and that many threads of arithmetic. `python`: of the environment
+    that has what it imports."""
+    process = subprocess.Popen(
+        [
+            *(python, "-P", "-m", "tandem.suite.supervised", str(os.getpid())),
+            *(module, *arguments, str(threads)),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=clean_environment(threads) | {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'gen'}"},
+    )
+    pin(process.pid, usable_cores())
+    with process:
+        try:
+            peer = PeerProcess(process, module)
+            peer.line()
+            yield peer
+        finally:
+            process.terminate()

@@ -1,0 +1,380 @@
+"""The `bench` command group: runs an experiment, prints its tables, draws its plots, writes JSON.
+
+To add an experiment, change two files:
+
+1. `lab/bench/<group>/<name>.py`, new: `run(report, models)` measures, and adds rows (`make_row`),
+   tables and goals to the report. `draw(report, folder)`, if it is there, writes plots.
+2. `lab/bench/main.py`, this file: one entry in `EXPERIMENTS`.
+
+The groups: `speculation` (draft and target model), `wire` (bytes of the messages), `two_sided`
+(DRAGON), `documents` (the index), `faults` (what holds while things break); `papers` puts them
+together into one report; `harness` has what they share. A test of the new module's own
+arithmetic belongs to `tests/lab/bench`. Default inputs are files of this repository.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lab.bench.harness.plots import require_matplotlib
+from lab.bench.harness.report import Report
+from lab.bench.harness.suite import Models
+from lab.bench.harness.texts import PEPS
+from lab.machine import OthersMeter, this_machine
+from tandem.core.errors import TandemError
+
+Option = Callable[[Any], Any]
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_STANDARD_OUTPUT = Path("-")
+_REAL = click.option("--real", is_flag=True, help="Run a part of the grid as real processes too.")
+_MINUTES = click.option(
+    "--minutes", default=30.0, show_default=True, type=click.FloatRange(min=1), help="How long."
+)
+_AT_MOST = click.option(
+    "--minutes", type=click.FloatRange(min=0), help="Begin no further case after so long."
+)
+_PROCESSES = click.option(
+    "--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="At a time."
+)
+_REAL_CELLS = click.option(
+    "--real", is_flag=True, help="Only this: 12 cells as real processes, in turn with ar."
+)
+_PAIRS = click.option(
+    "--pairs",
+    default=5,
+    show_default=True,
+    type=click.IntRange(1),
+    help="With --real: runs a cell.",
+)
+_KEPT_ROWS = click.option(
+    "--kept",
+    type=_FILE,
+    help="Keep each case's row in this file; a later run of the same commit goes on after them.",
+)
+_PEPS = click.option(
+    "--peps",
+    type=_FILE,
+    default=PEPS,
+    help="JSON lines with id, title and text of PEPs; .gz is read too.",
+)
+
+_CELLS = click.option(
+    "--cells", type=click.IntRange(0), help="So many cells at random, by the seed; 0: all."
+)
+_FIRST_CELLS = click.option(
+    "--cells",
+    default=0,
+    type=click.IntRange(0),
+    help="So many, in an order in which any two values of different axes soon meet; 0: all.",
+)
+_LATER = click.option(
+    "--later",
+    is_flag=True,
+    help="Each session is its edge's second one, and knows what the first one measured.",
+)
+_SESSIONS = click.option(
+    "--sessions",
+    multiple=True,
+    type=click.Choice(["1", "4", "16", "64"]),
+    help="Only cells of so many; repeatable.",
+)
+_KEPT_RUNS = click.option(
+    "--kept",
+    type=_FILE,
+    help="Keep simulations in this file, and use those it has; for one version of the program.",
+)
+_PART = click.option(
+    "--part", multiple=True, help="Only this: documents, keys-and-values, link, or a service."
+)
+_REPORT = click.option("--folder", type=_FOLDER, help="Where to write it. Default: report.")
+_ONLY = click.option("--only", multiple=True, help="Only this table, by its key.")
+_TASKS = click.option(
+    "--tasks",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder with texts of tasks: HumanEval.jsonl.gz, wikitext2-valid.txt.",
+)
+_PRICES = click.option(
+    "--prices",
+    nargs=4,
+    type=click.FloatRange(min=0),
+    help="Dollars for 10⁶ tokens: the draft's in and out, the target's in and out.",
+)
+_FRESH = click.option("--fresh", is_flag=True, help="Compute anew what an earlier run left there.")
+_ARM = click.option(
+    "--part", multiple=True, help="Only this: load, kill, drain, far, greedy, simulated or speed."
+)
+_CROWD = click.option(
+    "--part",
+    multiple=True,
+    help="Only this: crowding, grammars, choices, logprobs, images, embeddings, documents or"
+    " tokenising.",
+)
+_STREAMS = click.option(
+    "--streams", multiple=True, type=click.IntRange(1, 200), help="Chats at once; repeatable."
+)
+_DILATION = click.option(
+    "--dilation",
+    type=click.FloatRange(1.0, 100.0),
+    help="Declared times are so many times as long. Default: 1, or 5 of more than 32 chats.",
+)
+_PRESET = click.option("--preset", help="What is compared with ar. Default: auto.")
+_LOGS = click.option("--logs", type=_FOLDER, help="Keep the services' logs in this folder.")
+
+_GGUF = click.option("--gguf", type=_FILE, help="A GGUF file of the target, for llama.cpp.")
+_GGUF_DRAFT = click.option(
+    "--gguf-draft", type=_FILE, help="The draft model as GGUF. Default: made of --draft, Q8_0."
+)
+_GGUF_TARGET = click.option(
+    "--gguf-target", type=_FILE, help="The target model as GGUF. Default: made of --target, Q8_0."
+)
+_VLLM = click.option(
+    "--vllm", type=_FILE, help="A Python with vLLM. Default: that of .venv-vllm, if it is there."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """An entry of the table. `options` are further flags, which `run` takes as keywords; `exact`
+    where a missed goal is an error, whatever the machine."""
+
+    module: str
+    help: str
+    options: tuple[Option, ...] = ()
+    exact: bool = False
+
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "overhead": Experiment(
+        "lab.bench.speculation.overhead",
+        "Draft step, round overhead, and efficiency on a paced pair behind an emulated link.",
+    ),
+    "hf": Experiment(
+        "lab.bench.speculation.hugging_face",
+        "Tokens per second against Hugging Face assisted generation with the same pair.",
+    ),
+    "peers": Experiment(
+        "lab.bench.speculation.peers",
+        "Tokens per second against Hugging Face, llama.cpp's server and vLLM, where installed.",
+        (_GGUF_DRAFT, _GGUF_TARGET, _VLLM),
+    ),
+    "lookup": Experiment(
+        "lab.bench.speculation.lookup",
+        "Drafts without a model on prompts that answers repeat, against Hugging Face's own.",
+    ),
+    "bytes": Experiment(
+        "lab.bench.wire.wire_bytes",
+        "Serialized bytes of a round per preset, vocabulary 151,936, synthetic distributions.",
+    ),
+    "auto": Experiment(
+        "lab.bench.speculation.auto",
+        "Preset auto against the cloud alone and every fixed preset, over load and changes.",
+        (_KEPT_ROWS, _AT_MOST, _PROCESSES, _FIRST_CELLS, _LATER, _SESSIONS, _REAL_CELLS, _PAIRS),
+    ),
+    "cost-model": Experiment(
+        "lab.bench.speculation.cost_model",
+        "Tokens per second that the cost model predicts over those of the machines, by cell.",
+        (_CELLS, _KEPT_RUNS),
+    ),
+    "objectives": Experiment(
+        "lab.bench.speculation.objectives",
+        "Preset auto from latency to cost: time, target passes, bytes and edge joules of a token.",
+    ),
+    "batching": Experiment(
+        "lab.bench.speculation.batching",
+        "Eight concurrent sessions on one verifier against one session.",
+    ),
+    "quantised": Experiment(
+        "lab.bench.speculation.quantised_weights",
+        "Decoding step and cross-entropy of the target in float32, bfloat16, int8, int4, GGUF.",
+        (_GGUF,),
+    ),
+    "prefix": Experiment(
+        "lab.bench.speculation.kept_prefixes",
+        "Time to the first token of a chat's second turn, with and without what was kept.",
+    ),
+    "structured": Experiment(
+        "lab.bench.speculation.structured",
+        "Answers by 200 JSON schemas: valid, the target's own, their speed; the time of a mask.",
+    ),
+    "demo-pair": Experiment(
+        "lab.bench.speculation.demo_pair",
+        "Cross-entropy and acceptance of a pair on held-out text.",
+    ),
+    "bias": Experiment(
+        "lab.bench.speculation.top_k_bias",
+        "Distance of PicoSpec's lossy top-K output distribution from the target's, by K.",
+    ),
+    "truncation": Experiment(
+        "lab.bench.speculation.truncation",
+        "Acceptance and retained mass of truncated draft distributions, against TSLT's bound.",
+    ),
+    "trees": Experiment(
+        "lab.bench.speculation.trees",
+        "Acceptance of several candidates per position, and the cost of verifying a tree.",
+    ),
+    "exits": Experiment(
+        "lab.bench.speculation.exits",
+        "Early exits: their cost to the verifier, miss rates by number and queue order.",
+    ),
+    "methods": Experiment(
+        "lab.bench.speculation.methods",
+        "Every preset over hardware and links in virtual time; --real adds processes.",
+        (_REAL,),
+    ),
+    "cuts": Experiment(
+        "lab.bench.speculation.cuts",
+        "Text of answers whose link is cut in the middle, against uncut runs.",
+        exact=True,
+    ),
+    "retriever": Experiment(
+        "lab.bench.documents.retriever",
+        "What titles of PEPs find, search over many vectors, ingest, killed writers.",
+        (_PEPS,),
+    ),
+    "dragon-latency": Experiment(
+        "lab.bench.two_sided.dragon_latency",
+        "Seconds per token of two-sided answers over added latency (DRAGON Figure 6).",
+        (_PEPS, _REAL),
+    ),
+    "more-sides": Experiment(
+        "lab.bench.two_sided.more_sides",
+        "Tokens a second of answers from documents on 2, 3 and 5 sides.",
+        (_PEPS,),
+    ),
+    "dragon-ttft": Experiment(
+        "lab.bench.two_sided.dragon_ttft",
+        "Time to the first token of two-sided answers (DRAGON Figure 7).",
+        (_PEPS, _REAL),
+    ),
+    "dragon-quality": Experiment(
+        "lab.bench.two_sided.dragon_quality",
+        "Perplexity of held-out text with documents on two sides (DRAGON Figure 5).",
+        (_PEPS,),
+    ),
+    "document-kv": Experiment(
+        "lab.bench.two_sided.document_kv",
+        "Time to the first draft after documents, computed, from memory and from disk.",
+    ),
+    "faults": Experiment(
+        "lab.bench.faults.faults",
+        "Histories of clients while services are killed, the link goes dead and disks fail.",
+        (_PART, _LOGS),
+        exact=True,
+    ),
+    "overload": Experiment(
+        "lab.bench.faults.overload",
+        "Time to the first token of nine honest tenants beside one who takes what he can get.",
+        (_CROWD,),
+        exact=True,
+    ),
+    "fleet": Experiment(
+        "lab.bench.faults.fleet_load",
+        "Many chats over HTTP on edges and verifiers that are killed, upgraded, moved, pressed.",
+        (_ARM, _STREAMS, _PRESET, _DILATION),
+    ),
+    "soak": Experiment(
+        "lab.bench.faults.soak",
+        "Mixed traffic with faults for a while: what each service holds must not grow.",
+        (_MINUTES,),
+        exact=True,
+    ),
+    "papers": Experiment(
+        "lab.bench.papers.paper_report",
+        "Every table and figure of the five papers, ours beside theirs, as a page.",
+        (_REPORT, _ONLY, _FRESH, _TASKS, _PRICES),
+    ),
+    "scheduler": Experiment(
+        "lab.bench.two_sided.scheduler",
+        "Where to aggregate: by ΔZ, or always at one side (DRAGON Figures 8 and 9).",
+        (_PEPS,),
+    ),
+}
+
+
+@click.group()
+def bench() -> None:
+    """Measure the suite. Figures of time count only on a quiet machine."""
+
+
+_OPTIONS: tuple[Option, ...] = (
+    click.option("--out", type=_FOLDER, help="Draw the plots into this folder."),
+    click.option(
+        "--json",
+        "json_file",
+        type=_FILE,
+        is_flag=False,
+        flag_value="-",
+        help="Write rows and goals to this file; without one, to standard output alone.",
+    ),
+    click.option("--seed", default=1, show_default=True, type=click.IntRange(0, 2**63)),
+    click.option("--quick", is_flag=True, help="A smaller run of the same shape, in minutes."),
+    click.option("--check", is_flag=True, help="Exit with 1 when a goal is missed."),
+    click.option("--draft", default=Models().draft, help="Draft model: folder or name."),
+    click.option("--target", default=Models().target, help="Target model: folder or name."),
+)
+
+
+def _add_command(name: str, experiment: Experiment) -> None:
+    def command(
+        out: Path | None,
+        json_file: Path | None,
+        seed: int,
+        quick: bool,
+        check: bool,
+        draft: str,
+        target: str,
+        **own: Any,
+    ) -> None:
+        try:
+            if out is not None:
+                require_matplotlib()
+            report = _run(name, Models(draft, target), seed, quick, out, own)
+            if json_file is not None and json_file != _STANDARD_OUTPUT:
+                report.write_json(json_file)
+        except (TandemError, OSError) as error:
+            raise click.ClickException(str(error)) from None
+        click.echo(report.json() if json_file == _STANDARD_OUTPUT else report.text())
+        if not report.met and (check or experiment.exact):
+            raise click.exceptions.Exit(1)
+
+    wrapped: Any = command
+    for option in reversed((*_OPTIONS, *experiment.options)):
+        wrapped = option(wrapped)
+    bench.command(name, help=experiment.help)(wrapped)
+
+
+def _run(
+    name: str, models: Models, seed: int, quick: bool, out: Path | None, own: dict[str, Any]
+) -> Report:
+    module = import_module(EXPERIMENTS[name].module)  # only now: some load torch
+    report = Report(name, seed, quick, this_machine(), _command())
+    if report.machine.busy:
+        click.echo(report.machine.line().splitlines()[-1], err=True)
+    others = OthersMeter()
+    module.run(report, models, **own)
+    report.others_busy = others.share()
+    if out is not None and hasattr(module, "draw"):
+        module.draw(report, out)
+    return report
+
+
+def _command() -> str:
+    """What was typed, without the folder of the program."""
+    return shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+for _name, _experiment in EXPERIMENTS.items():
+    _add_command(_name, _experiment)
+
+if __name__ == "__main__":
+    bench()

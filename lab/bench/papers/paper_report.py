@@ -1,0 +1,145 @@
+"""`bench papers`: every table and figure of the five papers that has numbers, ours beside theirs.
+
+Writes `index.html`, `report.md`, plots and `results.json` into a folder. Rows that are already
+there, made with the same arguments at the same commit, are taken as they are; so a run that was
+interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.bench.harness.report import Report, Row, Table, duration_words, make_row, progress
+from lab.bench.harness.suite import Models
+from lab.bench.papers import (
+    dragon_figures,
+    dssd_tables,
+    fsd_tables,
+    more_sides_table,
+    picospec_tables,
+    process_cell,
+    reweigh_cost,
+    reweigh_gain,
+    robot_table,
+    task_tables,
+    tslt_figures,
+)
+from lab.bench.papers.kept_results import KeptResults, KeptRow
+from lab.bench.papers.paper_table import PaperRow, PaperTable
+from lab.bench.papers.report_pages import Filled, write_pages
+from lab.bench.papers.testbed import Prices, Testbed
+from lab.machine import this_machine
+from tandem.core.errors import InvalidArgument
+
+RESULTS = "results.json"
+FOLDER = Path("report")
+PAPERS = (
+    *(dssd_tables, picospec_tables, process_cell, fsd_tables, robot_table, task_tables),
+    *(tslt_figures, dragon_figures, reweigh_gain, reweigh_cost, more_sides_table),
+)
+
+
+def all_tables() -> tuple[PaperTable, ...]:
+    """Of all papers, paper by paper."""
+    return tuple(table for paper in PAPERS for table in paper.tables())
+
+
+def run(
+    report: Report,
+    models: Models,
+    folder: Path | None = None,
+    only: Sequence[str] = (),
+    fresh: bool = False,
+    tasks: Path | None = None,
+    prices: Prices | None = None,
+) -> None:
+    """Compute what is not kept yet, then write the pages into `folder`. `only`: keys of tables;
+    `fresh`: compute all of them again; `tasks`: a folder with texts of tasks; `prices`: of a pair
+    of one's own. InvalidArgument names a key that is none."""
+    tables, folder = chosen_tables(only), folder or FOLDER
+    testbed = Testbed(models, report.seed, report.quick, tasks, prices)
+    kept = KeptResults(folder / RESULTS, report.machine.commit)
+    if fresh:
+        kept.forget(tables)
+    filled = list(_fill(tables, testbed, kept))
+    write_pages(folder, filled, report, testbed)
+    for each in filled:
+        rows = list(_rows(each, report.seed))
+        report.rows += rows
+        report.tables.append(_table(each, rows))
+        if each.table.goal is not None:
+            figures = each.table.filled([one.figures for one in each.ours])
+            report.goals.append(each.table.goal(figures))
+    report.notes.append(f"{folder / 'index.html'} has the report, {folder / 'report.md'} its text.")
+
+
+def chosen_tables(only: Sequence[str]) -> tuple[PaperTable, ...]:
+    tables = {table.key: table for table in all_tables()}
+    for key in only:
+        if key not in tables:
+            raise InvalidArgument("only", f"must be of {', '.join(tables)}, is {key!r}")
+    return tuple(tables[key] for key in tables if not only or key in only)
+
+
+@dataclass(slots=True)
+class _Clock:
+    """How many rows are left, and by the pace so far how long they take."""
+
+    left: int
+    done: int = 0
+    spent_s: float = 0.0
+
+    def words(self) -> str:
+        if not self.done:
+            return f"{self.left} rows left"
+        left_s = self.left * self.spent_s / self.done
+        return f"{self.left} rows left, about {duration_words(left_s)}"
+
+    def add(self, took_s: float) -> None:
+        self.left, self.done, self.spent_s = self.left - 1, self.done + 1, self.spent_s + took_s
+
+
+def _fill(tables: Sequence[PaperTable], testbed: Testbed, kept: KeptResults) -> Iterator[Filled]:
+    missing = sum(kept.get(testbed, table, row) is None for table in tables for row in table.rows)
+    clock = _Clock(missing)
+    for table in tables:
+        progress(f"{table.key}: {clock.words()}")
+        yield Filled(table, tuple(_kept(table, row, testbed, kept, clock) for row in table.rows))
+
+
+def _kept(
+    table: PaperTable, row: PaperRow, testbed: Testbed, kept: KeptResults, clock: _Clock
+) -> KeptRow:
+    found = kept.get(testbed, table, row)
+    if found is not None:
+        return found
+    machine = this_machine()
+    started_s = time.perf_counter()
+    figures = table.checked(table.compute(testbed, row.labels))
+    took_s = time.perf_counter() - started_s
+    clock.add(took_s)
+    where = f"{machine.processor}, {machine.cores} cores"
+    return kept.keep(testbed, table, row, figures, where, took_s, machine.load)
+
+
+def _rows(filled: Filled, seed: int) -> Iterator[Row]:
+    table = filled.table
+    for row, ours in zip(table.rows, filled.ours, strict=True):
+        named: Row = dict(zip(table.labels, row.labels, strict=True))
+        for figure, theirs, mine in zip(table.figures, row.theirs, ours.figures, strict=True):
+            named |= {f"{figure} (ours)": mine}
+            if theirs is not None:
+                named |= {f"{figure} (paper)": theirs}
+        yield make_row(seed=seed, part=table.key, remark=row.remark) | named
+
+
+def _table(filled: Filled, rows: Sequence[Row]) -> Table:
+    table = filled.table
+    columns = list(table.labels)
+    for place, figure in enumerate(table.figures):
+        columns.append(f"{figure} (ours)")
+        columns += [f"{figure} (paper)"] * table.compares(place)
+    return Table(f"{table.paper}, {table.place}: {table.title}", tuple(columns), rows)

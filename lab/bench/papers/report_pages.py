@@ -1,0 +1,301 @@
+"""The report as a page and as Markdown. Invariant: the page needs nothing but its own folder."""
+
+from __future__ import annotations
+
+import html
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from math import floor, log10
+from pathlib import Path
+
+from lab.bench.harness.report import Report, duration_words
+from lab.bench.harness.suite import Models
+from lab.bench.papers.kept_results import KeptRow
+from lab.bench.papers.paper_plots import plot_files
+from lab.bench.papers.paper_table import Basis, Label, PaperRow, PaperTable
+from lab.bench.papers.rows import span
+from lab.bench.papers.testbed import Testbed
+from lab.machine import QUIET_LOAD
+
+OURS, PAPERS = "ours", "paper"
+_SHADED = {OURS: "", PAPERS: ' class="theirs"'}
+_NUMBERS = {OURS: ' class="number"', PAPERS: ' class="number theirs"'}
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A table with our figures, a row for each of its rows."""
+
+    table: PaperTable
+    ours: tuple[KeptRow, ...]
+
+    def shown(self, place: int) -> list[str]:
+        """Whose figures a column has: of ours and the paper's those that there are in any row."""
+        compares = self.table.compares(place)
+        mine = any(one.figures[place] is not None for one in self.ours)
+        return [OURS] * (mine or not compares) + [PAPERS] * compares
+
+    @property
+    def lines(self) -> list[tuple[PaperRow, KeptRow]]:
+        return list(zip(self.table.rows, self.ours, strict=True))
+
+
+TITLE = "Five papers on one testbed: ours beside theirs"
+LEAD = (
+    "Every table and figure of DSSD, PicoSpec, FSD, TSLT/MC-DSD and DRAGON that has numbers. The "
+    "papers' figures are typed in from their text; ours are computed when this report is made. "
+    "None of the papers' hardware or models is here: each table says what stands for them. "
+    "A dash is a figure that there is not, and the row says why. Cost models and virtual time give "
+    "the same figures on any machine, unless a table says otherwise; what is measured depends on "
+    "how busy this one was."
+)
+
+
+def write_pages(folder: Path, filled: Sequence[Filled], report: Report, testbed: Testbed) -> None:
+    """`index.html`, `report.md`, and SVG plots where matplotlib is installed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    plots = {
+        each.table.key: plot_files(folder, each.table, [one.figures for one in each.ours])
+        for each in filled
+    }
+    commands = {each.table.key: command_of(each.table, testbed) for each in filled}
+    page = html_page(filled, plots, report, commands)
+    (folder / "index.html").write_text(page, encoding="utf-8")
+    text = markdown(filled, plots, report, commands)
+    (folder / "report.md").write_text(text, encoding="utf-8")
+
+
+def html_page(
+    filled: Sequence[Filled],
+    plots: Mapping[str, list[str]],
+    report: Report,
+    commands: Mapping[str, str],
+) -> str:
+    """`plots`: names of files, `commands`: what computes a table; both by its key."""
+    parts = [f"<h1>{TITLE}</h1>", f"<p>{html.escape(LEAD)}</p>", _facts(report), _contents(filled)]
+    for paper, members in groupby(filled, key=lambda each: each.table.paper):
+        parts.append(f'<h2 id="{_anchor(paper)}">{html.escape(paper)}</h2>')
+        parts += [_section(each, plots[each.table.key], commands) for each in members]
+    body = "\n".join(parts)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{TITLE}</title><style>{_STYLE}</style></head><body><main>\n{body}\n</main></body></html>\n"
+    )
+
+
+def _facts(report: Report) -> str:
+    size = "quick" if report.quick else "full"
+    facts = {
+        "command": report.command,
+        "seed": f"{report.seed}, {size} size",
+        "machine": report.machine.line().replace("\n", "; "),
+    }
+    lines = "".join(f"<dt>{name}</dt><dd>{html.escape(fact)}</dd>" for name, fact in facts.items())
+    return f'<dl class="facts">{lines}</dl>'
+
+
+def _contents(filled: Sequence[Filled]) -> str:
+    links = "".join(
+        f'<li><a href="#{each.table.key}">{html.escape(each.table.paper)}, '
+        f"{html.escape(each.table.place)}</a>: {html.escape(each.table.title)}</li>"
+        for each in filled
+    )
+    return f"<nav><ul>{links}</ul></nav>"
+
+
+def _section(filled: Filled, plots: Sequence[str], commands: Mapping[str, str]) -> str:
+    table = filled.table
+    images = "".join(
+        f'<img src="{name}" alt="{html.escape(table.title)}, plotted" loading="lazy">'
+        for name in plots
+    )
+    notes = "".join(
+        f"<p><b>{name}.</b> {prose(words)}</p>"
+        for name, words in _notes(filled, commands[table.key])
+    )
+    return (
+        f'<section id="{table.key}"><h3>{html.escape(table.place)}: {html.escape(table.title)}</h3>'
+        f'{notes}{images}<p class="swipe">A wide table scrolls sideways.</p>'
+        f'<div class="wide" role="region" tabindex="0" aria-label="{html.escape(table.title)}">'
+        f"{_html_table(filled)}</div></section>"
+    )
+
+
+def _notes(filled: Filled, command: str) -> Iterator[tuple[str, str]]:
+    table = filled.table
+    basis = str(table.basis)
+    figures = [one.figures for one in filled.ours]
+    yield "Ours", f"{basis[0].upper()}{basis[1:]}. {table.declared}"
+    if quotients := table.quotients(figures):
+        yield "Ours ÷ the paper's", quotients
+    if difference := table.difference(figures):
+        yield "Difference", difference
+    if table.printed:
+        yield "The paper", table.printed
+    if table.goal is not None:
+        yield "Goal", f"{table.goal(table.filled(figures)).line()}."
+    yield "Command", f"`{command}`"
+    yield "Made on", _made_on(filled)
+
+
+def _made_on(filled: Filled) -> str:
+    machines = " and ".join(sorted({one.machine for one in filled.ours}))
+    loads = [one.load for one in filled.ours]
+    took_s = sum(one.took_s for one in filled.ours)
+    words = f"{machines}, load {span(loads, '.1f')}, in {duration_words(took_s)}."
+    if filled.table.basis is Basis.MEASURED and max(loads) > QUIET_LOAD:
+        words += (
+            " The machine was busy: what else ran makes measured times longer and processes "
+            "slower, and only a run on a quiet machine counts."
+        )
+    return words
+
+
+def command_of(table: PaperTable, testbed: Testbed) -> str:
+    """What computes this table alone, anew, in a folder of its own."""
+    words = ["tandem", "bench", "papers", "--only", table.key, "--folder", "again"]
+    words += ["--seed", str(testbed.seed)]
+    words += ["--quick"] * testbed.quick
+    for option, given in asdict(testbed.models).items():
+        if given != asdict(Models())[option]:
+            words += [f"--{option}", given]
+    if "tasks" in table.needs:
+        words += ["--tasks", "FOLDER" if testbed.tasks is None else str(testbed.tasks)]
+    if "prices" in table.needs and testbed.prices is not None:
+        words += ["--prices", *map(str, testbed.prices)]
+    return shlex.join(words)
+
+
+def _html_table(filled: Filled) -> str:
+    table = filled.table
+    remarks = any(row.remark for row in table.rows)
+    top = [f'<th rowspan="2" scope="col">{html.escape(name)}</th>' for name in table.labels]
+    below = []
+    for place, name in enumerate(table.figures):
+        shown = filled.shown(place)
+        top.append(f'<th scope="colgroup" colspan="{len(shown)}">{html.escape(name)}</th>')
+        below += [f'<th scope="col"{_SHADED[who]}>{who}</th>' for who in shown]
+    if remarks:
+        top.append('<th rowspan="2" scope="col">remark</th>')
+    rows, decimals = [], [decimals_of(filled, place) for place in range(len(table.figures))]
+    for row, ours in filled.lines:
+        cells = [f"<td>{html.escape(label_text(one))}</td>" for one in row.labels]
+        for place, (mine, theirs) in enumerate(zip(ours.figures, row.theirs, strict=True)):
+            texts = {OURS: figure_text(mine, decimals[place])}
+            texts[PAPERS] = figure_text(theirs, printed_decimals(table, place))
+            cells += [f"<td{_NUMBERS[who]}>{texts[who]}</td>" for who in filled.shown(place)]
+        if remarks:
+            cells.append(f'<td class="remark">{prose(row.remark)}</td>')
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    head = f"<thead><tr>{''.join(top)}</tr><tr>{''.join(below)}</tr></thead>"
+    return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
+
+
+def markdown(
+    filled: Sequence[Filled],
+    plots: Mapping[str, list[str]],
+    report: Report,
+    commands: Mapping[str, str],
+) -> str:
+    lines = [f"# {TITLE}", "", LEAD, ""]
+    lines += [f"Command: `{report.command}`, seed {report.seed}.", ""]
+    lines += [f"Machine: {report.machine.line().replace(chr(10), '; ')}.", ""]
+    for each in filled:
+        table = each.table
+        lines += [f"## {table.paper}, {table.place}: {table.title}", ""]
+        lines += [f"**{name}.** {words}\n" for name, words in _notes(each, commands[table.key])]
+        lines += [f"![{table.title}]({name})\n" for name in plots[table.key]]
+        lines += [*_markdown_table(each), ""]
+    return "\n".join(lines)
+
+
+def _markdown_table(filled: Filled) -> Iterator[str]:
+    table = filled.table
+    remarks = any(row.remark for row in table.rows)
+    head = list(table.labels)
+    for place, name in enumerate(table.figures):
+        head += [f"{name}, {who}" for who in filled.shown(place)]
+    head += ["remark"] * remarks
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    decimals = [decimals_of(filled, place) for place in range(len(table.figures))]
+    for row, ours in filled.lines:
+        cells = [label_text(one) for one in row.labels]
+        for place, (mine, theirs) in enumerate(zip(ours.figures, row.theirs, strict=True)):
+            texts = {OURS: figure_text(mine, decimals[place])}
+            texts[PAPERS] = figure_text(theirs, printed_decimals(table, place))
+            cells += [texts[who] for who in filled.shown(place)]
+        yield f"| {' | '.join([*cells, *[row.remark] * remarks])} |"
+
+
+def prose(words: str) -> str:
+    """As HTML; what stands between backticks is code."""
+    parts = html.escape(words).split("`")
+    return "".join(f"<code>{one}</code>" if at % 2 else one for at, one in enumerate(parts))
+
+
+def label_text(label: Label) -> str:
+    return label if isinstance(label, str) else f"{label:g}"
+
+
+def printed_decimals(table: PaperTable, place: int) -> int:
+    """Of a figure of the paper, as it prints it at most."""
+    printed = [row.theirs[place] for row in table.rows if row.theirs[place] is not None]
+    return max((len(f"{one:.10g}".partition(".")[2]) for one in printed), default=0)
+
+
+def decimals_of(filled: Filled, place: int) -> int:
+    """As many for all of ours in a column as its middle figure has three digits by, and no fewer
+    than the paper prints."""
+    sizes = sorted(abs(one.figures[place] or 0.0) for one in filled.ours)
+    middle = sizes[len(sizes) // 2] or max(sizes)
+    counts = all(one.is_integer() for one in sizes)
+    digits = 0 if counts else 2 - floor(log10(middle))
+    return max(printed_decimals(filled.table, place), min(4, max(0, digits)))
+
+
+def figure_text(figure: float | None, decimals: int) -> str:
+    """So many decimals, or two digits of a figure that is too small for them."""
+    if figure is None:
+        return "–"
+    text = f"{figure:,.{decimals}f}"
+    return f"{figure:.2g}" if figure and not text.strip("-0.,") else text
+
+
+def _anchor(words: str) -> str:
+    return "".join(one if one.isalnum() else "-" for one in words.lower())
+
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8886; --theirs: #8882; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0; }
+main { max-width: 72rem; margin: 0 auto; padding: 1.5rem; }
+h2 { margin-top: 3rem; border-bottom: 2px solid var(--line); }
+h3 { margin: 2rem 0 .5rem; }
+p { max-width: 60rem; margin: .4rem 0; }
+code { overflow-wrap: anywhere; }
+nav ul { columns: 2; font-size: .9rem; }
+dl.facts { display: grid; grid-template-columns: 6rem 1fr; font-size: .9rem; }
+dd { margin: 0; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; margin: .6rem 0; }
+th, td { border: 1px solid var(--line); padding: .2rem .5rem; text-align: left; }
+th { background: Canvas; }
+td { white-space: nowrap; }
+td.remark { white-space: normal; min-width: 11rem; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+.theirs { background: var(--theirs); }
+thead tr + tr th { text-align: right; }
+img { max-width: 33.5rem; width: 100%; display: inline-block; background: #fff; margin: .3rem 0; }
+.swipe { display: none; }
+@media (max-width: 50rem) {
+  main { padding: 1rem; }
+  nav ul { columns: 1; padding-left: 1.2rem; }
+  table { font-size: .8rem; }
+  th, td { padding: .15rem .35rem; }
+  .swipe { display: block; font-size: .8rem; opacity: .8; }
+}
+"""

@@ -1,0 +1,152 @@
+"""`auto` against the cloud alone and against every fixed preset.
+
+In virtual time: pairs of declared acceptance over hardware, round trips, bandwidths and numbers of
+sessions that share one verifier; conditions that change while answers are written; and a load on
+passes that are bound by memory. All step times are declared, so figures do not depend on the
+machine. With `--real`, instead, some cells as processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lab.bench.harness.plots import panels
+from lab.bench.harness.report import Report, Row, duration_words, progress
+from lab.bench.harness.suite import Models
+from lab.bench.speculation.auto_cases import (
+    CHANGES,
+    GRID,
+    LOAD,
+    MEMORY_BOUND,
+    QUICK,
+    SEEDS,
+    covering,
+)
+from lab.bench.speculation.auto_goals import AT_WORST, goals
+from lab.bench.speculation.auto_real import PAIRS, draw_real, measure_real
+from lab.bench.speculation.auto_rows import (
+    Case,
+    fixed_presets,
+    keep_row,
+    read_rows,
+    rows_of,
+    time_left,
+)
+
+COLUMNS = ("pacing", "rtt_s", "mbps", "declared", "sessions", "tokens_per_s")
+OUTCOME = ("speedup_over_ar", "limit", "best", "over_best")
+
+
+def run(
+    report: Report,
+    models: Models,
+    kept: Path | None = None,
+    minutes: float | None = None,
+    processes: int = 1,
+    real: bool = False,
+    pairs: int = PAIRS,
+    cells: int = 0,
+    later: bool = False,
+    sessions: Sequence[str] = (),
+) -> None:
+    """Fill the report; `models` are not used, since distributions are declared. Cases come in an
+    order in which every part of the grid is soon there: with `kept` a run that was ended goes on,
+    and a part of it, or its first `cells`, may be looked at. `later` and `sessions` are about the
+    grid alone, and leave out conditions that change."""
+    if real:
+        measure_real(report, pairs)
+        return
+    of_grid = QUICK if report.quick else covering([*GRID, *LOAD], report.seed)
+    cases: list[Case] = [
+        replace(cell, later=later)
+        for cell in of_grid
+        if not sessions or str(cell.sessions) in sessions
+    ]
+    cases += () if later or sessions else CHANGES
+    cases = cases[: cells or None]
+    seeds = range(report.seed, report.seed + max(SEEDS.values()))
+    rows = _all_rows(cases, report, seeds, kept, minutes, processes)
+    changing = [row for row in rows if "change" in row]
+    load = [row for row in rows if row.get("pacing") == MEMORY_BOUND]
+    grid = [row for row in rows if row not in changing and row not in load]
+    report.add("Virtual time", (*COLUMNS, *OUTCOME), grid)
+    report.add("Under load, passes bound by memory", (*COLUMNS, *OUTCOME), load)
+    shown = ("change", "tokens_per_s", "speedup_over_ar", "best", "over_best")
+    report.add("Conditions that change", shown, changing)
+    report.goals += goals(grid, changing, load)
+    if later:
+        report.notes.append(
+            "Each session is its edge's second one of its preset, and knows what the first one"
+            " measured."
+        )
+    by_sessions = ", ".join(f"{count} of {sessions}" for sessions, count in SEEDS.items())
+    report.notes.append(
+        f"Seeds by sessions of a cell: {by_sessions}. Left out: presets that by their rounds would"
+        " have to be luckier than chance allows to be best; and all where no draft pays in a pass."
+    )
+    report.notes.append(
+        "limit: tokens/s of all sessions relative to ar, were drafts always ready for every pass,"
+        " as many as pay: what the declared cost of passes leaves. A further token of a pass that"
+        " costs less raises it."
+    )
+
+
+def _all_rows(
+    cases: Sequence[Case],
+    report: Report,
+    seeds: Sequence[int],
+    kept: Path | None,
+    minutes: float | None,
+    processes: int,
+) -> list[Row]:
+    """In the order of the cases; those that were kept are not computed again."""
+    fixed = fixed_presets(report.quick)
+    made = {"seeds": list(seeds), "presets": list(fixed), "commit": report.machine.commit}
+    known = read_rows(kept, made)
+    left = [case for case in cases if str(case) not in known]
+    began_s = time.monotonic()
+    done = rows_of(left, fixed, seeds, processes, time_left(minutes))
+    for number, (case, row) in enumerate(done, start=1):
+        known[str(case)] = row
+        if kept is not None:
+            keep_row(kept, case, made, row)
+        left_s = (time.monotonic() - began_s) / number * (len(left) - number)
+        progress(f"{number} of {len(left)}, {duration_words(left_s)} left: {case}")
+    found = [known[str(case)] for case in cases if str(case) in known]
+    if len(found) < len(cases):
+        progress(f"{len(cases) - len(found)} of {len(cases)} cases are left")
+    return found
+
+
+def draw(report: Report, folder: Path) -> None:
+    """By acceptance and hardware, over sessions, a curve a round trip; of processes bars."""
+    if any("virtual" in row for row in report.rows):
+        draw_real(report.rows, folder)
+        return
+    rows = [
+        row | {"pair": row["pacing"], "acceptance": row["declared"]}
+        for row in sorted(report.rows, key=lambda row: row.get("declared", 0.0))
+        if "limit" in row
+    ]
+    if not rows:  # the time was up before any cell
+        return
+    cells = [row | {"curve": f"{row['rtt_s'] * 1e3:g} ms"} for row in rows]
+    limits = [row | {"curve": "limit", "speedup_over_ar": row["limit"]} for row in rows]
+    for file, figure, words, drawn, goal in (
+        ("auto_over_ar.png", "speedup_over_ar", "auto / ar", [*cells, *limits], 1.0),
+        ("auto_over_best.png", "over_best", "auto / best preset", cells, AT_WORST),
+    ):
+        panels(
+            folder / file,
+            [row | {words: row[figure]} for row in drawn],
+            x="sessions",
+            y=words,
+            columns="pair",
+            lines="acceptance",
+            by="curve",
+            title=f"{words}: tokens/s of all sessions, by round trip, virtual time",
+            limit=goal,
+        )

@@ -1,0 +1,227 @@
+"""What `bench auto` compares in: cells of the grid, and conditions that change while answers are
+written. In virtual time; all step times are declared. Invariant: a case is a value that says all
+there is to declare, so it may be computed by any process."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, replace
+from functools import cache, lru_cache
+from itertools import combinations, product
+from math import inf
+
+from lab.bench.harness.suite import Pacing
+from lab.bench.speculation.methods_grid import HARDWARE, RATES_MBPS, RTTS_S, VOCABULARY
+from lab.simulation.answer import Conditions, Question, SimulatedAnswer, simulate_answers
+from lab.simulation.answer_figures import tokens_per_s_together
+from lab.simulation.declared_pair import declared_pair
+from lab.simulation.model_pair import SimulatedPair
+from lab.simulation.simulator import ModelTimes
+from tandem.netem.link_model import settings_from
+from tandem.services.drafter.earlier_requests import EarlierRequests
+from tandem.specdec.choices import Predraft
+from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
+from tandem.specdec.profile import Earlier
+
+TOKENS = {1: 160, 4: 80, 16: 48, 64: 40}
+"""Of each answer, by sessions."""
+SEEDS = {1: 3, 4: 3, 16: 2, 64: 1}
+"""How many, by sessions: many sessions write as many tokens with one seed as one with several."""
+CHANCE = {1: 1.15, 4: 1.1, 16: 1.05, 64: 1.02}
+"""By so much luck with its drafts may let a preset exceed what is to be expected."""
+RATES = (0.05, 0.3, 0.6, 0.9)
+WORDS = 64
+"""Vocabulary of the declared pair: small ones draw sooner; whole distributions count padded."""
+MEMORY_BOUND = "memory-bound"
+PACINGS = {**HARDWARE, MEMORY_BOUND: Pacing(0.024, 0.072, 0.0005)}
+"""The last one is a pass that reading the weights bounds: a further token adds its arithmetic
+alone. Per parameter in bfloat16, 2 bytes at 4.8 TB/s and 2 operations at 700 TFLOP/s (an H200): a
+further token takes 1/146 of the first."""
+JUMPS_S = (2.0, 6.0)
+"""When a condition changes, and when it changes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is declared. `rate`: acceptance of every draft. `later`: each session is its edge's
+    second one of the preset, and knows what the first one measured, as in a drafter that goes on
+    running; else its first."""
+
+    hardware: str
+    rtt_s: float
+    mbps: float
+    rate: float
+    sessions: int
+    later: bool = False
+
+    def __str__(self) -> str:
+        link = f"{self.rtt_s * 1e3:g} ms, {self.mbps:g} Mbit/s"
+        which = "later sessions" if self.later else "sessions"
+        return f"{self.hardware}, {link}, acceptance {self.rate:g}, {self.sessions} {which}"
+
+    @property
+    def times(self) -> ModelTimes:
+        return times_of(PACINGS[self.hardware])
+
+    def tokens_per_s(self, preset: Preset, seed: int) -> float:
+        """Of all sessions together."""
+        conditions = Conditions(self.times, self.rtt_s, self.mbps, padded_vocabulary=VOCABULARY)
+        pair = _pair(self.rate, seed)
+        tokens, first_s = TOKENS[self.sessions], 4 * self.times.pass_s(1)
+        questions = [
+            Question((number, seed % WORDS), tokens, seed, start_s=number * 0.618 % 1 * first_s)
+            for number in range(self.sessions)
+        ]
+        if self.later:
+            others = [replace(each, prompt_ids=(*each.prompt_ids, 0)) for each in questions]
+            before = simulate_answers(preset, pair, conditions, others)
+            questions = [
+                replace(question, earlier=_known_after(answer, preset))
+                for question, answer in zip(questions, before, strict=True)
+            ]
+        return tokens_per_s_together(simulate_answers(preset, pair, conditions, questions))
+
+    @property
+    def seeds(self) -> int:
+        """How many to take it with."""
+        return SEEDS[self.sessions]
+
+    def at_most(self, preset: Preset) -> float:
+        """What a preset's speed relative to the cloud alone is expected not to exceed: by what
+        passes cost, and in stop and wait by what a round takes that waits for nobody."""
+        schedule, times, limit = preset.schedule, self.times, self.limit_over_ar()
+        if not schedule.stop_and_wait:
+            return limit
+        length = schedule.chunk
+        tokens = sum(self.rate**count for count in range(length + 1))
+        drafting_s = 0.0 if preset.predraft is not Predraft.OFF else length * times.draft_s
+        round_s = self.rtt_s + drafting_s + times.pass_s(1 + length)
+        return min(limit, tokens * times.pass_s(self.sessions) / round_s)
+
+    def cannot_be_best(self, preset: Preset, best: float) -> bool:
+        """Whether another preset is so fast, relative to the cloud alone, that luck would not do;
+        or no draft is worth its place in a pass, and the cloud alone is best."""
+        lucky = CHANCE[self.sessions] * self.at_most(preset)
+        return lucky < best or self.limit_over_ar() <= 1
+
+    def limit_over_ar(self) -> float:
+        """What no chain of drafts gets beyond, by what passes cost alone."""
+
+        def tokens_per_s(length: int) -> float:
+            tokens = sum(self.rate**count for count in range(length + 1))
+            return self.sessions * tokens / self.times.pass_s(self.sessions * (1 + length))
+
+        return max(map(tokens_per_s, range(MAX_DRAFT_LENGTH + 1))) / tokens_per_s(0)
+
+
+def cells(hardware: Sequence[str], rtts_s: Sequence[float], mbps: Sequence[float]) -> list[Cell]:
+    """With every acceptance and number of sessions."""
+    return [Cell(*choice) for choice in product(hardware, rtts_s, mbps, RATES, TOKENS)]
+
+
+GRID = cells(tuple(HARDWARE), RTTS_S, RATES_MBPS)
+LOAD = cells((MEMORY_BOUND,), (0.030,), (100.0,))
+QUICK = [
+    *(Cell("server", 0.030, 100.0, *each) for each in product((0.05, 0.6, 0.9), (1, 4))),
+    *(Cell(MEMORY_BOUND, 0.030, 100.0, rate, 16) for rate in (0.05, 0.6, 0.9)),
+]
+
+
+def covering(cells: Sequence[Cell], seed: int) -> list[Cell]:
+    """The cells in an order in which every two values of different axes soon meet: the next one is
+    among those whose pairs of values were seen least, by chance."""
+    left = list(cells)
+    random.Random(seed).shuffle(left)
+    seen = Counter[tuple[object, object]]()
+    ordered = []
+    while left:
+        best = max(left, key=lambda cell: sum(0.25 ** seen[pair] for pair in _pairs(cell)))
+        left.remove(best)
+        seen.update(_pairs(best))
+        ordered.append(best)
+    return ordered
+
+
+@cache
+def _pairs(cell: Cell) -> tuple[tuple[object, object], ...]:
+    """Of values, each with its axis."""
+    return tuple(combinations(enumerate(astuple(cell)), 2))
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that changes and changes back: how often drafts are right, the link, or who else
+    asks. Each pair is what it is first and last, and what it is between."""
+
+    words: str
+    rates: tuple[float, float] = (0.8, 0.8)
+    rtts_s: tuple[float, float] = (0.030, 0.030)
+    mbps: tuple[float, float] = (100.0, 100.0)
+    others: int = 0
+
+    def __str__(self) -> str:
+        return self.words
+
+    @property
+    def seeds(self) -> int:
+        """As of one session."""
+        return SEEDS[1]
+
+    def at_most(self, preset: Preset) -> float:
+        """Nothing is known."""
+        return inf
+
+    def cannot_be_best(self, preset: Preset, best: float) -> bool:
+        """Not to be told before."""
+        return False
+
+    def tokens_per_s(self, preset: Preset, seed: int) -> float:
+        """Of each answer, by the time that it took, summed."""
+        answers = self.answers(preset, seed)
+        return sum(len(answer.token_ids) / answer.last_commit_s for answer in answers)
+
+    def answers(self, preset: Preset, seed: int) -> list[SimulatedAnswer]:
+        """The first one is there all the time."""
+        usual, other = self.rates
+        pair = declared_pair(lambda at: other if 40 <= at < 120 else usual, seed=seed)
+        conditions = Conditions(ModelTimes(), self.rtts_s[0], self.mbps[0])
+        links = [settings_from(self.rtts_s[turn], self.mbps[turn]) for turn in (1, 0)]
+        if links[0] != links[1]:
+            moments = tuple(zip(JUMPS_S, links, strict=True))
+            conditions = replace(conditions, link_changes=moments)
+        questions = [Question((1, seed), 200, seed)]
+        questions += [
+            Question((number + 2, seed), 20, seed, start_s=JUMPS_S[0] + 0.05 * number)
+            for number in range(self.others)
+        ]
+        return simulate_answers(preset, pair, conditions, questions)
+
+
+CHANGES = [
+    Change("acceptance 0.9, 0.05, 0.9", rates=(0.9, 0.05)),
+    Change("acceptance 0.05, 0.9, 0.05", rates=(0.05, 0.9)),
+    Change("round trip 10, 300, 10 ms", rtts_s=(0.010, 0.300)),
+    Change("round trip 300, 10, 300 ms", rtts_s=(0.300, 0.010)),
+    Change("bandwidth 100, 1, 100 Mbit/s", mbps=(100.0, 1.0)),
+    Change("verifier idle, 15 others, idle", others=15),
+]
+
+
+@lru_cache(maxsize=1)
+def _pair(rate: float, seed: int) -> SimulatedPair:
+    """One for all presets, which ask for mostly the same distributions."""
+    return declared_pair(rate, seed=seed, vocabulary_size=WORDS)
+
+
+def _known_after(answer: SimulatedAnswer, preset: Preset) -> Earlier:
+    """What a drafter that wrote it knows as its next request begins."""
+    requests = EarlierRequests("simulated", clock=lambda: 0.0)
+    requests.ended(preset.name, "simulated", answer.profile)
+    return requests.known(preset.name)
+
+
+def times_of(pacing: Pacing) -> ModelTimes:
+    """The same in virtual time."""
+    return ModelTimes(pacing.draft_s, pacing.verify_first_s, pacing.verify_further_s)

@@ -1,0 +1,94 @@
+"""What `bench auto` holds its rows against: never slower than the cloud alone, about as fast as the
+best preset in each cell, and no slower than the best one preset for all sessions together.
+
+Invariant: ratios are of the same texts: each seed's figure is relative to the same seed's of the
+other preset, and the spread is what such ratios differ by from seed to seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from statistics import fmean
+
+from lab.bench.harness.report import Goal, Row
+
+NEVER_SLOWER, ON_AVERAGE, AT_WORST, TOGETHER, UNDER_LOAD = 0.98, 0.97, 0.92, 1.0, 1.15
+
+
+def goals(grid: Sequence[Row], changing: Sequence[Row], load: Sequence[Row]) -> list[Goal]:
+    """Of the cells of the grid, of conditions that change, and of passes bound by memory."""
+    found = []
+    for rows, words in (
+        (grid, f"of {len(grid)} cells"),
+        (changing, f"of {len(changing)} changes"),
+        (load, f"of {len(load)} cells bound by memory"),
+    ):
+        if rows:
+            alone, best = _all(rows, "speedup_over_ar"), _all(rows, "over_best")
+            found += [
+                Goal(f"auto / ar, worst {words}", min(alone), NEVER_SLOWER, "at least"),
+                Goal(f"auto / best preset, mean {words}", mean(best), ON_AVERAGE, "at least"),
+                Goal(f"auto / best preset, worst {words}", min(best), AT_WORST, "at least"),
+            ]
+    return [*found, *_together(grid, "declared passes"), *_together(load, "bound by memory")]
+
+
+def _together(rows: Sequence[Row], words: str) -> list[Goal]:
+    """Tokens/s of all sessions by their number: relative to the one preset that is best for it, and
+    to the cloud alone where there are many. Chance in which drafts are right is no fault: what is
+    missing must be more than the standard error over the seeds. Where passes leave less than what
+    is asked for, the goal says so."""
+    found = []
+    for sessions in sorted({row["sessions"] for row in rows}):
+        own = [row for row in rows if row["sessions"] == sessions]
+        name = f"{sessions} sessions, {words}"
+        best, ratio = min(ratios_to_each(own).items(), key=lambda each: each[1].mean)
+        spread = f"± {ratio.error:.2g}" if ratio.error else "one seed"
+        against = f"auto / best one preset ({best}), {name} ({spread})"
+        found.append(Goal(against, ratio.mean, TOGETHER - ratio.error, "at least"))
+        if sessions >= 16:
+            limit = mean(_all(own, "limit"))
+            out_of_reach = ": out of reach" if limit < UNDER_LOAD else ""
+            name += f" (passes leave {limit:.3g}{out_of_reach})"
+            faster = mean(_all(own, "speedup_over_ar"))
+            found.append(Goal(f"auto / ar, {name}", faster, UNDER_LOAD, "at least"))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A geometric mean, and its standard error over seeds; 0 where no row has several."""
+
+    mean: float
+    error: float
+
+
+def ratios_to_each(rows: Sequence[Row]) -> dict[str, Ratio]:
+    """`auto` relative to each other preset, over rows and the seeds of both."""
+    names = [name for name in rows[0]["speeds"] if name != rows[0]["preset"]]
+    return {name: _ratio([_logs(row, name) for row in rows]) for name in names}
+
+
+def _logs(row: Row, name: str) -> list[float]:
+    """By seed; a preset that was not among the best has only the first one's."""
+    own, other = row["speeds"][row["preset"]], row["speeds"][name]
+    return [log(a / b) for a, b in zip(own, other, strict=False)]
+
+
+def _ratio(logs: Sequence[Sequence[float]]) -> Ratio:
+    """The variance between seeds is taken to be the same in all rows."""
+    squares = sum((each - fmean(of_row)) ** 2 for of_row in logs for each in of_row)
+    freedom = sum(len(of_row) - 1 for of_row in logs)
+    variance = squares / freedom if freedom else 0.0
+    error = sqrt(variance * sum(1 / len(of_row) for of_row in logs)) / len(logs)
+    return Ratio(exp(fmean(map(fmean, logs))), error)
+
+
+def mean(ratios: Sequence[float]) -> float:
+    """Geometric."""
+    return exp(fmean(map(log, ratios)))
+
+
+def _all(rows: Sequence[Row], figure: str) -> list[float]:
+    return [row[figure] for row in rows]

@@ -1,0 +1,141 @@
+"""Rows of `bench auto`: a case by every preset, computed by some processes, kept in a file.
+
+Invariants: what is kept is a case's whole row, so a run that was ended, however, goes on with the
+cases that are left; and it is taken only for the same seeds, fixed presets and commit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from lab.bench.harness.report import Row, make_row
+from lab.bench.speculation.auto_cases import Cell, Change
+from tandem.specdec.presets import PRESETS, Preset
+
+Case = Cell | Change
+ALONE, CHOSEN = "ar", "auto"
+FINALISTS = 2
+"""So many of the fixed presets that are best with the first seed are compared with every seed."""
+
+
+def rows_of(
+    cases: Sequence[Case],
+    fixed: Mapping[str, Preset],
+    seeds: Sequence[int],
+    processes: int = 1,
+    may_begin: Callable[[], bool] = lambda: True,
+) -> Iterator[tuple[Case, Row]]:
+    """As they are done; none is begun any more once `may_begin` says so."""
+    if processes == 1:
+        for case in cases:
+            if not may_begin():
+                return
+            yield case, case_row(case, fixed, seeds)
+        return
+    with ProcessPoolExecutor(processes, get_context("spawn"), _end_with_parent) as pool:
+        waiting, running = list(reversed(cases)), dict[Future[Row], Case]()
+        while True:
+            while waiting and len(running) < processes and may_begin():
+                case = waiting.pop()
+                running[pool.submit(case_row, case, fixed, seeds)] = case
+            if not running:
+                return
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                yield running.pop(future), future.result()
+
+
+def _end_with_parent() -> None:
+    """Of a process of the pool, which would else wait for ever for one that was killed."""
+    parent = parent_process()
+    assert parent is not None, "the pool's processes are children"
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def case_row(case: Case, fixed: Mapping[str, Preset], seeds: Sequence[int]) -> Row:
+    """`auto` against the cloud alone and the best of the `fixed` presets, in hindsight over the
+    seeds that the case is taken with. `speeds`: tokens/s by preset and seed, of `left_out` ones
+    what they are expected not to exceed with each."""
+    presets = {ALONE: PRESETS[ALONE], CHOSEN: PRESETS[CHOSEN], **fixed}
+    first, *others = seeds[: case.seeds]
+    speeds = {name: [case.tokens_per_s(presets[name], first)] for name in (ALONE, CHOSEN)}
+    left_out = []
+    alone_s = speeds[ALONE][0]
+    best_s = alone_s
+    for name in sorted(fixed, key=lambda name: case.at_most(fixed[name]), reverse=True):
+        if case.cannot_be_best(fixed[name], best_s / alone_s):
+            left_out.append(name)
+        else:
+            speeds[name] = [case.tokens_per_s(fixed[name], first)]
+            best_s = max(best_s, speeds[name][0])
+    measured = [name for name in fixed if name not in left_out]
+    ranked = sorted(measured, key=lambda name: speeds[name][0], reverse=True)
+    for name in (ALONE, CHOSEN, *ranked[:FINALISTS]):
+        speeds[name] += [case.tokens_per_s(presets[name], seed) for seed in others]
+    for name in left_out:
+        speeds[name] = [speed * case.at_most(fixed[name]) for speed in speeds[ALONE]]
+    means = {name: fmean(speeds[name]) for name in (ALONE, *ranked[:FINALISTS])}
+    chosen, best = fmean(speeds[CHOSEN]), max(means, key=lambda name: means[name])
+    row = make_row(preset=CHOSEN, tokens_per_s=chosen, speedup_over_ar=chosen / means[ALONE])
+    row |= {"best": best, "over_best": chosen / means[best]}
+    return row | {"speeds": speeds, "left_out": left_out} | _declared(case)
+
+
+def _declared(case: Case) -> Row:
+    if isinstance(case, Change):
+        return {"change": str(case)}
+    return {
+        "pacing": case.hardware,
+        "rtt_s": case.rtt_s,
+        "mbps": case.mbps,
+        "declared": case.rate,
+        "sessions": case.sessions,
+        "limit": case.limit_over_ar(),
+    }
+
+
+def fixed_presets(quick: bool) -> dict[str, Preset]:
+    """What is chosen from in hindsight, by names: presets, in stop and wait of several lengths."""
+    found = {name: PRESETS[name] for name in ("picospec", "stream")}
+    for length in (4,) if quick else (2, 4, 8):
+        for name in ("coupled", "dssd", "predraft"):
+            found[f"{name} {length}"] = PRESETS[name].with_draft_length(length)
+    return found
+
+
+def time_left(minutes: float | None) -> Callable[[], bool]:
+    """Whether so many minutes have not passed from now on."""
+    began_s = time.monotonic()
+    return lambda: minutes is None or time.monotonic() - began_s < 60 * minutes
+
+
+def read_rows(kept: Path | None, made: Mapping[str, Any]) -> dict[str, Row]:
+    """Of earlier runs that were `made` the same way, by case; a line that was cut short is none."""
+    found: dict[str, Row] = {}
+    for line in kept.read_text("utf-8").splitlines() if kept is not None and kept.exists() else ():
+        with suppress(json.JSONDecodeError):
+            stored = json.loads(line)
+            if isinstance(stored, dict) and made.items() <= stored.items():
+                found[stored["case"]] = stored["row"]
+    return found
+
+
+def keep_row(kept: Path, case: Case, made: Mapping[str, Any], row: Row) -> None:
+    """Add it, on a line of its own whatever was cut short before."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with kept.open("a", encoding="utf-8") as file:
+        file.write(f"\n{json.dumps({'case': str(case), **made, 'row': row})}\n")

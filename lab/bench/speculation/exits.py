@@ -1,0 +1,149 @@
+"""`bench exits`: what early exits cost the verifier, and how often they spare the edge a wait.
+
+Costs are measured. Miss rates come from virtual time: real machines, distributions and early
+verdicts of the pair, declared durations (FSD, Figure 4a and Table 7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from lab.bench.harness.plots import grouped_lines
+from lab.bench.harness.report import Goal, Report, Row, make_row, progress
+from lab.bench.harness.suite import Models
+from lab.bench.speculation.exit_cost import EXITS, demo_target, measure_exits, random_target
+from lab.bench.speculation.methods import load_simulated_pair, questions
+from lab.bench.speculation.methods_grid import Question
+from lab.machine import pinned, usable_cores
+from lab.simulation.answer import Conditions, simulate_answer
+from lab.simulation.answer_figures import answers_figures, cache_miss_rate
+from lab.simulation.model_pair import SimulatedPair
+from lab.simulation.simulator import ModelTimes
+from tandem.core.errors import TandemError
+from tandem.specdec.choices import Predraft, PredraftOrder
+from tandem.specdec.presets import PRESETS, Preset
+
+COST_LIMIT = 0.10
+SPEEDUP_LIMIT = 1.04
+SERVER = Conditions(ModelTimes(0.024, 0.072, 0.003), rtt_s=0.03, mbps=100.0)
+LARGE = Conditions(ModelTimes(0.012, 0.145, 0.004), rtt_s=0.03, mbps=0.05)
+"""Verdicts come faster than a worker drafts and than the link carries: both sides queue them."""
+COST_COLUMNS = ("target", "head_share", "exits", "distributions", "pass_s", "added")
+EXIT_COLUMNS = ("preset", "exits", "cache_miss_rate", "tokens_per_s", "speedup")
+ORDER_COLUMNS = ("edge_order", "cloud_order", "workers", "cache_miss_rate")
+
+
+def run(report: Report, models: Models) -> None:
+    costs = _costs(report, models)
+    report.add("Cost of early exits, one core, a chunk of 4 drafts (measured)", COST_COLUMNS, costs)
+    pair = load_simulated_pair(models)
+    if not pair.exit_distributions:
+        raise TandemError(f"{models.target} has no early exits; see 'tandem train-exits --help'")
+    asked = questions(models, report.seed, report.quick)
+    tokens = 48 if report.quick else 96
+    by_exits = _by_exits(pair, asked, tokens, report.seed)
+    report.add("Number of early exits (virtual time, 30 ms, 100 Mbit/s)", EXIT_COLUMNS, by_exits)
+    orders = _by_order(pair, asked, tokens, report.seed)
+    report.add(
+        "Queue orders (virtual time, pass 145 ms, draft step 12 ms, 0.05 Mbit/s)",
+        ORDER_COLUMNS,
+        orders,
+    )
+    report.goals += _goals(costs, by_exits)
+
+
+def _costs(report: Report, models: Models) -> list[Row]:
+    passes = 20 if report.quick else 60
+    rows: list[Row] = []
+    with pinned(usable_cores()[0]):
+        for name, (engine, share) in (
+            ("random", random_target(report.seed)),
+            ("demo", demo_target(models.target)),
+        ):
+            progress(f"cost on the {name} target")
+            rows += measure_exits(name, engine, share, passes, report.seed)
+    return rows
+
+
+def _methods() -> dict[str, Preset]:
+    coupled = replace(PRESETS["coupled"], predraft=Predraft.EARLY_EXITS, exits=1)
+    return {"fsd": PRESETS["fsd"], "coupled, early exits": coupled}
+
+
+def _by_exits(pair: SimulatedPair, asked: Sequence[Question], tokens: int, seed: int) -> list[Row]:
+    rows: list[Row] = []
+    for name, preset in _methods().items():
+        plain_s = 0.0
+        for exits in range(len(pair.exit_distributions) + 1):
+            progress(f"{name}, {exits} exits")
+            predraft = Predraft.EARLY_EXITS if exits else Predraft.OFF
+            row = _row(name, replace(preset, exits=exits, predraft=predraft), pair, asked, tokens)
+            plain_s = plain_s or row["tpot_s"]
+            rows.append(row | {"exits": exits, "speedup": plain_s / row["tpot_s"], "seed": seed})
+    return rows
+
+
+def _by_order(pair: SimulatedPair, asked: Sequence[Question], tokens: int, seed: int) -> list[Row]:
+    """FSD's Table 7: which waiting verdict the edge drafts for, and the cloud sends, first."""
+    rows: list[Row] = []
+    for workers in (1, 2):
+        for edge in PredraftOrder:
+            for cloud in PredraftOrder:
+                chosen = replace(
+                    PRESETS["fsd"],
+                    exits=len(pair.exit_distributions),
+                    predraft_order=edge,
+                    exit_order=cloud,
+                    predraft_workers=workers,
+                )
+                row = _row("fsd", chosen, pair, asked, tokens, LARGE)
+                order = {"edge_order": str(edge), "cloud_order": str(cloud), "workers": workers}
+                rows.append(row | order | {"seed": seed})
+    return rows
+
+
+def _row(
+    name: str,
+    preset: Preset,
+    pair: SimulatedPair,
+    asked: Sequence[Question],
+    tokens: int,
+    conditions: Conditions = SERVER,
+) -> Row:
+    answers = [
+        simulate_answer(preset, pair, conditions, each.prompt_ids, tokens, each.seed)
+        for each in asked
+    ]
+    figures = answers_figures(answers) | {"cache_miss_rate": cache_miss_rate(answers)}
+    return make_row(preset=name, pacing="simulated", draft_length=preset.schedule.chunk, **figures)
+
+
+def _goals(costs: Sequence[Row], by_exits: Sequence[Row]) -> list[Goal]:
+    (added,) = [
+        row["added"]
+        for row in costs
+        if (row["target"], row["exits"], row["distributions"]) == ("random", EXITS, False)
+    ]
+    goals = [Goal("four exits, added to a pass, head of 2 %", added, COST_LIMIT, "at most")]
+    for name in _methods():
+        rows = [row for row in by_exits if row["preset"] == name and row["exits"]]
+        best = max(row["speedup"] for row in rows)
+        falls = rows[0]["cache_miss_rate"] - rows[-1]["cache_miss_rate"]
+        goals += [
+            Goal(f"{name}: best ÷ without exits", best, SPEEDUP_LIMIT, "at least"),
+            Goal(f"{name}: fall of the miss rate, 1 exit to all", falls, 0.0, "at least"),
+        ]
+    return goals
+
+
+def draw(report: Report, folder: Path) -> None:
+    rows = [row for row in report.rows if row.get("speedup") is not None]
+    grouped_lines(
+        folder / "exits.png",
+        rows,
+        x="exits",
+        y="cache_miss_rate",
+        title="Pre-draft cache: miss rate by number of early exits",
+    )

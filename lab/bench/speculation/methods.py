@@ -1,0 +1,217 @@
+"""`bench methods`: every preset compared, each at its best draft length, over hardware and links.
+
+The grid runs in virtual time through the real machines: durations are declared, not measured. With
+`--real` a part of it runs as processes too, paced and behind the link emulator, and its TPOT is set
+beside the simulated one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.bench.harness.plots import panels
+from lab.bench.harness.report import Report, Row, Table
+from lab.bench.harness.suite import Models
+from lab.bench.harness.texts import prompts
+from lab.bench.speculation.methods_ablations import (
+    EXIT_COLUMNS,
+    SWEEP_COLUMNS,
+    ablation_goals,
+    exit_goals,
+    exit_rows,
+    measure_variants,
+    picospec_variants,
+    sweep_goal,
+    truncation_sweep,
+    without_predrafts,
+)
+from lab.bench.speculation.methods_goals import grid_goals
+from lab.bench.speculation.methods_grid import (
+    CELLS,
+    DRAFT_LENGTHS,
+    Cell,
+    Grid,
+    Question,
+    grid_rows,
+    measure_grid,
+)
+from lab.bench.speculation.methods_real import COLUMNS as REAL_COLUMNS
+from lab.bench.speculation.methods_real import efficiency_goals, measure_real
+from lab.simulation.model_pair import SimulatedPair, simulated_pair
+from tandem.backends.torch.loading import load_engine, load_tokenizer
+from tandem.core.probs import SamplingParams
+from tandem.specdec.choices import Predraft
+from tandem.specdec.presets import PRESETS, Preset
+
+SEEDS = 3
+PROMPTS_PER_SEED, QUICK_PROMPTS_PER_SEED = 2, 1
+MAX_TOKENS, QUICK_MAX_TOKENS = 96, 48
+REAL_CELLS = (Cell("server", 0.030, 100.0), Cell("server", 0.100, 10.0))
+QUICK_DRAFT_LENGTHS = (1, 4, 8)
+
+
+def run(report: Report, models: Models, real: bool = False) -> None:
+    """Fill the report with the grid, the ablations and, if asked for, the real runs."""
+    pair = load_simulated_pair(models)
+    asked = questions(models, report.seed, report.quick)
+    max_tokens = QUICK_MAX_TOKENS if report.quick else MAX_TOKENS
+    lengths = QUICK_DRAFT_LENGTHS if report.quick else DRAFT_LENGTHS
+    grid = measure_grid(variants(), CELLS, pair, asked, max_tokens, lengths)
+    report.rows += grid_rows(grid, pair.vocabulary_size)
+    report.tables += [speedup_table(grid), cost_table(report.rows)]
+    report.goals += grid_goals(grid)
+    _ablations(report, pair, asked, max_tokens, lengths)
+    if real:
+        _real(report, models, pair, grid, asked)
+    report.notes += [
+        f"Virtual time through the real state machines: {len(asked)} answers of {max_tokens} "
+        "tokens per cell and preset, step times declared, distributions and messages of the demo "
+        "pair, "
+        "whole distributions padded to a vocabulary of 151,936.",
+        "predicted_tpot_s: the preset's cost model, given the acceptance of the verified drafts.",
+    ]
+
+
+def variants() -> dict[str, Preset]:
+    """Every preset, and those that draft ahead of a verdict without it too."""
+    found = dict(PRESETS)
+    for name, preset in PRESETS.items():
+        if preset.predraft is not Predraft.OFF:
+            found[f"{name} w/o pre-drafts"] = without_predrafts(preset)
+    return found
+
+
+def _ablations(
+    report: Report,
+    pair: SimulatedPair,
+    asked: Sequence[Question],
+    max_tokens: int,
+    lengths: Sequence[int],
+) -> None:
+    """The parts of PicoSpec one by one, and TSLT's truncation."""
+    if "picospec" in PRESETS:
+        parts = picospec_variants(PRESETS["picospec"])
+        grid = measure_variants(parts, pair, asked, max_tokens, lengths)
+        rows = [row | {"part": "picospec"} for row in grid_rows(grid, pair.vocabulary_size)]
+        report.rows += rows
+        report.tables.append(ablation_table(grid, list(parts)))
+        report.goals += ablation_goals(grid, list(parts))
+    if "fsd" in PRESETS and pair.exit_depths:
+        exits = exit_rows(pair, asked, max_tokens)
+        report.add("FSD: more and more exits", EXIT_COLUMNS, exits)
+        report.goals += exit_goals(exits)
+    if "tslt" in PRESETS:
+        sweep = truncation_sweep(pair, asked, max_tokens)
+        report.add("TSLT: tokens kept of the draft's distribution", SWEEP_COLUMNS, sweep)
+        report.goals.append(sweep_goal(sweep))
+
+
+def ablation_table(grid: Grid, names: Sequence[str]) -> Table:
+    """Tokens per second of the whole and of each part left out."""
+    lines = []
+    for cell in dict.fromkeys(cell for cell, _ in grid):
+        line: Row = {"cell": str(cell)}
+        for name in names:
+            measured = grid[cell, name]
+            length = measured.preset.schedule.chunk
+            line[name] = f"{1 / measured.tpot_s:.2f}@{length}"
+        lines.append(line)
+    return Table("Tokens/s (1 ÷ TPOT) @ best draft length", ("cell", *names), lines)
+
+
+def _real(
+    report: Report, models: Models, pair: SimulatedPair, grid: Grid, asked: Sequence[Question]
+) -> None:
+    """A part of the grid, each preset at the draft length that was best in virtual time."""
+    cells, count, tokens = (REAL_CELLS[:1], 1, 48) if report.quick else (REAL_CELLS, 3, 96)
+    chosen = {
+        cell: {
+            name: measured.preset
+            for (where, name), measured in grid.items()
+            if where == cell and name in PRESETS
+        }
+        for cell in cells
+    }
+    texts = prompts(len(asked))
+    rows = measure_real(models, pair, chosen, list(zip(texts, asked, strict=True))[:count], tokens)
+    report.add("Real processes, paced, behind the link emulator", REAL_COLUMNS, rows)
+    report.goals += efficiency_goals(rows)
+
+
+def load_simulated_pair(models: Models) -> SimulatedPair:
+    """Both models' distributions at temperature 1."""
+    draft, target = load_engine(models.draft), load_engine(models.target, exits="auto")
+    return simulated_pair(draft, target, SamplingParams())
+
+
+def questions(models: Models, seed: int, quick: bool) -> list[Question]:
+    """For each of three seeds some held-out prompts of its own."""
+    tokenizer = load_tokenizer(models.target)
+    each = QUICK_PROMPTS_PER_SEED if quick else PROMPTS_PER_SEED
+    texts = prompts(SEEDS * each)
+    return [
+        Question(tuple(tokenizer.encode(text)), seed + number, seed + number // each)
+        for number, text in enumerate(texts)
+    ]
+
+
+def speedup_table(grid: Grid) -> Table:
+    """Speedup over the target alone, with the draft length it was reached at."""
+    names = list(dict.fromkeys(name for _, name in grid))
+    lines = []
+    for cell in dict.fromkeys(cell for cell, _ in grid):
+        line: Row = {
+            "hardware": cell.hardware,
+            "rtt_ms": f"{cell.rtt_s * 1e3:g}",
+            "mbps": f"{cell.mbps:g}",
+        }
+        for name in names:
+            measured = grid[cell, name]
+            gain = grid[cell, "ar"].tpot_s / measured.tpot_s
+            length = f"@{measured.preset.schedule.chunk}" if measured.preset.drafts else ""
+            line[name] = f"{gain:.2f}{length}"
+        lines.append(line)
+    title = "Speedup over ar (ratio of TPOT) @ best draft length; virtual time"
+    return Table(title, ("hardware", "rtt_ms", "mbps", *names), lines)
+
+
+def cost_table(rows: list[Row]) -> Table:
+    """What each preset sends and asks of the cloud, over all cells."""
+    lines = []
+    for name in dict.fromkeys(row["preset"] for row in rows):
+        own = [row for row in rows if row["preset"] == name]
+        line: Row = {"preset": name}
+        for figure in COST_FIGURES:
+            found = [row[figure] for row in own if row[figure] is not None]
+            line[figure] = sum(found) / len(found) if found else None
+        lines.append(line)
+    return Table("Means over all cells", ("preset", *COST_FIGURES), lines)
+
+
+COST_FIGURES = (
+    "tokens_per_s",
+    "tpot_s",
+    "predicted_tpot_s",
+    "ttft_s",
+    "acceptance_rate",
+    "verified_acceptance_rate",
+    "target_passes_per_token",
+    "uplink_bytes_per_token",
+    "downlink_bytes_per_token",
+    "cache_miss_rate",
+)
+
+
+def draw(report: Report, folder: Path) -> None:
+    grid = [row for row in report.rows if row.get("part") == "grid"]
+    panels(
+        folder / "speedup.png",
+        grid,
+        x="rtt_s",
+        y="speedup_over_ar",
+        columns="hardware",
+        lines="mbps",
+        title="Speedup over the target alone, best draft length, virtual time",
+        limit=1.0,
+    )

@@ -1,0 +1,98 @@
+"""What the comparison of methods has to show (ratios of TPOT; above 1 the first is faster).
+
+A goal over presets that are not there is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import exp, log
+
+from lab.bench.harness.report import Goal
+from lab.bench.speculation.methods_grid import Cell, Grid
+
+NARROW_MBPS = 10.0
+FAR_S = 0.030
+GOOD_ACCEPTANCE = 0.7
+STREAMING = ("stream", "stream-rejection")
+PREDRAFTING = ("fsd", "predraft")
+
+
+def grid_goals(grid: Grid) -> Iterator[Goal]:
+    """The goals that hold cell by cell."""
+    yield from _worst(grid, "dssd", "dsd", 1.0)
+    yield from _worst(grid, "dssd", "dsd", 2.0, "at 10 Mbit/s", lambda c: c.mbps == NARROW_MBPS)
+    yield from _worst(
+        grid,
+        "picospec",
+        "dssd",
+        1.25,
+        "from 30 ms and acceptance 0.7 on",
+        lambda c: c.rtt_s >= FAR_S and _accepts_well(grid, c),
+    )
+    for name in PREDRAFTING:
+        without = f"{name} w/o pre-drafts"
+        yield from _worst(grid, name, without, 1.04)
+    for name in STREAMING:
+        yield from _worst(grid, name, "ar", 0.98)
+    others = ("dssd", "fsd", "picospec")
+    for name in STREAMING:
+        share = share_won(grid, name, others)
+        if share is None:
+            continue
+        words = f"share of cells where {name} is at least as fast as the best of"
+        there = [name for name in others if _cells(grid, name)]
+        yield Goal(f"{words} {', '.join(there)}", share, 0.9, "at least")
+
+
+def ratio_goals(ratios: Sequence[float], words: str, limit: float) -> Iterator[Goal]:
+    """The worst of some ratios against a limit, with their mean in words."""
+    if ratios:
+        mean = exp(sum(map(log, ratios)) / len(ratios))
+        name = f"{words}, worst of {len(ratios)} cells (mean {mean:.3g})"
+        yield Goal(name, min(ratios), limit, "at least")
+
+
+def speedups(
+    grid: Grid, name: str, over: str, where: Callable[[Cell], bool] = lambda cell: True
+) -> dict[Cell, float]:
+    """TPOT of `over` ÷ TPOT of `name` in every cell that has both."""
+    return {
+        cell: grid[cell, over].tpot_s / grid[cell, name].tpot_s
+        for cell in _cells(grid, name)
+        if (cell, over) in grid and where(cell)
+    }
+
+
+def share_won(grid: Grid, name: str, others: Sequence[str]) -> float | None:
+    """Share of the cells where `name` is at least as fast as each of `others` that is there."""
+    cells = _cells(grid, name)
+    there = [other for other in others if _cells(grid, other)]
+    if not cells or not there:
+        return None
+    won = sum(
+        grid[cell, name].tpot_s <= min(grid[cell, other].tpot_s for other in there)
+        for cell in cells
+    )
+    return won / len(cells)
+
+
+def _worst(
+    grid: Grid,
+    name: str,
+    over: str,
+    limit: float,
+    words: str = "",
+    where: Callable[[Cell], bool] = lambda cell: True,
+) -> Iterator[Goal]:
+    found = list(speedups(grid, name, over, where).values())
+    yield from ratio_goals(found, " ".join(filter(None, (f"{name} over {over}", words))), limit)
+
+
+def _accepts_well(grid: Grid, cell: Cell) -> bool:
+    measured = grid.get((cell, "dssd"))
+    return measured is not None and (measured.acceptance_rate or 0.0) >= GOOD_ACCEPTANCE
+
+
+def _cells(grid: Grid, name: str) -> list[Cell]:
+    return [cell for cell, variant in grid if variant == name]

@@ -1,0 +1,181 @@
+"""Every preset over hardware, round trips and bandwidths, in virtual time through the machines.
+
+Step times are declared; distributions are the demo pair's, messages those of the wire, whole
+distributions padded to a vocabulary of 151,936. One prompt and seed are taken through the whole
+grid before the next, so that what the models say is computed once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+from lab.bench.harness.report import Row, counted, make_row
+from lab.bench.harness.suite import Pacing
+from lab.simulation.answer import Conditions, SimulatedAnswer, simulate_answer
+from lab.simulation.answer_figures import answers_figures, predicted_tpot_s, verified_acceptance
+from lab.simulation.model_pair import SimulatedPair
+from lab.simulation.simulator import ModelTimes
+from tandem.core.errors import InvalidArgument
+from tandem.specdec.choices import Control
+from tandem.specdec.presets import Preset
+
+HARDWARE = {
+    "server": Pacing(0.024, 0.072, 0.003),
+    "large": Pacing(0.043, 0.145, 0.004),
+    "slow-edge": Pacing(0.060, 0.072, 0.003),
+}
+RTTS_S = (0.0, 0.030, 0.100, 0.300)
+RATES_MBPS = (10.0, 100.0)
+VOCABULARY = 151_936
+DRAFT_LENGTHS = (1, 2, 3, 4, 6, 8, 10)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One hardware on one link."""
+
+    hardware: str
+    rtt_s: float
+    mbps: float
+
+    @property
+    def conditions(self) -> Conditions:
+        pacing = HARDWARE[self.hardware]
+        times = ModelTimes(pacing.draft_s, pacing.verify_first_s, pacing.verify_further_s)
+        return Conditions(times, self.rtt_s, self.mbps, padded_vocabulary=VOCABULARY)
+
+    def __str__(self) -> str:
+        return f"{self.hardware}, {self.rtt_s * 1e3:g} ms, {self.mbps:g} Mbit/s"
+
+
+CELLS = tuple(Cell(*choice) for choice in product(HARDWARE, RTTS_S, RATES_MBPS))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A prompt and a seed, which is all that the text of an answer depends on beside the preset."""
+
+    prompt_ids: tuple[int, ...]
+    seed: int
+    group: int
+    """The seed of the row that it counts for."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """The answers of one variant in one cell, by group."""
+
+    preset: Preset
+    answers: dict[int, list[SimulatedAnswer]] = field(default_factory=dict)
+
+    def ask(self, question: Question, pair: SimulatedPair, cell: Cell, max_tokens: int) -> None:
+        """Simulate one more answer."""
+        answer = simulate_answer(
+            self.preset, pair, cell.conditions, question.prompt_ids, max_tokens, question.seed
+        )
+        self.answers.setdefault(question.group, []).append(answer)
+
+    @property
+    def all(self) -> list[SimulatedAnswer]:
+        return [answer for group in self.answers.values() for answer in group]
+
+    @property
+    def tpot_s(self) -> float:
+        return float(answers_figures(self.all)["tpot_s"])
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        return verified_acceptance(self.all)
+
+
+Grid = dict[tuple[Cell, str], Measured]
+"""Every cell and variant at its best draft length."""
+
+
+def measure_grid(
+    variants: Mapping[str, Preset],
+    cells: Sequence[Cell],
+    pair: SimulatedPair,
+    questions: Sequence[Question],
+    max_tokens: int,
+    draft_lengths: Sequence[int] = DRAFT_LENGTHS,
+    screening: int = 2,
+) -> Grid:
+    """Each variant in each cell, at the draft length of least TPOT over all questions.
+
+    After the first `screening` questions only the two best lengths of a cell and variant go on.
+    """
+    tried: dict[tuple[Cell, str], dict[Preset, Measured]] = {
+        (cell, name): {chosen: Measured(chosen) for chosen in lengths_of(preset, draft_lengths)}
+        for name, preset in variants.items()
+        for cell in cells
+    }
+    asked = counted(questions, lambda question: "virtual time, a question")
+    for number, question in enumerate(asked, start=1):
+        for (cell, _), lengths in tried.items():
+            for measured in lengths.values():
+                measured.ask(question, pair, cell, max_tokens)
+            if number == screening:
+                worse = sorted(lengths.values(), key=lambda measured: measured.tpot_s)[2:]
+                for measured in worse:
+                    del lengths[measured.preset]
+    return {
+        key: min(lengths.values(), key=lambda measured: measured.tpot_s)
+        for key, lengths in tried.items()
+    }
+
+
+def lengths_of(preset: Preset, draft_lengths: Sequence[int]) -> Iterator[Preset]:
+    """The preset with each draft length that it can take, each composition once; alone where a
+    controller chooses."""
+    if preset.control is Control.WINDOW:
+        yield preset
+        return
+    seen = set()
+    for length in draft_lengths:
+        chosen = preset.with_draft_length(length)
+        try:
+            chosen.validate()
+        except InvalidArgument:
+            continue
+        if chosen not in seen:
+            seen.add(chosen)
+            yield chosen
+
+
+def grid_rows(grid: Grid, vocabulary_size: int) -> list[Row]:
+    """One row per cell, variant and group of questions; efficiency is left to real runs."""
+    rows = []
+    for (cell, name), measured in grid.items():
+        preset = measured.preset
+        for group, answers in measured.answers.items():
+            figures = answers_figures(answers)
+            alone = grid.get((cell, "ar"))
+            alone_s = None
+            if alone is not None:
+                alone_s = answers_figures(alone.answers[group])["tpot_s"]
+            row = make_row(
+                preset=name,
+                draft_length=preset.schedule.chunk if preset.drafts else None,
+                pacing=HARDWARE[cell.hardware].to_json(),
+                rtt_s=cell.rtt_s,
+                mbps=cell.mbps,
+                seed=group,
+            )
+            rows.append(
+                row
+                | figures
+                | {
+                    "speedup_over_ar": alone_s / figures["tpot_s"] if alone_s else None,
+                    "predicted_tpot_s": predicted_tpot_s(
+                        preset, cell.conditions, vocabulary_size, answers
+                    ),
+                    "verified_acceptance_rate": verified_acceptance(answers),
+                    "hardware": cell.hardware,
+                    "simulated": True,
+                    "part": "grid",
+                }
+            )
+    return rows

@@ -1,0 +1,244 @@
+"""`bench peers`: tokens per second of one pair on two cores, ours beside what else people run.
+
+Hugging Face's `generate` (the target alone, assisted, prompt lookup), llama.cpp's own server (alone
+and with its speculative decoding) and vLLM, where they are installed; ours with PyTorch, with
+llama.cpp on both sides, and with llama.cpp at the edge alone. The same prompts and number of
+tokens. A peer is one process with both cores; ours are edge and cloud with one core each, and with
+both cores for whoever computes, over loopback gRPC and over an emulated link. Configurations take
+turns, so that load from elsewhere meets all alike, and each method's best counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from lab.bench.harness.peer_process import running_worker
+from lab.bench.harness.report import Goal, Report, Row, counted, progress
+from lab.bench.harness.suite import ROOT, Models, running_suite
+from lab.bench.harness.texts import prompts
+from lab.bench.harness.workload import total
+from lab.bench.speculation.hugging_face import THREADS, PeerConfiguration, TandemConfiguration
+from tandem.generation.client import Generated
+from tools.write_gguf import write_gguf
+
+RTTS_S = (0.0, 0.03)
+TEMPERATURES = (0.0, 1.0)
+DRAFT_LENGTHS, DRAFT_LENGTHS_QUICKLY = (2, 4, 8), (2, 4)
+SURE = ("confidence_threshold=0.5",)
+"""A draft ends with the first token that its model is not sure of."""
+KV_TYPE = "float16"
+"""Of keys and values of a GGUF model, as llama.cpp's server has them."""
+GGUF_KIND = "Q8_0"
+VLLM_PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
+PEERS = "pip install 'tandem-edge[peers]'"
+TORCH, GGUF_PAIR, GGUF_DRAFT = "torch", "llamacpp", "llamacpp+torch"
+"""The back ends of ours: of both models, or of draft and target."""
+HUGGING_FACE = ("hf-plain", "hf-assisted", "hf-lookup")
+LLAMACPP = ("llamacpp-plain", "llamacpp-speculative", "")
+VLLM = ("vllm-plain", "vllm-speculative", "")
+GOALS = {HUGGING_FACE: (TORCH, 1.3), LLAMACPP: (GGUF_PAIR, 1.0)}
+"""Of ours with these back ends, relative to the best of those methods; of llama.cpp's server, with
+its speculative decoding alone."""
+COLUMNS = (
+    *("method", "engine", "draft_length", "threads", "temperature", "rtt_s", "tokens_per_s"),
+    *("ratio_to_hf", "tpot_s", "ttft_s", "acceptance_rate", "tokens"),
+    *("draft_step_s", "verify_pass_s", "model_share"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A configuration with the back end that computes it. `far` where its caller is at the other
+    end of the link: an answer then takes a round trip more."""
+
+    configuration: TandemConfiguration | PeerConfiguration
+    engine: str
+    far: bool
+
+    def row(self, rtt_s: float, seed: int) -> Row:
+        own = self.configuration
+        row = own.row() | {"engine": self.engine, "temperature": own.temperature, "seed": seed}
+        row["rtt_s"] = rtt_s
+        if isinstance(own, TandemConfiguration):
+            row |= _model_times(own.answers)
+        if self.far:
+            duration_s = row["tokens"] / row["tokens_per_s"] + row["prompts"] * rtt_s
+            row["tokens_per_s"] = row["tokens"] / duration_s
+            row["ttft_s"] += rtt_s
+        return row
+
+
+def _model_times(answers: Sequence[Generated]) -> Row:
+    """A draft step, a pass of the target, and what share of an answer's time both models take,
+    prompt included, which is more than 1 where they compute at once. The rest is round overhead."""
+    drafting_s, verifying_s = total(answers, "draft_s"), total(answers, "verify_s")
+    return {
+        "draft_step_s": drafting_s / max(1.0, total(answers, "drafted")),
+        "verify_pass_s": verifying_s / max(1.0, total(answers, "target_passes")),
+        "model_share": (drafting_s + verifying_s) / sum(each.duration_s for each in answers),
+    }
+
+
+def run(
+    report: Report,
+    models: Models,
+    gguf_draft: Path | None,
+    gguf_target: Path | None,
+    vllm: Path | None,
+) -> None:
+    """A table for each temperature and round trip, and goals over loopback."""
+    turns, max_tokens = (1, 48) if report.quick else (6, 128)
+    with ExitStack() as stack:
+        gguf = stack.enter_context(_gguf_pair(models, gguf_draft, gguf_target, report))
+        peers = list(_peers(stack, models, gguf, vllm, report))
+        for rtt_s in RTTS_S:
+            with ExitStack() as suites:
+                ours = list(_ours(suites, models, gguf, rtt_s, report.quick))
+                for temperature in TEMPERATURES:
+                    contenders = [
+                        *(each for each in ours if each.configuration.temperature == temperature),
+                        *(each for each in peers if each.configuration.temperature == temperature),
+                    ]
+                    _measure(contenders, turns, max_tokens, report.seed)
+                    rows = [each.row(rtt_s, report.seed) for each in contenders]
+                    add_table(report, rows, temperature, rtt_s)
+    report.notes.append(
+        "ratio_to_hf: over the fastest of Hugging Face's rows of the table. A peer answers where"
+        " the target is: a caller behind the link waits a round trip more for an answer, which is"
+        " added. llama.cpp's server is the wheel's build (AVX2); ours is built for this processor."
+    )
+
+
+@contextmanager
+def _gguf_pair(
+    models: Models, draft: Path | None, target: Path | None, report: Report
+) -> Iterator[Models | None]:
+    """The same pair as GGUF files, made of the folders where none are given; None, and a note,
+    without llama.cpp."""
+    missing = [name for name in ("llama_cpp", "gguf") if find_spec(name) is None]
+    if missing:
+        report.notes.append(f"Without llama.cpp: {missing[0]} is missing; 'make llamacpp'.")
+        yield None
+        return
+    with TemporaryDirectory() as folder:
+        made = {}
+        for side, given in (("draft", draft), ("target", target)):
+            source = Path(getattr(models, side))
+            progress("writing GGUF files")
+            made[side] = given or write_gguf(source, Path(folder, f"{side}.gguf"), kind=GGUF_KIND)
+        yield Models(str(made["draft"]), str(made["target"]))
+
+
+def _ours(
+    stack: ExitStack, models: Models, gguf: Models | None, rtt_s: float, quick: bool
+) -> Iterator[Contender]:
+    pairs = {TORCH: models}
+    if gguf is not None:
+        both, draft = replace(gguf, target_dtype=KV_TYPE), Models(gguf.draft, models.target)
+        pairs |= {GGUF_PAIR: both, GGUF_DRAFT: draft}
+        pairs = {
+            engine: replace(pair, draft_dtype=KV_TYPE) if engine != TORCH else pair
+            for engine, pair in pairs.items()
+        }
+    lengths = DRAFT_LENGTHS_QUICKLY if quick else DRAFT_LENGTHS
+    for (engine, pair), shares in product(pairs.items(), (False, True)):
+        suite = stack.enter_context(running_suite(pair, with_link=rtt_s > 0, shares_cores=shares))
+        if suite.link is not None:
+            suite.link.set(rtt_s, None)
+        threads = "2 shared" if shares else "1 + 1"
+        for temperature, (preset, length, sure) in product(TEMPERATURES, _schedules(lengths)):
+            own = TandemConfiguration(suite, preset, length, temperature, sure, threads)
+            yield Contender(own, engine, far=False)
+
+
+def _schedules(lengths: Sequence[int]) -> Iterator[tuple[str, int | None, tuple[str, ...]]]:
+    """Preset, draft length and further choices."""
+    for length in lengths:
+        yield "coupled", length, ()
+    yield "coupled", lengths[-1], SURE
+    for preset in ("stream", "auto", "ar"):
+        yield preset, None, ()
+
+
+def _peers(
+    stack: ExitStack, models: Models, gguf: Models | None, vllm: Path | None, report: Report
+) -> Iterator[Contender]:
+    lengths = DRAFT_LENGTHS_QUICKLY if report.quick else DRAFT_LENGTHS
+    group = "lab.bench.speculation"
+    for threads in THREADS:
+        pair = models.draft, models.target
+        peer = stack.enter_context(running_worker(f"{group}.hugging_face_worker", pair, threads))
+        lookups = [{"lookup": length} for length in lengths]
+        for policy in (None, "default", *lengths, *lookups):
+            for temperature in TEMPERATURES:
+                own = PeerConfiguration(peer, threads, policy, temperature, HUGGING_FACE)
+                yield Contender(own, "torch", far=True)
+        if gguf is None:
+            continue
+        if find_spec("xllamacpp") is None:
+            report.notes.append(f"Without llama.cpp's own server: install it with {PEERS}.")
+            gguf = None
+            continue
+        pair = gguf.target, gguf.draft
+        peer = stack.enter_context(running_worker(f"{group}.llamacpp_worker", pair, threads))
+        for length in (None, *lengths):
+            for temperature in TEMPERATURES:
+                own = PeerConfiguration(peer, threads, length, temperature, LLAMACPP)
+                yield Contender(own, "llamacpp", far=True)
+    python = vllm or VLLM_PYTHON
+    if not python.exists():
+        report.notes.append(
+            "Without vLLM: 'make vllm-env', or --vllm names another Python with it."
+        )
+        return
+    for length in (None, lengths[-1]):
+        arguments = models.target, models.draft, str(length or 0)
+        peer = stack.enter_context(
+            running_worker(f"{group}.vllm_worker", arguments, 2, python=str(python))
+        )
+        for temperature in TEMPERATURES:
+            own = PeerConfiguration(peer, 2, length, temperature, VLLM)
+            yield Contender(own, "vllm", far=True)
+
+
+def _measure(contenders: Sequence[Contender], turns: int, max_tokens: int, seed: int) -> None:
+    """Anew: what an earlier link gave does not count."""
+    for contender in contenders:
+        contender.configuration.answers.clear()
+        contender.configuration.take_turn(prompts(1), 8, seed)
+        contender.configuration.answers.clear()
+    for turn, text in enumerate(counted(prompts(turns), lambda text: "all take a turn")):
+        for contender in contenders:
+            contender.configuration.take_turn([text], max_tokens, seed + turn)
+
+
+def add_table(report: Report, rows: list[Row], temperature: float, rtt_s: float) -> None:
+    """Rows of one temperature and round trip, and over loopback what ours reached."""
+    theirs = _best(rows, HUGGING_FACE)
+    for row in rows:
+        row["ratio_to_hf"] = row["tokens_per_s"] / theirs["tokens_per_s"]
+    where = f"round trip {rtt_s * 1000:.0f} ms" if rtt_s else "loopback"
+    report.add(f"Temperature {temperature:g}, {where}", COLUMNS, rows)
+    for methods, (engine, limit) in GOALS.items() if not rtt_s else ():
+        own = [row for row in rows if row["engine"] == engine and row["preset"] not in (None, "ar")]
+        compared = methods[1:] if methods == LLAMACPP else methods
+        if not own or not any(row["method"] in compared for row in rows):
+            continue
+        ours, best = max(own, key=_speed), _best(rows, compared)
+        name = f"temperature {temperature:g}: {ours['method']} ({engine}) ÷ {best['method']}"
+        ratio = ours["tokens_per_s"] / best["tokens_per_s"]
+        report.goals.append(Goal(f"{name}, tokens/s", ratio, limit, "at least"))
+
+
+def _best(rows: Sequence[Row], methods: Sequence[str]) -> Row:
+    return max((row for row in rows if row["method"] in methods), key=_speed)
+
+
+def _speed(row: Row) -> float:
+    return float(row["tokens_per_s"])

@@ -1,0 +1,141 @@
+"""What a two-sided answer should take, from acceptance and declared times, before it is run.
+
+For an aggregator: DRAGON's eq. 7, whose ratio to waiting for every token is Theorem 6.2. For the
+coupled form, which the paper does not have, the recursion below. Times in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+import numpy as np
+
+from lab.analysis.dragon_equations import expected_acceptance
+from lab.bench.two_sided.dragon_probs import Question
+from tandem.core.randomness import Purpose, SeededRandom
+from tandem.core.truncation import Truncation, truncate
+from tandem.two_sided.protocol.mixture import (
+    Side,
+    Weights,
+    coupled_side,
+    side_weights,
+)
+from tandem.two_sided.protocol.placement import BothSides, SideTimes, token_time_s
+
+REPEATS = 50
+"""Runs of the recursion for each answer's coins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """Along the texts of some answers: by Algorithm 1 (the corrected eq. 5), of each side; how
+    often Gumbel coupling gives both sides one token; how far the two distributions are apart."""
+
+    device: float
+    cloud: float
+    agreement: float
+    distance: float
+
+
+def measure_acceptance(
+    questions: Sequence[Question], cut: Truncation, seed: int, tokens: int
+) -> Acceptance:
+    """`cut`: of the distributions that an aggregator's drafts are drawn from."""
+    found: list[tuple[float, float, float, float]] = []
+    for number, question in enumerate(questions):
+        found += _along_one(question, cut, SeededRandom(seed + number), tokens)
+    return Acceptance(*(fmean(column) for column in zip(*found, strict=True)))
+
+
+def _along_one(
+    question: Question, cut: Truncation, rng: SeededRandom, tokens: int
+) -> list[tuple[float, float, float, float]]:
+    """At each position of an answer that is drawn from the mixture by the coin."""
+    weights = side_weights(question.device.log_mass, question.cloud.log_mass)
+    context, found = question.prompt_ids, []
+    for _ in range(tokens):
+        distributions = question.device(context), question.cloud(context)
+        drafts = [
+            rng.gumbel_categorical(probs, len(context), Purpose.DRAFT) for probs in distributions
+        ]
+        device, cloud = (truncate(probs, cut) for probs in distributions)
+        found.append(
+            (
+                float(expected_acceptance(device, cloud, weights.device)),
+                float(expected_acceptance(cloud, device, weights.cloud)),
+                float(drafts[0] == drafts[1]),
+                float(np.maximum(distributions[0] - distributions[1], 0).sum()),
+            )
+        )
+        context = (*context, drafts[coupled_side(weights, rng, len(context))])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Declared: a decoding step of each side, and the way there and back."""
+
+    device_s: float
+    cloud_s: float
+    rtt_s: float
+
+    def sides(self, acceptance: Acceptance) -> BothSides:
+        return BothSides(
+            SideTimes(self.device_s, self.rtt_s / 2, acceptance.device),
+            SideTimes(self.cloud_s, self.rtt_s / 2, acceptance.cloud),
+        )
+
+
+def aggregated_s(times: Times, acceptance: Acceptance, at: Side | None) -> float:
+    """Seconds a token with the aggregation at a side; None: at the better of the two."""
+    both = times.sides(acceptance)
+    return min(token_time_s(both, side) for side in (Side if at is None else (at,)))
+
+
+def synchronous_s(times: Times) -> float:
+    """Seconds a token where both sides wait for each other every time, aggregating at the device:
+    eq. 7 with nothing accepted."""
+    return max(times.device_s, times.cloud_s + times.rtt_s)
+
+
+def coupled_s(
+    times: Times, acceptance: Acceptance, owners: Sequence[Sequence[Side]], seed: int
+) -> float:
+    """Seconds a token by coin, where the sides agree independently at each position.
+
+    `owners`: of some answers, the side whose token counts at each position, which the coin says
+    beforehand. The token is ready when that side has decoded it. Where the other side had drawn the
+    same token it goes on undisturbed; else it goes on when the token has come.
+    """
+    source = np.random.default_rng(seed)
+    step_s = {Side.DEVICE: times.device_s, Side.CLOUD: times.cloud_s}
+    found = []
+    for coins in [coins for coins in owners for _ in range(REPEATS)]:
+        ready = dict(step_s)
+        shown_s: list[float] = []
+        for owner in coins:
+            other, token_s = owner.other, ready[owner]
+            heard_s = token_s + times.rtt_s / 2
+            shown_s.append(token_s if owner is Side.DEVICE else heard_s)
+            # A token that comes during the other side's own step for it ends that step.
+            told_s = max(heard_s, ready[other] - step_s[other])
+            agreed = source.random() < acceptance.agreement
+            from_s = min(told_s, ready[other]) if agreed else told_s
+            ready = {owner: token_s + step_s[owner], other: from_s + step_s[other]}
+        shown = np.maximum.accumulate(shown_s)
+        found.append((shown[-1] - shown[0]) / (len(coins) - 1))
+    return float(np.mean(found))
+
+
+def owners_of(question: Question, seed: int, tokens: int) -> list[Side]:
+    """Whose token counts at each position of an answer, by the coin that both sides know."""
+    weights = side_weights(question.device.log_mass, question.cloud.log_mass)
+    return owners_between(weights, len(question.prompt_ids), tokens, seed)
+
+
+def owners_between(weights: Weights, start: int, tokens: int, seed: int) -> list[Side]:
+    """The same for `tokens` positions from `start` on."""
+    rng = SeededRandom(seed)
+    return [coupled_side(weights, rng, start + number) for number in range(tokens)]

@@ -1,0 +1,217 @@
+"""Two-sided answers by real processes: paced engines, retrievers, both aggregators, a link between.
+
+The demo's documents and questions. Efficiency = predicted ÷ measured TPOT, where the prediction is
+made from declared times and the acceptance that the answers themselves report: what is missing to 1
+is transport, scheduling and our own code.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.bench.harness.report import Goal, Row, make_row, progress
+from lab.bench.harness.suite import COMMON, LinkController, Models, PinnedProcess
+from lab.bench.harness.workload import ANSWER_TIMEOUT_S, measured_tpot_s
+from lab.bench.two_sided.dragon_prediction import (
+    Acceptance,
+    Times,
+    aggregated_s,
+    coupled_s,
+    owners_between,
+    synchronous_s,
+)
+from lab.machine import pinned, usable_cores
+from tandem.generation.client import AggregatorClient, Generated
+from tandem.generation.request import GenerationRequest
+from tandem.net.process import run_loop
+from tandem.suite.suite_documents import demo_documents, fill
+from tandem.two_sided.protocol.mixture import Side, side_weights
+from tandem.two_sided.protocol.presets import (
+    AGGREGATION_PRESETS,
+    AggregationMode,
+    AggregationPreset,
+    Placement,
+)
+from tandem_api.common.v1.generation_pb2 import Summary
+
+PRESETS = ("drdg-tw", "dragon-device", "dragon-coupled", "dragon")
+QUESTIONS = (
+    "How long is a Python release maintained, and which ones does Heron support?",
+    "What does the linter refuse, and which exception swallowed the first error?",
+    "Where does the time go when the solver waits for the interpreter lock?",
+)
+STEP_S = 0.060
+EFFICIENCY_LIMIT = 0.9
+COLUMNS = (
+    *("preset", "rtt_s", "tpot_s", "predicted_tpot_s", "efficiency", "ttft_s"),
+    *("device_acceptance", "cloud_acceptance", "side_moves", "uplink_bytes_per_token"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TwoSidedProcesses:
+    """The device's front, and the link to the cloud's aggregator."""
+
+    aggregator: str
+    link: LinkController
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Declared: a forward pass for one token, and what each further one of a sequence adds."""
+
+    first_s: float
+    further_s: float = 0.0
+
+    def flags(self, model: str) -> tuple[str, ...]:
+        paces = ("--pace-first-s", str(self.first_s), "--pace-further-s", str(self.further_s))
+        return (*COMMON, "--model", model, *paces)
+
+
+@contextmanager
+def running_sides(
+    models: Models, device_pass: Pass, cloud_pass: Pass
+) -> Iterator[TwoSidedProcesses]:
+    """All services on free ports, each side on a core of its own, filled with the demo's documents.
+    Raises SuiteFailed when one does not start."""
+    device_core, cloud_core = usable_cores()[0], usable_cores()[-1]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+
+        def start(name: str, core: int, *flags: str) -> PinnedProcess:
+            return stack.enter_context(PinnedProcess(name, flags, core))
+
+        def start_retriever(side: str, core: int) -> PinnedProcess:
+            own = ("--role", side, "--folder", str(folder / side), "--embedding", "lexical")
+            return start("tandem.services.retriever", core, *COMMON, *own)
+
+        notes = start_retriever("device", device_core)
+        pages = start_retriever("cloud", cloud_core)
+        run_loop(fill(demo_documents(), {"device": notes.address, "cloud": pages.address}))
+        verifier = start("tandem.services.verifier", cloud_core, *cloud_pass.flags(models.target))
+        cloud = start(
+            *("tandem.services.aggregator", cloud_core, *COMMON, "--side", "cloud"),
+            *("--decoder", verifier.address, "--retriever", pages.address),
+        )
+        emulator = start("lab.bench.harness.link_process", cloud_core, cloud.address)
+        drafter_flags = (*device_pass.flags(models.draft), "--verifier", verifier.address)
+        drafter = start("tandem.services.drafter", device_core, *drafter_flags)
+        device = start(
+            *("tandem.services.aggregator", device_core, *COMMON, "--http", "false"),
+            *("--drafter", drafter.address, "--retriever", notes.address),
+            *("--cloud", emulator.address),
+        )
+        stack.enter_context(pinned(device_core))
+        yield TwoSidedProcesses(device.address, LinkController(emulator.words[2]))
+
+
+def measure_real(
+    models: Models, added: Sequence[float], base_rtt_s: float, tokens: int, seed: int
+) -> list[Row]:
+    """One row per added latency and preset; no jitter."""
+    rows = []
+    with running_sides(models, Pass(STEP_S), Pass(STEP_S)) as sides:
+        for added_s in added:
+            times = Times(STEP_S, STEP_S, base_rtt_s + added_s)
+            sides.link.set(times.rtt_s, None)
+            for preset in (AGGREGATION_PRESETS[name] for name in PRESETS):
+                progress(f"real processes, {added_s * 1e3:g} ms added, {preset.name}")
+                done = run_loop(_answers(sides.aggregator, preset, tokens, seed))
+                rows.append(_row(preset, times, added_s, done, seed))
+    return rows
+
+
+async def _answers(
+    aggregator: str, preset: AggregationPreset, tokens: int, seed: int
+) -> list[Generated]:
+    """One after the other, after one that brings documents' keys into memory."""
+    requests = [
+        GenerationRequest(
+            question, preset.name, max_tokens=tokens, seed=seed + number, ignore_eos=True
+        )
+        for number, question in enumerate(QUESTIONS)
+    ]
+    async with AggregatorClient(aggregator) as client:
+        await client.generate(requests[0], ANSWER_TIMEOUT_S)
+        return [await client.generate(request, ANSWER_TIMEOUT_S) for request in requests]
+
+
+def _row(
+    preset: AggregationPreset, times: Times, added_s: float, done: Sequence[Generated], seed: int
+) -> Row:
+    tokens = sum(len(one.token_ids) for one in done)
+    tpot_s = measured_tpot_s(done)
+    rates = {side: _rate(done, side) for side in Side}
+    predicted_s = _predicted_s(preset, times, done, seed)
+    return make_row(
+        preset=preset.name,
+        pacing=f"both {STEP_S * 1e3:g} ms",
+        rtt_s=times.rtt_s,
+        seed=seed,
+        tokens_per_s=1 / tpot_s,
+        tpot_s=tpot_s,
+        predicted_tpot_s=predicted_s,
+        ttft_s=sum(one.ttft_s or 0.0 for one in done) / len(done),
+        uplink_bytes_per_token=sum(_summary(one).uplink_bytes for one in done) / tokens,
+        downlink_bytes_per_token=sum(_summary(one).downlink_bytes for one in done) / tokens,
+        part="real",
+        added_s=added_s,
+        efficiency=predicted_s / tpot_s,
+        device_acceptance=rates[Side.DEVICE],
+        cloud_acceptance=rates[Side.CLOUD],
+        side_moves=sum(_summary(one).side_moves for one in done) / len(done),
+    )
+
+
+def _predicted_s(
+    preset: AggregationPreset, times: Times, done: Sequence[Generated], seed: int
+) -> float:
+    rates = {side: _rate(done, side) or 0.0 for side in Side}
+    acceptance = Acceptance(rates[Side.DEVICE], rates[Side.CLOUD], _agreement(done), 0.0)
+    if preset.mode is AggregationMode.COIN:
+        return coupled_s(times, acceptance, _owners(done, seed), seed)
+    if preset.ahead == 1:
+        return synchronous_s(times)
+    moves = preset.placement is Placement.SCHEDULED
+    return aggregated_s(times, acceptance, None if moves else Side.DEVICE)
+
+
+def _rate(done: Sequence[Generated], side: Side) -> float | None:
+    own = [_summary(one).device if side is Side.DEVICE else _summary(one).cloud for one in done]
+    drafted = sum(each.drafted for each in own)
+    return sum(each.accepted for each in own) / drafted if drafted else None
+
+
+def _agreement(done: Sequence[Generated]) -> float:
+    """How often the side whose draft did not count had drawn the same: at each token one side's
+    draft is the token itself."""
+    sides = [side for one in done for side in (_summary(one).device, _summary(one).cloud)]
+    tokens = sum(len(one.token_ids) for one in done)
+    others = sum(side.drafted for side in sides) - tokens
+    return (sum(side.accepted for side in sides) - tokens) / others if others > 0 else 0.0
+
+
+def _owners(done: Sequence[Generated], seed: int) -> list[list[Side]]:
+    found = []
+    for number, one in enumerate(done):
+        summary = _summary(one)
+        weights = side_weights(summary.device.log_mass, summary.cloud.log_mass)
+        length = len(one.token_ids)
+        found.append(owners_between(weights, summary.prompt_tokens, length, seed + number))
+    return found
+
+
+def _summary(one: Generated) -> Summary:
+    assert one.summary is not None, "the answer is complete"
+    return one.summary
+
+
+def efficiency_goals(rows: Sequence[Row]) -> Iterator[Goal]:
+    """One goal per preset: its worst latency."""
+    for name in dict.fromkeys(row["preset"] for row in rows):
+        worst = min(row["efficiency"] for row in rows if row["preset"] == name)
+        yield Goal(f"efficiency of {name}, real processes", worst, EFFICIENCY_LIMIT, "at least")

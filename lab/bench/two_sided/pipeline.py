@@ -1,0 +1,151 @@
+"""What both sides did over time: a picture like DRAGON's Figure 9, and a trace for Perfetto."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lab.simulation.two_sided_answer import BusySpan, TwoSidedAnswer
+from tandem.two_sided.protocol.mixture import Side
+
+_COLOURS = {
+    "decode": "C0",
+    "SideDraftFrame": "C1",
+    "TargetFrame": "C2",
+    "Fetch": "C3",
+}
+_NAMES = {
+    "decode": "decoding",
+    "SideDraftFrame": "draft on its way",
+    "TargetFrame": "target on its way",
+    "Fetch": "asking for more of a distribution",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The scheduler's choice after a token, made at `side`."""
+
+    position: int
+    side: Side
+    moves: bool
+    gain_s: float
+    round_trip_s: float
+    device_acceptance: float
+    cloud_acceptance: float
+
+
+def trace_events(answer: TwoSidedAnswer, decisions: Sequence[Decision]) -> dict[str, Any]:
+    """In the Trace Event Format that Perfetto and chrome://tracing read; microseconds."""
+    events: list[dict[str, Any]] = [
+        {"name": "process_name", "ph": "M", "pid": int(side), "args": {"name": side.name.lower()}}
+        for side in Side
+    ]
+    for span in answer.spans:
+        row = 0 if span.what == "decode" else 1
+        event = {
+            "name": f"{_NAMES.get(span.what, span.what)} {span.position}",
+            "cat": span.what,
+            "pid": int(span.side),
+            "tid": row,
+            "ts": span.start_s * 1e6,
+        }
+        whole = span.end_s > span.start_s
+        events.append(
+            event | ({"ph": "X", "dur": (span.end_s - span.start_s) * 1e6} if whole else _INSTANT)
+        )
+    for at_s, decision in timed(answer, decisions):
+        figures = {"gain_ms": decision.gain_s * 1e3, "round_trip_ms": decision.round_trip_s * 1e3}
+        events.append(
+            {"name": "scheduler", "ph": "C", "pid": int(decision.side), "ts": at_s * 1e6}
+            | {"args": figures}
+        )
+    return {"displayTimeUnit": "ms", "traceEvents": events}
+
+
+_INSTANT = {"ph": "i", "s": "p"}
+
+
+def timed(answer: TwoSidedAnswer, decisions: Sequence[Decision]) -> list[tuple[float, Decision]]:
+    """Each decision with the moment that its token was committed at its side."""
+    found = []
+    for decision in decisions:
+        moments = [
+            span.start_s
+            for span in answer.spans
+            if (span.what, span.side) == ("commit", decision.side)
+            and span.position <= decision.position
+        ]
+        if moments:
+            found.append((moments[-1], decision))
+    return found
+
+
+def draw_pipeline(
+    path: Path, answer: TwoSidedAnswer, decisions: Sequence[Decision], tokens: int
+) -> None:
+    """The first `tokens` of an answer: both pipelines, round trip, ΔZ, acceptance."""
+    from matplotlib.figure import Figure
+
+    shown = timed(answer, [each for each in decisions if each.position <= tokens])
+    end_s = max((at_s for at_s, _ in shown), default=answer.duration_s)
+    figure = Figure(figsize=(12, 8), layout="constrained")
+    rows = figure.subplots(5, 1, sharex=True, height_ratios=(3, 3, 1.2, 1.2, 1.2))
+    for axes, side in zip(rows[:2], (Side.CLOUD, Side.DEVICE), strict=True):
+        spans = [s for s in answer.spans if s.side is side and s.start_s <= end_s]
+        _draw_spans(axes, spans)
+        axes.set_ylabel(side.name.lower())
+        axes.set_yticks([])
+    moments = [at_s for at_s, _ in shown]
+    rows[2].plot(moments, [each.round_trip_s for _, each in shown], marker=".")
+    rows[2].set_ylabel("round trip, s")
+    # As seen from the device, whichever side decided.
+    gains = [each.gain_s if each.side is Side.DEVICE else -each.gain_s for _, each in shown]
+    rows[3].plot(moments, gains, marker=".")
+    rows[3].axhline(0, color="black", linewidth=0.5)
+    rows[3].set_ylabel("ΔZ, s")
+    rows[4].plot(moments, [each.device_acceptance for _, each in shown], label="device")
+    rows[4].plot(moments, [each.cloud_acceptance for _, each in shown], label="cloud")
+    rows[4].set_ylabel("acceptance")
+    rows[4].legend()
+    for at_s, each in shown:
+        if each.moves:
+            for axes in rows:
+                axes.axvline(at_s, color="C3", linestyle=":", linewidth=1)
+    rows[4].set_xlabel("seconds")
+    rows[4].set_xlim(0, end_s * 1.02)
+    named: dict[str, Any] = {}
+    for axes in rows[:2]:
+        handles, labels = axes.get_legend_handles_labels()
+        named |= dict(zip(labels, handles, strict=True))
+    figure.legend(list(named.values()), list(named), loc="outside upper right", ncols=len(named))
+    figure.suptitle("Two-sided pipeline in virtual time; dotted: aggregating moves", x=0.3)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def _draw_spans(axes: Any, spans: Sequence[BusySpan]) -> None:
+    """Decoding in a row of its own; what is on its way is staggered, since it overlaps."""
+    named: set[str] = set()
+    ways = 0
+    for span in spans:
+        if span.what not in _COLOURS:
+            continue
+        row = 0.0
+        if span.what != "decode":
+            row = 1.0 + ways % 6
+            ways += 1
+        label = None if span.what in named else _NAMES[span.what]
+        named.add(span.what)
+        axes.barh(
+            row,
+            span.end_s - span.start_s,
+            left=span.start_s,
+            height=0.8,
+            color=_COLOURS[span.what],
+            edgecolor="white",
+            linewidth=0.5,
+            label=label,
+        )

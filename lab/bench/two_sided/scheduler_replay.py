@@ -1,0 +1,154 @@
+"""Recorded acceptance decisions, replayed through both sides' real machines (DRAGON §7.4).
+
+Recording: along an answer drawn from the mixture, which side's draft was the token. Replaying: at
+temperature 0 two distributions over three tokens make any such record come true. The mixture's
+argmax is token 0 everywhere; a side whose draft was rejected has a likelier token of its own. So
+every strategy meets the same decisions at the same positions, whatever it does in between.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TypeVar
+
+import numpy as np
+
+from lab.bench.two_sided.dragon_probs import Question
+from lab.simulation.two_sided_answer import (
+    PlacementFor,
+    SimulatedSide,
+    TwoSidedAnswer,
+    simulate_two_sided,
+)
+from tandem.core.probs import Array, SamplingParams
+from tandem.core.randomness import SeededRandom
+from tandem.netem.link_model import LinkPair
+from tandem.two_sided.protocol.local_drafting import local_draft
+from tandem.two_sided.protocol.messages import AggregationRequest
+from tandem.two_sided.protocol.mixture import Side, SideDraft, Weights, aggregate, side_weights
+from tandem.two_sided.protocol.presets import AggregationPreset
+
+Value = TypeVar("Value")
+
+PROMPT = (0,)
+_ACCEPTED = np.array([1.0, 0.0, 0.0], dtype=np.float32)
+_REJECTED = {
+    Side.DEVICE: np.array([0.4, 0.6, 0.0], dtype=np.float32),
+    Side.CLOUD: np.array([0.4, 0.0, 0.6], dtype=np.float32),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Whether each side's draft was the token, position by position, and what its steps took
+    relative to their median."""
+
+    accepted: dict[Side, tuple[bool, ...]]
+    step_shares: dict[Side, tuple[float, ...]]
+
+    def rotated(self, share: float) -> Record:
+        """The same decisions and steps, started that far in: another sequence at no cost."""
+        return Record(
+            {side: _rotated(self.accepted[side], share) for side in Side},
+            {side: _rotated(self.step_shares[side], share) for side in Side},
+        )
+
+    def rate(self, side: Side) -> float:
+        return sum(self.accepted[side]) / len(self.accepted[side])
+
+
+def record(
+    question: Question, preset: AggregationPreset, shift: float, seed: int, tokens: int
+) -> Record:
+    """An answer of `tokens`; `shift` is added to the device's h."""
+    rng = SeededRandom(seed)
+    weights = side_weights(question.device.log_mass + shift, question.cloud.log_mass)
+    context = question.prompt_ids
+    accepted: dict[Side, list[bool]] = {side: [] for side in Side}
+    steps_s: dict[Side, list[float]] = {side: [] for side in Side}
+    for _ in range(tokens):
+        drafts = {}
+        for side, probs_of in ((Side.DEVICE, question.device), (Side.CLOUD, question.cloud)):
+            began_s = time.perf_counter()
+            probs = probs_of(context)
+            steps_s[side].append(time.perf_counter() - began_s)
+            drafts[side] = _draft(probs, preset, rng, len(context), side)
+        token = _token(drafts, weights, rng, len(context))
+        for side in Side:
+            accepted[side].append(drafts[side].token_id == token)
+        context = (*context, token)
+    return Record(
+        {side: tuple(accepted[side]) for side in Side},
+        {side: _shares(steps_s[side]) for side in Side},
+    )
+
+
+def _draft(
+    probs: Array, preset: AggregationPreset, rng: SeededRandom, position: int, side: Side
+) -> SideDraft:
+    token, sent = local_draft(probs, preset.probs, rng, position, side)
+    assert sent is not None, "an aggregator's drafts carry distributions"
+    return SideDraft(token, sent)
+
+
+def _token(
+    drafts: dict[Side, SideDraft], weights: Weights, rng: SeededRandom, position: int
+) -> int:
+    pair = drafts[Side.DEVICE], drafts[Side.CLOUD]
+    return aggregate(*pair, weights, rng, position).token_id
+
+
+def _shares(steps_s: Sequence[float]) -> tuple[float, ...]:
+    """How the model's own steps vary. A distribution known from another record took no time, and a
+    step far from the median was held up by other processes: neither says anything."""
+    typical_s = median(steps_s)
+    shares = (step_s / typical_s for step_s in steps_s)
+    return tuple(share for share in shares if 0.75 < share < 1.25) or (1.0,)
+
+
+def _rotated(values: tuple[Value, ...], share: float) -> tuple[Value, ...]:
+    at = int(share * len(values))
+    return (*values[at:], *values[:at])
+
+
+def replay(
+    recorded: Record,
+    preset: AggregationPreset,
+    step_s: dict[Side, float],
+    link: LinkPair,
+    placement_policy_for: PlacementFor,
+    tokens: int,
+    *,
+    traced: bool = False,
+) -> TwoSidedAnswer:
+    """The record's answer under a preset's placement, in virtual time."""
+    request = AggregationRequest(
+        session=1,
+        prompt_ids=PROMPT,
+        vocabulary_hash="replay",
+        vocabulary_size=3,
+        sampling=SamplingParams(0.0),
+        seed=1,
+        max_tokens=tokens,
+        preset=preset,
+        ignore_eos=True,
+    )
+    device, cloud = (_side(recorded, side, step_s[side]) for side in Side)
+    found = simulate_two_sided(
+        request, device, cloud, link, placement_policy_for=placement_policy_for, traced=traced
+    )
+    assert set(found.token_ids) == {0}, "the record came true"
+    return found
+
+
+def _side(recorded: Record, side: Side, step_s: float) -> SimulatedSide:
+    accepted, shares = recorded.accepted[side], recorded.step_shares[side]
+
+    def probs_of(context: tuple[int, ...]) -> Array:
+        at = len(context) - len(PROMPT)
+        return _ACCEPTED if at >= len(accepted) or accepted[at] else _REJECTED[side]
+
+    return SimulatedSide(probs_of, 0.0, lambda step: step_s * shares[step % len(shares)])

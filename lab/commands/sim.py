@@ -1,0 +1,193 @@
+"""`tandem sim`: presets compared in virtual time. State machines, wire format and the models'
+distributions are the real ones; durations are declared. Only a real pair imports torch."""
+
+import json
+from dataclasses import asdict
+from itertools import product
+from typing import Any
+
+import click
+
+from lab.commands.sim_fleet import SimOrFleet
+from lab.simulation.answer import Conditions, simulate_answer
+from lab.simulation.answer_figures import answers_figures, predicted_tpot_s
+from lab.simulation.model_pair import SimulatedPair, simulated_pair
+from lab.simulation.simulator import ModelTimes
+from tandem.backends.interface import Engine
+from tandem.commands.options import json_option, link_settings, model_options
+from tandem.core.errors import InvalidArgument
+from tandem.core.probs import SamplingParams
+from tandem.specdec.overrides import with_overrides
+from tandem.specdec.presets import PRESETS, Preset
+from tandem.suite.models import choose_pair, load_pair
+from tandem.testing.scripted import scripted_pair
+
+DEFAULT_PROMPT = "The old town lies on a hill above the river, and"
+
+
+@click.command(cls=SimOrFleet)
+@click.option("--fleet", is_flag=True, help="Simulate many edges: tandem sim --fleet --help.")
+@click.option(
+    "--preset", "presets", type=click.Choice(list(PRESETS)), multiple=True, help="Default: all."
+)
+@click.option(
+    "--set",
+    "overrides",
+    multiple=True,
+    metavar="FIELD=VALUE",
+    help="Change any single choice of the presets; repeatable.",
+)
+@click.option("--draft-ms", type=float, default=24.0, help="One draft step.")
+@click.option("--verify-ms", type=float, default=72.0, help="A target pass of one token.")
+@click.option(
+    "--verify-further-ms", type=float, default=3.0, help="What each further token adds to it."
+)
+@click.option("--rtt-ms", type=float, multiple=True, help="Round trip; repeatable. Default: 30.")
+@click.option(
+    "--mbps",
+    type=float,
+    multiple=True,
+    help="Bandwidth per direction, 10^6 bit/s; repeatable. Default: no limit.",
+)
+@click.option("--jitter-ms", type=float, default=0.0, help="± per message.")
+@click.option(
+    "--draft-length", type=int, multiple=True, help="Repeatable. Default: the preset's own."
+)
+@click.option("--prompt", default=DEFAULT_PROMPT, show_default=False, help="Text to continue.")
+@click.option("--max-tokens", type=int, default=64, help="Tokens per answer.")
+@click.option("--answers", type=click.IntRange(1, 1000), default=1, help="Seeds per row.")
+@click.option("--temperature", type=float, default=1.0)
+@click.option("--seed", type=click.IntRange(0, 2**63), default=0)
+@click.option(
+    "--vocabulary", type=int, help="Let whole distributions weigh as much as over this many tokens."
+)
+@click.option(
+    "--scripted",
+    type=float,
+    metavar="NOISE",
+    help="A table-driven pair in place of models: 0 (the draft is the target) to 1 (unrelated).",
+)
+@model_options
+@json_option("Print one JSON object with a row per combination.")
+def sim(**options: Any) -> None:
+    """Simulate answers of every preset in virtual time.
+
+    Runs the protocol's own state machines over a modelled link with real messages; the models'
+    distributions are computed (demo pair if none is given), their durations declared by flags.
+    Deterministic by seed. The figures are those of simulated hardware.
+    """
+    sampling = SamplingParams(temperature=options["temperature"])
+    sampling.validate(2**31)
+    combinations = _combinations(options)
+    pair, prompt_ids = _pair(options, sampling)
+    rows = [
+        _row(preset, pair, conditions, prompt_ids, options) for preset, conditions in combinations
+    ]
+    _add_speedups(rows)
+    if options["as_json"]:
+        click.echo(json.dumps({"simulated": True, "seed": options["seed"], "rows": rows}))
+        return
+    click.echo(
+        "preset            draft  RTT (ms)  Mbit/s  tokens/s  TPOT (ms)  TTFT (ms)  speedup"
+        "  acceptance  passes/token  bytes up  bytes down"
+    )
+    for row in rows:
+        click.echo(_line(row))
+    click.echo("Virtual time: durations are declared, distributions and messages are real.")
+
+
+def _combinations(options: dict[str, Any]) -> list[tuple[Preset, Conditions]]:
+    """Everything asked for, each combination once; InvalidArgument names the flag."""
+    for field in ("draft_ms", "verify_ms", "verify_further_ms", "jitter_ms"):
+        if not 0 <= options[field] < float("inf"):
+            raise InvalidArgument(field, "must be finite and not negative")
+    times = ModelTimes(
+        options["draft_ms"] / 1e3, options["verify_ms"] / 1e3, options["verify_further_ms"] / 1e3
+    )
+    presets: dict[Preset, None] = {}
+    for name in options["presets"] or PRESETS:
+        for length in options["draft_length"] or (None,):
+            chosen = PRESETS[name]
+            chosen = chosen if length is None else chosen.with_draft_length(length)
+            chosen = with_overrides(chosen, options["overrides"])
+            chosen.validate()
+            presets[chosen] = None
+    conditions = []
+    for rtt_ms, mbps in product(options["rtt_ms"] or (30.0,), options["mbps"] or (None,)):
+        link_settings(rtt_ms, mbps, options["jitter_ms"])
+        conditions.append(
+            Conditions(times, rtt_ms / 1e3, mbps, options["jitter_ms"] / 1e3, options["vocabulary"])
+        )
+    return list(product(presets, conditions))
+
+
+def _pair(
+    options: dict[str, Any], sampling: SamplingParams
+) -> tuple[SimulatedPair, tuple[int, ...]]:
+    """The distributions, and the prompt's token ids."""
+    if options["scripted"] is not None:
+        return simulated_pair(*_scripted(options), sampling), tuple(options["prompt"].encode())
+    models = load_pair(*choose_pair(options))
+    prompt_ids = tuple(models.tokenizer.encode(options["prompt"]))
+    return simulated_pair(models.draft, models.target, sampling), prompt_ids
+
+
+def _scripted(options: dict[str, Any]) -> tuple[Engine, Engine]:
+    for field in ("draft", "target"):
+        if options[field] is not None:
+            raise InvalidArgument(field, "a scripted pair has no models; leave one out")
+    try:
+        return scripted_pair(options["scripted"])
+    except InvalidArgument as error:
+        raise InvalidArgument("scripted", error.why) from error
+
+
+def _row(
+    preset: Preset,
+    pair: SimulatedPair,
+    conditions: Conditions,
+    prompt_ids: tuple[int, ...],
+    options: dict[str, Any],
+) -> dict[str, Any]:
+    seeds = range(options["seed"], options["seed"] + options["answers"])
+    answers = [
+        simulate_answer(preset, pair, conditions, prompt_ids, options["max_tokens"], seed)
+        for seed in seeds
+    ]
+    return {
+        "preset": preset.name,
+        "draft_length": preset.schedule.chunk if preset.drafts else None,
+        "pacing": asdict(conditions.times),
+        "rtt_s": conditions.rtt_s,
+        "mbps": conditions.mbps,
+        "seed": options["seed"],
+        "speedup_over_ar": None,
+        "predicted_tpot_s": predicted_tpot_s(preset, conditions, pair.vocabulary_size, answers),
+        **answers_figures(answers),
+    }
+
+
+def _add_speedups(rows: list[dict[str, Any]]) -> None:
+    """Against the cloud decoding alone, where that was simulated under the same conditions."""
+    alone = {
+        (row["rtt_s"], row["mbps"]): row["tpot_s"] for row in rows if row["draft_length"] is None
+    }
+    for row in rows:
+        reference = alone.get((row["rtt_s"], row["mbps"]))
+        if reference is not None and row["tpot_s"]:
+            row["speedup_over_ar"] = reference / row["tpot_s"]
+
+
+def _line(row: dict[str, Any]) -> str:
+    def cell(value: float | None, width: int, digits: int, factor: float = 1.0) -> str:
+        return "-".rjust(width) if value is None else f"{value * factor:{width}.{digits}f}"
+
+    return (
+        f"{row['preset']:16}  {cell(row['draft_length'], 5, 0)}  {cell(row['rtt_s'], 8, 1, 1e3)}"
+        f"  {cell(row['mbps'], 6, 0)}  {cell(row['tokens_per_s'], 8, 2)}"
+        f"  {cell(row['tpot_s'], 9, 2, 1e3)}  {cell(row['ttft_s'], 9, 1, 1e3)}"
+        f"  {cell(row['speedup_over_ar'], 6, 2)}x  {cell(row['acceptance_rate'], 10, 3)}"
+        f"  {cell(row['target_passes_per_token'], 12, 3)}"
+        f"  {cell(row['uplink_bytes_per_token'], 8, 0)}"
+        f"  {cell(row['downlink_bytes_per_token'], 10, 0)}"
+    )

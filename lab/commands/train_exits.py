@@ -1,0 +1,170 @@
+"""`tandem train-exits`: early-exit adapters for a target model, distilled on some text."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tandem.commands.options import ANY_PATH, FOLDER, json_option
+from tandem.core.errors import InvalidArgument
+from tandem.suite.models import DEMO_TARGET, choose_model
+
+OnStep = Callable[[int, float], None]
+
+
+@click.command("train-exits")
+@click.option(
+    "--target", metavar="FOLDER", help="The model, which stays as it is. Default: the demo target."
+)
+@click.option(
+    "--text",
+    "texts",
+    multiple=True,
+    type=ANY_PATH,
+    metavar="FILE",
+    help="Text to read, like the text to be written; .jsonl: the field 'text' of each line."
+    " Repeatable.",
+)
+@click.option(
+    "--pictures",
+    multiple=True,
+    type=ANY_PATH,
+    metavar="FILE",
+    help="For models that see: JSON lines with 'images', paths beside the file, and the 'text'"
+    " that goes with them. Repeatable.",
+)
+@click.option(
+    "--out",
+    type=FOLDER,
+    metavar="FOLDER",
+    help="Default: beside the model, where a verifier finds it (x-target: x-exits).",
+)
+@click.option("--exits", type=int, default=4, help="How many, evenly spread.")
+@click.option("--layers", metavar="NUMBERS", help='Instead: after these layers, as "1,3"; from 0.')
+@click.option("--rank", type=int, default=64, help="Width of an adapter.")
+@click.option("--steps", type=int, default=1000, help="Training steps.")
+@click.option("--rows", type=int, default=4, help="Texts per step.")
+@click.option("--length", type=int, default=256, help="Tokens per text.")
+@click.option("--positions", type=int, default=256, help="Tokens per step learnt from.")
+@click.option("--learning-rate", type=float, default=2e-3)
+@click.option("--seed", type=int, default=0, help="Same seed, same adapters.")
+@click.option("--threads", type=int, default=1, help="CPU threads.")
+@click.option("--device", default="cpu", help="cpu, cuda or cuda:N.")
+@json_option("Print one JSON object at the end, and nothing else.")
+def train_exits(**options: Any) -> None:
+    """Train early exits for a target model, so that a verifier can send early verdicts. Each exit
+    learns to predict after some layers the model's final distribution; the model itself does not
+    change. After an interruption the same command resumes."""
+    training_options = _checked(options)
+    source = Path(choose_model(options["target"], DEMO_TARGET).source)
+    texts = [text for path in options["texts"] for text in read_texts(path)]
+    pictures = [each for path in options["pictures"] for each in read_pictures(path)]
+    if not texts and not pictures:
+        raise InvalidArgument("text", "give --text, or --pictures for a model that sees")
+    from lab.training.exit_texts import PicturedText
+    from lab.training.exit_training import ExitTraining, encode_texts, train_exits
+    from tandem.backends.torch.exit_adapters import place_beside
+    from tandem.backends.torch.loading import use_threads
+
+    use_threads(options["threads"])
+    out = options["out"] or place_beside(source)
+    started_s = time.perf_counter()
+    training, token_ids = ExitTraining(**training_options), encode_texts(source, texts)
+    pictured = [
+        PicturedText(tuple(encode_texts(source, [text]).tolist()), images)
+        for text, images in pictures
+    ]
+    with _progress(options["steps"], shown=not options["as_json"]) as on_step:
+        trained = train_exits(
+            source, token_ids, out, training, options["device"], on_step, pictured
+        )
+    _show(trained.layers, trained.agreement, out, time.perf_counter() - started_s, options)
+
+
+def read_texts(path: Path) -> list[str]:
+    """The texts of a file. Raises InvalidArgument naming --text."""
+    try:
+        content = path.read_text("utf-8")
+        if path.suffix != ".jsonl":
+            return [content]
+        return [json.loads(line)["text"] for line in content.splitlines() if line.strip()]
+    except OSError as error:
+        raise InvalidArgument("text", f"{path} cannot be read: {error.strerror}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        why = f"{path} is not UTF-8 text, or not JSON lines with a field 'text'"
+        raise InvalidArgument("text", why) from error
+
+
+def read_pictures(path: Path) -> list[tuple[str, tuple[bytes, ...]]]:
+    """The texts of a file, and the picture files of each. Raises InvalidArgument naming
+    --pictures."""
+    try:
+        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
+        return [
+            (line["text"], tuple((path.parent / name).read_bytes() for name in line["images"]))
+            for line in lines
+        ]
+    except OSError as error:
+        why = f"{error.filename or path} cannot be read: {error.strerror}"
+        raise InvalidArgument("pictures", why) from error
+    except (KeyError, TypeError, ValueError) as error:
+        why = f"{path} is not JSON lines with the fields 'text' and 'images'"
+        raise InvalidArgument("pictures", why) from error
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    """The fields of ExitTraining that flags set. Raises InvalidArgument naming the flag."""
+    numbers = ("exits", "rank", "steps", "rows", "length", "positions")
+    for name in (*numbers, "threads"):
+        if options[name] < 1:
+            raise InvalidArgument(name, f"must be at least 1, is {options[name]}")
+    rate = options["learning_rate"]
+    if not 0 < rate < math.inf:
+        raise InvalidArgument("learning_rate", f"must be above 0, is {rate}")
+    layers: tuple[int, ...] = ()
+    if options["layers"] is not None:
+        try:
+            layers = tuple(int(layer) for layer in options["layers"].split(","))
+        except ValueError:
+            raise InvalidArgument("layers", f"{options['layers']!r} is not like 1,3") from None
+    chosen = {name: options[name] for name in (*numbers, "learning_rate", "seed")}
+    return chosen | {"layers": layers}
+
+
+@contextmanager
+def _progress(steps: int, shown: bool) -> Iterator[OnStep]:
+    """A bar on standard error."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    counts = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = ("training exits", *counts, "{task.fields[loss]}")
+    with Progress(*columns, console=Console(stderr=True), disable=not shown) as bar:
+        task = bar.add_task("", total=steps, loss="")
+
+        def on_step(step: int, loss: float) -> None:
+            said = "" if math.isnan(loss) else f"loss {loss:.3f} nats"
+            bar.update(task, completed=step, loss=said)
+
+        yield on_step
+
+
+def _show(
+    layers: Sequence[int],
+    agreement: Sequence[float],
+    out: Path,
+    took_s: float,
+    options: dict[str, Any],
+) -> None:
+    if options["as_json"]:
+        found = {"out": str(out), "layers": layers, "agreement": agreement, "duration_s": took_s}
+        click.echo(json.dumps(found))
+        return
+    for layer, share in zip(layers, agreement, strict=True):
+        click.echo(f"exit after layer {layer}: the model's likeliest token in {share:.1%}")
+    click.echo(f"{out}: written in {took_s:.0f} s")

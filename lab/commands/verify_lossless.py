@@ -1,0 +1,167 @@
+"""`tandem verify-lossless`: is the text of a pair, a preset and a link the target model's own?"""
+
+import json
+import sys
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from lab.analysis.goodness_of_fit import FALSE_ALARM, POWER
+from lab.lossless import Divergence, LosslessPlan, PresetCheck, check_presets
+from tandem.commands.options import json_option, link_options, link_settings, model_options
+from tandem.net.process import run_loop
+from tandem.specdec.presets import PRESETS, find_preset
+from tandem.suite.models import ModelPair, choose_pair, load_pair
+from tandem.telemetry.logging import configure_logging
+
+DIFFERENT = 1
+PROMPTS = (
+    "A list is",
+    "Once upon a time",
+    "Tom has 3 apples and buys",
+    "def add(a, b):",
+    "The capital of France",
+    "In the year 1900",
+    "Question: How many days has a week?",
+    "for number in range(10):",
+)
+
+
+@click.command()
+@model_options
+@click.option(
+    "--preset",
+    "presets",
+    multiple=True,
+    type=click.Choice([name for name, preset in PRESETS.items() if preset.drafts]),
+    help="Repeatable. Default: coupled.",
+)
+@link_options
+@click.option(
+    "--prompt", "prompts", multiple=True, metavar="TEXT", help="Repeatable; in place of eight."
+)
+@click.option("--max-tokens", type=click.IntRange(1, 4096), default=48, help="Of each text.")
+@click.option(
+    "--samples",
+    type=click.IntRange(100, 1_000_000),
+    default=2000,
+    help="Short sequences, of presets that do not couple their draws.",
+)
+@click.option("--sequence", type=click.IntRange(1, 16), default=3, help="Tokens of each of them.")
+@click.option("--seed", type=click.IntRange(0, 2**63), default=0, help="Of the first answer.")
+@json_option("Print one JSON object with a row per preset.")
+def verify_lossless(**options: Any) -> int:
+    """Test that a pair's answers follow the target model's distribution.
+
+    The pair answers in this process, over real gRPC and, with --rtt-ms or --mbps, an emulated link.
+    Texts at temperature 0, and at 1 where the preset couples its draws, must equal those of the
+    target alone. Presets that draw by the rejection rule give other texts of the same distribution:
+    their short sequences are held against it by a chi-squared test, whose power is printed. A lossy
+    preset fails, and its measured bias is shown. Exit code 1 on any difference.
+    """
+    presets = [find_preset(name) for name in options["presets"] or ("coupled",)]
+    configure_logging("critical")
+    shaped = options["rtt_ms"] or options["jitter_ms"] or options["mbps"] is not None
+    link = link_settings(options["rtt_ms"], options["mbps"], options["jitter_ms"])
+    pair = load_pair(*choose_pair(options))
+    plan = LosslessPlan(
+        prompts=tuple(tuple(pair.tokenizer.encode(text)) for text in options["prompts"] or PROMPTS),
+        tokens=options["max_tokens"],
+        samples=options["samples"],
+        sequence=options["sequence"],
+        seed=options["seed"],
+    )
+    watched = not options["as_json"] and sys.stderr.isatty()
+    with (
+        click.progressbar(length=plan.answers(presets), label="answers", file=sys.stderr)
+        if watched
+        else nullcontext()
+    ) as bar:
+        advance = (lambda: bar.update(1)) if bar is not None else (lambda: None)
+        checks: list[PresetCheck] = run_loop(
+            check_presets(pair, presets, plan, link if shaped else None, advance)
+        )
+    passed = all(check.passed for check in checks)
+    if options["as_json"]:
+        rows = [{**asdict(check), "passed": check.passed} for check in checks]
+        certain = {"false_alarm": FALSE_ALARM, "power": POWER}
+        click.echo(json.dumps({"passed": passed, "seed": plan.seed, **certain, "rows": rows}))
+    else:
+        _print(pair, plan, checks, _link_words(options) if shaped else "no emulated link")
+    return 0 if passed else DIFFERENT
+
+
+def _link_words(options: dict[str, Any]) -> str:
+    words = f"round trip {options['rtt_ms']:g} ms"
+    if options["jitter_ms"]:
+        words += f", jitter {options['jitter_ms']:g} ms"
+    return words if options["mbps"] is None else f"{words}, {options['mbps']:g} Mbit/s"
+
+
+def _print(pair: ModelPair, plan: LosslessPlan, checks: list[PresetCheck], link: str) -> None:
+    draft, target = pair.draft.model_name, pair.target.model_name
+    size = f"{len(plan.prompts)} texts of {plan.tokens} tokens"
+    click.echo(f"{draft} drafts for {target}: {size}, seed {plan.seed}, {link}")
+    click.echo(
+        "preset            result    greedy  coupled  chi-squared (limit)  bias (by chance)"
+        "  bytes up, down  passes/token"
+    )
+    for check in checks:
+        click.echo(_line(check))
+    for check in checks:
+        for each in check.divergences:
+            click.echo(f"{check.preset}, {_divergence_words(each)}")
+    if not pair.target.capabilities.same_bits and any(any(c.different.values()) for c in checks):
+        click.echo(
+            f"{target} does not give the same bits in every batch: where two tokens tie to that"
+            " rounding, a text may be another. float32 on a CPU gives the same bits."
+        )
+    found = [check.sequences for check in checks if check.sequences is not None]
+    if found:
+        click.echo(
+            f"Sequences: {found[0].samples} of {plan.sequence} tokens in {found[0].cells} cells. A"
+            f" total variation of {found[0].detectable:.3f} or more would be found in"
+            f" {POWER:.0%} of runs; a false alarm comes once in {1 / FALSE_ALARM:,.0f}."
+        )
+
+    click.echo(_sign_off(checks, target))
+
+
+def _divergence_words(found: Divergence) -> str:
+    """Whether a fault is behind it, or the last bits of two equal scores."""
+    where = f"{found.kind}: text {found.text + 1} turns at token {found.token + 1}"
+    if found.gap is None:
+        return f"{where}, where the target would never have this token"
+    if found.is_rounding:
+        return f"{where}, where the target scores both tokens alike to {found.gap:.1g}: rounding"
+    return f"{where}, where the target's scores are {found.gap:.2g} apart: no rounding"
+
+
+def _sign_off(checks: list[PresetCheck], target: str) -> str:
+    """Which presets may be relied on, and which not."""
+    kinds = {
+        f"as {target} alone": [check.preset for check in checks if check.passed],
+        "lossy, as declared": [check.preset for check in checks if check.lossy],
+        "DIFFERENT": [c.preset for c in checks if not (c.passed or c.lossy)],
+    }
+    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in kinds.items() if names) + "."
+
+
+def _line(check: PresetCheck) -> str:
+    def texts(kind: str) -> str:
+        if kind not in check.different:
+            return "-"
+        return f"{check.texts - check.different[kind]}/{check.texts}"
+
+    fit, chi_squared, bias = check.sequences, "-", "-"
+    if fit is not None:
+        chi_squared = f"{fit.statistic:.1f} ({fit.limit:.1f})"
+        bias = f"{fit.total_variation:.3f} ({fit.noise:.3f})"
+    result = "passed" if check.passed else "lossy" if check.lossy else "DIFFERS"
+    size = f"{check.uplink_bytes:.0f}, {check.downlink_bytes:.0f}"
+    return (
+        f"{check.preset:<17} {result:<8} {texts('greedy'):>7} {texts('coupled'):>8}"
+        f" {chi_squared:>20} {bias:>17} {size:>15} {check.target_passes:>13.2f}"
+    )

@@ -1,0 +1,161 @@
+"""Answers in virtual time, with their latencies and bytes. Invariant: a pure function of its
+arguments; the same seed gives the same answer to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from lab.simulation.model_pair import SimulatedPair
+from lab.simulation.simulated_verifier import TargetModel
+from lab.simulation.simulator import Asked, ModelTimes, SimulationResult, simulate_together
+from lab.simulation.wire_sizes import WireSizes
+from tandem.core.errors import InvalidArgument
+from tandem.netem.link_model import LinkSettings, link_from
+from tandem.specdec.edge import EdgeStats
+from tandem.specdec.events import EdgeRequest
+from tandem.specdec.liveness import LivenessTimes
+from tandem.specdec.messages import GenerationParams
+from tandem.specdec.presets import Preset
+from tandem.specdec.profile import NOTHING_EARLIER, Earlier, Profile
+
+NEVER_LOST = LivenessTimes(dead_after_s=3600.0, give_up_after_s=3600.0)
+"""These links are not cut; a padded distribution takes longer than the machine would wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Step times of the hardware, and the link: round trip in seconds, 10⁶ bit/s each way."""
+
+    times: ModelTimes
+    rtt_s: float = 0.0
+    mbps: float | None = None
+    jitter_s: float = 0.0
+    padded_vocabulary: int | None = None
+    link_changes: tuple[tuple[float, LinkSettings], ...] = ()
+    """Other settings of both directions, each from a moment on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What one session is asked, and when. `earlier`: what its edge knows from requests before."""
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    seed: int
+    start_s: float = 0.0
+    earlier: Earlier = NOTHING_EARLIER
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedAnswer:
+    """An answer and its cost in virtual time. `ttft_s` and `last_commit_s` count from the request,
+    `commits` from the beginning of virtual time;
+    bytes are those of every message; `rejections` counts the verdicts that reject a draft."""
+
+    token_ids: tuple[int, ...]
+    ttft_s: float
+    last_commit_s: float
+    uplink_bytes: int
+    downlink_bytes: int
+    rejections: int
+    stats: EdgeStats
+    commits: tuple[tuple[float, int], ...] = ()
+    """When how many tokens were committed."""
+    profile: Profile = field(default_factory=Profile, compare=False, repr=False)
+    """What the session measured."""
+
+    @property
+    def tpot_s(self) -> float | None:
+        """(last commit − first commit)/(tokens − 1); None for fewer than two tokens."""
+        if len(self.token_ids) < 2:
+            return None
+        return (self.last_commit_s - self.ttft_s) / (len(self.token_ids) - 1)
+
+
+def simulate_answer(
+    preset: Preset,
+    pair: SimulatedPair,
+    conditions: Conditions,
+    prompt_ids: tuple[int, ...],
+    max_tokens: int,
+    seed: int,
+) -> SimulatedAnswer:
+    """An answer of exactly `max_tokens` tokens. InvalidArgument names a bad setting."""
+    return simulate_answers(preset, pair, conditions, [Question(prompt_ids, max_tokens, seed)])[0]
+
+
+def simulate_answers(
+    preset: Preset, pair: SimulatedPair, conditions: Conditions, questions: Sequence[Question]
+) -> list[SimulatedAnswer]:
+    """Answers of sessions that share one verifier, each with an edge and a link of its own."""
+    preset = preset.fitted(pair.vocabulary_size)
+    preset.validate()
+    for question in questions:
+        _check(question, pair)
+    sizes = [
+        WireSizes(preset, pair.vocabulary_size, conditions.padded_vocabulary) for _ in questions
+    ]
+    asked = [
+        _asked(preset, pair, conditions, question, number, weighed)
+        for number, (question, weighed) in enumerate(zip(questions, sizes, strict=True))
+    ]
+    done = simulate_together(asked, conditions.times)
+    return [_answer(*parts) for parts in zip(questions, done, sizes, strict=True)]
+
+
+def _check(question: Question, pair: SimulatedPair) -> None:
+    prompt_ids, max_tokens = question.prompt_ids, question.max_tokens
+    if not prompt_ids:
+        raise InvalidArgument("prompt", "has no tokens")
+    if max_tokens < 1:
+        raise InvalidArgument("max_tokens", f"must be at least 1, is {max_tokens}")
+    if len(prompt_ids) + max_tokens > pair.context_length:
+        why = f"{len(prompt_ids)} + {max_tokens} tokens exceed the context of {pair.context_length}"
+        raise InvalidArgument("max_tokens", why)
+
+
+def _asked(
+    preset: Preset,
+    pair: SimulatedPair,
+    conditions: Conditions,
+    question: Question,
+    number: int,
+    sizes: WireSizes,
+) -> Asked:
+    seed = question.seed
+    request = EdgeRequest(
+        session=number + 1,
+        prompt_ids=question.prompt_ids,
+        vocabulary_hash="simulated",
+        vocabulary_size=pair.vocabulary_size,
+        params=GenerationParams(
+            sampling=pair.sampling, seed=seed, max_tokens=question.max_tokens, ignore_eos=True
+        ),
+        preset=preset,
+        earlier=question.earlier,
+    )
+    return Asked(
+        request,
+        pair.draft_probs,
+        TargetModel(pair.target_probs, pair.exit_distributions, pair.exit_depths),
+        link_from(conditions.rtt_s, conditions.mbps, conditions.jitter_s, seed + number),
+        start_s=question.start_s,
+        link_changes=conditions.link_changes,
+        liveness_times=NEVER_LOST,
+        size_of=sizes.size_of,
+    )
+
+
+def _answer(question: Question, done: SimulationResult, sizes: WireSizes) -> SimulatedAnswer:
+    return SimulatedAnswer(
+        done.token_ids,
+        ttft_s=done.commits[0][0] - question.start_s,
+        last_commit_s=done.commits[-1][0] - question.start_s,
+        uplink_bytes=sizes.uplink_bytes,
+        downlink_bytes=sizes.downlink_bytes,
+        rejections=sizes.rejections,
+        stats=done.stats,
+        commits=tuple((moment, len(commit.token_ids)) for moment, commit in done.commits),
+        profile=done.profile,
+    )

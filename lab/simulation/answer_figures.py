@@ -1,0 +1,112 @@
+"""Figures of simulated answers, under the names that benchmark rows use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Any
+
+from lab.analysis.cost_models import LinkTimes
+from lab.analysis.cost_of_preset import Sizes, predict
+from lab.simulation.answer import Conditions, SimulatedAnswer
+from tandem.core.errors import InvalidArgument
+from tandem.specdec.presets import Preset
+from tandem.specdec.scheduling import PairTimes
+
+
+def answers_figures(answers: Sequence[SimulatedAnswer]) -> dict[str, Any]:
+    """Figures over answers given one after another; ratios of sums, so that long ones weigh more.
+    `tpot_s` is None when no answer has a second token."""
+    tokens = sum(len(answer.token_ids) for answer in answers)
+    later = tokens - len(answers)
+    decoding_s = sum(answer.last_commit_s - answer.ttft_s for answer in answers)
+    drafted = sum(answer.stats.drafted for answer in answers)
+    accepted = sum(answer.stats.accepted for answer in answers)
+    return {
+        "tokens_per_s": tokens / sum(answer.last_commit_s for answer in answers),
+        "tpot_s": decoding_s / later if later else None,
+        "ttft_s": median(answer.ttft_s for answer in answers),
+        "acceptance_rate": accepted / drafted if drafted else None,
+        "target_passes_per_token": sum(a.stats.target_passes for a in answers) / tokens,
+        "uplink_bytes_per_token": sum(a.uplink_bytes for a in answers) / tokens,
+        "downlink_bytes_per_token": sum(a.downlink_bytes for a in answers) / tokens,
+        "cache_miss_rate": cache_miss_rate(answers),
+    }
+
+
+def tokens_per_s_together(answers: Sequence[SimulatedAnswer]) -> float:
+    """Tokens of all sessions per second, while all of them are past their first token and before
+    their last."""
+    begun_s = max(answer.commits[0][0] for answer in answers)
+    ended_s = min(answer.commits[-1][0] for answer in answers)
+    if ended_s <= begun_s:
+        raise InvalidArgument("max_tokens", "the sessions are never all under way")
+    tokens = sum(
+        count
+        for answer in answers
+        for moment, count in answer.commits
+        if begun_s < moment <= ended_s
+    )
+    return tokens / (ended_s - begun_s)
+
+
+def steady_tokens_per_s(answers: Sequence[SimulatedAnswer], warm: int) -> float:
+    """Tokens of all sessions per second, each from one of its commits to another, while all of them
+    are past their `warm`-th token and before their last: bursts weigh no more than they last. One
+    with a single commit in that time counts as the others do on average."""
+    begun_s = max(_moment_s(answer, warm) for answer in answers)
+    ended_s = min(answer.commits[-1][0] for answer in answers)
+    speeds = []
+    for answer in answers:
+        commits = [commit for commit in answer.commits if begun_s <= commit[0] <= ended_s]
+        if commits and (lasted_s := commits[-1][0] - commits[0][0]) > 0:
+            tokens = sum(count for moment, count in commits if moment > commits[0][0])
+            speeds.append(tokens / lasted_s)
+    if not speeds:
+        raise InvalidArgument("max_tokens", "the sessions are never all under way")
+    return len(answers) * sum(speeds) / len(speeds)
+
+
+def _moment_s(answer: SimulatedAnswer, tokens: int) -> float:
+    """When more than so many tokens were committed."""
+    committed = 0
+    for moment, count in answer.commits:
+        committed += count
+        if committed > tokens:
+            return moment
+    return answer.commits[-1][0]
+
+
+def verified_acceptance(answers: Sequence[SimulatedAnswer]) -> float | None:
+    """Accepted ÷ verified drafts, without those after a rejected one; None if none was."""
+    accepted = sum(answer.stats.accepted for answer in answers)
+    rejections = sum(answer.rejections for answer in answers)
+    return accepted / (accepted + rejections) if accepted + rejections else None
+
+
+def cache_miss_rate(answers: Sequence[SimulatedAnswer]) -> float | None:
+    """How often nothing was drafted for the outcome that came; None without pre-drafting."""
+    hits = sum(answer.stats.predraft_hits for answer in answers)
+    misses = sum(answer.stats.predraft_misses for answer in answers)
+    return misses / (hits + misses) if hits + misses else None
+
+
+def predicted_tpot_s(
+    preset: Preset, conditions: Conditions, vocabulary_size: int, answers: Sequence[SimulatedAnswer]
+) -> float | None:
+    """TPOT by the preset's cost model at these answers' rates; None if no draft was verified."""
+    acceptance_rate = verified_acceptance(answers)
+    miss_rate = cache_miss_rate(answers)
+    if preset.drafts and acceptance_rate is None:
+        return None
+    times = conditions.times
+    rate = float("inf") if conditions.mbps is None else conditions.mbps * 1e6 / 8
+    prediction = predict(
+        preset,
+        PairTimes(times.draft_s, times.verify_first_s, times.verify_further_s),
+        LinkTimes(conditions.rtt_s, rate, rate),
+        acceptance_rate=acceptance_rate or 0.0,
+        miss_rate=1.0 if miss_rate is None else miss_rate,
+        sizes=Sizes(conditions.padded_vocabulary or vocabulary_size),
+    )
+    return prediction.tpot_s

@@ -1,0 +1,71 @@
+"""A model pair of declared acceptance: no models, each draft accepted with the same probability.
+
+The target is all but sure of one token after every context, and the draft model all but sure of one
+that is the same as often as declared. So all acceptance rules accept alike, and a comparison over
+rates compares schedules and payloads alone. Invariant: a distribution is a function of its context
+and the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from lab.simulation.model_pair import PROBS_KEPT, Context, ProbsOf, SimulatedPair
+from tandem.core.hashing import hash_words, unit
+from tandem.core.probs import Array, SamplingParams
+
+_TAIL, _SECOND = 1e-7, 1e-3
+_REMEMBERED = 3
+"""Tokens of a context that its distributions depend on, beside its length."""
+
+
+def declared_pair(
+    acceptance_rate: float | Callable[[int], float],
+    *,
+    seed: int = 0,
+    second_rate: float = 0.5,
+    vocabulary_size: int = 512,
+) -> SimulatedPair:
+    """`acceptance_rate`: of every draft, or of the one at an absolute position. `second_rate`: how
+    often the draft model's second choice is right where its first is not."""
+    rate_at = acceptance_rate if callable(acceptance_rate) else lambda position: acceptance_rate
+
+    def target_token(length: int, recent: Context) -> int:
+        return hash_words(seed, 0, length, *recent) % vocabulary_size
+
+    def target_probs(length: int, recent: Context) -> Array:
+        return _peaked(vocabulary_size, target_token(length, recent))
+
+    def draft_probs(length: int, recent: Context) -> Array:
+        right, word, chance, second_chance = (
+            target_token(length, recent),
+            *(hash_words(seed, purpose, length, *recent) for purpose in (1, 2, 3)),
+        )
+        wrong = (right + 1 + word % (vocabulary_size - 2)) % vocabulary_size
+        other = (wrong + 1) % vocabulary_size
+        other = other if other != right else (other + 1) % vocabulary_size
+        if unit(chance) < rate_at(length):
+            return _peaked(vocabulary_size, right, wrong)
+        second = right if unit(second_chance) < second_rate else other
+        return _peaked(vocabulary_size, wrong, second)
+
+    draft, target = _remembered(draft_probs), _remembered(target_probs)
+    return SimulatedPair(vocabulary_size, draft, target, SamplingParams())
+
+
+def _remembered(probs_after: Callable[[int, Context], Array]) -> ProbsOf:
+    """By a context's length and last tokens; pre-drafting and judging ask for many again."""
+    kept = lru_cache(PROBS_KEPT)(probs_after)
+    return lambda context: kept(len(context), context[-_REMEMBERED:])
+
+
+def _peaked(vocabulary_size: int, first: int, second: int | None = None) -> Array:
+    probs = np.full(vocabulary_size, _TAIL, dtype=np.float32)
+    if second is not None:
+        probs[second] = _SECOND
+    probs[first] = 0.0
+    probs[first] = 1.0 - probs.sum()
+    probs.setflags(write=False)
+    return probs

@@ -1,0 +1,326 @@
+"""A verifier of a simulated fleet: the sessions that share its passes. A round of a session is one
+step of this file's two loops; what it drafted meanwhile is arithmetic, not events.
+
+Invariants: one pass at a time, which takes all that is due when it starts; how many drafts it takes
+of a session is the real `PassBudget`'s decision, when pieces of prompts go in `PromptTurns`'s."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
+from math import inf
+from random import Random
+
+from lab.simulation.fleet_plan import FleetPlan
+from tandem.runtime.prompt_pieces import PIECE_ROWS, ROWS_ALONE, PromptTurns
+from tandem.runtime.recent_passes import RecentPasses
+from tandem.specdec.choices import Schedule
+from tandem.specdec.cloud_routing import CloudPlace
+from tandem.specdec.pass_budget import PassBudget, SessionAcceptance
+
+Round = tuple[float, int, "FleetCloud", int]
+"""The end of a verifier's pass, or drafts that come to it: when, which of all events, the verifier,
+and which of its lives is meant."""
+
+
+class FleetSession:
+    """One answer of one edge. Positions count the answer's tokens. Since the last correction, or
+    since the cloud overtook it, the i-th draft after `base`, up to where the edge had drafted by
+    then, arrives at `origin_s` + i·`draft_s`."""
+
+    __slots__ = (
+        *("acceptance_rate", "draft_s", "edge", "group", "number", "rtt_s", "wanted"),
+        *("asked_s", "first_s", "cloud", "place", "prompt_left", "prompt_tokens", "stream"),
+        *("goes_on", "in_rounds", "awaited", "chunk", "round_s", "window"),
+        *("base", "committed", "due_s", "estimate", "origin_s", "taken"),
+    )
+
+    def __init__(
+        self,
+        number: int,
+        edge: int,
+        group: int,
+        asked_s: float,
+        rtt_s: float,
+        draft_s: float,
+        acceptance_rate: float,
+        prompt_tokens: int,
+        wanted: int,
+    ) -> None:
+        self.number, self.edge, self.group, self.asked_s = number, edge, group, asked_s
+        self.rtt_s, self.draft_s, self.acceptance_rate = rtt_s, draft_s, acceptance_rate
+        self.prompt_tokens = self.prompt_left = prompt_tokens
+        self.wanted, self.committed, self.first_s = wanted, 0, -1.0
+        self.cloud: FleetCloud | None = None
+        self.place: CloudPlace | None = None
+        self.estimate: SessionAcceptance | None = None
+        self.stream = self.window = self.chunk = self.taken = self.base = 0
+        self.goes_on, self.in_rounds, self.awaited = True, False, 1
+        self.origin_s = self.due_s = self.round_s = 0.0
+
+    def begin(self, cloud: FleetCloud, schedule: Schedule, now: float, edge_s: float) -> None:
+        """Its stream has reached that verifier, with a prompt and what is committed to feed; the
+        edge began to draft at `edge_s`."""
+        self.cloud = cloud
+        self.window, self.chunk = schedule.window, schedule.chunk
+        waits = schedule.stop_and_wait and schedule.window > 0
+        self.in_rounds = waits and not cloud.in_parts
+        self.awaited, self.round_s = schedule.chunk if waits else 1, schedule.chunk * self.draft_s
+        self.goes_on = schedule.decode_when_idle or not schedule.window
+        self.prompt_left = self.prompt_tokens + self.committed
+        self.base, self.origin_s = self.committed, edge_s + self.rtt_s / 2
+        self.estimate = SessionAcceptance(cloud.budget.usual) if cloud.in_parts else None
+        self.due_s = now
+
+
+class FleetCloud:
+    """`full` has this cloud's number while it has no room; `order` numbers the events of the whole
+    fleet; `done(session, now)`: its answer is complete, at the cloud."""
+
+    __slots__ = (
+        *("alive", "budget", "in_parts", "life", "number", "passes", "recent", "rounds", "serving"),
+        *("sessions", "tokens", "_began_s", "_coming", "_done", "_draw", "_ends", "_full"),
+        *("_hit_rate", "_jitter_s", "_order", "_passing", "_piece", "_plan", "_prompts"),
+        *("_some_left", "_turns", "_usual_of", "_usual_s", "_waiting"),
+    )
+
+    def __init__(
+        self,
+        number: int,
+        plan: FleetPlan,
+        source: Random,
+        full: set[int],
+        order: Iterator[int],
+        done: Callable[[FleetSession, float], None],
+    ) -> None:
+        self.number, self._plan = number, plan
+        self._full, self._order, self._done = full, order, done
+        self._draw = source.random
+        self._jitter_s = plan.jitter_s
+        self._hit_rate = plan.hit_rate if plan.preset.branch_tokens else 0.0
+        self.in_parts = plan.preset.allows_partial_verification
+        self.budget, self.recent = PassBudget(), RecentPasses()
+        self.sessions: set[FleetSession] = set()
+        self.serving, self.alive = True, True
+        self._ends = -1
+        """The event by which the pass under way ends."""
+        self.passes = self.rounds = self.tokens = self.life = 0
+        self._began_s = self._usual_s = 0.0
+        self._usual_of = 0
+        """The pass that had been made so often when `_usual_s` was what one takes."""
+        self._coming: list[tuple[float, int, FleetSession, int]] = []
+        """A heap: when drafts come that a session waits for, by which event, and its stream. While
+        a pass runs they concern nobody: the verifier's next event takes up what has come."""
+        self._passing: list[FleetSession] = []
+        self._waiting: list[FleetSession] = []
+        self._some_left = False
+        """Whether a session that waits may have gone elsewhere."""
+        self._prompts: deque[FleetSession] = deque()
+        self._turns = PromptTurns()
+        self._piece: tuple[FleetSession, int] | None = None
+
+    def goes_on(self, now: float, event: int) -> Round | None:
+        """With this event its pass ends, or drafts come to a verifier without one; what is next."""
+        if event == self._ends:
+            self._end_pass(now, event)
+        elif self._ends < 0:
+            self._drafts_come(now, event)
+        else:
+            return None
+        return self._next(now)
+
+    def _next(self, now: float) -> Round | None:
+        """The end of the pass that starts now, if anything is due, else when drafts come."""
+        if (self._waiting or self._prompts) and (took_s := self._start_pass(now)) < inf:
+            self._ends = next(self._order)
+            return now + took_s, self._ends, self, self.life
+        if not self._coming:
+            return None
+        moment, event, *_ = self._coming[0]
+        return moment, event, self, self.life
+
+    def join(self, session: FleetSession, now: float, event: int) -> Round | None:
+        """With this event its first work is due, its prompt; what is next if no pass is made."""
+        self._drafts_come(now, event)
+        self.sessions.add(session)
+        if len(self.sessions) >= self._plan.max_sessions:
+            self._full.add(self.number)
+        if session.prompt_left > PIECE_ROWS:
+            self._prompts.append(session)
+        else:
+            self._waiting.append(session)
+        return self._next(now) if self._ends < 0 else None
+
+    def _drafts_come(self, now: float, event: int) -> None:
+        """Those up to this event, which sessions waited for, have come."""
+        coming, until = self._coming, (now, event + 1)
+        while coming and coming[0] < until:
+            moment, _, session, stream = heappop(coming)
+            if session.stream == stream:
+                session.due_s = moment
+                self._waiting.append(session)
+
+    def leave(self, session: FleetSession) -> None:
+        """It goes elsewhere, or is over; what a pass under way finds of it is void."""
+        self.sessions.discard(session)
+        self._full.discard(self.number)
+        session.cloud, self._some_left = None, True
+        session.stream += 1
+
+    def stop(self) -> None:
+        """It is gone, with all that it held."""
+        self.life += 1
+        self.alive = self.serving = False
+        self._ends, self._passing, self._waiting, self._piece = -1, [], [], None
+        self._prompts.clear()
+        self._coming.clear()
+
+    def _start_pass(self, now: float) -> float:
+        """Seconds of the pass that starts now; infinite if nothing is due."""
+        plan, budget, in_parts = self._plan, self.budget, self.in_parts
+        passing, self._waiting = self._waiting, []
+        if self._some_left:
+            passing, self._some_left = [each for each in passing if each.cloud is self], False
+        tokens = prompt_tokens = 0
+        for session in passing:
+            if session.prompt_left:
+                prompt_tokens += session.prompt_left
+                session.prompt_left = session.taken = 0
+                continue
+            tokens += 1
+            if session.in_rounds:
+                session.taken = taken = session.chunk
+                tokens += taken
+                continue
+            session.taken, most, after_s = 0, session.window, now - session.origin_s
+            if not most or after_s < 0:  # nothing has come since the last correction
+                continue
+            come = int(after_s / session.draft_s) if session.draft_s else most
+            taken = session.base + come - session.committed
+            if taken <= 0:
+                continue
+            if taken > most:
+                taken = most
+            if (estimate := session.estimate) is not None:
+                taken = budget.drafts(estimate.rate, taken)
+            session.taken = taken
+            tokens += taken
+        if self._prompts:
+            prompt_tokens += self._piece_due(now, alone=not passing)
+        if not passing and self._piece is None:
+            return inf
+        self._passing, self._began_s = passing, now
+        took_s = plan.verify_first_s + (tokens - 1 if tokens else 0) * plan.verify_further_s
+        took_s += prompt_tokens * plan.prompt_token_s + plan.pass_overhead_s
+        self.passes += 1
+        if passing:
+            if in_parts:  # who else would ask it
+                budget.passed(took_s, tokens + prompt_tokens, len(passing))
+            self.recent.waited(now - passing[-1].due_s, now)
+        self.recent.passed(took_s, now + took_s)
+        return took_s
+
+    def _end_pass(self, now: float, event: int) -> None:
+        """Commit what the pass found; who has more to verify is due again."""
+        if self._coming:
+            self._drafts_come(now, event)
+        passing, self._passing, self._ends = self._passing, [], -1
+        if self._piece is not None:
+            self._end_piece(now, shared=bool(passing))
+        draw, waiting = self._draw, self._waiting
+        shared = self.in_parts and not self.budget.alone  # then nobody waits for drafts
+        rounds, tokens = len(passing), 0
+        for session in passing:
+            if session.cloud is not self:
+                rounds -= 1
+                continue
+            taken, kept, before = session.taken, 0, session.committed
+            if taken:
+                rate = session.acceptance_rate
+                while kept < taken and draw() < rate:
+                    kept += 1
+            if taken and before and (estimate := session.estimate) is not None:
+                estimate.judged(kept, int(kept < taken))
+            session.committed = committed = before + kept + 1
+            tokens += kept + 1
+            if session.first_s < 0:
+                session.first_s = now
+            if committed >= session.wanted:
+                tokens -= committed - session.wanted
+                self.leave(session)
+                self._done(session, now)
+            elif session.goes_on or shared:
+                if session.window:
+                    self._go_on(session, now, corrected=kept < taken)
+                session.due_s = now
+                waiting.append(session)
+            elif session.in_rounds:  # until a whole one has come
+                drafted_s = self._predrafted(session, now) * session.draft_s
+                moment = now + self._trip_s(session) + session.round_s - drafted_s
+                heappush(self._coming, (moment, next(self._order), session, session.stream))
+            else:
+                self._await_draft(session, now, corrected=kept < taken)
+        self.rounds += rounds
+        self.tokens += tokens
+
+    def _go_on(self, session: FleetSession, now: float, corrected: bool) -> None:
+        """What the edge has after this verdict: its drafts, or none that still count."""
+        committed, draft_s = session.committed, session.draft_s
+        if not corrected:
+            at_edge_s = now + session.rtt_s - session.origin_s
+            steps = int(at_edge_s / draft_s) if draft_s else session.window
+            if session.base + (steps if steps > 0 else 0) < committed:  # the cloud was there first
+                session.base, session.origin_s = committed, now + self._trip_s(session)
+                return
+            # The token after the last draft is the cloud's own; the edge has one there too.
+            if self._draw() < session.acceptance_rate:
+                return
+        session.base, session.origin_s = committed, now + self._trip_s(session)
+        session.base += self._predrafted(session, now)
+
+    def _predrafted(self, session: FleetSession, now: float) -> int:
+        """Drafts after a correction that are there before it comes: none, if it was not foreseen,
+        else what there was time for."""
+        if not self._hit_rate or self._draw() >= self._hit_rate:
+            return 0
+        if self._usual_of != self.passes:  # once a pass
+            self._usual_of, self._usual_s = self.passes, self.recent.pass_s(now)
+        draft_s = session.draft_s
+        steps = int((session.rtt_s + self._usual_s) / draft_s) if draft_s else session.chunk
+        return min(session.chunk, steps)
+
+    def _trip_s(self, session: FleetSession) -> float:
+        """A round trip, with what jitter adds to this one."""
+        if not self._jitter_s:
+            return session.rtt_s
+        return session.rtt_s + 2 * self._jitter_s * self._draw()
+
+    def _await_draft(self, session: FleetSession, now: float, corrected: bool) -> None:
+        """Until the next one has come."""
+        self._go_on(session, now, corrected)
+        steps = max(0, session.committed + session.awaited - session.base)
+        moment = max(now, session.origin_s + steps * session.draft_s)
+        heappush(self._coming, (moment, next(self._order), session, session.stream))
+
+    def _piece_due(self, now: float, alone: bool) -> int:
+        """Tokens of the first long prompt that this pass takes."""
+        while self._prompts and self._prompts[0].cloud is not self:
+            self._prompts.popleft()
+        if not self._prompts or not (alone or self._turns.is_due(now)):
+            return 0
+        session = self._prompts[0]
+        rows = min(ROWS_ALONE if alone else PIECE_ROWS, session.prompt_left - 1)
+        self._piece = session, rows
+        return rows
+
+    def _end_piece(self, now: float, shared: bool) -> None:
+        assert self._piece is not None
+        (session, rows), self._piece = self._piece, None
+        if shared:
+            self._turns.shared(now, now - self._began_s)
+        if session.cloud is self:
+            session.prompt_left -= rows
+            if session.prompt_left <= PIECE_ROWS:
+                self._prompts.popleft()
+                self._waiting.append(session)

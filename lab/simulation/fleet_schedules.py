@@ -1,0 +1,48 @@
+"""The schedule that a simulated session goes on with: what the real choosers find for what its edge
+would have measured, in steps coarse enough to be found once."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import exp, log
+
+from lab.simulation.fleet_cloud import FleetCloud, FleetSession
+from lab.simulation.fleet_plan import FleetPlan
+from tandem.specdec.choices import Control, Schedule
+from tandem.specdec.schedule_choice import choose
+from tandem.specdec.scheduling import Measured, PairTimes, schedule_for
+
+_STEP, _RATE_STEP, _TINY_S = 0.25, 0.1, 1e-4
+
+
+class FleetSchedules:
+    """Of one plan's preset."""
+
+    def __init__(self, plan: FleetPlan) -> None:
+        self._plan = plan
+        self._found = lru_cache(maxsize=65_536)(self._choose)
+
+    def of(self, session: FleetSession, cloud: FleetCloud, now: float) -> Schedule:
+        preset = self._plan.preset
+        if preset.control is Control.FIXED or not preset.drafts:
+            return preset.schedule
+        pass_s = max(cloud.recent.pass_s(now), self._plan.verify_first_s)
+        sharing = max(1, len(cloud.sessions))
+        times = (session.draft_s, session.rtt_s, pass_s, cloud.recent.queue_s(now), sharing)
+        steps = tuple(round(log(max(_TINY_S, each)) / _STEP) for each in times)
+        return self._found(steps, round(session.acceptance_rate / _RATE_STEP))
+
+    def _choose(self, steps: tuple[int, ...], rate: int) -> Schedule:
+        preset, plan = self._plan.preset, self._plan
+        draft_s, rtt_s, pass_s, wait_s, sharing = (exp(step * _STEP) for step in steps)
+        measured = Measured(
+            PairTimes(draft_s, pass_s, plan.verify_further_s),
+            rtt_s,
+            rate * _RATE_STEP,
+            wait_s,
+            sharing,
+            plan.hit_rate if preset.branch_tokens else 0.0,
+        )
+        if preset.control is Control.LEAST_COST:
+            return choose(preset.schedule, measured, preset.idle_weight, None).schedule
+        return schedule_for(preset, measured)

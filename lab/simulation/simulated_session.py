@@ -1,0 +1,184 @@
+"""One request in virtual time: its edge machine, draft engine and link, and the verifier that it
+shares with others. Invariant: every frame goes over the link, and what a lost stream carried is
+gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from lab.simulation.simulated_drafts import SimulatedDrafts
+from lab.simulation.simulated_verifier import ServedSession, SimulatedVerifier, TargetModel
+from lab.simulation.virtual_time import Faults, VirtualTime
+from tandem.netem.link_model import Link, LinkPair, LinkSettings
+from tandem.specdec.cloud import CloudMachine, CloudModel
+from tandem.specdec.edge import EdgeMachine
+from tandem.specdec.events import Commit, EdgeOutput, Finish, Interrupt, Reconnect, Send
+from tandem.specdec.messages import CloudMessage, EdgeMessage, Open
+
+Message = TypeVar("Message", bound=EdgeMessage | CloudMessage)
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedSession:
+    """Begins with `schedule`; over when `finish` is there. `draft_s`: one draft pass, which takes
+    `slowed` times as long beside one of the verifier."""
+
+    edge: EdgeMachine
+    drafts: SimulatedDrafts
+    target: TargetModel
+    link: LinkPair
+    size_of: Callable[[EdgeMessage | CloudMessage], int]
+    verifier: SimulatedVerifier
+    time: VirtualTime
+    draft_s: float
+    slowed: float = 1.0
+    stream: int = 0
+    served: ServedSession | None = None
+    finish: Finish | None = None
+    ended_s: float = 0.0
+    commits: list[tuple[float, Commit]] = field(default_factory=list)
+
+    def schedule(
+        self,
+        start_s: float,
+        faults: Faults,
+        link_changes: Sequence[tuple[float, LinkSettings]] = (),
+    ) -> None:
+        """The request's beginning, and what will happen to its link: faults, and from these
+        moments on other settings."""
+        faults.plan(self.time, self.link, self._reset, self._depart, self._move)
+        for moment, settings in link_changes:
+            self._at(moment, partial(self._change, settings))
+        self._at(start_s, self._connect)
+        self._at(start_s + 0.2, self._tick)
+
+    def cancel(self) -> None:
+        """Its caller leaves."""
+        self._apply(self.edge.cancel())
+
+    def _at(self, moment: float, event: Callable[[], None]) -> None:
+        """An event of this session, and what follows from it."""
+
+        def run() -> None:
+            event()
+            self._react()
+
+        self.time.at(moment, run)
+
+    def _react(self) -> None:
+        if self.finish is not None:
+            return
+        self._draft()
+        if self.served is not None:
+            self.verifier.look(self.served)
+
+    def _tick(self) -> None:
+        if self.finish is None:
+            self._apply(self.edge.tick(self.time.now))
+            self._at(self.time.now + 0.2, self._tick)
+
+    def _change(self, settings: LinkSettings) -> None:
+        self.link.up.change(settings)
+        self.link.down.change(settings)
+
+    def _reset(self) -> None:
+        self._apply(self.edge.lost(self.time.now))
+        self._react()
+
+    def _depart(self) -> None:
+        if self.served:
+            self._to_edge([self.served.cloud.going_away(grace_s=1.0)])
+
+    def _move(self) -> None:
+        self._apply(self.edge.leave())
+        self._react()
+
+    def _connect(self) -> None:
+        self._apply(self.edge.connect(self.time.now))
+
+    def _apply(self, outputs: Sequence[EdgeOutput]) -> None:
+        for output in outputs:
+            match output:
+                case Send(message):
+                    self._carry(self.link.up, message, self._at_cloud)
+                case Commit():
+                    self.commits.append((self.time.now, output))
+                case Finish():
+                    self.finish, self.ended_s = output, self.time.now
+                case Reconnect():
+                    self._new_stream()
+                case Interrupt(work):
+                    self.drafts.interrupt(work)
+
+    def _new_stream(self) -> None:
+        self.stream += 1
+        self._leave_verifier()
+        self.link.up.empty()
+        self.link.down.empty()
+        self._at(self.time.now + 0.001, self._connect_if_waiting)
+
+    def _leave_verifier(self) -> None:
+        served, self.served = self.served, None
+        if served is not None:
+            self.verifier.remove(served)
+
+    def _connect_if_waiting(self) -> None:
+        if self.edge.phase == "connecting":
+            self._connect()
+
+    def _carry(self, link: Link, message: Message, deliver: Callable[[Message], None]) -> None:
+        stream = self.stream
+
+        def arrive() -> None:
+            if stream == self.stream:
+                deliver(message)
+
+        self._at(link.send(self.size_of(message), self.time.now), arrive)
+
+    def _at_cloud(self, message: EdgeMessage) -> None:
+        if isinstance(message, Open):
+            self._open(message)
+        elif self.served:
+            cloud = self.served.cloud
+            self._to_edge(cloud.receive(message))
+            if cloud.ended:
+                self._leave_verifier()
+            else:
+                self.verifier.look(self.served)
+
+    def _open(self, opening: Open) -> None:
+        model = CloudModel(
+            model_name="simulated",
+            vocabulary_hash=opening.vocabulary_hash,
+            vocabulary_size=opening.vocabulary_size,
+            context_length=1 << 20,
+            eos_token_ids=self.edge.request.eos_token_ids,
+            exits=len(self.target.exit_distributions),
+        )
+        cloud = CloudMachine(opening, model, budget=self.verifier.budget)
+        self._leave_verifier()
+        self.served = ServedSession(cloud, self.target, self.link.down, self._to_edge)
+        self._to_edge([cloud.opened()])
+        self.verifier.look(self.served)
+
+    def _to_edge(self, messages: Sequence[CloudMessage]) -> None:
+        for message in messages:
+            self._carry(self.link.down, message, self._at_edge)
+
+    def _at_edge(self, message: CloudMessage) -> None:
+        self._apply(self.edge.receive(message, self.time.now))
+
+    def _draft(self) -> None:
+        while (work := self.edge.work(self.time.now)) is not None:
+            self.drafts.start(work)
+        if (number := self.drafts.begin_pass()) is not None:
+            self.drafts.step_s = self.draft_s * (self.slowed if self.verifier.under_way else 1.0)
+            self._at(self.time.now + self.drafts.step_s, lambda: self._drafted(number))
+
+    def _drafted(self, number: int) -> None:
+        for report in self.drafts.end_pass(number):
+            outcome = (report.work, report.drafts, report.kv_length, report.draft_s)
+            self._apply(self.edge.drafted(*outcome, self.time.now))

@@ -1,0 +1,163 @@
+"""One target model in virtual time, shared by many sessions: a pass takes every session whose work
+is due. Invariants: as in the engine thread, one pass runs at a time, and work that becomes due
+while it runs waits for the next; a pass that nobody waits for any more ends at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from lab.simulation.simulated_drafts import ProbsOf, SimulatedKv
+from lab.simulation.virtual_time import VirtualTime
+from tandem.netem.link_model import Link
+from tandem.specdec.cloud import CloudMachine, VerifyWork
+from tandem.specdec.judge import Verification
+from tandem.specdec.messages import CloudMessage, Work
+from tandem.specdec.pass_budget import PassBudget
+
+
+@dataclass(frozen=True, slots=True)
+class TargetModel:
+    """Distributions as functions of a context; early exits answer after these shares of a pass."""
+
+    probs: ProbsOf
+    exit_distributions: Sequence[ProbsOf] = ()
+    exit_depths: Sequence[float] = ()
+
+
+@dataclass(slots=True, eq=False)
+class ServedSession:
+    """A session at the verifier: its machine and KV, and how its messages leave."""
+
+    cloud: CloudMachine
+    model: TargetModel
+    down: Link
+    send: Callable[[Sequence[CloudMessage]], None]
+    kv: SimulatedKv = field(default_factory=SimulatedKv)
+    due: DueWork | None = None
+
+    def take_due(self, now: float) -> None:
+        """Have the machine name its next pass, if it is due."""
+        if self.due is None and (work := self.cloud.work()) is not None:
+            contexts = self._contexts(work)
+            verification = work.judge.judge(lambda row: self.model.probs(contexts[row]))
+            self.due = DueWork(work, contexts, verification, now)
+
+    def _contexts(self, work: VerifyWork) -> list[tuple[int, ...]]:
+        """The contexts of the distributions that the work asks for."""
+        kv = self.kv
+        kv.rewind(work.keep, work.path)
+        contexts = work.contexts(kv.token_ids)
+        fed = work.token_ids[: len(work.token_ids) - work.drafts]
+        SimulatedKv((*kv.token_ids, *fed)).check(self.cloud.committed.since(0))
+        kv.feed(work.token_ids, work.parents)
+        return contexts
+
+
+@dataclass(frozen=True, slots=True)
+class DueWork:
+    """A session's share of a pass, and what its judge will find; due since `due_s`."""
+
+    work: VerifyWork
+    contexts: Sequence[tuple[int, ...]]
+    verification: Verification
+    due_s: float
+
+
+class SimulatedVerifier:
+    """`served` sessions join with `add`; `look` after every frame that one of them received."""
+
+    def __init__(
+        self,
+        time: VirtualTime,
+        pass_s: Callable[[int], float],
+        slowed: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        """`pass_s`: duration of a pass over so many tokens of all its sessions together; one that
+        begins now takes `slowed` times as long."""
+        self.passes = 0
+        self.busy_s = 0.0
+        self.budget = PassBudget()
+        self._time = time
+        self._pass_s, self._slowed = pass_s, slowed
+        self._waiting: list[ServedSession] = []
+        self._passing: list[ServedSession] = []
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a pass is."""
+        return bool(self._passing)
+
+    def look(self, session: ServedSession) -> None:
+        """The session may have work now; a pass starts if none runs."""
+        self._take(session)
+        self._start()
+
+    def remove(self, session: ServedSession) -> None:
+        """Its stream is gone, and with it what its pass would have said."""
+        session.due = None
+        self._waiting = [other for other in self._waiting if other is not session]
+        if session in self._passing:
+            self._passing.remove(session)
+            if not self._passing:
+                self.passes += 1  # what was scheduled for its end is void
+                self._start()
+
+    def _take(self, session: ServedSession) -> None:
+        if session.due is None:
+            session.take_due(self._time.now)
+            if session.due is not None:
+                self._waiting.append(session)
+
+    def _start(self) -> None:
+        if self._passing or not self._waiting:
+            return
+        self._passing, self._waiting = self._waiting, []
+        dues = [(session, session.due) for session in self._passing if session.due]
+        tokens = sum(len(due.work.token_ids) for _, due in dues)
+        took_s = self._slowed() * self._pass_s(tokens)
+        now, self.passes = self._time.now, self.passes + 1
+        self.budget.passed(took_s, tokens, len(dues))
+        self.busy_s += took_s
+        for session, due in dues:
+            for index in due.work.early.exits if due.work.early else ():
+                read_s = now + session.model.exit_depths[index] * took_s
+                self._time.at(read_s, partial(self._read_exit, session, due, index))
+        self._time.at(now + took_s, partial(self._end, self.passes, now, took_s))
+
+    def _end(self, number: int, began_s: float, took_s: float) -> None:
+        if number != self.passes:
+            return
+        ended, self._passing = self._passing, []
+        for session in ended:
+            if (due := session.due) is not None:
+                session.due = None
+                cost = Work(took_s, began_s - due.due_s, len(ended))
+                session.send(session.cloud.complete(due.verification, cost))
+        for session in ended:
+            self._take(session)
+        self._start()
+
+    def _read_exit(self, session: ServedSession, due: DueWork, index: int) -> None:
+        if session.due is not due or due.work.early is None:
+            return
+        probs_of = session.model.exit_distributions[index]
+        verdict = due.work.early.verdict(
+            index,
+            lambda row: probs_of(due.contexts[row]),
+            lambda row: float(probs_of(due.contexts[row]).max()),
+        )
+        if verdict is not None:
+            session.cloud.push_early_verdict(due.work, verdict)
+            self._send_early(session)
+
+    def _send_early(self, session: ServedSession) -> None:
+        """The next early verdict leaves when the link is free, unless the pass ends before."""
+        if session.due is None or not session.cloud.early_verdicts:
+            return
+        if session.down.free_at > self._time.now:
+            self._time.at(session.down.free_at, partial(self._send_early, session))
+            return
+        session.send([session.cloud.early_verdicts.pop()])
+        self._send_early(session)

@@ -1,0 +1,160 @@
+"""Requests in virtual time: real state machines, modelled links, distributions as functions.
+
+A distribution depends on what the simulated KV cache holds, as in a real engine: a machine that
+keeps a stale cache gets wrong text here too, or raises ProtocolError. Invariant: pure and seeded;
+nothing sleeps and no clock is read, so a day of cuts takes seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from lab.simulation.simulated_drafts import ProbsOf, SimulatedDrafts
+from lab.simulation.simulated_session import SimulatedSession
+from lab.simulation.simulated_verifier import SimulatedVerifier, TargetModel
+from lab.simulation.virtual_time import Faults, VirtualTime
+from tandem.netem.link_model import LinkPair, LinkSettings
+from tandem.specdec.edge import EdgeMachine, EdgeStats
+from tandem.specdec.events import Commit, EdgeRequest, Finish
+from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
+from tandem.specdec.messages import CloudMessage, EdgeMessage
+from tandem.specdec.profile import Profile
+
+SizeOf = Callable[[EdgeMessage | CloudMessage], int]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTimes:
+    """Seconds per draft step, per pass over one token, and per further token in it, whichever
+    session it is of. `slowed`: where both sides share processors, a step or pass that begins beside
+    one of the other side takes so many times as long."""
+
+    draft_s: float = 0.024
+    verify_first_s: float = 0.072
+    verify_further_s: float = 0.003
+    slowed: float = 1.0
+
+    def pass_s(self, tokens: int) -> float:
+        """A pass of the target over so many tokens."""
+        return self.verify_first_s + (tokens - 1) * self.verify_further_s
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationResult:
+    """What one simulated request did. `commits`: (virtual time, tokens, unverified)."""
+
+    token_ids: tuple[int, ...]
+    finish: Finish
+    duration_s: float
+    commits: tuple[tuple[float, Commit], ...]
+    stats: EdgeStats
+    profile: Profile
+    """What it measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request of several over a verifier that they share: its models, its link, and what
+    happens to that. `start_s`: when it is asked. `link_changes`: other settings of both directions,
+    each from a moment on."""
+
+    request: EdgeRequest
+    draft_probs: ProbsOf
+    target: TargetModel
+    link: LinkPair
+    start_s: float = 0.0
+    faults: Faults = field(default_factory=Faults)
+    link_changes: tuple[tuple[float, LinkSettings], ...] = ()
+    lost_cloud: LostCloud = LostCloud.WAIT
+    liveness_times: LivenessTimes = field(default_factory=LivenessTimes)
+    size_of: SizeOf = lambda message: 64
+    completes_stop: Callable[[int], bool] = lambda token_id: False
+
+
+def simulate(
+    request: EdgeRequest,
+    draft_probs: ProbsOf,
+    target_probs: ProbsOf,
+    link: LinkPair,
+    times: ModelTimes | None = None,
+    faults: Faults | None = None,
+    lost_cloud: LostCloud = LostCloud.WAIT,
+    liveness_times: LivenessTimes | None = None,
+    size_of: SizeOf = lambda message: 64,
+    completes_stop: Callable[[int], bool] = lambda token_id: False,
+    exit_distributions: Sequence[ProbsOf] = (),
+    exit_depths: Sequence[float] | None = None,
+) -> SimulationResult:
+    """Run one request to its end. `draft_probs`, `target_probs`: context ids to the distribution
+    after sampling settings, float32 [vocabulary]; `exit_distributions` those of the target's early
+    exits, each after that share of a pass (evenly by default). Raises ProtocolError when the
+    machines stop making progress, or rely on KV entries that are not there."""
+    depths = exit_depths or _evenly(len(exit_distributions))
+    asked = Asked(
+        request,
+        draft_probs,
+        TargetModel(target_probs, exit_distributions, depths),
+        link,
+        faults=faults or Faults(),
+        lost_cloud=lost_cloud,
+        liveness_times=liveness_times or LivenessTimes(),
+        size_of=size_of,
+        completes_stop=completes_stop,
+    )
+    return simulate_together([asked], times or ModelTimes())[0]
+
+
+def simulate_together(
+    requests: Sequence[Asked], times: ModelTimes, until_s: float = float("inf")
+) -> list[SimulationResult]:
+    """Run requests over one verifier, each on an edge of its own, until all are over, or until a
+    moment for those that are not: they end as cancelled. Raises as `simulate`."""
+    time = VirtualTime()
+    sessions: list[SimulatedSession] = []
+    verifier = SimulatedVerifier(
+        time,
+        times.pass_s,
+        lambda: times.slowed if any(each.drafts.under_way for each in sessions) else 1.0,
+    )
+    sessions += [_begin(asked, times, time, verifier) for asked in requests]
+    open_sessions = list(sessions)
+    while open_sessions:
+        time.run_next(open_sessions[0].edge.phase)
+        if time.now >= until_s:
+            for session in open_sessions:
+                session.cancel()
+        open_sessions = [session for session in open_sessions if session.finish is None]
+    return [_result(session) for session in sessions]
+
+
+def _begin(
+    asked: Asked, times: ModelTimes, time: VirtualTime, verifier: SimulatedVerifier
+) -> SimulatedSession:
+    liveness = Liveness(asked.lost_cloud, asked.liveness_times, now=asked.start_s)
+    edge = EdgeMachine(asked.request, liveness, asked.completes_stop)
+    session = SimulatedSession(
+        edge=edge,
+        drafts=SimulatedDrafts(edge, asked.draft_probs, times.draft_s),
+        target=asked.target,
+        link=asked.link,
+        size_of=asked.size_of,
+        verifier=verifier,
+        time=time,
+        draft_s=times.draft_s,
+        slowed=times.slowed,
+    )
+    session.schedule(asked.start_s, asked.faults, asked.link_changes)
+    return session
+
+
+def _result(session: SimulatedSession) -> SimulationResult:
+    edge, commits = session.edge, tuple(session.commits)
+    assert session.finish is not None, "the session is over"
+    token_ids = edge.committed.since(len(edge.request.prompt_ids))
+    return SimulationResult(
+        token_ids, session.finish, session.ended_s, commits, edge.stats, edge.pacing.profile
+    )
+
+
+def _evenly(exits: int) -> tuple[float, ...]:
+    return tuple((index + 1) / (exits + 1) for index in range(exits))

@@ -1,0 +1,1 @@
+"""Early exits for any target model; the demo pair; a draft distilled from a real model."""

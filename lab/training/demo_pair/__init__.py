@@ -1,0 +1,1 @@
+"""Training of the demo pair: corpus, tokenizer, architectures, loop, objectives, export, card."""

@@ -1,0 +1,70 @@
+"""Held-out figures: how often the target would accept what the draft proposes, on its own answers.
+
+Acceptance at a position is Σ min(target_probs, draft_probs), the acceptance rate of the rejection
+rule; at temperature 0 it is how often the likeliest tokens are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lab.training.distilling.recordings import UNRECORDED, Recording, padded
+
+_ROWS, _POSITIONS = 8, 512
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFigures:
+    """Means over `tokens` positions. `outside` is the target's mass on tokens that the draft cannot
+    propose. Cross-entropies are of the sampled tokens that it can, in nats."""
+
+    tokens: int
+    acceptance: float
+    agreement: float
+    outside: float
+    target_cross_entropy: float
+    draft_cross_entropy: float
+
+
+def compare(
+    recording: Recording, sequences: Sequence[int], draft: nn.Module, head: Tensor, kept: Tensor
+) -> AnswerFigures:
+    """`head` [vocabulary, size] is the target's, `kept` are the rows of it that the draft has. The
+    target's distributions are the recorded ones."""
+    chosen = recording.token_ids[recording.records != UNRECORDED]
+    sums, inside = torch.zeros(7, dtype=torch.float64), head[kept]
+    for first in range(0, len(sequences), _ROWS):
+        inputs, labels = padded(recording, sequences[first : first + _ROWS], answers_alone=True)
+        marked = labels != UNRECORDED
+        with torch.inference_mode():
+            states = draft(inputs).logits[marked]
+            for some, records in zip(
+                states.split(_POSITIONS), labels[marked].split(_POSITIONS), strict=True
+            ):
+                target = functional.linear(recording.hidden[records].float(), head)
+                sums += _sums(target, functional.linear(some, inside), kept, chosen[records])
+    total, overlap, equal, outside, known, *entropies = sums.tolist()
+    means = (value / total for value in (overlap, equal, outside))
+    return AnswerFigures(int(total), *means, *(value / max(known, 1) for value in entropies))
+
+
+def _sums(target_logits: Tensor, draft_logits: Tensor, kept: Tensor, chosen: Tensor) -> Tensor:
+    """Sums over positions of what `AnswerFigures` has the means of, and how many they are of."""
+    log_target = functional.log_softmax(target_logits, -1)
+    log_draft = functional.log_softmax(draft_logits, -1)
+    log_inside = log_target[:, kept]
+    overlap = torch.minimum(log_inside.exp(), log_draft.exp()).sum()
+    equal = kept[log_draft.argmax(-1)] == log_target.argmax(-1)
+    outside = 1 - log_inside.exp().sum(-1)
+    column = torch.searchsorted(kept, chosen).clamp_max(len(kept) - 1)
+    known = kept[column] == chosen
+    entropies = (
+        -log[known].gather(1, column[known, None]).sum() for log in (log_inside, log_draft)
+    )
+    parts = (len(chosen), overlap, equal.sum(), outside.sum(), known.sum(), *entropies)
+    return torch.stack([torch.as_tensor(part, dtype=torch.float64) for part in parts])

@@ -1,0 +1,198 @@
+"""What the target is asked: prompts of five tasks, a share of each held out from training.
+
+A prompt is held out by what it was made from (`corpus.is_held_out`), so every run holds out the
+same ones. The texts of these sources only ask; what the draft learns is what the target answers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.training.demo_pair.corpus import HELD_OUT_SHARE, Document, is_held_out, load_documents
+
+MATHS, PROSE, CODE, TOPICS, TALK = "maths", "prose", "code", "topics", "talk"
+TASKS = (MATHS, PROSE, CODE, TOPICS, TALK)
+EXCERPT_CHARACTERS = 420
+PIECE_CHARACTERS = 1200
+ANSWERED = "\x00"
+WIKITEXT = "wikitext2-valid.txt"
+HELD_OUT_SHARES = dict.fromkeys(TASKS, 0.08) | dict.fromkeys((MATHS, PROSE), HELD_OUT_SHARE)
+"""Those of documents are the demo pair's, whose held-out texts benchmarks use."""
+
+_HEADING = re.compile(r"^ = ([^=]+) = $")
+_UNKNOWN = "<unk>"
+_PEP_REQUESTS = (
+    "What is {title} about?",
+    "Explain {title} in simple words.",
+    "Summarize this text in two sentences:\n\n{excerpt}",
+    "Rewrite this text so that a beginner understands it:\n\n{excerpt}",
+    "List the main points of this text:\n\n{excerpt}",
+)
+_TOPIC_REQUESTS = (
+    "Tell me about {title}.",
+    "Write a short story about {title}.",
+    "Write three facts about {title}.",
+    "Who or what is {title}?",
+    "Summarize this text:\n\n{excerpt}",
+)
+_CODE_REQUESTS = (
+    "Complete this Python function:\n\n{code}",
+    "Write a Python function named {name}. {purpose}",
+)
+_TALK_REQUESTS = (
+    "What is {thing}?",
+    "How does {thing} work?",
+    "Why is {thing} important?",
+    "Tell me something surprising about {thing}.",
+    "Write a short poem about {thing}.",
+    "Write an email to a friend about {thing}.",
+    "Give me five tips about {thing}.",
+    "Write the beginning of a story in which {thing} matters.",
+    "What are advantages and disadvantages of {thing}?",
+    "Explain {thing} to a child.",
+    "What should a beginner know about {thing}?",
+    "What is the history of {thing}?",
+)
+_THINGS = (
+    *("the moon", "rain", "bread", "chess", "the heart", "a bicycle", "coffee", "the internet"),
+    *("sleep", "photosynthesis", "money", "a library", "football", "the sea", "a garden", "music"),
+    *("an electric car", "the Roman Empire", "a cat", "learning a language", "running", "winter"),
+    *("cooking rice", "a job interview", "the brain", "a volcano", "friendship", "a computer"),
+    *("the human eye", "paper", "a good habit", "recycling", "Paris", "gravity", "a birthday"),
+    *("public transport", "a camera", "saving energy", "the alphabet", "bees", "democracy"),
+    *("working from home", "a mountain hike", "vaccines", "painting", "a school", "tea", "Japan"),
+    *("the sun", "stress", "a robot", "healthy food", "the piano", "a forest", "time management"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One request, made from the text of that id. `chat`: it is a user's turn; otherwise it is text
+    that goes on."""
+
+    source_id: str
+    task: str
+    text: str
+    chat: bool = True
+
+    @property
+    def held_out(self) -> bool:
+        return is_held_out(self.source_id, HELD_OUT_SHARES[self.task])
+
+
+def all_prompts(folder: Path, seed: int) -> list[Prompt]:
+    """Prompts of all tasks, in random order: about everyday things, and from `gsm8k-train.jsonl`,
+    `peps.jsonl`, `HumanEval.jsonl.gz` and `wikitext2-valid.txt` in `folder`. FileNotFoundError
+    names one that is missing."""
+    rng = random.Random(seed)
+    found = [_of_document(document, rng) for document in load_documents(folder)]
+    found += _code(folder / "HumanEval.jsonl.gz")
+    found += _topics(folder / WIKITEXT, rng)
+    found += [
+        Prompt(thing, TALK, request.format(thing=thing))
+        for thing in _THINGS
+        for request in _TALK_REQUESTS
+    ]
+    rng.shuffle(found)
+    return found
+
+
+def texts_to_read(folder: Path, seed: int) -> list[Prompt]:
+    """Texts by others, which the target only reads, in random order: solved problems as chats
+    (question and answer apart by ANSWERED), pieces of PEPs and articles. None is held out."""
+    rng = random.Random(seed)
+    found = list[Prompt]()
+    for document in load_documents(folder):
+        if document.question:
+            text = f"{document.question}{ANSWERED}{document.text}"
+            found.append(Prompt(document.id, MATHS, text))
+        else:
+            found.append(Prompt(document.id, PROSE, _piece(document.text, rng), chat=False))
+    for article, _, text in _paragraphs(folder / WIKITEXT, least=400):
+        found.append(Prompt(article, TOPICS, text[:PIECE_CHARACTERS], chat=False))
+    rng.shuffle(found)
+    return [text for text in found if not text.held_out]
+
+
+def _piece(text: str, rng: random.Random) -> str:
+    first = rng.randrange(max(1, len(text) - PIECE_CHARACTERS))
+    return text[text.find(" ", first) + 1 :][:PIECE_CHARACTERS]
+
+
+def mixed(prompts: list[Prompt], shares: dict[str, float], count: int) -> list[Prompt]:
+    """`count` prompts, or as many as there are, of the tasks by `shares`, in the order given; what
+    a task lacks the others give."""
+    wanted = {task: round(count * share) for task, share in shares.items()}
+    taken = dict.fromkeys(shares, 0)
+    first, rest = list[Prompt](), list[Prompt]()
+    for prompt in prompts:
+        task = prompt.task
+        few = taken.get(task, 0) < wanted.get(task, 0)
+        (first if few else rest).append(prompt)
+        if few:
+            taken[task] += 1
+    chosen = {id(prompt) for prompt in (first + rest)[:count]}
+    return [prompt for prompt in prompts if id(prompt) in chosen]
+
+
+def _of_document(document: Document, rng: random.Random) -> Prompt:
+    """A problem, or a request about a PEP; one in six is the beginning of a text instead."""
+    plain = rng.random() < 1 / 6
+    if document.question:
+        text = f"Question: {document.question}\nAnswer:" if plain else document.question
+        return Prompt(document.id, MATHS, text, not plain)
+    if plain:
+        beginning = document.text[: rng.randrange(120, EXCERPT_CHARACTERS)]
+        return Prompt(document.id, PROSE, f"{document.title}\n\n{beginning}", chat=False)
+    paragraphs = [part for part in document.text.split("\n\n") if len(part) > 200]
+    excerpt = rng.choice(paragraphs or [document.text])[:EXCERPT_CHARACTERS]
+    asked = rng.choice(_PEP_REQUESTS).format(title=document.title, excerpt=excerpt)
+    return Prompt(document.id, PROSE, asked)
+
+
+def _code(path: Path) -> Iterator[Prompt]:
+    for line in gzip.decompress(path.read_bytes()).splitlines():
+        record = json.loads(line)
+        number = record["task_id"].replace("/", "-")
+        code, name = record["prompt"].strip(), record["entry_point"]
+        purpose = " ".join(code.split('"""')[1].split(">>>")[0].split()) if '"""' in code else ""
+        yield Prompt(number, CODE, record["prompt"], chat=False)
+        for request in _CODE_REQUESTS:
+            text = request.format(code=code, name=name, purpose=purpose).strip()
+            yield Prompt(number, CODE, text)
+
+
+def _topics(path: Path, rng: random.Random) -> Iterator[Prompt]:
+    for article, title, text in _paragraphs(path, least=150):
+        excerpt = text[:EXCERPT_CHARACTERS]
+        asked = rng.choice(_TOPIC_REQUESTS).format(title=title, excerpt=excerpt)
+        plain = rng.random() < 1 / 6
+        yield Prompt(article, TOPICS, excerpt if plain else asked, not plain)
+
+
+def _paragraphs(path: Path, least: int) -> Iterator[tuple[str, str, str]]:
+    """Of WikiText-2: id and title of the article, and those sentences of a paragraph without
+    unknown words, if they have that many characters."""
+    title, article = "", 0
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if heading := _HEADING.match(line):
+            title, article = _detokenized(heading[1].strip()), article + 1
+        elif title and len(known := _known_sentences(line)) > least:
+            yield f"article-{article}", title, _detokenized(known)
+
+
+def _known_sentences(line: str) -> str:
+    return " . ".join(part for part in line.strip(" .").split(" . ") if _UNKNOWN not in part) + " ."
+
+
+def _detokenized(text: str) -> str:
+    """WikiText's spaces around marks, undone."""
+    joined = re.sub(r" @([-,.])@ ", r"\1", text)
+    joined = re.sub(r" ([,.;:!?)\]]|'s)", r"\1", joined)
+    return re.sub(r"([(\[]) ", r"\1", joined)

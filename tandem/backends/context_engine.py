@@ -1,0 +1,220 @@
+"""An engine without weights: a function of the context gives the distribution after it. It keeps
+the whole Engine contract, for drafts that are looked up and for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.backends.interface import (
+    KV_BLOCK,
+    Capabilities,
+    ForwardCancelled,
+    ForwardRequest,
+    Logits,
+    Session,
+    never,
+)
+from tandem.backends.request_checks import check_batch, check_capacity, check_length, grown
+from tandem.core.errors import InvalidArgument
+from tandem.core.tree import check_path
+
+Distribution = Callable[[tuple[int, ...]], Sequence[float] | NDArray[np.floating]]
+"""The probabilities [vocabulary_size] of the token after a context."""
+
+
+class ContextEngine:
+    """An engine whose logits after a context are the logarithm of `probs(context)`
+    [vocabulary_size]. Temperature 1 without truncation therefore samples `probs` itself."""
+
+    vision = None
+    kv_files = None
+
+    def __init__(
+        self,
+        vocabulary_size: int,
+        probs: Distribution,
+        *,
+        model_name: str,
+        vocabulary_hash: str,
+        context_length: int = 4096,
+        eos_token_ids: frozenset[int] = frozenset(),
+        kv_bytes_per_token: int = 1,
+        exit_distributions: Sequence[Distribution] = (),
+        copies: bool = False,
+    ) -> None:
+        """`exit_distributions[i](context)`: what early exit i predicts; exits are evenly spaced.
+        `copies`: it has `kv_copies`."""
+        self.model_name, self.vocabulary_size = model_name, vocabulary_size
+        self.context_length, self.eos_token_ids = context_length, eos_token_ids
+        self.vocabulary_hash = vocabulary_hash
+        self.kv_bytes_per_token, self._probs = kv_bytes_per_token, probs
+        self._exit_distributions = tuple(exit_distributions)
+        count = len(self._exit_distributions) + 1
+        self.exit_depths = tuple((index + 1) / count for index in range(count - 1))
+        exits = bool(self.exit_depths)
+        self.capabilities = Capabilities(True, True, True, exits=exits, same_bits=True)
+        self._open: set[ContextSession] = set()
+        self.kv_copies = ContextCopies(self._own) if copies else None
+
+    @property
+    def kv_bytes_in_use(self) -> int:
+        return sum(session.own_capacity for session in self._open) * self.kv_bytes_per_token
+
+    @property
+    def sessions_open(self) -> int:
+        return len(self._open)
+
+    def open(self, capacity: int, spare: int = 0) -> ContextSession:
+        check_capacity(capacity, self.context_length)
+        return ContextSession(self._open, (), capacity, spare)
+
+    def fork(self, parent: Session, length: int, capacity: int) -> ContextSession:
+        source = self._own(parent)
+        check_length(length, source.length)
+        check_capacity(capacity, self.context_length, length)
+        return ContextSession(self._open, source.token_ids[:length], capacity)
+
+    def forward(
+        self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never
+    ) -> list[Logits]:
+        sessions = [self._own(request.session) for request in batch]
+        check_batch(batch, self)
+        wholes = [session.begin(seg) for session, seg in zip(sessions, batch, strict=True)]
+        self._call_exits(sessions, wholes, cancelled)
+        answers = []
+        for session, whole in zip(sessions, wholes, strict=True):
+            if cancelled():
+                raise ForwardCancelled("cancelled while the model was computing")
+            answers.append(self._logits(session.token_ids, whole, self._probs))
+        for session, whole in zip(sessions, wholes, strict=True):
+            session.feed(whole)
+        return answers
+
+    def _call_exits(
+        self,
+        sessions: Sequence[ContextSession],
+        batch: Sequence[ForwardRequest],
+        cancelled: Callable[[], bool],
+    ) -> None:
+        for index, probs in enumerate(self._exit_distributions):
+            for session, request in zip(sessions, batch, strict=True):
+                if index in request.exits and request.logits_to_keep:
+                    if cancelled():
+                        raise ForwardCancelled("cancelled between two early exits")
+                    request.on_exit(index, self._logits(session.token_ids, request, probs))
+
+    def _logits(
+        self, committed: tuple[int, ...], request: ForwardRequest, probs_of: Distribution
+    ) -> Logits:
+        rows = np.empty((request.logits_to_keep, self.vocabulary_size), dtype=np.float32)
+        first = len(request.token_ids) - request.logits_to_keep
+        for row in range(request.logits_to_keep):
+            probs = np.asarray(probs_of(committed + _fed_path(request, first + row)))
+            if probs.shape != (self.vocabulary_size,):
+                why = f"shape {probs.shape}, not ({self.vocabulary_size},)"
+                raise InvalidArgument("probs", why)
+            with np.errstate(divide="ignore"):
+                rows[row] = np.log(probs)
+        return rows
+
+    def _own(self, session: Session) -> ContextSession:
+        if not isinstance(session, ContextSession) or session not in self._open:
+            raise InvalidArgument("session", "closed, or of another engine")
+        return session
+
+
+class ContextSession:
+    """A session that keeps the token ids themselves in place of keys and values."""
+
+    def __init__(
+        self,
+        open_sessions: set[ContextSession],
+        shared: tuple[int, ...],
+        capacity: int,
+        spare: int = 0,
+    ) -> None:
+        self.capacity = capacity
+        self.slots = capacity + spare
+        self.own_capacity = self.slots - len(shared)
+        self.token_ids = shared
+        self._tree: ForwardRequest | None = None
+        self._open_sessions = open_sessions
+        open_sessions.add(self)
+
+    @property
+    def length(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def tree(self) -> tuple[int, ...] | None:
+        return None if self._tree is None else self._tree.parents
+
+    def begin(self, request: ForwardRequest) -> ForwardRequest:
+        """What a pass works on: the request after the pending tree if it grows that, else alone."""
+        if request.extends_tree and self._tree is not None:
+            return grown(self._tree, request)
+        self._tree = None
+        return request
+
+    def feed(self, request: ForwardRequest) -> None:
+        """Commit a chain, or hold a tree until `keep_path`."""
+        if request.parents is None:
+            self.token_ids += tuple(request.token_ids)
+        else:
+            self._tree = request
+
+    def rollback(self, length: int) -> None:
+        self._check_open()
+        check_length(length, self.length)
+        self.token_ids = self.token_ids[:length]
+        self._tree = None
+
+    def keep_path(self, indices: Sequence[int]) -> None:
+        self._check_open()
+        check_path(self.tree, indices)
+        assert self._tree is not None
+        self.token_ids += tuple(self._tree.token_ids[node] for node in indices)
+        self._tree = None
+
+    def close(self) -> None:
+        self._open_sessions.discard(self)
+
+    def _check_open(self) -> None:
+        if self not in self._open_sessions:
+            raise InvalidArgument("session", "the session is closed")
+
+
+class ContextCopies:
+    """Of token ids."""
+
+    def __init__(self, own: Callable[[Session], ContextSession]) -> None:
+        """`own` raises InvalidArgument for sessions that are not the engine's."""
+        self._own = own
+
+    def copy(self, session: Session, first: int, end: int) -> list[tuple[int, ...]]:
+        token_ids = self._own(session).token_ids
+        if not 0 <= first <= end <= len(token_ids):
+            raise InvalidArgument("length", f"{len(token_ids)} tokens, {end} wanted")
+        return [token_ids[at : at + KV_BLOCK] for at in range(first, end, KV_BLOCK)]
+
+    def paste(self, session: Session, copies: Sequence[tuple[int, ...]]) -> None:
+        own, token_ids = self._own(session), tuple(chain.from_iterable(copies))
+        if own.length or len(token_ids) > own.capacity:
+            why = f"{len(token_ids)} tokens for a session with {own.length} of {own.capacity}"
+            raise InvalidArgument("length", why)
+        own.token_ids = token_ids
+
+
+def _fed_path(request: ForwardRequest, node: int) -> tuple[int, ...]:
+    """The fed tokens that position `node` of the request attends to, itself last."""
+    if request.parents is None:
+        return tuple(request.token_ids[: node + 1])
+    path: list[int] = []
+    while node >= 0:
+        path.append(request.token_ids[node])
+        node = request.parents[node]
+    return tuple(reversed(path))

@@ -1,0 +1,1 @@
+"""Engines in the place of models: for tests, simulations and benchmarks."""

@@ -1,0 +1,250 @@
+"""Cost models against numbers worked out by hand, and DSSD's Table 1 cell by cell."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+from typing import TypedDict
+
+import pytest
+
+from lab.analysis.cost_models import (
+    LinkTimes,
+    ar,
+    coupled,
+    dsd,
+    dssd,
+    expected_tokens_per_round,
+    predict_tpot,
+    rejection_probability,
+    split_inference,
+)
+from lab.analysis.paper_tables import ACCEPTANCE_RATES, VOCABULARY_SIZE, Row, dssd_table_1
+from tandem.core.errors import InvalidArgument
+from tandem.specdec.scheduling import PairTimes
+
+
+class Case(TypedDict):
+    """The arguments that `dsd` and `dssd` both require."""
+
+    acceptance_rate: float
+    draft_length: int
+    vocabulary_size: int
+    precision_bytes: float
+
+
+PAIR = PairTimes(draft_s=0.002, verify_first_s=0.030, verify_further_s=0.001)
+LINK = LinkTimes(rtt_s=0.020, uplink_bytes_per_s=1_000_000, downlink_bytes_per_s=4_000_000)
+# a = 1/2, n = 2: 1 + 1/2 + 1/4 tokens a round, a rejection with probability 3/4.
+DISTRIBUTIONS: Case = {
+    "acceptance_rate": 0.5,
+    "draft_length": 2,
+    "vocabulary_size": 1000,
+    "precision_bytes": 2,
+}
+
+
+def test_expected_tokens_is_the_geometric_sum() -> None:
+    for draft_length in range(1, 9):
+        for rate in (Fraction(0), Fraction(1, 3), Fraction(9, 10)):
+            closed_form = (1 - rate ** (draft_length + 1)) / (1 - rate)
+            computed = expected_tokens_per_round(float(rate), draft_length)
+            assert computed == pytest.approx(float(closed_form), rel=1e-12)
+
+
+def test_expected_tokens_at_the_ends() -> None:
+    assert expected_tokens_per_round(1.0, 5) == 6.0
+    assert expected_tokens_per_round(0.0, 5) == 1.0
+    assert expected_tokens_per_round(1.0 - 1e-15, 5) == pytest.approx(6.0, abs=1e-12)
+
+
+def test_rejection_probability() -> None:
+    assert rejection_probability(0.5, 3) == 0.875
+    assert rejection_probability(1.0, 3) == 0.0
+    assert rejection_probability(0.0, 3) == 1.0
+
+
+def test_verify_time_grows_with_the_drafts() -> None:
+    assert PAIR.verify_s(0) == PAIR.verify_first_s
+    assert PAIR.verify_s(4) == pytest.approx(0.034)
+
+
+def test_ar_is_the_target_alone() -> None:
+    prediction = ar(PAIR, token_bytes=4)
+    assert prediction.tpot_s == prediction.round_s == 0.030
+    assert (prediction.uplink_bytes, prediction.downlink_bytes) == (0, 4)
+    assert prediction.speedup_over_ar == 1
+
+
+def test_dsd_by_hand() -> None:
+    prediction = dsd(PAIR, LINK, **DISTRIBUTIONS)
+    # Up: 2 distributions of 2,000 bytes at 1 MB/s = 4 ms. Round: 2*2 + 4 + 20 + 32 ms = 60 ms.
+    assert prediction.uplink_bytes == 4000
+    assert prediction.downlink_bytes == 0
+    assert prediction.communication_s == pytest.approx(0.024)
+    assert prediction.round_s == pytest.approx(0.060)
+    assert prediction.tokens_per_round == 1.75
+    assert prediction.tpot_s == pytest.approx(0.060 / 1.75)
+    assert prediction.speedup_over_ar == pytest.approx(0.030 * 1.75 / 0.060)
+
+
+def test_dssd_by_hand() -> None:
+    prediction = dssd(PAIR, LINK, **DISTRIBUTIONS)
+    # Down: 3/4 of a distribution of 2,000 bytes at 4 MB/s = 0.375 ms.
+    assert prediction.uplink_bytes == 0
+    assert prediction.downlink_bytes == 1500
+    assert prediction.communication_s == pytest.approx(0.020375)
+    assert prediction.round_s == pytest.approx(0.056375)
+    assert prediction.tpot_s == pytest.approx(0.056375 / 1.75)
+
+
+def test_small_fields_are_counted_when_given() -> None:
+    split = dssd(PAIR, LINK, **DISTRIBUTIONS, token_bytes=4, probability_bytes=4)
+    # 2 ids, 2 probabilities, 3/4 of a recovered id; 3/4 distribution, 1/4 bonus id, always a
+    # position.
+    assert split.uplink_bytes == 2 * 8 + 3
+    assert split.downlink_bytes == 1500 + 1 + 4
+    full = dsd(PAIR, LINK, **DISTRIBUTIONS, token_bytes=4)
+    assert (full.uplink_bytes, full.downlink_bytes) == (4008, 8)
+
+
+def test_coupled_sends_ids_only() -> None:
+    prediction = coupled(PAIR, LINK, acceptance_rate=0.5, draft_length=2, token_bytes=4)
+    assert (prediction.uplink_bytes, prediction.downlink_bytes) == (8, 8)
+    assert prediction.communication_s == pytest.approx(0.020 + 8e-6 + 2e-6)
+    bare = coupled(PAIR, LINK, acceptance_rate=0.5, draft_length=2)
+    assert bare.communication_s == LINK.rtt_s
+    assert bare.round_s == pytest.approx(0.056)
+
+
+def test_communication_bounds_of_corollary_3_1() -> None:
+    probs_s = 2000 / LINK.downlink_bytes_per_s
+    for rate in (0.0, 0.3, 0.9, 1.0):
+        for draft_length in (1, 4, 30):
+            case = DISTRIBUTIONS | {"acceptance_rate": rate, "draft_length": draft_length}
+            communication_s = dssd(PAIR, LINK, **case).communication_s
+            assert LINK.rtt_s <= communication_s <= LINK.rtt_s + probs_s
+    assert (
+        dssd(PAIR, LINK, **DISTRIBUTIONS | {"acceptance_rate": 1.0}).communication_s == LINK.rtt_s
+    )
+
+
+def test_unlimited_bandwidth_leaves_the_round_trip() -> None:
+    assert dsd(PAIR, LinkTimes(rtt_s=0.05), **DISTRIBUTIONS).communication_s == 0.05
+
+
+def test_predict_tpot_agrees_with_the_model() -> None:
+    for prediction in (dsd(PAIR, LINK, **DISTRIBUTIONS), dssd(PAIR, LINK, **DISTRIBUTIONS)):
+        predicted = predict_tpot(
+            "stop-and-wait",
+            tokens_per_round=prediction.tokens_per_round,
+            draft_s=PAIR.draft_s,
+            draft_length=2,
+            verify_s=PAIR.verify_s(2),
+            up_s=LINK.rtt_s / 2 + prediction.uplink_bytes / LINK.uplink_bytes_per_s,
+            down_s=LINK.rtt_s / 2 + prediction.downlink_bytes / LINK.downlink_bytes_per_s,
+        )
+        assert predicted == pytest.approx(prediction.tpot_s)
+
+
+def test_predict_tpot_counts_overhead_per_round() -> None:
+    case = {
+        "tokens_per_round": 2.0,
+        "draft_s": 0.001,
+        "draft_length": 4,
+        "verify_s": 0.01,
+        "up_s": 0.005,
+        "down_s": 0.005,
+    }
+    assert predict_tpot("stop-and-wait", **case) == pytest.approx(0.012)
+    assert predict_tpot("stop-and-wait", **case, overhead_s=0.002) == pytest.approx(0.013)
+    with pytest.raises(InvalidArgument, match="schedule"):
+        predict_tpot("streaming", **case)  # type: ignore[arg-type]  # wrong on purpose
+    with pytest.raises(InvalidArgument, match="tokens_per_round"):
+        predict_tpot("stop-and-wait", **case | {"tokens_per_round": 0})
+    with pytest.raises(InvalidArgument, match="up_s"):
+        predict_tpot("stop-and-wait", **case | {"up_s": math.nan})
+
+
+@pytest.mark.parametrize(
+    ("field", "bad"),
+    [
+        ("acceptance_rate", 1.1),
+        ("acceptance_rate", math.nan),
+        ("draft_length", 0),
+        ("vocabulary_size", 0),
+        ("precision_bytes", 0),
+    ],
+)
+def test_a_bad_value_is_named(field: str, bad: float) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        dssd(PAIR, LINK, **DISTRIBUTIONS | {field: bad})  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("times", "field", "bad"),
+    [
+        (PAIR, "draft_s", -1.0),
+        (PAIR, "verify_first_s", 0.0),
+        (PAIR, "verify_further_s", math.inf),
+        (LINK, "rtt_s", math.nan),
+        (LINK, "uplink_bytes_per_s", 0.0),
+        (LINK, "downlink_bytes_per_s", math.nan),
+    ],
+)
+def test_bad_times_are_named(times: PairTimes | LinkTimes, field: str, bad: float) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        replace(times, **{field: bad})  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+def test_table_1_has_every_cell() -> None:
+    cells = {(row.draft_length, row.acceptance_rate) for row in dssd_table_1()}
+    assert len(dssd_table_1()) == 24
+    assert cells == {(length, rate) for length in (2, 4, 6, 8) for rate in ACCEPTANCE_RATES}
+
+
+@pytest.mark.parametrize(
+    "row", dssd_table_1(), ids=lambda row: f"n={row.draft_length},a={row.acceptance_rate}"
+)
+def test_table_1_is_reproduced_within_the_printed_rounding(row: Row) -> None:
+    assert abs(row.rejection_probability - row.printed_rejection_probability) <= 0.005 + 1e-9
+    assert abs(row.communication_s - row.printed_communication_s) <= 0.005e-3 + 1e-12
+    assert row.within_rounding
+    assert abs(row.relative_difference) < 2.5e-4
+
+
+def test_table_1_cells_force_its_parameters() -> None:
+    """The docstring's claim: one distribution takes 8.0000…8.0020 ms, hence |V| = 50,000 and not
+    OPT's."""
+    bounds = [
+        [
+            (row.printed_communication_s * 1e3 + edge - 20) / row.rejection_probability
+            for row in dssd_table_1()
+        ]
+        for edge in (-0.005, 0.005)
+    ]
+    low_ms, high_ms = max(bounds[0]), min(bounds[1])
+    assert low_ms == pytest.approx(8.0, abs=1e-4)
+    assert high_ms == pytest.approx(8.002, abs=1e-4)
+    assert low_ms - 1e-9 <= VOCABULARY_SIZE * 16 / 100e6 * 1e3 <= high_ms
+    opt_probs_ms = 50_272 * 16 / 100e6 * 1e3
+    assert high_ms < opt_probs_ms
+
+
+def test_a_wrong_cell_is_noticed() -> None:
+    row = dssd_table_1()[0]
+    assert not replace(row, printed_communication_s=0.02603).within_rounding
+    assert not replace(row, printed_rejection_probability=0.76).within_rounding
+
+
+def test_split_inference_pays_a_round_trip_for_every_token() -> None:
+    """A fifth of the layers takes 10 ms at the edge; 1,000 bytes go up at 100,000 a second."""
+    pair, link = PairTimes(0.02, 0.1), LinkTimes(0.03, 1e5, 1e5)
+    cut = split_inference(pair, link, edge_share=0.2, edge_s=0.01, hidden_bytes=1000)
+    assert cut.tpot_s == pytest.approx(0.01 + 0.08 + 0.03 + 0.01)
+    assert cut.speedup_over_ar == pytest.approx(0.1 / 0.13)
+    for field, wrong in (("edge_share", 1.1), ("edge_s", -1.0), ("hidden_bytes", math.nan)):
+        sizes = {"edge_share": 0.2, "edge_s": 0.01, "hidden_bytes": 1000.0} | {field: wrong}
+        with pytest.raises(InvalidArgument, match=field):
+            split_inference(pair, link, **sizes)

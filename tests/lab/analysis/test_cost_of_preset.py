@@ -1,0 +1,84 @@
+"""The cost of a preset against the real machines in virtual time, alone and with others."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab.analysis.cost_models import LinkTimes
+from lab.analysis.cost_of_preset import Sizes, predict
+from lab.simulation.answer import Conditions, Question, simulate_answers
+from lab.simulation.answer_figures import (
+    cache_miss_rate,
+    tokens_per_s_together,
+    verified_acceptance,
+)
+from lab.simulation.declared_pair import declared_pair
+from lab.simulation.simulator import ModelTimes
+from tandem.specdec.presets import PRESETS
+from tandem.specdec.scheduling import PairTimes
+
+SERVER, SLOW_EDGE = ModelTimes(0.024, 0.072, 0.003), ModelTimes(0.060, 0.072, 0.003)
+MBPS = 100.0
+
+
+def ratio(
+    name: str, times: ModelTimes, rtt_s: float, rate: float, sessions: int, tokens: int
+) -> float:
+    """Predicted over simulated tokens per second of all sessions."""
+    preset, pair = PRESETS[name], declared_pair(rate, seed=1)
+    questions = [
+        Question((number + 1, 7, 3), tokens, seed=1, start_s=number * 0.19)
+        for number in range(sessions)
+    ]
+    conditions = Conditions(times, rtt_s, MBPS, padded_vocabulary=151_936)
+    answers = simulate_answers(preset, pair, conditions, questions)
+    miss_rate, seen = cache_miss_rate(answers), verified_acceptance(answers)
+    found = predict(
+        preset,
+        PairTimes(times.draft_s, times.verify_first_s, times.verify_further_s),
+        LinkTimes(rtt_s, MBPS * 1e6 / 8, MBPS * 1e6 / 8),
+        acceptance_rate=rate if seen is None else seen,
+        sizes=Sizes(151_936),
+        miss_rate=1.0 if miss_rate is None else miss_rate,
+        sessions=sessions,
+    )
+    return sessions / found.tpot_s / tokens_per_s_together(answers)
+
+
+@pytest.mark.parametrize(
+    ("name", "rate", "tokens"),
+    [
+        *((name, rate, 400) for name in ("dsd", "coupled", "picospec") for rate in (0.05, 0.6)),
+        ("dssd", 0.9, 1200),
+        ("stream", 0.05, 60),
+        ("stream", 0.6, 120),
+    ],
+)
+def test_one_session_takes_what_is_predicted(name: str, rate: float, tokens: int) -> None:
+    assert ratio(name, SERVER, 0.030, rate, 1, tokens) == pytest.approx(1, rel=0.07)
+
+
+def test_hits_of_drafts_made_ahead_are_counted() -> None:
+    assert ratio("predraft", SERVER, 0.030, 0.6, 1, 150) == pytest.approx(1, rel=0.07)
+
+
+@pytest.mark.parametrize(
+    ("name", "times", "rate"),
+    [("ar", SERVER, 0.0), ("coupled", SERVER, 0.3), ("dssd", SLOW_EDGE, 0.05)],
+)
+def test_sessions_wait_for_each_other_as_predicted(
+    name: str, times: ModelTimes, rate: float
+) -> None:
+    assert ratio(name, times, 0.030, rate, 4, 300) == pytest.approx(1, rel=0.07)
+
+
+def test_the_cloud_alone_serves_all_sessions_in_one_pass() -> None:
+    found = predict(
+        PRESETS["ar"],
+        PairTimes(0.024, 0.072, 0.003),
+        LinkTimes(0.030),
+        acceptance_rate=0.0,
+        sizes=Sizes(32_000),
+        sessions=16,
+    )
+    assert found.tpot_s == pytest.approx(0.072 + 15 * 0.003, rel=0.01)

@@ -1,0 +1,322 @@
+"""`bench auto`: its run goes on where an earlier one ended; what its figures are relative to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, replace
+from itertools import combinations
+from math import inf, log
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.bench.harness.report import Report, Row, make_row
+from lab.bench.harness.suite import Models
+from lab.bench.speculation import auto, auto_cases, auto_rows
+from lab.bench.speculation.auto_cases import (
+    CHANCE,
+    CHANGES,
+    GRID,
+    MEMORY_BOUND,
+    Cell,
+    Change,
+    covering,
+)
+from lab.bench.speculation.auto_goals import goals as virtual_goals
+from lab.bench.speculation.auto_goals import ratios_to_each
+from lab.bench.speculation.auto_real import PairOfRuns, goals, row_of
+from lab.bench.speculation.auto_rows import CHOSEN, case_row, fixed_presets, read_rows
+from lab.machine import this_machine
+from lab.simulation.answer import Question, SimulatedAnswer, simulate_answers
+from tandem.generation.client import Generated
+from tandem.specdec.presets import PRESETS, Preset
+from tandem.specdec.profile import NOTHING_EARLIER
+from tandem_api.common.v1 import generation_pb2 as pb
+
+
+class Killed(Exception):
+    """In place of a signal."""
+
+
+def cell(rate: float, sessions: int = 1, hardware: str = "server") -> Cell:
+    return Cell(hardware, 0.030, 9, rate, sessions)
+
+
+def row_with(*chosen: float, **others: Sequence[float]) -> Row:
+    """Of a cell in which `auto` and others write so many tokens a second, by seed."""
+    row = make_row(preset=CHOSEN, speedup_over_ar=chosen[0] / others["ar"][0])
+    best = max(speeds[0] for speeds in others.values())
+    return row | {"over_best": chosen[0] / best, "speeds": others | {CHOSEN: chosen}}
+
+
+def report_on(cases: Sequence[Cell], monkeypatch: pytest.MonkeyPatch) -> Report:
+    monkeypatch.setattr(auto, "QUICK", cases)
+    monkeypatch.setattr(auto, "CHANGES", [])
+    return Report("auto", 1, True, this_machine(), "")
+
+
+def test_a_run_goes_on_after_the_cases_that_were_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[float] = []
+
+    def case_row(case: Cell, fixed: object, seeds: object) -> Row:
+        if len(ran) == 2:
+            ran.append(0.0)
+            raise Killed
+        ran.append(case.rate)
+        return row_with(case.rate, ar=[1.0]) | {"declared": case.rate, "sessions": 1}
+
+    monkeypatch.setattr(auto_rows, "case_row", case_row)
+    report = report_on([cell(rate) for rate in (1, 2, 3)], monkeypatch)
+    kept = tmp_path / "new" / "rows.jsonl"
+    with pytest.raises(Killed):
+        auto.run(report, Models(), kept=kept)
+    kept.write_text(kept.read_text() + '{"case": "cut sh')
+    auto.run(report, Models(), kept=kept)
+    assert sorted(ran) == [0, 1, 2, 3], "each case once"
+    assert sorted(read_rows(kept, {"seeds": [1, 2, 3]})) == [
+        f"server, 30 ms, 9 Mbit/s, acceptance {rate}, 1 sessions" for rate in (1, 2, 3)
+    ]
+    assert [row["declared"] for row in report.rows] == [1, 2, 3]
+
+
+def test_what_was_kept_is_taken_only_for_what_would_be_computed_the_same_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quick run's rows lack presets of a full one; another version's `auto` is another."""
+    ran: list[float] = []
+
+    def case_row(case: Cell, fixed: object, seeds: object) -> Row:
+        ran.append(case.rate)
+        return row_with(1.0, ar=[1.0]) | {"declared": case.rate, "sessions": 1}
+
+    monkeypatch.setattr(auto_rows, "case_row", case_row)
+    kept, quick = tmp_path / "rows.jsonl", report_on([cell(0.5)], monkeypatch)
+    kept.write_text('{"case": "of before", "seeds": [1, 2, 3], "row": {}}\n[1]\n')
+    auto.run(quick, Models(), kept=kept)
+    auto.run(quick, Models(), kept=kept)
+    assert ran == [0.5]
+    auto.run(replace(quick, seed=2), Models(), kept=kept)
+    assert ran == 2 * [0.5]
+    auto.run(replace(quick, machine=replace(quick.machine, commit="other")), Models(), kept=kept)
+    assert ran == 3 * [0.5]
+    monkeypatch.setattr(auto, "GRID", [cell(0.5)])
+    monkeypatch.setattr(auto, "LOAD", [])
+    auto.run(replace(quick, quick=False), Models(), kept=kept)
+    assert ran == 4 * [0.5]
+
+
+def test_no_further_case_begins_after_the_time_that_was_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = report_on([cell(0.5)], monkeypatch)
+    auto.run(report, Models(), minutes=0.0)
+    auto.draw(report, tmp_path)
+    assert report.rows == []
+    assert report.goals == []
+    assert not list(tmp_path.iterdir()), "there is nothing to draw"
+
+
+def test_the_grid_is_all_that_may_be_declared() -> None:
+    assert len(set(map(str, GRID))) == 3 * 4 * 2 * 4 * 4
+    assert len(set(map(str, CHANGES))) == len(CHANGES)
+
+
+def test_the_first_cells_have_any_two_values_of_different_axes() -> None:
+    """Of 384 cells some twenty; no fewer than sixteen can, with four acceptances and sessions."""
+
+    def pairs(cells: Sequence[Cell]) -> set[object]:
+        return {pair for cell in cells for pair in combinations(enumerate(astuple(cell)), 2)}
+
+    ordered = covering(GRID, seed=1)
+    assert sorted(map(str, ordered)) == sorted(map(str, GRID))
+    assert pairs(ordered[:20]) == pairs(GRID)
+    assert ordered != covering(GRID, seed=2)
+
+
+def test_so_many_cells_are_taken_from_the_first_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def case_row(case: Cell, fixed: object, seeds: object) -> Row:
+        return row_with(1.0, ar=[1.0]) | {"declared": case.rate, "sessions": 1}
+
+    monkeypatch.setattr(auto_rows, "case_row", case_row)
+    report = report_on([cell(rate) for rate in (1, 2, 3)], monkeypatch)
+    auto.run(report, Models(), cells=2)
+    assert [row["declared"] for row in report.rows] == [1, 2]
+
+
+def test_cells_are_taken_by_sessions_and_as_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[Cell | Change] = []
+
+    def case_row(case: Cell | Change, fixed: object, seeds: object) -> Row:
+        taken.append(case)
+        return row_with(1.0, ar=[1.0]) | {"declared": 0.3, "sessions": 1}
+
+    monkeypatch.setattr(auto_rows, "case_row", case_row)
+    grid = [cell(0.3, sessions) for sessions in (1, 4)]
+    report = report_on(grid, monkeypatch)
+    monkeypatch.setattr(auto, "CHANGES", CHANGES[:1])
+    auto.run(report, Models(), later=True)
+    auto.run(report, Models(), sessions=("4",))
+    auto.run(report, Models())
+    assert taken == [*(replace(each, later=True) for each in grid), grid[1], *grid, CHANGES[0]]
+
+
+def test_later_sessions_know_what_the_first_ones_of_their_edges_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Sequence[Question]] = []
+
+    def answers(*arguments: Any) -> list[SimulatedAnswer]:
+        asked.append(arguments[-1])
+        return simulate_answers(*arguments)
+
+    monkeypatch.setattr(auto_cases, "simulate_answers", answers)
+    replace(cell(0.3, 4), later=True).tokens_per_s(PRESETS[CHOSEN], 1)
+    first, later = asked
+    assert {each.earlier for each in first} == {NOTHING_EARLIER}
+    assert len({each.prompt_ids for each in (*first, *later)}) == 8
+    known = [each.earlier for each in later]
+    assert [each.verify_s for each in known] != [None] * 4
+    assert all(0 < (each.acceptance_rate or 0) < 1 for each in known)
+    cell(0.3, 4).tokens_per_s(PRESETS[CHOSEN], 1)
+    assert {each.earlier for each in asked[2]} == {NOTHING_EARLIER}
+
+
+def asked_for(case: Cell, monkeypatch: pytest.MonkeyPatch) -> tuple[Row, list[tuple[str, int]]]:
+    """Its row, and which simulations it took. `stream` is best but with the first seed."""
+    asked: list[tuple[str, int]] = []
+
+    def tokens_per_s(case: Cell, preset: Preset, seed: int) -> float:
+        asked.append((preset.name, seed))
+        return {"ar": 20.0, "auto": 36.0, "stream": 30 if seed == 1 else 42}.get(preset.name, 1.0)
+
+    monkeypatch.setattr(Cell, "tokens_per_s", tokens_per_s)
+    fixed = {name: PRESETS[name] for name in ("coupled", "stream", "predraft", "picospec")}
+    return case_row(case, fixed, [1, 2, 3]), asked
+
+
+def test_only_the_best_of_the_first_seed_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Cell, "cannot_be_best", lambda case, preset, best: False)
+    row, asked = asked_for(cell(0.5), monkeypatch)
+    assert len(asked) == 6 + 2 * (2 + auto_rows.FINALISTS)
+    assert (row["best"], row["speedup_over_ar"]) == ("stream", 1.8)
+    assert row["over_best"] == pytest.approx(18 / 19)
+    assert row["speeds"]["stream"] == [30, 42, 42]
+    assert row["left_out"] == []
+
+
+def test_many_sessions_take_fewer_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, asked = asked_for(cell(0.5, 64), monkeypatch)
+    assert {seed for _, seed in asked} == {1}
+
+
+def test_presets_that_cannot_be_best_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of four drafts right: 1.94 tokens a round of 114 ms, and of 210 ms with its drafting,
+    where the cloud alone takes 72 ms a token."""
+    row, asked = asked_for(cell(0.5), monkeypatch)
+    assert not {name for name, _ in asked} & {"coupled", "predraft"}
+    assert row["left_out"] == ["predraft", "coupled"]
+    assert row["speeds"]["predraft"] == pytest.approx([20 * 1.9375 * 72 / 114] * 3)
+    assert row["speeds"]["coupled"] == pytest.approx([20 * 1.9375 * 72 / 210] * 3)
+
+
+def test_where_no_draft_pays_in_a_pass_the_cloud_alone_is_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row, asked = asked_for(cell(0.3, 64), monkeypatch)
+    assert [name for name, _ in asked] == ["ar", "auto"]
+    assert (row["best"], row["over_best"]) == ("ar", 1.8)
+    assert row["speeds"]["stream"] == [20.0]
+
+
+def test_what_was_left_out_where_no_draft_pays_counts_as_the_cloud_alone_with_every_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It had the first seed's figure alone: a lucky one for the cloud alone was held against `auto`
+    as another preset's, and without the seeds' error."""
+
+    def tokens_per_s(case: Cell, preset: Preset, seed: int) -> float:
+        return {"ar": (22.0, 19.0, 20.0), "auto": (20.0, 20.0, 20.0)}[preset.name][seed - 1]
+
+    monkeypatch.setattr(Cell, "tokens_per_s", tokens_per_s)
+    case = cell(0.05, 4)
+    assert case.limit_over_ar() == 1
+    ratios = ratios_to_each([case_row(case, {"stream": PRESETS["stream"]}, [1, 2, 3])])
+    assert ratios["stream"] == ratios["ar"]
+    assert ratios["stream"].error > 0
+
+
+@pytest.mark.parametrize("name", ["coupled", "dssd", "predraft"])
+@pytest.mark.parametrize(("rate", "sessions"), [(0.3, 4), (0.9, 1)])
+def test_no_preset_exceeds_what_its_rounds_allow(name: str, rate: float, sessions: int) -> None:
+    case, preset = cell(rate, sessions), PRESETS[name]
+    speed = case.tokens_per_s(preset, 1) / case.tokens_per_s(PRESETS["ar"], 1)
+    assert speed < CHANCE[sessions] * case.at_most(preset) < inf
+
+
+def test_the_best_one_preset_is_chosen_for_all_cells_together() -> None:
+    """Each is best in one cell; over both, the first is."""
+    rows: list[Row] = [row_with(4.0, ar=[1.0], one=[4.0], other=[2.0])]
+    rows.append(row_with(2.0, ar=[1.0], one=[1.0], other=[1.5]))
+    ratios = {name: ratio.mean for name, ratio in ratios_to_each(rows).items()}
+    assert ratios == pytest.approx({"ar": 8**0.5, "one": 2**0.5, "other": (8 / 3) ** 0.5})
+    rows = [row | {"sessions": 16, "limit": 2.0} for row in rows]
+    together = virtual_goals(rows, [], [])[3:]
+    assert [goal.figure for goal in together] == pytest.approx([2**0.5, 8**0.5])
+    assert "(one seed)" in together[0].name
+    assert "passes leave 2)" in together[1].name
+    rows = [row | {"limit": 1.03} for row in rows]
+    assert "passes leave 1.03: out of reach)" in virtual_goals(rows, [], [])[-1].name
+
+
+def test_what_is_missing_must_be_more_than_chance() -> None:
+    """Two seeds of two cells, 0.97 and 1.01 of the other in both: the mean's standard error is half
+    of what each seed is off, by the root of their number."""
+    rows = [row_with(0.97, 1.01, ar=[0.1, 0.1], other=[1.0, 1.0]) for _ in range(2)]
+    rows = [row | {"sessions": 4, "limit": 2.0} for row in rows]
+    (goal,) = virtual_goals(rows, [], [])[3:]
+    assert goal.figure == pytest.approx((0.97 * 1.01) ** 0.5)
+    assert goal.limit == pytest.approx(1 - log(1.01 / 0.97) / 2 / 2**0.5)
+    assert goal.met
+    sure = [row | {"speeds": {CHOSEN: [0.99, 0.99], "other": [1.0, 1.0]}} for row in rows]
+    assert not virtual_goals(sure, [], [])[3].met
+
+
+def test_no_drafts_bring_more_than_passes_leave() -> None:
+    """Sixteen sessions, 24 ms and 72 + 3 ms: a pass over 16 tokens takes 117 ms, over 32 of them
+    165 ms, and the best of all lengths at acceptance 0.6 is one draft."""
+    assert cell(0.6, 16).limit_over_ar() == pytest.approx(1.6 * 117 / 165)
+    assert cell(0.05, 16).limit_over_ar() == 1
+    assert cell(0.6, 64, MEMORY_BOUND).limit_over_ar() > 1.2
+
+
+def test_a_change_is_there_and_then_not() -> None:
+    change = Change("", rates=(1.0, 0.0), mbps=(100.0, 50.0))
+    (answer,) = change.answers(fixed_presets(quick=True)["coupled 4"], seed=1)
+    accepted = answer.stats.accepted
+    assert 200 - 80 - 60 < accepted < 200 - 80, "none in 80 of 200 tokens, four of five in others"
+
+
+def answers(seconds: float, token_ids: tuple[int, ...] = (1, 2)) -> list[Generated]:
+    summary = pb.Summary(tokens=2, drafted=8, accepted=2, target_passes=1)
+    summary.choice.schedule = "stream"
+    last_s = 1.0 + seconds
+    return [Generated(token_ids=list(token_ids), ttft_s=1.0, last_commit_s=last_s, summary=summary)]
+
+
+def test_pairs_of_runs_as_processes() -> None:
+    pairs = [PairOfRuns(answers(2.0), answers(seconds)) for seconds in (1.0, 2.0, 4.0)]
+    row = row_of(cell(0.6), pairs, virtual=1.1)
+    assert (row["speedup_over_ar"], row["low"], row["high"]) == (1.0, 0.75, 1.5)
+    assert (row["drafted_per_token"], row["acceptance_rate"], row["chosen"]) == (4, 0.25, "stream")
+    assert [goal.met for goal in goals([row])] == [True, True]
+    other = PairOfRuns(answers(2.0), answers(2.1, (1, 3)))
+    assert [goal.met for goal in goals([row, row_of(cell(0.6), [other], 1.0)])] == [False, False]
+
+
+def test_fixed_presets_come_in_several_lengths() -> None:
+    found = fixed_presets(quick=False)
+    assert found["dssd 8"].schedule.chunk == 8
+    assert len(set(found.values())) == len(found) == 11

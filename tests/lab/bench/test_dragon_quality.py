@@ -1,0 +1,106 @@
+"""The quality bench's mixtures, and how documents are split between the sides."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lab.bench.two_sided.dragon_corpus import QUERY_TOKENS, WINDOW_TOKENS, read_windows
+from lab.bench.two_sided.dragon_quality import (
+    CONTEXT_DOCUMENT_TOKENS,
+    Predictor,
+    _joined,
+    _methods,
+    perplexities,
+    sequence_mixture,
+    sum_of,
+)
+from lab.training.demo_pair.corpus import is_held_out
+from tandem.core.errors import TandemError
+from tandem.testing.scripted import ScriptedEngine, ScriptedTokenizer, scripted_probs
+from tandem.two_sided.protocol.mixture import Side
+
+VOCABULARY = 256
+
+
+def test_a_sequence_mixture_multiplies_to_the_mixture_of_products() -> None:
+    source = np.random.default_rng(1)
+    one, other = source.uniform(0.05, 1, (2, 20))
+    mixed = sequence_mixture(((0.3, one), (0.7, other)))
+    assert np.prod(mixed) == pytest.approx(0.3 * np.prod(one) + 0.7 * np.prod(other))
+    assert mixed[0] == pytest.approx(sum_of(((0.3, one), (0.7, other)))[0])
+    assert sequence_mixture(((0.0, one), (1.0, other))) == pytest.approx(other)
+
+
+@pytest.fixture
+def peps(tmp_path: Path) -> Path:
+    held = [f"pep-{number:04}" for number in range(300) if is_held_out(f"pep-{number:04}")][:3]
+    path = tmp_path / "peps.jsonl"
+    with path.open("w") as file:
+        for name in [*held, "pep-0001"]:
+            words = " ".join(f"{name} w{number % 37}" for number in range(300))
+            file.write(json.dumps({"id": name, "title": name, "text": words}) + "\n")
+    assert not is_held_out("pep-0001")
+    return path
+
+
+def test_windows_are_held_out_and_the_better_documents_are_the_cloud_s(peps: Path) -> None:
+    windows = read_windows(peps, ScriptedTokenizer(VOCABULARY), 3, seed=1)
+    assert len(windows) == 6  # two of each held-out text
+    for window in windows:
+        assert len(window.token_ids) == WINDOW_TOKENS
+        cloud, device = window.of(Side.CLOUD, 3), window.of(Side.DEVICE, 3)
+        assert len(cloud) == len(device) == 3
+        assert min(one.score for one in cloud) >= max(one.score for one in device)
+        assert [one.rank for one in device] == [1, 2, 3]
+        assert not window.of(Side.CLOUD, 0)
+    assert windows == read_windows(peps, ScriptedTokenizer(VOCABULARY), 3, seed=1)
+
+
+def test_a_corpus_without_held_out_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "peps.jsonl").write_text('{"id": "pep-0001", "title": "", "text": "short"}\n')
+    with pytest.raises(TandemError, match="held-out"):
+        read_windows(tmp_path / "peps.jsonl", ScriptedTokenizer(VOCABULARY), 3, seed=1)
+
+
+def test_with_one_model_and_one_weight_two_sides_are_one_pile_of_documents(peps: Path) -> None:
+    window = read_windows(peps, ScriptedTokenizer(VOCABULARY), 2, seed=1)[0]
+    engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY, order=400))
+    predictor = Predictor(engine, window)
+    found = {
+        (method, relevance, count): predicted
+        for method, relevance, count, predicted in _methods(predictor, predictor, (0, 2))
+    }
+    for relevance in ("even", "rank", "score"):
+        dragon = found["dragon", relevance, 2]
+        assert dragon.shape == (WINDOW_TOKENS - QUERY_TOKENS,)
+        assert dragon == pytest.approx(found["drcg", relevance, 2])
+        assert found["dragon", relevance, 0] == pytest.approx(found["crcg-cloud", relevance, 0])
+    halves = (found["crcg-device", "even", 2] + found["crcg-cloud", "even", 2]) / 2
+    assert found["dragon", "even", 2] == pytest.approx(halves)
+
+
+def test_one_context_holds_as_many_documents_as_the_paper_s(peps: Path) -> None:
+    (window, *_) = read_windows(peps, ScriptedTokenizer(VOCABULARY), 6, seed=1)
+    at = Predictor(ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY)), window)
+    documents = window.of(Side.CLOUD, 6)
+    context = _joined(at, documents)
+    assert len(context) == CONTEXT_DOCUMENT_TOKENS
+    assert context[-len(documents[0].token_ids) :] == documents[0].token_ids  # the best is last
+
+
+def test_perplexities_are_those_of_documents_weighed_by_rank(peps: Path) -> None:
+    windows = read_windows(peps, ScriptedTokenizer(VOCABULARY), 2, seed=1)[:2]
+    engine = ScriptedEngine(VOCABULARY, scripted_probs(1, VOCABULARY, order=400))
+    found = perplexities(engine, windows, 2)
+    nats = [
+        -np.log(predicted).mean()
+        for at in (Predictor(engine, window) for window in windows)
+        for method, relevance, count, predicted in _methods(at, at, (0, 2))
+        if (method, relevance, count) == ("dragon", "rank", 2)
+    ]
+    assert found["dragon", 2] == pytest.approx(np.exp(np.mean(nats)))
+    assert found["dragon", 0] == pytest.approx(found["context-all", 0])

@@ -1,0 +1,35 @@
+"""On what a measurement was made."""
+
+import subprocess
+from pathlib import Path
+
+from lab.machine import commit_of
+
+
+def test_each_state_of_the_sources_has_a_commit_of_its_own(tmp_path: Path) -> None:
+    """What was computed by one state is not taken for another's."""
+
+    def git(*arguments: str) -> None:
+        identity = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+        subprocess.run(["git", *identity, *arguments], cwd=tmp_path, check=True)
+
+    source = tmp_path / "source.py"
+    git("init", "-q")
+    source.write_text("rate = 1\n")
+    git("add", ".")
+    git("commit", "-q", "-m", "Begin")
+    clean = commit_of(tmp_path)
+    source.write_text("rate = 2\n")
+    second = commit_of(tmp_path)
+    source.write_text("rate = 3\n")
+    third = commit_of(tmp_path)
+    assert len({clean, second, third}) == 3
+    assert second.startswith(f"{clean}-changed-")
+    source.write_text("rate = 2\n")
+    assert commit_of(tmp_path) == second
+    source.write_text("rate = 1\n")
+    assert commit_of(tmp_path) == clean
+
+
+def test_sources_without_a_repository_have_no_commit(tmp_path: Path) -> None:
+    assert commit_of(tmp_path) == "unknown"

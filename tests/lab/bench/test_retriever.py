@@ -1,0 +1,42 @@
+"""The parts of `bench retriever` that its figures rest on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lab.bench.documents.retriever import blended, brute_force
+from lab.bench.documents.retriever_kill import change, expected
+from lab.bench.harness.texts import read_peps
+from tandem.core.errors import TandemError
+
+
+def test_blended_vectors_are_unit_and_near_what_they_are_made_of() -> None:
+    real = np.linalg.qr(np.random.default_rng(1).standard_normal((64, 5)))[0].T.astype(np.float32)
+    rows = blended(real, 200, seed=2)
+    assert np.linalg.norm(rows, axis=1) == pytest.approx(1, abs=1e-5)
+    assert ((rows @ real.T) ** 2).sum(axis=1).min() > 0.7
+    assert np.array_equal(rows, blended(real, 200, seed=2))
+
+
+def test_brute_force_lists_the_nearest_first() -> None:
+    rows = np.eye(12, dtype=np.float32)
+    query = np.arange(12, dtype=np.float32)
+    assert brute_force(rows, query[None]).tolist() == [list(range(11, 1, -1))]
+
+
+def test_the_writer_s_changes_can_be_computed_without_it() -> None:
+    texts: dict[str, str] = {}
+    for number in range(40):
+        documents, removed = change(3, number)
+        texts.update({document.id: document.text for document in documents})
+        for name in removed:
+            texts.pop(name, None)
+    assert texts == expected(3, 40) != expected(4, 40)
+
+
+def test_a_missing_corpus_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TandemError, match=r"none\.jsonl: cannot be read"):
+        read_peps(tmp_path / "none.jsonl")

@@ -1,0 +1,78 @@
+"""Processes of a suite, with the lightest ones there are."""
+
+import json
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from lab.bench.harness.suite import LinkController, PinnedProcess, SuiteFailed, clean_environment
+from lab.bench.speculation.bare_round_trip import measure_bare_round_trip, weight_bytes
+from lab.machine import OthersMeter, pinned, usable_cores
+
+
+def test_a_link_process_is_steered_and_ends() -> None:
+    with PinnedProcess(
+        "lab.bench.harness.link_process", ("127.0.0.1:9",), usable_cores()[0]
+    ) as process:
+        host, port = process.address.rsplit(":", 1)
+        assert host == "127.0.0.1"
+        assert int(port) > 0
+        assert process.cpu_s() > 0
+        link = LinkController(process.words[2])
+        link.set(0.03, 20.0)
+        link.set(0.0, None)
+        with pytest.raises(SuiteFailed, match="rtt_s"):
+            link.set(-1.0, 20.0)
+    with pytest.raises(ConnectionRefusedError):
+        link.set(0.0, None)
+
+
+def test_a_process_that_does_not_start_says_why() -> None:
+    with (
+        pytest.raises(SuiteFailed, match=r"services\.aggregator did not start: .*port"),
+        PinnedProcess("tandem.services.aggregator", ("--port", "70000"), usable_cores()[0]),
+    ):
+        pass
+
+
+def test_services_do_not_see_the_callers_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_MODEL", "elsewhere")
+    environment = clean_environment()
+    assert "TANDEM_MODEL" not in environment
+    assert environment["OMP_NUM_THREADS"] == "1"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no core pinning on this system")
+def test_pinning_ends_with_its_context() -> None:
+    before = os.sched_getaffinity(0)
+    with pinned(usable_cores()[0]):
+        assert os.sched_getaffinity(0) == {usable_cores()[0]}
+    assert os.sched_getaffinity(0) == before
+
+
+def test_a_bare_round_trip_takes_time() -> None:
+    round_overhead_s = measure_bare_round_trip(
+        draft_bytes=4_000, target_bytes=400_000, drafts=2, rounds=10
+    )
+    assert 10e-6 < round_overhead_s < 1.0
+
+
+def test_weight_bytes_are_those_of_float32(tmp_path: Path) -> None:
+    header = {
+        "__metadata__": {"format": "pt"},
+        "a": {"dtype": "BF16", "shape": [3, 5], "data_offsets": [0, 30]},
+        "b": {"dtype": "F32", "shape": [7], "data_offsets": [30, 58]},
+    }
+    raw = json.dumps(header).encode()
+    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(raw)) + raw + bytes(58))
+    assert weight_bytes(str(tmp_path)) == 4 * (15 + 7)
+    assert weight_bytes(str(tmp_path / "elsewhere")) is None
+
+
+def test_own_work_is_not_the_work_of_others() -> None:
+    others = OthersMeter()
+    sum(range(3_000_000))
+    share = others.share()
+    assert share is None or 0 <= share <= 1.5

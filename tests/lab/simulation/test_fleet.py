@@ -1,0 +1,191 @@
+"""The simulated fleet against the real machines in virtual time, and what it does when verifiers
+fail, are far, or are added."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from itertools import takewhile
+
+import pytest
+
+from lab.simulation.answer import Conditions, Question, simulate_answers
+from lab.simulation.answer_figures import cache_miss_rate, verified_acceptance
+from lab.simulation.declared_pair import declared_pair
+from lab.simulation.fleet import simulate_fleet, verifiers_needed
+from lab.simulation.fleet_cloud import FleetSession
+from lab.simulation.fleet_plan import FleetPlan, FleetTraffic, Scaling, Spread, TrafficKind
+from lab.simulation.simulator import ModelTimes
+from tandem.core.errors import InvalidArgument
+from tandem.specdec.presets import PRESETS
+
+TIMES = ModelTimes(0.024, 0.072, 0.003)
+RTT_S, TOKENS = 0.04, 64
+CHATS = FleetTraffic(
+    TrafficKind.CHATS, 0.05, prompt_tokens=Spread.of(1), answer_tokens=Spread.of(TOKENS)
+)
+SMALL = FleetPlan(PRESETS["stream"], 40, 3, FleetTraffic(per_edge_s=20.0), lasts_s=20.0, warm_s=2.0)
+
+
+@pytest.mark.parametrize(
+    ("preset", "sessions"),
+    [("ar", 3), ("coupled", 3), ("predraft", 3), ("stream", 1), ("auto", 1)],
+)
+def test_tokens_take_as_long_as_with_the_real_machines(preset: str, sessions: int) -> None:
+    questions = [Question((n + 1,), TOKENS, n, n * 0.03) for n in range(sessions)]
+    conditions = Conditions(TIMES, RTT_S)
+    answers = simulate_answers(PRESETS[preset], declared_pair(0.85, seed=4), conditions, questions)
+    missed = cache_miss_rate(answers)
+    figures = simulate_fleet(
+        FleetPlan(
+            PRESETS[preset],
+            sessions,
+            1,
+            CHATS,
+            TIMES.verify_first_s,
+            TIMES.verify_further_s,
+            TIMES.verify_further_s,
+            draft_s=Spread.of(TIMES.draft_s),
+            rtt_s=Spread.of(RTT_S),
+            acceptance_rate=Spread.of(verified_acceptance(answers) or 0.0),
+            hit_rate=0.0 if missed is None else 1 - missed,
+            lasts_s=150.0,
+        )
+    )
+    real_s = sum(answer.tpot_s or 0.0 for answer in answers) / sessions
+    assert figures.tpot_p50_s == pytest.approx(real_s, rel=0.1)
+
+
+def test_the_same_seed_gives_the_same_figures() -> None:
+    assert simulate_fleet(SMALL) == simulate_fleet(SMALL)
+    assert simulate_fleet(SMALL) != simulate_fleet(replace(SMALL, seed=1))
+
+
+def test_where_things_lie_in_memory_changes_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that leave in the same moment left in the order of a set."""
+    traffic = FleetTraffic(per_edge_s=5.0, answer_tokens=Spread.of(400))
+    far = replace(SMALL, edges=60, traffic=traffic, groups=1, regions=3, far_s=0.3)
+    plan = replace(far, failure_s=10.0, repair_s=3.0)
+    found = []
+    for sign in (1, -1):
+        monkeypatch.setattr(FleetSession, "__hash__", lambda it, sign=sign: sign * it.number)
+        found.append(simulate_fleet(plan))
+    assert found[0] == found[1]
+    assert found[0].moves["better"] > 10
+
+
+def test_everybody_is_answered_though_verifiers_fail() -> None:
+    calm = simulate_fleet(SMALL)
+    figures = simulate_fleet(replace(SMALL, failure_s=10.0, repair_s=3.0))
+    assert figures.moves["lost"] > 0
+    assert figures.refused == 0
+    assert figures.answers == pytest.approx(calm.answers, rel=0.2)
+    assert figures.verifiers < calm.verifiers
+
+
+def test_sessions_stay_in_their_region_while_it_has_room() -> None:
+    regions = replace(SMALL, regions=3, far_s=0.3)
+    apart, together = simulate_fleet(regions), simulate_fleet(SMALL)
+    assert together.ttft_p50_s is not None
+    assert apart.ttft_p95_s is not None
+    assert apart.ttft_p95_s < together.ttft_p50_s + 0.3
+    assert not apart.moves
+
+
+def test_a_session_that_finds_no_place_is_refused_in_the_end() -> None:
+    full = simulate_fleet(replace(SMALL, max_sessions=1, verifiers=1, lasts_s=40.0))
+    assert full.refused > 0
+    assert full.sessions_per_pass <= 1
+
+
+def test_an_autoscaler_follows_the_day() -> None:
+    day = FleetTraffic(TrafficKind.DIURNAL, 20.0, day_s=160.0, answer_tokens=Spread.of(64))
+    scaling = Scaling(1.0, most=6, every_s=2.0, start_s=2.0, calm_s=10.0)
+    plan = replace(SMALL, edges=40, verifiers=1, traffic=day, scaling=scaling, warm_s=1.0)
+    quiet = simulate_fleet(replace(plan, lasts_s=30.0))
+    whole = simulate_fleet(replace(plan, lasts_s=159.0, seed=3))
+    assert quiet.verifiers < 0.6 * whole.verifiers
+    assert 1 < whole.verifiers < 6
+    assert whole.moves["draining"] > 0
+    assert whole.refused == 0
+
+
+def test_as_many_verifiers_as_are_needed_and_not_one_less() -> None:
+    plan = replace(SMALL, preset=PRESETS["ar"], verify_further_s=0.010, lasts_s=15.0)
+    found = verifiers_needed(plan, tpot_s=0.050, ttft_s=2.0)
+    assert found is not None
+    count = round(found.verifiers)
+    assert count > 1
+    assert found.keeps(0.050, 2.0)
+    assert not simulate_fleet(replace(plan, verifiers=count - 1)).keeps(0.050, 2.0)
+    assert verifiers_needed(plan, tpot_s=0.001, ttft_s=2.0) is None
+
+
+@pytest.mark.parametrize("kind", [TrafficKind.POISSON, TrafficKind.DIURNAL, TrafficKind.BURSTS])
+def test_every_kind_of_traffic_has_the_declared_mean(kind: TrafficKind) -> None:
+    traffic = FleetTraffic(kind, per_edge_s=10.0, day_s=300.0)
+    moments = traffic.arrivals(50, random.Random(3))
+    count = sum(1 for _ in takewhile(lambda moment: moment < 600, moments))
+    assert count == pytest.approx(50 / 10 * 600, rel=0.05)
+
+
+def test_bursts_are_bursts() -> None:
+    traffic = FleetTraffic(TrafficKind.BURSTS, per_edge_s=10.0)
+    moments = takewhile(lambda moment: moment < 600, traffic.arrivals(50, random.Random(3)))
+    inside = Counter(moment % 60 < 6 for moment in moments)
+    assert inside[True] * 54 / (inside[False] * 6) == pytest.approx(5, rel=0.2)
+
+
+def test_distributions_are_read_from_text() -> None:
+    source = random.Random(1)
+    assert Spread.parsed("rtt", "30", 1e-3) == Spread(0.03, 0.03)
+    assert all(20 <= Spread.parsed("rtt", "20..60").draw(source) <= 60 for _ in range(50))
+    drawn = sorted(Spread.parsed("rtt", "40~0.5").draw(source) for _ in range(999))
+    assert drawn[499] == pytest.approx(40, rel=0.1)
+    for text in ("", "a", "5..2", "-1", "nan", "1~x"):
+        with pytest.raises(InvalidArgument) as refused:
+            Spread.parsed("rtt", text)
+        assert refused.value.field == "rtt"
+
+
+@pytest.mark.parametrize(
+    ("field", "change"),
+    [
+        ("edges", {"edges": 0}),
+        ("regions", {"regions": 4}),
+        ("hit_rate", {"hit_rate": 2.0}),
+        ("preset", {"preset": PRESETS["mc-dsd"]}),
+        ("lasts_s", {"lasts_s": 0.0}),
+    ],
+)
+def test_what_cannot_be_is_refused(field: str, change: dict[str, object]) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        simulate_fleet(replace(SMALL, **change))  # type: ignore[arg-type]
+    assert refused.value.field == field
+
+
+def test_a_verifier_whose_first_passes_took_prompts_is_not_left_for_good() -> None:
+    """Its few passes, all over prompts, were held against it, and the other one took every chat."""
+    plan = FleetPlan(
+        PRESETS["auto"],
+        16,
+        2,
+        FleetTraffic(
+            TrafficKind.CHATS, 3.0, prompt_tokens=Spread.of(24), answer_tokens=Spread.of(48)
+        ),
+        verify_first_s=0.4,
+        verify_further_s=0.01,
+        prompt_token_s=0.01,
+        draft_s=Spread.of(0.15),
+        rtt_s=Spread.of(0.2),
+        acceptance_rate=Spread.of(0.7),
+        groups=16,
+        lasts_s=200.0,
+        warm_s=20.0,
+        seed=1,
+    )
+    seldom, often = (
+        simulate_fleet(replace(plan, hit_rate=hit_rate)).tokens_per_s for hit_rate in (0.7, 0.95)
+    )
+    assert often > 0.97 * seldom

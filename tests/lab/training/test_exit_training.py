@@ -1,0 +1,160 @@
+"""Training brings exits nearer to the model, and goes on after an interruption as if without it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from lab.training.exit_texts import ExitTexts, PicturedText
+from lab.training.exit_training import (
+    CHECKPOINT,
+    ExitTraining,
+    encode_texts,
+    spread,
+    train_exits,
+)
+from tandem.backends.torch.exit_adapters import TENSORS, read_description
+from tandem.backends.torch.loading import load_engine, load_model, vision_of
+from tandem.core.errors import InvalidArgument
+from tests.unit.backends.reference_models import VOCABULARY
+from tests.unit.backends.tiny_folders import write_model, write_tokenizer
+from tests.unit.backends.tiny_vision import picture, write_vision_model
+
+TRAINING = ExitTraining(
+    exits=2, rank=16, steps=40, rows=2, length=32, positions=64, learning_rate=1e-2, seed=5
+)
+TEXT = np.random.default_rng(1).integers(3, 12, 4000)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "tiny-target", "llama")
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "opt", "gpt2", "gpt-oss"])
+def test_training_brings_the_exits_nearer_to_the_model(tmp_path: Path, name: str) -> None:
+    folder, losses = write_model(tmp_path / "model", name), []
+    trained = train_exits(
+        folder, TEXT, tmp_path / "out", TRAINING, on_step=lambda _, loss: losses.append(loss)
+    )
+    assert len(losses) == TRAINING.steps + 1  # the start is shown too
+    assert np.mean(losses[-5:]) < 0.8 * losses[1]
+    assert trained == read_description(tmp_path / "out")
+    assert (trained.layers, len(trained.agreement)) == ((0, 1), 2)
+    assert load_engine(folder, exits=str(tmp_path / "out")).exit_depths == (1 / 3, 2 / 3)
+    assert not (tmp_path / "out" / CHECKPOINT).exists()
+
+
+def test_the_model_stays_as_it_is(llama: Path, tmp_path: Path) -> None:
+    before = (llama / "model.safetensors").read_bytes()
+    train_exits(llama, TEXT, tmp_path, replace(TRAINING, steps=2))
+    assert (llama / "model.safetensors").read_bytes() == before
+
+
+def test_an_interrupted_training_ends_with_the_same_adapters(llama: Path, tmp_path: Path) -> None:
+    training = replace(TRAINING, steps=8, checkpoint_every=3)
+    train_exits(llama, TEXT, tmp_path / "whole", training)
+    seen: list[int] = []
+
+    def stop_at_5(step: int, _: float) -> None:
+        seen.append(step)
+        if step == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_exits(llama, TEXT, tmp_path / "parts", training, on_step=stop_at_5)
+    train_exits(llama, TEXT, tmp_path / "parts", training, on_step=lambda s, _: seen.append(s))
+    assert seen == [0, 1, 2, 3, 4, 5, 5, 6, 7, 8]
+    whole, parts = (load_file(tmp_path / name / TENSORS) for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+
+
+def test_a_checkpoint_of_another_training_is_refused(llama: Path, tmp_path: Path) -> None:
+    def stop(step: int, _: float) -> None:
+        if step == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_exits(llama, TEXT, tmp_path, TRAINING, on_step=stop)
+    with pytest.raises(InvalidArgument, match=r"^out: .*is of another training"):
+        train_exits(llama, TEXT, tmp_path, replace(TRAINING, seed=6))
+    (tmp_path / CHECKPOINT).write_bytes(b"nothing")
+    with pytest.raises(InvalidArgument, match=r"^out: .*cannot be read"):
+        train_exits(llama, TEXT, tmp_path, TRAINING)
+
+
+@pytest.mark.parametrize(
+    ("exits", "layers", "found"),
+    [(4, 6, (1, 2, 3, 4)), (5, 6, (0, 1, 2, 3, 4)), (1, 32, (30,)), (4, 33, (7, 15, 23, 31))],
+)
+def test_exits_are_spread(exits: int, layers: int, found: tuple[int, ...]) -> None:
+    assert spread(exits, layers) == found
+
+
+def test_what_cannot_be_trained_is_refused(llama: Path, tmp_path: Path) -> None:
+    for exits in (0, 3):
+        with pytest.raises(InvalidArgument, match=r"exits: .*room for 1…2"):
+            train_exits(llama, TEXT, tmp_path, replace(TRAINING, exits=exits))
+    with pytest.raises(InvalidArgument, match="layers must ascend"):
+        train_exits(llama, TEXT, tmp_path, replace(TRAINING, layers=(2,)))
+    with pytest.raises(InvalidArgument, match=r"^text: 100 tokens"):
+        train_exits(llama, TEXT[:100], tmp_path, TRAINING)
+    with pytest.raises(InvalidArgument, match=r"^text: .*211"):
+        train_exits(llama, np.append(TEXT, VOCABULARY), tmp_path, TRAINING)
+
+
+PICTURED = tuple(
+    PicturedText(tuple(range(20 + number, 32 + number)), (picture(16, 16, seed=number),))
+    for number in range(6)
+)
+
+
+def test_exits_of_a_model_that_sees_learn_from_pictures(tmp_path: Path) -> None:
+    folder, losses = write_vision_model(tmp_path / "model", "qwen2-vl"), []
+    trained = train_exits(
+        *(folder, np.empty(0, dtype=np.int64), tmp_path / "out", replace(TRAINING, rows=3)),
+        on_step=lambda _, loss: losses.append(loss),
+        pictured=PICTURED,
+    )
+    assert np.mean(losses[-5:]) < 0.8 * losses[1]
+    assert len(trained.agreement) == 2
+    engine = load_engine(folder, exits=str(tmp_path / "out"))
+    assert engine.exit_depths == (1 / 3, 2 / 3)
+    assert engine.vision is not None
+
+
+def test_texts_and_pictured_texts_take_turns_by_their_tokens(tmp_path: Path) -> None:
+    folder = write_vision_model(tmp_path / "model", "qwen2-vl")
+    vision = vision_of(folder, load_model(folder, "cpu", "float32"))
+    texts = ExitTexts(torch.arange(40, 280), PICTURED, vision, rows=2, length=16)
+    assert vision is not None
+    kinds: list[bool] = []
+    for step in range(200):
+        read, places = texts.step(np.random.default_rng(step), positions=8)
+        kinds.append(read[0].pixels is not None)
+        ids = torch.cat([rows.token_ids.flatten() for rows in read])
+        assert len(ids) > len(places) > 0
+        assert not (ids[places] == vision.image_token_id).any()
+        held_out = {rows.token_ids.flatten().tolist()[-1] for rows in texts.held_out()}
+        assert not held_out & set(ids.tolist())
+    pictured = len(PICTURED[0].token_ids) + 2 + 4
+    wanted = 5 * pictured / len(texts)
+    assert abs(np.mean(kinds) - wanted) < 0.1
+    text_only = load_model(write_model(tmp_path / "llama", "llama"), "cpu", "float32")
+    blind = vision_of(tmp_path / "llama", text_only)
+    with pytest.raises(InvalidArgument, match="pictures: this model reads text only"):
+        ExitTexts(torch.arange(0), PICTURED, blind, rows=2, length=16)
+    with pytest.raises(InvalidArgument, match="pictures: 1; 2 at least"):
+        ExitTexts(torch.arange(0), PICTURED[:1], vision, rows=2, length=16)
+
+
+def test_texts_end_in_end_of_text(tmp_path: Path) -> None:
+    folder = write_tokenizer(write_model(tmp_path, "llama"))
+    one, both = encode_texts(folder, ["The fox"]), encode_texts(folder, ["The fox", "The fox"])
+    assert one[-1] in load_engine(folder).eos_token_ids
+    assert both.tolist() == [*one, *one]
+    assert encode_texts(folder, []).tolist() == []

@@ -1,0 +1,183 @@
+"""Turns of tenants with the extractors: shares, the order, seconds of a processor, refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tandem.core.errors import ResourceExhausted
+from tandem.index.extraction import Format
+from tandem.index.extractor import ExtractionLimits, Extractor
+from tandem.net.quotas import HolderRefused
+from tandem.net.retriever_client import Upload
+from tandem.net.status import Rejected
+from tandem.services.retriever.extraction_pool import ExtractionPool, PoolLimits
+from tandem.services.retriever.servicer import RetrieverLimits
+from tandem.telemetry.metrics import Metrics, new_registry
+from tests.services.retriever_peer import retriever
+from tests.unit.index.hostile_pdfs import many_operations
+
+Work = Callable[[Extractor], tuple[str, float]]
+
+
+@asynccontextmanager
+async def pool_of(
+    processes: int, limits: PoolLimits | None = None
+) -> AsyncIterator[ExtractionPool]:
+    extractors = [Extractor() for _ in range(processes)]
+    holders = Metrics(new_registry(), "device").holders()
+    pool = ExtractionPool(extractors, limits or PoolLimits(), holders)
+    try:
+        yield pool
+    finally:
+        await asyncio.to_thread(pool.close)
+
+
+class Files:
+    """Work that ends when it is told, and notes when it begins."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.begun: list[str] = []
+        self.changed = asyncio.Event()
+        self._ends: dict[str, threading.Event] = {}
+
+    def named(self, name: str, cpu_s: float = 0.0) -> Work:
+        end = self._ends[name] = threading.Event()
+
+        def work(extractor: Extractor) -> tuple[str, float]:
+            self._loop.call_soon_threadsafe(self._note, name)
+            assert end.wait(60)
+            return name, cpu_s
+
+        return work
+
+    def end(self, name: str) -> None:
+        self._ends[name].set()
+
+    def _note(self, name: str) -> None:
+        self.begun.append(name)
+        self.changed.set()
+
+    async def begun_are(self, *names: str) -> None:
+        async with asyncio.timeout(30):
+            while len(self.begun) < len(names):
+                self.changed.clear()
+                await self.changed.wait()
+        assert sorted(self.begun) == sorted(names)
+
+
+async def test_one_tenant_leaves_a_process_to_the_others_and_turns_go_round() -> None:
+    async with pool_of(2) as pool, asyncio.TaskGroup() as group:
+        files = Files(asyncio.get_running_loop())
+
+        async def read(tenant: str, name: str) -> None:
+            assert await pool.run(tenant, files.named(name)) == name
+
+        for number in range(4):
+            group.create_task(read("greedy", f"greedy-{number}"))
+        await files.begun_are("greedy-0")
+        group.create_task(read("modest", "modest-0"))
+        await files.begun_are("greedy-0", "modest-0")  # though three came before
+        for tenant in ("late", "modest"):
+            group.create_task(read(tenant, f"{tenant}-1"))
+        await asyncio.sleep(0)
+        files.end("greedy-0")  # two tenants wait that had no turn, or an earlier one
+        await files.begun_are("greedy-0", "modest-0", "late-1")
+        files.end("late-1")
+        await files.begun_are("greedy-0", "modest-0", "late-1", "greedy-1")
+        for name in ("modest-0", "greedy-1", "modest-1", "greedy-2", "greedy-3"):
+            files.end(name)
+
+
+async def test_callers_without_keys_have_every_process() -> None:
+    async with pool_of(2) as pool, asyncio.TaskGroup() as group:
+        files = Files(asyncio.get_running_loop())
+        for name in ("a", "b"):
+            group.create_task(pool.run("", files.named(name)))
+        await files.begun_are("a", "b")
+        files.end("a")
+        files.end("b")
+
+
+async def test_a_tenant_with_too_many_waiting_files_is_refused_and_no_other() -> None:
+    limits = PoolLimits(waiting_per_tenant=2)
+    async with pool_of(1, limits) as pool, asyncio.TaskGroup() as group:
+        files = Files(asyncio.get_running_loop())
+        for number in range(3):
+            group.create_task(pool.run("greedy", files.named(f"g{number}")))
+        await files.begun_are("g0")
+        with pytest.raises(HolderRefused, match="extraction: 2 files of 'greedy' wait already"):
+            await pool.run("greedy", files.named("one more"))
+        group.create_task(pool.run("modest", files.named("m")))
+        files.end("g0")
+        await files.begun_are("g0", "m")
+        for name in ("m", "g1", "g2"):
+            files.end(name)
+
+
+async def test_seconds_of_a_processor_are_counted_and_who_had_its_own_waits_or_is_refused() -> None:
+    async with pool_of(1, PoolLimits(cpu_s_per_minute=600)) as pool:
+        took = asyncio.get_running_loop().time
+        assert await pool.run("a", lambda extractor: ("first", 604.0)) == "first"
+        began_s = took()
+        assert await pool.run("b", lambda extractor: ("other", 0.0)) == "other"
+        assert took() - began_s < 0.4, "it does not wait for what another tenant took"
+        assert await pool.run("a", lambda extractor: ("second", 1300.0)) == "second"
+        assert took() - began_s > 0.3, "until 1 s of 10 a second is there again"
+        why = "extraction: 'a' has had its 600 s of a processor a minute; try again in"
+        with pytest.raises(HolderRefused, match=why) as refused:
+            await pool.run("a", lambda extractor: ("third", 0.0))
+        assert 60 < refused.value.retry_after_s < 140
+        assert await pool.run("b", lambda extractor: ("other", 0.0)) == "other"
+
+
+async def test_an_extractor_is_not_free_before_the_thread_that_uses_it_is_done() -> None:
+    async with pool_of(1) as pool, asyncio.TaskGroup() as group:
+        files = Files(asyncio.get_running_loop())
+        left = group.create_task(pool.run("a", files.named("left")))
+        await files.begun_are("left")
+        waiting = group.create_task(pool.run("a", files.named("gives up")))
+        await asyncio.sleep(0)
+        for task in (left, waiting):
+            task.cancel()
+        following = group.create_task(pool.run("b", files.named("next")))
+        await asyncio.wait((left, waiting))
+        assert files.begun == ["left"]
+        files.end("left")
+        await files.begun_are("left", "next")
+        files.end("next")
+        assert await following == "next"
+
+
+async def test_work_that_fails_gives_its_extractor_back() -> None:
+    def fails(extractor: Extractor) -> tuple[str, float]:
+        raise ResourceExhausted("the disk is full")
+
+    async with pool_of(1) as pool:
+        with pytest.raises(ResourceExhausted, match="the disk is full"):
+            await pool.run("a", fails)
+        assert await pool.run("a", lambda extractor: ("next", 0.0)) == "next"
+
+
+async def test_hostile_files_of_one_caller_meet_its_limit_and_what_came_before_is_stored(
+    tmp_path: Path,
+) -> None:
+    """Each takes 4 s of a processor, of which a minute has 2."""
+    limits = RetrieverLimits(extraction=PoolLimits(cpu_s_per_minute=2))
+    extractor = Extractor(ExtractionLimits(base_s=4))
+    async with retriever(tmp_path, limits=limits, extractor=extractor) as service:
+        slow = many_operations()
+        uploads = [Upload(f"slow-{number}", slow, Format.PDF.value) for number in range(3)]
+        with pytest.raises(Rejected, match="everybody together has had its 2 s") as refused:
+            await service.ingest(Upload("before", b"words"), *uploads)
+        assert "1 documents of this stream are stored" in str(refused.value)
+        assert service.index.texts().keys() >= {"before"}
+        name = "tandem_holder_refusals_total"
+        labels = {"side": "device", "holder": "anyone", "limit": "extraction"}
+        assert service.metrics.registry.get_sample_value(name, labels) == 1

@@ -1,0 +1,209 @@
+"""What a cloud could get wrong: each fault has its exception, and changes nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tandem.core.errors import FailedPrecondition, ProtocolError
+from tandem.core.probs import SamplingParams
+from tandem.core.processors import Processors
+from tandem.core.sparse_payload import FullPayload
+from tandem.core.tokens import PrefixMismatch
+from tandem.specdec.edge import EdgeMachine, check_opened
+from tandem.specdec.liveness import Phase
+from tandem.specdec.messages import (
+    CloudMessage,
+    FullDistribution,
+    Opened,
+    Outcome,
+    Tokens,
+    Verdict,
+)
+from tandem.specdec.presets import PRESETS, Preset
+from tests.virtual_time.cases import preset
+from tests.virtual_time.edge_frames import (
+    MODELS,
+    PROBS,
+    SPARSE,
+    SPLIT,
+    STREAM,
+    V,
+    draft,
+    edge_of,
+    state_of,
+    verdict_of,
+)
+from tests.virtual_time.lockstep import Lockstep, request_for
+
+BadFrame = tuple[Callable[[Any], CloudMessage], type[Exception]]
+
+
+def full_distribution_of(frame: Verdict | Tokens | FullDistribution) -> FullDistribution:
+    return FullDistribution(
+        frame.session, frame.epoch, frame.base, frame.prefix_hash, target_probs=PROBS
+    )
+
+
+BAD_FRAMES: dict[str, BadFrame] = {
+    "another session": (lambda m: replace(m, session=m.session + 1), ProtocolError),
+    "before the text's end": (lambda m: replace(m, base=m.base - 1), ProtocolError),
+    "beyond the text's end": (lambda m: replace(m, base=m.base + 1), ProtocolError),
+    "another text": (lambda m: replace(m, prefix_hash=m.prefix_hash ^ 1), PrefixMismatch),
+    "a full distribution unasked": (full_distribution_of, ProtocolError),
+}
+BAD_VERDICTS: dict[str, BadFrame] = {
+    **BAD_FRAMES,
+    "judges more than was sent": (lambda m: replace(m, accepted=9), ProtocolError),
+    "judges one more than was sent": (
+        lambda m: replace(m, accepted=2, rejected=True),
+        ProtocolError,
+    ),
+    "accepts less than nothing": (lambda m: replace(m, accepted=-1), ProtocolError),
+    "judges nothing": (lambda m: replace(m, accepted=0, rejected=False), ProtocolError),
+    "an older epoch": (lambda m: replace(m, epoch=m.epoch - 1), ProtocolError),
+    "a later epoch": (lambda m: replace(m, epoch=m.epoch + 1), ProtocolError),
+    "token V": (lambda m: replace(m, outcome=V), ProtocolError),
+    "token -1": (lambda m: replace(m, outcome=-1), ProtocolError),
+    "rejects and brings nothing": (
+        lambda m: replace(
+            m, accepted=0, rejected=True, epoch=m.epoch + 1 - m.rejected, outcome=None
+        ),
+        ProtocolError,
+    ),
+    "a distribution with nothing to draw": (
+        lambda m: replace(
+            m, accepted=1, rejected=False, epoch=m.epoch - m.rejected, outcome=FullPayload(PROBS)
+        ),
+        ProtocolError,
+    ),
+}
+BAD_TOKENS: dict[str, BadFrame] = {
+    **BAD_FRAMES,
+    "token V": (lambda m: replace(m, token_ids=(V,)), ProtocolError),
+    "token -1": (lambda m: replace(m, token_ids=(-1,)), ProtocolError),
+    "tokens not hashed": (lambda m: replace(m, token_ids=(*m.token_ids, 0)), PrefixMismatch),
+}
+BAD_DISTRIBUTIONS: dict[str, BadFrame] = {
+    **{name: bad for name, bad in BAD_FRAMES.items() if name != "a full distribution unasked"},
+    "a distribution too short": (lambda m: replace(m, target_probs=PROBS[1:]), ProtocolError),
+    "another distribution": (
+        lambda m: replace(m, target_probs=np.eye(V, dtype=np.float32)[m.target_probs.argmax()]),
+        ProtocolError,
+    ),
+    "a verdict while drawing": (
+        lambda m: Verdict(m.session, m.epoch, m.base, m.prefix_hash, 1, False, None),
+        ProtocolError,
+    ),
+    "tokens while drawing": (
+        lambda m: Tokens(m.session, m.epoch, m.base, m.prefix_hash, token_ids=()),
+        ProtocolError,
+    ),
+}
+BAD = [
+    *(
+        (preset(name, 2), Verdict, bad)
+        for name in ("dsd", "dssd-full", "coupled")
+        for bad in BAD_VERDICTS
+    ),
+    *((SPLIT, Verdict, bad) for bad in BAD_VERDICTS),
+    *((preset("ar"), Tokens, bad) for bad in BAD_TOKENS),
+    *((STREAM, Tokens, bad) for bad in BAD_TOKENS),
+    *((SPLIT, FullDistribution, bad) for bad in BAD_DISTRIBUTIONS),
+]
+TABLES: dict[type, dict[str, BadFrame]] = {
+    Verdict: BAD_VERDICTS,
+    Tokens: BAD_TOKENS,
+    FullDistribution: BAD_DISTRIBUTIONS,
+}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "kind", "name"),
+    BAD,
+    ids=[f"{chosen.name}-{kind.__name__}-{name}" for chosen, kind, name in BAD],
+)
+def test_bad_frames_change_nothing(chosen: Preset, kind: type, name: str) -> None:
+    """And the right frame afterwards is taken as if nothing had been."""
+    change, error = TABLES[kind][name]
+    tried = 0
+
+    def disturb(edge: EdgeMachine, message: CloudMessage) -> bool:
+        nonlocal tried
+        if isinstance(message, kind) and edge.phase is Phase.RUNNING:
+            before = state_of(edge)
+            with pytest.raises(error) as caught:
+                edge.receive(change(message), 0.0)
+            assert type(caught.value) is error
+            assert state_of(edge) == before
+            tried += 1
+        return True
+
+    calm = Lockstep(chosen, MODELS).run()
+    assert Lockstep(chosen, MODELS, to_edge=disturb).run() == calm
+    assert tried > 0
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [*(preset(n) for n in PRESETS if not PRESETS[n].timing_dependent), SPLIT, STREAM],
+    ids=lambda chosen: chosen.name,
+)
+def test_a_resync_after_any_bad_frame_gives_the_same_text(chosen: Preset) -> None:
+    calm = Lockstep(chosen, MODELS).run()
+    for nth in range(12):
+        received = 0
+
+        def break_stream(edge: EdgeMachine, message: CloudMessage, nth: int = nth) -> bool:
+            nonlocal received
+            received += 1
+            if received != nth or edge.phase is not Phase.RUNNING:
+                return True
+            with pytest.raises(ProtocolError):
+                edge.receive(replace(message, session=99), 0.0)
+            return False
+
+        assert Lockstep(chosen, MODELS, to_edge=break_stream).run() == calm, nth
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome"),
+    [
+        ("dsd", FullPayload(PROBS)),
+        ("coupled", SPARSE),
+        ("dssd", 0),
+        ("dssd", FullPayload(PROBS)),
+        ("dssd-full", 0),
+        ("dssd-full", SPARSE),
+        ("dssd-full", FullPayload(PROBS[1:])),
+    ],
+)
+def test_answers_the_preset_does_not_name(name: str, outcome: Outcome) -> None:
+    edge = edge_of(preset(name, 2))
+    edge.connect(0.0)
+    draft(edge, 0, 1)
+    before = state_of(edge)
+    with pytest.raises(ProtocolError):
+        edge.receive(verdict_of(edge, 0, True, outcome), 0.0)
+    assert state_of(edge) == before
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"sampling": SamplingParams(min_p=0.1)},
+        {"sampling": SamplingParams(typical_p=0.9)},
+        {"processors": Processors(presence_penalty=0.5)},
+    ],
+)
+def test_a_cloud_that_would_pass_over_a_setting_is_not_used(changes: dict[str, Any]) -> None:
+    """It does not know the setting, and its text would be that of another request."""
+    request = request_for(preset("ar"), MODELS)
+    asking = replace(request, params=replace(request.params, **changes))
+    older = Opened(7, 0, 2, 0, 8, 64, frozenset(), "scripted")
+    with pytest.raises(FailedPrecondition):
+        check_opened(older, asking)
+    check_opened(replace(older, processes=True), asking)
+    check_opened(older, request)

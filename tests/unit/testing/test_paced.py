@@ -1,0 +1,119 @@
+"""The paced engine: how long a pass lasts, and what shows through it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tandem.backends.factory import load_served
+from tandem.backends.interface import ForwardCancelled, ForwardRequest
+from tandem.core.errors import InvalidArgument
+from tandem.settings import ModelSettings
+from tandem.testing.paced import PacedEngine, pace_engine
+from tandem.testing.scripted import ScriptedEngine
+
+
+class Time:
+    """A clock that moves when read, slept on, or computed against."""
+
+    def __init__(self, compute_s: float) -> None:
+        self.now_s = 100.0
+        self.compute_s = compute_s
+        self.slept_s: list[float] = []
+
+    def clock(self) -> float:
+        self.now_s += 1e-6
+        return self.now_s
+
+    def sleep(self, duration_s: float) -> None:
+        self.slept_s.append(duration_s)
+        self.now_s += duration_s
+
+    def probs(self, _: tuple[int, ...]) -> list[float]:
+        self.now_s += self.compute_s
+        return [0.25] * 4
+
+
+def paced(time: Time) -> PacedEngine:
+    engine = ScriptedEngine(4, time.probs)
+    return PacedEngine(engine, 0.010, 0.002, clock=time.clock, sleep=time.sleep)
+
+
+@pytest.mark.parametrize(("counts", "lasts_s"), [((1,), 0.010), ((1, 4), 0.016), ((3, 2), 0.014)])
+def test_a_pass_lasts_as_long_as_its_longest_segment_is_declared_to(
+    counts: tuple[int, ...], lasts_s: float
+) -> None:
+    time = Time(compute_s=0.0015)
+    engine = paced(time)
+    batch = [ForwardRequest(engine.open(8), (1,) * count, 1) for count in counts]
+    started_s = time.now_s
+    engine.forward(batch)
+    assert time.now_s - started_s == pytest.approx(lasts_s, abs=5e-6)
+    assert engine.late_passes == 0
+    assert sum(time.slept_s) >= lasts_s - len(counts) * 0.0015 - 300e-6
+
+
+def test_tokens_of_other_requests_may_cost_time_too() -> None:
+    time = Time(compute_s=0.0)
+    inner = ScriptedEngine(4, lambda _: [0.25] * 4)
+    engine = PacedEngine(inner, 0.010, 0.002, 0.001, clock=time.clock, sleep=time.sleep)
+    batch = [ForwardRequest(engine.open(8), (1,) * count, 1) for count in (2, 4, 1)]
+    started_s = time.now_s
+    engine.forward(batch)
+    lasts_s = 0.010 + 3 * 0.002 + 3 * 0.001
+    assert time.now_s - started_s == pytest.approx(lasts_s, abs=2e-5)
+
+
+def test_a_pass_that_computes_longer_is_late_and_does_not_wait() -> None:
+    time = Time(compute_s=0.05)
+    engine = paced(time)
+    engine.forward([ForwardRequest(engine.open(8), (1,), 1)])
+    assert engine.late_passes == 1
+    assert time.slept_s == []
+
+
+def test_cancellation_while_waiting_undoes_the_pass() -> None:
+    time = Time(compute_s=0.0)
+    engine = paced(time)
+    session, other = engine.open(8), engine.open(8)
+    engine.forward([ForwardRequest(session, (1, 2), 1)])
+    time.slept_s.clear()
+    answers: list[bool] = [False] * 5 + [True]
+    ask: Callable[[], bool] = lambda: answers.pop(0)  # noqa: E731
+    with pytest.raises(ForwardCancelled):
+        engine.forward([ForwardRequest(session, (3,), 1), ForwardRequest(other, (3,), 1)], ask)
+    assert (session.length, other.length) == (2, 0)
+    assert sum(time.slept_s) < 0.009
+
+
+@pytest.mark.parametrize("bad", [-0.1, float("nan"), float("inf")])
+def test_durations_are_checked(bad: float) -> None:
+    engine = ScriptedEngine(4, lambda _: [0.25] * 4)
+    with pytest.raises(InvalidArgument, match="first_s"):
+        PacedEngine(engine, bad, 0.0)
+    with pytest.raises(InvalidArgument, match="further_s"):
+        PacedEngine(engine, 0.0, bad)
+    with pytest.raises(InvalidArgument, match="batch_s"):
+        PacedEngine(engine, 0.0, 0.0, bad)
+
+
+def test_the_inner_engine_shows_through() -> None:
+    inner = ScriptedEngine(4, lambda _: [0.25] * 4, eos_token_ids=frozenset({2}))
+    engine = PacedEngine(inner, 0.0, 0.0)
+    session = engine.fork(engine.open(8), 0, 4)
+    assert engine.sessions_open == inner.sessions_open == 2
+    assert engine.kv_bytes_in_use == inner.kv_bytes_in_use == 12
+    assert engine.eos_token_ids == {2}
+    assert engine.vocabulary_hash == inner.vocabulary_hash
+    session.close()
+    assert inner.sessions_open == 1
+
+
+def test_a_service_s_settings_pace_its_model() -> None:
+    def engine(**pace: Any) -> Any:
+        settings = ModelSettings.model_construct(**{"engine": "scripted", **pace})
+        return pace_engine(load_served(settings, "4"), settings).engine
+
+    assert isinstance(engine(), ScriptedEngine)
+    for pace in ("pace_first_s", "pace_further_s", "pace_batch_s"):
+        assert isinstance(engine(**{pace: 0.01}), PacedEngine)
