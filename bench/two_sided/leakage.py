@@ -209,12 +209,12 @@ def methods() -> list[Method]:
     return [
         Method(dragon),
         Method(presets["dragon-cloud"]),
-        Method(replace(presets["dragon-cloud"], probs=few), "8 likely tokens"),
+        Method(replace(presets["dragon-cloud"], probs=few), "truncation.top_k=8"),
         Method(presets["dragon-device"]),
         Method(coupled),
-        Method(replace(coupled, ahead=1), "ahead 1"),
+        Method(replace(coupled, ahead=1), "ahead=1"),
         Method(coupled, "temperature 0", 0.0),
-        Method(replace(coupled, top=1), "temperature 0, top 1", 0.0),
+        Method(replace(coupled, top=1), "temperature 0, top=1", 0.0),
     ]
 
 
