@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -40,6 +41,8 @@ RERANKED = 30
 MOST_OUTDATED = 50
 """Searches whose ranking a change overtook, before one is given up."""
 OUTDATED_PAUSE_S = 0.001
+EMBEDDED_AT_ONCE = 32
+"""Chunks of one step of a preparation: some hundred milliseconds with MiniLM on one core."""
 
 
 def open_index(
@@ -59,6 +62,62 @@ def open_index(
         chunking = Chunking(stored.max_tokens, stored.overlap_tokens) if stored else Chunking()
     chunking.validate()
     return DocumentIndex(place, load_embedder(embedding, device, threads), chunking, reranker)
+
+
+class Preparation:
+    """Contents of documents, made step by step on any thread, one step at a time. Nothing is stored
+    and nothing is locked meanwhile."""
+
+    def __init__(
+        self, documents: Sequence[Document], chunking: Chunking, embedder: Embedder | None
+    ) -> None:
+        self.contents: dict[str, Content] = {}
+        """By hash, of the documents that are done."""
+        self._left = deque(documents)
+        self._chunking, self._embedder = chunking, embedder
+        self._chunks: deque[tuple[Content, int]] = deque()
+        """Chunks that are to be embedded, in order, by their numbers."""
+        self._vectors: list[Vectors] = []
+        """Of the chunks so far of the content whose turn it is."""
+
+    def step(self) -> bool:
+        """Embed at most EMBEDDED_AT_ONCE chunks, of as many documents as they are of; False once
+        all is done. Short documents share a batch: one by one they would take several times as
+        long."""
+        while self._left and len(self._chunks) < EMBEDDED_AT_ONCE:
+            self._chunk(self._left.popleft())
+            if self._embedder is None:
+                return bool(self._left)
+        count = min(EMBEDDED_AT_ONCE, len(self._chunks))
+        batch = [self._chunks.popleft() for _ in range(count)]
+        if batch:
+            assert self._embedder is not None, "nothing is embedded for words alone"
+            texts = [content.indexed_chunk(number) for content, number in batch]
+            for (content, number), vector in zip(batch, self._embedder.embed(texts), strict=True):
+                self._vectors.append(vector)
+                if number + 1 == len(content.spans):
+                    self.contents[content.content_hash] = replace(
+                        content, vectors=np.stack(self._vectors)
+                    )
+                    self._vectors = []
+        return bool(self._left or self._chunks)
+
+    def _chunk(self, document: Document) -> None:
+        embedder = self._embedder
+        count_tokens = count_pieces if embedder is None else embedder.count_tokens
+        spans = chunk_spans(document.text, self._chunking, count_tokens)
+        dimension = 0 if embedder is None else embedder.dimension
+        content = Content(
+            document.content_hash,
+            document.title,
+            document.text,
+            spans,
+            np.empty((len(spans) if embedder is None else 0, dimension), np.float32),
+        )
+        if embedder is None or not spans:
+            self.contents[content.content_hash] = content
+        else:
+            self._chunks.extend((content, number) for number in range(len(spans)))
 
 
 class DocumentIndex:
@@ -92,12 +151,16 @@ class DocumentIndex:
         return "" if self._reranker is None else self._reranker.name
 
     def add(
-        self, documents: Sequence[Document], quota: DocumentQuota | None = None
+        self,
+        documents: Sequence[Document],
+        quota: DocumentQuota | None = None,
+        prepared: Mapping[str, Content] | None = None,
     ) -> list[Outcome]:
         """Add or update documents of one owner, durably and together; what is known already costs
-        nothing. `quota`: the most that a tenant may have. With nothing changed, raises
-        InvalidArgument for a bad document, DocumentQuotaExceeded, and ResourceExhausted for a full
-        disk."""
+        nothing. `quota`: the most that a tenant may have. `prepared`: contents by their hashes, of
+        a `preparation`; others are chunked and embedded here, and hold up whoever else writes. With
+        nothing changed, raises InvalidArgument for a bad document, DocumentQuotaExceeded, and
+        ResourceExhausted for a full disk."""
         owner = documents[0].owner if documents else OPERATOR
         for document in documents:
             document.validate()
@@ -115,11 +178,17 @@ class DocumentIndex:
                     break
                 if quota is not None:  # before the cost of embedding; `commit` looks again
                     self._check_quota(puts, wanted, owner, quota)
-                contents = self._contents(self._unheld(wanted))
+                contents = self._contents(self._unheld(wanted), prepared or {})
                 if self._store.commit(puts, contents, (), owner, quota):
                     break
             self._follow()
         return outcomes
+
+    def preparation(self, documents: Sequence[Document]) -> Preparation:
+        """Chunk and embed documents of one owner before they are added, in steps between which
+        others may come: embedding a long document takes seconds, storing it milliseconds."""
+        wanted = {document.content_hash: document for document in documents}
+        return Preparation(self._unheld(wanted), self._chunking, self._embedder)
 
     def check_room(self, documents: Sequence[Document], quota: DocumentQuota) -> None:
         """Raises DocumentQuotaExceeded as `add` would now."""
@@ -296,19 +365,15 @@ class DocumentIndex:
         after = OwnerUsage(before.documents + len(puts) - len(replaced), before.bytes + added)
         check_quota(owner, quota, before, after)
 
-    def _contents(self, documents: Sequence[Document]) -> list[Content]:
-        """Chunked, and embedded all at once."""
-        embedder = self._embedder
-        count_tokens = count_pieces if embedder is None else embedder.count_tokens
-        bare = []
-        for document in documents:
-            text, spans = document.text, chunk_spans(document.text, self._chunking, count_tokens)
-            bare.append(Content(document.content_hash, document.title, text, spans, _NO_VECTORS))
-        texts = [c.indexed_chunk(number) for c in bare for number in range(len(c.spans))]
-        vectors = embedder.embed(texts) if embedder else np.empty((len(texts), 0), np.float32)
-        ends = np.cumsum([len(content.spans) for content in bare])[:-1]
-        parts = np.split(vectors, ends) if bare else []
-        return [replace(content, vectors=own) for content, own in zip(bare, parts, strict=True)]
+    def _contents(
+        self, documents: Sequence[Document], prepared: Mapping[str, Content]
+    ) -> list[Content]:
+        left = [document for document in documents if document.content_hash not in prepared]
+        preparation = Preparation(left, self._chunking, self._embedder)
+        while preparation.step():
+            pass
+        made = {**prepared, **preparation.contents}
+        return [made[document.content_hash] for document in documents]
 
     def _check_search(self, query: str, count: int, mode: SearchMode, rerank: bool) -> None:
         if not query.strip() or len(query) > MAX_QUERY_LENGTH:
@@ -327,6 +392,3 @@ class DocumentIndex:
         scores = self._reranker.score(query, [hit.text for hit in hits])
         judged = [replace(hit, score=score) for hit, score in zip(hits, scores, strict=True)]
         return sorted(judged, key=lambda hit: -hit.score)
-
-
-_NO_VECTORS = np.empty((0, 0), np.float32)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tandem.core.errors import FailedPrecondition
+from tandem.index.document_index import EMBEDDED_AT_ONCE
 from tandem.index.owners import DocumentQuota
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
@@ -23,6 +27,7 @@ from tandem.settings import SettingsError, load_settings
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 from tests.services.retriever_peer import outcomes, retriever, status_of
+from tests.unit.index.word_vectors import WordVectors
 
 LIMITS = RetrieverLimits(owner_quota=DocumentQuota(documents=3, bytes=100))
 
@@ -167,3 +172,40 @@ def test_a_quota_that_is_none_is_refused_by_its_variable(
         monkeypatch.setenv(f"TANDEM_{name.upper()}", wrong)
         with pytest.raises(SettingsError, match=f"TANDEM_{name.upper()}"):
             load_settings(RetrieverSettings, {})
+
+
+class Stepwise(WordVectors):
+    """Embeds when it is let, and notes how many texts at once."""
+
+    def __init__(self) -> None:
+        super().__init__(16)
+        self.sizes: list[int] = []
+        self.lets = threading.Semaphore(0)
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        assert self.lets.acquire(timeout=60)
+        self.sizes.append(len(texts))
+        return super().embed(texts)
+
+
+async def test_a_long_document_of_one_owner_holds_up_no_other_s(tmp_path: Path) -> None:
+    """It was embedded as one, on the thread that writes, with all others waiting behind it."""
+    embedder = Stepwise()
+    long = " ".join(f"word{number}" for number in range(20_000)).encode()
+    async with retriever(tmp_path, embedder=embedder) as service, asyncio.TaskGroup() as group:
+        first = group.create_task(service.ingest(Upload("long.md", long, owner="ann")))
+        embedder.lets.release()
+        while not embedder.sizes:
+            await asyncio.sleep(0.01)
+        second = group.create_task(service.ingest(Upload("short.md", b"a heron", owner="bob")))
+        while not second.done():
+            embedder.lets.release()
+            await asyncio.sleep(0.01)
+        assert outcomes(second.result()) == [(0, "short.md", "ADDED", True)]
+        assert not first.done()
+        while not first.done():
+            embedder.lets.release()
+            await asyncio.sleep(0.001)
+        assert outcomes(first.result()) == [(0, "long.md", "ADDED", True)]
+        assert max(embedder.sizes) == EMBEDDED_AT_ONCE
+        assert len(embedder.sizes) > 10

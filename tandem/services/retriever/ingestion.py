@@ -5,12 +5,12 @@ Invariants: no more than one document's content is held while it comes in, and n
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
 
 from tandem.core.errors import InvalidArgument
-from tandem.index.document_index import DocumentIndex
+from tandem.index.document_index import DocumentIndex, Preparation
 from tandem.index.extraction import Format, Refusal, check_size
 from tandem.index.extractor import Extractor, Part, parts_of
 from tandem.index.names import MAX_NAME_BYTES, clean_name, shown
@@ -21,7 +21,7 @@ from tandem.index.owners import (
     DocumentQuota,
     DocumentQuotaExceeded,
 )
-from tandem.index.records import Document, Outcome
+from tandem.index.records import Content, Document, Outcome
 from tandem.services.retriever.conversion import answer_of, format_from_proto
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 
@@ -158,26 +158,41 @@ def read_group(unread: Iterator[Unread], extractor: Extractor) -> tuple[list[Fou
     return group, cpu_s
 
 
+def preparation_of(
+    index: DocumentIndex, group: Sequence[Found], owner_quota: DocumentQuota = NO_DOCUMENT_QUOTA
+) -> Preparation:
+    """What is to be done for a group before `commit`: nothing for one that is more than its owner
+    may have, so that what is refused costs no embedding."""
+    documents = [one.document for one in group if isinstance(one.document, Document)]
+    try:
+        index.check_room(documents, group[0].quota.over(owner_quota))
+    except DocumentQuotaExceeded:
+        documents = []
+    return index.preparation(documents)
+
+
 def commit(
     index: DocumentIndex,
     group: Sequence[Found],
     leaving: Leaving,
     owner_quota: DocumentQuota = NO_DOCUMENT_QUOTA,
+    prepared: Mapping[str, Content] | None = None,
 ) -> list[pb.IngestResponse]:
     """Add a group of `read_group`, durably; blocks. `leaving` is told the ids whose texts will go,
     and their owner. `owner_quota` holds where the group says nothing. Where the whole group is more
-    than the owner may have, its documents are taken one by one, as long as there is room."""
+    than the owner may have, its documents are taken one by one, as long as there is room.
+    `prepared`: as of `preparation_of`."""
     documents = [one.document for one in group if isinstance(one.document, Document)]
     owner, quota = group[0].collection.owner, group[0].quota.over(owner_quota)
     try:
         index.check_room(documents, quota)  # nothing is forgotten for what will be refused
         if outdated := index.outdated(documents, owner):
             leaving(outdated, owner)
-        outcomes = iter(index.add(documents, quota))
+        outcomes = iter(index.add(documents, quota, prepared))
     except DocumentQuotaExceeded as error:
         if len(group) > 1:
             parts = ([one] for one in group)
-            singly = (commit(index, part, leaving, owner_quota) for part in parts)
+            singly = (commit(index, part, leaving, owner_quota, prepared) for part in parts)
             return list(chain.from_iterable(singly))
         (refused,) = documents
         answer = answer_of(group[0].number, refused.id, Outcome.REFUSED, str(error))

@@ -40,6 +40,7 @@ from tandem.services.retriever.ingestion import (
     Intake,
     Leaving,
     commit,
+    preparation_of,
     read_group,
     runs_of_owners,
     unread_of,
@@ -107,6 +108,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
         processes = range(limits.extraction.processes)
         extractors = [extractor] if extractor else [Extractor() for _ in processes]
         self._extraction = ExtractionPool(extractors, limits.extraction, holders)
+        self._embedding = FairExecutor("retriever-embed", 1, waiting=MOST_WAITING)
         self._readers = FairExecutor("retriever-search", SEARCH_THREADS, waiting=MOST_WAITING)
         self._series = metrics.retriever()
         self._series.documents.set_function(lambda: index.stats().documents)
@@ -129,6 +131,7 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
 
     def _close(self) -> None:
         self._extraction.close()
+        self._embedding.close()
         self._writer.close()
         self._readers.close()
         self._index.close()
@@ -268,8 +271,15 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
                     tenant = f"{holder}/{owner}" if owner else holder
                     read = partial(read_group, unread_of(run))
                     while group := await self._unless_leaving(self._extraction.run(tenant, read)):
-                        adding = partial(commit, self._index, group, leaving, quota)
-                        for answer in await self._on(self._writer, adding):
+                        # Embedding, step by step, in turn with others: whoever writes waits for
+                        # who writes now, and a long document takes many seconds to embed.
+                        begin = partial(preparation_of, self._index, group, quota)
+                        preparation = await self._on(self._embedding, begin, owner)
+                        while await self._on(self._embedding, preparation.step, owner):
+                            pass
+                        prepared = preparation.contents
+                        adding = partial(commit, self._index, group, leaving, quota, prepared)
+                        for answer in await self._on(self._writer, adding, owner):
                             self._series.ingested(pb.Outcome.Name(answer.outcome))
                             stored += answer.outcome != pb.OUTCOME_REFUSED
                             await stream.write(answer)
@@ -307,9 +317,12 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             leaving.cancel()
             await asyncio.gather(working, leaving, return_exceptions=True)
 
-    async def _on(self, threads: FairExecutor, work: Callable[[], Answer]) -> Answer:
-        """In the caller's turn among others who have work for these threads."""
-        return await asyncio.wrap_future(threads.submit(paying_tenant(), work))
+    async def _on(
+        self, threads: FairExecutor, work: Callable[[], Answer], owner: str = ""
+    ) -> Answer:
+        """In the caller's turn among others who have work for these threads; `owner`: for which of
+        its tenants."""
+        return await asyncio.wrap_future(threads.submit(paying_tenant(owner.encode()), work))
 
     def _admit(self, context: Context) -> None:
         if self._leaving.is_set():
