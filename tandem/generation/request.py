@@ -142,7 +142,7 @@ class GenerationRequest(GenerationParams):
         preset.validate()
         preset.truncation.validate(vocabulary_size)
         if self.logprobs:
-            check_logprobs_available(preset, self.top_logprobs)
+            check_logprobs_available(preset.verify_settings, self.top_logprobs)
         return preset
 
     def composed_aggregation(self) -> AggregationPreset:

@@ -48,6 +48,9 @@ class HuggingFaceEngine(EngineDefaults):
     Raises InvalidArgument("model") for a model whose attention cannot be packed.
     """
 
+    kv_files: TorchKvFiles
+    kv_copies: TorchKvFiles
+
     def __init__(
         self,
         model: PreTrainedModel,

@@ -376,7 +376,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 lambda channel: verifier_pb2_grpc.VerifierServiceStub(channel).Verify(
                     timeout=deadline_s, wait_for_ready=True, metadata=span.headers()
                 ),
-                EdgeCodec(request.vocabulary_size, request.preset),
+                EdgeCodec(request.vocabulary_size, request.preset.verify_settings),
                 traffic,
                 on_frame,
                 on_end,

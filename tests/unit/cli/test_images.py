@@ -216,7 +216,7 @@ async def test_the_cloud_checks_for_itself(
 ) -> None:
     """Whatever an edge of another make sends."""
     ids = (9, *(token for count in places for token in (START, *[PAD] * count, END)), 9)
-    target, preset = pair.target, PRESETS["coupled"]
+    target, settings = pair.target, PRESETS["coupled"].verify_settings
     message = Open(
         *(7, 0, len(ids), prefix_of(ids)),
         vocabulary_hash=target.vocabulary_hash,
@@ -224,10 +224,10 @@ async def test_the_cloud_checks_for_itself(
         prompt_ids=ids,
         committed_ids=(),
         params=GenerationParams(seed=3, max_tokens=4, ignore_eos=True, images=images),
-        preset=preset,
+        settings=settings,
     )
     async with EmbeddedSuite(pair) as suite, edge_peer(suite.verifier_target) as peer:
-        await peer.send(EdgeCodec(target.vocabulary_size, preset).encode(message))
+        await peer.send(EdgeCodec(target.vocabulary_size, settings).encode(message))
         ending = await peer.ending()
     assert ending.code == "INVALID_ARGUMENT"
     assert ending.details.startswith("images: ")
