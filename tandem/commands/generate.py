@@ -23,6 +23,7 @@ from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequ
 from tandem.net.access import ClientAccess
 from tandem.net.process import run_loop
 from tandem.specdec.liveness import LostCloud
+from tandem.specdec.overrides import Override, parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.models import ModelPair, choose_pair, load_pair
 from tandem.suite.suite_documents import SuiteDocuments
@@ -61,14 +62,14 @@ override_options = together(
 """Options that change single choices of the preset."""
 
 
-def overrides_of(options: dict[str, Any]) -> tuple[str, ...]:
-    """The flags as "field=value", those of `--set` last."""
+def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
+    """What the flags change of the preset, those of `--set` last."""
     given = [
-        f"{choice}={options[name]}"
+        Override(choice, options[name])
         for name, (_, choice, _) in _OVERRIDES.items()
         if options[name] is not None
     ]
-    return (*given, *options["overrides"])
+    return (*given, *parse_overrides(options["overrides"]))
 
 
 @click.command()

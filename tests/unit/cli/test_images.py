@@ -21,6 +21,7 @@ from tandem.generation.request import GenerationRequest
 from tandem.netem.link_model import LinkSettings
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.messages import GenerationParams, Open
+from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
@@ -79,7 +80,7 @@ def request(
         seed=3,
         ignore_eos=True,
         images=images,
-        overrides=() if length is None else (f"draft_length={length}",),
+        overrides=() if length is None else parse_overrides((f"draft_length={length}",)),
     )
 
 

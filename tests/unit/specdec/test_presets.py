@@ -9,7 +9,7 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.core.truncation import Truncation
 from tandem.specdec.choices import Acceptance, Control, Predraft, RejectionPayload, Schedule, Uplink
-from tandem.specdec.overrides import with_overrides
+from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import (
     MAX_DRAFT_LENGTH,
     MAX_PAYLOAD_TAIL_DRAWS,
@@ -272,10 +272,10 @@ def test_the_timing_of_each_preset() -> None:
 def test_each_number_has_borders(field: str, least: int, most: int) -> None:
     preset = PRESETS["coupled"]
     for within in (least, most):
-        with_overrides(preset, [f"{field}={within}"]).validate()
+        with_overrides(preset, parse_overrides([f"{field}={within}"])).validate()
     for beyond in (most + 1, least - 1):
         with pytest.raises(InvalidArgument) as caught:
-            with_overrides(preset, [f"{field}={beyond}"]).validate()
+            with_overrides(preset, parse_overrides([f"{field}={beyond}"])).validate()
         assert caught.value.field == field
 
 

@@ -267,7 +267,8 @@ def _generate_request() -> Conversation:
     def decode(frame: Any) -> Any:
         return request_from_proto(frame.start) if frame.HasField("start") else None
 
-    names = ("text", "ids", "chat", "all", "tree", "greedy")
+    # "start.all" and "start.tree" are kept without `preset_overrides`, as older callers send them.
+    names = ("text", "ids", "chat", "all.typed", "tree.typed", "greedy")
     starts = zip(names, verifier_examples.REQUESTS, strict=True)
     messages = {f"start.{name}": request for name, request in starts} | {"cancel": None}
     return Conversation(generation_pb2.GenerateRequest, encode, decode, messages)

@@ -11,6 +11,7 @@ import pytest
 from google.protobuf.message import Message
 
 from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
+from tandem.specdec.overrides import parse_override
 from tandem.specdec.presets import VerifySettings
 from tests.unit.wire.golden_frames import FRAMES, NEWEST, described, kept
 
@@ -88,9 +89,16 @@ def decoded(name: str, raw: bytes) -> Any:
 
 
 def named_as_today(golden_form: Any) -> Any:
-    """An opening was kept when it held a whole `Preset`, of which the cloud was told a part."""
+    """An opening was kept when it held a whole `Preset`, of which the cloud was told a part, and a
+    request when its overrides were texts."""
     if not isinstance(golden_form, dict) or "preset" not in golden_form:
         return golden_form
+    if golden_form[""] == "GenerationRequest":
+        overrides = [
+            described(parse_override(override)) if isinstance(override, str) else override
+            for override in golden_form["overrides"]
+        ]
+        return {**golden_form, "overrides": overrides}
     if golden_form[""] != "Open" or not isinstance(golden_form["preset"], dict):
         return golden_form
     preset = golden_form["preset"]

@@ -40,6 +40,7 @@ from tandem.specdec.messages import (
     Verdict,
     Work,
 )
+from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec, describe_model
 from tandem_api.common.v1 import generation_pb2
@@ -306,15 +307,17 @@ REQUESTS = [
         stop=("a", "b"),
         lost_cloud=LostCloud.EDGE,
         ignore_eos=True,
-        overrides=(
-            "draft_length=7",
-            "payload_top=0",
-            "payload_tail_draws=0",
-            "truncation.top_k=5",
-            "truncation.top_p=0.5",
+        overrides=parse_overrides(
+            (
+                "draft_length=7",
+                "payload_top=0",
+                "payload_tail_draws=0",
+                "truncation.top_k=5",
+                "truncation.top_p=0.5",
+            )
         ),
     ),
-    GenerationRequest("tree", "mc-dsd", overrides=("expansion=3,1,2",)),
+    GenerationRequest("tree", "mc-dsd", overrides=parse_overrides(("expansion=3,1,2",))),
     GenerationRequest("greedy", "coupled", sampling=SamplingParams(0.0), lost_cloud=LostCloud.WAIT),
 ]
 
@@ -339,6 +342,19 @@ def test_requests_arrive_as_they_were_made(request_: GenerationRequest) -> None:
 def test_numbers_that_cannot_travel_are_refused_before(request_: GenerationRequest) -> None:
     with pytest.raises(InvalidArgument):
         request_to_proto(request_)
+
+
+def test_a_caller_of_an_older_release_is_understood() -> None:
+    """It sends texts alone; one of today sends both, and the typed ones count."""
+    texts = ("window=6", "chunk=6", "bonus=false")
+    request = GenerationRequest("a", "coupled", overrides=parse_overrides(texts))
+    message = request_to_proto(request)
+    assert tuple(message.overrides) == texts
+    older = generation_pb2.Generation.FromString(message.SerializeToString())
+    older.ClearField("preset_overrides")
+    assert request_from_proto(older) == request
+    message.overrides[0] = "window=3"
+    assert request_from_proto(message) == request
 
 
 BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = [
@@ -380,6 +396,35 @@ BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = 
         }.items()
     ),
     (lambda message: message.overrides.extend(["window=1"] * 33), "overrides"),
+    *(
+        (lambda message, override=override: message.preset_overrides.append(override), field)
+        for override, field in (
+            (generation_pb2.PresetOverride(field="window"), "overrides"),
+            (generation_pb2.PresetOverride(field="width", whole_number=3), "overrides"),
+            (generation_pb2.PresetOverride(field="window", switch=True), "overrides"),
+            (generation_pb2.PresetOverride(field="window", number=8), "overrides"),
+            (generation_pb2.PresetOverride(field="window", whole_number=-1), "window"),
+            (
+                generation_pb2.PresetOverride(field="truncation.top_p", number=math.nan),
+                "draft_top_p",
+            ),
+            (generation_pb2.PresetOverride(field="draft_length", whole_number=65), "draft_length"),
+            (generation_pb2.PresetOverride(field="uplink", word="x" * 129), "overrides"),
+            (
+                generation_pb2.PresetOverride(
+                    field="expansion", whole_numbers=generation_pb2.WholeNumbers()
+                ),
+                "expansion",
+            ),
+            (
+                generation_pb2.PresetOverride(
+                    field="expansion", whole_numbers=generation_pb2.WholeNumbers(numbers=[1] * 65)
+                ),
+                "overrides",
+            ),
+        )
+    ),
+    (lambda message: [message.preset_overrides.add() for _ in range(33)], "overrides"),
 ]
 
 
