@@ -12,7 +12,7 @@ from tandem.core.errors import InvalidArgument, unknown_name
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Grammar, GrammarKind, Processors
 from tandem.core.prompt import Prompt, Truncate, Turn
-from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest, given_fields
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.overrides import Override, field_names, parse_override, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
@@ -103,15 +103,6 @@ class GenerationOptions(TypedDict, total=False):
     """For the whole answer; default: 600."""
 
 
-_SAME = frozenset(
-    {
-        *("max_tokens", "ignore_eos", "query", "documents", "logprobs", "top_logprobs"),
-        *("suffix", "priority"),
-    }
-)
-"""Options that a request has in the same form."""
-
-
 def preset(base: str, /, **choices: Choice) -> Preset | AggregationPreset:
     """A new method: the preset `base` with other choices, as `preset("coupled", window=8)`. Raises
     InvalidArgument for an unknown preset or field, and for choices that do not fit together."""
@@ -128,7 +119,9 @@ def request_of(
 ) -> GenerationRequest:
     """The request; one without a seed gets one. Raises InvalidArgument naming the option."""
     name, choices = _method(options)
-    stop, seed = options.get("stop", ()), options.get("seed")
+    stop = options.get("stop", ())
+    drawn = {"seed": secrets.randbelow(SEED_BELOW)}
+    keywords = {name: options.get(name) for name in GenerationOptions.__annotations__}
     request = GenerationRequest(
         prompt=_prompt(prompt),
         preset=name,
@@ -141,13 +134,12 @@ def request_of(
             typical_p=options.get("typical_p", 1.0),
         ),
         processors=_processors(options),
-        seed=secrets.randbelow(SEED_BELOW) if seed is None else seed,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(options.get("stop_token_ids", ())),
         lost_cloud=_one_of(LostCloud, "lost_cloud", options.get("lost_cloud", "fail")),
         truncate=_one_of(Truncate, "truncate", options.get("truncate", "none")),
         images=tuple(options.get("images", ())),
-        **{name: value for name, value in options.items() if name in _SAME},  # type: ignore[arg-type]
+        **drawn | given_fields(keywords),
     )
     request.validate(rag=options.get("rag", False))
     return request

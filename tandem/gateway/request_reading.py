@@ -6,7 +6,7 @@ import binascii
 import json
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.hashing import hash_words
@@ -24,18 +24,12 @@ from tandem.gateway.schema import (
     TandemOptions,
     TextPart,
 )
-from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest, given_fields
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
 from tandem.specdec.overrides import Override, parse_overrides
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 
-_SAME = tuple(
-    own.name
-    for own in fields(GenerationRequest)
-    if own.name in TandemOptions.model_fields.keys() - {"preset", "overrides", "lost_cloud"}
-)
-"""Options that a request has in the same form."""
 SEED_BITS = 53
 """Seeds that are made up stay below 2^53, which every reader of JSON keeps exactly."""
 
@@ -103,7 +97,7 @@ def _requests(
         overrides=(*_overrides(options), *parse_overrides(options.overrides)),
         lost_cloud=LostCloud(options.lost_cloud),
         images=images,
-        **{name: getattr(options, name) for name in _SAME},
+        **given_fields(dict(options)),
         ignore_eos=bool(body.ignore_eos),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         truncate=Truncate(body.truncate or Truncate.NONE),

@@ -1,15 +1,24 @@
 """A request for text as a plain value, what can be checked of it without a model, and its protobuf
 form.
 
-A new field touches at most five files beside what makes use of it: generation.proto and this one,
-where it stands under the same name and is encoded by it, and those in which callers say it:
-`tandem/commands/generate.py`, `tandem/gateway/schema.py` and `tandem/api/options.py`. A field that
-the cloud must know too stands in `GenerationParams` instead (sampling.proto and
-`tandem/specdec/messages.py`), and reaches the verifier with `open`. A choice of a preset needs
-nothing: it is an override.
+To add a field, change two files beside what makes use of it, and one for each kind of caller who
+may say it:
+
+1. protos/tandem_api/common/v1/generation.proto: the field, under the same name;
+2. tandem/generation/request.py: the field, and its check in `validate`;
+3. tandem/commands/generate.py: an option of the command line;
+4. tandem/gateway/schema.py: a field of `TandemOptions`, for HTTP;
+5. tandem/api/options.py: a keyword of the Python API.
+
+A number, a switch or a text is encoded, decoded and handed on by its name (`given_fields`);
+`tests/howto/test_add_request_field.py` follows these steps. A field that the cloud must know too
+stands in `GenerationParams` instead (sampling.proto and `tandem/specdec/messages.py`), and reaches
+the verifier with `open`. A choice of a preset needs nothing: it is an override.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from tandem.core.errors import InvalidArgument, check_count, unknown_name
 from tandem.core.probs import MAX_VOCABULARY_SIZE
@@ -158,6 +167,21 @@ class GenerationRequest(GenerationParams):
             raise InvalidArgument("logprobs", "an answer from two sides has no one distribution")
         preset.validate()
         return preset
+
+
+_TYPED = frozenset(
+    {
+        *("prompt", "preset", "overrides", "sampling", "processors", "images", "stop"),
+        *("stop_token_ids", "lost_cloud", "truncate", "tenant"),
+    }
+)
+PLAIN_FIELDS = tuple(each.name for each in fields(GenerationRequest) if each.name not in _TYPED)
+"""Those that are a number, a switch or a text."""
+
+
+def given_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what a caller gave, what a request has under the same name and in the same form."""
+    return {name: options[name] for name in PLAIN_FIELDS if options.get(name) is not None}
 
 
 _POLICIES = numbers_of(LostCloud, pb.LostCloudPolicy, "LOST_CLOUD_POLICY")
