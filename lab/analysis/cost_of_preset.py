@@ -86,7 +86,7 @@ def _expected(
         hit_rate=hit_rate,
         head_s=head_s,
         ahead=ahead,
-        in_parts=preset.allows_partial_verification,
+        in_parts=preset.verify_settings.allows_partial_verification,
         control=None if preset.control is Control.FIXED else partial(schedule_for, preset),
     )
     return found

@@ -16,7 +16,7 @@ from lab.simulation.fleet_figures import FleetFigures
 from lab.simulation.fleet_plan import FleetPlan, FleetTraffic, Scaling, Spread, TrafficKind
 from tandem.commands.options import json_option
 from tandem.core.errors import InvalidArgument
-from tandem.specdec.overrides import with_overrides
+from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import PRESETS
 
 ALONE = "ar"
@@ -139,7 +139,7 @@ def simulated_row(flags: Sequence[str]) -> dict[str, Any]:
 
 
 def _plan(options: dict[str, Any], edges: int, name: str) -> FleetPlan:
-    preset = with_overrides(PRESETS[name], options["overrides"])
+    preset = with_overrides(PRESETS[name], parse_overrides(options["overrides"]))
     preset.validate()
     regions = options["regions"]
     scaling = None

@@ -99,7 +99,7 @@ class FleetCloud:
         self._draw = source.random
         self._jitter_s = plan.jitter_s
         self._hit_rate = plan.hit_rate if plan.preset.branch_tokens else 0.0
-        self.in_parts = plan.preset.allows_partial_verification
+        self.in_parts = plan.preset.verify_settings.allows_partial_verification
         self.budget, self.recent = PassBudget(), RecentPasses()
         self.sessions: set[FleetSession] = set()
         self.serving, self.alive = True, True

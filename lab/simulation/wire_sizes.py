@@ -48,7 +48,7 @@ class WireSizes:
         if padded is not None and padded < self.vocabulary_size:
             why = f"{padded} is below the pair's own {self.vocabulary_size}"
             raise InvalidArgument("vocabulary", why)
-        self._edge = EdgeCodec(self.vocabulary_size, self.preset)
+        self._edge = EdgeCodec(self.vocabulary_size, self.preset.verify_settings)
         model = CloudModel("simulated", "simulated", self.vocabulary_size, 1 << 20, frozenset())
         self._cloud = CloudCodec(model)
 

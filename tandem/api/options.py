@@ -12,9 +12,9 @@ from tandem.core.errors import InvalidArgument, unknown_name
 from tandem.core.probs import SamplingParams
 from tandem.core.processors import Grammar, GrammarKind, Processors
 from tandem.core.prompt import Prompt, Truncate, Turn
-from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest, given_fields
 from tandem.specdec.liveness import LostCloud
-from tandem.specdec.overrides import field_names, with_overrides
+from tandem.specdec.overrides import Override, field_names, parse_override, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset
 
@@ -103,22 +103,13 @@ class GenerationOptions(TypedDict, total=False):
     """For the whole answer; default: 600."""
 
 
-_SAME = frozenset(
-    {
-        *("max_tokens", "ignore_eos", "query", "documents", "logprobs", "top_logprobs"),
-        *("suffix", "priority"),
-    }
-)
-"""Options that a request has in the same form."""
-
-
 def preset(base: str, /, **choices: Choice) -> Preset | AggregationPreset:
     """A new method: the preset `base` with other choices, as `preset("coupled", window=8)`. Raises
     InvalidArgument for an unknown preset or field, and for choices that do not fit together."""
     known: Mapping[str, Preset | AggregationPreset] = {**PRESETS, **AGGREGATION_PRESETS}
     if base not in known:
         raise unknown_name("preset", base, known)
-    composed = with_overrides(known[base], _as_text(choices))
+    composed = with_overrides(known[base], _overrides(choices))
     composed.validate()
     return composed
 
@@ -128,30 +119,34 @@ def request_of(
 ) -> GenerationRequest:
     """The request; one without a seed gets one. Raises InvalidArgument naming the option."""
     name, choices = _method(options)
-    stop, seed = options.get("stop", ()), options.get("seed")
+    stop = options.get("stop", ())
+    drawn = {"seed": secrets.randbelow(SEED_BELOW)}
+    keywords = {name: options.get(name) for name in GenerationOptions.__annotations__}
     request = GenerationRequest(
         prompt=_prompt(prompt),
         preset=name,
-        overrides=(*choices, *_objective(options), *_as_text(options.get("overrides", {}))),
+        overrides=(*choices, *_objective(options), *_overrides(options.get("overrides", {}))),
         sampling=SamplingParams(
-            *(options.get("temperature", 1.0), options.get("top_k", 0), options.get("top_p", 1.0)),
-            *(options.get("min_p", 0.0), options.get("typical_p", 1.0)),
+            temperature=options.get("temperature", 1.0),
+            top_k=options.get("top_k", 0),
+            top_p=options.get("top_p", 1.0),
+            min_p=options.get("min_p", 0.0),
+            typical_p=options.get("typical_p", 1.0),
         ),
         processors=_processors(options),
-        seed=secrets.randbelow(SEED_BELOW) if seed is None else seed,
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
         stop_token_ids=tuple(options.get("stop_token_ids", ())),
         lost_cloud=_one_of(LostCloud, "lost_cloud", options.get("lost_cloud", "fail")),
         truncate=_one_of(Truncate, "truncate", options.get("truncate", "none")),
         images=tuple(options.get("images", ())),
-        **{name: value for name, value in options.items() if name in _SAME},  # type: ignore[arg-type]
+        **drawn | given_fields(keywords),
     )
     request.validate(rag=options.get("rag", False))
     return request
 
 
-def _objective(options: GenerationOptions) -> tuple[str, ...]:
-    return (f"objective={options['objective']}",) if "objective" in options else ()
+def _objective(options: GenerationOptions) -> tuple[Override, ...]:
+    return (Override("objective", options["objective"]),) if "objective" in options else ()
 
 
 def _prompt(prompt: str | Sequence[int] | Sequence[Message]) -> Prompt:
@@ -202,7 +197,7 @@ def _one_of(kind: type[Policy], field: str, word: str) -> Policy:
         raise InvalidArgument(field, f"must be one of {known}, is {word!r}") from None
 
 
-def _method(options: GenerationOptions) -> tuple[str, tuple[str, ...]]:
+def _method(options: GenerationOptions) -> tuple[str, tuple[Override, ...]]:
     """A preset as a request has it: the name of a listed one, and what differs from that."""
     chosen = options.get("preset")
     if chosen is None:
@@ -217,17 +212,18 @@ def _method(options: GenerationOptions) -> tuple[str, tuple[str, ...]]:
         like = PRESETS[_CHAIN]  # which any expansion can be given
     if like.expansion or not chosen.expansion:
         return like.name, _differences(chosen, like)
-    expansion = f"expansion={','.join(map(str, chosen.expansion))}"
+    expansion = Override("expansion", chosen.expansion)
     return like.name, (expansion, *_differences(chosen, like.with_expansion(chosen.expansion)))
 
 
-def _differences(chosen: Any, base: Any) -> tuple[str, ...]:
+def _differences(chosen: Any, base: Any) -> tuple[Override, ...]:
     fields = {name: attrgetter(name) for name in field_names(chosen)}
-    return _as_text({name: of(chosen) for name, of in fields.items() if of(chosen) != of(base)})
+    return _overrides({name: of(chosen) for name, of in fields.items() if of(chosen) != of(base)})
 
 
-def _as_text(choices: Mapping[str, Choice]) -> tuple[str, ...]:
+def _overrides(choices: Mapping[str, Choice]) -> tuple[Override, ...]:
+    """A value given as a text means what it means on the command line."""
     return tuple(
-        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        parse_override(f"{name}={value}") if isinstance(value, str) else Override(name, value)
         for name, value in choices.items()
     )

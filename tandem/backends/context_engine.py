@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tandem.backends.interface import (
     KV_BLOCK,
     Capabilities,
+    EngineDefaults,
     ForwardCancelled,
     ForwardRequest,
     Logits,
@@ -26,12 +27,9 @@ Distribution = Callable[[tuple[int, ...]], Sequence[float] | NDArray[np.floating
 """The probabilities [vocabulary_size] of the token after a context."""
 
 
-class ContextEngine:
+class ContextEngine(EngineDefaults):
     """An engine whose logits after a context are the logarithm of `probs(context)`
     [vocabulary_size]. Temperature 1 without truncation therefore samples `probs` itself."""
-
-    vision = None
-    kv_files = None
 
     def __init__(
         self,
@@ -55,8 +53,13 @@ class ContextEngine:
         self._exit_distributions = tuple(exit_distributions)
         count = len(self._exit_distributions) + 1
         self.exit_depths = tuple((index + 1) / count for index in range(count - 1))
-        exits = bool(self.exit_depths)
-        self.capabilities = Capabilities(True, True, True, exits=exits, same_bits=True)
+        self.capabilities = Capabilities(
+            trees=True,
+            forks=True,
+            cancellation=True,
+            exits=bool(self.exit_depths),
+            same_bits=True,
+        )
         self._open: set[ContextSession] = set()
         self.kv_copies = ContextCopies(self._own) if copies else None
 

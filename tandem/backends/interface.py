@@ -6,13 +6,17 @@ Invariant: a session's `length` counts the tokens whose keys and values are kept
 To add a back end of your own, change four files:
 
 1. tandem/backends/NAME.py, new: an `Engine` with its `Session`, and `load(choice)`, which returns a
-   `LoadedModel`. `capabilities` says what it can do; trees, forks and the rest are optional.
-   `request_checks` makes the checks that every engine owes its callers.
+   `LoadedModel`. `EngineDefaults` is the base that leaves out what is optional: `capabilities` says
+   what the engine can do. `request_checks` makes the checks that every engine owes its callers.
 2. tandem/backends/factory.py: a line in LOADERS.
 3. tests/unit/backends/test_contract.py: a line in SOURCES, which runs the whole contract.
 4. docs/internals/engine.md: a column of what it can do.
 
 Services then take --engine NAME, commands --engine-draft NAME and --engine-target NAME.
+
+To add a capability, change two files: add a field to `Capabilities`, false by default, and set it
+in the engine that has it. No other engine has it until its file says so. Document it with a row in
+docs/internals/engine.md.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +27,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.core.errors import TandemError, Unavailable
+from tandem.core.errors import FailedPrecondition, TandemError, Unavailable
 
 Logits = NDArray[np.float32]
 
@@ -32,10 +36,11 @@ KV_BLOCK = 64
 a multiple of it computes in it what it would have computed from the start."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What a back end can do beyond feeding tokens to sessions and rolling them back. Callers
-    refuse a request that needs a missing one (`tandem.backends.requirements`), or do without."""
+    refuse a request that needs a missing one (`tandem.backends.requirements`), or do without.
+    A new one must be false by default: an engine has only what it names."""
 
     trees: bool = False
     """Requests with `parents`, and `Session.keep_path`."""
@@ -327,6 +332,21 @@ class Engine(Protocol):
         The batch is checked before anything changes: InvalidArgument names the field. `cancelled`
         is asked before each layer; on True ForwardCancelled is raised and lengths are as before.
         """
+
+
+class EngineDefaults:
+    """A base for engines: what an `Engine` is without any of the optional parts. Override those
+    that yours has."""
+
+    capabilities: Capabilities = Capabilities()
+    vision: Vision | None = None
+    kv_files: KvFiles | None = None
+    kv_copies: KvCopies | None = None
+    eos_token_ids: frozenset[int] = frozenset()
+    exit_depths: tuple[float, ...] = ()
+
+    def fork(self, parent: Session, length: int, capacity: int) -> Session:
+        raise FailedPrecondition("this back end cannot fork sessions")
 
 
 def open_session(engine: Engine, owner: str, capacity: int, spare: int = 0) -> Session:

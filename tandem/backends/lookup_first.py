@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tandem.backends.interface import (
     Capabilities,
     Engine,
+    EngineDefaults,
     ForwardCancelled,
     ForwardRequest,
     Logits,
@@ -35,12 +36,8 @@ MOST_OWED = 16
 """Tokens that may wait for a pass: a pass over more would hold up the sessions that share it."""
 
 
-class LookupFirstEngine:
+class LookupFirstEngine(EngineDefaults):
     """Implements `Engine` for drafts, over the draft model's `engine`."""
-
-    vision = None
-    kv_files = kv_copies = None
-    exit_depths: tuple[float, ...] = ()
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -50,7 +47,10 @@ class LookupFirstEngine:
         self.kv_bytes_per_token = engine.kv_bytes_per_token
         own = engine.capabilities
         self.capabilities = Capabilities(
-            own.trees, own.forks, own.cancellation, same_bits=own.same_bits
+            trees=own.trees,
+            forks=own.forks,
+            cancellation=own.cancellation,
+            same_bits=own.same_bits,
         )
         self._open: set[LookupFirstSession] = set()
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tandem.backends.interface import Capabilities, Engine
 from tandem.core.errors import FailedPrecondition
 from tandem.specdec.choices import Control, Predraft
-from tandem.specdec.presets import Preset
+from tandem.specdec.presets import Preset, VerifySettings
 
 
 def draft_requirements(preset: Preset) -> Capabilities:
@@ -22,16 +22,19 @@ def fitted_to(preset: Preset, draft: Capabilities) -> Preset:
     return replace(preset, predraft=Predraft.OFF) if chooses and not draft.forks else preset
 
 
-def target_requirements(preset: Preset) -> Capabilities:
+def target_requirements(settings: VerifySettings) -> Capabilities:
     """What the target model's back end must have. Early exits are optional: they change no text."""
-    return Capabilities(trees=bool(preset.expansion))
+    return Capabilities(trees=bool(settings.expansion))
 
 
 def missing_capabilities(
     preset: Preset, *, draft: Capabilities | None = None, target: Capabilities | None = None
 ) -> tuple[str, ...]:
     """What the preset needs and a given side lacks, like "trees of the draft model"."""
-    needed = {"draft": draft_requirements(preset), "target": target_requirements(preset)}
+    needed = {
+        "draft": draft_requirements(preset),
+        "target": target_requirements(preset.verify_settings),
+    }
     return tuple(
         f"{name} of the {side} model"
         for side, found in (("draft", draft), ("target", target))
@@ -41,17 +44,22 @@ def missing_capabilities(
     )
 
 
-def check_preset(
-    preset: Preset, *, draft: Engine | None = None, target: Engine | None = None
-) -> None:
-    """Raise FailedPrecondition naming the preset and what is missing."""
-    missing = missing_capabilities(
-        preset,
-        draft=draft.capabilities if draft else None,
-        target=target.capabilities if target else None,
-    )
+def check_preset(preset: Preset, *, draft: Engine) -> None:
+    """Raise FailedPrecondition naming the preset and what the draft model's back end lacks."""
+    _refuse(preset.name, missing_capabilities(preset, draft=draft.capabilities))
+
+
+def check_verify_settings(settings: VerifySettings, *, target: Engine) -> None:
+    """Raise FailedPrecondition naming the preset and what the target model's back end lacks."""
+    names = target_requirements(settings).names
+    has = target.capabilities.names
+    missing = tuple(f"{name} of the target model" for name in names if name not in has)
+    _refuse(settings.preset_name, missing)
+
+
+def _refuse(preset_name: str, missing: tuple[str, ...]) -> None:
     if missing:
         raise FailedPrecondition(
-            f"preset {preset.name!r} needs {' and '.join(missing)}, which the back end does not"
+            f"preset {preset_name!r} needs {' and '.join(missing)}, which the back end does not"
             " have; 'tandem doctor' lists the presets that two models can run"
         )

@@ -19,10 +19,11 @@ from tandem.core.probs import SamplingParams
 from tandem.core.prompt import MAX_IMAGES_BYTES, Prompt, Truncate, Turn
 from tandem.core.tokens import check_token_ids
 from tandem.generation.client import Generated
-from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest, given_fields
 from tandem.net.access import ClientAccess
 from tandem.net.process import run_loop
 from tandem.specdec.liveness import LostCloud
+from tandem.specdec.overrides import Override, parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.models import ModelPair, choose_pair, load_pair
 from tandem.suite.suite_documents import SuiteDocuments
@@ -61,14 +62,14 @@ override_options = together(
 """Options that change single choices of the preset."""
 
 
-def overrides_of(options: dict[str, Any]) -> tuple[str, ...]:
-    """The flags as "field=value", those of `--set` last."""
+def overrides_of(options: dict[str, Any]) -> tuple[Override, ...]:
+    """What the flags change of the preset, those of `--set` last."""
     given = [
-        f"{choice}={options[name]}"
+        Override(choice, options[name])
         for name, (_, choice, _) in _OVERRIDES.items()
         if options[name] is not None
     ]
-    return (*given, *options["overrides"])
+    return (*given, *parse_overrides(options["overrides"]))
 
 
 @click.command()
@@ -164,22 +165,20 @@ def build_request(options: dict[str, Any]) -> GenerationRequest:
         prompt=_prompt(options),
         preset=options["preset"] or (RAG_PRESET if options["rag"] else DEFAULT_PRESET),
         sampling=SamplingParams(
-            *(options["temperature"], options["top_k"], options["top_p"]),
-            *(options["min_p"], options["typical_p"]),
+            temperature=options["temperature"],
+            top_k=options["top_k"],
+            top_p=options["top_p"],
+            min_p=options["min_p"],
+            typical_p=options["typical_p"],
         ),
         processors=processors_of(options),
-        max_tokens=options["max_tokens"],
-        seed=options["seed"],
         stop=options["stop"],
         stop_token_ids=options["stop_token_ids"],
         truncate=Truncate(options["truncate"]),
-        suffix=options["suffix"],
         overrides=overrides_of(options),
         lost_cloud=LostCloud(options["lost_cloud"]),
-        ignore_eos=options["ignore_eos"],
         images=tuple(_read_image(path) for path in options["images"]),
-        query=options["query"],
-        documents=options["documents"],
+        **given_fields(options),
     )
     # What no service would take is refused before a model is loaded.
     request.validate(rag=options["rag"])

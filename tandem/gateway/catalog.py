@@ -158,7 +158,7 @@ def _kinds_of(names: Iterable[str]) -> dict[str, list[str]]:
 
 def _tells_logprobs(preset: Preset) -> bool:
     try:
-        check_logprobs_available(preset, MAX_TOP_LOGPROBS)
+        check_logprobs_available(preset.verify_settings, MAX_TOP_LOGPROBS)
     except InvalidArgument:
         return False
     return True

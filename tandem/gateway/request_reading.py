@@ -6,7 +6,7 @@ import binascii
 import json
 import secrets
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 from tandem.core.errors import InvalidArgument
 from tandem.core.hashing import hash_words
@@ -24,17 +24,12 @@ from tandem.gateway.schema import (
     TandemOptions,
     TextPart,
 )
-from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
+from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest, given_fields
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
+from tandem.specdec.overrides import Override, parse_overrides
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
 
-_SAME = tuple(
-    own.name
-    for own in fields(GenerationRequest)
-    if own.name in TandemOptions.model_fields.keys() - {"preset", "overrides", "lost_cloud"}
-)
-"""Options that a request has in the same form."""
 SEED_BITS = 53
 """Seeds that are made up stay below 2^53, which every reader of JSON keeps exactly."""
 
@@ -90,19 +85,19 @@ def _requests(
         prompt=prompts[0],
         preset=_preset(options),
         sampling=SamplingParams(
-            1.0 if body.temperature is None else body.temperature,
-            _top_k(body),
-            1.0 if body.top_p is None else body.top_p,
-            body.min_p or 0.0,
-            1.0 if body.typical_p is None else body.typical_p,
+            temperature=1.0 if body.temperature is None else body.temperature,
+            top_k=_top_k(body),
+            top_p=1.0 if body.top_p is None else body.top_p,
+            min_p=body.min_p or 0.0,
+            typical_p=1.0 if body.typical_p is None else body.typical_p,
         ),
         processors=body.processors(grammar[1] if (grammar := body.named_grammar()) else None),
         max_tokens=body.limit or limits.max_tokens,
         stop=body.stops,
-        overrides=(*_overrides(options), *options.overrides),
+        overrides=(*_overrides(options), *parse_overrides(options.overrides)),
         lost_cloud=LostCloud(options.lost_cloud),
         images=images,
-        **{name: getattr(options, name) for name in _SAME},
+        **given_fields(dict(options)),
         ignore_eos=bool(body.ignore_eos),
         stop_token_ids=tuple(body.stop_token_ids or ()),
         truncate=Truncate(body.truncate or Truncate.NONE),
@@ -156,12 +151,12 @@ def _preset(options: TandemOptions) -> str:
     return name
 
 
-def _overrides(options: TandemOptions) -> Iterator[str]:
+def _overrides(options: TandemOptions) -> Iterator[Override]:
     """Options that stand for single choices of the preset."""
     if options.draft_length is not None:
-        yield f"draft_length={options.draft_length}"
+        yield Override("draft_length", options.draft_length)
     if options.objective is not None:
-        yield f"objective={options.objective}"
+        yield Override("objective", options.objective)
 
 
 def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[Prompt]:

@@ -1,15 +1,24 @@
 """A request for text as a plain value, what can be checked of it without a model, and its protobuf
 form.
 
-A new field touches at most five files beside what makes use of it: generation.proto and this one,
-where it stands under the same name and is encoded by it, and those in which callers say it:
-`tandem/commands/generate.py`, `tandem/gateway/schema.py` and `tandem/api/options.py`. A field that
-the cloud must know too stands in `GenerationParams` instead (sampling.proto and
-`tandem/specdec/messages.py`), and reaches the verifier with `open`. A choice of a preset needs
-nothing: it is an override.
+To add a field, change two files beside what makes use of it, and one for each kind of caller who
+may say it:
+
+1. protos/tandem_api/common/v1/generation.proto: the field, under the same name;
+2. tandem/generation/request.py: the field, and its check in `validate`;
+3. tandem/commands/generate.py: an option of the command line;
+4. tandem/gateway/schema.py: a field of `TandemOptions`, for HTTP;
+5. tandem/api/options.py: a keyword of the Python API.
+
+A number, a switch or a text is encoded, decoded and handed on by its name (`given_fields`);
+`tests/howto/test_add_request_field.py` follows these steps. A field that the cloud must know too
+stands in `GenerationParams` instead (sampling.proto and `tandem/specdec/messages.py`), and reaches
+the verifier with `open`. A choice of a preset needs nothing: it is an override.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from tandem.core.errors import InvalidArgument, check_count, unknown_name
 from tandem.core.probs import MAX_VOCABULARY_SIZE
@@ -20,8 +29,15 @@ from tandem.net.tenant import check_tenant_id
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.logprobs import check_logprobs_available, check_top_logprobs
 from tandem.specdec.messages import GenerationParams
-from tandem.specdec.overrides import MAX_OVERRIDE_CHARACTERS, MAX_OVERRIDES, with_overrides
-from tandem.specdec.presets import PRESETS, Preset
+from tandem.specdec.overrides import (
+    MAX_OVERRIDES,
+    Override,
+    OverrideValue,
+    check_overrides,
+    parse_overrides,
+    with_overrides,
+)
+from tandem.specdec.presets import MAX_DRAFT_LENGTH, PRESETS, Preset
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,
     MAX_QUERY_CHARACTERS,
@@ -48,12 +64,12 @@ RAG_PRESET = "dragon-coupled"
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest(GenerationParams):
-    """What a caller asks for. `overrides` ("field=value") change single choices of the preset;
+    """What a caller asks for. `overrides` change single choices of the preset;
     `rounds` and `token_texts` have each round told, and what each token spells."""
 
     prompt: Prompt
     preset: str = DEFAULT_PRESET
-    overrides: tuple[str, ...] = ()
+    overrides: tuple[Override, ...] = ()
     stop: tuple[str, ...] = ()
     lost_cloud: LostCloud = LostCloud.FAIL
     query: str = ""
@@ -95,10 +111,7 @@ class GenerationRequest(GenerationParams):
         check_top_logprobs(self.logprobs, self.top_logprobs)
         check_stops(self.stop)
         self._check_prompt_options()
-        if len(self.overrides) > MAX_OVERRIDES:
-            raise InvalidArgument("overrides", f"at most {MAX_OVERRIDES}")
-        if any(len(override) > MAX_OVERRIDE_CHARACTERS for override in self.overrides):
-            raise InvalidArgument("overrides", f"at most {MAX_OVERRIDE_CHARACTERS} characters each")
+        check_overrides(self.overrides)
         if len(self.query) > MAX_QUERY_CHARACTERS:
             raise InvalidArgument("query", f"at most {MAX_QUERY_CHARACTERS} characters")
         if not 0 <= self.documents <= MAX_DOCUMENTS:
@@ -131,7 +144,7 @@ class GenerationRequest(GenerationParams):
                 raise InvalidArgument("truncate", "an answer from two sides keeps its prompt")
 
     def composed_preset(
-        self, vocabulary_size: int = MAX_VOCABULARY_SIZE, usual: tuple[str, ...] = ()
+        self, vocabulary_size: int = MAX_VOCABULARY_SIZE, usual: tuple[Override, ...] = ()
     ) -> Preset:
         """The preset, fitted to the vocabulary, with overrides, the request's own after the `usual`
         ones, validated."""
@@ -142,7 +155,7 @@ class GenerationRequest(GenerationParams):
         preset.validate()
         preset.truncation.validate(vocabulary_size)
         if self.logprobs:
-            check_logprobs_available(preset, self.top_logprobs)
+            check_logprobs_available(preset.verify_settings, self.top_logprobs)
         return preset
 
     def composed_aggregation(self) -> AggregationPreset:
@@ -156,9 +169,24 @@ class GenerationRequest(GenerationParams):
         return preset
 
 
+_TYPED = frozenset(
+    {
+        *("prompt", "preset", "overrides", "sampling", "processors", "images", "stop"),
+        *("stop_token_ids", "lost_cloud", "truncate", "tenant"),
+    }
+)
+PLAIN_FIELDS = tuple(each.name for each in fields(GenerationRequest) if each.name not in _TYPED)
+"""Those that are a number, a switch or a text."""
+
+
+def given_fields(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what a caller gave, what a request has under the same name and in the same form."""
+    return {name: options[name] for name in PLAIN_FIELDS if options.get(name) is not None}
+
+
 _POLICIES = numbers_of(LostCloud, pb.LostCloudPolicy, "LOST_CLOUD_POLICY")
 _TRUNCATE = {Truncate.NONE: pb.TRUNCATE_UNSPECIFIED, Truncate.OLDEST: pb.TRUNCATE_OLDEST}
-_OTHER_FORM = (*PARAMS, "prompt", "lost_cloud", "truncate")
+_OTHER_FORM = (*PARAMS, "prompt", "overrides", "lost_cloud", "truncate")
 _SAME = tuple(own.name for own in fields(GenerationRequest) if own.name not in _OTHER_FORM)
 """Fields that have one form here and in protobuf."""
 
@@ -170,6 +198,8 @@ def request_to_proto(request: GenerationRequest) -> pb.Generation:
             params=params_to_proto(request),
             lost_cloud=_POLICIES[request.lost_cloud],
             truncate=_TRUNCATE[request.truncate],
+            overrides=map(str, request.overrides),
+            preset_overrides=map(_override_to_proto, request.overrides),
             **{name: getattr(request, name) for name in _SAME},
         )
         prompt_to_proto(message, request.prompt)
@@ -182,6 +212,7 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
     """The request, validated. Raises InvalidArgument naming the field."""
     check_count(len(message.stop), MAX_STOPS, "stop")
     check_count(len(message.overrides), MAX_OVERRIDES, "overrides")
+    check_count(len(message.preset_overrides), MAX_OVERRIDES, "overrides")
     check_count(len(message.stop_token_ids), MAX_STOP_TOKEN_IDS, "stop_token_ids")
     check_count(len(message.params.images), MAX_IMAGES, "images")
     truncates = {number: truncate for truncate, number in _TRUNCATE.items()}
@@ -193,8 +224,46 @@ def request_from_proto(message: pb.Generation) -> GenerationRequest:
         **{name: getattr(params, name) for name in PARAMS},
         **same_fields(message, _SAME) | {"preset": message.preset or DEFAULT_PRESET},
         prompt=prompt_from_proto(message),
+        overrides=_overrides_from_proto(message),
         lost_cloud=policies.get(message.lost_cloud, LostCloud.FAIL),
         truncate=truncates.get(message.truncate, Truncate.NONE),
     )
     request.validate()
     return request
+
+
+def _override_to_proto(override: Override) -> pb.PresetOverride:
+    value = override.value
+    if isinstance(value, bool):
+        return pb.PresetOverride(field=override.field, switch=value)
+    if isinstance(value, int):
+        return pb.PresetOverride(field=override.field, whole_number=value)
+    if isinstance(value, float):
+        return pb.PresetOverride(field=override.field, number=value)
+    if isinstance(value, str):
+        return pb.PresetOverride(field=override.field, word=value)
+    numbers = pb.WholeNumbers(numbers=value)
+    return pb.PresetOverride(field=override.field, whole_numbers=numbers)
+
+
+def _overrides_from_proto(message: pb.Generation) -> tuple[Override, ...]:
+    """Callers of an older release send texts alone."""
+    if not message.preset_overrides:
+        return parse_overrides(message.overrides)
+    return tuple(Override(each.field, _value_of(each)) for each in message.preset_overrides)
+
+
+def _value_of(override: pb.PresetOverride) -> OverrideValue:
+    match override.WhichOneof("value"):
+        case "switch":
+            return override.switch
+        case "whole_number":
+            return override.whole_number
+        case "number":
+            return override.number
+        case "word":
+            return override.word
+        case "whole_numbers":
+            check_count(len(override.whole_numbers.numbers), MAX_DRAFT_LENGTH, "overrides")
+            return tuple(override.whole_numbers.numbers)
+    raise InvalidArgument("overrides", f"{override.field!r} has no value")

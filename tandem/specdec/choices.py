@@ -21,6 +21,11 @@ class Uplink(StrEnum):
     PROBABILITIES = "probabilities"
     IDS = "ids"
 
+    @property
+    def carries_probs(self) -> bool:
+        """Whether the cloud learns the distributions the drafts were drawn from."""
+        return self in (Uplink.FULL_DISTRIBUTIONS, Uplink.SPARSE_DISTRIBUTIONS)
+
 
 class RejectionPayload(StrEnum):
     """What the cloud sends when it rejects a draft."""

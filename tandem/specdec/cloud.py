@@ -60,7 +60,7 @@ from tandem.specdec.messages import (
     Work,
 )
 from tandem.specdec.pass_budget import HolderBudget, PassBudget, SessionAcceptance, UsualAcceptance
-from tandem.specdec.presets import Preset
+from tandem.specdec.presets import VerifySettings
 from tandem.specdec.rules import Proposal, TargetProbs, acceptance_rule, payload_rule, probs_of
 from tandem.specdec.scheduling import decodes_alone
 
@@ -155,7 +155,7 @@ class CloudMachine:
         params = opening.params
         rng = rng if rng is not None else SeededRandom(params.seed)
         self.session = opening.session
-        self.preset = opening.preset
+        self.settings = opening.settings
         self.sampling = params.sampling
         self.epoch = opening.epoch
         self.committed = opened_text(opening)
@@ -164,18 +164,17 @@ class CloudMachine:
         self.ended = False
         """Whether the edge is done with the session."""
         self._model = model
-        self._schedule = opening.preset.schedule
         self._logprobs_recorder = LogprobsRecorder(params.logprobs, params.top_logprobs)
-        self.rule = acceptance_rule(opening.preset, params.seed, rng, params.logprobs)
-        self._payloads = payload_rule(opening.preset, self.rule, rng)
-        self._early_payloads = early_payload_rule(opening.preset, self.rule, rng)
+        self.rule = acceptance_rule(opening.settings, params.seed, rng, params.logprobs)
+        self._payloads = payload_rule(opening.settings, self.rule, rng)
+        self._early_payloads = early_payload_rule(opening.settings, self.rule, rng)
         # The deepest exits that the model has: of those asked for, they are right most often.
-        self.exits = tuple(range(model.exits))[max(0, model.exits - opening.preset.exits) :]
-        self.early_verdicts = EarlyQueue(opening.preset.exit_order, params.seed)
+        self.exits = tuple(range(model.exits))[max(0, model.exits - opening.settings.exits) :]
+        self.early_verdicts = EarlyQueue(opening.settings.exit_order, params.seed)
         self._length_limit = len(opening.prompt_ids) + params.max_tokens
         self._eos = frozenset() if params.ignore_eos else model.eos_token_ids
         # What waits to be judged: a chain of drafts, or one tree.
-        self._pending = PendingDrafts(self.committed, self._schedule.window, self._length_limit)
+        self._pending = PendingDrafts(self.committed, self.settings.window, self._length_limit)
         self._tree: DraftTree | None = None
         # The nodes of the last tree that stay in the KV, after its first `kv_length` tokens.
         self._kept_path: tuple[int, ...] = ()
@@ -187,7 +186,7 @@ class CloudMachine:
         self._sent_in_full = False
         self._in_flight: VerifyWork | None = None
         self._pass_yield = _EXPECTED_YIELD
-        self._budget = budget if opening.preset.allows_partial_verification else None
+        self._budget = budget if opening.settings.allows_partial_verification else None
         self._acceptance = SessionAcceptance(budget.usual if budget else UsualAcceptance())
         # The edge says that more drafts come soon: the cloud does better not to go on alone.
         self._hold = False
@@ -263,7 +262,7 @@ class CloudMachine:
             return []
         if self.awaits_recovered:
             raise InvalidArgument("draft", "the recovered token of the last verdict is due first")
-        check_draft(draft, self.preset, self._model)
+        check_draft(draft, self.settings, self._model)
         if draft.parents is not None:
             return self._receive_tree(draft)
         self._pending.check(draft)
@@ -272,7 +271,7 @@ class CloudMachine:
             # committed text stays as it is, and so does the distribution kept for what follows it.
             self._end_epoch(overtaken_at)
             return []
-        if draft.end_of_chunk or self._schedule.verify_on_arrival:
+        if draft.end_of_chunk or self.settings.verify_on_arrival:
             self._pending.make_ready()
         return self._judge_at_once()
 
@@ -345,12 +344,12 @@ class CloudMachine:
         drafts = self._pending.ready
         proposals = self._pending.first_ready()
         if (budget := self._budget) is not None:
-            drafts = budget.drafts(self._acceptance.rate, drafts, weight=self.preset.idle_weight)
+            drafts = budget.drafts(self._acceptance.rate, drafts, weight=self.settings.idle_weight)
             proposals = proposals[: drafts + 1]  # the last needs no more than the rows before it
         judge = self._judge(chain_steps(proposals), bonus=drafts == len(proposals))
         early = None
         if drafts and self.exits:
-            bonus = self._schedule.bonus and len(self._pending) == drafts
+            bonus = self.settings.bonus and len(self._pending) == drafts
             early_judge = replace(judge, payloads=self._early_payloads, bonus=bonus)
             early = EarlyJudge(Frame(**self._header(judge.base)), self.exits, early_judge)
         return VerifyWork(
@@ -398,9 +397,11 @@ class CloudMachine:
     def _decodes_alone(self) -> bool:
         """Whether the cloud decodes on while no draft waits."""
         waits = self._hold and (self._budget is None or self._budget.alone)
-        if not self._schedule.decode_when_idle or waits:
+        if not self.settings.decode_when_idle or waits:
             return False
-        return not self.preset.drafts or decodes_alone(self.preset.idle_weight, self._pass_yield)
+        if not self.settings.drafts:
+            return True
+        return decodes_alone(self.settings.idle_weight, self._pass_yield)
 
     def push_early_verdict(self, work: VerifyWork, verdict: EarlyVerdict) -> None:
         """Queue an exit's verdict in `early_verdicts`, to be sent before the pass for `work`
@@ -456,7 +457,7 @@ class CloudMachine:
         Args:
             next_forced: the only token that a grammar leaves after the text as it is then; None
                 where it leaves several."""
-        if self.preset.drafts or self._in_flight or self._frontier is not None:
+        if self.settings.drafts or self._in_flight or self._frontier is not None:
             return []
         base = len(self.committed)
         while not (self.ended or self.finished) and (token_id := next_forced()) is not None:
@@ -499,7 +500,7 @@ class CloudMachine:
         target = verification.next_target
         if target is None:
             return None
-        bonus = bool(verification.path) and self._schedule.bonus
+        bonus = bool(verification.path) and self.settings.bonus
         if self._pending or not (bonus or self._decodes_alone):
             self._frontier = target
             return None
@@ -711,11 +712,11 @@ def check_open(opening: Open, model: CloudModel) -> None:
         )
     params = opening.params
     check_image_bytes(params.images)
-    opening.preset.validate()
+    opening.settings.validate()
     if params.logprobs:
-        check_logprobs_available(opening.preset, opening.params.top_logprobs)
+        check_logprobs_available(opening.settings, opening.params.top_logprobs)
     check_top_logprobs(params.logprobs, params.top_logprobs)
-    opening.preset.truncation.validate(vocabulary_size)
+    opening.settings.truncation.validate(vocabulary_size)
     params.sampling.validate(vocabulary_size)
     params.processors.validate(vocabulary_size, params.ignore_eos)
     if not opening.prompt_ids:
@@ -743,23 +744,23 @@ def opened_text(opening: Open) -> PrefixedTokens:
     return committed
 
 
-def check_draft(draft: Draft, preset: Preset, model: CloudModel) -> None:
-    """Check that ids are in range, that the payload is what the preset names, and that
+def check_draft(draft: Draft, settings: VerifySettings, model: CloudModel) -> None:
+    """Check that ids are in range, that the payload is what the settings name, and that
     probabilities are probabilities. Raises InvalidArgument naming the field."""
     vocabulary_size = model.vocabulary_size
     count = len(draft.token_ids)
-    limit = min(model.max_draft_length, preset.tree_nodes or preset.schedule.window)
+    limit = min(model.max_draft_length, settings.most_drafts)
     if not 1 <= count <= limit:
         raise InvalidArgument("draft_length", f"{count} tokens in a draft; allowed are 1…{limit}")
     check_token_ids(draft.token_ids, vocabulary_size, "token_ids")
-    if (draft.parents is not None) != bool(preset.expansion):
+    if (draft.parents is not None) != bool(settings.expansion):
         raise InvalidArgument("parents", "do not match the opened draft shape")
     if draft.parents is not None:
-        _check_tree(draft.token_ids, draft.parents, preset)
-    wants_probabilities = preset.uplink is Uplink.PROBABILITIES
+        _check_tree(draft.token_ids, draft.parents, settings)
+    wants_probabilities = settings.uplink is Uplink.PROBABILITIES
     if (draft.probabilities is not None) != wants_probabilities:
         raise InvalidArgument("probabilities", "do not match the opened uplink payload")
-    if (draft.distributions is not None) != preset.carries_probs:
+    if (draft.distributions is not None) != settings.carries_probs:
         raise InvalidArgument("distributions", "do not match the opened uplink payload")
     if draft.probabilities is not None:
         _check_probabilities(draft.probabilities, count)
@@ -799,18 +800,22 @@ def _distributions_of_tokens(draft: Draft) -> list[int]:
     return [order[parent] for parent in draft.parents]
 
 
-def _check_tree(token_ids: tuple[int, ...], parents: tuple[int, ...], preset: Preset) -> None:
-    """Parents before their children, no deeper and no more candidates than the preset has."""
+def _check_tree(
+    token_ids: tuple[int, ...], parents: tuple[int, ...], settings: VerifySettings
+) -> None:
+    """Parents before their children, no deeper and no more candidates than the settings have."""
     check_parents(parents, len(token_ids))
     depth = depths(parents)
-    if max(depth) >= len(preset.expansion):
-        raise InvalidArgument("parents", f"{max(depth) + 1} layers; {preset.expansion} are opened")
+    if max(depth) >= len(settings.expansion):
+        raise InvalidArgument(
+            "parents", f"{max(depth) + 1} layers; {settings.expansion} are opened"
+        )
     for parent, nodes in children(parents).items():
         layer = depth[parent] + 1 if parent >= 0 else 0
-        if len(nodes) > preset.expansion[layer]:
+        if len(nodes) > settings.expansion[layer]:
             raise InvalidArgument("parents", f"{len(nodes)} candidates follow node {parent}")
         distinct = {token_ids[node] for node in nodes}
-        if not preset.with_replacement and len(distinct) < len(nodes):
+        if not settings.with_replacement and len(distinct) < len(nodes):
             raise InvalidArgument("token_ids", f"candidates after node {parent} repeat a token")
 
 

@@ -13,7 +13,7 @@ from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.choices import Control
 from tandem.specdec.messages import EdgeMessage, GenerationParams, Open, TokenLogprob
 from tandem.specdec.objective import NO_PRICES, Prices
-from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
+from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset, VerifySettings
 from tandem.specdec.profile import NOTHING_EARLIER, Earlier
 
 
@@ -55,7 +55,7 @@ class EdgeRequest:
             prompt_ids=self.prompt_ids,
             committed_ids=committed.since(len(self.prompt_ids)),
             params=self.params,
-            preset=self._announced,
+            settings=self._announced,
             tenant=self.tenant,
             public_tokens=self.public_tokens,
         )
@@ -70,12 +70,10 @@ class EdgeRequest:
         return self.params.processors.grammar is not None and whole and few
 
     @property
-    def _announced(self) -> Preset:
+    def _announced(self) -> VerifySettings:
         """With room for longer chunks."""
-        if not self.lengthens_forced:
-            return self.preset
-        schedule = replace(self.preset.schedule, window=MAX_DRAFT_LENGTH, chunk=MAX_DRAFT_LENGTH)
-        return replace(self.preset, schedule=schedule)
+        settings = self.preset.verify_settings
+        return replace(settings, window=MAX_DRAFT_LENGTH) if self.lengthens_forced else settings
 
     @property
     def draft_ends(self) -> frozenset[int]:

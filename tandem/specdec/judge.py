@@ -19,7 +19,7 @@ from tandem.core.randomness import RandomSource
 from tandem.core.tree import children, depths
 from tandem.specdec.choices import RejectionPayload
 from tandem.specdec.messages import Draft, EarlyVerdict, Frame
-from tandem.specdec.presets import Preset
+from tandem.specdec.presets import VerifySettings
 from tandem.specdec.rules import (
     AcceptanceRule,
     PayloadRule,
@@ -190,15 +190,17 @@ class EarlyJudge:
         )
 
 
-def early_payload_rule(preset: Preset, rule: AcceptanceRule, rng: RandomSource) -> PayloadRule:
-    """The rejection payload of early verdicts: the preset's own, made small. Where the edge draws,
+def early_payload_rule(
+    settings: VerifySettings, rule: AcceptanceRule, rng: RandomSource
+) -> PayloadRule:
+    """The rejection payload of early verdicts: the session's own, made small. Where the edge draws,
     it is a sparse one, whatever it is in the end."""
-    payload = preset.rejection_payload
-    top = min(preset.payload_top, EARLY_TOP)
+    payload = settings.rejection_payload
+    top = min(settings.payload_top, EARLY_TOP)
     if payload is RejectionPayload.FULL_DISTRIBUTION:
         payload = RejectionPayload.LOSSLESS_SPARSE
         top = EARLY_TOP
-    return payload_rule(replace(preset, rejection_payload=payload, payload_top=top), rule, rng)
+    return payload_rule(replace(settings, rejection_payload=payload, payload_top=top), rule, rng)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,23 +12,25 @@ from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.specdec.messages import GenerationParams, TokenLogprob, Tokens, Verdict
-from tandem.specdec.presets import Preset
+from tandem.specdec.presets import VerifySettings
 from tandem.specdec.rules import TargetProbs, payload_type, probs_of
 
 MAX_TOP_LOGPROBS = 5
 """Likeliest tokens that go with a token; each is 8 bytes on the way to the edge."""
 
 
-def check_logprobs_available(preset: Preset, top: int = 0) -> None:
+def check_logprobs_available(settings: VerifySettings, top: int = 0) -> None:
     """InvalidArgument for a preset whose edge draws tokens from what is not the target's
     distribution, or hears of fewer than `top` likeliest tokens where it draws one."""
-    if preset.cloud_draws:
+    if settings.cloud_draws:
         return
-    if not payload_type(preset).exact:
-        why = f"the preset '{preset.name}' is lossy: a drawn token's distribution is not known"
+    if not payload_type(settings).exact:
+        name = settings.preset_name
+        why = f"the preset '{name}' is lossy: a drawn token's distribution is not known"
         raise InvalidArgument("logprobs", why)
-    if payload_type(preset).kind is SparsePayload and top > preset.payload_top:
-        why = f"at most payload_top of the preset '{preset.name}', which is {preset.payload_top}"
+    if payload_type(settings).kind is SparsePayload and top > settings.payload_top:
+        most, name = settings.payload_top, settings.preset_name
+        why = f"at most payload_top of the preset '{name}', which is {most}"
         raise InvalidArgument("top_logprobs", why)
 
 

@@ -10,7 +10,7 @@ from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.sparse_payload import SparsePayload
 from tandem.core.tokens import PrefixHash
-from tandem.specdec.presets import Preset
+from tandem.specdec.presets import VerifySettings
 from tandem.specdec.rules import Replacement
 
 
@@ -54,7 +54,7 @@ class Open(Frame):
     prompt_ids: tuple[int, ...]
     committed_ids: tuple[int, ...]
     params: GenerationParams
-    preset: Preset
+    settings: VerifySettings
     tenant: bytes = b""
     """Whose text this is among the edge's tenants; opaque."""
     public_tokens: int = 0

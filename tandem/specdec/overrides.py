@@ -1,13 +1,13 @@
-"""Single choices of a preset, changed by name: `window=8`, `rejection_payload=top_k`,
-`schedule.bonus=false`.
+"""Single choices of a preset, changed by name: `Override("window", 8)`, or as people write it,
+`window=8`, `rejection_payload=top_k`, `schedule.bonus=false` (`parse_override`).
 
 A field is named by itself where that is unambiguous, else with the part of the preset it lies in.
 Invariant: a value has its field's type; `Preset.validate` checks whether the choices fit."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, Self, TypeVar, get_args, get_type_hints
 
@@ -26,37 +26,101 @@ Composed = TypeVar("Composed", bound=Composition)
 
 MAX_OVERRIDES = 32
 MAX_OVERRIDE_CHARACTERS = 128
-_TRUTH = {"true": True, "on": True, "false": False, "off": False}
+_WORDS = {"true": True, "false": False}
+_SWITCHES = {"on": True, "off": False}
+
+OverrideValue = bool | int | float | str | tuple[int, ...]
 
 
-def with_overrides(preset: Composed, overrides: Iterable[str]) -> Composed:
-    """The preset with each `field=value` applied in order, not validated. `draft_length=8` and
-    `expansion=2,2,2` change all that goes with them, `objective=cost` both
-    weights. Raises InvalidArgument naming `overrides` for an unknown field or a value that is none
-    of its type."""
+@dataclass(frozen=True, slots=True)
+class Override:
+    """Another value for one choice of a preset."""
+
+    field: str
+    value: OverrideValue
+
+    def __str__(self) -> str:
+        """As `parse_override` reads it."""
+        value = self.value
+        if isinstance(value, bool):
+            value = str(value).lower()
+        if isinstance(value, tuple):
+            value = ",".join(map(str, value))
+        return f"{self.field}={value}"
+
+
+def parse_override(text: str) -> Override:
+    """What "field=value" says. Raises InvalidArgument naming `overrides`."""
+    if len(text) > MAX_OVERRIDE_CHARACTERS:
+        raise InvalidArgument("overrides", f"at most {MAX_OVERRIDE_CHARACTERS} characters each")
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals:
+        raise InvalidArgument("overrides", f"{text!r} is not field=value")
+    return Override(name, _parse_value(value))
+
+
+def parse_overrides(texts: Iterable[str]) -> tuple[Override, ...]:
+    """In their order; raises as `parse_override`."""
+    return tuple(parse_override(text) for text in texts)
+
+
+def check_overrides(overrides: Sequence[Override]) -> None:
+    """Raise InvalidArgument naming `overrides` for too many, or one that is too long."""
+    if len(overrides) > MAX_OVERRIDES:
+        raise InvalidArgument("overrides", f"at most {MAX_OVERRIDES}")
     for override in overrides:
-        name, equals, text = (part.strip() for part in override.partition("="))
-        if not equals:
-            raise InvalidArgument("overrides", f"{override!r} is not field=value")
-        preset = _with_override(preset, name, text)
+        value = override.value
+        length = len(value) if isinstance(value, str | tuple) else 0
+        if len(override.field) + length > MAX_OVERRIDE_CHARACTERS:
+            raise InvalidArgument("overrides", f"at most {MAX_OVERRIDE_CHARACTERS} characters each")
+
+
+def with_overrides(preset: Composed, overrides: Iterable[Override]) -> Composed:
+    """The preset with each override applied in order, not validated. `draft_length` and `expansion`
+    change all that goes with them, `objective` both weights. Raises InvalidArgument naming
+    `overrides` for an unknown field or a value that is none of its type."""
+    for override in overrides:
+        preset = _with_override(preset, override.field, override.value)
     return preset
 
 
-def _with_override(preset: Composed, name: str, text: str) -> Composed:
+def _parse_value(text: str) -> OverrideValue:
+    """Without knowing the field: a word stays a word, also "on" and "off"."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            pass
     try:
-        if name == "draft_length":
-            return preset.with_draft_length(int(text))
-        if name == "expansion":
-            return preset.with_expansion(tuple(map(int, text.split(","))))
+        return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InvalidArgument(name, f"must be whole numbers, as 2,2,2; is {text!r}") from None
-    changes = {name: text}
+        return text
+
+
+def _with_override(preset: Composed, name: str, value: OverrideValue) -> Composed:
+    if name == "draft_length":
+        return preset.with_draft_length(*_whole_numbers(name, value, 1))
+    if name == "expansion":
+        return preset.with_expansion(_whole_numbers(name, value))
+    changes = {name: value}
     if name == "objective":
-        names = ("idle_weight", "energy_weight")
-        changes = dict(zip(names, map(str, weights_of(text)), strict=True))
-    for field, value in changes.items():
-        preset = _changed(preset, _path(preset, field), value)
+        idle_weight, energy_weight = weights_of(str(value))
+        changes = {"idle_weight": idle_weight, "energy_weight": energy_weight}
+    for field, changed in changes.items():
+        preset = _changed(preset, _path(preset, field), changed)
     return preset
+
+
+def _whole_numbers(field: str, value: OverrideValue, most: int | None = None) -> tuple[int, ...]:
+    """One or several; Raises InvalidArgument naming the field."""
+    numbers = value if isinstance(value, tuple) else (value,)
+    whole = tuple(each for each in numbers if isinstance(each, int) and not isinstance(each, bool))
+    if len(whole) < len(numbers) or not whole or (most is not None and len(whole) > most):
+        wanted = "a whole number" if most == 1 else "whole numbers, as 2,2,2"
+        raise InvalidArgument(field, f"must be {wanted}; is {value!r}")
+    return whole
 
 
 def field_names(preset: Any) -> tuple[str, ...]:
@@ -83,28 +147,34 @@ def _leaves(part: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
             yield (field.name,), value
 
 
-def _changed(part: Any, path: tuple[str, ...], text: str) -> Any:
+def _changed(part: Any, path: tuple[str, ...], given: OverrideValue) -> Any:
     own, *below = path
     value = getattr(part, own)
     if below:
-        return replace(part, **{own: _changed(value, tuple(below), text)})
-    changed = _parse(value, text, own, get_args(get_type_hints(type(part))[own]))
-    return replace(part, **{own: changed})
+        return replace(part, **{own: _changed(value, tuple(below), given)})
+    words = get_args(get_type_hints(type(part))[own])
+    return replace(part, **{own: _of_its_kind(value, given, own, words)})
 
 
-def _parse(value: Any, text: str, field: str, words: tuple[Any, ...]) -> Any:
-    """`text` as what `value` is one of; `words` are all values of a field that has only some."""
-    try:
-        if isinstance(value, bool):
-            return _TRUTH[text.lower()]
-        if isinstance(value, StrEnum):
-            return type(value)(text)
-        if isinstance(value, int | float):
-            return type(value)(text)
-    except (ValueError, KeyError):
-        wanted = [str(choice) for choice in type(value)] if isinstance(value, StrEnum) else None
-        kind = ", ".join(wanted) if wanted else type(value).__name__
-        raise InvalidArgument("overrides", f"{field} must be {kind}, not {text!r}") from None
-    if text in words:
-        return text
-    raise InvalidArgument("overrides", f"{field} must be one of {words}, not {text!r}")
+def _of_its_kind(value: Any, given: OverrideValue, field: str, words: tuple[Any, ...]) -> Any:
+    """`given` as what `value` is one of; `words` are all values of a field that has only some."""
+    number = isinstance(given, int | float) and not isinstance(given, bool)
+    if isinstance(value, bool):
+        switch = _SWITCHES.get(given.lower()) if isinstance(given, str) else given
+        if isinstance(switch, bool):
+            return switch
+        wanted = "true or false"
+    elif isinstance(value, int):
+        if number and isinstance(given, int):
+            return given
+        wanted = "a whole number"
+    elif isinstance(value, float):
+        if number:
+            return float(given)  # type: ignore[arg-type]
+        wanted = "a number"
+    else:
+        known = tuple(type(value)) if isinstance(value, StrEnum) else words
+        if given in known:
+            return known[known.index(given)]
+        wanted = ", ".join(known)
+    raise InvalidArgument("overrides", f"{field} must be {wanted}, not {given!r}")

@@ -1,6 +1,6 @@
-"""Presets: one frozen composition of choices per method. Invariant: a preset is data. Nothing
-anywhere branches on its name; a paper's ablation is `dataclasses.replace` of one field. To add a
-preset, add one `Preset(...)` to `_LISTED`."""
+"""Presets: one frozen composition of choices per method, and what the cloud is told of it.
+Invariant: a preset is data. Nothing anywhere branches on its name; a paper's ablation is
+`dataclasses.replace` of one field. To add a preset, add one `Preset(...)` to `_LISTED`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ MAX_PAYLOAD_TAIL_DRAWS = 256
 MAX_PREDRAFT_WORKERS = 32
 MAX_PREDRAFT_OUTCOMES = 256
 MAX_EXITS = 64
+
+_ONE_LAYER_PER_TOKEN = "needs stop and wait, one layer per token of it"
+_WHOLE_TREE = "a tree goes up whole, and a bonus token follows it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ class Preset:
     @property
     def carries_probs(self) -> bool:
         """Whether the cloud learns the distributions the drafts were drawn from."""
-        return self.uplink in (Uplink.FULL_DISTRIBUTIONS, Uplink.SPARSE_DISTRIBUTIONS)
+        return self.uplink.carries_probs
 
     @property
     def sends_ids_alone(self) -> bool:
@@ -104,6 +107,10 @@ class Preset:
         return self.schedule.window > 0
 
     @property
+    def decode_when_idle(self) -> bool:
+        return self.schedule.decode_when_idle
+
+    @property
     def branch_tokens(self) -> int:
         """Most tokens that pre-drafting keeps in the draft KV beside the text itself."""
         longest = self.schedule.window + self.schedule.chunk + 1
@@ -125,18 +132,6 @@ class Preset:
         bonus = schedule.bonus and (parts or by_clock or schedule.window > schedule.chunk)
         by_timing = self.drafts and (bonus or schedule.decode_when_idle)
         return by_timing and not self.drafter_invariant
-
-    @property
-    def allows_partial_verification(self) -> bool:
-        """Whether the cloud may judge any part of what has come: neither the text nor the edge
-        minds how many drafts a pass takes."""
-        schedule = self.schedule
-        return (
-            self.drafter_invariant
-            and self.drafts
-            and schedule.verify_on_arrival
-            and schedule.decode_when_idle
-        )
 
     def with_draft_length(self, length: int) -> Preset:
         """The same method with another draft length; one that drafts nothing stays as it is."""
@@ -163,55 +158,137 @@ class Preset:
         schedule = replace(self.schedule, window=layers, chunk=layers)
         return replace(self, expansion=expansion, schedule=schedule)
 
+    @property
+    def verify_settings(self) -> VerifySettings:
+        """What the cloud is told; the rest is the edge's own business."""
+        schedule = self.schedule
+        return VerifySettings(
+            preset_name=self.name,
+            acceptance=self.acceptance,
+            uplink=self.uplink,
+            rejection_payload=self.rejection_payload,
+            window=schedule.window,
+            verify_on_arrival=schedule.verify_on_arrival,
+            decode_when_idle=schedule.decode_when_idle,
+            bonus=schedule.bonus,
+            uplink_precision=self.uplink_precision,
+            payload_top=self.payload_top,
+            payload_tail_draws=self.payload_tail_draws,
+            truncation=self.truncation,
+            idle_weight=self.idle_weight,
+            expansion=self.expansion,
+            with_replacement=self.with_replacement,
+            exits=self.exits,
+            exit_order=self.exit_order,
+        )
+
     def validate(self) -> None:
         """Raise InvalidArgument naming the first choice that does not fit the others."""
         schedule = self.schedule
-        _check_range("window", schedule.window, 0, 4 * MAX_DRAFT_LENGTH)
-        goes_on = self.drafts or schedule.decode_when_idle
-        _require(goes_on, "decode_when_idle", "must be on when nothing is drafted")
+        self.verify_settings.validate()
         if self.drafts:
             _require(1 <= schedule.chunk <= schedule.window, "chunk", "must be 1…window")
-        _check_range("payload_top", self.payload_top, 0, MAX_PAYLOAD_TOP)
-        _check_range("payload_tail_draws", self.payload_tail_draws, 0, MAX_PAYLOAD_TAIL_DRAWS)
-        sent = self.payload_top > 0 or self.rejection_payload is not RejectionPayload.TOP_K
-        _require(sent, "payload_top", "must be at least 1 where it is all that is sent")
-        _check_range("idle_weight", self.idle_weight, 0, 1)
         _check_range("energy_weight", self.energy_weight, 0, 1)
         _check_range("confidence_threshold", self.confidence_threshold, 0, 1)
-        self.truncation.validate(MAX_VOCABULARY_SIZE)
         _check_range("predraft_workers", self.predraft_workers, 1, MAX_PREDRAFT_WORKERS)
         _check_range("predraft_outcomes", self.predraft_outcomes, 1, MAX_PREDRAFT_OUTCOMES)
-        _check_range("exits", self.exits, 0, MAX_EXITS)
         hears_exits = self.predraft is Predraft.EARLY_EXITS
         _require(not hears_exits or self.exits > 0, "exits", "must be at least 1 to predraft from")
         if self.control is Control.LEAST_COST:
             _require(schedule.decode_when_idle, "control", f"{self.control} needs decode_when_idle")
             _require(self.drafter_invariant, "control", f"{self.control} needs a coupled text")
-        self._validate_payloads()
         if self.expansion:
-            self._validate_tree()
+            self._validate_tree_drafting()
 
-    def _validate_tree(self) -> None:
-        """A tree is sent whole and judged whole, by a cloud that knows its distributions."""
-        schedule = self.schedule
-        _check_expansion(self.expansion)
-        layered = schedule.chunk == len(self.expansion) and schedule.stop_and_wait
-        _require(layered, "expansion", "needs stop and wait, one layer per token of it")
-        whole = schedule.bonus and not schedule.token_by_token
-        _require(whole, "expansion", "a tree goes up whole, and a bonus token follows it")
+    def _validate_tree_drafting(self) -> None:
+        """A tree is drafted and sent whole."""
+        layered = self.schedule.chunk == len(self.expansion)
+        _require(layered, "expansion", _ONE_LAYER_PER_TOKEN)
+        _require(not self.schedule.token_by_token, "expansion", _WHOLE_TREE)
         _require(self.predraft is Predraft.OFF, "predraft", "outcomes of a tree are not predrafted")
-        _require(not self.exits, "exits", "early exits do not judge trees")
         whole = self.confidence_threshold == 0
         _require(whole, "confidence_threshold", "a tree is drafted whole; it must be 0")
         fixed = self.control is Control.FIXED
         _require(fixed, "control", "a tree is always as deep as its expansion is long")
-        if self.drafter_invariant:
-            why = f"{self.acceptance} would repeat one candidate"
-            _require(not self.with_replacement, "with_replacement", why)
-            return
-        _require(self.carries_probs, "uplink", "several candidates need the draft distributions")
-        why = "the cloud knows a tree's distributions; it must be 'token'"
-        _require(self.cloud_draws, "rejection_payload", why)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifySettings:
+    """What the cloud is told of a preset: how to judge, what comes up and what goes down. `open`
+    carries it (`tandem.wire.open_codec`)."""
+
+    preset_name: str
+    """For logs and metrics; it decides nothing."""
+    acceptance: Acceptance
+    uplink: Uplink
+    rejection_payload: RejectionPayload
+    window: int
+    """Most drafts that may wait for the cloud; 0 where the edge drafts nothing."""
+    verify_on_arrival: bool = False
+    decode_when_idle: bool = False
+    bonus: bool = True
+    uplink_precision: Precision = "float32"
+    payload_top: int = 64
+    payload_tail_draws: int = 4
+    truncation: Truncation = NO_TRUNCATION
+    idle_weight: float = 1.0
+    expansion: tuple[int, ...] = ()
+    with_replacement: bool = False
+    exits: int = 0
+    exit_order: PredraftOrder = PredraftOrder.CONFIDENCE
+
+    @property
+    def drafts(self) -> bool:
+        """Whether the edge drafts at all."""
+        return self.window > 0
+
+    @property
+    def tree_nodes(self) -> int:
+        """Most nodes of a tree; 0 for a chain."""
+        return expansion_nodes(self.expansion)
+
+    @property
+    def most_drafts(self) -> int:
+        """Drafts that one message may bring."""
+        return self.tree_nodes or self.window
+
+    @property
+    def carries_probs(self) -> bool:
+        """Whether the cloud learns the distributions the drafts were drawn from."""
+        return self.uplink.carries_probs
+
+    @property
+    def drafter_invariant(self) -> bool:
+        """Whether the text is the same whatever is drafted, and whenever drafts arrive."""
+        return acceptance_type(self).drafter_invariant
+
+    @property
+    def cloud_draws(self) -> bool:
+        """Whether the cloud draws every token but the drafts, and so knows their distributions."""
+        return payload_type(self).kind is int
+
+    @property
+    def allows_partial_verification(self) -> bool:
+        """Whether the cloud may judge any part of what has come: neither the text nor the edge
+        minds how many drafts a pass takes."""
+        free = self.drafts and self.verify_on_arrival and self.decode_when_idle
+        return free and self.drafter_invariant
+
+    def validate(self) -> None:
+        """Raise InvalidArgument naming the first setting that does not fit the others."""
+        _check_range("window", self.window, 0, 4 * MAX_DRAFT_LENGTH)
+        goes_on = self.drafts or self.decode_when_idle
+        _require(goes_on, "decode_when_idle", "must be on when nothing is drafted")
+        _check_range("payload_top", self.payload_top, 0, MAX_PAYLOAD_TOP)
+        _check_range("payload_tail_draws", self.payload_tail_draws, 0, MAX_PAYLOAD_TAIL_DRAWS)
+        sent = self.payload_top > 0 or self.rejection_payload is not RejectionPayload.TOP_K
+        _require(sent, "payload_top", "must be at least 1 where it is all that is sent")
+        _check_range("idle_weight", self.idle_weight, 0, 1)
+        self.truncation.validate(MAX_VOCABULARY_SIZE)
+        _check_range("exits", self.exits, 0, MAX_EXITS)
+        self._validate_payloads()
+        if self.expansion:
+            self._validate_tree()
 
     def _validate_payloads(self) -> None:
         if self.drafter_invariant:
@@ -224,8 +301,23 @@ class Preset:
             why = "the cloud cannot draw from a residual it cannot form"
             _require(not (split and self.cloud_draws), "rejection_payload", why)
             why = "the cloud waits for the token the edge draws"
-            waits = split and self.schedule.decode_when_idle
-            _require(not waits, "decode_when_idle", why)
+            _require(not (split and self.decode_when_idle), "decode_when_idle", why)
+
+    def _validate_tree(self) -> None:
+        """A tree is judged whole, by a cloud that knows its distributions."""
+        _check_expansion(self.expansion)
+        waits = not (self.verify_on_arrival or self.decode_when_idle)
+        layered = self.window == len(self.expansion) and waits
+        _require(layered, "expansion", _ONE_LAYER_PER_TOKEN)
+        _require(self.bonus, "expansion", _WHOLE_TREE)
+        _require(not self.exits, "exits", "early exits do not judge trees")
+        if self.drafter_invariant:
+            why = f"{self.acceptance} would repeat one candidate"
+            _require(not self.with_replacement, "with_replacement", why)
+            return
+        _require(self.carries_probs, "uplink", "several candidates need the draft distributions")
+        why = "the cloud knows a tree's distributions; it must be 'token'"
+        _require(self.cloud_draws, "rejection_payload", why)
 
 
 def _require(holds: bool, field: str, why: str) -> None:

@@ -41,7 +41,7 @@ from tandem.core.sparse_payload import (
     make_sparse_payload,
     make_top_k_payload,
 )
-from tandem.specdec.choices import Acceptance, RejectionPayload, Schedule
+from tandem.specdec.choices import Acceptance, RejectionPayload
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ Replacement = int | FullPayload | SparsePayload
 
 
 class RuleChoices(Protocol):
-    """The choices of a preset that make up its rules."""
+    """The choices that make up the rules: of a preset, or of what the cloud is told of it."""
 
     @property
     def acceptance(self) -> Acceptance: ...
@@ -81,7 +81,7 @@ class RuleChoices(Protocol):
     @property
     def payload_tail_draws(self) -> int: ...
     @property
-    def schedule(self) -> Schedule: ...
+    def decode_when_idle(self) -> bool: ...
     @property
     def with_replacement(self) -> bool: ...
 
@@ -327,7 +327,7 @@ def acceptance_type(choices: RuleChoices) -> type[AcceptanceRule]:
     """The class of the rule that a preset names."""
     match choices.acceptance:
         case Acceptance.REJECTION:
-            return RacingRejectionRule if choices.schedule.decode_when_idle else RejectionRule
+            return RacingRejectionRule if choices.decode_when_idle else RejectionRule
         case Acceptance.GUMBEL:
             return GumbelCouplingRule
         case _:

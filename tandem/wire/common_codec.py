@@ -84,7 +84,11 @@ def sampling_to_proto(sampling: SamplingParams) -> sampling_pb2.SamplingParams:
 def sampling_from_proto(message: sampling_pb2.SamplingParams) -> SamplingParams:
     typical_p = message.typical_p if message.HasField("typical_p") else 1.0
     return SamplingParams(
-        message.temperature, message.top_k, message.top_p, message.min_p, typical_p
+        temperature=message.temperature,
+        top_k=message.top_k,
+        top_p=message.top_p,
+        min_p=message.min_p,
+        typical_p=typical_p,
     )
 
 

@@ -1,18 +1,19 @@
-"""The opening of a verifier stream: settings and a preset's choices to protobuf and back.
+"""The opening of a verifier stream to protobuf and back.
 Invariant: what is too long to be taken, or a choice that is unknown, raises InvalidArgument naming
 the field before anything is made of it; ranges are checked where session and vocabulary are known.
 """
 
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.prompt import MAX_IMAGES
 from tandem.core.truncation import Truncation
 from tandem.net.tenant import check_tenant_id
-from tandem.specdec.choices import Acceptance, PredraftOrder, RejectionPayload, Schedule, Uplink
+from tandem.specdec.choices import Acceptance, PredraftOrder, RejectionPayload, Uplink
 from tandem.specdec.messages import Open
-from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
+from tandem.specdec.presets import MAX_DRAFT_LENGTH, VerifySettings
 from tandem.wire.common_codec import (
     choice_of,
     numbers_of,
@@ -34,25 +35,21 @@ _OPEN = (
     *("vocabulary_hash", "vocabulary_size", "prompt_ids", "committed_ids"),
     *("tenant", "public_tokens"),
 )
-_PRESET = (
-    *("payload_top", "payload_tail_draws", "idle_weight", "exits", "expansion"),
-    "with_replacement",
-)
-_SCHEDULE = ("window", "verify_on_arrival", "decode_when_idle", "bonus")
+_OTHER_FORM = (*_CHOICES, "preset_name", "truncation")
+_SETTINGS = tuple(each.name for each in fields(VerifySettings) if each.name not in _OTHER_FORM)
 
 
 def open_to_proto(opening: Open) -> pb.Open:
-    """What the cloud must know of a session; how the edge drafts and sends is its own business."""
-    preset = opening.preset
+    """What the cloud must know of a session."""
+    settings = opening.settings
     return pb.Open(
         params=params_to_proto(opening.params),
-        preset=preset.name,
-        draft_top_k=preset.truncation.top_k,
-        draft_top_p=preset.truncation.top_p,
-        **{name: numbers[getattr(preset, name)] for name, numbers in _CHOICES.items()},
+        preset=settings.preset_name,
+        draft_top_k=settings.truncation.top_k,
+        draft_top_p=settings.truncation.top_p,
+        **{name: numbers[getattr(settings, name)] for name, numbers in _CHOICES.items()},
         **_named(opening, _OPEN),
-        **_named(preset, _PRESET),
-        **_named(preset.schedule, _SCHEDULE),
+        **_named(settings, _SETTINGS),
     )
 
 
@@ -68,15 +65,14 @@ def open_from_proto(head: tuple[int, int, int, int], opening: pb.Open, context_l
         raise InvalidArgument("public_tokens", why)
     numbers = {name: getattr(opening, name) for name in _CHOICES}
     numbers["exit_order"] = opening.exit_order or pb.EARLY_ORDER_CONFIDENCE
-    preset = Preset(
-        name=opening.preset,
-        schedule=Schedule(chunk=opening.window, **same_fields(opening, _SCHEDULE)),
+    settings = VerifySettings(
+        preset_name=opening.preset,
         truncation=Truncation(opening.draft_top_k, opening.draft_top_p),
         **{name: choice_of(_CHOICES[name], number, name) for name, number in numbers.items()},
-        **same_fields(opening, _PRESET),
+        **same_fields(opening, _SETTINGS),
     )
     params = params_from_proto(opening.params)
-    return Open(*head, params=params, preset=preset, **same_fields(opening, _OPEN))
+    return Open(*head, params=params, settings=settings, **same_fields(opening, _OPEN))
 
 
 def _named(owner: object, names: Iterable[str]) -> dict[str, Any]:

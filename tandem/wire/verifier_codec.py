@@ -40,7 +40,7 @@ from tandem.specdec.messages import (
     Tokens,
     Verdict,
 )
-from tandem.specdec.presets import MAX_DRAFT_LENGTH, Preset
+from tandem.specdec.presets import MAX_DRAFT_LENGTH, VerifySettings
 from tandem.wire.common_codec import MAX_EOS_TOKEN_IDS
 from tandem.wire.open_codec import open_from_proto, open_to_proto
 from tandem.wire.verdict_codec import (
@@ -87,9 +87,9 @@ def describe_model(model: _Model, device: str = "", dtype: str = "") -> ModelDes
 class EdgeCodec:
     """The edge's end of one stream: encodes its frames, decodes the cloud's."""
 
-    def __init__(self, vocabulary_size: int, preset: Preset) -> None:
+    def __init__(self, vocabulary_size: int, settings: VerifySettings) -> None:
         self._vocabulary_size = vocabulary_size
-        self._preset = preset
+        self._settings = settings
 
     def encode(self, message: EdgeMessage) -> pb.VerifyRequest:
         frame = pb.VerifyRequest(
@@ -102,7 +102,7 @@ class EdgeCodec:
             case Open():
                 frame.open.CopyFrom(open_to_proto(message))
             case Draft():
-                _fill_draft(frame.draft, message, self._preset)
+                _fill_draft(frame.draft, message, self._settings)
             case Recovered():
                 frame.recovered.token_id = message.token_id
             case NeedFullDistribution():
@@ -208,17 +208,17 @@ class CloudCodec:
         self._model = model
         self._device = device
         self._dtype = dtype
-        self._preset: Preset | None = None
+        self._settings: VerifySettings | None = None
 
     def decode(self, frame: pb.VerifyRequest) -> EdgeMessage:
         """Raises InvalidArgument naming the field."""
         head = (frame.session, frame.epoch, frame.base, frame.prefix)
         match frame.WhichOneof("message"):
             case "open":
-                if self._preset is not None:
+                if self._settings is not None:
                     raise InvalidArgument("open", "the stream is open already")
                 opening = open_from_proto(head, frame.open, self._model.context_length)
-                self._preset = opening.preset
+                self._settings = opening.settings
                 return opening
             case "draft":
                 return self._draft(head, frame.draft)
@@ -270,10 +270,10 @@ class CloudCodec:
         return frame
 
     def _draft(self, head: Head, draft: pb.Draft) -> Draft:
-        preset = self._preset
-        if preset is None:
+        settings = self._settings
+        if settings is None:
             raise InvalidArgument("open", "must be the first message of a stream")
-        limit = min(self._model.max_draft_length, preset.tree_nodes or preset.schedule.window)
+        limit = min(self._model.max_draft_length, settings.most_drafts)
         check_count(len(draft.token_ids), limit, "draft_length")
         check_count(len(draft.probabilities), limit, "probabilities")
         check_count(len(draft.parents), limit, "parents")
@@ -282,19 +282,19 @@ class CloudCodec:
             token_ids=tuple(draft.token_ids),
             end_of_chunk=draft.end_of_chunk,
             probabilities=tuple(draft.probabilities) if draft.probabilities else None,
-            distributions=self._distributions(draft, preset),
+            distributions=self._distributions(draft, settings),
             parents=tuple(draft.parents) if draft.parents else None,
             hold=draft.hold,
         )
 
-    def _distributions(self, draft: pb.Draft, preset: Preset) -> Array | None:
+    def _distributions(self, draft: pb.Draft, settings: VerifySettings) -> Array | None:
         if not (draft.sparse_probs or draft.distributions):
             return None
-        if not preset.carries_probs:
+        if not settings.carries_probs:
             raise InvalidArgument("distributions", "do not match the opened uplink payload")
         if draft.sparse_probs:
-            return self._sparse_distributions(draft, preset.uplink_precision)
-        return self._full_distributions(draft, preset.uplink_precision)
+            return self._sparse_distributions(draft, settings.uplink_precision)
+        return self._full_distributions(draft, settings.uplink_precision)
 
     def _sparse_distributions(self, draft: pb.Draft, precision: Precision) -> Array:
         if draft.distributions:
@@ -315,14 +315,14 @@ class CloudCodec:
         )
 
 
-def _fill_draft(proto: pb.Draft, draft: Draft, preset: Preset) -> None:
+def _fill_draft(proto: pb.Draft, draft: Draft, settings: VerifySettings) -> None:
     proto.token_ids.extend(draft.token_ids)
     proto.end_of_chunk, proto.hold = draft.end_of_chunk, draft.hold
     proto.probabilities.extend(draft.probabilities or ())
     proto.parents.extend(draft.parents or ())
     if draft.distributions is None:
         return
-    sparse, precision = preset.uplink is Uplink.SPARSE_DISTRIBUTIONS, preset.uplink_precision
+    sparse, precision = settings.uplink is Uplink.SPARSE_DISTRIBUTIONS, settings.uplink_precision
     encode = sparse_probs_to_bytes if sparse else probs_to_bytes
     raw = [encode(probs, precision) for probs in draft.distributions]
     if sparse:

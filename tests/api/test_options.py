@@ -12,6 +12,7 @@ from tandem.api.options import GenerationOptions, request_of
 from tandem.core.prompt import Turn
 from tandem.generation.request import request_from_proto, request_to_proto
 from tandem.specdec.choices import Predraft
+from tandem.specdec.overrides import Override
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset
 
@@ -30,7 +31,11 @@ def test_options_become_a_request() -> None:
     request = request_of([{"role": "user", "content": "hi"}], options)
     assert request.prompt == (Turn("user", "hi"),)
     assert (request.stop, request.seed, request.max_tokens) == (("\n",), 4, 7)
-    assert request.overrides == ("window=6", "chunk=6", "bonus=false")
+    assert request.overrides == (
+        Override("window", 6),
+        Override("chunk", 6),
+        Override("bonus", False),
+    )
     assert request.composed_preset().schedule.window == 6
 
 

@@ -70,9 +70,9 @@ def verifier_opening(preset: Preset) -> verifier_pb2.VerifyRequest:
         prompt_ids=ids,
         committed_ids=(),
         params=GenerationParams(max_tokens=40),
-        preset=preset,
+        settings=preset.verify_settings,
     )
-    return EdgeCodec(V, preset).encode(opening)
+    return EdgeCodec(V, preset.verify_settings).encode(opening)
 
 
 def verify_request(raw: bytes) -> None:
@@ -94,7 +94,7 @@ def verify_request(raw: bytes) -> None:
 def verify_response(raw: bytes) -> None:
     if (frame := parsed(verifier_pb2.VerifyResponse, raw)) is not None:
         with suppress(InvalidArgument):
-            EdgeCodec(V, PRESETS["dssd"]).decode(frame)
+            EdgeCodec(V, PRESETS["dssd"].verify_settings).decode(frame)
 
 
 def generate_request(raw: bytes) -> None:

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from tandem.backends.interface import Capabilities, ForwardRequest, Logits, Session, never
+from tandem.backends.interface import EngineDefaults, ForwardRequest, Logits, never
 from tandem.backends.model_source import LoadedModel, ModelChoice
 from tandem.backends.request_checks import check_batch, check_capacity, check_length
-from tandem.core.errors import FailedPrecondition, InvalidArgument
+from tandem.core.errors import InvalidArgument
 from tandem.testing.scripted import ScriptedTokenizer
 
 SIZE = 64
@@ -19,15 +19,10 @@ def load(choice: ModelChoice) -> LoadedModel:
     return LoadedModel(engine, ScriptedTokenizer(SIZE), lambda: engine.model_name)
 
 
-class BigramEngine:
+class BigramEngine(EngineDefaults):
     """Implements `tandem.backends.interface.Engine`."""
 
-    capabilities = Capabilities()
-    vision = None
-    kv_files = kv_copies = None
-    exit_depths: tuple[float, ...] = ()
     context_length = 640
-    eos_token_ids: frozenset[int] = frozenset()
     kv_bytes_per_token = 1
 
     def __init__(self, seed: int, vocabulary_size: int = SIZE) -> None:
@@ -49,9 +44,6 @@ class BigramEngine:
     def open(self, capacity: int, spare: int = 0) -> "BigramSession":
         check_capacity(capacity, self.context_length)
         return BigramSession(self._open, capacity, spare)
-
-    def fork(self, parent: Session, length: int, capacity: int) -> Session:
-        raise FailedPrecondition("this back end has no forks")
 
     def forward(
         self, batch: Sequence[ForwardRequest], cancelled: Callable[[], bool] = never

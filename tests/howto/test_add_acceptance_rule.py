@@ -88,7 +88,7 @@ def test_a_sample_over_the_simulated_link() -> None:
 def test_it_travels() -> None:
     opened = opening(PRESET)
     head = (opened.session, opened.epoch, opened.base, opened.prefix_hash)
-    decoded = open_from_proto(head, open_to_proto(opened), context_length=512).preset
+    decoded = open_from_proto(head, open_to_proto(opened), context_length=512).settings
     assert acceptance_type(decoded) is NeverAccepts
     assert not PRESET.lossy
 '''

@@ -29,8 +29,8 @@ preset = find_preset("eager")
 preset.validate()
 opened = opening(preset)
 head = (opened.session, opened.epoch, opened.base, opened.prefix_hash)
-decoded = open_from_proto(head, open_to_proto(opened), context_length=512).preset
-assert (decoded.name, decoded.acceptance) == (preset.name, preset.acceptance)
+decoded = open_from_proto(head, open_to_proto(opened), context_length=512).settings
+assert (decoded.preset_name, decoded.acceptance) == (preset.name, preset.acceptance)
 models = model_pair(12, noise=0.4)
 texts = {}
 for seed in range(30):

@@ -20,6 +20,7 @@ from tandem.core.probs import SamplingParams
 from tandem.generation.client import AggregatorClient
 from tandem.generation.request import GenerationRequest
 from tandem.specdec.choices import Acceptance
+from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
@@ -72,7 +73,7 @@ def request(
         sampling=sampling,
         max_tokens=TOKENS,
         seed=len(prompt),
-        overrides=() if length is None else (f"draft_length={length}",),
+        overrides=() if length is None else parse_overrides((f"draft_length={length}",)),
     )
 
 

@@ -20,6 +20,7 @@ from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.liveness import LivenessTimes, LostCloud
+from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tests.services.health import health_of
 from tests.services.scripted_suite import (
@@ -38,7 +39,10 @@ async def test_gumbel_coupling_text_is_the_cloud_s_own_for_every_draft_length() 
             alone = await suite.client.generate(GenerationRequest("a", "ar", seed=seed))
             for length in range(1, 9):
                 request = GenerationRequest(
-                    "a", "coupled", seed=seed, overrides=(f"draft_length={length}",)
+                    "a",
+                    "coupled",
+                    seed=seed,
+                    overrides=parse_overrides((f"draft_length={length}",)),
                 )
                 assert (await suite.client.generate(request)).token_ids == alone.token_ids
 
@@ -90,7 +94,7 @@ async def test_stop_string_inside_a_block_ends_the_text_before_it(preset: str) -
                 sampling=sampling,
                 max_tokens=30,
                 ignore_eos=True,
-                overrides=("draft_length=5",),
+                overrides=parse_overrides(("draft_length=5",)),
             )
         )
         third = f"<{whole.token_ids[3]}>"
@@ -103,7 +107,7 @@ async def test_stop_string_inside_a_block_ends_the_text_before_it(preset: str) -
                 max_tokens=30,
                 ignore_eos=True,
                 stop=(third,),
-                overrides=("draft_length=5",),
+                overrides=parse_overrides(("draft_length=5",)),
             )
         )
         assert cut.summary is not None
@@ -194,19 +198,25 @@ def _resident_bytes() -> int:
         (GenerationRequest("x" * CONTEXT), "INVALID_ARGUMENT", "prompt"),
         (GenerationRequest("a", "nonsense"), "INVALID_ARGUMENT", "preset"),
         (GenerationRequest("a", max_tokens=0), "INVALID_ARGUMENT", "max_tokens"),
-        (GenerationRequest("a", overrides=("draft_length=0",)), "INVALID_ARGUMENT", "draft_length"),
         (
-            GenerationRequest("a", overrides=("draft_length=65",)),
+            GenerationRequest("a", overrides=parse_overrides(("draft_length=0",))),
             "INVALID_ARGUMENT",
             "draft_length",
         ),
         (
-            GenerationRequest("a", overrides=("payload_top=5000",)),
+            GenerationRequest("a", overrides=parse_overrides(("draft_length=65",))),
+            "INVALID_ARGUMENT",
+            "draft_length",
+        ),
+        (
+            GenerationRequest("a", overrides=parse_overrides(("payload_top=5000",))),
             "INVALID_ARGUMENT",
             "payload_top",
         ),
         (
-            GenerationRequest("a", "tslt", overrides=(f"truncation.top_k={VOCABULARY + 1}",)),
+            GenerationRequest(
+                "a", "tslt", overrides=parse_overrides((f"truncation.top_k={VOCABULARY + 1}",))
+            ),
             "INVALID_ARGUMENT",
             "draft_top_k",
         ),

@@ -18,6 +18,7 @@ from tandem.net.status import Rejected
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes, LostCloud
+from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem.testing.paced import PacedEngine
@@ -48,7 +49,7 @@ def request(preset: str, seed: int = 0) -> GenerationRequest:
         seed=seed,
         ignore_eos=True,
         lost_cloud=LostCloud.WAIT,
-        overrides=("payload_top=8",),
+        overrides=parse_overrides(("payload_top=8",)),
     )
 
 

@@ -26,6 +26,7 @@ from tandem.net.status import Rejected
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.aggregator.retrieval import RELEVANCE_SCALE
 from tandem.specdec.liveness import LostCloud
+from tandem.specdec.overrides import parse_overrides
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen
 from tandem.two_sided.protocol.local_drafting import local_drafting
 from tandem.two_sided.protocol.mixture import (
@@ -166,13 +167,17 @@ async def test_relevances_may_be_estimated_anew_while_decoding(tmp_path: Path) -
         cases = (("dragon", 1.0), ("dragon-random", 1.0), ("dragon-cloud", 0.0))
         for preset, temperature in (*cases, ("dragon-coupled", 1.0), ("dragon-coupled", 0.0)):
             request = asking(
-                preset, sampling=SamplingParams(temperature), overrides=("reweigh_every=3",)
+                preset,
+                sampling=SamplingParams(temperature),
+                overrides=parse_overrides(("reweigh_every=3",)),
             )
             answer = await suite.client.generate(request)
             assert answer.token_ids == await central_text(suite, request, 3), preset
             assert answer.token_ids != await central_text(suite, request)
         with pytest.raises(Rejected, match="reweigh_every: one coin"):
-            await suite.client.generate(asking("drdg-sw", overrides=("reweigh_every=3",)))
+            await suite.client.generate(
+                asking("drdg-sw", overrides=parse_overrides(("reweigh_every=3",)))
+            )
 
 
 async def test_processors_act_on_the_mixture(tmp_path: Path) -> None:
@@ -183,7 +188,9 @@ async def test_processors_act_on_the_mixture(tmp_path: Path) -> None:
             answer = await suite.client.generate(asked)
             assert answer.token_ids == await central_text(suite, asked), preset
             assert not {7, 8, 9} & {*answer.token_ids}
-        again = asking("dragon-coupled", processors=PROCESSORS, overrides=("reweigh_every=3",))
+        again = asking(
+            "dragon-coupled", processors=PROCESSORS, overrides=parse_overrides(("reweigh_every=3",))
+        )
         answer = await suite.client.generate(again)
         assert answer.token_ids == await central_text(suite, again, 3)
         for preset in ("crcg-device", "crcg-cloud", "drcg-text", "drdg-sw", "dragon-lossy"):
@@ -394,7 +401,7 @@ async def test_answers_under_way_are_counted_at_the_side_that_aggregates(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"overrides": ("ahead=0",)}, "ahead"),
+        ({"overrides": parse_overrides(("ahead=0",))}, "ahead"),
         ({"documents": 33}, "documents"),
         ({"sampling": SamplingParams(-1.0)}, "temperature"),
         ({"max_tokens": 8, "prompt": "x" * CONTEXT}, "prompt|documents"),

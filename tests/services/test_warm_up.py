@@ -88,7 +88,7 @@ def opening() -> Open:
         max_tokens=2 + 1, logprobs=True, top_logprobs=2, processors=Processors(presence_penalty=0.5)
     )
     where = 7, 3, len(text), text.prefix
-    return Open(*where, "hash", 64, (1, 2, 3), (4, 5), params, PRESETS["coupled"])
+    return Open(*where, "hash", 64, (1, 2, 3), (4, 5), params, PRESETS["coupled"].verify_settings)
 
 
 def test_no_more_than_the_next_token_is_asked_for() -> None:
@@ -96,7 +96,7 @@ def test_no_more_than_the_next_token_is_asked_for() -> None:
     check_open(asked, CloudModel("target", "hash", 64, 32, frozenset()))
     assert opened_text(asked).since(0) == (1, 2, 3, 4, 5)
     assert asked.params.max_tokens == 3
-    assert not asked.preset.drafts
+    assert not asked.settings.drafts
     assert asks_for_one(opening()).params == GenerationParams(max_tokens=3)
 
 

@@ -64,9 +64,9 @@ def opening(
         prompt_ids=prompt_ids,
         committed_ids=committed_ids,
         params=GenerationParams(seed=3, max_tokens=max_tokens, ignore_eos=True),
-        preset=_precise(PRESETS[preset].fitted(VOCABULARY)),
+        settings=_precise(PRESETS[preset].fitted(VOCABULARY)).verify_settings,
     )
-    frame = EdgeCodec(VOCABULARY, message.preset).encode(message)
+    frame = EdgeCodec(VOCABULARY, message.settings).encode(message)
     for name, value in changes.items():
         if name == "sampling":
             frame.open.params.sampling.CopyFrom(value)

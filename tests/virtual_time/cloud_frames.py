@@ -71,7 +71,7 @@ def opening(chosen: Preset, **changes: Any) -> Open:
             params=replace(
                 GenerationParams(sampling=MODELS.sampling, seed=1, max_tokens=20), **params
             ),
-            preset=chosen,
+            settings=chosen.verify_settings,
         ),
         **changes,
     )

@@ -16,6 +16,7 @@ from lab.bench.harness.suite import Suite
 from tandem.core.probs import SamplingParams
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
+from tandem.specdec.overrides import parse_overrides
 
 ANSWER_TIMEOUT_S = 180.0
 
@@ -39,7 +40,7 @@ def requests(
             max_tokens=max_tokens,
             seed=seed + number,
             ignore_eos=True,
-            overrides=(*length, *overrides),
+            overrides=parse_overrides((*length, *overrides)),
         )
         for number, text in enumerate(texts)
     ]

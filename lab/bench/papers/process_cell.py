@@ -15,7 +15,7 @@ from lab.bench.papers.picospec_tables import DRAFT_LENGTH, MBPS, PAIRS
 from lab.bench.papers.testbed import Testbed
 from lab.simulation.answer_figures import answers_figures
 from tandem.net.process import run_loop
-from tandem.specdec.overrides import with_overrides
+from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
 
 ANSWERS, QUICK_ANSWERS = 6, 2
@@ -44,7 +44,7 @@ class Cell:
         preset = PRESETS[self.preset]
         if preset.drafts:
             preset = preset.with_draft_length(self.draft_length)
-        return with_overrides(preset, self.overrides)
+        return with_overrides(preset, parse_overrides(self.overrides))
 
 
 ALONE = "Autoregressive"

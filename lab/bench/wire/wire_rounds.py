@@ -93,7 +93,7 @@ class _Wire:
 
     def __post_init__(self) -> None:
         size = self.request.vocabulary_size
-        self._edge = EdgeCodec(size, self.request.preset)
+        self._edge = EdgeCodec(size, self.request.preset.verify_settings)
         model = CloudModel("synthetic", "synthetic", size, 1 << 20, frozenset())
         self._cloud = CloudCodec(model)
 

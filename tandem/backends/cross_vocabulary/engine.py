@@ -13,6 +13,7 @@ from itertools import accumulate
 from tandem.backends.interface import (
     Capabilities,
     Engine,
+    EngineDefaults,
     ForwardRequest,
     Logits,
     Session,
@@ -29,12 +30,8 @@ SPARE = 2
 _LEAST_ROOM = 64
 
 
-class TranslatedEngine:
+class TranslatedEngine(EngineDefaults):
     """Implements `Engine` for the target's vocabulary over a draft `engine` with another one."""
-
-    vision = None
-    kv_files = kv_copies = None
-    exit_depths: tuple[float, ...] = ()
 
     def __init__(
         self,
@@ -51,7 +48,10 @@ class TranslatedEngine:
         self.context_length = engine.context_length
         own = engine.capabilities
         self.capabilities = Capabilities(
-            own.trees, own.forks, own.cancellation, same_bits=own.same_bits
+            trees=own.trees,
+            forks=own.forks,
+            cancellation=own.cancellation,
+            same_bits=own.same_bits,
         )
         self.kv_bytes_per_token = SPARE * engine.kv_bytes_per_token
         self._engine = engine

@@ -1,12 +1,14 @@
 """The engine for GGUF models: packed passes over the sequences of one llama.cpp context."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
 
 from tandem.backends.interface import (
     Capabilities,
+    EngineDefaults,
     ForwardCancelled,
     ForwardRequest,
     Logits,
@@ -21,17 +23,13 @@ from tandem.core.errors import InvalidArgument, ResourceExhausted
 _PROBE_TOKENS, _PROBE_STEPS, _PROBE_PIECE = 300, 5, 7
 
 
-class LlamaCppEngine:
+class LlamaCppEngine(EngineDefaults):
     """Implements `tandem.backends.interface.Engine` over a context, which it takes over.
 
     `cancelled` is asked before each `most_tokens` of the context: what llama.cpp computes at once.
     Opening raises ResourceExhausted where the context has too few cells left. Loading measures
     whether a sequence's logits depend on what shares its passes: quantisations differ in that.
     """
-
-    vision = None
-    kv_files = kv_copies = None
-    exit_depths: tuple[float, ...] = ()
 
     def __init__(
         self,
@@ -50,8 +48,7 @@ class LlamaCppEngine:
         self.kv_bytes_per_token = kv_bytes_per_token
         self._context, self._pool = context, SequencePool(context)
         self.capabilities = Capabilities(trees=True, forks=True, cancellation=True)
-        same = _gives_same_bits(self)
-        self.capabilities = Capabilities(True, True, True, same_bits=same)
+        self.capabilities = replace(self.capabilities, same_bits=_gives_same_bits(self))
 
     @property
     def kv_bytes_in_use(self) -> int:

@@ -4,13 +4,20 @@ Nothing here knows an architecture; `generic` runs any of them, `fast_path` the 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
 from itertools import accumulate
 
 import torch
 from transformers import PreTrainedModel
 
-from tandem.backends.interface import Capabilities, ForwardRequest, Logits, Session, Vision, never
+from tandem.backends.interface import (
+    Capabilities,
+    EngineDefaults,
+    ForwardRequest,
+    Logits,
+    Session,
+    Vision,
+    never,
+)
 from tandem.backends.request_checks import (
     check_batch,
     check_capacity,
@@ -29,7 +36,7 @@ from tandem.backends.torch.quantised import quantise_modules
 from tandem.core.errors import InvalidArgument
 
 
-class HuggingFaceEngine:
+class HuggingFaceEngine(EngineDefaults):
     """Implements `tandem.backends.interface.Engine` over a loaded model, which it takes over.
 
     `vocabulary_size` drops the logits beyond it: models of one family pad their vocabulary to
@@ -40,6 +47,9 @@ class HuggingFaceEngine:
     tokens that a draft proposes; the generic path proposes all.
     Raises InvalidArgument("model") for a model whose attention cannot be packed.
     """
+
+    kv_files: TorchKvFiles
+    kv_copies: TorchKvFiles
 
     def __init__(
         self,
@@ -66,19 +76,24 @@ class HuggingFaceEngine:
         layers, logits = generic.survey()
         self.vocabulary_size = logits if vocabulary_size is None else min(logits, vocabulary_size)
         self.model_name, self.vision = model_name, vision
-        every = Capabilities(*[True] * len(fields(Capabilities)))
-        sees = vision is not None
         exact = dtype == torch.float32 and bits is None
-        same = exact and model.device.type == "cpu"
-        own = replace(every, exits=exits is not None, vision=sees, embeddings=sees)
-        self.capabilities = replace(own, readers=False, same_bits=same)
+        self.capabilities = Capabilities(
+            trees=True,
+            forks=True,
+            cancellation=True,
+            exits=exits is not None,
+            vision=vision is not None,
+            embeddings=vision is not None,
+            kv_files=True,
+            same_bits=exact and model.device.type == "cpu",
+        )
         self.vocabulary_hash = vocabulary_hash
         self.eos_token_ids = frozenset(t for t in eos_token_ids if t < self.vocabulary_size)
         self.context_length = _context_length(model)
         self._single_rows = single_rows
         self._like = torch.empty(0, dtype=dtype, device=model.device)
         early = EarlyExits(exits, self._like, self.vocabulary_size) if exits else None
-        self.exit_depths: tuple[float, ...] = early.depths if early else ()
+        self.exit_depths = early.depths if early else ()
         self._run: LlamaForward | GenericForward = generic
         if self.fast_path:
             self._run = LlamaForward(

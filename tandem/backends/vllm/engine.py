@@ -15,6 +15,7 @@ import numpy as np
 
 from tandem.backends.interface import (
     Capabilities,
+    EngineDefaults,
     EngineFailed,
     ForwardCancelled,
     ForwardRequest,
@@ -29,14 +30,11 @@ from tandem.backends.vllm.paged_session import Fed, PagedSession, PagePool
 from tandem.core.errors import InvalidArgument
 
 
-class VllmEngine:
+class VllmEngine(EngineDefaults):
     """Implements `tandem.backends.interface.Engine`. A fork begins with its parent's tokens and
     finds their pages in the prefix cache; the last, part-filled one is computed again. A pass over
     more tokens than vLLM takes at once is made in pieces, between which it can be cancelled."""
 
-    vision = None
-    kv_files = kv_copies = None
-    exit_depths: tuple[float, ...] = ()
     capabilities = Capabilities(forks=True, cancellation=True, readers=True)
 
     def __init__(

@@ -44,6 +44,7 @@ from tandem.specdec.events import EdgeRequest
 from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.specdec.messages import CloudMessage, EdgeMessage
 from tandem.specdec.objective import Aim
+from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS, Preset
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import UNKNOWN_MODEL, Metrics
@@ -324,7 +325,8 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
     def _checked_preset(self, request: GenerationRequest) -> Preset:
         """What is asked for, checked against the draft model as far as that costs nothing."""
         engine = self._engine
-        preset = request.composed_preset(engine.vocabulary_size, self._limits.aim.overrides)
+        usual = parse_overrides(self._limits.aim.overrides)
+        preset = request.composed_preset(engine.vocabulary_size, usual)
         preset = fitted_to(preset, engine.capabilities)
         check_preset(preset, draft=engine)
         request.sampling.validate(engine.vocabulary_size)
@@ -376,7 +378,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 lambda channel: verifier_pb2_grpc.VerifierServiceStub(channel).Verify(
                     timeout=deadline_s, wait_for_ready=True, metadata=span.headers()
                 ),
-                EdgeCodec(request.vocabulary_size, request.preset),
+                EdgeCodec(request.vocabulary_size, request.preset.verify_settings),
                 traffic,
                 on_frame,
                 on_end,

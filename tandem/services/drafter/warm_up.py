@@ -70,4 +70,4 @@ def asks_for_one(opening: Open) -> Open:
         top_logprobs=0,
         processors=NO_PROCESSORS,
     )
-    return replace(opening, params=params, preset=PRESETS["ar"])
+    return replace(opening, params=params, settings=PRESETS["ar"].verify_settings)

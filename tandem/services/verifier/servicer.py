@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 
 from tandem.backends.interface import Engine, Session
-from tandem.backends.requirements import check_preset
+from tandem.backends.requirements import check_verify_settings
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.core.processors import LogitsProcessor, logits_processor
 from tandem.grammar.compiler import GrammarCompiler
@@ -176,7 +176,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         self._thread.check()
         model = self._model
         check_open(opening, model)
-        check_preset(opening.preset, target=self._engine)
+        check_verify_settings(opening.settings, target=self._engine)
         images = ImagePrompt(self._engine, opening.params.images)
         images.check(opening.prompt_ids)
         keeps = not opening.params.images
@@ -186,7 +186,7 @@ class VerifierServicer(pb_grpc.VerifierServiceServicer):
         grammar = opening.params.processors.grammar
         length, headers = len(opening.prompt_ids), stream.invocation_metadata()
         capacity = length + opening.params.max_tokens
-        held = capacity + opening.preset.tree_nodes
+        held = capacity + opening.settings.tree_nodes
         named = {"session": f"{opening.session:08x}", "preset": _label(opening)}
         with (
             self._admission.reserve(
@@ -271,4 +271,5 @@ def leaving_times(lengths: Sequence[int], token_s: float, most_s: float) -> list
 
 def _label(opening: Open) -> str:
     """The preset's name if it is one of ours: an edge must not choose what is logged here."""
-    return opening.preset.name if opening.preset.name in PRESETS else OTHER
+    name = opening.settings.preset_name
+    return name if name in PRESETS else OTHER

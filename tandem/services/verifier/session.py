@@ -115,7 +115,7 @@ class VerifierSession:
                 await self._send(answers)
 
     async def _work(self, capacity: int) -> None:
-        spare = self._machine.preset.tree_nodes
+        spare = self._machine.settings.tree_nodes
         async with self._thread.session(capacity, spare, self._tenant) as kv:
             await self._begin(kv)
             self._kv = kv
@@ -158,7 +158,7 @@ class VerifierSession:
         says so and nobody drafts them. Its masks are computed elsewhere, as all wait for the
         loop."""
         found = list[int]()
-        if self._processor is None or self._machine.preset.drafts:
+        if self._processor is None or self._machine.settings.drafts:
             return iter(found)
         committed = self._machine.committed
         rows = RowsAfter.text(self._processor, committed, len(committed))

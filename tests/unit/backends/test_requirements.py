@@ -3,7 +3,12 @@
 import pytest
 
 from tandem.backends.interface import Capabilities
-from tandem.backends.requirements import check_preset, fitted_to, missing_capabilities
+from tandem.backends.requirements import (
+    check_preset,
+    check_verify_settings,
+    fitted_to,
+    missing_capabilities,
+)
 from tandem.core.errors import FailedPrecondition
 from tandem.specdec.choices import Predraft
 from tandem.specdec.presets import PRESETS, find_preset
@@ -59,3 +64,11 @@ def test_a_refusal_names_the_preset_and_what_is_missing() -> None:
     with pytest.raises(FailedPrecondition, match=r"'stream' needs forks of the draft model"):
         check_preset(find_preset("stream"), draft=BigramEngine(1))
     check_preset(find_preset("mc-dsd"), draft=ScriptedEngine(4, lambda _: [0.25] * 4))
+
+
+def test_the_verifier_refuses_what_its_engine_cannot_judge() -> None:
+    tree = find_preset("mc-dsd").verify_settings
+    with pytest.raises(FailedPrecondition, match="'mc-dsd' needs trees of the target model"):
+        check_verify_settings(tree, target=BigramEngine(1))
+    check_verify_settings(tree, target=ScriptedEngine(4, lambda _: [0.25] * 4))
+    check_verify_settings(find_preset("coupled").verify_settings, target=BigramEngine(1))

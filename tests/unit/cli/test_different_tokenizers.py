@@ -22,6 +22,7 @@ from tandem.netem.link_model import LinkSettings
 from tandem.services.drafter.__main__ import build
 from tandem.services.drafter.config import DrafterSettings
 from tandem.specdec.choices import Acceptance
+from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.local_processes import tokenizer_flag
@@ -67,7 +68,7 @@ def request(prompt: str, preset: str, temperature: float, length: int = 3) -> Ge
         max_tokens=TOKENS,
         seed=5,
         ignore_eos=True,
-        overrides=() if drafted is None else (f"draft_length={drafted}",),
+        overrides=() if drafted is None else parse_overrides((f"draft_length={drafted}",)),
     )
 
 

@@ -21,6 +21,7 @@ from tandem.generation.request import GenerationRequest
 from tandem.netem.link_model import LinkSettings
 from tandem.specdec.choices import Acceptance
 from tandem.specdec.messages import GenerationParams, Open
+from tandem.specdec.overrides import parse_overrides
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
@@ -79,7 +80,7 @@ def request(
         seed=3,
         ignore_eos=True,
         images=images,
-        overrides=() if length is None else (f"draft_length={length}",),
+        overrides=() if length is None else parse_overrides((f"draft_length={length}",)),
     )
 
 
@@ -216,7 +217,7 @@ async def test_the_cloud_checks_for_itself(
 ) -> None:
     """Whatever an edge of another make sends."""
     ids = (9, *(token for count in places for token in (START, *[PAD] * count, END)), 9)
-    target, preset = pair.target, PRESETS["coupled"]
+    target, settings = pair.target, PRESETS["coupled"].verify_settings
     message = Open(
         *(7, 0, len(ids), prefix_of(ids)),
         vocabulary_hash=target.vocabulary_hash,
@@ -224,10 +225,10 @@ async def test_the_cloud_checks_for_itself(
         prompt_ids=ids,
         committed_ids=(),
         params=GenerationParams(seed=3, max_tokens=4, ignore_eos=True, images=images),
-        preset=preset,
+        settings=settings,
     )
     async with EmbeddedSuite(pair) as suite, edge_peer(suite.verifier_target) as peer:
-        await peer.send(EdgeCodec(target.vocabulary_size, preset).encode(message))
+        await peer.send(EdgeCodec(target.vocabulary_size, settings).encode(message))
         ending = await peer.ending()
     assert ending.code == "INVALID_ARGUMENT"
     assert ending.details.startswith("images: ")

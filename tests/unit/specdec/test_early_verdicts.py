@@ -191,7 +191,7 @@ def test_an_early_verdict_never_carries_a_full_distribution() -> None:
     for name, kind in (("dssd-full", SparsePayload), ("dssd", SparsePayload), ("dsd", int)):
         chosen = preset(name, 2)
         rule = acceptance_rule(chosen, 1, rng)
-        assert early_payload_rule(chosen, rule, rng).kind is kind, name
+        assert early_payload_rule(chosen.verify_settings, rule, rng).kind is kind, name
 
 
 def test_only_the_pass_that_runs_may_speak() -> None:
@@ -241,7 +241,7 @@ def test_an_early_payload_is_a_small_one() -> None:
     flat = np.full(64, 1 / 64, dtype=np.float32)
     for name, top, expected in (("dssd", 40, 32), ("dssd", 5, 5), ("dssd-full", 5, 32)):
         chosen = preset(name, 2, payload_top=top)
-        rule = early_payload_rule(chosen, acceptance_rule(chosen, 1, rng), rng)
+        rule = early_payload_rule(chosen.verify_settings, acceptance_rule(chosen, 1, rng), rng)
         made = rule.payload(flat, Proposal((1,), 0.5), 4)
         assert isinstance(made, SparsePayload)
         assert len(made.ids) == expected

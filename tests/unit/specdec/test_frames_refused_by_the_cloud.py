@@ -293,6 +293,7 @@ def test_a_token_the_target_distribution_excludes_cannot_be_recovered() -> None:
     assert tried > 4
 
 
+BIASED = preset("dsd", uplink=Uplink.IDS).verify_settings
 BAD_OPENINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "another vocabulary": ({"vocabulary_hash": "other"}, VocabularyMismatch, ""),
     "another vocabulary size": ({"vocabulary_size": V + 1}, VocabularyMismatch, ""),
@@ -320,7 +321,7 @@ BAD_OPENINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "a bad temperature": ({"sampling": SamplingParams(math.nan)}, InvalidArgument, "temperature"),
     "a bad top-k": ({"sampling": SamplingParams(top_k=V + 1)}, InvalidArgument, "top_k"),
     "a bad top-p": ({"sampling": SamplingParams(top_p=0.0)}, InvalidArgument, "top_p"),
-    "a biased method": ({"preset": preset("dsd", uplink=Uplink.IDS)}, InvalidArgument, "uplink"),
+    "a biased method": ({"settings": BIASED}, InvalidArgument, "uplink"),
     "another base": ({"base": 3}, InvalidArgument, "base"),
     "another text": ({"prefix_hash": 1}, PrefixMismatch, ""),
     "a text that was not sent": ({"committed_ids": (1,)}, InvalidArgument, "base"),
@@ -331,7 +332,7 @@ BAD_OPENINGS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 def test_bad_openings(name: str) -> None:
     changes, error, field = BAD_OPENINGS[name]
     with pytest.raises(error) as caught:
-        opened_cloud(preset("dsd"), **{"preset": preset("dsd"), **changes})
+        opened_cloud(preset("dsd"), **changes)
     assert type(caught.value) is error
     if isinstance(caught.value, InvalidArgument):
         assert caught.value.field == field

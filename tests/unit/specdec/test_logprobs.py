@@ -124,14 +124,14 @@ def test_a_token_drawn_at_the_edge_is_told_from_what_it_was_drawn_from() -> None
 
 def test_lossy_draws_at_the_edge_and_short_payloads_cannot_tell() -> None:
     for name in ("coupled", "dssd", "dssd-full", "picospec"):
-        check_logprobs_available(find_preset(name), 5)
+        check_logprobs_available(find_preset(name).verify_settings, 5)
     with pytest.raises(InvalidArgument, match="picospec-top-k") as refused:
-        check_logprobs_available(find_preset("picospec-top-k"))
+        check_logprobs_available(find_preset("picospec-top-k").verify_settings)
     assert refused.value.field == "logprobs"
     short = replace(find_preset("dssd"), payload_top=2)
-    check_logprobs_available(short, 2)
+    check_logprobs_available(short.verify_settings, 2)
     with pytest.raises(InvalidArgument, match="which is 2") as refused:
-        check_logprobs_available(short, 3)
+        check_logprobs_available(short.verify_settings, 3)
     assert refused.value.field == "top_logprobs"
 
 

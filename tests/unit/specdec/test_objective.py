@@ -8,7 +8,7 @@ import pytest
 
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.objective import Aim, Estimate, Objective, Prices, weights_of
-from tandem.specdec.overrides import with_overrides
+from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import PRESETS
 
 ALONE = Estimate(tpot_s=0.1, passes=1.0, cloud_s=0.1, link_bytes=30.0)
@@ -58,7 +58,7 @@ def test_money_is_cloud_seconds_bytes_and_joules_at_their_prices() -> None:
 )
 def test_words_numbers_and_parts_say_the_weights(words: str, weights: tuple[float, float]) -> None:
     assert weights_of(words) == pytest.approx(weights)
-    preset = with_overrides(PRESETS["auto"], [f"objective={words}"])
+    preset = with_overrides(PRESETS["auto"], parse_overrides([f"objective={words}"]))
     preset.validate()
     assert (preset.idle_weight, preset.energy_weight) == pytest.approx(weights)
     assert Aim(words).overrides == (() if words == "latency" else (f"objective={words}",))

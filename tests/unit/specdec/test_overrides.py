@@ -4,14 +4,24 @@ import pytest
 
 from tandem.core.errors import InvalidArgument
 from tandem.specdec.choices import Predraft, RejectionPayload
-from tandem.specdec.overrides import field_names, with_overrides
-from tandem.specdec.presets import PRESETS
+from tandem.specdec.overrides import (
+    Override,
+    field_names,
+    parse_override,
+    parse_overrides,
+    with_overrides,
+)
+from tandem.specdec.presets import PRESETS, Preset
 
 PICOSPEC = PRESETS["picospec"]
 
 
+def changed_by(preset: Preset, texts: list[str]) -> Preset:
+    return with_overrides(preset, parse_overrides(texts))
+
+
 def test_choices_change_one_by_one() -> None:
-    changed = with_overrides(
+    changed = changed_by(
         PICOSPEC,
         [
             "window=4",
@@ -26,8 +36,8 @@ def test_choices_change_one_by_one() -> None:
     assert changed.predraft is Predraft.OFF
     assert changed.schedule.chunk == PICOSPEC.schedule.chunk
     for text, bonus in (("true", True), ("On", True), ("false", False), ("off", False)):
-        assert with_overrides(PRESETS["dsd"], [f"bonus={text}"]).schedule.bonus is bonus
-    assert with_overrides(PICOSPEC, ["uplink_precision=float16"]).uplink_precision == "float16"
+        assert changed_by(PRESETS["dsd"], [f"bonus={text}"]).schedule.bonus is bonus
+    assert changed_by(PICOSPEC, ["uplink_precision=float16"]).uplink_precision == "float16"
 
 
 def test_every_field_can_be_set_to_what_it_is() -> None:
@@ -36,7 +46,7 @@ def test_every_field_can_be_set_to_what_it_is() -> None:
             value = preset
             for part in name.split("."):
                 value = getattr(value, part)
-            assert with_overrides(preset, [f"{name}={value}"]) == preset, name
+            assert changed_by(preset, [f"{name}={value}"]) == preset, name
 
 
 @pytest.mark.parametrize(
@@ -45,23 +55,42 @@ def test_every_field_can_be_set_to_what_it_is() -> None:
         ("window", "not field=value"),
         ("windw=3", "unknown: 'windw'; did you mean 'window'"),
         ("name=other", "unknown: 'name'; there are draft_length"),
-        ("window=many", "window must be int"),
-        ("bonus=maybe", "bonus must be bool"),
+        ("window=many", "window must be a whole number, not 'many'"),
+        ("bonus=maybe", "bonus must be true or false, not 'maybe'"),
+        ("idle_weight=much", "idle_weight must be a number, not 'much'"),
+        ("window=2.5", "window must be a whole number, not 2.5"),
+        ("window=true", "window must be a whole number, not True"),
         ("rejection_payload=none", "rejection_payload must be token, full_distribution"),
-        ("uplink_precision=float64", "must be one of"),
+        ("uplink_precision=float64", "must be float32, float16, not 'float64'"),
     ],
 )
 def test_what_is_no_override(override: str, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words) as caught:
-        with_overrides(PICOSPEC, [override])
+        changed_by(PICOSPEC, [override])
     assert caught.value.field == "overrides"
 
 
 def test_a_tree_and_a_draft_length_change_all_that_goes_with_them() -> None:
-    grown = with_overrides(PRESETS["mc-dsd"], ["expansion=3,2"])
+    grown = changed_by(PRESETS["mc-dsd"], ["expansion=3,2"])
     assert (grown.expansion, grown.schedule.window, grown.schedule.chunk) == ((3, 2), 2, 2)
-    assert with_overrides(grown, [" draft_length = 3 "]).expansion == (3, 2, 1)
+    assert changed_by(grown, [" draft_length = 3 "]).expansion == (3, 2, 1)
     for override in ("expansion=3,x", "expansion=", "draft_length=many"):
-        with pytest.raises(InvalidArgument, match="whole numbers") as caught:
-            with_overrides(PRESETS["mc-dsd"], [override])
+        with pytest.raises(InvalidArgument, match="whole number") as caught:
+            changed_by(PRESETS["mc-dsd"], [override])
         assert caught.value.field == override.partition("=")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "override"),
+    [
+        ("window=8", Override("window", 8)),
+        ("idle_weight = 0.5", Override("idle_weight", 0.5)),
+        ("schedule.bonus=False", Override("schedule.bonus", False)),
+        ("predraft=off", Override("predraft", "off")),
+        ("expansion=3,2", Override("expansion", (3, 2))),
+        ("objective=latency=2,cost=1", Override("objective", "latency=2,cost=1")),
+    ],
+)
+def test_what_people_write_has_a_type(text: str, override: Override) -> None:
+    assert parse_override(text) == override
+    assert parse_override(str(override)) == override

@@ -9,7 +9,7 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.core.truncation import Truncation
 from tandem.specdec.choices import Acceptance, Control, Predraft, RejectionPayload, Schedule, Uplink
-from tandem.specdec.overrides import with_overrides
+from tandem.specdec.overrides import parse_overrides, with_overrides
 from tandem.specdec.presets import (
     MAX_DRAFT_LENGTH,
     MAX_PAYLOAD_TAIL_DRAWS,
@@ -272,10 +272,10 @@ def test_the_timing_of_each_preset() -> None:
 def test_each_number_has_borders(field: str, least: int, most: int) -> None:
     preset = PRESETS["coupled"]
     for within in (least, most):
-        with_overrides(preset, [f"{field}={within}"]).validate()
+        with_overrides(preset, parse_overrides([f"{field}={within}"])).validate()
     for beyond in (most + 1, least - 1):
         with pytest.raises(InvalidArgument) as caught:
-            with_overrides(preset, [f"{field}={beyond}"]).validate()
+            with_overrides(preset, parse_overrides([f"{field}={beyond}"])).validate()
         assert caught.value.field == field
 
 
@@ -311,3 +311,36 @@ def test_a_window_that_is_one_chunk_is_stop_and_wait() -> None:
     assert Schedule(2, 2).stop_and_wait
     assert not Schedule(4, 2).stop_and_wait
     assert not scheduled("coupled", Schedule(2, 2, decode_when_idle=True)).schedule.stop_and_wait
+
+
+def test_the_cloud_is_told_how_to_judge_and_no_more() -> None:
+    settings = PRESETS["picospec"].verify_settings
+    assert settings.preset_name == "picospec"
+    assert (settings.window, settings.verify_on_arrival, settings.bonus) == (8, True, False)
+    assert settings.acceptance is Acceptance.REJECTION
+    assert (settings.uplink, settings.carries_probs) == (Uplink.PROBABILITIES, False)
+    own = {"confidence_threshold": 0.5, "control": Control.FIXED, "energy_weight": 1.0}
+    assert changed("picospec", {"chunk": 2, "token_by_token": False}, **own).verify_settings == (
+        settings
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "field"),
+    [
+        ("coupled", {"window": 4 * MAX_DRAFT_LENGTH + 1}, "window"),
+        ("coupled", {"window": 0}, "decode_when_idle"),
+        ("dssd", {"decode_when_idle": True}, "decode_when_idle"),
+        ("dsd", {"uplink": Uplink.IDS}, "uplink"),
+        ("mc-dsd", {"window": 4}, "expansion"),
+        ("mc-dsd", {"verify_on_arrival": True}, "expansion"),
+        ("coupled", {"exits": -1}, "exits"),
+        ("coupled", {"idle_weight": 2.0}, "idle_weight"),
+    ],
+)
+def test_what_the_cloud_is_told_must_fit(name: str, changes: dict[str, Any], field: str) -> None:
+    settings = PRESETS[name].verify_settings
+    settings.validate()
+    with pytest.raises(InvalidArgument) as caught:
+        replace(settings, **changes).validate()
+    assert caught.value.field == field

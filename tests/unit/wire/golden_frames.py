@@ -94,8 +94,8 @@ def _verify_request() -> Conversation:
         for name in ("coupled", "dsd", "dssd", "tslt", "mc-dsd", "stream", "fsd")
     }
     of_dsd = opened["open.dsd"]  # kept when the preset's distributions were float32
-    float32 = replace(of_dsd.preset, uplink_precision="float32")
-    opened["open.dsd"] = replace(of_dsd, preset=float32)
+    float32 = replace(of_dsd.settings, uplink_precision="float32")
+    opened["open.dsd"] = replace(of_dsd, settings=float32)
     asked = GenerationParams(max_tokens=9, logprobs=True, top_logprobs=2, images=(b"png",))
     drafts: dict[str, tuple[str, Draft]] = {
         "draft.ids": ("coupled", Draft(*HEAD, (1, 7), end_of_chunk=True, hold=True)),
@@ -109,7 +109,7 @@ def _verify_request() -> Conversation:
 
     def encode(message: Any) -> Message:
         preset = next((name for name, draft in drafts.values() if draft is message), "dsd")
-        exact = replace(PRESETS[preset], uplink_precision="float32")
+        exact = replace(PRESETS[preset].verify_settings, uplink_precision="float32")
         return EdgeCodec(VOCABULARY, exact).encode(message)
 
     def decode(frame: Any) -> Any:
@@ -117,7 +117,7 @@ def _verify_request() -> Conversation:
             return CloudCodec(verifier_examples.MODEL).decode(frame)
         sparse = "mc-dsd" if frame.draft.sparse_probs else "dsd"
         opening = verifier_examples.opening(sparse)
-        exact = replace(opening, preset=replace(opening.preset, uplink_precision="float32"))
+        exact = replace(opening, settings=replace(opening.settings, uplink_precision="float32"))
         return verifier_examples.opened_cloud(exact).decode(frame)
 
     processed = GenerationParams(
@@ -156,7 +156,7 @@ def _verify_response() -> Conversation:
         "pong": Pong(*HEAD, nonce=3),
     }
     cloud = CloudCodec(verifier_examples.MODEL, "cpu", "float32")
-    edge = EdgeCodec(VOCABULARY, PRESETS["dssd"])
+    edge = EdgeCodec(VOCABULARY, PRESETS["dssd"].verify_settings)
     return Conversation(verifier_pb2.VerifyResponse, cloud.encode, edge.decode, messages)
 
 
@@ -267,7 +267,8 @@ def _generate_request() -> Conversation:
     def decode(frame: Any) -> Any:
         return request_from_proto(frame.start) if frame.HasField("start") else None
 
-    names = ("text", "ids", "chat", "all", "tree", "greedy")
+    # "start.all" and "start.tree" are kept without `preset_overrides`, as older callers send them.
+    names = ("text", "ids", "chat", "all.typed", "tree.typed", "greedy")
     starts = zip(names, verifier_examples.REQUESTS, strict=True)
     messages = {f"start.{name}": request for name, request in starts} | {"cancel": None}
     return Conversation(generation_pb2.GenerateRequest, encode, decode, messages)

@@ -32,6 +32,7 @@ _SCALARS: dict[int, st.SearchStrategy[Any]] = {
     **dict.fromkeys((_KIND.TYPE_UINT32, _KIND.TYPE_FIXED32), _bits(32)),
     **dict.fromkeys((_KIND.TYPE_UINT64, _KIND.TYPE_FIXED64), _bits(64)),
     **dict.fromkeys((_KIND.TYPE_INT32, _KIND.TYPE_SINT32), _bits(32, signed=True)),
+    _KIND.TYPE_SINT64: _bits(64, signed=True),
     # An enumeration is open: any number comes through.
     _KIND.TYPE_ENUM: st.one_of(st.integers(0, 6), _bits(32, signed=True)),
     _KIND.TYPE_BOOL: st.booleans(),

@@ -41,7 +41,7 @@ from tests.properties import share
 from tests.unit.wire import message_strategies as some
 from tests.unit.wire.message_strategies import VOCABULARY as V
 from tests.unit.wire.message_strategies import any_message, tuples_of
-from tests.unit.wire.test_verifier_codec import assert_same, told
+from tests.unit.wire.test_verifier_codec import assert_same
 
 Head = tuple[int, int, int, int]
 KINDS: dict[str, type[Message]] = {
@@ -100,22 +100,22 @@ openings = st.builds(
         top_logprobs=some.uint32,
         processors=some.processors,
     ),
-    preset=st.sampled_from([told(preset) for preset in PRESETS.values()]),
+    settings=st.sampled_from([preset.verify_settings for preset in PRESETS.values()]),
 )
 
 
 @given(openings)
 def test_any_opening_comes_through(opening: specdec.Open) -> None:
-    frame = sent(verifier_pb2.VerifyRequest, EdgeCodec(V, opening.preset).encode(opening))
+    frame = sent(verifier_pb2.VerifyRequest, EdgeCodec(V, opening.settings).encode(opening))
     assert_same(CloudCodec(MODEL).decode(frame), opening)
 
 
 @given(some.heads, st.data())
 def test_any_frame_of_an_edge_comes_through(head: Head, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["dsd", "tslt", "dssd", "coupled", "mc-dsd"]))
-    preset = replace(told(PRESETS[name]), uplink_precision="float32")
-    edge, cloud = EdgeCodec(V, preset), CloudCodec(MODEL)
-    plain = specdec.Open(*head, "h", V, (1,), (), specdec.GenerationParams(), preset)
+    settings = replace(PRESETS[name].verify_settings, uplink_precision="float32")
+    edge, cloud = EdgeCodec(V, settings), CloudCodec(MODEL)
+    plain = specdec.Open(*head, "h", V, (1,), (), specdec.GenerationParams(), settings)
     cloud.decode(edge.encode(plain))
     count = data.draw(st.integers(1, 3))
     rows = data.draw(st.lists(some.sparse_distributions, min_size=count, max_size=count))
@@ -124,7 +124,7 @@ def test_any_frame_of_an_edge_comes_through(head: Head, data: st.DataObject) -> 
         token_ids=data.draw(tuples_of(some.uint32, count, count)),
         end_of_chunk=data.draw(st.booleans()),
         probabilities=data.draw(st.none() | tuples_of(some.float32s, 1, count)),
-        distributions=np.stack(rows) if preset.carries_probs else None,
+        distributions=np.stack(rows) if settings.carries_probs else None,
         parents=data.draw(st.none() | tuples_of(st.integers(-(2**31), 2**31 - 1), 1, count)),
         hold=data.draw(st.booleans()),
     )
@@ -142,7 +142,7 @@ def test_any_frame_of_an_edge_comes_through(head: Head, data: st.DataObject) -> 
 
 @given(some.heads, st.data())
 def test_any_frame_of_a_cloud_comes_through(head: Head, data: st.DataObject) -> None:
-    cloud, edge = CloudCodec(MODEL), EdgeCodec(V, PRESETS["dssd"])
+    cloud, edge = CloudCodec(MODEL), EdgeCodec(V, PRESETS["dssd"].verify_settings)
     outcome = st.one_of(some.token_ids, some.sparse_payloads())
     whole = some.distributions()
     verdict = specdec.Verdict(

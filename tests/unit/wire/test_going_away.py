@@ -16,7 +16,7 @@ from tandem_api.verifier.v1 import verifier_pb2 as pb
 @pytest.mark.parametrize("grace_s", [math.nan, math.inf, -1.0])
 def test_what_is_no_duration_is_refused(grace_s: float) -> None:
     frame = pb.VerifyResponse(session=1, going_away=pb.GoingAway(grace_s=grace_s))
-    codec = EdgeCodec(64, PRESETS["coupled"])
+    codec = EdgeCodec(64, PRESETS["coupled"].verify_settings)
     with pytest.raises(InvalidArgument) as refused:
         codec.decode(frame)
     assert refused.value.field == "grace_s"

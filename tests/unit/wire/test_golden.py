@@ -4,12 +4,15 @@ kind of frame has golden bytes."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 
 import pytest
 from google.protobuf.message import Message
 
 from tandem.core.tokens import EMPTY_PREFIX, extend_prefix
+from tandem.specdec.overrides import parse_override
+from tandem.specdec.presets import VerifySettings
 from tests.unit.wire.golden_frames import FRAMES, NEWEST, described, kept
 
 ADVICE = (
@@ -46,7 +49,8 @@ def test_every_kind_of_frame_is_kept(name: str) -> None:
 def test_golden_frames_decode_to_their_golden_form() -> None:
     for name, version, frame, content in golden():
         found = decoded(name, bytes.fromhex(content["bytes"]))
-        assert not differences(content["decoded"], found), f"{name}.v{version} {frame}: {ADVICE}"
+        wanted = named_as_today(content["decoded"])
+        assert not differences(wanted, found), f"{name}.v{version} {frame}: {ADVICE}"
 
 
 def test_what_is_sent_today_is_kept_in_the_newest_version() -> None:
@@ -82,6 +86,26 @@ PREFIX_OF_FAR_IDS = 0x6FCE5BDB3B49E36D
 def decoded(name: str, raw: bytes) -> Any:
     conversation = FRAMES[name]
     return described(conversation.decode(conversation.kind.FromString(raw)))
+
+
+def named_as_today(golden_form: Any) -> Any:
+    """An opening was kept when it held a whole `Preset`, of which the cloud was told a part, and a
+    request when its overrides were texts."""
+    if not isinstance(golden_form, dict) or "preset" not in golden_form:
+        return golden_form
+    if golden_form[""] == "GenerationRequest":
+        overrides = [
+            described(parse_override(override)) if isinstance(override, str) else override
+            for override in golden_form["overrides"]
+        ]
+        return {**golden_form, "overrides": overrides}
+    if golden_form[""] != "Open" or not isinstance(golden_form["preset"], dict):
+        return golden_form
+    preset = golden_form["preset"]
+    flat = {**preset["schedule"], **preset, "preset_name": preset["name"]}
+    settings = {field.name: flat[field.name] for field in fields(VerifySettings)}
+    others = {name: value for name, value in golden_form.items() if name != "preset"}
+    return {**others, "settings": {"": "VerifySettings", **settings}}
 
 
 def differences(golden_form: Any, found: Any, path: str = "") -> list[str]:

@@ -139,6 +139,7 @@ def worst() -> Iterator[tuple[str, Callable[[bytes], None], bytes]]:
         "turns": field(3, many(empty(1))),
         "filled turns": field(3, many(field(1, field(1, b"user") + field(2, b"x")))),
         "overrides": field(1, b"x") + many(empty(5)),
+        "typed overrides": field(1, b"x") + many(empty(17)),
         "stop strings": field(1, b"x") + many(empty(7)),
         "images": field(1, b"x") + field(6, many(empty(5))),
         "query": field(1, b"x") + field(9, IDS),

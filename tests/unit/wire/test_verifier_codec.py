@@ -17,7 +17,7 @@ from tandem.core.prompt import Turn
 from tandem.core.sparse_payload import FullPayload, SparsePayload
 from tandem.core.truncation import Truncation
 from tandem.generation.request import GenerationRequest, request_from_proto, request_to_proto
-from tandem.specdec.choices import Control, Predraft, Uplink
+from tandem.specdec.choices import Uplink
 from tandem.specdec.cloud import CloudModel
 from tandem.specdec.drafting import probs_to_draft_from
 from tandem.specdec.liveness import LostCloud
@@ -40,7 +40,8 @@ from tandem.specdec.messages import (
     Verdict,
     Work,
 )
-from tandem.specdec.presets import PRESETS, Preset
+from tandem.specdec.overrides import parse_overrides
+from tandem.specdec.presets import PRESETS
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec, describe_model
 from tandem_api.common.v1 import generation_pb2
 from tandem_api.verifier.v1 import verifier_pb2 as pb
@@ -61,20 +62,6 @@ HALVED = replace(PRESETS["dsd"], uplink_precision="float16")
 WORK = Work(0.5, 0.25, 3, 9, 4)
 
 
-def told(preset: Preset) -> Preset:
-    """As the cloud hears of it: how the edge drafts and sends is the edge's own business."""
-    schedule = replace(preset.schedule, chunk=preset.schedule.window, token_by_token=False)
-    return replace(
-        preset,
-        schedule=schedule,
-        predraft=Predraft.OFF,
-        predraft_workers=PRESETS["ar"].predraft_workers,
-        predraft_outcomes=PRESETS["ar"].predraft_outcomes,
-        control=Control.FIXED,
-        confidence_threshold=PRESETS["ar"].confidence_threshold,
-    )
-
-
 def opening(preset: str) -> Open:
     return Open(
         *HEAD,
@@ -85,7 +72,7 @@ def opening(preset: str) -> Open:
         params=GenerationParams(
             sampling=SamplingParams(0.5, 3, 0.75), seed=2**64 - 1, max_tokens=HUGE, ignore_eos=True
         ),
-        preset=replace(told(PRESETS[preset]), payload_top=5, payload_tail_draws=2),
+        settings=replace(PRESETS[preset].verify_settings, payload_top=5, payload_tail_draws=2),
     )
 
 
@@ -93,7 +80,7 @@ def opened_cloud(opened: Open | None = None) -> CloudCodec:
     """The cloud's end of a stream that is open."""
     opened = opened or opening("dsd")
     cloud = CloudCodec(MODEL)
-    cloud.decode(EdgeCodec(VOCABULARY, opened.preset).encode(opened))
+    cloud.decode(EdgeCodec(VOCABULARY, opened.settings).encode(opened))
     return cloud
 
 
@@ -139,7 +126,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 @pytest.mark.parametrize("message", EDGE_MESSAGES, ids=lambda m: type(m).__name__)
 def test_edge_messages_arrive_as_they_were_sent(message: EdgeMessage) -> None:
-    frame = EdgeCodec(VOCABULARY, PRESETS["dsd"]).encode(message)
+    frame = EdgeCodec(VOCABULARY, PRESETS["dsd"].verify_settings).encode(message)
     raw = frame.SerializeToString()
     cloud = CloudCodec(MODEL) if isinstance(message, Open) else opened_cloud()
     assert_same(cloud.decode(pb.VerifyRequest.FromString(raw)), message)
@@ -148,15 +135,17 @@ def test_edge_messages_arrive_as_they_were_sent(message: EdgeMessage) -> None:
 @pytest.mark.parametrize("message", CLOUD_MESSAGES, ids=lambda m: type(m).__name__)
 def test_cloud_messages_arrive_as_they_were_sent(message: CloudMessage) -> None:
     raw = CloudCodec(MODEL).encode(message).SerializeToString()
-    decoded = EdgeCodec(VOCABULARY, PRESETS["dsd"]).decode(pb.VerifyResponse.FromString(raw))
+    decoded = EdgeCodec(VOCABULARY, PRESETS["dsd"].verify_settings).decode(
+        pb.VerifyResponse.FromString(raw)
+    )
     assert_same(decoded, message)
 
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_sparse_distributions_travel_whole(precision: Precision) -> None:
     preset = replace(PRESETS["tslt"], uplink_precision=precision, truncation=Truncation(3, 0.75))
-    edge, cloud = EdgeCodec(VOCABULARY, preset), CloudCodec(MODEL)
-    opened = replace(opening("tslt"), preset=preset)
+    edge, cloud = EdgeCodec(VOCABULARY, preset.verify_settings), CloudCodec(MODEL)
+    opened = replace(opening("tslt"), settings=preset.verify_settings)
     assert_same(cloud.decode(edge.encode(opened)), opened)
     probs = probs_to_draft_from(PROBS, preset)
     assert np.count_nonzero(probs) == 2
@@ -171,8 +160,8 @@ def test_sparse_distributions_travel_whole(precision: Precision) -> None:
 @pytest.mark.parametrize("uplink", [Uplink.SPARSE_DISTRIBUTIONS, Uplink.FULL_DISTRIBUTIONS])
 def test_a_tree_travels_whole(uplink: Uplink) -> None:
     preset = replace(PRESETS["mc-dsd"], uplink=uplink, with_replacement=True)
-    edge, cloud = EdgeCodec(VOCABULARY, preset), CloudCodec(MODEL)
-    opened = replace(opening("mc-dsd"), preset=preset)
+    edge, cloud = EdgeCodec(VOCABULARY, preset.verify_settings), CloudCodec(MODEL)
+    opened = replace(opening("mc-dsd"), settings=preset.verify_settings)
     assert_same(cloud.decode(edge.encode(opened)), opened)
     probs = probs_to_draft_from(PROBS, preset)
     distributions = np.stack([probs, probs])
@@ -207,9 +196,9 @@ def test_distributions_that_were_not_agreed_on_are_not_decoded() -> None:
 def test_distributions_travel_in_the_opened_precision() -> None:
     """Bit for bit what the edge itself drew from."""
     precise = opening("dsd")
-    halved = replace(precise, preset=replace(precise.preset, uplink_precision="float16"))
+    halved = replace(precise, settings=replace(precise.settings, uplink_precision="float16"))
     probs = np.random.default_rng(0).dirichlet(np.ones(VOCABULARY)).astype(np.float32)
-    edge, cloud = EdgeCodec(VOCABULARY, HALVED), CloudCodec(MODEL)
+    edge, cloud = EdgeCodec(VOCABULARY, HALVED.verify_settings), CloudCodec(MODEL)
     cloud.decode(edge.encode(halved))
     sent = Draft(
         *HEAD, token_ids=(1,), end_of_chunk=True, distributions=wire_probs(probs, "float16")[None]
@@ -236,7 +225,7 @@ def test_a_model_s_description_is_whole() -> None:
     [("prompt_ids", 513), ("committed_ids", 513), ("expansion", 65), ("images", 5)],
 )
 def test_an_opening_is_refused_by_its_lengths_before_its_contents(field: str, count: int) -> None:
-    frame = EdgeCodec(VOCABULARY, PRESETS["dsd"]).encode(opening("dsd"))
+    frame = EdgeCodec(VOCABULARY, PRESETS["dsd"].verify_settings).encode(opening("dsd"))
     owner = frame.open.params if field == "images" else frame.open
     getattr(owner, field)[:] = [b"x" if field == "images" else HUGE] * count
     with pytest.raises(InvalidArgument, match=rf"^{field}: has {count} entries"):
@@ -301,7 +290,7 @@ BAD_ANSWERS = [
 @pytest.mark.parametrize(("frame", "field"), BAD_ANSWERS, ids=[field for _, field in BAD_ANSWERS])
 def test_an_answer_no_honest_cloud_sends_is_named(frame: pb.VerifyResponse, field: str) -> None:
     with pytest.raises(InvalidArgument) as refusal:
-        EdgeCodec(VOCABULARY, PRESETS["dsd"]).decode(frame)
+        EdgeCodec(VOCABULARY, PRESETS["dsd"].verify_settings).decode(frame)
     assert refusal.value.field == field
 
 
@@ -318,15 +307,17 @@ REQUESTS = [
         stop=("a", "b"),
         lost_cloud=LostCloud.EDGE,
         ignore_eos=True,
-        overrides=(
-            "draft_length=7",
-            "payload_top=0",
-            "payload_tail_draws=0",
-            "truncation.top_k=5",
-            "truncation.top_p=0.5",
+        overrides=parse_overrides(
+            (
+                "draft_length=7",
+                "payload_top=0",
+                "payload_tail_draws=0",
+                "truncation.top_k=5",
+                "truncation.top_p=0.5",
+            )
         ),
     ),
-    GenerationRequest("tree", "mc-dsd", overrides=("expansion=3,1,2",)),
+    GenerationRequest("tree", "mc-dsd", overrides=parse_overrides(("expansion=3,1,2",))),
     GenerationRequest("greedy", "coupled", sampling=SamplingParams(0.0), lost_cloud=LostCloud.WAIT),
 ]
 
@@ -351,6 +342,19 @@ def test_requests_arrive_as_they_were_made(request_: GenerationRequest) -> None:
 def test_numbers_that_cannot_travel_are_refused_before(request_: GenerationRequest) -> None:
     with pytest.raises(InvalidArgument):
         request_to_proto(request_)
+
+
+def test_a_caller_of_an_older_release_is_understood() -> None:
+    """It sends texts alone; one of today sends both, and the typed ones count."""
+    texts = ("window=6", "chunk=6", "bonus=false")
+    request = GenerationRequest("a", "coupled", overrides=parse_overrides(texts))
+    message = request_to_proto(request)
+    assert tuple(message.overrides) == texts
+    older = generation_pb2.Generation.FromString(message.SerializeToString())
+    older.ClearField("preset_overrides")
+    assert request_from_proto(older) == request
+    message.overrides[0] = "window=3"
+    assert request_from_proto(message) == request
 
 
 BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = [
@@ -392,6 +396,35 @@ BAD_REQUESTS: list[tuple[Callable[[generation_pb2.Generation], object], str]] = 
         }.items()
     ),
     (lambda message: message.overrides.extend(["window=1"] * 33), "overrides"),
+    *(
+        (lambda message, override=override: message.preset_overrides.append(override), field)
+        for override, field in (
+            (generation_pb2.PresetOverride(field="window"), "overrides"),
+            (generation_pb2.PresetOverride(field="width", whole_number=3), "overrides"),
+            (generation_pb2.PresetOverride(field="window", switch=True), "overrides"),
+            (generation_pb2.PresetOverride(field="window", number=8), "overrides"),
+            (generation_pb2.PresetOverride(field="window", whole_number=-1), "window"),
+            (
+                generation_pb2.PresetOverride(field="truncation.top_p", number=math.nan),
+                "draft_top_p",
+            ),
+            (generation_pb2.PresetOverride(field="draft_length", whole_number=65), "draft_length"),
+            (generation_pb2.PresetOverride(field="uplink", word="x" * 129), "overrides"),
+            (
+                generation_pb2.PresetOverride(
+                    field="expansion", whole_numbers=generation_pb2.WholeNumbers()
+                ),
+                "expansion",
+            ),
+            (
+                generation_pb2.PresetOverride(
+                    field="expansion", whole_numbers=generation_pb2.WholeNumbers(numbers=[1] * 65)
+                ),
+                "overrides",
+            ),
+        )
+    ),
+    (lambda message: [message.preset_overrides.add() for _ in range(33)], "overrides"),
 ]
 
 
