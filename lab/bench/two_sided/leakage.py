@@ -405,7 +405,7 @@ def _one_sided(
             preset=preset,
         )
         raw = (
-            EdgeCodec(size, preset)
+            EdgeCodec(size, preset.verify_settings)
             .encode(request.opening(0, PrefixedTokens(request.prompt_ids)))
             .SerializeToString()
         )
