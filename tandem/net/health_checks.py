@@ -57,15 +57,18 @@ class HealthChecks:
             await self.end(number)
 
     async def _check_again(self, number: int, connection: Connection) -> None:
-        """For ever."""
+        """For ever, whatever fails: a service whose checks had ended would never be used again."""
         while True:
             began_s = time.monotonic()
-            await self._check(number, connection)
-            self._checked(number)
-            near = number in self._routing.warm() or self._in_use[number]
-            if not near:
-                await connection.rest()
-            every_s = ASK_EVERY_S if near else ASK_COLD_EVERY_S
+            every_s = ASK_EVERY_S
+            try:
+                await self._check(number, connection)
+                self._checked(number)
+                if number not in self._routing.warm() and not self._in_use[number]:
+                    every_s = ASK_COLD_EVERY_S
+                    await connection.rest()
+            except Exception:
+                log.exception("health check failed", address=connection.target)
             await asyncio.sleep(max(0.0, began_s + every_s - time.monotonic()))
 
     async def _check(self, number: int, connection: Connection) -> None:

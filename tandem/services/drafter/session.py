@@ -158,7 +158,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
 
     def time_passed(self, now: float) -> list[EdgeOutput]:
         outputs = self.machine.tick(now)
-        if Reconnect() in outputs:
+        if Reconnect(lost=True) in outputs:
             self.peer_failed(grpc.StatusCode.UNAVAILABLE)
         elif self._warming is None and (reason := self._route.why_leave(now)) is not None:
             stays = self._route.leaves(reason, now) and self._warms_up(RELIEVED_WITHIN_S)
@@ -168,7 +168,7 @@ class DrafterSession(SessionRunner[EdgeMessage, CloudMessage, EdgeOutput]):
         return outputs
 
     def apply(self, outputs: Sequence[EdgeOutput]) -> None:
-        if Reconnect() in outputs:
+        if any(isinstance(output, Reconnect) for output in outputs):
             self._end_hedge()
             self._end_warm_up()
             self._watch.moved()
