@@ -27,7 +27,7 @@ from tandem.net.status import Rejected, errors_as_status
 from tandem.net.stream_limits import served
 from tandem.net.tenant import Tenant, TenantIds, calling_tenant, paying_tenant
 from tandem.runtime.image_prompt import ImagePrompt
-from tandem.runtime.kept_prefixes import KeptText
+from tandem.runtime.prefix_cache import KeptText
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.drafter.cloud_route import CloudRoute
 from tandem.services.drafter.clouds import Clouds
