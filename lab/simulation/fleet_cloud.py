@@ -13,10 +13,10 @@ from math import inf
 from random import Random
 
 from lab.simulation.fleet_plan import FleetPlan
+from tandem.routing.router import Placement
 from tandem.runtime.chunked_prefill import CHUNK_ROWS, ROWS_ALONE, PrefillTurns
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.specdec.choices import Schedule
-from tandem.specdec.cloud_routing import CloudPlace
 from tandem.specdec.pass_budget import PassBudget, SessionAcceptance
 
 Round = tuple[float, int, "FleetCloud", int]
@@ -53,7 +53,7 @@ class FleetSession:
         self.prompt_tokens = self.prompt_left = prompt_tokens
         self.wanted, self.committed, self.first_s = wanted, 0, -1.0
         self.cloud: FleetCloud | None = None
-        self.place: CloudPlace | None = None
+        self.place: Placement | None = None
         self.estimate: SessionAcceptance | None = None
         self.stream = self.window = self.chunk = self.taken = self.base = 0
         self.goes_on, self.in_rounds, self.awaited = True, False, 1

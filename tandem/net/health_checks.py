@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tandem.core.foreign_words import cleaned
 from tandem.net.connection import Connection
 from tandem.net.status import details_of
-from tandem.specdec.cloud_routing import ASK_COLD_EVERY_S, ASK_EVERY_S, CloudReport, CloudRouting
+from tandem.routing.router import ASK_COLD_EVERY_S, ASK_EVERY_S, CloudReport, Router
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -30,7 +30,7 @@ class HealthChecks:
 
     def __init__(
         self,
-        routing: CloudRouting,
+        routing: Router,
         ask: Ask,
         in_use: Counter[int],
         checked: Callable[[int], None] = lambda number: None,

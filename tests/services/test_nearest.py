@@ -18,7 +18,7 @@ from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
 from tandem.net.health_checks import HealthChecks, asked_health
 from tandem.net.nearest import NearestConnection
-from tandem.specdec.cloud_routing import CloudReport, CloudRouting
+from tandem.routing.router import CloudReport, Router
 
 WAIT_S = 60.0
 
@@ -123,7 +123,7 @@ async def test_a_question_that_fails_in_an_unforeseen_way_is_asked_again() -> No
 async def test_a_check_that_fails_in_our_own_code_is_logged_and_the_checks_go_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    routing, checks_done = CloudRouting(1), 0
+    routing, checks_done = Router(1), 0
 
     def checked(number: int) -> None:
         nonlocal checks_done

@@ -9,8 +9,8 @@ from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
 from tandem.net.tenant import tenant_ids
 from tandem.runtime.prefix_cache import prefix_limits
+from tandem.services.drafter.cloud.listed import clouds_in
 from tandem.services.drafter.config import DrafterSettings, aim_of
-from tandem.services.drafter.listed_clouds import clouds_in
 from tandem.services.drafter.public_prompts import load_public_prompts
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.specdec.liveness import LivenessTimes

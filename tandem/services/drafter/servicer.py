@@ -29,10 +29,10 @@ from tandem.net.tenant import Tenant, TenantIds, calling_tenant, paying_tenant
 from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.prefix_cache import KeptText
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
-from tandem.services.drafter.cloud_route import CloudRoute
-from tandem.services.drafter.clouds import Clouds
+from tandem.services.drafter.cloud.clouds import Clouds
+from tandem.services.drafter.cloud.listed import ListedCloud, clouds_of
+from tandem.services.drafter.cloud.route import CloudRoute
 from tandem.services.drafter.earlier_requests import EarlierRequests
-from tandem.services.drafter.listed_clouds import ListedCloud, clouds_of
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.relaying import write_commits

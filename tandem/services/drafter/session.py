@@ -17,15 +17,15 @@ from tandem.net.connection import Connection
 from tandem.net.frame_stream import FrameStream, Traffic
 from tandem.net.session_runner import SessionRunner
 from tandem.net.status import Rejected
+from tandem.routing.hedging import StallWatch
 from tandem.runtime.draft_tasks import DraftsReady, DraftTaskRunner
 from tandem.runtime.engine_thread import EngineThread
-from tandem.services.drafter.cloud_route import CloudRoute
+from tandem.services.drafter.cloud.route import CloudRoute
+from tandem.services.drafter.cloud.warm_up import warm_up
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.round_figures import RoundReports, RoundSpans
-from tandem.services.drafter.warm_up import warm_up
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import Commit, EdgeOutput, Finish, Interrupt, Reconnect, Send
-from tandem.specdec.hedging import StallWatch
 from tandem.specdec.messages import (
     CloudMessage,
     Draft,
