@@ -30,14 +30,14 @@ from tandem.runtime.image_prompt import ImagePrompt
 from tandem.runtime.prefix_cache import KeptText
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.drafter.cloud.clouds import Clouds
+from tandem.services.drafter.cloud.link import CloudLink, OpenVerify
 from tandem.services.drafter.cloud.listed import ListedCloud, clouds_of
-from tandem.services.drafter.cloud.route import CloudRoute
 from tandem.services.drafter.earlier_requests import EarlierRequests
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.relaying import write_commits
 from tandem.services.drafter.request_figures import count_request, request_summary
-from tandem.services.drafter.session import DrafterSession, OpenVerify
+from tandem.services.drafter.session import DrafterSession
 from tandem.services.drafter.tokenising import PromptTokens
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import EdgeRequest
@@ -115,8 +115,11 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._public_prompts = public_prompts or PublicPrompts()
         self._clouds = Clouds(
             clouds_of(verifier) if isinstance(verifier, str) else verifier,
-            *(limits.max_message_bytes, access or ClientAccess(), metrics.clouds()),
-            *(limits.price_weight, limits.hedge_share),
+            max_bytes=limits.max_message_bytes,
+            access=access or ClientAccess(),
+            series=metrics.clouds(),
+            price_weight=limits.price_weight,
+            hedge_share=limits.hedge_share,
         )
         known = documents or Documents(tokenizer)
         decoder = DocumentDecoder(self._thread, known, served_engine.series, self._grammars)
@@ -277,13 +280,24 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                 *(machine, self._thread, kv, self._prefixes, prompt),
                 gives_back=lambda: reservation.kv_bytes,
             )
-            kept_ids = edge_request.prompt_ids if prompt.keeps else ()
-            route = CloudRoute(self._clouds, edge_request.session, tenant, kept_ids)
-            open_stream = self._stream_opener(stream, edge_request, traffic, span)
+            link = CloudLink(
+                clouds=self._clouds,
+                machine=machine,
+                tenant=tenant,
+                kept_prompt_ids=edge_request.prompt_ids if prompt.keeps else (),
+                open_verify=self._stream_opener(stream, edge_request, traffic, span),
+                closing_tasks=self._closing_tasks,
+            )
             session = DrafterSession(
-                *(machine, self._thread, kv, open_stream, traffic),
-                *(self._closing_tasks, route, span, prefill),
-                processor,
+                machine=machine,
+                thread=self._thread,
+                kv=kv,
+                link=link,
+                traffic=traffic,
+                closing_tasks=self._closing_tasks,
+                span=span,
+                prefill=prefill,
+                processor=processor,
                 tells_rounds=request.rounds,
             )
             try:

@@ -148,11 +148,14 @@ class CloudRoute:
     def connection(self, cloud: int) -> Connection:
         return self._clouds.connection(cloud)
 
-    def turn(self, cloud: int) -> tuple[asyncio.Lock, float]:
-        """Held while a text is computed there, of whichever session of this drafter; and for how
-        long it is kept from the next one: a pass."""
+    def turn(self, cloud: int) -> asyncio.Lock:
+        """Held while a text is computed there, of whichever session of this drafter."""
+        return self._clouds.turns[cloud]
+
+    def pass_s(self, cloud: int) -> float:
+        """What a pass takes there, as it says; 0 where that is not known."""
         report = self._clouds.routing.clouds[cloud].report
-        return self._clouds.turns[cloud], 0.0 if report is None else report.pass_s
+        return 0.0 if report is None else report.pass_s
 
     def taken_over(self, cloud: int) -> None:
         """It answered in the place of the session's cloud, and is that from now on."""
