@@ -282,9 +282,22 @@ class _Cloud:
     many times that it is compared with others."""
 
     __slots__ = (
-        *("cost_s", "failed_s", "forgotten", "left_at_s", "model", "offer_s", "opened", "report"),
-        *("round_trip_s", "usable", "worse_since_s"),
-        *("_dearness", "_down", "_failures", "_round_trips_s", "_successes"),
+        "_dearness",
+        "_down",
+        "_failures",
+        "_round_trips_s",
+        "_successes",
+        "cost_s",
+        "failed_s",
+        "forgotten",
+        "left_at_s",
+        "model",
+        "offer_s",
+        "opened",
+        "report",
+        "round_trip_s",
+        "usable",
+        "worse_since_s",
     )
 
     def __init__(self) -> None:

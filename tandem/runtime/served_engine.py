@@ -47,7 +47,10 @@ class ServedEngine:
                 on_pass(pass_s, jobs, tokens)
 
         self.admission = admission = Admission(
-            *(limits.max_sessions, limits.kv_budget_bytes, limits.quota, metrics.holders())
+            max_sessions=limits.max_sessions,
+            kv_budget_bytes=limits.kv_budget_bytes,
+            quota=limits.quota,
+            series=metrics.holders(),
         )
         self.thread = thread = EngineThread(engine, name, passed, limits.stuck_after_s)
         self.prefixes = PrefixCache(

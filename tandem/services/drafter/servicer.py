@@ -124,7 +124,9 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         known = documents or Documents(tokenizer)
         decoder = DocumentDecoder(self._thread, known, served_engine.series, self._grammars)
         self._decoding = DecodingServicer(
-            *(decoder, self._admission, metrics),
+            decoder,
+            self._admission,
+            metrics,
             tracing=tracing,
             imports=True,
             streams=limits.streams,
@@ -220,8 +222,17 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                     "generate", headers, **named, prompt_tokens=prompt_tokens
                 ) as span,
             ):
-                own = (images, capacity, span, reservation, processor)
-                await self._serve(stream, request, edge_request, tenant, *own)
+                await self._serve(
+                    stream,
+                    request,
+                    edge_request,
+                    tenant=tenant,
+                    images=images,
+                    capacity=capacity,
+                    span=span,
+                    reservation=reservation,
+                    processor=processor,
+                )
 
     def _masks_drafts(self, request: GenerationRequest, preset: Preset) -> bool:
         """Whether a grammar is to be followed here: where there are drafts, or the drafts may
@@ -248,6 +259,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         stream: Stream,
         request: GenerationRequest,
         edge_request: EdgeRequest,
+        *,
         tenant: Tenant,
         images: ImagePrompt,
         capacity: int,
@@ -277,7 +289,11 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             liveness = Liveness(request.lost_cloud, times, time.monotonic())
             machine = EdgeMachine(edge_request, liveness, text.completes_stop)
             prefill = DraftPrefill(
-                *(machine, self._thread, kv, self._prefixes, prompt),
+                machine=machine,
+                thread=self._thread,
+                kv=kv,
+                prefixes=self._prefixes,
+                prompt=prompt,
                 gives_back=lambda: reservation.kv_bytes,
             )
             link = CloudLink(
