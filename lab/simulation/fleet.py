@@ -18,13 +18,13 @@ from lab.simulation.fleet_cloud import FleetCloud, FleetSession, Round
 from lab.simulation.fleet_figures import FleetAnswer, FleetFigures, fleet_figures
 from lab.simulation.fleet_plan import FleetPlan, TrafficKind
 from lab.simulation.fleet_schedules import FleetSchedules
-from tandem.specdec.cloud_routing import (
+from tandem.routing.router import (
     ASK_COLD_EVERY_S,
     ASK_EVERY_S,
-    CloudPlace,
     CloudReport,
-    CloudRouting,
     MoveReason,
+    Placement,
+    Router,
 )
 
 _ARRIVES, _OPENS, _TRIES, _ASKS, _FAILS, _STARTS, _SCALES, _WARM = range(8)
@@ -88,7 +88,7 @@ class _Fleet:
             cloud.stop()
         self.edges = [_Edge(plan, number, self.source) for number in range(plan.edges)]
         self.schedules = FleetSchedules(plan)
-        self.routings = [CloudRouting(most) for _ in range(plan.groups * plan.regions)]
+        self.routings = [Router(most) for _ in range(plan.groups * plan.regions)]
         self.groups: list[dict[int, FleetSession]] = [{} for _ in self.routings]
         self.tries: Counter[int] = Counter()
         self.moves: Counter[str] = Counter()
@@ -200,7 +200,7 @@ class _Fleet:
         routing, place = self.routings[session.group], session.place
         found = routing.choose(session.number, refused=self.full, leaving=leaving)
         moves = 0 if place is None else place.moves
-        session.place = CloudPlace(found, self.now, moves)
+        session.place = Placement(found, self.now, moves)
         session.rtt_s = self.edges[session.edge].rtt_s + self.distance_s(session.group, found)
         routing.opened(found)
         self.at(self.now + session.rtt_s / 2, _OPENS, session, session.stream)
@@ -283,7 +283,7 @@ class _Fleet:
         if warm:
             self.leave_where_due(group, routing)
 
-    def leave_where_due(self, group: int, routing: CloudRouting) -> None:
+    def leave_where_due(self, group: int, routing: Router) -> None:
         for session in list(self.groups[group].values()):
             place = session.place
             if place is None or session.cloud is None:

@@ -2,7 +2,7 @@
 step of this file's two loops; what it drafted meanwhile is arithmetic, not events.
 
 Invariants: one pass at a time, which takes all that is due when it starts; how many drafts it takes
-of a session is the real `PassBudget`'s decision, when pieces of prompts go in `PromptTurns`'s."""
+of a session is the real `PassBudget`'s decision, when pieces of prompts go in `PrefillTurns`'s."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from math import inf
 from random import Random
 
 from lab.simulation.fleet_plan import FleetPlan
-from tandem.runtime.prompt_pieces import PIECE_ROWS, ROWS_ALONE, PromptTurns
+from tandem.routing.router import Placement
+from tandem.runtime.chunked_prefill import CHUNK_ROWS, ROWS_ALONE, PrefillTurns
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.specdec.choices import Schedule
-from tandem.specdec.cloud_routing import CloudPlace
 from tandem.specdec.pass_budget import PassBudget, SessionAcceptance
 
 Round = tuple[float, int, "FleetCloud", int]
@@ -53,7 +53,7 @@ class FleetSession:
         self.prompt_tokens = self.prompt_left = prompt_tokens
         self.wanted, self.committed, self.first_s = wanted, 0, -1.0
         self.cloud: FleetCloud | None = None
-        self.place: CloudPlace | None = None
+        self.place: Placement | None = None
         self.estimate: SessionAcceptance | None = None
         self.stream = self.window = self.chunk = self.taken = self.base = 0
         self.goes_on, self.in_rounds, self.awaited = True, False, 1
@@ -117,7 +117,7 @@ class FleetCloud:
         self._some_left = False
         """Whether a session that waits may have gone elsewhere."""
         self._prompts: deque[FleetSession] = deque()
-        self._turns = PromptTurns()
+        self._turns = PrefillTurns()
         self._piece: tuple[FleetSession, int] | None = None
 
     def goes_on(self, now: float, event: int) -> Round | None:
@@ -146,7 +146,7 @@ class FleetCloud:
         self.sessions.add(session)
         if len(self.sessions) >= self._plan.max_sessions:
             self._full.add(self.number)
-        if session.prompt_left > PIECE_ROWS:
+        if session.prompt_left > CHUNK_ROWS:
             self._prompts.append(session)
         else:
             self._waiting.append(session)
@@ -310,7 +310,7 @@ class FleetCloud:
         if not self._prompts or not (alone or self._turns.is_due(now)):
             return 0
         session = self._prompts[0]
-        rows = min(ROWS_ALONE if alone else PIECE_ROWS, session.prompt_left - 1)
+        rows = min(ROWS_ALONE if alone else CHUNK_ROWS, session.prompt_left - 1)
         self._piece = session, rows
         return rows
 
@@ -321,6 +321,6 @@ class FleetCloud:
             self._turns.shared(now, now - self._began_s)
         if session.cloud is self:
             session.prompt_left -= rows
-            if session.prompt_left <= PIECE_ROWS:
+            if session.prompt_left <= CHUNK_ROWS:
                 self._prompts.popleft()
                 self._waiting.append(session)

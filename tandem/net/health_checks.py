@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from tandem.core.foreign_words import cleaned
 from tandem.net.connection import Connection
 from tandem.net.status import details_of
-from tandem.specdec.cloud_routing import ASK_COLD_EVERY_S, ASK_EVERY_S, CloudReport, CloudRouting
+from tandem.routing.router import ASK_COLD_EVERY_S, ASK_EVERY_S, CloudReport, Router
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -30,7 +30,7 @@ class HealthChecks:
 
     def __init__(
         self,
-        routing: CloudRouting,
+        routing: Router,
         ask: Ask,
         in_use: Counter[int],
         checked: Callable[[int], None] = lambda number: None,
@@ -57,15 +57,18 @@ class HealthChecks:
             await self.end(number)
 
     async def _check_again(self, number: int, connection: Connection) -> None:
-        """For ever."""
+        """For ever, whatever fails: a service whose checks had ended would never be used again."""
         while True:
             began_s = time.monotonic()
-            await self._check(number, connection)
-            self._checked(number)
-            near = number in self._routing.warm() or self._in_use[number]
-            if not near:
-                await connection.rest()
-            every_s = ASK_EVERY_S if near else ASK_COLD_EVERY_S
+            every_s = ASK_EVERY_S
+            try:
+                await self._check(number, connection)
+                self._checked(number)
+                if number not in self._routing.warm() and not self._in_use[number]:
+                    every_s = ASK_COLD_EVERY_S
+                    await connection.rest()
+            except Exception:
+                log.exception("health check failed", address=connection.target)
             await asyncio.sleep(max(0.0, began_s + every_s - time.monotonic()))
 
     async def _check(self, number: int, connection: Connection) -> None:

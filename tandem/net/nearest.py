@@ -13,7 +13,7 @@ import grpc
 from tandem.net.access import ClientAccess
 from tandem.net.connection import Connection
 from tandem.net.health_checks import HealthChecks, asked_health
-from tandem.specdec.cloud_routing import CloudReport, CloudRouting
+from tandem.routing.router import CloudReport, Router
 
 
 class NearestConnection(Connection):
@@ -25,7 +25,7 @@ class NearestConnection(Connection):
     ) -> None:
         super().__init__(targets[0], max_message_bytes, access)
         self._connections = [Connection(each, max_message_bytes, access) for each in targets]
-        self._routing = CloudRouting(len(targets))
+        self._routing = Router(len(targets))
         self._open: Counter[int] = Counter()
         """Calls by the number of their service."""
         self._number_of: dict[grpc.aio.Channel, int] = {}

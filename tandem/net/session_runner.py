@@ -160,7 +160,7 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
     def apply(self, outputs: Sequence[Output]) -> None:
         for output in outputs:
             if isinstance(output, Reconnect):
-                self._reconnect()
+                self._reconnect(output.lost)
                 continue
             if isinstance(output, Commit):
                 self._attempts = 0
@@ -278,9 +278,10 @@ class SessionRunner(ABC, Generic[Out, In, Output]):
             raise Rejected(grpc.StatusCode.DATA_LOSS, f"{times}; the last time: {reason}")
         return self.machine.lost(time.monotonic())
 
-    def _reconnect(self) -> None:
-        """Leave this stream and open another, later after each that committed nothing."""
-        self._leave_stream(lost=True)
+    def _reconnect(self, lost: bool) -> None:
+        """Leave this stream and open another, later after each that committed nothing. Only a
+        stream that is `lost` takes its channel out of use."""
+        self._leave_stream(lost=lost)
         delay_s = max(backoff_s(self._attempts, self._spread), self._retry_after_s)
         self._attempts += 1
         self._retry_after_s = 0.0

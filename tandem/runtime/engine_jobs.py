@@ -11,8 +11,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from tandem.backends.interface import ForwardRequest, Logits
 from tandem.core.processors import Pending
+from tandem.runtime.chunked_prefill import ChunkedPrefill, is_long
 from tandem.runtime.loop_notifier import LoopNotifier
-from tandem.runtime.prompt_pieces import PromptPieces, is_long
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -126,34 +126,34 @@ class JobHandle(Generic[Result]):
         self.submitted_s = time.perf_counter()
         self.started_s = 0.0
         self.batch_size = 0
-        self.pieces: PromptPieces | None = None
+        self.prefill: ChunkedPrefill | None = None
 
     def requests(self) -> Sequence[ForwardRequest]:
-        """What the job feeds in the next pass; nothing yet while a long prompt is fed in pieces."""
-        if self.pieces is None:
+        """What the job feeds in the next pass; nothing yet while a long prompt is fed in chunks."""
+        if self.prefill is None:
             requests = self.job.requests()
             if not is_long(requests):
                 return requests
-            self.pieces = PromptPieces(requests)
-        return self.pieces.rest() if self.pieces.are_fed else ()
+            self.prefill = ChunkedPrefill(requests)
+        return self.prefill.rest() if self.prefill.is_fed else ()
 
     @property
-    def feeds_piece(self) -> bool:
-        """Whether what it feeds is a piece of a prompt, and not the last."""
-        return self.pieces is not None and not self.pieces.are_fed
+    def feeds_chunk(self) -> bool:
+        """Whether what it feeds is a chunk of a prompt, and not the last."""
+        return self.prefill is not None and not self.prefill.is_fed
 
     @property
     def awaits(self) -> Pending | None:
         """What is not done yet that the job needs beside what the pass brought."""
-        pending = None if self.feeds_piece else awaited_by(self.job)
+        pending = None if self.feeds_chunk else awaited_by(self.job)
         return None if pending is None or pending.done() else pending
 
     def take(self, logits: Sequence[Logits]) -> bool:
         """Take what a pass brought; whether the job is done."""
-        if self.pieces is not None and not self.pieces.are_fed:
-            self.pieces.done()
+        if self.prefill is not None and not self.prefill.is_fed:
+            self.prefill.done()
             return False
-        self.pieces = None
+        self.prefill = None
         return self.job.take_all(logits)
 
     @property

@@ -1,7 +1,7 @@
 """The engine thread: every model pass of one engine, packed over all jobs that are ready.
 
 A job asks for one forward pass or several in a row (a draft of n tokens); jobs join and leave
-between passes, which is continuous batching; long prompts go through in pieces. A job that needs
+between passes, which is continuous batching; long prompts go through in chunks. A job that needs
 more than its logits, as the masks of a grammar, is set aside until that is there. Invariants: the
 engine and its sessions are touched by this thread alone; the event loop only hands jobs over and
 gets results back. Nobody waits for an engine that is stuck: a second thread watches it, and fails
@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -34,6 +35,7 @@ from tandem.core.errors import TandemError, Unavailable
 from tandem.core.processors import Pending
 from tandem.net.tenant import Tenant
 from tandem.runtime.batching_delay import BatchingDelay
+from tandem.runtime.chunked_prefill import CHUNK_ROWS, ROWS_ALONE, PrefillTurns
 from tandem.runtime.engine_jobs import (
     ASIDE_S,
     Closing,
@@ -46,7 +48,6 @@ from tandem.runtime.engine_jobs import (
     settle,
 )
 from tandem.runtime.loop_notifier import LoopNotifier
-from tandem.runtime.prompt_pieces import PIECE_ROWS, ROWS_ALONE, PromptTurns
 from tandem.runtime.watchdog import CALL_ROWS, STUCK_AFTER_S, TICK_S, EngineState, Watchdog
 from tandem.telemetry.logging import get_logger
 
@@ -72,10 +73,20 @@ class _Aside:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reacted:
-    """The event loop has handled the results of this pass."""
+class _Batch:
+    """What one pass is over. `shares_chunk`: a chunk of a long prompt is among it, beside others'
+    requests."""
 
-    pass_number: int
+    jobs: list[tuple[JobHandle[object], Sequence[ForwardRequest]]]
+    shares_chunk: bool = False
+
+    @property
+    def requests(self) -> list[ForwardRequest]:
+        return [request for _, requests in self.jobs for request in requests]
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(request.token_ids) for request in self.requests)
 
 
 class EngineThread:
@@ -94,9 +105,8 @@ class EngineThread:
         self._aside_s = aside_s
         self.engine = engine
         self._on_pass = on_pass
-        self._inbox: SimpleQueue[JobHandle[object] | Callable[[], None] | _Reacted | None] = (
-            SimpleQueue()
-        )
+        # What the thread is to do between passes; None: end.
+        self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._active: list[JobHandle[object]] = []
         self._aside: list[_Aside] = []
         self._woken = False
@@ -104,7 +114,7 @@ class EngineThread:
         self._delay = BatchingDelay()
         self._submitted = self._pass_number = self._awaited = 0
         self._ended_s = self._wait_until_s = 0.0
-        self._prompt_turns = PromptTurns()
+        self._prefill_turns = PrefillTurns()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._stopped = False
         self._handover = threading.Lock()
@@ -138,7 +148,8 @@ class EngineThread:
         """As `submit`; all requests of the job are in the same pass."""
         handle = JobHandle(job, asyncio.get_running_loop(), low_priority)
         self._submitted += 1
-        self._put(handle)  # type: ignore[arg-type]  # the thread never looks at the result's type
+        # The thread never looks at the result's type.
+        self._put(partial(self._admit, handle))  # type: ignore[arg-type]
         self._watch_for(handle.future)
         return handle
 
@@ -214,7 +225,7 @@ class EngineThread:
         while self._thread.is_alive() and not self._state.stuck:
             self._thread.join(TICK_S)
 
-    def _put(self, item: JobHandle[object] | Callable[[], None]) -> None:
+    def _put(self, item: Callable[[], None]) -> None:
         with self._handover:
             if self._stopped:
                 raise Unavailable("the engine has stopped")
@@ -269,7 +280,7 @@ class EngineThread:
     def _run(self) -> None:
         while self._receive():
             self._drop_cancelled()
-            self._take_set_aside()
+            self._resume_set_aside()
             if self._active:
                 self._pass(list(self._active))
         for handle in [*self._active, *(aside.handle for aside in self._aside)]:
@@ -285,8 +296,9 @@ class EngineThread:
             self._aside.remove(aside)
 
     def _receive(self) -> bool:
-        """Take what was handed over. With nothing to do, wait for it; with jobs at hand, at most
-        until those that follow from the last pass are there, or one that was set aside goes on."""
+        """Take what was handed over; False once the thread is to end. With nothing to do, wait for
+        it; with jobs at hand, at most until those that follow from the last pass are there, or one
+        that was set aside goes on."""
         while True:
             left_s = self._wait_s()
             try:
@@ -295,16 +307,20 @@ class EngineThread:
                 return True
             if item is None:
                 return False
-            if isinstance(item, _Reacted):
-                if item.pass_number == self._pass_number:
-                    self._wait_until_s = 0.0
-            elif isinstance(item, JobHandle):
-                self._active.append(item)
-                self._awaited -= item.submitted_s >= self._ended_s
-                if self._awaited <= 0:  # as many as had ended: nobody else follows
-                    self._wait_until_s = 0.0
-            else:
-                item()
+            item()
+
+    def _admit(self, handle: JobHandle[object]) -> None:
+        """A job was handed over."""
+        self._active.append(handle)
+        if handle.submitted_s >= self._ended_s:
+            self._awaited -= 1
+        if self._awaited <= 0:  # as many as had ended: nobody else follows
+            self._wait_until_s = 0.0
+
+    def _reacted(self, pass_number: int) -> None:
+        """The event loop has handled the results of this pass."""
+        if pass_number == self._pass_number:
+            self._wait_until_s = 0.0
 
     def _wait_s(self) -> float | None:
         """How long to wait for what is handed over; None: as long as it takes."""
@@ -320,75 +336,84 @@ class EngineThread:
         started_s = time.perf_counter()
         self._wait_until_s = 0.0
         try:
-            passed, tokens = self._forward(handles)
+            batch = self._select(handles)
+            logits = self._forward(batch)
         except ForwardCancelled:
             self._watchdog.ended()
-            return
         except Exception as error:
-            self._watchdog.ended()
-            # Other errors of ours are the jobs' own faults.
-            if isinstance(error, EngineFailed) or not isinstance(error, TandemError):
-                self._watchdog.failed(type(error).__name__)
-            if len(handles) > 1:
-                for handle in handles:
-                    self._pass([handle])
-                return
-            self._end(handles[0], error)
-            self._notifier.send()
-            return
-        self._watchdog.passed()
-        for handle, _ in passed:
-            handle.started_s = handle.started_s or started_s
-            handle.batch_size = max(handle.batch_size, len(passed))
-        active, aside = len(self._active), len(self._aside)
-        shares_piece = len(passed) > 1 and any(handle.feeds_piece for handle, _ in passed)
-        self._take([taken for taken in passed if not taken[0].low_priority])
-        low_priority = [taken for taken in passed if taken[0].low_priority]
-        if low_priority:
-            self._notifier.send()
-            self._take(low_priority)
-        ended_s = time.perf_counter()
-        pass_s = ended_s - started_s
-        if shares_piece:
-            self._prompt_turns.shared(ended_s, pass_s)
-        self._on_pass(pass_s, len(passed), tokens)
-        self._watchdog.ended()
-        self._delay.passed(pass_s, tokens, len(passed))
-        set_aside = len(self._aside) - aside
-        self._await_reactions(handles[0].loop, active - len(self._active) - set_aside)
-        # Last: a loop that is awake waits for the interpreter as long as this thread has it.
-        self._notifier.send()
+            self._failed(handles, error)
+        else:
+            ended = self._deliver(batch, logits, started_s)
+            self._account(batch, started_s, ended)
 
-    def _forward(
-        self, handles: list[JobHandle[object]]
-    ) -> tuple[list[tuple[JobHandle[object], list[Logits]]], int]:
-        """Each job that fed something with the logits of its requests; and the tokens fed."""
+    def _select(self, handles: list[JobHandle[object]]) -> _Batch:
+        """What each job feeds. Of long prompts only the first goes on, and beside others only if it
+        is its turn."""
+        feeding = [(handle, handle.requests()) for handle in handles]
+        prompt = next((handle for handle, requests in feeding if not requests), None)
+        jobs = [(handle, requests) for handle, requests in feeding if requests]
+        if prompt is None or (jobs and not self._prefill_turns.is_due(time.perf_counter())):
+            return _Batch(jobs)
+        assert prompt.prefill is not None, "only a long prompt feeds nothing by itself"
+        chunk = prompt.prefill.next_chunk(CHUNK_ROWS if jobs else ROWS_ALONE)
+        return _Batch([*jobs, (prompt, chunk)], shares_chunk=bool(jobs))
+
+    def _forward(self, batch: _Batch) -> list[Logits]:
+        """The logits of each request."""
         watchdog = self._watchdog
-        due = self._due(handles)
-        batch = [request for _, some in due for request in some]
 
         def cancelled() -> bool:
             watchdog.progressed()
-            return all(handle.cancelled for handle, _ in due)
+            return all(handle.cancelled for handle, _ in batch.jobs)
 
-        tokens = sum(len(request.token_ids) for request in batch)
-        watchdog.began(tokens)
-        logits = iter(self.engine.forward(batch, cancelled))
+        watchdog.began(batch.tokens)
+        logits = self.engine.forward(batch.requests, cancelled)
         watchdog.progressed()
-        return [(handle, list(islice(logits, len(some)))) for handle, some in due], tokens
+        watchdog.passed()
+        return logits
 
-    def _due(
-        self, handles: list[JobHandle[object]]
-    ) -> list[tuple[JobHandle[object], Sequence[ForwardRequest]]]:
-        """What each job feeds. Of long prompts only the first goes on, and beside others only if it
-        is its turn."""
-        due = [(handle, handle.requests()) for handle in handles]
-        prompt = next((handle for handle, requests in due if not requests), None)
-        due = [(handle, requests) for handle, requests in due if requests]
-        if prompt is None or (due and not self._prompt_turns.is_due(time.perf_counter())):
-            return due
-        assert prompt.pieces is not None, "only a long prompt feeds nothing by itself"
-        return [*due, (prompt, prompt.pieces.next_piece(PIECE_ROWS if due else ROWS_ALONE))]
+    def _failed(self, handles: list[JobHandle[object]], error: Exception) -> None:
+        """A pass did: try each of its jobs alone, or end the only one."""
+        self._watchdog.ended()
+        # Other errors of ours are the jobs' own faults.
+        if isinstance(error, EngineFailed) or not isinstance(error, TandemError):
+            self._watchdog.failed(type(error).__name__)
+        if len(handles) > 1:
+            for handle in handles:
+                self._pass([handle])
+            return
+        self._end(handles[0], error)
+        self._notifier.send()
+
+    def _deliver(self, batch: _Batch, logits: list[Logits], started_s: float) -> int:
+        """Give each job the logits of its requests, those of low priority once the others' results
+        are on their way. Returns how many jobs ended."""
+        active, aside = len(self._active), len(self._aside)
+        rows = iter(logits)
+        fed = [(handle, list(islice(rows, len(requests)))) for handle, requests in batch.jobs]
+        for handle, _ in fed:
+            handle.started_s = handle.started_s or started_s
+            handle.batch_size = max(handle.batch_size, len(fed))
+        self._take([each for each in fed if not each[0].low_priority])
+        if low_priority := [each for each in fed if each[0].low_priority]:
+            self._notifier.send()
+            self._take(low_priority)
+        set_aside = len(self._aside) - aside
+        return active - len(self._active) - set_aside
+
+    def _account(self, batch: _Batch, started_s: float, ended: int) -> None:
+        """Count the pass, decide how long the next one waits, and wake the event loops."""
+        ended_s = time.perf_counter()
+        pass_s = ended_s - started_s
+        if batch.shares_chunk:
+            self._prefill_turns.shared(ended_s, pass_s)
+        jobs, tokens = len(batch.jobs), batch.tokens
+        self._on_pass(pass_s, jobs, tokens)
+        self._watchdog.ended()
+        self._delay.passed(pass_s, tokens, jobs)
+        self._await_reactions(batch.jobs[0][0].loop, ended)
+        # Last: a loop that is awake waits for the interpreter as long as this thread has it.
+        self._notifier.send()
 
     def _take(self, passed: list[tuple[JobHandle[object], list[Logits]]]) -> None:
         """Have the jobs take their logits, and end those that are done; set those aside that await
@@ -400,16 +425,12 @@ class EngineThread:
             else:
                 self._take_one(handle, logits)
 
-    def _take_one(self, handle: JobHandle[object], logits: list[Logits]) -> bool:
-        """Whether the job has ended."""
+    def _take_one(self, handle: JobHandle[object], logits: list[Logits]) -> None:
         try:
             if handle.take(logits):
                 self._end(handle, handle.done())
-                return True
         except Exception as error:  # the job's own; its neighbours' passes stand
             self._end(handle, error)
-            return True
-        return False
 
     def _set_aside(self, handle: JobHandle[object], logits: list[Logits], pending: Pending) -> None:
         # An engine may write the next pass's logits where these are.
@@ -421,7 +442,7 @@ class EngineThread:
     def _wake(self) -> None:
         self._woken = True
 
-    def _take_set_aside(self) -> None:
+    def _resume_set_aside(self) -> None:
         """Go on with the jobs that have what they awaited; fail those that have waited too long."""
         self._woken, now = False, time.perf_counter()
         for aside in list(self._aside):
@@ -456,7 +477,7 @@ class EngineThread:
         def reacted() -> None:
             delay.reacted(time.perf_counter() - ended_s, ended, self._submitted - submitted)
             if wait_s:
-                self._inbox.put(_Reacted(number))
+                self._inbox.put(partial(self._reacted, number))
 
         self._notifier.add_after(loop, reacted)
 

@@ -9,7 +9,7 @@ from tandem.net.quotas import Quota
 from tandem.net.served_sessions import Admission
 from tandem.net.stream_limits import StreamLimits
 from tandem.runtime.engine_thread import EngineThread
-from tandem.runtime.kept_prefixes import KeptPrefixes, PrefixLimits
+from tandem.runtime.prefix_cache import PrefixCache, PrefixLimits
 from tandem.runtime.watchdog import STUCK_AFTER_S
 from tandem.telemetry.metrics import Metrics
 
@@ -47,10 +47,13 @@ class ServedEngine:
                 on_pass(pass_s, jobs, tokens)
 
         self.admission = admission = Admission(
-            *(limits.max_sessions, limits.kv_budget_bytes, limits.quota, metrics.holders())
+            max_sessions=limits.max_sessions,
+            kv_budget_bytes=limits.kv_budget_bytes,
+            quota=limits.quota,
+            series=metrics.holders(),
         )
         self.thread = thread = EngineThread(engine, name, passed, limits.stuck_after_s)
-        self.prefixes = KeptPrefixes(
+        self.prefixes = PrefixCache(
             thread, limits.prefixes, lambda: admission.kv_free_bytes, series
         )
         admission.on_change = self.prefixes.make_room

@@ -225,7 +225,7 @@ class EdgeMachine:
             return []
         self._disconnect()
         self.stats.departures += 1
-        return [Reconnect()]
+        return [Reconnect(lost=False)]
 
     # Time.
 

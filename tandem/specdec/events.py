@@ -159,7 +159,11 @@ class Interrupt:
 
 @dataclass(frozen=True, slots=True)
 class Reconnect:
-    """Close the stream, open a fresh one, then call `connect`."""
+    """Close the stream, open a fresh one, then call `connect`. `lost`: the stream broke or is dead,
+    so that its connection is not to be trusted; otherwise the session leaves a stream that works,
+    and its connection is sound: other sessions use it too."""
+
+    lost: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tandem.services.drafter.listed_clouds import clouds_of
+from tandem.services.drafter.cloud.listed import clouds_of
 from tests.deploy_static.chart import (
     CHART,
     NAMESPACE,

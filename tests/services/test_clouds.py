@@ -17,10 +17,10 @@ from tandem.core.errors import InvalidArgument
 from tandem.net.access import ClientAccess
 from tandem.net.status import Rejected
 from tandem.net.tenant import Tenant
-from tandem.services.drafter.cloud_route import RELIEVE_EVERY_S, CloudRoute
-from tandem.services.drafter.clouds import Clouds, report_of
-from tandem.services.drafter.listed_clouds import ListedCloud, clouds_in
-from tandem.specdec.cloud_routing import CloudReport, MoveReason
+from tandem.routing.router import CloudReport, MoveReason
+from tandem.services.drafter.cloud.clouds import Clouds, report_of
+from tandem.services.drafter.cloud.listed import ListedCloud, clouds_in
+from tandem.services.drafter.cloud.route import RELIEVE_EVERY_S, CloudRoute
 from tandem.telemetry.metrics import Metrics, new_registry
 from tandem_api.common.v1 import sampling_pb2
 from tandem_api.verifier.v1 import verifier_pb2

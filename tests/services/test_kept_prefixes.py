@@ -20,7 +20,7 @@ from tandem.core.sharing import parse_sharing
 from tandem.generation.client import Generated
 from tandem.generation.request import GenerationRequest
 from tandem.net.lifecycle import RunningService
-from tandem.runtime.kept_prefixes import PrefixLimits
+from tandem.runtime.prefix_cache import PrefixLimits
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.specdec.liveness import LivenessTimes

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import grpc
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandem.net.access import ClientAccess
+from tandem.net.connection import Connection
+from tandem.net.health_checks import HealthChecks, asked_health
 from tandem.net.nearest import NearestConnection
+from tandem.routing.router import CloudReport, Router
 
 WAIT_S = 60.0
 
@@ -113,6 +118,35 @@ async def test_a_question_that_fails_in_an_unforeseen_way_is_asked_again() -> No
         await nearest.release(held)
         known[0].serving = False
         await until(nearest, known, [0, 8])
+
+
+async def test_a_check_that_fails_in_our_own_code_is_logged_and_the_checks_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    routing, checks_done = Router(1), 0
+
+    def checked(number: int) -> None:
+        nonlocal checks_done
+        checks_done += 1
+        if checks_done == 1:
+            raise ValueError("a fault of ours")
+
+    async def ask(number: int, channel: grpc.aio.Channel) -> CloudReport:
+        return await asked_health(channel)
+
+    async with peers(1) as (_, _, nearest):
+        connection = Connection(nearest.target, 2**16, ClientAccess())
+        checks = HealthChecks(routing, ask, Counter(), checked)
+        checks.begin(0, connection)
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while checks_done < 3:
+                    await asyncio.sleep(0.02)
+        finally:
+            await checks.close()
+            await connection.close()
+    assert "health check failed" in caplog.text
+    assert routing.clouds[0].usable
 
 
 async def test_channels_that_were_left_are_not_kept_while_others_are_in_use() -> None:

@@ -24,9 +24,9 @@ from tandem.net.reloaded import BadFile
 from tandem.netem.link_model import LinkSettings
 from tandem.netem.tcp_emulator import TcpLinkEmulator
 from tandem.services.drafter.__main__ import build
-from tandem.services.drafter.cloud_route import CloudRoute
+from tandem.services.drafter.cloud.listed import ListedCloud, clouds_in, clouds_of
+from tandem.services.drafter.cloud.route import CloudRoute
 from tandem.services.drafter.config import DrafterSettings
-from tandem.services.drafter.listed_clouds import ListedCloud, clouds_in, clouds_of
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.settings import SettingsError, load_settings

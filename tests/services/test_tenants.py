@@ -16,7 +16,7 @@ from tandem.core.prompt import Prompt, Turn
 from tandem.core.sharing import parse_sharing
 from tandem.generation.request import GenerationRequest, request_to_proto
 from tandem.net.lifecycle import RunningService
-from tandem.runtime.kept_prefixes import PrefixLimits
+from tandem.runtime.prefix_cache import PrefixLimits
 from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.servicer import AggregatorServicer
 from tandem.services.drafter.public_prompts import PublicPrompts, rendered_by

@@ -16,8 +16,8 @@ from tandem.core.processors import Processors
 from tandem.core.tokens import PrefixedTokens
 from tandem.net.connection import Connection
 from tandem.net.reloaded import BadFile
-from tandem.services.drafter.cloud_route import CloudRoute
-from tandem.services.drafter.warm_up import asks_for_one, warm_up
+from tandem.services.drafter.cloud.route import CloudRoute
+from tandem.services.drafter.cloud.warm_up import asks_for_one, warm_up
 from tandem.specdec.cloud import CloudModel, check_open, opened_text
 from tandem.specdec.messages import GenerationParams, Open, Opened, Tokens
 from tandem.specdec.presets import PRESETS

@@ -179,7 +179,7 @@ def test_modules_are_chosen_by_path_or_name() -> None:
 def test_only_tests_that_import_the_room_and_little_else_are_asked() -> None:
     for subject in SUBJECTS:
         files = subject.files(REPOSITORY)
-        assert len(files) > 10
+        assert len(files) >= 2
         for file in files:
             assert "torch" not in (REPOSITORY / file).read_text()
 

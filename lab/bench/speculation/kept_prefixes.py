@@ -19,7 +19,7 @@ from lab.bench.harness.suite import ROOT, Models
 from tandem.backends.model_source import ModelChoice
 from tandem.generation.client import AggregatorClient, Generated
 from tandem.generation.request import GenerationRequest
-from tandem.runtime.kept_prefixes import PrefixLimits
+from tandem.runtime.prefix_cache import PrefixLimits
 from tandem.services.drafter.servicer import DrafterLimits
 from tandem.services.verifier.servicer import VerifierLimits
 from tandem.specdec.liveness import LivenessTimes

@@ -8,9 +8,9 @@ from tandem.net.process import prometheus_server, run_service
 from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
 from tandem.net.tenant import tenant_ids
-from tandem.runtime.kept_prefixes import prefix_limits
+from tandem.runtime.prefix_cache import prefix_limits
+from tandem.services.drafter.cloud.listed import clouds_in
 from tandem.services.drafter.config import DrafterSettings, aim_of
-from tandem.services.drafter.listed_clouds import clouds_in
 from tandem.services.drafter.public_prompts import load_public_prompts
 from tandem.services.drafter.servicer import DrafterLimits, DrafterServicer
 from tandem.specdec.liveness import LivenessTimes
@@ -38,11 +38,17 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
         else None
     )
     limits = DrafterLimits(
-        *(settings.max_sessions, settings.kv_budget_bytes, settings.stuck_after_s),
-        *(stream_limits(settings), quota_of(settings), prefix_limits(settings)),
+        max_sessions=settings.max_sessions,
+        kv_budget_bytes=settings.kv_budget_bytes,
+        stuck_after_s=settings.stuck_after_s,
+        streams=stream_limits(settings),
+        quota=quota_of(settings),
+        prefixes=prefix_limits(settings),
         max_message_bytes=settings.max_message_bytes,
         liveness=LivenessTimes(
-            settings.ping_after_s, settings.dead_after_s, settings.give_up_after_s
+            ping_after_s=settings.ping_after_s,
+            dead_after_s=settings.dead_after_s,
+            give_up_after_s=settings.give_up_after_s,
         ),
         aim=aim_of(settings),
         price_weight=settings.price_weight,
@@ -50,13 +56,14 @@ def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:
     )
     rescore = find_rescoring(settings.reranker, settings.device, settings.threads)
     return DrafterServicer(
-        *(
-            model.engine,
-            model.tokenizer,
-            verifiers or settings.verifier,
-            *(limits, metrics, access.to_cloud()),
-        ),
-        *(documents_of(settings, model, rescore), tracing),
+        engine=model.engine,
+        tokenizer=model.tokenizer,
+        verifier=verifiers or settings.verifier,
+        limits=limits,
+        metrics=metrics,
+        access=access.to_cloud(),
+        documents=documents_of(settings, model, rescore),
+        tracing=tracing,
         prometheus=prometheus_server(settings),
         instance=settings.prometheus_instance,
         tenants=tenant_ids(access),

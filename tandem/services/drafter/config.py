@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from tandem.core.errors import InvalidArgument
 from tandem.demo import demo_folder
-from tandem.services.drafter.listed_clouds import clouds_of
+from tandem.services.drafter.cloud.listed import clouds_of
 from tandem.settings import MeasuredSettings, ModelSettings, Port, Price
 from tandem.specdec.objective import Aim, Prices, weights_of
 

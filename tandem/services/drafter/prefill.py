@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from tandem.backends.interface import KV_BLOCK, ForwardRequest, Logits, Session
 from tandem.runtime.engine_thread import EngineThread
-from tandem.runtime.kept_prefixes import KeptPrefix, KeptPrefixes, KeptText
+from tandem.runtime.prefix_cache import KeptPrefix, KeptText, PrefixCache
 from tandem.specdec.edge import EdgeMachine
 
 
@@ -21,7 +21,7 @@ class DraftPrefill:
         machine: EdgeMachine,
         thread: EngineThread,
         kv: Session,
-        prefixes: KeptPrefixes,
+        prefixes: PrefixCache,
         prompt: KeptText,
         gives_back: Callable[[], int],
     ) -> None:

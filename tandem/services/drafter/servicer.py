@@ -27,17 +27,17 @@ from tandem.net.status import Rejected, errors_as_status
 from tandem.net.stream_limits import served
 from tandem.net.tenant import Tenant, TenantIds, calling_tenant, paying_tenant
 from tandem.runtime.image_prompt import ImagePrompt
-from tandem.runtime.kept_prefixes import KeptText
+from tandem.runtime.prefix_cache import KeptText
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
-from tandem.services.drafter.cloud_route import CloudRoute
-from tandem.services.drafter.clouds import Clouds
+from tandem.services.drafter.cloud.clouds import Clouds
+from tandem.services.drafter.cloud.link import CloudLink, OpenVerify
+from tandem.services.drafter.cloud.listed import ListedCloud, clouds_of
 from tandem.services.drafter.earlier_requests import EarlierRequests
-from tandem.services.drafter.listed_clouds import ListedCloud, clouds_of
 from tandem.services.drafter.prefill import DraftPrefill
 from tandem.services.drafter.public_prompts import PublicPrompts
 from tandem.services.drafter.relaying import write_commits
 from tandem.services.drafter.request_figures import count_request, request_summary
-from tandem.services.drafter.session import DrafterSession, OpenVerify
+from tandem.services.drafter.session import DrafterSession
 from tandem.services.drafter.tokenising import PromptTokens
 from tandem.specdec.edge import EdgeMachine
 from tandem.specdec.events import EdgeRequest
@@ -116,13 +116,18 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         self._public_prompts = public_prompts or PublicPrompts()
         self._clouds = Clouds(
             clouds_of(verifier) if isinstance(verifier, str) else verifier,
-            *(limits.max_message_bytes, access or ClientAccess(), metrics.clouds()),
-            *(limits.price_weight, limits.hedge_share),
+            max_bytes=limits.max_message_bytes,
+            access=access or ClientAccess(),
+            series=metrics.clouds(),
+            price_weight=limits.price_weight,
+            hedge_share=limits.hedge_share,
         )
         known = documents or Documents(tokenizer)
         decoder = DocumentDecoder(self._thread, known, served_engine.series, self._grammars)
         self._decoding = DecodingServicer(
-            *(decoder, self._admission, metrics),
+            decoder,
+            self._admission,
+            metrics,
             tracing=tracing,
             imports=True,
             streams=limits.streams,
@@ -218,8 +223,17 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
                     "generate", headers, **named, prompt_tokens=prompt_tokens
                 ) as span,
             ):
-                own = (images, capacity, span, reservation, processor)
-                await self._serve(stream, request, edge_request, tenant, *own)
+                await self._serve(
+                    stream,
+                    request,
+                    edge_request,
+                    tenant=tenant,
+                    images=images,
+                    capacity=capacity,
+                    span=span,
+                    reservation=reservation,
+                    processor=processor,
+                )
 
     def _masks_drafts(self, request: GenerationRequest, preset: Preset) -> bool:
         """Whether a grammar is to be followed here: where there are drafts, or the drafts may
@@ -246,6 +260,7 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
         stream: Stream,
         request: GenerationRequest,
         edge_request: EdgeRequest,
+        *,
         tenant: Tenant,
         images: ImagePrompt,
         capacity: int,
@@ -275,16 +290,31 @@ class DrafterServicer(pb_grpc.DrafterServiceServicer):
             liveness = Liveness(request.lost_cloud, times, time.monotonic())
             machine = EdgeMachine(edge_request, liveness, text.completes_stop)
             prefill = DraftPrefill(
-                *(machine, self._thread, kv, self._prefixes, prompt),
+                machine=machine,
+                thread=self._thread,
+                kv=kv,
+                prefixes=self._prefixes,
+                prompt=prompt,
                 gives_back=lambda: reservation.kv_bytes,
             )
-            kept_ids = edge_request.prompt_ids if prompt.keeps else ()
-            route = CloudRoute(self._clouds, edge_request.session, tenant, kept_ids)
-            open_stream = self._stream_opener(stream, edge_request, traffic, span)
+            link = CloudLink(
+                clouds=self._clouds,
+                machine=machine,
+                tenant=tenant,
+                kept_prompt_ids=edge_request.prompt_ids if prompt.keeps else (),
+                open_verify=self._stream_opener(stream, edge_request, traffic, span),
+                closing_tasks=self._closing_tasks,
+            )
             session = DrafterSession(
-                *(machine, self._thread, kv, open_stream, traffic),
-                *(self._closing_tasks, route, span, prefill),
-                processor,
+                machine=machine,
+                thread=self._thread,
+                kv=kv,
+                link=link,
+                traffic=traffic,
+                closing_tasks=self._closing_tasks,
+                span=span,
+                prefill=prefill,
+                processor=processor,
                 tells_rounds=request.rounds,
             )
             try:

@@ -6,7 +6,7 @@ from tandem.index.reranking import find_rescoring
 from tandem.net.process import run_service
 from tandem.net.served_sessions import quota_of
 from tandem.net.stream_limits import stream_limits
-from tandem.runtime.kept_prefixes import prefix_limits
+from tandem.runtime.prefix_cache import prefix_limits
 from tandem.services.verifier.config import VerifierSettings
 from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics

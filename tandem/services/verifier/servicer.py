@@ -21,7 +21,7 @@ from tandem.net.served_sessions import Reservation
 from tandem.net.stream_limits import served
 from tandem.net.tenant import Tenant, calling_tenant, paying_tenant
 from tandem.runtime.image_prompt import ImagePrompt
-from tandem.runtime.kept_prefixes import KeptPrefix, KeptText
+from tandem.runtime.prefix_cache import KeptPrefix, KeptText
 from tandem.runtime.recent_passes import RecentPasses
 from tandem.runtime.served_engine import EngineLimits, ServedEngine
 from tandem.services.verifier.session import Stream, VerifierSession

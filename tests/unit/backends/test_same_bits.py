@@ -13,7 +13,7 @@ from tandem.backends.interface import KV_BLOCK, Engine, ForwardRequest, Session
 from tandem.backends.torch.loading import load_engine
 from tandem.core.errors import InvalidArgument
 from tandem.core.probs import Array
-from tandem.runtime.prompt_pieces import PIECE_ROWS
+from tandem.runtime.chunked_prefill import CHUNK_ROWS
 from tests.unit.backends.reference_models import tokens
 
 MODELS = Path(__file__).resolve().parents[3] / "models"
@@ -99,12 +99,12 @@ def logits_of_prompt(engine: Engine, prompts: list[tuple[int, ...]]) -> list[Arr
 
 
 def test_pieces_of_a_prompt_change_nothing(engine: Engine) -> None:
-    prompt = tuple(tokens(2 * PIECE_ROWS + 30, seed=3))
+    prompt = tuple(tokens(2 * CHUNK_ROWS + 30, seed=3))
     whole, pieces = (engine.open(len(prompt)) for _ in range(2))
     (expected,) = engine.forward([ForwardRequest(whole, prompt, 2)])
-    for start in (0, PIECE_ROWS):
-        engine.forward([ForwardRequest(pieces, prompt[start : start + PIECE_ROWS], 0)])
-    (found,) = engine.forward([ForwardRequest(pieces, prompt[2 * PIECE_ROWS :], 2)])
+    for start in (0, CHUNK_ROWS):
+        engine.forward([ForwardRequest(pieces, prompt[start : start + CHUNK_ROWS], 0)])
+    (found,) = engine.forward([ForwardRequest(pieces, prompt[2 * CHUNK_ROWS :], 2)])
     assert np.array_equal(found, expected)
     for session in (whole, pieces):
         session.close()

@@ -216,7 +216,7 @@ def test_nothing_is_drafted_or_sent_on_what_was_rejected() -> None:
     answer = FullDistribution(7, 1, 2, edge.committed.prefix, target_probs=PROBS_OF_TWO)
     outputs = edge.receive(answer, 0.0)
     assert isinstance(sent(outputs)[0], Recovered)
-    assert outputs[-1] == Reconnect()
+    assert outputs[-1] == Reconnect(lost=False)
 
 
 def time_passes(edge: EdgeMachine, from_s: float, to_s: float) -> list[EdgeOutput]:
@@ -308,7 +308,7 @@ def test_a_going_cloud_is_left_between_rounds() -> None:
     assert edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.0) == []
     assert edge.work(0.0) is None, "no new round"
     outputs = edge.receive(verdict_of(edge, 2, outcome=0), 0.0)
-    assert outputs == [Commit((0, 1)), Commit((0,)), Reconnect()]
+    assert outputs == [Commit((0, 1)), Commit((0,)), Reconnect(lost=False)]
     assert edge.phase is Phase.CONNECTING
     assert (edge.stats.departures, edge.stats.links_lost) == (1, 0)
 
@@ -321,7 +321,7 @@ def test_drafts_ready_while_the_cloud_goes_wait_for_the_next() -> None:
     assert work is not None
     edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.0)
     assert edge.drafted(work, drafts_of(2, 2), 5, 0.0, 0.0) == []
-    assert edge.receive(verdict_of(edge, 2), 0.0) == [Commit((0, 1)), Reconnect()]
+    assert edge.receive(verdict_of(edge, 2), 0.0) == [Commit((0, 1)), Reconnect(lost=False)]
     _, drafted = sent(edge.connect(0.1))
     assert (drafted.base, drafted.token_ids) == (4, (2, 2))
 
@@ -329,7 +329,8 @@ def test_drafts_ready_while_the_cloud_goes_wait_for_the_next() -> None:
 def test_an_idle_edge_leaves_a_going_cloud_at_once() -> None:
     edge = edge_of(preset("ar"))
     edge.connect(0.0)
-    assert edge.receive(GoingAway(*frame_of(edge), grace_s=1.0), 0.0) == [Reconnect()]
+    going = GoingAway(*frame_of(edge), grace_s=1.0)
+    assert edge.receive(going, 0.0) == [Reconnect(lost=False)]
 
 
 def test_a_cloud_is_left_for_a_better_one_between_rounds_too() -> None:
@@ -337,10 +338,10 @@ def test_a_cloud_is_left_for_a_better_one_between_rounds_too() -> None:
     assert idle.leave() == [], "it is nowhere yet"
     for edge in (idle, busy):
         edge.connect(0.0)
-    assert idle.leave() == [Reconnect()]
+    assert idle.leave() == [Reconnect(lost=False)]
     draft(busy, 0, 1)
     assert busy.leave() == []
-    assert busy.receive(verdict_of(busy, 2, outcome=0), 0.0)[-1] == Reconnect()
+    assert busy.receive(verdict_of(busy, 2, outcome=0), 0.0)[-1] == Reconnect(lost=False)
 
 
 @pytest.mark.parametrize("chosen", [*map(preset, PRESETS), STREAM], ids=lambda chosen: chosen.name)

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.net.keys_file import KeysFileState
-from tandem.specdec.cloud_routing import MoveReason
+from tandem.routing.router import MoveReason
 from tandem.telemetry.cloud_series import MOVE_REASONS
 from tandem.telemetry.metric import MAX_LABEL_VALUES
 from tandem.telemetry.metrics import Metrics, new_registry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tandem.specdec.hedging import FEWEST, LEAST_S, MOST_SAVED, HedgeBudget, StallWatch
+from tandem.routing.hedging import FEWEST, LEAST_S, MOST_SAVED, HedgeBudget, StallWatch
 
 
 def watch(*waits_s: float) -> StallWatch:

@@ -22,10 +22,10 @@ from tandem.net.health_checks import ANSWER_WITHIN_S, HealthChecks, asked_health
 from tandem.net.reloaded import Reloaded
 from tandem.net.status import Rejected, details_of, upstream_rejection
 from tandem.net.tenant import Tenant
+from tandem.routing.hedging import HedgeBudget
+from tandem.routing.router import CloudReport, Router
 from tandem.runtime.prefix_index import PrefixIndex
-from tandem.services.drafter.listed_clouds import ListedCloud
-from tandem.specdec.cloud_routing import CloudReport, CloudRouting
-from tandem.specdec.hedging import HedgeBudget
+from tandem.services.drafter.cloud.listed import ListedCloud
 from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.cloud_series import CloudSeries
 from tandem_api.common.v1 import generation_pb2, sampling_pb2
@@ -57,7 +57,7 @@ class Clouds:
         """When a session last left a cloud because it is busy."""
         self.turns: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.addresses: list[str] = []
-        self.routing = CloudRouting(0, price_weight)
+        self.routing = Router(0, price_weight)
         self._file = listed if isinstance(listed, Reloaded) else None
         self._max_bytes, self._access = max_bytes, access
         self._connections: list[Connection] = []

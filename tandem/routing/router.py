@@ -69,7 +69,7 @@ class CloudReport:
 
 
 @dataclass(slots=True)
-class CloudPlace:
+class Placement:
     """Where one session is: which cloud, since when, and how often it moved to a better one."""
 
     cloud: int
@@ -81,7 +81,7 @@ class CloudPlace:
         return float(STAY_S * 2 ** min(self.moves, 16))
 
 
-class CloudRouting:
+class Router:
     """Of one edge, for all its sessions; clouds are numbers from 0."""
 
     def __init__(self, clouds: int, price_weight: float = 1.0) -> None:
@@ -163,7 +163,7 @@ class CloudRouting:
         return min(usable, key=lambda n: self.clouds[n].cost_s, default=None)
 
     def why_leave(
-        self, place: CloudPlace, spread: int, now: float, model: str = ""
+        self, place: Placement, spread: int, now: float, model: str = ""
     ) -> MoveReason | None:
         """Why a session with a working stream should move now, if it should."""
         cloud = self.clouds[place.cloud]
@@ -282,9 +282,22 @@ class _Cloud:
     many times that it is compared with others."""
 
     __slots__ = (
-        *("cost_s", "failed_s", "forgotten", "left_at_s", "model", "offer_s", "opened", "report"),
-        *("round_trip_s", "usable", "worse_since_s"),
-        *("_dearness", "_down", "_failures", "_round_trips_s", "_successes"),
+        "_dearness",
+        "_down",
+        "_failures",
+        "_round_trips_s",
+        "_successes",
+        "cost_s",
+        "failed_s",
+        "forgotten",
+        "left_at_s",
+        "model",
+        "offer_s",
+        "opened",
+        "report",
+        "round_trip_s",
+        "usable",
+        "worse_since_s",
     )
 
     def __init__(self) -> None:

@@ -9,20 +9,20 @@ from itertools import pairwise
 
 import pytest
 
-from tandem.specdec.cloud_routing import (
+from tandem.routing.router import (
     STAY_S,
-    CloudPlace,
     CloudReport,
-    CloudRouting,
     MoveReason,
+    Placement,
+    Router,
 )
 
 RoundTrips = Callable[[float], tuple[float, ...]]
 """Of each cloud at a time, in seconds."""
 
 
-def routing(*reports: CloudReport) -> CloudRouting:
-    found = CloudRouting(len(reports))
+def routing(*reports: CloudReport) -> Router:
+    found = Router(len(reports))
     for cloud, report in enumerate(reports):
         found.reported(cloud, report, 0.0)
     return found
@@ -30,15 +30,15 @@ def routing(*reports: CloudReport) -> CloudRouting:
 
 def moves_over(trace: RoundTrips, seconds: float, spread: int = 5) -> list[tuple[float, int]]:
     """When one session moves, and where to: as a drafter asks, ticks and moves."""
-    clouds = CloudRouting(len(trace(0.0)))
-    place, moves, step = CloudPlace(0, 0.0), [], 0
+    clouds = Router(len(trace(0.0)))
+    place, moves, step = Placement(0, 0.0), [], 0
     while (now := step * 0.1) < seconds:
         if step % 5 == 0:
             for cloud, round_trip_s in enumerate(trace(now)):
                 clouds.reported(cloud, CloudReport(round_trip_s), now)
         if clouds.why_leave(place, spread, now):
             found = clouds.choose(spread, leaving=place.cloud)
-            place = CloudPlace(found, now, place.moves + 1)
+            place = Placement(found, now, place.moves + 1)
             moves.append((now, found))
         step += 1
     return moves
@@ -92,7 +92,7 @@ def test_no_trace_makes_a_session_go_to_and_fro(period_s: float) -> None:
         assert after_s - before_s >= STAY_S * 2 ** (number + 1)
 
 
-class ThoroughRouting(CloudRouting):
+class ThoroughRouting(Router):
     """Compares every cloud again, whatever is new."""
 
     def _compare(self, cloud: int, now: float) -> None:
@@ -102,7 +102,7 @@ class ThoroughRouting(CloudRouting):
 @pytest.mark.parametrize("seed", range(8))
 def test_to_compare_what_is_new_alone_finds_the_same(seed: int) -> None:
     source, clouds = random.Random(seed), 9
-    quick, thorough = both = CloudRouting(clouds), ThoroughRouting(clouds)
+    quick, thorough = both = Router(clouds), ThoroughRouting(clouds)
     for step in range(600):
         now, cloud = step * 0.1, source.randrange(clouds)
         report = CloudReport(
@@ -138,7 +138,7 @@ def test_a_saving_too_small_moves_nobody() -> None:
 def test_a_busy_cloud_is_left_for_an_idle_one() -> None:
     busy = CloudReport(0.01, queue_s=0.2, pass_s=0.1)
     clouds = routing(busy, CloudReport(0.05, pass_s=0.1))
-    place = CloudPlace(0, 0.0)
+    place = Placement(0, 0.0)
     assert clouds.why_leave(place, 1, 1.0) is None
     assert clouds.why_leave(place, 1, STAY_S + 2.0) is MoveReason.BETTER
 
@@ -147,7 +147,7 @@ def test_sessions_of_a_cloud_that_stops_stay_until_it_asks_them() -> None:
     """All at once they would wait for each other's texts to be computed where they go."""
     stopping = CloudReport(0.01, serving=False, draining=True)
     clouds = routing(stopping, CloudReport(0.02))
-    place = CloudPlace(0, 0.0)
+    place = Placement(0, 0.0)
     assert clouds.why_leave(place, 1, STAY_S + 2.0) is None
     assert clouds.choose(1) == 1
     clouds.reported(0, CloudReport(0.01, serving=False), 2.0)
@@ -201,7 +201,7 @@ def test_one_unanswered_question_is_no_loss() -> None:
 def test_a_cloud_that_does_not_serve_is_left_at_once_if_another_does() -> None:
     clouds = routing(CloudReport(0.01), CloudReport(0.3))
     clouds.reported(0, CloudReport(0.01, serving=False), 1.0)
-    place = CloudPlace(0, 0.9)
+    place = Placement(0, 0.9)
     assert clouds.why_leave(place, 1, 1.0) is MoveReason.NOT_SERVING
     assert clouds.choose(1, leaving=0) == 1
     clouds.reported(1, CloudReport(0.3, serving=False), 1.1)
@@ -209,7 +209,7 @@ def test_a_cloud_that_does_not_serve_is_left_at_once_if_another_does() -> None:
 
 
 def test_with_no_other_a_lost_cloud_is_tried_again_before_a_dead_one() -> None:
-    clouds = CloudRouting(2)
+    clouds = Router(2)
     clouds.reported(0, CloudReport(0.01), 0.0)
     for now in (0.0, 1.0, 2.0):
         clouds.unanswered(1, now)
@@ -221,7 +221,7 @@ def test_with_no_other_a_lost_cloud_is_tried_again_before_a_dead_one() -> None:
 
 
 def test_before_any_answer_clouds_are_tried_in_turn() -> None:
-    clouds = CloudRouting(3)
+    clouds = Router(3)
     assert clouds.choose(1) == 0
     clouds.lost(0, 1.0)
     assert clouds.choose(1, leaving=0) == 1
@@ -231,14 +231,14 @@ def test_before_any_answer_clouds_are_tried_in_turn() -> None:
 def test_a_cloud_of_another_model_gets_no_sessions() -> None:
     clouds = routing(CloudReport(0.2, model="a"), CloudReport(0.01, model="b"))
     assert {clouds.choose(session) for session in range(20)} == {0}
-    assert clouds.why_leave(CloudPlace(0, 0.0), 1, 60.0, "a") is None
+    assert clouds.why_leave(Placement(0, 0.0), 1, 60.0, "a") is None
     clouds.lost(0, 60.0)
     assert clouds.choose(1, "a", leaving=0) == 0
 
 
 def test_a_cloud_that_does_not_answer_is_left_even_while_its_stream_is_open() -> None:
     clouds = routing(CloudReport(0.01), CloudReport(0.3))
-    place = CloudPlace(0, 0.0)
+    place = Placement(0, 0.0)
     for now in (3.0, 4.0):
         clouds.unanswered(0, now)
         assert clouds.why_leave(place, 1, now) is None
@@ -264,7 +264,7 @@ def test_nobody_moves_for_the_sake_of_a_cloud_of_another_model() -> None:
     clouds = routing(
         CloudReport(0.3, model="b"), CloudReport(0.01, model="b"), CloudReport(0.29, model="a")
     )
-    place = CloudPlace(0, 0.0)
+    place = Placement(0, 0.0)
     assert clouds.why_leave(place, 1, 60.0, "a") is None
     assert clouds.why_leave(place, 1, 60.0, "b") is MoveReason.BETTER
 
@@ -280,7 +280,7 @@ def test_channels_are_kept_to_two_clouds_the_lost_ones_last_the_oldest_loss_firs
 def test_a_saving_of_just_the_margin_is_enough() -> None:
     for other_s, reason in ((0.025, MoveReason.BETTER), (0.026, None)):
         clouds = routing(CloudReport(0.05), CloudReport(other_s))
-        assert clouds.why_leave(CloudPlace(0, 0.0), 1, 60.0) is reason
+        assert clouds.why_leave(Placement(0, 0.0), 1, 60.0) is reason
 
 
 @pytest.mark.parametrize("refusals", [1, 2])
@@ -298,7 +298,7 @@ def test_an_answer_that_it_does_not_serve_makes_no_lost_cloud_usable(refusals: i
 def test_a_session_stays_two_seconds_and_after_each_move_twice_as_long() -> None:
     clouds = routing(CloudReport(0.2), CloudReport(0.02))
     for moves, stays_s in ((0, 2.0), (1, 4.0), (3, 16.0)):
-        place = CloudPlace(0, 0.0, moves)
+        place = Placement(0, 0.0, moves)
         assert clouds.why_leave(place, 1, stays_s - 0.01) is None
         assert clouds.why_leave(place, 1, stays_s) is MoveReason.BETTER
 
@@ -313,7 +313,7 @@ def test_new_sessions_go_to_clouds_that_cost_a_quarter_more_and_no_further() -> 
 def test_sessions_of_a_cloud_that_became_far_do_not_all_move_at_once() -> None:
     """The other one would get all their prompts in the same moment."""
     clouds = routing(CloudReport(0.2), CloudReport(0.02))
-    place = CloudPlace(0, -60.0)
+    place = Placement(0, -60.0)
     moved = [
         sum(clouds.why_leave(place, spread, now) is not None for spread in range(200))
         for now in (0.6, 0.8, 1.0, 1.2, 1.4)
@@ -336,7 +336,7 @@ def test_a_cloud_twice_as_dear_must_be_twice_as_fast() -> None:
     """With a weight of 1; with less, less. Who says no price counts as the cheapest."""
     dear, cheap = CloudReport(0.16, price=2.0), CloudReport(0.3, price=1.0)
     for weight, better in ((1.0, 1), (0.5, 0), (0.0, 0)):
-        clouds = CloudRouting(2, weight)
+        clouds = Router(2, weight)
         for cloud, report in enumerate((dear, cheap)):
             clouds.reported(cloud, report, 0.0)
         assert clouds.ranked()[0] == better
@@ -356,14 +356,14 @@ def test_sessions_leave_for_the_cheaper_of_two_near_clouds() -> None:
     """A round counts as 100 ms at least, or a millisecond would be worth twice the money."""
     clouds = routing(CloudReport(0.004, price=3.0), CloudReport(0.005, price=1.0))
     assert {clouds.choose(session) for session in range(20)} == {1}
-    assert clouds.why_leave(CloudPlace(0, 0.0), 1, 60.0) is MoveReason.BETTER
+    assert clouds.why_leave(Placement(0, 0.0), 1, 60.0) is MoveReason.BETTER
     clouds = routing(CloudReport(0.004, price=1.1), CloudReport(0.005, price=1.0))
     assert {clouds.choose(session) for session in range(20)} == {0, 1}, "a tenth more is near"
 
 
 def test_a_forgotten_cloud_is_left_and_its_number_may_be_another_s() -> None:
     clouds = routing(CloudReport(0.01, model="a"), CloudReport(0.3, model="a"))
-    place = CloudPlace(0, 60.0)
+    place = Placement(0, 60.0)
     clouds.forget(0, 60.0)
     assert clouds.ranked() == [1]
     assert clouds.warm() == (1,)

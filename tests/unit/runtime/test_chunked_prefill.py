@@ -1,4 +1,4 @@
-"""Long prompts in pieces: the same logits, and other sessions' passes go on between."""
+"""Long prompts in chunks: the same logits, and other sessions' passes go on between."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from tandem.backends.interface import ForwardRequest, Logits, Session, never
-from tandem.runtime.engine_thread import EngineThread
-from tandem.runtime.prompt_pieces import (
-    PIECE_ROWS,
-    PROMPT_SHARE,
+from tandem.runtime.chunked_prefill import (
+    CHUNK_ROWS,
+    PREFILL_SHARE,
     ROWS_ALONE,
-    PromptPieces,
-    PromptTurns,
+    ChunkedPrefill,
+    PrefillTurns,
     is_long,
 )
+from tandem.runtime.engine_thread import EngineThread
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
 
 VOCABULARY = 16
-PROMPT = tuple(token % VOCABULARY for token in range(3, 3 + 3 * PIECE_ROWS + 40))
+PROMPT = tuple(token % VOCABULARY for token in range(3, 3 + 3 * CHUNK_ROWS + 40))
 
 
 class Recorded(ScriptedEngine):
@@ -90,7 +90,7 @@ async def fed(thread: EngineThread, *jobs: tuple[tuple[int, ...], int]) -> list[
     return [(await handle.future).value for handle in handles]
 
 
-def always(self: PromptTurns, now_s: float) -> bool:
+def always(self: PrefillTurns, now_s: float) -> bool:
     return True
 
 
@@ -99,20 +99,20 @@ async def test_alone_a_long_prompt_is_bounded_by_rows(
 ) -> None:
     prompt = tuple(token % VOCABULARY for token in range(2 * ROWS_ALONE + 300))
     (logits,) = await fed(thread, (prompt, 1))
-    assert engine.passes == [[ROWS_ALONE], [ROWS_ALONE], [PIECE_ROWS], [300 - PIECE_ROWS]]
+    assert engine.passes == [[ROWS_ALONE], [ROWS_ALONE], [CHUNK_ROWS], [300 - CHUNK_ROWS]]
     assert np.array_equal(logits, whole(prompt))
 
 
 async def test_one_piece_at_most_shares_a_pass_and_others_go_on(
     engine: Recorded, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PromptTurns, "is_due", always)
+    monkeypatch.setattr(PrefillTurns, "is_due", always)
     step = (1, 2, 3)
     short, one, other = await fed(thread, (step, 12), (PROMPT, 1), (PROMPT[1:], 1))
     shared = [rows for rows in engine.passes if len(rows) > 1]
-    assert sum(rows.count(PIECE_ROWS) for rows in shared) == 6
-    assert all(rows[0] == len(step) and max(rows[1:]) <= PIECE_ROWS for rows in shared)
-    assert all(rows.count(PIECE_ROWS) <= 1 for rows in shared)
+    assert sum(rows.count(CHUNK_ROWS) for rows in shared) == 6
+    assert all(rows[0] == len(step) and max(rows[1:]) <= CHUNK_ROWS for rows in shared)
+    assert all(rows.count(CHUNK_ROWS) <= 1 for rows in shared)
     for logits, token_ids in ((short, step), (one, PROMPT), (other, PROMPT[1:])):
         assert np.array_equal(logits, whole(token_ids))
 
@@ -121,7 +121,7 @@ async def test_a_prompt_waits_for_its_turn_while_others_run(
     engine: Recorded, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = iter([True, False, False, True])
-    monkeypatch.setattr(PromptTurns, "is_due", lambda self, now_s: next(turns, True))
+    monkeypatch.setattr(PrefillTurns, "is_due", lambda self, now_s: next(turns, True))
     await fed(thread, ((1, 2), 8), (PROMPT, 1))
     shared = [len(rows) == 2 for rows in engine.passes[:6]]
     assert shared == [True, False, False, True, True, True]
@@ -130,7 +130,7 @@ async def test_a_prompt_waits_for_its_turn_while_others_run(
 async def test_a_failed_pass_repeats_the_piece(
     engine: Recorded, thread: EngineThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(PromptTurns, "is_due", always)
+    monkeypatch.setattr(PrefillTurns, "is_due", always)
     engine.failing = 1
     short, prompt = await fed(thread, ((1, 2), 3), (PROMPT, 1))
     assert np.array_equal(short, whole((1, 2)))
@@ -147,10 +147,10 @@ async def test_a_cancelled_prompt_is_not_fed_on(engine: Recorded, thread: Engine
 
 
 def test_prompts_take_their_share_of_the_time() -> None:
-    turns = PromptTurns()
+    turns = PrefillTurns()
     assert turns.is_due(0.0)
     turns.shared(10.0, pass_s=2.0)
-    others_s = 2.0 * (1 - PROMPT_SHARE) / PROMPT_SHARE
+    others_s = 2.0 * (1 - PREFILL_SHARE) / PREFILL_SHARE
     assert not turns.is_due(10.0 + 0.99 * others_s)
     assert turns.is_due(10.0 + others_s)
 
@@ -160,14 +160,14 @@ def test_the_logits_asked_for_come_with_the_last_piece(engine: Recorded) -> None
     for length, keep, before in ((256, 1, 0), (257, 1, 256), (300, 64, 0), (512, 0, 256)):
         request = ForwardRequest(session, (1,) * length, keep)
         assert is_long([request]) == (before > 0)
-        pieces, fed_rows = PromptPieces([request]), 0
-        while not pieces.are_fed:
-            (piece,) = pieces.next_piece(PIECE_ROWS)
+        prefill, fed_rows = ChunkedPrefill([request]), 0
+        while not prefill.is_fed:
+            (piece,) = prefill.next_chunk(CHUNK_ROWS)
             assert piece.logits_to_keep == 0
             engine.forward([piece])
             fed_rows += len(piece.token_ids)
-            pieces.done()
-        (rest,) = pieces.rest()
+            prefill.done()
+        (rest,) = prefill.rest()
         assert (fed_rows, len(rest.token_ids), rest.logits_to_keep) == (
             before,
             length - before,

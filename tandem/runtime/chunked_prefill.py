@@ -1,9 +1,9 @@
-"""Long prompts in pieces between other sessions' passes (chunked prefill, as in Sarathi: Agrawal et
+"""Long prompts in chunks between other sessions' passes (chunked prefill, as in Sarathi: Agrawal et
 al. 2023).
 
-Invariants: pieces end at multiples of PIECE_ROWS of a request whatever runs beside it, where the
+Invariants: chunks end at multiples of CHUNK_ROWS of a request whatever runs beside it, where the
 blocks of its attention end too, so that a text does not depend on other requests; the logits that
-are asked for come with the last piece. A session's length says which pieces have run."""
+are asked for come with the last chunk. A session's length says which chunks have run."""
 
 from __future__ import annotations
 
@@ -12,49 +12,49 @@ from dataclasses import dataclass, replace
 
 from tandem.backends.interface import ForwardRequest
 
-PIECE_ROWS = 256
+CHUNK_ROWS = 256
 """Tokens of prompts in a pass beside other sessions: what these wait for at most."""
 
 ROWS_ALONE = 2048
 """In a pass where nobody else waits. Bounds how late a session that comes then may be."""
 
-PROMPT_SHARE = 0.5
-"""Of the time, at most so much goes to passes with a piece of a prompt while others run."""
+PREFILL_SHARE = 0.5
+"""Of the time, at most so much goes to passes with a chunk of a prompt while others run."""
 
 
 def is_long(requests: Sequence[ForwardRequest]) -> bool:
-    """Whether a job's requests are to be fed in pieces."""
+    """Whether a job's requests are to be fed in chunks."""
     return any(_before_last(request) for request in requests)
 
 
-class PromptPieces:
-    """The requests of one job, of which at least one is long: first all its pieces but the last,
+class ChunkedPrefill:
+    """The requests of one job, of which at least one is long: first all its chunks but the last,
     then what is left of every request."""
 
     def __init__(self, requests: Sequence[ForwardRequest]) -> None:
         self._requests = tuple(requests)
         self._starts = [request.session.length for request in requests]
         self._fed = [0 for _ in requests]
-        self._piece = (0, 0)
+        self._chunk = (0, 0)
 
     @property
-    def are_fed(self) -> bool:
-        """Whether all pieces but the last have run."""
+    def is_fed(self) -> bool:
+        """Whether all chunks but the last have run."""
         return self._unfed() is None
 
-    def next_piece(self, rows: int) -> tuple[ForwardRequest]:
-        """At most `rows` more, a multiple of PIECE_ROWS; the same again until they are `done`."""
+    def next_chunk(self, rows: int) -> tuple[ForwardRequest]:
+        """At most `rows` more, a multiple of CHUNK_ROWS; the same again until they are `done`."""
         number = self._unfed()
-        assert number is not None, "all pieces but the last have run"
+        assert number is not None, "all chunks but the last have run"
         request, fed = self._requests[number], self._fed[number]
-        self._piece = number, min(rows, _before_last(request) - fed)
+        self._chunk = number, min(rows, _before_last(request) - fed)
         request.session.rollback(self._starts[number] + fed)
-        token_ids = request.token_ids[fed : fed + self._piece[1]]
+        token_ids = request.token_ids[fed : fed + self._chunk[1]]
         return (ForwardRequest(request.session, token_ids, logits_to_keep=0),)
 
     def done(self) -> None:
-        """The piece has run."""
-        number, rows = self._piece
+        """The chunk has run."""
+        number, rows = self._chunk
         self._fed[number] += rows
 
     def rest(self) -> list[ForwardRequest]:
@@ -74,8 +74,8 @@ class PromptPieces:
 
 
 @dataclass(slots=True)
-class PromptTurns:
-    """When the next piece of a prompt may share a pass with other sessions."""
+class PrefillTurns:
+    """When the next chunk of a prompt may share a pass with other sessions."""
 
     _rests_until_s: float = 0.0
 
@@ -83,13 +83,13 @@ class PromptTurns:
         return now_s >= self._rests_until_s
 
     def shared(self, now_s: float, pass_s: float) -> None:
-        """A pass with a piece and with others took so long, and ended now."""
-        self._rests_until_s = now_s + pass_s * (1 / PROMPT_SHARE - 1)
+        """A pass with a chunk and with others took so long, and ended now."""
+        self._rests_until_s = now_s + pass_s * (1 / PREFILL_SHARE - 1)
 
 
 def _before_last(request: ForwardRequest) -> int:
-    """Rows of a request that come before its last piece."""
+    """Rows of a request that come before its last chunk."""
     if request.parents is not None:
         return 0
     rest = len(request.token_ids) - max(1, request.logits_to_keep)
-    return max(0, rest) // PIECE_ROWS * PIECE_ROWS
+    return max(0, rest) // CHUNK_ROWS * CHUNK_ROWS

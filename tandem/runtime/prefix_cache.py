@@ -66,7 +66,7 @@ class _Block:
     copy: Any = None
 
 
-class KeptPrefixes:
+class PrefixCache:
     """What the sessions of one engine leave behind; used on the event loop."""
 
     def __init__(
@@ -149,7 +149,7 @@ class KeptPrefix:
     """One session's: what it found of `text`, and what it leaves."""
 
     def __init__(
-        self, kept: KeptPrefixes, thread: EngineThread, text: KeptText, blocks: list[_Block]
+        self, kept: PrefixCache, thread: EngineThread, text: KeptText, blocks: list[_Block]
     ) -> None:
         self._kept, self._thread, self._text, self._blocks = kept, thread, text, blocks
         self.tokens = len(blocks) * KV_BLOCK

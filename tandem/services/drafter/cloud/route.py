@@ -11,8 +11,8 @@ from tandem.net.channels import is_replicated
 from tandem.net.connection import Connection
 from tandem.net.frame_stream import FATAL
 from tandem.net.tenant import Tenant
-from tandem.services.drafter.clouds import Clouds
-from tandem.specdec.cloud_routing import CloudPlace, MoveReason
+from tandem.routing.router import MoveReason, Placement
+from tandem.services.drafter.cloud.clouds import Clouds
 from tandem.telemetry.logging import get_logger
 
 log = get_logger(__name__)
@@ -33,7 +33,7 @@ class CloudRoute:
         """`prompt_ids` of which the cloud may keep the keys and values, for this tenant."""
         self._clouds, self._session = clouds, session
         self._tenant, self._prompt_ids = tenant, prompt_ids
-        self._place: CloudPlace | None = None
+        self._place: Placement | None = None
         self._reason: MoveReason | None = None
         self._next: int | None = None
         self._refused_at: set[str] = set()
@@ -51,18 +51,18 @@ class CloudRoute:
             return clouds.connection(0)
         if place is None:
             kept = clouds.keeping(self._tenant, self._prompt_ids)
-            self._settle(CloudPlace(clouds.routing.choose(self._session, kept=kept), now))
+            self._settle(Placement(clouds.routing.choose(self._session, kept=kept), now))
         elif self._reason is not None:
             found = self._found(place)
             if found != place.cloud:
                 moves = place.moves + (self._reason is MoveReason.BETTER)
                 self._moved(place.cloud, found, self._reason)
-                self._settle(CloudPlace(found, now, moves))
+                self._settle(Placement(found, now, moves))
             self._reason = None
         assert self._place is not None
         return clouds.connection(self._place.cloud)
 
-    def _found(self, place: CloudPlace) -> int:
+    def _found(self, place: Placement) -> int:
         """Where the session goes that leaves this place."""
         routing, found, self._next = self._clouds.routing, self._next, None
         if found is not None and routing.clouds[found].usable and found not in self._refused:
@@ -148,17 +148,20 @@ class CloudRoute:
     def connection(self, cloud: int) -> Connection:
         return self._clouds.connection(cloud)
 
-    def turn(self, cloud: int) -> tuple[asyncio.Lock, float]:
-        """Held while a text is computed there, of whichever session of this drafter; and for how
-        long it is kept from the next one: a pass."""
+    def turn(self, cloud: int) -> asyncio.Lock:
+        """Held while a text is computed there, of whichever session of this drafter."""
+        return self._clouds.turns[cloud]
+
+    def pass_s(self, cloud: int) -> float:
+        """What a pass takes there, as it says; 0 where that is not known."""
         report = self._clouds.routing.clouds[cloud].report
-        return self._clouds.turns[cloud], 0.0 if report is None else report.pass_s
+        return 0.0 if report is None else report.pass_s
 
     def taken_over(self, cloud: int) -> None:
         """It answered in the place of the session's cloud, and is that from now on."""
         if self._place is not None:
             self._moved(self._place.cloud, cloud, MoveReason.STALLED)
-            self._settle(CloudPlace(cloud, time.monotonic(), self._place.moves))
+            self._settle(Placement(cloud, time.monotonic(), self._place.moves))
             self._reason = self._next = None
 
     async def why_silent(self) -> str:
@@ -181,7 +184,7 @@ class CloudRoute:
         if place is not None:
             self._count(place.cloud, -1)
 
-    def _settle(self, place: CloudPlace) -> None:
+    def _settle(self, place: Placement) -> None:
         self._clouds.routing.opened(place.cloud)
         self._leave()
         self._place = place

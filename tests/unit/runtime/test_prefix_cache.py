@@ -12,7 +12,7 @@ import pytest
 from tandem.backends.interface import KV_BLOCK
 from tandem.net.served_sessions import Admission
 from tandem.net.tenant import Tenant
-from tandem.runtime.kept_prefixes import KeptPrefixes, KeptText, PrefixLimits
+from tandem.runtime.prefix_cache import KeptText, PrefixCache, PrefixLimits
 from tandem.telemetry.metrics import Metrics, new_registry
 
 TEXT = tuple(range(3 * KV_BLOCK + 1))
@@ -45,7 +45,7 @@ async def test_a_call_that_was_torn_off_has_given_its_room_back_already(
     admission = Admission(4, 4 * KV_BLOCK)
     series = Metrics(new_registry(), "cloud").engine("scripted")
     thread: Any = Copying()
-    kept = KeptPrefixes(thread, PrefixLimits(), lambda: admission.kv_free_bytes, series)
+    kept = PrefixCache(thread, PrefixLimits(), lambda: admission.kv_free_bytes, series)
     own = kept.find(OWN)
     with admission.reserve(3 * KV_BLOCK) as reservation:
         if not torn_off:
@@ -62,7 +62,7 @@ async def test_where_one_leaves_a_text_uncomputed_the_next_computes_it_and_the_o
 ):
     thread: Any = Copying()
     series = Metrics(new_registry(), "device").engine("scripted")
-    kept = KeptPrefixes(thread, PrefixLimits(), lambda: 10 * KV_BLOCK, series)
+    kept = PrefixCache(thread, PrefixLimits(), lambda: 10 * KV_BLOCK, series)
     first = await kept.found(OWN)
     others = [asyncio.ensure_future(kept.found(OWN)) for _ in range(3)]
     await _settled()
@@ -78,7 +78,7 @@ async def test_nobody_waits_for_what_another_tenant_computes() -> None:
     """Who waits learns that somebody asks the same."""
     thread: Any = Copying()
     series = Metrics(new_registry(), "device").engine("scripted")
-    kept = KeptPrefixes(thread, PrefixLimits(), lambda: 10 * KV_BLOCK, series)
+    kept = PrefixCache(thread, PrefixLimits(), lambda: 10 * KV_BLOCK, series)
     await kept.found(KeptText(Tenant("edge", b"alice"), TEXT))
     other = asyncio.ensure_future(kept.found(KeptText(Tenant("edge", b"bob"), TEXT)))
     own = asyncio.ensure_future(kept.found(KeptText(Tenant("edge", b"alice"), TEXT)))

@@ -1,0 +1,1 @@
+"""Which of several services a session uses, when it moves, and when it asks a second one (pure)."""
