@@ -14,9 +14,10 @@ from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.stopping import FinishReason
 from tandem.core.tokens import TokenSource
 from tandem.specdec.edge import CommittedText, check_processes
-from tandem.specdec.events import Commit, Finish, Reconnect
+from tandem.specdec.events import Commit
 from tandem.specdec.liveness import Liveness, Phase
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.specdec.resumable import Resumable
 from tandem.two_sided.protocol.aggregation_rules import (
     AggregationRule,
     NeedsTopList,
@@ -51,11 +52,10 @@ from tandem.two_sided.protocol.peer_frames import (
     check_target,
     target_frames,
 )
-from tandem.two_sided.protocol.peer_lives import PeerLives
 from tandem.two_sided.protocol.placement import FixedPlacement, PlacementPolicy, first_side
 
 
-class SideMachine:
+class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
     """One request at one side. Raises ProtocolError, InvalidArgument or PrefixMismatch when the
     other end breaks the conversation, and is then as it was before: the device may resume it with
     `lost` and `connect`, the cloud ends the stream."""
@@ -77,11 +77,12 @@ class SideMachine:
         """`log_mass`: h of this side's documents, None until `opened`. `liveness` is the device's,
         which finds its cloud lost; `further`: of each side beyond the cloud, by which the device
         knows how many there are. `completes_stop` is told every committed token once."""
-        self.side, self.request = side, request
-        self.phase = Phase.CONNECTING if side is Side.DEVICE else Phase.RUNNING
-        self.finish_reason: FinishReason | None = None
+        self._lives = JointLiveness([*([] if liveness is None else [liveness]), *further])
+        phase = Phase.CONNECTING if side is Side.DEVICE else Phase.RUNNING
+        super().__init__(self._lives, phase)
+        self.side = side
+        self.request = request
         self._rng = rng if rng is not None else SeededRandom(request.seed)
-        self._lives = PeerLives([*([] if liveness is None else [liveness]), *further])
         self._placement_policy = placement_policy or FixedPlacement(
             first_side(request.preset.placement)
         )
@@ -118,20 +119,36 @@ class SideMachine:
 
     def connect(self, now: float) -> SideOutputs:
         """The device has a fresh stream to each other side: open them at the committed text."""
-        if self.phase is not Phase.CONNECTING:
-            raise ProtocolError(self.phase, "connect")
-        own = self._masses[self.side]
-        if own is None:
+        if self._masses[self.side] is None:
             raise ProtocolError(self.phase, "connect", "this side's decoder has not opened yet")
-        self.phase = Phase.RUNNING
+        return super().connect(now)
+
+    def _open_stream(self, now: float) -> SideOutputs:
         self._counters.begin_stream()
         for sender in self._senders:
             sender.begin_stream()
+        log_mass = self._masses[self.side]
+        assert log_mass is not None, "`connect` has checked it"
         self._masses[Side.CLOUD :] = [None] * len(self._senders)
         self._update_rule()
-        self._lives.connected(now)
-        opening = self.request.opening(self._epoch, self.committed, own)
+        opening = self.request.opening(self._epoch, self.committed, log_mass)
         return [*self._to_peers(now, opening), *self._flush(now)]
+
+    def _forget_stream(self) -> None:
+        self._drafts.clear_peers()
+
+    def _count_loss(self, silent_s: float) -> None:
+        self._counters.lost_stream(silent_s)
+
+    def _ping(self, now: float) -> SideOutputs:
+        outputs: SideOutputs = []
+        for link, nonce in self._lives.pings_due(now):
+            outputs += self._to_peer(link, now, Ping(*self._head(), nonce=nonce))
+        return outputs
+
+    def _go_on_alone(self, now: float) -> SideOutputs:
+        self._rule = OneSide(Side.DEVICE, Side.DEVICE)
+        return self._decide(now)
 
     def opened(self, log_mass: float, now: float) -> SideOutputs:
         """This side's decoder knows the h of its documents. The cloud tells the device."""
@@ -150,50 +167,9 @@ class SideMachine:
         self._epoch_offset = self._epoch + 1
         self._decoder_epoch = 0
 
-    @property
-    def goes_on_alone(self) -> bool:
-        """Whether the device goes on by itself once another side is given up."""
-        return self._lives.goes_on_alone
-
-    def lost(self, now: float, stuck_s: float = 0.0) -> SideOutputs:
-        """A stream of the device's broke or was found dead; `stuck_s`: see `Liveness.lost`."""
-        if self.phase is not Phase.RUNNING:
-            return []
-        self.phase = Phase.CONNECTING
-        self._drafts.clear_peers()
-        self._counters.lost_stream(self._lives.lost(now, stuck_s))
-        return [Reconnect(), *self._give_up_if_due(now)]
-
-    def tick(self, now: float) -> SideOutputs:
-        """Time passed: ping a silent cloud, notice a dead one, give up a lost one."""
-        self._lives.tick(now)
-        if self.phase is Phase.CONNECTING:
-            return self._give_up_if_due(now)
-        if self.phase is not Phase.RUNNING:
-            return []
-        if self._lives.is_dead(now):
-            return self.lost(now)
-        outputs: SideOutputs = []
-        for link, nonce in self._lives.pings_due(now):
-            outputs += self._to_peer(link, now, Ping(*self._head(), nonce=nonce))
-        return outputs
-
-    def _give_up_if_due(self, now: float) -> SideOutputs:
-        if not self._lives.is_given_up(now):
-            return []
-        if not self._lives.goes_on_alone:
-            return self._finish(FinishReason.ERROR, now)
-        self.phase = Phase.ALONE
-        self._rule = OneSide(Side.DEVICE, Side.DEVICE)
-        return self._decide(now)
-
-    def stop(self, now: float) -> SideOutputs:
+    def stop(self) -> SideOutputs:
         """A stop string is complete in the text that was committed."""
-        return [] if self.phase is Phase.DONE else self._finish(FinishReason.STOP, now)
-
-    def cancel(self, now: float) -> SideOutputs:
-        """The caller left."""
-        return [] if self.phase is Phase.DONE else self._finish(FinishReason.CANCELLED, now)
+        return [] if self.phase is Phase.DONE else self._finish(FinishReason.STOP)
 
     def going_away(self, grace_s: float, now: float) -> SideOutputs:
         """The cloud is about to stop."""
@@ -242,11 +218,9 @@ class SideMachine:
                 check_committed(self.committed, message.base, message.prefix_hash, message.base)
                 return [] if isinstance(message, Pong) else self._pong(message, now, link)
             case GoingAway():
-                self.phase = Phase.CONNECTING
-                self._drafts.clear_peers()
-                return [Reconnect()]
+                return self._leave_stream()
             case Cancel() if self.side is Side.CLOUD:
-                return self._finish(FinishReason.CANCELLED, now)
+                return self._finish(FinishReason.CANCELLED)
         raise ProtocolError(self.phase, type(message).__name__)
 
     def _answer_when_done(self, message: PeerMessage, now: float) -> SideOutputs:
@@ -355,18 +329,19 @@ class SideMachine:
         alone = (TokenSource.EDGE,) * len(token_ids)
         token_sources = alone if unverified else tuple(batch.token_sources)
         sides = tuple(batch.token_sides) if any(batch.token_sides) else ()
-        finish = [] if batch.reason is None else self._finish(batch.reason, now)
+        finish = [] if batch.reason is None else self._finish(batch.reason)
         commit = Commit(token_ids, unverified, token_sources, token_sides=sides)
         return [ToDecoder(target), commit, *finish]
 
-    def _finish(self, reason: FinishReason, now: float) -> SideOutputs:
-        """End the request, at the cloud too, which then frees the session at once."""
-        cancels = self.side is Side.DEVICE and self.phase is Phase.RUNNING
-        outputs = self._to_peers(now, Cancel(*self._head())) if cancels else []
-        self.phase = Phase.DONE
-        self.finish_reason = reason
+    def _close(self) -> SideOutputs:
+        """Drop the drafts; `Cancel` has the cloud free the session at once."""
+        outputs: SideOutputs = []
+        if self.side is Side.DEVICE and self.phase is Phase.RUNNING:
+            # Not counted as sent: nothing answers it, so that no round trip ends with it.
+            cancel = Cancel(*self._head())
+            outputs += [ToPeer(cancel, link) for link in range(len(self._senders))]
         self._drafts.clear()
-        return [*outputs, Finish(reason)]
+        return outputs
 
     # Sending
 
@@ -403,3 +378,48 @@ class SideMachine:
         self._rule = aggregation_rule_for(
             self.request, self.side, aggregation_side, self._masses, self._rng, len(self.committed)
         )
+
+
+class JointLiveness:
+    """Signs of life of all other sides of one request, each on its own link. The request needs
+    every one of them, so it is as lost as the one that is missed longest."""
+
+    def __init__(self, links: Sequence[Liveness]) -> None:
+        """`links`: of each other side; none where nobody is waited for."""
+        self._links = tuple(links)
+
+    @property
+    def goes_on_alone(self) -> bool:
+        """Whether the device goes on once a side is given up."""
+        return any(link.goes_on_alone for link in self._links)
+
+    def connected(self, now: float) -> None:
+        """There are fresh streams to all."""
+        for link in self._links:
+            link.connected(now)
+
+    def received(self, number: int, now: float) -> None:
+        """The side at the link of that number sent a frame."""
+        if self._links:
+            self._links[number].received(now)
+
+    def lost(self, now: float, stuck_s: float = 0.0) -> float:
+        """The streams are gone, since one of them is; returns how long the most silent side had
+        been silent. For `stuck_s` see `Liveness.lost`."""
+        return max((link.lost(now, stuck_s) for link in self._links), default=0.0)
+
+    def tick(self, now: float) -> None:
+        """Take that time into account in which this process did not get to run."""
+        for link in self._links:
+            link.tick(now)
+
+    def pings_due(self, now: float) -> list[tuple[int, int]]:
+        """Return link number and nonce of each ping that is due."""
+        due = [(number, link.ping_due(now)) for number, link in enumerate(self._links)]
+        return [(number, nonce) for number, nonce in due if nonce is not None]
+
+    def is_dead(self, now: float) -> bool:
+        return any(link.is_dead(now) for link in self._links)
+
+    def is_given_up(self, now: float) -> bool:
+        return any(link.is_given_up(now) for link in self._links)

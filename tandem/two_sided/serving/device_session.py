@@ -140,7 +140,7 @@ class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
                 self.finish_reason = reason
 
     def cancel_machine(self) -> list[SideOutput]:
-        return [] if self._machine is None else self._machine.cancel(time.monotonic())
+        return [] if self._machine is None else self._machine.cancel()
 
     def notify(self) -> None:
         self._wake.set()
@@ -184,7 +184,7 @@ class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
         self._pieces.append(TextPiece(token_ids, *told, sides))
         if text.stopped:
             self._unreported.clear()
-            self.dispatch(lambda: self.machine.stop(time.monotonic()))
+            self.dispatch(lambda: self.machine.stop())
             self.finish_reason = FinishReason.STOP
         self.notify()
 
