@@ -20,7 +20,7 @@ from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, DocumentTrans
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.serving.cloud_session import CloudSession, Stream, opening_of
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
-from tandem.two_sided.serving.exported_documents import ExportedDocuments
+from tandem.two_sided.serving.document_transfer import ExportedDocuments
 from tandem.two_sided.serving.peer_codec import CloudSideCodec
 
 log = get_logger(__name__)
@@ -135,6 +135,6 @@ class CloudSide:
             Side.CLOUD,
             request,
             peer_log_mass=opening.log_mass,
-            placement_policy=self._resources.placement_policy(request, profiler),
+            placement_policy=self._resources.profiling.placement_policy(request, profiler),
             measurements=profiler,
         )

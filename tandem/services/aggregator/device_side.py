@@ -35,11 +35,16 @@ from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AggregationPreset, DocumentTransfer, Sources
 from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
-from tandem.two_sided.serving.device_session import DeviceSession
-from tandem.two_sided.serving.imported_documents import ImportedDocuments
+from tandem.two_sided.serving.device_session import (
+    DeviceSession,
+    OpenSideStreams,
+    SideStreams,
+    committed_of,
+    started_of,
+    summary_of,
+)
+from tandem.two_sided.serving.document_transfer import ImportedDocuments
 from tandem.two_sided.serving.peer_codec import DeviceCodec
-from tandem.two_sided.serving.side_streams import OpenSideStreams, SideStreams
-from tandem.two_sided.serving.side_summary import committed_of, started_of, summary_of
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
 
@@ -236,7 +241,7 @@ class DeviceSide:
             log_mass=opened.log_mass,
             liveness=lives[0] if lives else None,
             further=lives[1:],
-            placement_policy=self._resources.placement_policy(request, profiler),
+            placement_policy=self._resources.profiling.placement_policy(request, profiler),
             measurements=profiler,
         )
 

@@ -15,7 +15,7 @@ from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import document_hash, document_origin
 from tandem.two_sided.decoding.document_store import DocumentStore, importer_of
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.document_kv import DocumentKv, KvModel, KvUnavailable
+from tandem.two_sided.protocol.messages import DocumentKv, KvModel, KvUnavailable
 
 HEADER_BYTES = 2**20
 """What a file may have beside its tensors."""

@@ -12,7 +12,6 @@ from tandem.core.probs import MAX_VOCABULARY_SIZE, Array
 from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.tokens import TokenSource, check_token_ids
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
-from tandem.two_sided.protocol.document_kv import DocumentPart, DocumentRequest
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     AnyPeerMessage,
@@ -20,6 +19,8 @@ from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
     CollaborationOpened,
     DeviceMessage,
+    DocumentPart,
+    DocumentRequest,
     Fetch,
     SideDraftFrame,
     TargetFrame,
@@ -43,18 +44,16 @@ from tandem.two_sided.serving.decoder_codec import (
     document_to_proto,
     fill_control,
     head_fields,
+    model_from_proto,
+    model_to_proto,
+    part_from_proto,
+    part_to_proto,
     probs_choices_from_proto,
     probs_choices_to_proto,
     probs_from_payload,
     probs_to_payload,
     read_control,
     same_fields,
-)
-from tandem.two_sided.serving.document_kv_codec import (
-    model_from_proto,
-    model_to_proto,
-    part_from_proto,
-    part_to_proto,
 )
 from tandem.wire.common_codec import (
     MAX_EOS_TOKEN_IDS,
