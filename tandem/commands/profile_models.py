@@ -8,13 +8,16 @@ from tandem.backends.model_source import ModelChoice
 from tandem.commands.checks import Check, check
 from tandem.core.errors import InvalidArgument
 from tandem.suite.models import choose_pair, load_model
-from tandem.two_sided.profiling.decode_fits import (
+from tandem.two_sided.interface import (
+    FIT_CONTEXT_TOKENS,
+    FIT_DOCUMENT_TOKENS,
+    Side,
     StoredFit,
     default_fits_path,
+    measure_fit,
     read_fits,
     write_fits,
 )
-from tandem.two_sided.protocol.mixture import Side
 
 REMEDY = "give models that load, and a --profile-file that can be written"
 
@@ -35,12 +38,6 @@ def profile_checks(options: dict[str, Any]) -> list[Check]:
 
 def _measure(side: Side, name: str, choice: ModelChoice, documents: int, path: Path) -> str:
     """What was found; a fit of the other side that is stored already stays."""
-    from tandem.two_sided.profiling.decode_fits import (
-        FIT_CONTEXT_TOKENS,
-        FIT_DOCUMENT_TOKENS,
-        measure_fit,
-    )
-
     engine = load_model(choice, name).engine
     context_tokens = min(FIT_CONTEXT_TOKENS, engine.context_length)
     if context_tokens <= FIT_DOCUMENT_TOKENS:

@@ -27,7 +27,7 @@ from tandem.gateway.schema import (
 from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequest
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tandem.two_sided.interface import AGGREGATION_PRESETS
 
 _SAME = tuple(
     own.name

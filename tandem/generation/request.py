@@ -22,7 +22,7 @@ from tandem.specdec.logprobs import check_logprobs_available, check_top_logprobs
 from tandem.specdec.messages import GenerationParams
 from tandem.specdec.overrides import MAX_OVERRIDE_CHARACTERS, MAX_OVERRIDES, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
-from tandem.two_sided.protocol.presets import (
+from tandem.two_sided.interface import (
     AGGREGATION_PRESETS,
     MAX_QUERY_CHARACTERS,
     AggregationPreset,

@@ -28,7 +28,7 @@ from tandem.services.verifier.config import VerifierSettings
 from tandem.settings import SECURITY_FIELDS, ServiceSettings, variable_of
 from tandem.suite.child_process import ChildProcess
 from tandem.suite.suite_documents import SuiteDocuments, document_flags, fill, kept_kv_flags
-from tandem.two_sided.profiling.decode_fits import default_fits_path
+from tandem.two_sided.interface import default_fits_path
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 300.0

@@ -12,16 +12,26 @@ from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Sent, Tracing
-from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen, DecodingOpened
-from tandem.two_sided.protocol.local_drafting import local_drafting
-from tandem.two_sided.protocol.messages import AggregationRequest, CollaborationOpen
-from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, DocumentTransfer, Sources
-from tandem.two_sided.protocol.side_machine import SideMachine
-from tandem.two_sided.serving.cloud_session import CloudSession, Stream, opening_of
-from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
-from tandem.two_sided.serving.document_transfer import ExportedDocuments
-from tandem.two_sided.serving.peer_codec import CloudSideCodec
+from tandem.two_sided.interface import (
+    AGGREGATION_PRESETS,
+    AggregationRequest,
+    CloudSession,
+    CloudSideCodec,
+    CollaborationOpen,
+    CollaborationStream,
+    ContextDocument,
+    DecoderEvents,
+    DecoderLink,
+    DecodingOpen,
+    DecodingOpened,
+    DocumentTransfer,
+    ExportedDocuments,
+    Side,
+    SideMachine,
+    Sources,
+    local_drafting,
+    opening_of,
+)
 
 log = get_logger(__name__)
 
@@ -58,7 +68,7 @@ class CloudSide:
     async def close(self) -> None:
         await self._resources.close()
 
-    async def collaborate(self, stream: Stream) -> None:
+    async def collaborate(self, stream: CollaborationStream) -> None:
         """Serve one device's stream."""
         codec = CloudSideCodec()
         opening = await opening_of(stream, codec)
@@ -93,7 +103,11 @@ class CloudSide:
         return await self._resources.retrieval.search(asked.query, asked.documents, headers)
 
     async def _export_documents(
-        self, opening: CollaborationOpen, codec: CloudSideCodec, stream: Stream, headers: Sent
+        self,
+        opening: CollaborationOpen,
+        codec: CloudSideCodec,
+        stream: CollaborationStream,
+        headers: Sent,
     ) -> None:
         decoder, deadline_s = self._resources.decoder, self._settings.request_timeout_s
         exported = ExportedDocuments(opening, codec, stream, decoder, deadline_s, headers)

@@ -27,24 +27,32 @@ from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import Sent
-from tandem.two_sided.profiling.side_metrics import AggregationGauge, OtherSides
-from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen, DecodingOpened
-from tandem.two_sided.protocol.local_drafting import local_drafting
-from tandem.two_sided.protocol.messages import AggregationRequest, CloudSideMessage, DeviceMessage
-from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import AggregationPreset, DocumentTransfer, Sources
-from tandem.two_sided.protocol.side_machine import SideMachine
-from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
-from tandem.two_sided.serving.device_session import (
+from tandem.two_sided.interface import (
+    AggregationGauge,
+    AggregationPreset,
+    AggregationRequest,
+    CloudSideMessage,
+    ContextDocument,
+    DecoderEvents,
+    DecoderLink,
+    DecodingOpen,
+    DecodingOpened,
+    DeviceCodec,
+    DeviceMessage,
     DeviceSession,
+    DocumentTransfer,
+    ImportedDocuments,
     OpenSideStreams,
+    OtherSides,
+    Side,
+    SideMachine,
     SideStreams,
+    Sources,
     committed_of,
+    local_drafting,
     started_of,
     summary_of,
 )
-from tandem.two_sided.serving.document_transfer import ImportedDocuments
-from tandem.two_sided.serving.peer_codec import DeviceCodec
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
 

@@ -15,8 +15,7 @@ from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.requests import Requests
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Tracing
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
-from tandem.two_sided.serving.cloud_session import wrong_side
+from tandem.two_sided.interface import AGGREGATION_PRESETS, wrong_side
 from tandem_api.aggregator.v1 import aggregator_pb2
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tandem_api.common.v1 import generation_pb2 as pb

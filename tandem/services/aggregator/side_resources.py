@@ -11,10 +11,7 @@ from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.retrieval import Retrieval
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import Sent
-from tandem.two_sided.profiling.profile_sources import Profiling
-from tandem.two_sided.protocol.decoder_messages import DecodingOpen
-from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
+from tandem.two_sided.interface import DecoderEvents, DecoderLink, DecodingOpen, Profiling, Side
 
 CLOSING_S = 1.0
 _SIDES = {"device": Side.DEVICE, "cloud": Side.CLOUD}

@@ -30,7 +30,7 @@ from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tandem.two_sided.serving.peer_codec import CloudSideCodec
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 
-Stream = ServedStream[pb.CollaborateRequest, pb.CollaborateResponse]
+CollaborationStream = ServedStream[pb.CollaborateRequest, pb.CollaborateResponse]
 
 HASHED_TOGETHER = 4096
 MAX_EARLY_BYTES = 4 * 2**20
@@ -48,7 +48,7 @@ class CloudSession:
         self,
         opening: CollaborationOpen,
         codec: CloudSideCodec,
-        stream: Stream,
+        stream: CollaborationStream,
         open_decoder: OpenDecoder,
         make_machine: MakeMachine,
     ) -> None:
@@ -201,7 +201,7 @@ class CloudSession:
         )
 
 
-async def opening_of(stream: Stream, codec: CloudSideCodec) -> CollaborationOpen:
+async def opening_of(stream: CollaborationStream, codec: CloudSideCodec) -> CollaborationOpen:
     """The opening; InvalidArgument if the device says anything else, or nothing."""
     opening = codec.decode(await stream.first(pb.CollaborateRequest))
     if not isinstance(opening, CollaborationOpen):

@@ -48,7 +48,7 @@ from tandem.two_sided.protocol.messages import (
     KvUnavailable,
 )
 from tandem.two_sided.protocol.presets import DocumentTransfer
-from tandem.two_sided.serving.cloud_session import Stream
+from tandem.two_sided.serving.cloud_session import CollaborationStream
 from tandem.two_sided.serving.decoder_codec import (
     document_to_proto,
     model_from_proto,
@@ -282,7 +282,7 @@ class ExportedDocuments:
         self,
         opening: CollaborationOpen,
         codec: CloudSideCodec,
-        stream: Stream,
+        stream: CollaborationStream,
         decoder: Connection,
         deadline_s: float,
         headers: Sent = None,
