@@ -122,7 +122,10 @@ class CloudSide:
             found = await self._found(request, headers)
         drafting = local_drafting(preset, request.sampling)
         decoding = DecodingOpen(
-            *(opening.session, 0, 0, 0),
+            session=opening.session,
+            epoch=0,
+            base=0,
+            prefix_hash=0,
             prompt=request.prompt_ids,
             committed_ids=request.committed_ids,
             documents=found,

@@ -207,7 +207,10 @@ class DeviceSide:
         request, preset = prepared.generation, prepared.preset
         drafting = local_drafting(preset, request.sampling)
         opening = DecodingOpen(
-            *(prepared.aggregation.session, 0, 0, 0),
+            session=prepared.aggregation.session,
+            epoch=0,
+            base=0,
+            prefix_hash=0,
             prompt=request.prompt,
             committed_ids=(),
             documents=prepared.documents,

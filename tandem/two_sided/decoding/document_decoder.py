@@ -113,8 +113,10 @@ class DocumentDecoder:
             engine.context_length,
             engine.eos_token_ids,
         )
-        self.model_name, self.vocabulary_size = engine.model_name, engine.vocabulary_size
-        self._thread, self._tokenizer = thread, documents.tokenizer
+        self.model_name = engine.model_name
+        self.vocabulary_size = engine.vocabulary_size
+        self._thread = thread
+        self._tokenizer = documents.tokenizer
         self._rescore = documents.rescore
         self._store = store = DocumentStore(
             thread, documents.budget_bytes, documents.files, series.document_found
@@ -152,7 +154,8 @@ class DocumentDecoder:
         machine = DecoderMachine(opening, prompt_ids, documents, self.model, bos_length)
         text = AnswerText(tokenizer, opening.stop) if tokenizer and opening.wants_text else None
         processor = await self._processor(opening, prompt_ids, tenant, spend_grammar)
-        store, estimate = self._store, self._estimate
+        store = self._store
+        estimate = self._estimate
         return DecodingRun(
             machine, self._thread, store, documents, text, estimate, caller, processor
         )
@@ -164,7 +167,8 @@ class DocumentDecoder:
         tenant: Tenant,
         spend: Callable[[Tenant, float], None],
     ) -> LogitsProcessor | None:
-        asked, mask = opening.processors, None
+        asked = opening.processors
+        mask = None
         if asked.grammar is not None:
             ends = frozenset(opening.end_ids)
             mask = await self._grammars.session_mask(asked.grammar, tenant, spend, ends)
@@ -285,7 +289,10 @@ class DecodingRun:
     ) -> None:
         """`caller`: whose imports may stand in for the documents that say so."""
         self._processor = processor
-        self.machine, self._estimate, self._thread, self._store = machine, estimate, thread, store
+        self.machine = machine
+        self._estimate = estimate
+        self._thread = thread
+        self._store = store
         self._documents = documents
         self._importers = [importer_of(each, caller) for each in machine.opening.documents]
         self._owners = [document.owner for document in machine.opening.documents]
@@ -366,7 +373,8 @@ class DecodingRun:
             self._running = None
 
     def _submit_due(self) -> None:
-        running, machine = self._running, self.machine
+        running = self._running
+        machine = self.machine
         if running is not None and machine.running is not running.work:
             running.handle.cancel()
             self._running = running = None
@@ -378,7 +386,8 @@ class DecodingRun:
             self._running = _Running(work, self._submitted(work, self._group))
 
     def _submitted(self, work: DecodeWork, group: DocumentGroup) -> DecodeHandle:
-        opening, loop = self.machine.opening, asyncio.get_running_loop()
+        opening = self.machine.opening
+        loop = asyncio.get_running_loop()
         rng = SeededRandom(opening.seed)
 
         def draw(probs: Array, position: int) -> tuple[int, Array | None]:
@@ -415,16 +424,25 @@ class DecodingRun:
         found = text.take(count)
         if target.last and not self._stopped:
             found += text.rest()
-        head = target.session, self.machine.epoch, target.base, target.prefix_hash
         spelt: list[str] = []
         if self.machine.opening.wants_token_texts:
             spelt, _ = text.spelt(target.token_ids[:count])
-        return DecodingText(*head, found, count, self._stopped, tuple(spelt))
+        return DecodingText(
+            session=target.session,
+            epoch=self.machine.epoch,
+            base=target.base,
+            prefix_hash=target.prefix_hash,
+            text=found,
+            tokens=count,
+            stopped=self._stopped,
+            token_texts=tuple(spelt),
+        )
 
     @asynccontextmanager
     async def _grouped(self, documents: Sequence[Session]) -> AsyncIterator[DocumentGroup]:
         """The sequences of this session; freed on every way out, cancellation included."""
-        thread, machine = self._thread, self.machine
+        thread = self._thread
+        machine = self.machine
         sizes = machine.capacity, machine.bos_length
         group = await thread.opened(lambda: DocumentGroup(thread.engine, documents, *sizes))
         try:

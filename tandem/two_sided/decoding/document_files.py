@@ -54,8 +54,10 @@ class DocumentFiles:
         """`model`: content hash of the weights, with whatever else decides keys and values. Raises
         OSError where the folder cannot be made."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._files, self._folder = files, folder
-        self._model, self._vocabulary = model, vocabulary
+        self._files = files
+        self._folder = folder
+        self._model = model
+        self._vocabulary = vocabulary
         self._budget_bytes = budget_bytes
         self.refused = 0
         self._clear_abandoned()

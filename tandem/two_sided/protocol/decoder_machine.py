@@ -21,7 +21,7 @@ from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import no_token_left
 from tandem.core.tokens import PrefixedTokens, check_token_ids
 from tandem.specdec.cloud import VocabularyMismatch
-from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     DecodeRequestMessage,
     DecodingCost,
@@ -96,7 +96,9 @@ class DecoderMachine:
     ) -> None:
         """`prompt_ids` and `documents`: as token ids; every document begins with the first
         `bos_length` tokens of the prompt, which are not fed again. Everything is checked here."""
-        self.bos_length, self.opening, self.model = bos_length, opening, model
+        self.bos_length = bos_length
+        self.opening = opening
+        self.model = model
         self.prompt_ids = prompt_ids
         self.max_tokens = _granted(opening, prompt_ids, documents, model, bos_length)
         self.phase = DecoderPhase.DECODING
@@ -137,7 +139,7 @@ class DecoderMachine:
         )
 
     def going_away(self, grace_s: float) -> GoingAway:
-        return GoingAway(*self._head(), grace_s=grace_s)
+        return GoingAway(**self._header(), grace_s=grace_s)
 
     def receive(self, message: DecodeRequestMessage) -> list[Pong]:
         """Take a frame after `open`; returns what to answer at once."""
@@ -151,7 +153,7 @@ class DecoderMachine:
             case DecodingRelevance():
                 self._reweigh(message)
             case Ping():
-                return [Pong(*self._head(), nonce=message.nonce)]
+                return [Pong(**self._header(), nonce=message.nonce)]
             case Cancel():
                 self._stop(DecoderPhase.ENDED)
             case DecodingOpen():
@@ -162,7 +164,8 @@ class DecoderMachine:
         """The drafts that are due; None while a work is running."""
         if self.running is not None or self.phase is not DecoderPhase.DECODING:
             return None
-        position, answer_ids = len(self.committed) + len(self._drafts), self._answer_ids
+        position = len(self.committed) + len(self._drafts)
+        answer_ids = self._answer_ids
         if self._drafts and answer_ids == self._dead_end:
             return None
         mixture, until = self._mixtures.at(answer_ids)
@@ -306,9 +309,14 @@ class DecoderMachine:
         if epoch > self.epoch:
             raise InvalidArgument("epoch", f"{epoch} is ahead of the decoder's {self.epoch}")
 
-    def _head(self) -> tuple[int, int, int, int]:
-        committed = self.committed
-        return self.opening.session, self.epoch, len(committed), committed.prefix
+    def _header(self) -> FrameHeader:
+        """What every frame carries."""
+        return {
+            "session": self.opening.session,
+            "epoch": self.epoch,
+            "base": len(self.committed),
+            "prefix_hash": self.committed.prefix,
+        }
 
 
 def probs_sampling(sampling: SamplingParams) -> SamplingParams:

@@ -11,7 +11,7 @@ from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.events import Commit, Finish, Reconnect
-from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
+from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingTarget
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import first_side
@@ -117,8 +117,15 @@ class AggregationRequest:
             eos_token_ids=frozenset() if self.ignore_eos else self.eos_token_ids,
             ignore_eos=False,
         )
-        head = (self.session, epoch, len(committed), committed.prefix)
-        return CollaborationOpen(*head, request, log_mass, first_side(self.preset.placement))
+        return CollaborationOpen(
+            session=self.session,
+            epoch=epoch,
+            base=len(committed),
+            prefix_hash=committed.prefix,
+            request=request,
+            log_mass=log_mass,
+            aggregation_side=first_side(self.preset.placement),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +139,14 @@ class CollaborationOpen(Frame):
     document_kv: KvModel | None = None
 
     @property
-    def head(self) -> tuple[int, int, int, int]:
-        """Of the answers that belong to the opening."""
-        return self.session, 0, self.base, self.prefix_hash
+    def answer_header(self) -> FrameHeader:
+        """What the answers to the opening carry, which begin with epoch 0."""
+        return {
+            "session": self.session,
+            "epoch": 0,
+            "base": self.base,
+            "prefix_hash": self.prefix_hash,
+        }
 
 
 @dataclass(frozen=True, slots=True)

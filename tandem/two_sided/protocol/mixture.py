@@ -169,7 +169,8 @@ def _redrawn(
 ) -> int:
     """A draw from the mixture, the side's draft where possible: where the side's distribution
     exceeds the other's, it is dropped with the *other* side's weight times the excess."""
-    token, probs = draft.token_id, draft.probs
+    token = draft.token_id
+    probs = draft.probs
     if not 0 <= token < len(probs):
         raise InvalidArgument("token_id", f"{token} is not in a vocabulary of {len(probs)}")
     excess = probs[token] - other_probs[token]

@@ -165,7 +165,8 @@ def combined(sources: Iterable[ProfileSource]) -> Reading:
 def both_sides(reading: Reading) -> BothSides | None:
     """What the scheduler compares; None while anything but a queue is unknown. With one way's time
     alone it stands for both: only their sum counts."""
-    up_s, down_s = reading.device_transfer_s, reading.cloud_transfer_s
+    up_s = reading.device_transfer_s
+    down_s = reading.cloud_transfer_s
     if up_s is None or down_s is None:
         up_s = down_s = up_s if down_s is None else down_s
     device = (reading.device_decode_s, up_s, reading.device_acceptance, reading.device_queue_s)
@@ -358,7 +359,8 @@ def _fitted(square: Any, products: Any, energy: float) -> NDArray[np.float64]:
         found, loss = _solved(square, products, energy, terms)
         limit = alone / (1 + SURE * (len(terms) - 1) / max(freedom, _ROUNDING))
         if weight > _LEAST_EXCHANGES and (found >= 0).all() and loss < min(limit, chosen_loss):
-            best, chosen_loss = found, loss
+            best = found
+            chosen_loss = loss
     return best
 
 

@@ -19,7 +19,7 @@ from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.edge import CommittedText, check_processes
 from tandem.specdec.events import Commit
 from tandem.specdec.liveness import Liveness, Phase
-from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
 from tandem.specdec.resumable import Resumable
 from tandem.two_sided.protocol.aggregation_rules import (
     AggregationRule,
@@ -142,7 +142,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
     def _ping(self, now: float) -> SideOutputs:
         outputs: SideOutputs = []
         for link, nonce in self._lives.pings_due(now):
-            outputs += self._to_peer(link, now, Ping(*self._head(), nonce=nonce))
+            outputs += self._to_peer(link, now, Ping(**self._header(), nonce=nonce))
         return outputs
 
     def _go_on_alone(self, now: float) -> SideOutputs:
@@ -157,7 +157,9 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
             return []
         self._counters.trips[0].received(now)  # the opening, which made this machine
         limit = self.request.max_tokens
-        frame = CollaborationOpened(*self._head(), log_mass, limit, processes=True)
+        frame = CollaborationOpened(
+            **self._header(), log_mass=log_mass, max_tokens=limit, processes=True
+        )
         return [*self._to_peers(now, frame), *self._decide(now)]
 
     def decoder_restarted(self) -> None:
@@ -172,7 +174,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
 
     def going_away(self, grace_s: float, now: float) -> SideOutputs:
         """The cloud is about to stop."""
-        return self._to_peers(now, GoingAway(*self._head(), grace_s=grace_s))
+        return self._to_peers(now, GoingAway(**self._header(), grace_s=grace_s))
 
     # Drafts and frames
 
@@ -231,7 +233,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         return self._receive_fetch(message, now, 0) if isinstance(message, Fetch) else []
 
     def _pong(self, ping: Ping, now: float, link: int) -> SideOutputs:
-        return self._to_peer(link, now, Pong(*self._head(), nonce=ping.nonce))
+        return self._to_peer(link, now, Pong(**self._header(), nonce=ping.nonce))
 
     def _receive_opened(self, message: CollaborationOpened, now: float, link: int) -> SideOutputs:
         number = self.side.other + link
@@ -249,7 +251,8 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         check_committed(self.committed, frame.base, frame.prefix_hash, frame.committed)
         if self._rule is None or not self._rule.receives_drafts():
             return []  # sent before the other side knew that it would not count
-        limit, ahead = self._text.length_limit, self.request.preset.ahead
+        limit = self._text.length_limit
+        ahead = self.request.preset.ahead
         if frame.base >= limit and (self.side is Side.CLOUD or len(self._senders) > 1):
             return []  # drafted where another side has less room
         check_side_draft(frame, self._rule, limit, len(self.committed), ahead)
@@ -301,8 +304,15 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
             token_sides = self._rule.token_sides(decision, drafts)
             self._drafts.commit(decision, token_source, batch, token_sides)
             hands_over = batch.reason is None and self._hands_over(position)
-        told = self.request, self._rule, self._epoch, batch, self.committed, hands_over
-        outputs += self._to_peers(now, *target_frames(*told))
+        targets = target_frames(
+            self.request,
+            self._rule,
+            epoch=self._epoch,
+            batch=batch,
+            committed=self.committed,
+            hands_over=hands_over,
+        )
+        outputs += self._to_peers(now, *targets)
         outputs += self._committed_outputs(batch, now)
         return outputs + self._flush(now) if hands_over else outputs
 
@@ -323,8 +333,14 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         token_ids = tuple(batch.token_ids)
         unverified = self.phase is Phase.ALONE
         self._counters.committed(len(token_ids), unverified)
-        head = (self.request.session, self._decoder_epoch, batch.base, batch.prefix)
-        target = DecodingTarget(*head, token_ids=token_ids, last=batch.reason is not None)
+        target = DecodingTarget(
+            session=self.request.session,
+            epoch=self._decoder_epoch,
+            base=batch.base,
+            prefix_hash=batch.prefix,
+            token_ids=token_ids,
+            last=batch.reason is not None,
+        )
         alone = (TokenSource.EDGE,) * len(token_ids)
         token_sources = alone if unverified else tuple(batch.token_sources)
         sides = tuple(batch.token_sides) if any(batch.token_sides) else ()
@@ -337,7 +353,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         outputs: SideOutputs = []
         if self.side is Side.DEVICE and self.phase is Phase.RUNNING:
             # Not counted as sent: nothing answers it, so that no round trip ends with it.
-            cancel = Cancel(*self._head())
+            cancel = Cancel(**self._header())
             outputs += [ToPeer(cancel, link) for link in range(len(self._senders))]
         self._drafts.clear()
         return outputs
@@ -357,7 +373,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         if not self._senders[0].fetches(position, count):
             return []
         self.stats.fetches += 1
-        return self._to_peers(now, Fetch(*self._head(), count=count))
+        return self._to_peers(now, Fetch(**self._header(), count=count))
 
     def _to_peers(self, now: float, *messages: PeerMessage) -> SideOutputs:
         outputs: SideOutputs = []
@@ -370,12 +386,23 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
             self._counters.trips[link].sent(now)
         return [ToPeer(message, link) for message in messages]
 
-    def _head(self) -> tuple[int, int, int, int]:
-        return self.request.session, self._epoch, len(self.committed), self.committed.prefix
+    def _header(self) -> FrameHeader:
+        """What every frame carries."""
+        return {
+            "session": self.request.session,
+            "epoch": self._epoch,
+            "base": len(self.committed),
+            "prefix_hash": self.committed.prefix,
+        }
 
     def _update_rule(self, aggregation_side: Side | None = None) -> None:
         self._rule = aggregation_rule_for(
-            self.request, self.side, aggregation_side, self._masses, self._rng, len(self.committed)
+            self.request,
+            self.side,
+            aggregation_side,
+            masses=self._masses,
+            rng=self._rng,
+            first=len(self.committed),
         )
 
 
@@ -436,7 +463,9 @@ class DraftSender:
         link: int = 0,
     ) -> None:
         self._link = link
-        self._request, self._own, self._committed = request, own, committed
+        self._request = request
+        self._own = own
+        self._committed = committed
         self._counters = counters
         self._sent: set[tuple[int, int]] = set()
         self._fetched: tuple[int, int] | None = None
@@ -485,10 +514,10 @@ class DraftSender:
     ) -> SideDraftFrame:
         trips = self._counters.trips[self._link]
         return SideDraftFrame(
-            self._request.session,
-            draft.epoch,
-            draft.position,
-            draft.prefix,
+            session=self._request.session,
+            epoch=draft.epoch,
+            base=draft.position,
+            prefix_hash=draft.prefix,
             token_id=draft.token_id,
             probs=rule.token_rule.payload(draft, count),
             log_mass=draft.log_mass,
@@ -511,16 +540,27 @@ def target_frames(
     at its end where that is the rule, the tokens alone where the device knows of other sides."""
     if not rule.sends_targets or not batch.token_ids:
         return []
-    base, prefix, token_ids = batch.base, batch.prefix, tuple(batch.token_ids)
+    base = batch.base
+    prefix = batch.prefix
+    token_ids = tuple(batch.token_ids)
     token_sources = tuple(batch.token_sources) if rule.tells_sources else ()
     if rule.whole_answer:
         if batch.reason is None:
             return []
         base = len(request.prompt_ids) + len(request.committed_ids)
-        prefix, token_ids = committed.prefix_at(base), committed.since(base)
+        prefix = committed.prefix_at(base)
+        token_ids = committed.since(base)
         token_sources = token_sources[:1] * len(token_ids)  # one side's, all of them
-    head = (request.session, epoch, base, prefix)
-    return [TargetFrame(*head, token_ids, hands_over, token_sources)]
+    target = TargetFrame(
+        session=request.session,
+        epoch=epoch,
+        base=base,
+        prefix_hash=prefix,
+        token_ids=token_ids,
+        hands_over=hands_over,
+        token_sources=token_sources,
+    )
+    return [target]
 
 
 def check_committed(text: PrefixedTokens, base: int, prefix: int, committed: int) -> None:

@@ -52,7 +52,9 @@ class CloudSession:
         open_decoder: OpenDecoder,
         make_machine: MakeMachine,
     ) -> None:
-        self._opening, self._codec, self._stream = opening, codec, stream
+        self._opening = opening
+        self._codec = codec
+        self._stream = stream
         self._open_decoder = open_decoder
         self._make_machine = make_machine
         self._writer = FrameWriter(self._write, MAX_QUEUED_FRAMES)
@@ -74,7 +76,7 @@ class CloudSession:
         if self._machine is not None:
             self._apply(self._machine.going_away(grace_s, time.monotonic()))
         else:
-            self._put(GoingAway(*self._opening.head, grace_s=grace_s))
+            self._put(GoingAway(**self._opening.answer_header, grace_s=grace_s))
 
     async def _decode(self) -> None:
         self._decoder = await self._open_decoder(
@@ -112,7 +114,7 @@ class CloudSession:
         if frame.session != self._opening.session:
             raise InvalidArgument("message", f"is of session {frame.session:08x}")
         if frame.HasField("ping"):
-            self._put(Pong(*self._opening.head, nonce=frame.ping.nonce))
+            self._put(Pong(**self._opening.answer_header, nonce=frame.ping.nonce))
             return
         if len(self._early) >= MAX_QUEUED_FRAMES:
             raise ResourceExhausted(f"frames: {MAX_QUEUED_FRAMES} came before `opened`")
@@ -149,7 +151,8 @@ class CloudSession:
         self._machine = machine
         self._codec.opened(opened.vocabulary_size)
         self._apply(machine.opened(opened.log_mass, time.monotonic()))
-        early, self._early = self._early, []
+        early = self._early
+        self._early = []
         try:
             for frame in early:
                 self._receive(frame)

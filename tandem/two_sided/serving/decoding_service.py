@@ -75,8 +75,11 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
         `imports`: take some in, which serve their importer alone."""
         self._decoder = decoder
         self._transfer = KvTransferService(decoder.kv_transfer, admission, exports, imports)
-        self._admission, self._metrics, self._tracing = admission, metrics, tracing
-        self._device, self._dtype = device, dtype
+        self._admission = admission
+        self._metrics = metrics
+        self._tracing = tracing
+        self._device = device
+        self._dtype = dtype
         self._limits = streams or StreamLimits()
         self._sessions: set[_Session] = set()
         self._leaving = False
@@ -173,7 +176,8 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
                 await session.serve()
             finally:
                 self._sessions.discard(session)
-                drafted, accepted = run.machine.drafted_tokens, run.machine.accepted_tokens
+                drafted = run.machine.drafted_tokens
+                accepted = run.machine.accepted_tokens
                 reservation.tokens = drafted
                 series.draft_tokens.inc(drafted)
                 series.accepted_tokens.inc(accepted)
@@ -187,7 +191,10 @@ class _Session:
     def __init__(
         self, run: DecodingRun, codec: DecoderCodec, stream: Stream, series: MethodSeries
     ) -> None:
-        self._run, self._codec, self._stream, self._series = run, codec, stream, series
+        self._run = run
+        self._codec = codec
+        self._stream = stream
+        self._series = series
         self._writer = FrameWriter(self._write, MAX_WAITING)
 
     async def serve(self) -> None:
@@ -228,8 +235,10 @@ class KvTransferService:
     def __init__(
         self, transfer: KvTransfer, admission: Admission, exports: bool, imports: bool
     ) -> None:
-        self._transfer, self._admission = transfer, admission
-        self._exports, self._imports = exports, imports
+        self._transfer = transfer
+        self._admission = admission
+        self._exports = exports
+        self._imports = imports
 
     async def look_up(self, request: pb.LookUpDocumentsRequest) -> pb.LookUpDocumentsResponse:
         if len(request.documents) > MAX_DOCUMENTS:
@@ -268,7 +277,8 @@ class KvTransferService:
             kv = part_from_proto(announced.part)
             if not isinstance(kv, DocumentKv):
                 raise InvalidArgument("kv", "must come before the chunks")
-            document, holder = document_from_proto(first.document), current_caller().holder
+            document = document_from_proto(first.document)
+            holder = current_caller().holder
             async with self._transfer.importing(document, kv, holder) as received:
                 with self._admission.reserve(kv.size_bytes):
                     await stream.write(pb.ImportDocumentResponse(accepted=pb.ImportAccepted()))

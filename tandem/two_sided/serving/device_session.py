@@ -294,7 +294,8 @@ def summary_of(
 ) -> pb.GenerateResponse:
     """`tokens`: how many the caller got; `traffics`: with each other side, the cloud first;
     `more_sides`: names of those beyond the cloud."""
-    opened, stats = session.opened, session.machine.stats
+    opened = session.opened
+    stats = session.machine.stats
     assert opened is not None, "a summary follows an answer"
     summary = pb.Summary(
         finish_reason=session.finish_reason or FinishReason.ERROR,
@@ -318,15 +319,19 @@ def summary_of(
     )
     further = [summary.more_sides.add(name=name) for name in more_sides]
     for number, into in enumerate((summary.device, summary.cloud, *further)):
-        into.drafted, into.accepted = stats.drafted[number], stats.accepted[number]
-        into.decode_s, into.made = stats.decode_s[number], stats.made[number]
+        into.drafted = stats.drafted[number]
+        into.accepted = stats.accepted[number]
+        into.decode_s = stats.decode_s[number]
+        into.made = stats.made[number]
         if (other := session.others.get(number - Side.CLOUD)) is not None:
-            into.documents, into.document_tokens = other.documents, other.document_tokens
+            into.documents = other.documents
+            into.document_tokens = other.document_tokens
             into.log_mass = other.log_mass
         if (trip_s := stats.round_trip_s(number)) is not None:
             into.round_trip_s = trip_s
     for into, traffic in zip((summary.cloud, *further), traffics, strict=False):
-        into.uplink_bytes, into.downlink_bytes = traffic.uplink_bytes, traffic.downlink_bytes
+        into.uplink_bytes = traffic.uplink_bytes
+        into.downlink_bytes = traffic.downlink_bytes
     summary.device.documents = len(opened.documents)
     summary.device.document_tokens = sum(use.tokens for use in opened.documents)
     summary.device.log_mass = opened.log_mass

@@ -80,9 +80,12 @@ class ImportedDocuments:
     ) -> None:
         """`traffic` counts bytes between the sides; an unreachable cloud gets `patience_s`. Keys
         and values are this `tenant`'s: which documents one had fetched is nothing to another."""
-        self._cloud, self._decoder, self._traffic = cloud, decoder, traffic
+        self._cloud = cloud
+        self._decoder = decoder
+        self._traffic = traffic
         self._deadline_s = deadline_s
-        self._patience_s, self._headers = patience_s, headers
+        self._patience_s = patience_s
+        self._headers = headers
         self._tenant = tenant
 
     async def device_model(self) -> KvModel:
@@ -171,9 +174,11 @@ class _CloudStream:
         self, call: Any, opening: CollaborationOpen, traffic: Traffic, stranger: str
     ) -> None:
         """`stranger`: see `plain_details`."""
-        self._call, self._stranger = call, stranger
+        self._call = call
+        self._stranger = stranger
         self._codec = DeviceCodec(opening.request.vocabulary_size, opening.request.preset.probs)
-        self._opening, self._traffic = opening, traffic
+        self._opening = opening
+        self._traffic = traffic
 
     async def opened(self) -> tuple[ContextDocument, ...]:
         await self._write(self._opening)
@@ -185,7 +190,7 @@ class _CloudStream:
     async def ask(self, indices: Sequence[int]) -> None:
         """Ask for documents, all before the first comes: it costs one round trip together."""
         for index in indices:
-            await self._write(DocumentRequest(*self._opening.head, index=index))
+            await self._write(DocumentRequest(**self._opening.answer_header, index=index))
 
     async def begin(self) -> DocumentKv:
         """What will follow in chunks of the next document that was asked for."""
@@ -223,7 +228,8 @@ class _CloudStream:
                     await self._call.trailing_metadata(),
                 )
         except grpc.aio.AioRpcError as error:
-            words, metadata = error.details() or "", error.trailing_metadata()
+            words = error.details() or ""
+            metadata = error.trailing_metadata()
             raise self._ended(error.code(), words, metadata) from None
         if frame is None:  # how grpc.aio says that the bytes were no such message
             raise _broken("the bytes are no protobuf message")
@@ -287,8 +293,12 @@ class ExportedDocuments:
         deadline_s: float,
         headers: Sent = None,
     ) -> None:
-        self._opening, self._codec, self._stream, self._decoder = opening, codec, stream, decoder
-        self._deadline_s, self._headers = deadline_s, headers
+        self._opening = opening
+        self._codec = codec
+        self._stream = stream
+        self._decoder = decoder
+        self._deadline_s = deadline_s
+        self._headers = headers
 
     async def serve(self, search: Callable[[], Awaitable[tuple[ContextDocument, ...]]]) -> None:
         """Send what `search` finds, until the device cancels or half-closes. Raises Rejected,
@@ -338,7 +348,9 @@ class ExportedDocuments:
             )
             try:
                 async for answer in call:
-                    part = DocumentPart(*self._opening.head, part=part_from_proto(answer.part))
+                    part = DocumentPart(
+                        **self._opening.answer_header, part=part_from_proto(answer.part)
+                    )
                     await self._stream.write(self._codec.encode(part))
             except grpc.aio.AioRpcError as error:
                 code, details = actual_status(error.code(), details_of(error))
@@ -351,7 +363,7 @@ def _opened(
     opening: CollaborationOpen, documents: Sequence[ContextDocument]
 ) -> CollaborationOpened:
     return CollaborationOpened(
-        *opening.head,
+        **opening.answer_header,
         log_mass=-float("inf"),
         max_tokens=opening.request.max_tokens,
         documents=len(documents),

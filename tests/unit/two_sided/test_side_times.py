@@ -277,7 +277,12 @@ def test_an_opening_belongs_to_the_text_that_it_names() -> None:
         Side.DEVICE, request_for("dragon-cloud", eos_token_ids=frozenset({9})), log_mass=0.5
     )
     (opening,) = told(machine.connect(0.0), CollaborationOpen)
-    assert opening.head == (1, 0, 2, head(()))
+    assert opening.answer_header == {
+        "session": 1,
+        "epoch": 0,
+        "base": 2,
+        "prefix_hash": head(()),
+    }
     assert opening.aggregation_side is Side.CLOUD
     assert opening.request.eos_token_ids == {9}
     ignoring = replace(machine.request, ignore_eos=True)
