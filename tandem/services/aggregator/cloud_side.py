@@ -90,7 +90,13 @@ class CloudSide:
             async def decoder(opening: CollaborationOpen, events: DecoderEvents) -> DecoderLink:
                 return await self._open_cloud_decoder(opening, events, span.headers())
 
-            session = CloudSession(opening, codec, stream, decoder, self._cloud_machine)
+            session = CloudSession(
+                opening,
+                codec,
+                stream=stream,
+                open_decoder=decoder,
+                make_machine=self._cloud_machine,
+            )
             self._sessions.add(session)
             log.info("collaboration begun")
             try:
@@ -110,7 +116,9 @@ class CloudSide:
         headers: Sent,
     ) -> None:
         decoder, deadline_s = self._resources.decoder, self._settings.request_timeout_s
-        exported = ExportedDocuments(opening, codec, stream, decoder, deadline_s, headers)
+        exported = ExportedDocuments(
+            opening, codec, stream=stream, decoder=decoder, deadline_s=deadline_s, headers=headers
+        )
         await exported.serve(lambda: self._found(opening.request, headers))
 
     async def _open_cloud_decoder(

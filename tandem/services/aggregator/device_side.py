@@ -126,10 +126,10 @@ class DeviceSide:
         session = DeviceSession(
             lambda opened: self._machine(prepared, opened),
             lambda events: self._open_decoder(prepared, events),
-            self._stream_opener(prepared, lambda: session.opened),
-            self._resources.closing_tasks,
-            lambda: self._why_silent(preset),
-            session_id,
+            open_others=self._stream_opener(prepared, lambda: session.opened),
+            closing_tasks=self._resources.closing_tasks,
+            why_silent=lambda: self._why_silent(preset),
+            spread=session_id,
         )
         with log_context(session=f"{session_id:08x}", preset=preset.name):
             cancelling = None if cancel is None else asyncio.create_task(_cancel(cancel, session))
@@ -145,7 +145,9 @@ class DeviceSide:
                             yield committed_of(position, piece)
                             position += len(piece.token_ids)
                 _raise_fault(cancelling)
-                ended = summary_of(session, preset, position, prepared.traffics, names)
+                ended = summary_of(
+                    session, preset, tokens=position, traffics=prepared.traffics, more_sides=names
+                )
                 if names:
                     self._other_sides.ended(("cloud", *names), ended.summary)
                 used = dict.fromkeys(each.name for each in prepared.documents if each.name)
@@ -184,7 +186,14 @@ class DeviceSide:
             retrieval = self._resources.retrieval
             found = await retrieval.search(aggregation.query, aggregation.documents, headers, owner)
         traffics = tuple(Traffic() for _ in range(1 + len(self._more_sides)))
-        prepared = _PreparedRequest(request, aggregation, found, timeout_s, traffics, headers)
+        prepared = _PreparedRequest(
+            generation=request,
+            aggregation=aggregation,
+            documents=found,
+            deadline_s=timeout_s,
+            traffics=traffics,
+            headers=headers,
+        )
         if preset.transfer is DocumentTransfer.NONE:
             return prepared
         return replace(prepared, documents=(*found, *await self._imported(prepared)))
@@ -193,10 +202,13 @@ class DeviceSide:
         assert self._cloud is not None, "checked as the request came"
         waits = prepared.generation.lost_cloud is LostCloud.WAIT
         imported = ImportedDocuments(
-            *(self._cloud, self._resources.decoder, prepared.traffics[0], prepared.deadline_s),
-            prepared.deadline_s if waits else self._settings.give_up_after_s,
-            prepared.headers,
-            prepared.generation.tenant,
+            cloud=self._cloud,
+            decoder=self._resources.decoder,
+            traffic=prepared.traffics[0],
+            deadline_s=prepared.deadline_s,
+            patience_s=prepared.deadline_s if waits else self._settings.give_up_after_s,
+            headers=prepared.headers,
+            tenant=prepared.generation.tenant,
         )
         opening = prepared.aggregation.opening(0, PrefixedTokens(()), -math.inf)
         if prepared.preset.transfer is DocumentTransfer.KV:
@@ -279,16 +291,16 @@ class DeviceSide:
                 lambda channel: aggregator_pb2_grpc.AggregatorServiceStub(channel).Collaborate(
                     timeout=prepared.deadline_s, wait_for_ready=True, metadata=prepared.headers
                 ),
-                DeviceCodec(here.vocabulary_size, prepared.preset.probs),
-                traffic,
-                on_frame,
-                on_end,
+                codec=DeviceCodec(here.vocabulary_size, prepared.preset.probs),
+                traffic=traffic,
+                on_frame=on_frame,
+                on_end=on_end,
                 stranger=f"{name} at {other.target}",
             )
 
         names = ("the cloud", *(f"the side {name!r}" for name in self._more_sides))
         named = zip(names, others, prepared.traffics, strict=False)
-        openers = [partial(open_stream, *each) for each in named]
+        openers = [partial(open_stream, name, other, traffic) for name, other, traffic in named]
         return partial(SideStreams, openers, self._resources.closing_tasks)
 
     def _others(self, preset: AggregationPreset) -> list[Connection]:

@@ -51,7 +51,14 @@ class SideResources:
         self, opening: DecodingOpen, events: DecoderEvents, deadline_s: float, headers: Sent
     ) -> DecoderLink:
         """An open stream to this side's decoder."""
-        return DecoderLink(self.decoder, opening, events, deadline_s, self.closing_tasks, headers)
+        return DecoderLink(
+            self.decoder,
+            opening,
+            events=events,
+            deadline_s=deadline_s,
+            closing_tasks=self.closing_tasks,
+            headers=headers,
+        )
 
     async def close(self) -> None:
         if self.closing_tasks:

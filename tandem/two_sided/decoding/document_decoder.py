@@ -88,7 +88,13 @@ def documents_of(settings: ModelSettings, model: LoadedModel, rescore: Rescore |
     files = open_document_files(
         model.engine, settings.document_kv_folder, weights, settings.document_kv_disk_bytes
     )
-    return Documents(model.tokenizer, settings.document_kv_budget_bytes, files, rescore, weights)
+    return Documents(
+        tokenizer=model.tokenizer,
+        budget_bytes=settings.document_kv_budget_bytes,
+        files=files,
+        rescore=rescore,
+        weights=weights,
+    )
 
 
 class DocumentDecoder:
@@ -107,11 +113,11 @@ class DocumentDecoder:
             documents.tokenizer, engine.vocabulary_size, engine.eos_token_ids
         )
         self.model = DecoderModel(
-            engine.model_name,
-            engine.vocabulary_hash,
-            engine.vocabulary_size,
-            engine.context_length,
-            engine.eos_token_ids,
+            name=engine.model_name,
+            vocabulary_hash=engine.vocabulary_hash,
+            vocabulary_size=engine.vocabulary_size,
+            context_length=engine.context_length,
+            eos_token_ids=engine.eos_token_ids,
         )
         self.model_name = engine.model_name
         self.vocabulary_size = engine.vocabulary_size
@@ -151,13 +157,22 @@ class DocumentDecoder:
         # A tokenizer takes milliseconds for a long text, which other streams would wait for.
         prompt_ids, documents = await asyncio.to_thread(self._read, opening)
         bos_length = self._bos_length(prompt_ids) if documents else 0
-        machine = DecoderMachine(opening, prompt_ids, documents, self.model, bos_length)
+        machine = DecoderMachine(
+            opening, prompt_ids, documents=documents, model=self.model, bos_length=bos_length
+        )
         text = AnswerText(tokenizer, opening.stop) if tokenizer and opening.wants_text else None
         processor = await self._processor(opening, prompt_ids, tenant, spend_grammar)
         store = self._store
         estimate = self._estimate
         return DecodingRun(
-            machine, self._thread, store, documents, text, estimate, caller, processor
+            machine,
+            self._thread,
+            store=store,
+            documents=documents,
+            text=text,
+            estimate=estimate,
+            caller=caller,
+            processor=processor,
         )
 
     async def _processor(
@@ -391,12 +406,19 @@ class DecodingRun:
         rng = SeededRandom(opening.seed)
 
         def draw(probs: Array, position: int) -> tuple[int, Array | None]:
-            return local_draft(probs, opening.probs, rng, position, opening.side)
+            return local_draft(probs, opening.probs, rng=rng, position=position, side=opening.side)
 
         def on_draft(draft: LocalDraft, took_s: float) -> None:  # on the engine's thread
             self._thread.report(loop, lambda: self._drafted(work, draft, took_s))
 
-        job = DecodeJob(group, work, self.machine.sampling, draw, on_draft, self._processor)
+        job = DecodeJob(
+            group,
+            work,
+            sampling=self.machine.sampling,
+            draw=draw,
+            on_draft=on_draft,
+            processor=self._processor,
+        )
         return self._thread.submit_group(job)
 
     def _drafted(self, work: DecodeWork, draft: LocalDraft, took_s: float) -> None:
@@ -442,9 +464,11 @@ class DecodingRun:
     async def _grouped(self, documents: Sequence[Session]) -> AsyncIterator[DocumentGroup]:
         """The sequences of this session; freed on every way out, cancellation included."""
         thread = self._thread
-        machine = self.machine
-        sizes = machine.capacity, machine.bos_length
-        group = await thread.opened(lambda: DocumentGroup(thread.engine, documents, *sizes))
+        capacity = self.machine.capacity
+        bos_length = self.machine.bos_length
+        group = await thread.opened(
+            lambda: DocumentGroup(thread.engine, documents, capacity, bos_length)
+        )
         try:
             yield group
         finally:

@@ -39,7 +39,13 @@ def open_document_files(
         log.warning("this engine keeps documents in memory only", folder=str(folder))
         return None
     try:
-        return DocumentFiles(files, folder, model(), engine.vocabulary_hash, budget_bytes)
+        return DocumentFiles(
+            files,
+            folder,
+            model=model(),
+            vocabulary=engine.vocabulary_hash,
+            budget_bytes=budget_bytes,
+        )
     except OSError as error:
         why = f"{folder} cannot be used: {error.strerror or error}"
         raise InvalidArgument("document_kv_folder", why) from error

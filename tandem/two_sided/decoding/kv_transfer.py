@@ -95,7 +95,13 @@ class KvTransfer:
             tensors = await self._thread.call(lambda: kept.export(session))
             packed = await asyncio.to_thread(kept.pack, tensors, origin)
         digest = await asyncio.to_thread(hashlib.sha256, packed)
-        kv = DocumentKv(model, origin.document, origin.tokens, len(packed), digest.digest())
+        kv = DocumentKv(
+            model=model,
+            document=origin.document,
+            tokens=origin.tokens,
+            size_bytes=len(packed),
+            sha256=digest.digest(),
+        )
         return PackedKv(kv, packed)
 
     @asynccontextmanager

@@ -113,7 +113,14 @@ def measure_fit(
         if count < 1:
             raise InvalidArgument(field, f"must be 1 or more, is {count}")
     steps_s = [
-        _decode(engine, documents, document_tokens, context_tokens, seed) for seed in range(runs)
+        _decode(
+            engine,
+            documents,
+            document_tokens=document_tokens,
+            context_tokens=context_tokens,
+            seed=seed,
+        )
+        for seed in range(runs)
     ]
     medians_s = np.median(steps_s, axis=0).tolist()
     return fit_decoding(range(document_tokens, context_tokens), medians_s)

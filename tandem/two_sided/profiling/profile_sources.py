@@ -88,7 +88,9 @@ class Profiling:
         age_s = self._clock() - self._measured_s
         name = NAMES[self._side]
         own = self._registry.reading()
-        return earlier_reading(own, age_s, samples, preset, name, self._instance)
+        return earlier_reading(
+            own, age_s, samples=samples, preset=preset, own_side=name, instance=self._instance
+        )
 
     def sides(self, profiler: SideProfiler, earlier: Reading) -> BothSides | None:
         """The request's own measurements, else the `earlier` ones; None where both lack any."""

@@ -324,7 +324,7 @@ def aggregation_rule_for(
     if preset.mode is AggregationMode.DEVICE_COIN:
         if greedy:
             return DeviceDecides(side, ArgmaxRule())
-        return DeviceCoin(side, masses, rng, every, start, first)
+        return DeviceCoin(side, masses, rng=rng, every=every, start=start, first=first)
     device, cloud = masses
     if (owner := _only_side(preset, device, cloud)) is not None:
         return OneSide(side, owner)
@@ -341,7 +341,7 @@ def aggregation_rule_for(
     if greedy:
         return AggregationRule(side, token_rule)
     if every:
-        return ReweightedCoin(side, weights, rng, every, start, first)
+        return ReweightedCoin(side, weights, rng=rng, every=every, start=start, first=first)
     return SharedCoin(side, weights, rng)
 
 

@@ -100,7 +100,9 @@ class DecoderMachine:
         self.opening = opening
         self.model = model
         self.prompt_ids = prompt_ids
-        self.max_tokens = _granted(opening, prompt_ids, documents, model, bos_length)
+        self.max_tokens = _granted(
+            opening, prompt_ids, documents=documents, model=model, bos_length=bos_length
+        )
         self.phase = DecoderPhase.DECODING
         self.epoch = 0
         self.running: DecodeWork | None = None
@@ -175,7 +177,14 @@ class DecoderMachine:
             return None
         keep = self._kept = min(self._kept, position - 1)
         token_ids = (*self.committed.since(keep), *self._drafts)[-(position - keep) :]
-        self.running = DecodeWork(keep, token_ids, position, count, mixture, answer_ids)
+        self.running = DecodeWork(
+            keep=keep,
+            token_ids=token_ids,
+            position=position,
+            count=count,
+            mixture=mixture,
+            answer_ids=answer_ids,
+        )
         return self.running
 
     def estimate(self) -> RelevanceEstimate | None:

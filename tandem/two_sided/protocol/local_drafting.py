@@ -46,7 +46,13 @@ def local_draft(
     0: those of temperature 1, and Draw.LIKELIEST). Independent draws use each side's own random
     numbers; Gumbel coupling uses the same on both."""
     sent = _as_sent(probs, choices)
-    token = _draw(probs if choices.cut_after_draw else sent, choices.draw, rng, position, side)
+    token = _draw(
+        probs if choices.cut_after_draw else sent,
+        choices.draw,
+        rng=rng,
+        position=position,
+        side=side,
+    )
     return token, None if choices.payload is ProbsPayload.NONE else sent
 
 

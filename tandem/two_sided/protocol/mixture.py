@@ -136,8 +136,22 @@ def aggregate(
     equal to the token is accepted. Raises InvalidArgument for unequal lengths or tokens outside of
     them."""
     _check_shapes(device.probs, cloud.probs)
-    from_device = _redrawn(Side.DEVICE, device, cloud.probs, weights.cloud, rng, position)
-    from_cloud = _redrawn(Side.CLOUD, cloud, device.probs, weights.device, rng, position)
+    from_device = _redrawn(
+        Side.DEVICE,
+        device,
+        other_probs=cloud.probs,
+        other_weight=weights.cloud,
+        rng=rng,
+        position=position,
+    )
+    from_cloud = _redrawn(
+        Side.CLOUD,
+        cloud,
+        other_probs=device.probs,
+        other_weight=weights.device,
+        rng=rng,
+        position=position,
+    )
     token_id = from_device if rng.bernoulli(1, 2, position, Purpose.COIN) else from_cloud
     return Aggregated(token_id, token_id == device.token_id, token_id == cloud.token_id)
 

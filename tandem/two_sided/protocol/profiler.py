@@ -224,12 +224,12 @@ class SideProfiler:
             up_s = self.transfer.up_s(self._draft_bytes.get(Side.DEVICE, 0.0))
             down_s = self.transfer.down_s(self._draft_bytes.get(Side.CLOUD, 0.0))
         return Reading(
-            self._decoding[Side.DEVICE].now_s,
-            self._decoding[Side.CLOUD].now_s,
-            up_s,
-            down_s,
-            self._acceptance[Side.DEVICE].rate,
-            self._acceptance[Side.CLOUD].rate,
+            device_decode_s=self._decoding[Side.DEVICE].now_s,
+            cloud_decode_s=self._decoding[Side.CLOUD].now_s,
+            device_transfer_s=up_s,
+            cloud_transfer_s=down_s,
+            device_acceptance=self._acceptance[Side.DEVICE].rate,
+            cloud_acceptance=self._acceptance[Side.CLOUD].rate,
         )
 
 

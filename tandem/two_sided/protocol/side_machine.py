@@ -92,7 +92,13 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         self.committed.extend(request.committed_ids)
         self._drafts = SideDrafts(side, self._text, self._counters, 1 + len(further))
         self._senders = tuple(
-            DraftSender(request, self._drafts.own, self.committed, self._counters, link)
+            DraftSender(
+                request,
+                self._drafts.own,
+                committed=self.committed,
+                counters=self._counters,
+                link=link,
+            )
             for link in range(len(self._drafts.peers))
         )
         self._epoch = 0
@@ -255,9 +261,11 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         ahead = self.request.preset.ahead
         if frame.base >= limit and (self.side is Side.CLOUD or len(self._senders) > 1):
             return []  # drafted where another side has less room
-        check_side_draft(frame, self._rule, limit, len(self.committed), ahead)
+        check_side_draft(
+            frame, self._rule, length_limit=limit, committed=len(self.committed), ahead=ahead
+        )
         self._counters.decoded(self.side.other + link, frame.base, frame.decode_s)
-        self._counters.answered(frame, self.side, size_bytes, now, link)
+        self._counters.answered(frame, self.side, size_bytes=size_bytes, now=now, link=link)
         self._drafts.own.forget_before(frame.committed)
         self._drafts.peers[link].add(peer_draft(frame))
         return self._decide(now)

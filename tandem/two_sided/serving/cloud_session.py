@@ -82,7 +82,11 @@ class CloudSession:
         self._decoder = await self._open_decoder(
             self._opening,
             DecoderEvents(
-                self._begin, self._drafted, lambda text: None, self._restarted, self._fail
+                opened=self._begin,
+                drafted=self._drafted,
+                text=lambda text: None,
+                restarted=self._restarted,
+                failed=self._fail,
             ),
         )
         try:

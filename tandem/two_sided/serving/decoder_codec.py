@@ -451,4 +451,10 @@ def _kv_from_proto(kv: pb.DocumentKv) -> DocumentKv:
     if len(kv.sha256) != SHA256_BYTES:
         raise InvalidArgument("sha256", f"has {len(kv.sha256)} bytes, not {SHA256_BYTES}")
     model = model_from_proto(kv.model, "model")
-    return DocumentKv(model, kv.document, kv.tokens, kv.size_bytes, kv.sha256)
+    return DocumentKv(
+        model=model,
+        document=kv.document,
+        tokens=kv.tokens,
+        size_bytes=kv.size_bytes,
+        sha256=kv.sha256,
+    )

@@ -111,10 +111,10 @@ class DecoderLink:
             lambda channel: pb_grpc.DecodingServiceStub(channel).Decode(
                 timeout=self._deadline_s, metadata=self._headers
             ),
-            AggregatorCodec(self._opening.probs),
-            Traffic(),
-            self._receive,
-            self._ended,
+            codec=AggregatorCodec(self._opening.probs),
+            traffic=Traffic(),
+            on_frame=self._receive,
+            on_end=self._ended,
         )
         stream.send(self._opening)
         return stream

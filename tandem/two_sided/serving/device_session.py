@@ -115,7 +115,14 @@ class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
         """For the last four see `SessionRunner`; `open_others` is called once `opened` is known."""
         # A deadline of the cloud's own says nothing about the next stream.
         fatal = FATAL - {grpc.StatusCode.DEADLINE_EXCEEDED}
-        super().__init__(open_others, CollaborationOpened, closing_tasks, why_silent, spread, fatal)
+        super().__init__(
+            open_others,
+            CollaborationOpened,
+            closing_tasks=closing_tasks,
+            why_silent=why_silent,
+            spread=spread,
+            fatal=fatal,
+        )
         self.opened: DecodingOpened | None = None
         self.others: dict[int, CollaborationOpened] = {}
         """What the other sides said of themselves, by their links."""
@@ -128,7 +135,11 @@ class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
         self._wake = asyncio.Event()
         self._decoder = open_decoder(
             DecoderEvents(
-                self._decoder_opened, self._drafted, self._text, self._restarted, self._fail
+                opened=self._decoder_opened,
+                drafted=self._drafted,
+                text=self._text,
+                restarted=self._restarted,
+                failed=self._fail,
             )
         )
 
@@ -236,11 +247,15 @@ class DeviceSession(SessionRunner[ToPeer, FromPeer, SideOutput]):
         if not self._unreported or self.finish_reason is FinishReason.CANCELLED:
             return
         commit = self._unreported.popleft()
-        token_ids = commit.token_ids[: text.tokens]
-        token_sources = commit.token_sources[: text.tokens]
-        told = text.text, commit.unverified, token_sources, text.token_texts
-        sides = commit.token_sides[: text.tokens]
-        self._pieces.append(TextPiece(token_ids, *told, sides))
+        piece = TextPiece(
+            token_ids=commit.token_ids[: text.tokens],
+            text=text.text,
+            unverified=commit.unverified,
+            token_sources=commit.token_sources[: text.tokens],
+            token_texts=text.token_texts,
+            token_sides=commit.token_sides[: text.tokens],
+        )
+        self._pieces.append(piece)
         if text.stopped:
             self._unreported.clear()
             self.dispatch(lambda: self.machine.stop())
