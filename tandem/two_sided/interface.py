@@ -41,8 +41,8 @@ from tandem.two_sided.protocol.side_machine import SideMachine
 from tandem.two_sided.serving.cloud_session import (
     CloudSession,
     CollaborationStream,
-    opening_of,
-    wrong_side,
+    read_opening,
+    wrong_side_error,
 )
 from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tandem.two_sided.serving.decoding_service import DecodingServicer
@@ -50,9 +50,9 @@ from tandem.two_sided.serving.device_session import (
     DeviceSession,
     OpenSideStreams,
     SideStreams,
-    committed_of,
-    started_of,
-    summary_of,
+    committed_message,
+    started_message,
+    summary_message,
 )
 from tandem.two_sided.serving.document_transfer import ExportedDocuments, ImportedDocuments
 from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
@@ -92,17 +92,17 @@ __all__ = [
     "SideStreams",
     "Sources",
     "StoredFit",
-    "committed_of",
+    "committed_message",
     "default_fits_path",
     "documents_of",
     "find_aggregation_preset",
     "local_drafting",
     "measure_fit",
     "open_document_files",
-    "opening_of",
     "read_fits",
-    "started_of",
-    "summary_of",
+    "read_opening",
+    "started_message",
+    "summary_message",
     "write_fits",
-    "wrong_side",
+    "wrong_side_error",
 ]

@@ -30,7 +30,7 @@ from tandem.two_sided.interface import (
     SideMachine,
     Sources,
     local_drafting,
-    opening_of,
+    read_opening,
 )
 
 log = get_logger(__name__)
@@ -71,7 +71,7 @@ class CloudSide:
     async def collaborate(self, stream: CollaborationStream) -> None:
         """Serve one device's stream."""
         codec = CloudSideCodec()
-        opening = await opening_of(stream, codec)
+        opening = await read_opening(stream, codec)
         if self._leaving:
             raise Unavailable("the aggregator is stopping")
         preset = opening.request.preset.name

@@ -48,10 +48,10 @@ from tandem.two_sided.interface import (
     SideMachine,
     SideStreams,
     Sources,
-    committed_of,
+    committed_message,
     local_drafting,
-    started_of,
-    summary_of,
+    started_message,
+    summary_message,
 )
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -137,15 +137,15 @@ class DeviceSide:
                 opened = await session.begun()
                 log.info("two-sided request", documents=len(prepared.documents))
                 names = tuple(self._more_sides) if preset.many_sided else ()
-                yield started_of(session_id, preset, opened, names)
+                yield started_message(session_id, preset, opened, names)
                 position = 0
                 with self._gauge.counted(preset.name, self._target_name(), session.machine):
                     async with aclosing(session.pieces()) as pieces:
                         async for piece in pieces:
-                            yield committed_of(position, piece)
+                            yield committed_message(position, piece)
                             position += len(piece.token_ids)
                 _raise_fault(cancelling)
-                ended = summary_of(
+                ended = summary_message(
                     session, preset, tokens=position, traffics=prepared.traffics, more_sides=names
                 )
                 if names:

@@ -82,8 +82,8 @@ class Documents:
 
 
 def documents_of(settings: ModelSettings, model: LoadedModel, rescore: Rescore | None) -> Documents:
-    """What a service's settings say of decoding documents. Raises InvalidArgument for a folder that
-    cannot be used."""
+    """Return what a service's settings say of decoding documents. Raises InvalidArgument for a
+    folder that cannot be used."""
     weights = cache(model.content_hash)  # it reads all of them
     files = open_document_files(
         model.engine, settings.document_kv_folder, weights, settings.document_kv_disk_bytes

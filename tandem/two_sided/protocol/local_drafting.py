@@ -27,8 +27,9 @@ class LocalDrafting:
 
 
 def local_drafting(preset: AggregationPreset, sampling: SamplingParams) -> LocalDrafting:
-    """At temperature 0 the sides' distributions are those of temperature 1, in full: the argmax of
-    a mixture cannot be told from one-hot distributions, nor, in general, from truncated ones."""
+    """Return how a side drafts for a request."""
+    # At temperature 0 the sides' distributions are those of temperature 1, in full: the argmax of a
+    # mixture cannot be told from one-hot distributions, nor, in general, from truncated ones.
     needs_probs = preset.two_sided and preset.mode is not AggregationMode.ANSWER_COIN
     if sampling.greedy:
         payload = ProbsPayload.FULL if needs_probs else ProbsPayload.NONE

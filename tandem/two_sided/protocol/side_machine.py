@@ -76,9 +76,9 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
         """`log_mass`: h of this side's documents, None until `opened`. `liveness` is the device's,
         which finds its cloud lost; `further`: of each side beyond the cloud, by which the device
         knows how many there are. `completes_stop` is told every committed token once."""
-        self._lives = JointLiveness([*([] if liveness is None else [liveness]), *further])
+        self._others_liveness = JointLiveness([*([] if liveness is None else [liveness]), *further])
         phase = Phase.CONNECTING if side is Side.DEVICE else Phase.RUNNING
-        super().__init__(self._lives, phase)
+        super().__init__(self._others_liveness, phase)
         self.side = side
         self.request = request
         self._rng = rng if rng is not None else SeededRandom(request.seed)
@@ -147,7 +147,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
 
     def _ping(self, now: float) -> SideOutputs:
         outputs: SideOutputs = []
-        for link, nonce in self._lives.pings_due(now):
+        for link, nonce in self._others_liveness.pings_due(now):
             outputs += self._to_peer(link, now, Ping(**self._header(), nonce=nonce))
         return outputs
 
@@ -210,7 +210,7 @@ class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
             return self._answer_when_done(message, now)
         if message.session != self.request.session:
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
-        self._lives.received(link, now)
+        self._others_liveness.received(link, now)
         self._counters.trips[link].received(now)
         match message:
             case SideDraftFrame():

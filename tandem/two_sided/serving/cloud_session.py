@@ -208,8 +208,9 @@ class CloudSession:
         )
 
 
-async def opening_of(stream: CollaborationStream, codec: CloudSideCodec) -> CollaborationOpen:
-    """The opening; InvalidArgument if the device says anything else, or nothing."""
+async def read_opening(stream: CollaborationStream, codec: CloudSideCodec) -> CollaborationOpen:
+    """Read a stream's opening frame, checked. Raises InvalidArgument if the device says anything
+    else, or nothing, and PrefixMismatch where its hash is not that of its text."""
     opening = codec.decode(await stream.first(pb.CollaborateRequest))
     if not isinstance(opening, CollaborationOpen):
         raise InvalidArgument("open", "must be the first message of a stream")
@@ -225,7 +226,7 @@ async def opening_of(stream: CollaborationStream, codec: CloudSideCodec) -> Coll
     return opening
 
 
-def wrong_side(here: str, called: str) -> Rejected:
-    """The call is for the other side's aggregator."""
+def wrong_side_error(here: str, called: str) -> Rejected:
+    """Return the refusal of a call that is for the other side's aggregator."""
     why = f"side: this aggregator runs at the {here}; this call is for the {called}'s"
     return Rejected(grpc.StatusCode.FAILED_PRECONDITION, why)

@@ -271,10 +271,16 @@ SIDE_NAMES = ("device", "cloud")
 """In the order of their numbers, before those that settings name."""
 
 
-def started_of(
+def started_message(
     session: int, preset: AggregationPreset, opened: DecodingOpened, more_sides: Sequence[str]
 ) -> pb.GenerateResponse:
-    """`more_sides`: names of the sides beyond the cloud that take part."""
+    """Return the caller's first message.
+
+    Args:
+        session: the request's number.
+        preset: the method that answers.
+        opened: what the device's decoder said.
+        more_sides: names of the sides beyond the cloud that take part."""
     return pb.GenerateResponse(
         started=pb.Started(
             session=f"{session:08x}",
@@ -286,7 +292,8 @@ def started_of(
     )
 
 
-def committed_of(position: int, piece: TextPiece) -> pb.GenerateResponse:
+def committed_message(position: int, piece: TextPiece) -> pb.GenerateResponse:
+    """Return the message with a piece whose first token is the answer's token `position`."""
     return pb.GenerateResponse(
         committed=pb.Committed(
             position=position,
@@ -300,15 +307,21 @@ def committed_of(position: int, piece: TextPiece) -> pb.GenerateResponse:
     )
 
 
-def summary_of(
+def summary_message(
     session: DeviceSession,
     preset: AggregationPreset,
     tokens: int,
     traffics: Sequence[Traffic],
     more_sides: Sequence[str] = (),
 ) -> pb.GenerateResponse:
-    """`tokens`: how many the caller got; `traffics`: with each other side, the cloud first;
-    `more_sides`: names of those beyond the cloud."""
+    """Return the caller's last message.
+
+    Args:
+        session: the answer's, which has ended.
+        preset: the method that answered.
+        tokens: how many the caller got.
+        traffics: bytes exchanged with each other side, the cloud first.
+        more_sides: names of those beyond the cloud."""
     opened = session.opened
     stats = session.machine.stats
     assert opened is not None, "a summary follows an answer"
