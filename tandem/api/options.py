@@ -16,7 +16,7 @@ from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequ
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.overrides import Override, field_names, parse_override, with_overrides
 from tandem.specdec.presets import PRESETS, Preset
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationPreset
+from tandem.two_sided.interface import AGGREGATION_PRESETS, AggregationPreset
 
 Choice = bool | int | float | str
 Policy = TypeVar("Policy", bound=StrEnum)

@@ -21,7 +21,7 @@ from tandem.specdec.presets import PRESETS, find_preset
 from tandem.suite.background import BackgroundSuite
 from tandem.suite.models import choose_pair, load_pair
 from tandem.telemetry.logging import configure_logging
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tandem.two_sided.interface import AGGREGATION_PRESETS
 
 PROMPT = "> "
 HELP = "/new forgets the conversation; Ctrl-C stops an answer; Ctrl-D leaves"

@@ -28,7 +28,7 @@ from tandem.specdec.presets import PRESETS
 from tandem.suite.models import ModelPair, choose_pair, load_pair
 from tandem.suite.suite_documents import SuiteDocuments
 from tandem.telemetry.logging import configure_logging
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tandem.two_sided.interface import AGGREGATION_PRESETS
 
 _OVERRIDES = {
     "expansion": (str, "expansion", "Draft trees with so many candidates per node, as 3,2,1."),

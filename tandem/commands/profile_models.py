@@ -8,15 +8,23 @@ from tandem.backends.model_source import ModelChoice
 from tandem.commands.checks import Check, check
 from tandem.core.errors import InvalidArgument
 from tandem.suite.models import choose_pair, load_model
-from tandem.two_sided.profiling.stored_fits import StoredFit, default_path, read_fits, write_fits
-from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.interface import (
+    FIT_CONTEXT_TOKENS,
+    FIT_DOCUMENT_TOKENS,
+    Side,
+    StoredFit,
+    default_fits_path,
+    measure_fit,
+    read_fits,
+    write_fits,
+)
 
 REMEDY = "give models that load, and a --profile-file that can be written"
 
 
 def profile_checks(options: dict[str, Any]) -> list[Check]:
     """One check a side; the device drafts, the cloud has the target. `options`: doctor's flags."""
-    path = options["profile_file"] or default_path()
+    path = options["profile_file"] or default_fits_path()
     draft, target = choose_pair(options)
     return [
         check(
@@ -30,21 +38,15 @@ def profile_checks(options: dict[str, Any]) -> list[Check]:
 
 def _measure(side: Side, name: str, choice: ModelChoice, documents: int, path: Path) -> str:
     """What was found; a fit of the other side that is stored already stays."""
-    from tandem.two_sided.profiling.measured_decoding import (
-        CONTEXT_TOKENS,
-        DOCUMENT_TOKENS,
-        measure_fit,
-    )
-
     engine = load_model(choice, name).engine
-    context_tokens = min(CONTEXT_TOKENS, engine.context_length)
-    if context_tokens <= DOCUMENT_TOKENS:
+    context_tokens = min(FIT_CONTEXT_TOKENS, engine.context_length)
+    if context_tokens <= FIT_DOCUMENT_TOKENS:
         raise InvalidArgument(name, f"has a context of {context_tokens} tokens only")
     fit = measure_fit(engine, documents, context_tokens=context_tokens)
     stored = read_fits(path) | {side: StoredFit(engine.model_name, documents, fit)}
     write_fits(path, stored)
-    early_s, late_s = fit.at(DOCUMENT_TOKENS), fit.at(context_tokens)
+    early_s, late_s = fit.at(FIT_DOCUMENT_TOKENS), fit.at(context_tokens)
     return (
         f"{engine.model_name}, {documents} documents: {early_s * 1e3:.3g} ms a token after"
-        f" {DOCUMENT_TOKENS}, {late_s * 1e3:.3g} ms after {context_tokens}; stored in {path}"
+        f" {FIT_DOCUMENT_TOKENS}, {late_s * 1e3:.3g} ms after {context_tokens}; stored in {path}"
     )

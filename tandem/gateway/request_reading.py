@@ -28,7 +28,7 @@ from tandem.generation.request import DEFAULT_PRESET, RAG_PRESET, GenerationRequ
 from tandem.specdec.liveness import LostCloud
 from tandem.specdec.logprobs import MAX_TOP_LOGPROBS
 from tandem.specdec.overrides import Override, parse_overrides
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tandem.two_sided.interface import AGGREGATION_PRESETS
 
 SEED_BITS = 53
 """Seeds that are made up stay below 2^53, which every reader of JSON keeps exactly."""

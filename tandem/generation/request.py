@@ -38,7 +38,7 @@ from tandem.specdec.overrides import (
     with_overrides,
 )
 from tandem.specdec.presets import MAX_DRAFT_LENGTH, PRESETS, Preset
-from tandem.two_sided.protocol.presets import (
+from tandem.two_sided.interface import (
     AGGREGATION_PRESETS,
     MAX_QUERY_CHARACTERS,
     AggregationPreset,

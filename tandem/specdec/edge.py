@@ -43,12 +43,10 @@ from tandem.specdec.events import (
     DraftTask,
     EdgeOutput,
     EdgeRequest,
-    Finish,
     Interrupt,
-    Reconnect,
     Send,
 )
-from tandem.specdec.liveness import Liveness, LostCloud, Phase
+from tandem.specdec.liveness import Liveness, Phase
 from tandem.specdec.logprobs import LogprobsBuffer, check_logprobs
 from tandem.specdec.messages import (
     Cancel,
@@ -69,6 +67,7 @@ from tandem.specdec.messages import (
 )
 from tandem.specdec.pacing import Pacing
 from tandem.specdec.predrafting import LikelyOutcome, Predrafting
+from tandem.specdec.resumable import Resumable
 from tandem.specdec.rules import AcceptanceRule, Proposal, acceptance_rule, payload_type
 from tandem.specdec.tree_drafting import drafting_for
 
@@ -77,7 +76,7 @@ ALONE_CHUNK = 8
 _DRAWING = "drawing a recovered token"
 
 
-class EdgeMachine:
+class EdgeMachine(Resumable[Send | Commit | Interrupt]):
     """One request, from its first stream to its last token.
 
     Raises ProtocolError or PrefixMismatch when the cloud breaks the protocol, which changes
@@ -97,13 +96,12 @@ class EdgeMachine:
             liveness: when the cloud counts as silent, dead, and given up.
             completes_stop: called once per committed token: whether a stop string ends with it.
             rng: in place of the one that the request's seed gives; for tests."""
+        super().__init__(liveness)
         rng = rng or SeededRandom(request.params.seed)
         self.request = request
-        self.phase = Phase.CONNECTING
         self.epoch = 0
         self.stats = EdgeStats()
         self.target_name = ""  # empty until the session is open
-        self.finish_reason: FinishReason | None = None
         self.rule = acceptance_rule(request.preset, request.params.seed, rng)
         self.pacing = Pacing(request.preset, request.earlier, request.prices)
         self._text = CommittedText(request, completes_stop)
@@ -117,11 +115,6 @@ class EdgeMachine:
         self._leaving = False
 
     # What the shell may ask at any time.
-
-    @property
-    def goes_on_alone(self) -> bool:
-        """Whether the edge goes on by itself once the cloud is given up."""
-        return self._liveness.policy is LostCloud.EDGE
 
     @property
     def schedule(self) -> Schedule:
@@ -171,31 +164,20 @@ class EdgeMachine:
 
     # Streams.
 
-    def connect(self, now: float) -> list[EdgeOutput]:
-        """On a fresh stream: open the session at the committed prefix, resend what is in flight."""
-        if self.phase is not Phase.CONNECTING:
-            raise ProtocolError(self.phase, "connect")
-        self.phase = Phase.RUNNING
+    def _open_stream(self, now: float) -> list[EdgeOutput]:
+        """Open the session at the committed prefix, and send what is in flight again."""
         self._drafting.reconnected()
         self.pacing.connected()
-        self._liveness.connected(now)
         self.stats.begin_stream()
         return [Send(self.request.opening(self.epoch, self.committed)), *self._flush(now)]
 
-    def lost(self, now: float, stuck_s: float = 0.0) -> list[EdgeOutput]:
-        """The stream broke or was found dead; `stuck_s`: see `Liveness.lost`."""
-        if self.phase is not Phase.RUNNING:
-            return []
-        self._disconnect()
-        self.stats.count_loss(self._liveness.lost(now, stuck_s))
-        return [Reconnect(), *self._give_up_if_due(now)]
-
-    def _disconnect(self) -> None:
-        """Drop the state of the stream; the next one carries it again."""
-        self.phase = Phase.CONNECTING
+    def _forget_stream(self) -> None:
         self._leaving = False
         self._recovery.forget()
         self.stats.abandon_round()
+
+    def _count_loss(self, silent_s: float) -> None:
+        self.stats.count_loss(silent_s)
 
     def frames_beside(self) -> list[EdgeMessage]:
         """What a second cloud needs to answer in the first one's place, beside all that is sent
@@ -223,21 +205,8 @@ class EdgeMachine:
         """After GoingAway: reconnect as soon as nothing that was sent waits for an answer."""
         if not self._leaving or self._drafting.sent or self.phase is not Phase.RUNNING:
             return []
-        self._disconnect()
         self.stats.departures += 1
-        return [Reconnect(lost=False)]
-
-    # Time.
-
-    def tick(self, now: float) -> list[EdgeOutput]:
-        """Time passed: ping a silent cloud, notice a dead one, give up a lost one."""
-        self._liveness.tick(now)
-        if self.phase is Phase.CONNECTING:
-            return self._give_up_if_due(now)
-        if self.phase is not Phase.RUNNING:
-            return []
-        dead = self._liveness.is_dead(now) or self._liveness.is_given_up(now)
-        return self.lost(now) if dead else self._ping(now)
+        return self._leave_stream(lost=False)
 
     def _ping(self, now: float) -> list[EdgeOutput]:
         """Ask a cloud that is silent, or whose round trip nothing else tells."""
@@ -247,14 +216,9 @@ class EdgeMachine:
         self.pacing.pinged(now)
         return [Send(Ping(**self._header(), nonce=nonce))]
 
-    def _give_up_if_due(self, now: float) -> list[EdgeOutput]:
-        if not self._liveness.is_given_up(now):
-            return []
-        if self.goes_on_alone:
-            self.phase = Phase.ALONE
-            ahead = [*self._drafting.discard_ahead(), *self._predrafting.clear()]
-            return [*map(Interrupt, ahead), *self._commit_alone()]
-        return self._finish(FinishReason.ERROR)
+    def _go_on_alone(self, now: float) -> list[EdgeOutput]:
+        ahead = [*self._drafting.discard_ahead(), *self._predrafting.clear()]
+        return [*map(Interrupt, ahead), *self._commit_alone()]
 
     # Frames of the cloud.
 
@@ -510,19 +474,15 @@ class EdgeMachine:
         )
         return [commit] if reason is None else [commit, *self._finish(reason)]
 
-    def cancel(self) -> list[EdgeOutput]:
-        """The client left."""
-        return [] if self.phase is Phase.DONE else self._finish(FinishReason.CANCELLED)
-
-    def _finish(self, reason: FinishReason) -> list[EdgeOutput]:
-        """End the request; `Cancel` has the cloud free the session at once."""
+    def _close(self) -> list[EdgeOutput]:
+        """Interrupt the drafting; `Cancel` has the cloud free the session at once."""
         outputs: list[EdgeOutput] = []
         if self.phase is Phase.RUNNING:
             outputs.append(Send(Cancel(**self._header())))
-        outputs += map(Interrupt, (*self._drafting.interrupt(), *self._predrafting.clear()))
-        self.phase = Phase.DONE
-        self.finish_reason = reason
-        return [*outputs, Finish(reason)]
+        return [
+            *outputs,
+            *map(Interrupt, (*self._drafting.interrupt(), *self._predrafting.clear())),
+        ]
 
     def _header(self) -> FrameHeader:
         """What every frame carries."""

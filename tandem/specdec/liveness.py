@@ -68,6 +68,11 @@ class Liveness:
         self._nonce = 0
         self._asked_s = 0.0
 
+    @property
+    def goes_on_alone(self) -> bool:
+        """Whether the edge goes on by itself once the cloud is given up."""
+        return self.policy is LostCloud.EDGE
+
     def connected(self, now: float) -> None:
         """A fresh stream gets its own time to show life; the outage goes on until it does."""
         self._quiet_since_s = now

@@ -24,8 +24,7 @@ from tandem.suite.embedded_documents import serve_documents
 from tandem.suite.models import ModelPair
 from tandem.suite.suite_documents import SuiteDocuments, kept_kv_folder
 from tandem.telemetry.metrics import Metrics, Side, new_registry
-from tandem.two_sided.decoding.document_decoder import Documents
-from tandem.two_sided.decoding.document_files import open_document_files
+from tandem.two_sided.interface import Documents, open_document_files
 
 HOST = "127.0.0.1"
 MAX_MESSAGE_BYTES = 16 * 2**20

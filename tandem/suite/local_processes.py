@@ -28,7 +28,7 @@ from tandem.services.verifier.config import VerifierSettings
 from tandem.settings import SECURITY_FIELDS, ServiceSettings, variable_of
 from tandem.suite.child_process import ChildProcess
 from tandem.suite.suite_documents import SuiteDocuments, document_flags, fill, kept_kv_flags
-from tandem.two_sided.profiling.stored_fits import default_path
+from tandem.two_sided.interface import default_fits_path
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 300.0
@@ -192,7 +192,7 @@ class LocalSuite:
             flags |= document_flags(settings.documents, ports, temporary)
             for name, own in kept_kv_flags(settings.documents).items():
                 flags[name] |= own
-            if (profile := default_path()).exists():  # by `tandem doctor --profile`
+            if (profile := default_fits_path()).exists():  # by `tandem doctor --profile`
                 for name in ("aggregator", "cloud-aggregator"):
                     flags[name]["profile-file"] = profile
         for number, own in enumerate(flags.values()):

@@ -1,1 +1,1 @@
-"""Answers from documents on two sides (DRAGON), from arithmetic to gRPC."""
+"""Answers from documents on two sides (DRAGON), from arithmetic to gRPC; see `interface`."""

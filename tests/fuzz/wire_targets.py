@@ -32,8 +32,9 @@ from tandem.two_sided.serving.decoder_codec import (
     AggregatorCodec,
     DecoderCodec,
     document_from_proto,
+    model_from_proto,
+    part_from_proto,
 )
-from tandem.two_sided.serving.document_kv_codec import model_from_proto, part_from_proto
 from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
 from tandem_api.aggregator.v1 import aggregator_pb2

@@ -171,9 +171,15 @@ def test_drawing_afresh_with_the_full_distribution_fails_the_same_test(
     draft_length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def afresh(
-        answer: object, target: Array, draft: Array, need: Any, rng: RandomSource, position: int
+        answer: object,
+        target: Array,
+        *,
+        draft_probs: Array,
+        need: Any,
+        rng: RandomSource,
+        position: int,
     ) -> int:
-        return rng.categorical(residual(target, draft), position, Purpose.RECOVER, need.draw)
+        return rng.categorical(residual(target, draft_probs), position, Purpose.RECOVER, need.draw)
 
     monkeypatch.setattr("tandem.specdec.edge.finish_with_full_distribution", afresh)
     with pytest.raises(AssertionError, match="chi-squared"):

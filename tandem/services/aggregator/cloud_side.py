@@ -12,16 +12,26 @@ from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Sent, Tracing
-from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen, DecodingOpened
-from tandem.two_sided.protocol.local_drafting import local_drafting
-from tandem.two_sided.protocol.messages import AggregationRequest, CollaborationOpen
-from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, DocumentTransfer, Sources
-from tandem.two_sided.protocol.side_machine import SideMachine
-from tandem.two_sided.serving.cloud_session import CloudSession, Stream, opening_of
-from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
-from tandem.two_sided.serving.exported_documents import ExportedDocuments
-from tandem.two_sided.serving.peer_codec import CloudSideCodec
+from tandem.two_sided.interface import (
+    AGGREGATION_PRESETS,
+    AggregationRequest,
+    CloudSession,
+    CloudSideCodec,
+    CollaborationOpen,
+    CollaborationStream,
+    ContextDocument,
+    DecoderEvents,
+    DecoderLink,
+    DecodingOpen,
+    DecodingOpened,
+    DocumentTransfer,
+    ExportedDocuments,
+    Side,
+    SideMachine,
+    Sources,
+    local_drafting,
+    read_opening,
+)
 
 log = get_logger(__name__)
 
@@ -58,10 +68,10 @@ class CloudSide:
     async def close(self) -> None:
         await self._resources.close()
 
-    async def collaborate(self, stream: Stream) -> None:
+    async def collaborate(self, stream: CollaborationStream) -> None:
         """Serve one device's stream."""
         codec = CloudSideCodec()
-        opening = await opening_of(stream, codec)
+        opening = await read_opening(stream, codec)
         if self._leaving:
             raise Unavailable("the aggregator is stopping")
         preset = opening.request.preset.name
@@ -80,7 +90,13 @@ class CloudSide:
             async def decoder(opening: CollaborationOpen, events: DecoderEvents) -> DecoderLink:
                 return await self._open_cloud_decoder(opening, events, span.headers())
 
-            session = CloudSession(opening, codec, stream, decoder, self._cloud_machine)
+            session = CloudSession(
+                opening,
+                codec,
+                stream=stream,
+                open_decoder=decoder,
+                make_machine=self._cloud_machine,
+            )
             self._sessions.add(session)
             log.info("collaboration begun")
             try:
@@ -93,10 +109,16 @@ class CloudSide:
         return await self._resources.retrieval.search(asked.query, asked.documents, headers)
 
     async def _export_documents(
-        self, opening: CollaborationOpen, codec: CloudSideCodec, stream: Stream, headers: Sent
+        self,
+        opening: CollaborationOpen,
+        codec: CloudSideCodec,
+        stream: CollaborationStream,
+        headers: Sent,
     ) -> None:
         decoder, deadline_s = self._resources.decoder, self._settings.request_timeout_s
-        exported = ExportedDocuments(opening, codec, stream, decoder, deadline_s, headers)
+        exported = ExportedDocuments(
+            opening, codec, stream=stream, decoder=decoder, deadline_s=deadline_s, headers=headers
+        )
         await exported.serve(lambda: self._found(opening.request, headers))
 
     async def _open_cloud_decoder(
@@ -108,7 +130,10 @@ class CloudSide:
             found = await self._found(request, headers)
         drafting = local_drafting(preset, request.sampling)
         decoding = DecodingOpen(
-            *(opening.session, 0, 0, 0),
+            session=opening.session,
+            epoch=0,
+            base=0,
+            prefix_hash=0,
             prompt=request.prompt_ids,
             committed_ids=request.committed_ids,
             documents=found,
@@ -135,6 +160,6 @@ class CloudSide:
             Side.CLOUD,
             request,
             peer_log_mass=opening.log_mass,
-            placement_policy=self._resources.placement_policy(request, profiler),
+            placement_policy=self._resources.profiling.placement_policy(request, profiler),
             measurements=profiler,
         )

@@ -27,19 +27,32 @@ from tandem.specdec.liveness import Liveness, LivenessTimes, LostCloud
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import Sent
-from tandem.two_sided.profiling.side_metrics import AggregationGauge, OtherSides
-from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingOpen, DecodingOpened
-from tandem.two_sided.protocol.local_drafting import local_drafting
-from tandem.two_sided.protocol.messages import AggregationRequest, CloudSideMessage, DeviceMessage
-from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.presets import AggregationPreset, DocumentTransfer, Sources
-from tandem.two_sided.protocol.side_machine import SideMachine
-from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
-from tandem.two_sided.serving.device_session import DeviceSession
-from tandem.two_sided.serving.imported_documents import ImportedDocuments
-from tandem.two_sided.serving.peer_codec import DeviceCodec
-from tandem.two_sided.serving.side_streams import OpenSideStreams, SideStreams
-from tandem.two_sided.serving.side_summary import committed_of, started_of, summary_of
+from tandem.two_sided.interface import (
+    AggregationGauge,
+    AggregationPreset,
+    AggregationRequest,
+    CloudSideMessage,
+    ContextDocument,
+    DecoderEvents,
+    DecoderLink,
+    DecodingOpen,
+    DecodingOpened,
+    DeviceCodec,
+    DeviceMessage,
+    DeviceSession,
+    DocumentTransfer,
+    ImportedDocuments,
+    OpenSideStreams,
+    OtherSides,
+    Side,
+    SideMachine,
+    SideStreams,
+    Sources,
+    committed_message,
+    local_drafting,
+    started_message,
+    summary_message,
+)
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
 
@@ -113,10 +126,10 @@ class DeviceSide:
         session = DeviceSession(
             lambda opened: self._machine(prepared, opened),
             lambda events: self._open_decoder(prepared, events),
-            self._stream_opener(prepared, lambda: session.opened),
-            self._resources.closing_tasks,
-            lambda: self._why_silent(preset),
-            session_id,
+            open_others=self._stream_opener(prepared, lambda: session.opened),
+            closing_tasks=self._resources.closing_tasks,
+            why_silent=lambda: self._why_silent(preset),
+            spread=session_id,
         )
         with log_context(session=f"{session_id:08x}", preset=preset.name):
             cancelling = None if cancel is None else asyncio.create_task(_cancel(cancel, session))
@@ -124,15 +137,17 @@ class DeviceSide:
                 opened = await session.begun()
                 log.info("two-sided request", documents=len(prepared.documents))
                 names = tuple(self._more_sides) if preset.many_sided else ()
-                yield started_of(session_id, preset, opened, names)
+                yield started_message(session_id, preset, opened, names)
                 position = 0
                 with self._gauge.counted(preset.name, self._target_name(), session.machine):
                     async with aclosing(session.pieces()) as pieces:
                         async for piece in pieces:
-                            yield committed_of(position, piece)
+                            yield committed_message(position, piece)
                             position += len(piece.token_ids)
                 _raise_fault(cancelling)
-                ended = summary_of(session, preset, position, prepared.traffics, names)
+                ended = summary_message(
+                    session, preset, tokens=position, traffics=prepared.traffics, more_sides=names
+                )
                 if names:
                     self._other_sides.ended(("cloud", *names), ended.summary)
                 used = dict.fromkeys(each.name for each in prepared.documents if each.name)
@@ -171,7 +186,14 @@ class DeviceSide:
             retrieval = self._resources.retrieval
             found = await retrieval.search(aggregation.query, aggregation.documents, headers, owner)
         traffics = tuple(Traffic() for _ in range(1 + len(self._more_sides)))
-        prepared = _PreparedRequest(request, aggregation, found, timeout_s, traffics, headers)
+        prepared = _PreparedRequest(
+            generation=request,
+            aggregation=aggregation,
+            documents=found,
+            deadline_s=timeout_s,
+            traffics=traffics,
+            headers=headers,
+        )
         if preset.transfer is DocumentTransfer.NONE:
             return prepared
         return replace(prepared, documents=(*found, *await self._imported(prepared)))
@@ -180,10 +202,13 @@ class DeviceSide:
         assert self._cloud is not None, "checked as the request came"
         waits = prepared.generation.lost_cloud is LostCloud.WAIT
         imported = ImportedDocuments(
-            *(self._cloud, self._resources.decoder, prepared.traffics[0], prepared.deadline_s),
-            prepared.deadline_s if waits else self._settings.give_up_after_s,
-            prepared.headers,
-            prepared.generation.tenant,
+            cloud=self._cloud,
+            decoder=self._resources.decoder,
+            traffic=prepared.traffics[0],
+            deadline_s=prepared.deadline_s,
+            patience_s=prepared.deadline_s if waits else self._settings.give_up_after_s,
+            headers=prepared.headers,
+            tenant=prepared.generation.tenant,
         )
         opening = prepared.aggregation.opening(0, PrefixedTokens(()), -math.inf)
         if prepared.preset.transfer is DocumentTransfer.KV:
@@ -194,7 +219,10 @@ class DeviceSide:
         request, preset = prepared.generation, prepared.preset
         drafting = local_drafting(preset, request.sampling)
         opening = DecodingOpen(
-            *(prepared.aggregation.session, 0, 0, 0),
+            session=prepared.aggregation.session,
+            epoch=0,
+            base=0,
+            prefix_hash=0,
             prompt=request.prompt,
             committed_ids=(),
             documents=prepared.documents,
@@ -236,7 +264,7 @@ class DeviceSide:
             log_mass=opened.log_mass,
             liveness=lives[0] if lives else None,
             further=lives[1:],
-            placement_policy=self._resources.placement_policy(request, profiler),
+            placement_policy=self._resources.profiling.placement_policy(request, profiler),
             measurements=profiler,
         )
 
@@ -263,16 +291,16 @@ class DeviceSide:
                 lambda channel: aggregator_pb2_grpc.AggregatorServiceStub(channel).Collaborate(
                     timeout=prepared.deadline_s, wait_for_ready=True, metadata=prepared.headers
                 ),
-                DeviceCodec(here.vocabulary_size, prepared.preset.probs),
-                traffic,
-                on_frame,
-                on_end,
+                codec=DeviceCodec(here.vocabulary_size, prepared.preset.probs),
+                traffic=traffic,
+                on_frame=on_frame,
+                on_end=on_end,
                 stranger=f"{name} at {other.target}",
             )
 
         names = ("the cloud", *(f"the side {name!r}" for name in self._more_sides))
         named = zip(names, others, prepared.traffics, strict=False)
-        openers = [partial(open_stream, *each) for each in named]
+        openers = [partial(open_stream, name, other, traffic) for name, other, traffic in named]
         return partial(SideStreams, openers, self._resources.closing_tasks)
 
     def _others(self, preset: AggregationPreset) -> list[Connection]:

@@ -38,7 +38,7 @@ from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Headers, Span, Tracing
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
+from tandem.two_sided.interface import AGGREGATION_PRESETS
 from tandem.wire.common_codec import prompt_to_proto
 from tandem_api.common.v1 import generation_pb2 as pb
 from tandem_api.drafter.v1.drafter_pb2 import TokenizeRequest, TokenizeResponse

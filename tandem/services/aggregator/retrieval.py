@@ -17,7 +17,7 @@ from tandem.net.retriever_client import Upload, messages_of
 from tandem.net.status import Rejected, actual_status, details_of, upstream_rejection
 from tandem.settings import variable_of
 from tandem.telemetry.tracing import Sent
-from tandem.two_sided.protocol.decoder_messages import ContextDocument
+from tandem.two_sided.interface import ContextDocument
 from tandem_api.retriever.v1 import retriever_pb2 as pb
 from tandem_api.retriever.v1 import retriever_pb2_grpc as pb_grpc
 

@@ -15,8 +15,7 @@ from tandem.services.aggregator.config import AggregatorSettings
 from tandem.services.aggregator.requests import Requests
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Tracing
-from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
-from tandem.two_sided.serving.cloud_session import wrong_side
+from tandem.two_sided.interface import AGGREGATION_PRESETS, wrong_side_error
 from tandem_api.aggregator.v1 import aggregator_pb2
 from tandem_api.aggregator.v1 import aggregator_pb2_grpc as pb_grpc
 from tandem_api.common.v1 import generation_pb2 as pb
@@ -72,7 +71,7 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
     ) -> None:
         async with served(context, self._streams) as stream:
             if self._side != "device":
-                raise wrong_side(self._side, "device")
+                raise wrong_side_error(self._side, "device")
             start, left_s = await read_start(stream), stream.time_remaining()
             headers = stream.invocation_metadata()
             answers = self.requests.answers(start, left_s, lambda: cancelled(stream), headers)
@@ -85,5 +84,5 @@ class AggregatorServicer(pb_grpc.AggregatorServiceServicer):
     ) -> None:
         async with served(context, self._streams) as stream:
             if self._side != "cloud":
-                raise wrong_side(self._side, "cloud")
+                raise wrong_side_error(self._side, "cloud")
             await self._collaborations.collaborate(stream)

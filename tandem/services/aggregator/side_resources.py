@@ -1,25 +1,17 @@
-"""What the aggregator of either side uses: decoder, retriever, profiling, placement policy."""
+"""What the aggregator of either side uses: decoder, retriever, profiling."""
 
 import asyncio
 
-from tandem.core.randomness import SeededRandom
 from tandem.net.access import ClientAccess
 from tandem.net.addresses import addresses_of
 from tandem.net.connection import Connection
 from tandem.net.nearest import NearestConnection
 from tandem.net.process import prometheus_server
 from tandem.services.aggregator.config import AggregatorSettings
-from tandem.services.aggregator.profiling import Profiling
 from tandem.services.aggregator.retrieval import Retrieval
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import Sent
-from tandem.two_sided.profiling.side_metrics import SideDecisions
-from tandem.two_sided.protocol.decoder_messages import DecodingOpen
-from tandem.two_sided.protocol.messages import AggregationRequest
-from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.placement import BothSides, PlacementPolicy, placement_policy_for
-from tandem.two_sided.protocol.profiler import SideProfiler
-from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
+from tandem.two_sided.interface import DecoderEvents, DecoderLink, DecodingOpen, Profiling, Side
 
 CLOSING_S = 1.0
 _SIDES = {"device": Side.DEVICE, "cloud": Side.CLOUD}
@@ -38,10 +30,12 @@ class SideResources:
         self.retrieval = Retrieval(self.connection(retriever) if retriever else None)
         self.closing_tasks: set[asyncio.Task[None]] = set()
         self.profiling = Profiling(
-            *(side, metrics, prometheus_server(settings)),
-            *(settings.prometheus_instance, settings.profile_file),
+            side,
+            metrics,
+            server=prometheus_server(settings),
+            instance=settings.prometheus_instance,
+            fits=settings.profile_file,
         )
-        self._decisions = SideDecisions(metrics)
 
     def connection(self, target: str) -> Connection:
         return Connection(target, self._max_message_bytes, self._access)
@@ -57,25 +51,13 @@ class SideResources:
         self, opening: DecodingOpen, events: DecoderEvents, deadline_s: float, headers: Sent
     ) -> DecoderLink:
         """An open stream to this side's decoder."""
-        return DecoderLink(self.decoder, opening, events, deadline_s, self.closing_tasks, headers)
-
-    def placement_policy(
-        self, request: AggregationRequest, profiler: SideProfiler
-    ) -> PlacementPolicy:
-        earlier = self.profiling.earlier(request.preset.name)
-
-        def measured() -> BothSides | None:
-            transfer = profiler.transfer
-            if transfer.known:
-                self._decisions.bandwidth(transfer.up_bytes_per_s, transfer.down_bytes_per_s)
-            return self.profiling.sides(profiler, earlier)
-
-        return placement_policy_for(
-            request.preset.placement,
-            SeededRandom(request.seed),
-            measured,
-            self._decisions.decided,
-            self._decisions.unmeasured,
+        return DecoderLink(
+            self.decoder,
+            opening,
+            events=events,
+            deadline_s=deadline_s,
+            closing_tasks=self.closing_tasks,
+            headers=headers,
         )
 
     async def close(self) -> None:

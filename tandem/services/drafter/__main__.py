@@ -17,7 +17,7 @@ from tandem.specdec.liveness import LivenessTimes
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
 from tandem.testing.paced import pace_engine
-from tandem.two_sided.decoding.document_decoder import documents_of
+from tandem.two_sided.interface import documents_of
 
 
 def build(settings: DrafterSettings, metrics: Metrics) -> DrafterServicer:

@@ -52,8 +52,7 @@ from tandem.telemetry.prometheus_server import PrometheusServer, Sample
 from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
 from tandem.text import Tokenizer
 from tandem.text.answer_text import AnswerText
-from tandem.two_sided.decoding.document_decoder import DocumentDecoder, Documents
-from tandem.two_sided.serving.decoding_service import DecodingServicer
+from tandem.two_sided.interface import DecodingServicer, DocumentDecoder, Documents
 from tandem.wire.common_codec import prompt_from_proto
 from tandem.wire.verifier_codec import EdgeCodec, describe_model
 from tandem_api.common.v1 import generation_pb2 as pb

@@ -12,7 +12,7 @@ from tandem.services.verifier.servicer import VerifierLimits, VerifierServicer
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import open_tracing
 from tandem.testing.paced import pace_engine
-from tandem.two_sided.decoding.document_decoder import documents_of
+from tandem.two_sided.interface import documents_of
 
 
 def build(settings: VerifierSettings, metrics: Metrics) -> VerifierServicer:

@@ -33,8 +33,7 @@ from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.tracing import NO_TRACING, Span, Tracing
-from tandem.two_sided.decoding.document_decoder import DocumentDecoder, Documents
-from tandem.two_sided.serving.decoding_service import DecodingServicer
+from tandem.two_sided.interface import DecodingServicer, DocumentDecoder, Documents
 from tandem.wire.verifier_codec import CloudCodec, describe_model
 from tandem_api.verifier.v1 import verifier_pb2 as pb
 from tandem_api.verifier.v1 import verifier_pb2_grpc as pb_grpc

@@ -39,7 +39,13 @@ def open_document_files(
         log.warning("this engine keeps documents in memory only", folder=str(folder))
         return None
     try:
-        return DocumentFiles(files, folder, model(), engine.vocabulary_hash, budget_bytes)
+        return DocumentFiles(
+            files,
+            folder,
+            model=model(),
+            vocabulary=engine.vocabulary_hash,
+            budget_bytes=budget_bytes,
+        )
     except OSError as error:
         why = f"{folder} cannot be used: {error.strerror or error}"
         raise InvalidArgument("document_kv_folder", why) from error
@@ -54,8 +60,10 @@ class DocumentFiles:
         """`model`: content hash of the weights, with whatever else decides keys and values. Raises
         OSError where the folder cannot be made."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._files, self._folder = files, folder
-        self._model, self._vocabulary = model, vocabulary
+        self._files = files
+        self._folder = folder
+        self._model = model
+        self._vocabulary = vocabulary
         self._budget_bytes = budget_bytes
         self.refused = 0
         self._clear_abandoned()

@@ -91,10 +91,14 @@ class DecodeJob:
         on_draft: OnLocalDraft,
         processor: LogitsProcessor | None = None,
     ) -> None:
-        self._group, self._work, self._processor = group, work, processor
+        self._group = group
+        self._work = work
+        self._processor = processor
         self._weights = np.array(work.mixture.weights)
         self._answer_ids = work.answer_ids
-        self._sampling, self._draw, self._on_draft = sampling, draw, on_draft
+        self._sampling = sampling
+        self._draw = draw
+        self._on_draft = on_draft
         self._drafts = 0
         self._last: LocalDraft | None = None
         self._dead_end = False
@@ -132,7 +136,8 @@ class DecodeJob:
             return True
         token_id, sent = self._draw(probs, self._work.position + self._drafts)
         now = time.perf_counter()
-        took_s, self._since_s = now - self._since_s, now
+        took_s = now - self._since_s
+        self._since_s = now
         self._last = LocalDraft(token_id, sent, self._group.length, log_left)
         self._answer_ids += (token_id,)
         self._drafts += 1
@@ -146,7 +151,8 @@ class DecodeJob:
         """The side's distribution, None where no token is left; and the mass that is (log)."""
         if self._processor is None:
             return side_probs(self._rows, self._weights, self._sampling), 0.0
-        processor, answer_ids = self._processor, self._answer_ids
+        processor = self._processor
+        answer_ids = self._answer_ids
         rows = [processed_row(row, self._sampling, processor, answer_ids) for row in self._rows]
         if all(log_left == -np.inf for _, log_left in rows):
             return None, -np.inf
@@ -186,7 +192,8 @@ class PrefillJob:
     in one piece, so that their bits do not depend on other requests."""
 
     def __init__(self, engine: Engine, texts: Sequence[tuple[int, ...]]) -> None:
-        self._engine, self._texts = engine, texts
+        self._engine = engine
+        self._texts = texts
         self._sessions: list[Session] = []
         self._chunks = ChunkedRequests(())
 
@@ -205,7 +212,8 @@ class PrefillJob:
 
     def result(self) -> list[Session]:
         """They are the caller's from now on."""
-        sessions, self._sessions = self._sessions, []
+        sessions = self._sessions
+        self._sessions = []
         return sessions
 
     def close(self) -> None:

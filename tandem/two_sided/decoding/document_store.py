@@ -103,7 +103,9 @@ class DocumentStore:
     ) -> None:
         self.budget_bytes = budget_bytes
         self.bytes_in_use = 0
-        self._thread, self._files, self._on_lookup = thread, files, on_lookup
+        self._thread = thread
+        self._files = files
+        self._on_lookup = on_lookup
         self._entries: dict[tuple[Tenant | None, str], _Entry] = {}  # the least recently used first
         self._tasks: set[asyncio.Task[None]] = set()
         self._writing = asyncio.Lock()
@@ -270,7 +272,8 @@ class DocumentStore:
 
     async def _place(self, entry: _Entry, tensors: Any) -> None:
         """Add an imported document, unless it came or was computed meanwhile."""
-        kept, thread = self._thread.engine.kv_files, self._thread
+        kept = self._thread.engine.kv_files
+        thread = self._thread
         assert kept is not None, "there are tensors"
         try:
             session = await thread.opened(partial(kept.adopt, tensors))
@@ -309,7 +312,8 @@ class DocumentStore:
 
     async def _read(self, entries: list[_Entry]) -> list[_Entry]:
         """Load what is on disk; returns the others."""
-        kept, files = self._thread.engine.kv_files, self._files
+        kept = self._thread.engine.kv_files
+        files = self._files
         if kept is None or files is None:
             return entries
         missing = []

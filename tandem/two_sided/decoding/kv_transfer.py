@@ -15,7 +15,7 @@ from tandem.runtime.engine_thread import EngineThread
 from tandem.two_sided.decoding.document_files import document_hash, document_origin
 from tandem.two_sided.decoding.document_store import DocumentStore, importer_of
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.document_kv import DocumentKv, KvModel, KvUnavailable
+from tandem.two_sided.protocol.messages import DocumentKv, KvModel, KvUnavailable
 
 HEADER_BYTES = 2**20
 """What a file may have beside its tensors."""
@@ -43,7 +43,9 @@ class KvTransfer:
         weights: Callable[[], str] | None,
     ) -> None:
         """`weights` reads the content hash of the model, which takes time; None: not known."""
-        self._thread, self._store, self._read = thread, store, read
+        self._thread = thread
+        self._store = store
+        self._read = read
         self._weights = weights
         self._model: KvModel | None = None
         self._naming = asyncio.Lock()
@@ -53,7 +55,8 @@ class KvTransfer:
         self._kept()
         async with self._naming:
             if self._model is None:
-                engine, weights = self._thread.engine, self._weights
+                engine = self._thread.engine
+                weights = self._weights
                 assert weights is not None, "checked before"
                 found = await asyncio.to_thread(weights)
                 self._model = KvModel(found, engine.vocabulary_hash, engine.model_name)
@@ -82,7 +85,8 @@ class KvTransfer:
     async def exported(self, document: ContextDocument, user: KvModel) -> PackedKv:
         """The keys and values of a document, computed where they are not cached. Raises
         KvModelMismatch, KvUnavailable, InvalidArgument naming the field, or ResourceExhausted."""
-        kept, model = self._kept(), await self.model()
+        kept = self._kept()
+        model = await self.model()
         model.check_used_by(user)
         token_ids = await self._read(document)
         origin = document_origin(model.weights, model.vocabulary_hash, token_ids)
@@ -91,7 +95,13 @@ class KvTransfer:
             tensors = await self._thread.call(lambda: kept.export(session))
             packed = await asyncio.to_thread(kept.pack, tensors, origin)
         digest = await asyncio.to_thread(hashlib.sha256, packed)
-        kv = DocumentKv(model, origin.document, origin.tokens, len(packed), digest.digest())
+        kv = DocumentKv(
+            model=model,
+            document=origin.document,
+            tokens=origin.tokens,
+            size_bytes=len(packed),
+            sha256=digest.digest(),
+        )
         return PackedKv(kv, packed)
 
     @asynccontextmanager
@@ -101,7 +111,8 @@ class KvTransfer:
         """Room for a document, cached for `caller` and whom it is imported for once what is yielded
         was called with its bytes. Raises KvModelMismatch, KvUnavailable, InvalidArgument naming the
         field, or ResourceExhausted; the call raises InvalidArgument."""
-        kept, model = self._kept(), await self.model()
+        kept = self._kept()
+        model = await self.model()
         kv.model.check_used_by(model)
         token_ids = await self._read(document)
         self._check(kv, token_ids)

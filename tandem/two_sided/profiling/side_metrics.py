@@ -18,7 +18,9 @@ from tandem_api.common.v1.generation_pb2 import Summary
 
 log = get_logger(__name__)
 
-MOVE, STAY, UNMEASURED = "move_saves_time", "stay_saves_time", "unmeasured"
+MOVE = "move_saves_time"
+STAY = "stay_saves_time"
+UNMEASURED = "unmeasured"
 NAMES: dict[Side, SideName] = {Side.DEVICE: "device", Side.CLOUD: "cloud"}
 
 

@@ -117,7 +117,8 @@ class AggregationRule:
     """Whether it tells whose draft each was."""
 
     def __init__(self, side: Side, token_rule: TokenRule) -> None:
-        self.token_rule, self._side = token_rule, side
+        self.token_rule = token_rule
+        self._side = side
 
     def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
         """The token, if this side decides it and has what it takes."""
@@ -207,7 +208,10 @@ class DeviceCoin(DeviceDecides):
         known = [mass for mass in log_masses if mass is not None]
         complete = self.here and len(known) == len(log_masses)
         self._shares = shares_of(known) if complete else None
-        self._rng, self._every, self._start, self._first = rng, every, start, first
+        self._rng = rng
+        self._every = every
+        self._start = start
+        self._first = first
         self._owner = 0
 
     def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
@@ -231,7 +235,8 @@ class SharedCoin(AggregationRule):
 
     def __init__(self, side: Side, weights: Weights, rng: RandomSource) -> None:
         super().__init__(side, TokenRule())
-        self._weights, self._rng = weights, rng
+        self._weights = weights
+        self._rng = rng
 
     def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
         draft = drafts.of(self._owner(position))
@@ -257,7 +262,9 @@ class ReweightedCoin(SharedCoin):
         self, side: Side, weights: Weights, rng: RandomSource, every: int, start: int, first: int
     ) -> None:
         super().__init__(side, weights, rng)
-        self._every, self._start, self._first = every, start, first
+        self._every = every
+        self._start = start
+        self._first = first
         self._known_until = first
 
     def decide(self, position: int, drafts: FirstDrafts) -> int | NeedsTopList | None:
@@ -309,13 +316,15 @@ def aggregation_rule_for(
 ) -> AggregationRule | None:
     """The preset's rule, given each side's h, by its number; None while it depends on an unknown h.
     `aggregation_side`: None at the start; `first`: the first position that this stream decides."""
-    preset, greedy, start = request.preset, request.sampling.greedy, len(request.prompt_ids)
+    preset = request.preset
+    greedy = request.sampling.greedy
+    start = len(request.prompt_ids)
     # Processors leave more of one side's mass than of another's, position by position.
     every = 1 if request.processors.active else preset.reweigh_every
     if preset.mode is AggregationMode.DEVICE_COIN:
         if greedy:
             return DeviceDecides(side, ArgmaxRule())
-        return DeviceCoin(side, masses, rng, every, start, first)
+        return DeviceCoin(side, masses, rng=rng, every=every, start=start, first=first)
     device, cloud = masses
     if (owner := _only_side(preset, device, cloud)) is not None:
         return OneSide(side, owner)
@@ -332,7 +341,7 @@ def aggregation_rule_for(
     if greedy:
         return AggregationRule(side, token_rule)
     if every:
-        return ReweightedCoin(side, weights, rng, every, start, first)
+        return ReweightedCoin(side, weights, rng=rng, every=every, start=start, first=first)
     return SharedCoin(side, weights, rng)
 
 

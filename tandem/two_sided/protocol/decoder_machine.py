@@ -6,16 +6,22 @@ sent become void. A work whose text has changed is no longer `running`: its draf
 whoever runs it should stop.
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import no_token_left
 from tandem.core.tokens import PrefixedTokens, check_token_ids
 from tandem.specdec.cloud import VocabularyMismatch
-from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     DecodeRequestMessage,
     DecodingCost,
@@ -26,7 +32,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingTarget,
     DocumentUse,
 )
-from tandem.two_sided.protocol.local_mixtures import LocalMixture, LocalMixtures, RelevanceEstimate
+from tandem.two_sided.protocol.mixture import document_weights, log_mass
 
 
 class DecoderPhase(StrEnum):
@@ -90,9 +96,13 @@ class DecoderMachine:
     ) -> None:
         """`prompt_ids` and `documents`: as token ids; every document begins with the first
         `bos_length` tokens of the prompt, which are not fed again. Everything is checked here."""
-        self.bos_length, self.opening, self.model = bos_length, opening, model
+        self.bos_length = bos_length
+        self.opening = opening
+        self.model = model
         self.prompt_ids = prompt_ids
-        self.max_tokens = _granted(opening, prompt_ids, documents, model, bos_length)
+        self.max_tokens = _granted(
+            opening, prompt_ids, documents=documents, model=model, bos_length=bos_length
+        )
         self.phase = DecoderPhase.DECODING
         self.epoch = 0
         self.running: DecodeWork | None = None
@@ -131,7 +141,7 @@ class DecoderMachine:
         )
 
     def going_away(self, grace_s: float) -> GoingAway:
-        return GoingAway(*self._head(), grace_s=grace_s)
+        return GoingAway(**self._header(), grace_s=grace_s)
 
     def receive(self, message: DecodeRequestMessage) -> list[Pong]:
         """Take a frame after `open`; returns what to answer at once."""
@@ -145,7 +155,7 @@ class DecoderMachine:
             case DecodingRelevance():
                 self._reweigh(message)
             case Ping():
-                return [Pong(*self._head(), nonce=message.nonce)]
+                return [Pong(**self._header(), nonce=message.nonce)]
             case Cancel():
                 self._stop(DecoderPhase.ENDED)
             case DecodingOpen():
@@ -156,7 +166,8 @@ class DecoderMachine:
         """The drafts that are due; None while a work is running."""
         if self.running is not None or self.phase is not DecoderPhase.DECODING:
             return None
-        position, answer_ids = len(self.committed) + len(self._drafts), self._answer_ids
+        position = len(self.committed) + len(self._drafts)
+        answer_ids = self._answer_ids
         if self._drafts and answer_ids == self._dead_end:
             return None
         mixture, until = self._mixtures.at(answer_ids)
@@ -166,7 +177,14 @@ class DecoderMachine:
             return None
         keep = self._kept = min(self._kept, position - 1)
         token_ids = (*self.committed.since(keep), *self._drafts)[-(position - keep) :]
-        self.running = DecodeWork(keep, token_ids, position, count, mixture, answer_ids)
+        self.running = DecodeWork(
+            keep=keep,
+            token_ids=token_ids,
+            position=position,
+            count=count,
+            mixture=mixture,
+            answer_ids=answer_ids,
+        )
         return self.running
 
     def estimate(self) -> RelevanceEstimate | None:
@@ -300,9 +318,14 @@ class DecoderMachine:
         if epoch > self.epoch:
             raise InvalidArgument("epoch", f"{epoch} is ahead of the decoder's {self.epoch}")
 
-    def _head(self) -> tuple[int, int, int, int]:
-        committed = self.committed
-        return self.opening.session, self.epoch, len(committed), committed.prefix
+    def _header(self) -> FrameHeader:
+        """What every frame carries."""
+        return {
+            "session": self.opening.session,
+            "epoch": self.epoch,
+            "base": len(self.committed),
+            "prefix_hash": self.committed.prefix,
+        }
 
 
 def probs_sampling(sampling: SamplingParams) -> SamplingParams:
@@ -354,3 +377,91 @@ def _check_vocabulary(opening: DecodingOpen, model: DecoderModel) -> None:
     differs = opening.vocabulary_hash not in ("", model.vocabulary_hash)
     if differs or opening.vocabulary_size not in (0, model.vocabulary_size):
         raise VocabularyMismatch("vocabulary_hash: the two sides do not share a vocabulary")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMixture:
+    """The documents' weights [n] in the side's distribution, and the side's h; one plain sequence
+    has (1,) and -inf."""
+
+    weights: tuple[float, ...]
+    log_mass: float
+
+    @classmethod
+    def of(cls, relevances: Sequence[float]) -> LocalMixture:
+        """Raises InvalidArgument("relevances")."""
+        if not relevances:
+            return cls((1.0,), -math.inf)
+        return cls(tuple(document_weights(relevances).tolist()), log_mass(relevances))
+
+    def left(self, log_left: Sequence[float]) -> tuple[NDArray[np.float64], float]:
+        """The weights [n] where processors leave this much (log) of each document's mass, -inf for
+        nothing, and how much of all: each document counts by its relevance times what is left of
+        it, so that the mixture of what is left is what is left of the mixture. Raises
+        InvalidArgument where nothing is."""
+        with np.errstate(divide="ignore"):
+            scores = np.log(np.array(self.weights)) + np.array(log_left)
+        return document_weights(scores), log_mass(scores)
+
+
+@dataclass(frozen=True, slots=True)
+class RelevanceEstimate:
+    """A request for relevances: from `position` on, for the text that ends with `answer_ids`."""
+
+    position: int
+    answer_ids: tuple[int, ...]
+
+
+class LocalMixtures:
+    """`start`: the answer's first position; `every`: positions between estimates, 0 for none."""
+
+    def __init__(self, relevances: Sequence[float], start: int, every: int = 0) -> None:
+        self.current = LocalMixture.of(relevances)
+        self._start = start
+        self._every = every if relevances else 0
+        self._changes: list[tuple[int, LocalMixture]] = []
+        self._estimates: dict[int, tuple[tuple[int, ...], LocalMixture]] = {}
+
+    def at(self, answer_ids: Sequence[int]) -> tuple[LocalMixture | None, int | None]:
+        """The mixture after these tokens of the answer, None while its estimate is missing; and the
+        position up to which it holds, if any."""
+        position = self._start + len(answer_ids)
+        if self._every:
+            return self._estimated_at(tuple(answer_ids))
+        mixture = self.current
+        for base, changed in self._changes:
+            if position < base:
+                return mixture, base
+            mixture = changed
+        return mixture, None
+
+    def missing(self, answer_ids: Sequence[int]) -> RelevanceEstimate | None:
+        """The estimate without which no draft can follow these tokens."""
+        mixture, _ = self.at(answer_ids)
+        if mixture is not None:
+            return None
+        length = len(answer_ids) // self._every * self._every
+        return RelevanceEstimate(self._start + length, tuple(answer_ids[:length]))
+
+    def estimated(self, estimate: RelevanceEstimate, relevances: Sequence[float]) -> None:
+        """The outcome of an estimate; harmless if the text is another one by now."""
+        self._estimates[estimate.position] = (estimate.answer_ids, LocalMixture.of(relevances))
+
+    def change(self, base: int, mixture: LocalMixture) -> None:
+        """Use this mixture from `base` on."""
+        self._changes = [*(it for it in self._changes if it[0] < base), (base, mixture)]
+
+    def forget_before(self, length: int) -> None:
+        """Positions before `length` are committed."""
+        while self._changes and self._changes[0][0] <= length:
+            self.current = self._changes.pop(0)[1]
+        for position in [known for known in self._estimates if known < length - self._every]:
+            del self._estimates[position]
+
+    def _estimated_at(self, answer_ids: tuple[int, ...]) -> tuple[LocalMixture | None, int]:
+        length = len(answer_ids) // self._every * self._every
+        until = self._start + length + self._every
+        if not length:
+            return self.current, until
+        text, mixture = self._estimates.get(self._start + length, (None, None))
+        return mixture if text == answer_ids[:length] else None, until

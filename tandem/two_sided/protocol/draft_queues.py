@@ -32,14 +32,28 @@ class QueuedDraft:
 
 def decoded_draft(draft: DecodingDraft, epoch_offset: int) -> QueuedDraft:
     """A draft of this side's decoder, which counts its epochs from `epoch_offset` on."""
-    head = draft.base, draft.prefix_hash, epoch_offset + draft.epoch
-    return QueuedDraft(*head, draft.token_id, draft.probs, draft.log_mass, draft.cost.decode_s)
+    return QueuedDraft(
+        position=draft.base,
+        prefix=draft.prefix_hash,
+        epoch=epoch_offset + draft.epoch,
+        token_id=draft.token_id,
+        probs=draft.probs,
+        log_mass=draft.log_mass,
+        decode_s=draft.cost.decode_s,
+    )
 
 
 def peer_draft(frame: SideDraftFrame) -> QueuedDraft:
     """A draft that the other side sent."""
-    head = frame.base, frame.prefix_hash, frame.epoch
-    return QueuedDraft(*head, frame.token_id, frame.probs, frame.log_mass, frame.decode_s)
+    return QueuedDraft(
+        position=frame.base,
+        prefix=frame.prefix_hash,
+        epoch=frame.epoch,
+        token_id=frame.token_id,
+        probs=frame.probs,
+        log_mass=frame.log_mass,
+        decode_s=frame.decode_s,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +97,9 @@ class SideDrafts:
     ) -> None:
         self.own = OwnDrafts(text.tokens)
         self.peers = tuple(PeerDrafts(text.tokens) for _ in range(links))
-        self._side, self._text, self._counters = side, text, counters
+        self._side = side
+        self._text = text
+        self._counters = counters
 
     def begin(self) -> CommitBatch:
         """An empty batch at the end of the committed text."""
@@ -147,10 +163,12 @@ class OwnDrafts:
 
     def add(self, draft: QueuedDraft) -> bool:
         """Queue it if it follows the queued drafts; if not, its decoder will draw it again."""
-        position, prefix = len(self._committed), self._committed.prefix
+        position = len(self._committed)
+        prefix = self._committed.prefix
         if self._drafts:
             last = self._drafts[-1]
-            position, prefix = last.position + 1, extend_prefix(last.prefix, (last.token_id,))
+            position = last.position + 1
+            prefix = extend_prefix(last.prefix, (last.token_id,))
         if (draft.position, draft.prefix) != (position, prefix):
             return False
         self._drafts.append(draft)

@@ -27,8 +27,9 @@ class LocalDrafting:
 
 
 def local_drafting(preset: AggregationPreset, sampling: SamplingParams) -> LocalDrafting:
-    """At temperature 0 the sides' distributions are those of temperature 1, in full: the argmax of
-    a mixture cannot be told from one-hot distributions, nor, in general, from truncated ones."""
+    """Return how a side drafts for a request."""
+    # At temperature 0 the sides' distributions are those of temperature 1, in full: the argmax of a
+    # mixture cannot be told from one-hot distributions, nor, in general, from truncated ones.
     needs_probs = preset.two_sided and preset.mode is not AggregationMode.ANSWER_COIN
     if sampling.greedy:
         payload = ProbsPayload.FULL if needs_probs else ProbsPayload.NONE
@@ -46,7 +47,13 @@ def local_draft(
     0: those of temperature 1, and Draw.LIKELIEST). Independent draws use each side's own random
     numbers; Gumbel coupling uses the same on both."""
     sent = _as_sent(probs, choices)
-    token = _draw(probs if choices.cut_after_draw else sent, choices.draw, rng, position, side)
+    token = _draw(
+        probs if choices.cut_after_draw else sent,
+        choices.draw,
+        rng=rng,
+        position=position,
+        side=side,
+    )
     return token, None if choices.payload is ProbsPayload.NONE else sent
 
 

@@ -1,19 +1,90 @@
-"""The frames between the two aggregators (documented in aggregator.proto), and the outputs of a
-side's machine. Invariant: arrays inside messages are never written to."""
+"""The frames between the two aggregators (documented in aggregator.proto), the transfer of
+documents' keys and values (also in decoding.proto), and the outputs of a side's machine.
+
+Invariants: arrays inside messages are never written to; keys and values of one model are never used
+by another."""
 
 from dataclasses import dataclass, replace
 
+from tandem.core.errors import FailedPrecondition
 from tandem.core.probs import Array, SamplingParams
 from tandem.core.processors import NO_PROCESSORS, Processors
 from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.events import Commit, Finish, Reconnect
-from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
+from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import ContextDocument, DecodingTarget
-from tandem.two_sided.protocol.document_kv import DocumentPart, DocumentRequest, KvModel
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import first_side
 from tandem.two_sided.protocol.presets import AggregationPreset
 from tandem.two_sided.protocol.top_list import TopList
+
+KV_PART_BYTES = 60 * 2**10
+"""Bytes of a chunk: below the least `max_message_bytes` that a service can be given."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvModel:
+    """What makes keys and values: content hashes of weights (with configuration and precision) and
+    of the vocabulary; and a name for people, which is not compared."""
+
+    weights: str
+    vocabulary_hash: str
+    name: str = ""
+
+    def check_used_by(self, user: "KvModel") -> None:
+        """Raises KvModelMismatch naming both unless `user` can use what this model makes."""
+        if (self.weights, self.vocabulary_hash) != (user.weights, user.vocabulary_hash):
+            raise KvModelMismatch(self, user)
+
+
+class KvModelMismatch(FailedPrecondition):
+    """Keys and values of one model were asked for by another."""
+
+    def __init__(self, owner: KvModel, user: KvModel) -> None:
+        made, used = (
+            f"{model.name or 'a model'} (weights {model.weights[:12] or 'not named'}, vocabulary"
+            f" {model.vocabulary_hash[:12]})"
+            for model in (owner, user)
+        )
+        # What to do comes first: the other side cuts long words off.
+        super().__init__(
+            "document_kv: of another model; fetch the documents' text instead (drcg-text): keys and"
+            f" values here are of {made}, there of {used}"
+        )
+
+
+class KvUnavailable(FailedPrecondition):
+    """A decoder keeps its documents' keys and values to itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentKv:
+    """A document's keys and values, whose `size_bytes` follow. `document` is the content hash of
+    its token ids, of which there are `tokens`; `sha256` the digest of what follows."""
+
+    model: KvModel
+    document: str
+    tokens: int
+    size_bytes: int
+    sha256: bytes
+
+
+KvPart = DocumentKv | bytes
+"""What is sent: a description, then chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRequest(Frame):
+    """Device to cloud: the keys and values of the document that `opened` named in this place."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPart(Frame):
+    """Cloud to device: the next part of the requested document."""
+
+    part: KvPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +117,15 @@ class AggregationRequest:
             eos_token_ids=frozenset() if self.ignore_eos else self.eos_token_ids,
             ignore_eos=False,
         )
-        head = (self.session, epoch, len(committed), committed.prefix)
-        return CollaborationOpen(*head, request, log_mass, first_side(self.preset.placement))
+        return CollaborationOpen(
+            session=self.session,
+            epoch=epoch,
+            base=len(committed),
+            prefix_hash=committed.prefix,
+            request=request,
+            log_mass=log_mass,
+            aggregation_side=first_side(self.preset.placement),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +139,14 @@ class CollaborationOpen(Frame):
     document_kv: KvModel | None = None
 
     @property
-    def head(self) -> tuple[int, int, int, int]:
-        """Of the answers that belong to the opening."""
-        return self.session, 0, self.base, self.prefix_hash
+    def answer_header(self) -> FrameHeader:
+        """What the answers to the opening carry, which begin with epoch 0."""
+        return {
+            "session": self.session,
+            "epoch": 0,
+            "base": self.base,
+            "prefix_hash": self.prefix_hash,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,8 +136,22 @@ def aggregate(
     equal to the token is accepted. Raises InvalidArgument for unequal lengths or tokens outside of
     them."""
     _check_shapes(device.probs, cloud.probs)
-    from_device = _redrawn(Side.DEVICE, device, cloud.probs, weights.cloud, rng, position)
-    from_cloud = _redrawn(Side.CLOUD, cloud, device.probs, weights.device, rng, position)
+    from_device = _redrawn(
+        Side.DEVICE,
+        device,
+        other_probs=cloud.probs,
+        other_weight=weights.cloud,
+        rng=rng,
+        position=position,
+    )
+    from_cloud = _redrawn(
+        Side.CLOUD,
+        cloud,
+        other_probs=device.probs,
+        other_weight=weights.device,
+        rng=rng,
+        position=position,
+    )
     token_id = from_device if rng.bernoulli(1, 2, position, Purpose.COIN) else from_cloud
     return Aggregated(token_id, token_id == device.token_id, token_id == cloud.token_id)
 
@@ -169,7 +183,8 @@ def _redrawn(
 ) -> int:
     """A draw from the mixture, the side's draft where possible: where the side's distribution
     exceeds the other's, it is dropped with the *other* side's weight times the excess."""
-    token, probs = draft.token_id, draft.probs
+    token = draft.token_id
+    probs = draft.probs
     if not 0 <= token < len(probs):
         raise InvalidArgument("token_id", f"{token} is not in a vocabulary of {len(probs)}")
     excess = probs[token] - other_probs[token]

@@ -70,7 +70,8 @@ class SideChoice:
 def token_time_s(sides: BothSides, aggregating: Side) -> float:
     """Z of a side that goes on aggregating: expected seconds between two tokens (eq. 7). A refused
     draft of the other side costs a round trip more: it must receive the token and draft again."""
-    here, there = sides.of(aggregating), sides.of(aggregating.other)
+    here = sides.of(aggregating)
+    there = sides.of(aggregating.other)
     kept_s = max(here.step_s, there.step_s)
     refused_s = max(here.step_s, there.step_s + sides.round_trip_s)
     return there.acceptance * kept_s + (1 - there.acceptance) * refused_s

@@ -1,16 +1,105 @@
-"""What both sides of a two-sided answer cost now (DRAGON §5.2). A `Reading` is what one source
-knows: the request's own stream (`SideProfiler`), this process's metrics, a metrics server. Every
-duration is a difference of one machine's clock; what nobody measured is None, never a guess."""
+"""What both sides of a two-sided answer cost now (DRAGON §5.2).
 
-from collections.abc import Iterable, Mapping
+A `Reading` is what one source knows: the request's own stream (`SideProfiler`), this process's
+metrics, a metrics server. Every duration is a difference of one machine's clock; what nobody
+measured is None, never a guess.
+
+- Decoding (`DecodeFit`) is a line over the context's length, c_dec(t) = (k_a / k_b)·t + k_c. It is
+  fitted once, with the machine at rest; at runtime k_c stands and the slope follows what is
+  measured. Slope and intercept are never negative.
+- The link (`TransferEstimate`) costs L + g/B each way, from frames that are sent anyway (the paper
+  asks ping and iperf3). An exchange is a frame, its answer, both timed by one clock, and the time
+  that the other end says it held it: so only the sum of both latencies can be known, and only the
+  sum is needed. Bandwidth shows in how exchanges of different sizes differ. A slow estimate (all
+  exchanges, old ones forgotten) gives latency and bandwidth; a fast average of what it missed by
+  follows a link that changes.
+
+Durations in seconds, sizes in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol
+from math import isfinite
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tandem.core.errors import InvalidArgument
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import BothSides, SideTimes
-from tandem.two_sided.protocol.profiler_decoding import SLOPE_WEIGHT, DecodeFit
-from tandem.two_sided.protocol.profiler_transfer import TransferEstimate
+
+SLOPE_WEIGHT = 0.05
+"""ζ: what one observation counts against all before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeFit:
+    """The line. `numerator` is k_a = mean of (c - k_c)·t, `denominator` k_b = mean of t²: the
+    quotient of the two is the least squares slope through a given intercept `intercept_s`."""
+
+    numerator: float
+    denominator: float
+    intercept_s: float
+
+    def __post_init__(self) -> None:
+        for field in ("numerator", "denominator", "intercept_s"):
+            number = getattr(self, field)
+            if not (isfinite(number) and number >= 0):
+                raise InvalidArgument(field, f"{number} is not a number from 0")
+        if self.denominator == 0:
+            raise InvalidArgument("denominator", "is 0")
+
+    @property
+    def slope_s(self) -> float:
+        """Seconds that each token of context adds."""
+        return self.numerator / self.denominator
+
+    def at(self, length: float) -> float:
+        """Predicted seconds for a token after `length` tokens."""
+        return self.slope_s * length + self.intercept_s
+
+    def updated(self, length: int, duration_s: float, weight: float = SLOPE_WEIGHT) -> DecodeFit:
+        """The line after one more observation: the paper's moving averages of k_a and k_b. A step
+        faster than the intercept counts as one without slope, not as a negative one."""
+        _check_observation(length, duration_s)
+        if not 0 <= weight <= 1:
+            raise InvalidArgument("weight", f"{weight} is not a weight")
+        above_s = max(0.0, duration_s - self.intercept_s)
+        return DecodeFit(
+            (1 - weight) * self.numerator + weight * above_s * length,
+            (1 - weight) * self.denominator + weight * length * length,
+            self.intercept_s,
+        )
+
+
+def fit_decoding(lengths: Sequence[int], durations_s: Sequence[float]) -> DecodeFit:
+    """The least squares line through measured steps; where noise would make a term negative, it is
+    0 and the other is fitted alone. Raises InvalidArgument for fewer than two observations or
+    impossible ones."""
+    if len(lengths) != len(durations_s):
+        raise InvalidArgument("durations_s", f"{len(durations_s)} for {len(lengths)} lengths")
+    if len(lengths) < 2:
+        raise InvalidArgument("lengths", "two observations are needed for a line")
+    for length, duration_s in zip(lengths, durations_s, strict=True):
+        _check_observation(length, duration_s)
+    t = np.asarray(lengths, dtype=np.float64)
+    c = np.asarray(durations_s, dtype=np.float64)
+    spread = float(((t - t.mean()) ** 2).sum())
+    slope = float(((t - t.mean()) * (c - c.mean())).sum()) / spread if spread else 0.0
+    intercept_s = float(c.mean()) - slope * float(t.mean())
+    intercept_s = max(0.0, float(c.mean()) if slope < 0 else intercept_s)
+    numerator = float(((c - intercept_s) * t).mean())
+    return DecodeFit(max(0.0, numerator), float((t * t).mean()), intercept_s)
+
+
+def _check_observation(length: int, duration_s: float) -> None:
+    if length < 1:
+        raise InvalidArgument("length", f"{length} tokens")
+    if not (isfinite(duration_s) and duration_s >= 0):
+        raise InvalidArgument("duration_s", f"{duration_s} is not a duration")
+
 
 _KEEP = 0.9
 _KEEP_PER_DRAFT = 0.8
@@ -76,7 +165,8 @@ def combined(sources: Iterable[ProfileSource]) -> Reading:
 def both_sides(reading: Reading) -> BothSides | None:
     """What the scheduler compares; None while anything but a queue is unknown. With one way's time
     alone it stands for both: only their sum counts."""
-    up_s, down_s = reading.device_transfer_s, reading.cloud_transfer_s
+    up_s = reading.device_transfer_s
+    down_s = reading.cloud_transfer_s
     if up_s is None or down_s is None:
         up_s = down_s = up_s if down_s is None else down_s
     device = (reading.device_decode_s, up_s, reading.device_acceptance, reading.device_queue_s)
@@ -134,12 +224,12 @@ class SideProfiler:
             up_s = self.transfer.up_s(self._draft_bytes.get(Side.DEVICE, 0.0))
             down_s = self.transfer.down_s(self._draft_bytes.get(Side.CLOUD, 0.0))
         return Reading(
-            self._decoding[Side.DEVICE].now_s,
-            self._decoding[Side.CLOUD].now_s,
-            up_s,
-            down_s,
-            self._acceptance[Side.DEVICE].rate,
-            self._acceptance[Side.CLOUD].rate,
+            device_decode_s=self._decoding[Side.DEVICE].now_s,
+            cloud_decode_s=self._decoding[Side.CLOUD].now_s,
+            device_transfer_s=up_s,
+            cloud_transfer_s=down_s,
+            device_acceptance=self._acceptance[Side.DEVICE].rate,
+            cloud_acceptance=self._acceptance[Side.CLOUD].rate,
         )
 
 
@@ -179,3 +269,107 @@ class _Rate:
     def follow(self, accepted: float) -> None:
         self._accepted = _KEEP_PER_DRAFT * self._accepted + accepted
         self._drafts = _KEEP_PER_DRAFT * self._drafts + 1
+
+
+FORGET = 0.98
+"""What an exchange counts after the next one: the slow estimate looks back some 50 exchanges."""
+FOLLOW = 0.25
+"""What the newest exchange counts in the fast average."""
+_MEGABYTE = 1e6
+_RIDGE_MB2 = 1e-8
+"""Keeps the equations solvable where sizes do not differ."""
+SURE = 16.0
+"""By how much a bandwidth must explain the delays better than chance would (the F statistic of each
+term), before it is believed: a busy machine's delays are noise too."""
+_LEAST_EXCHANGES = 6
+_ROUNDING = 1e-9
+
+
+class TransferEstimate:
+    """The two-way delay of messages of given sizes; nothing is known before the first exchange."""
+
+    def __init__(self) -> None:
+        self._square: NDArray[np.float64] = np.zeros((3, 3))
+        self._product: NDArray[np.float64] = np.zeros(3)
+        self._energy = 0.0
+        self._slow: NDArray[np.float64] = np.zeros(3)
+        self._missed_s = 0.0
+        self.exchanges = 0
+
+    def exchanged(
+        self, up_bytes: int, down_bytes: int, elapsed_s: float, held_s: float = 0.0
+    ) -> None:
+        """A frame of `up_bytes` was answered by one of `down_bytes` after `elapsed_s`, of which the
+        other end held it for `held_s` by its own clock. More held than elapsed counts as no delay:
+        clocks tick, hosts sleep. Raises InvalidArgument for what cannot have been measured."""
+        for field, size in (("up_bytes", up_bytes), ("down_bytes", down_bytes)):
+            if size < 0:
+                raise InvalidArgument(field, f"{size} bytes")
+        for field, span_s in (("elapsed_s", elapsed_s), ("held_s", held_s)):
+            if not (isfinite(span_s) and span_s >= 0):
+                raise InvalidArgument(field, f"{span_s} is not a duration")
+        delay_s = max(0.0, elapsed_s - held_s)
+        sizes = np.array([1.0, up_bytes / _MEGABYTE, down_bytes / _MEGABYTE])
+        missed_s = delay_s - float(sizes @ self._slow) if self.exchanges else 0.0
+        self._missed_s += FOLLOW * (missed_s - self._missed_s)
+        self._square = FORGET * self._square + np.outer(sizes, sizes)
+        self._product = FORGET * self._product + delay_s * sizes
+        self._energy = FORGET * self._energy + delay_s * delay_s
+        self._slow = _fitted(self._square, self._product, self._energy)
+        self.exchanges += 1
+
+    @property
+    def known(self) -> bool:
+        return self.exchanges > 0
+
+    @property
+    def latency_s(self) -> float:
+        """L of both ways together, as of now."""
+        return max(0.0, float(self._slow[0]) + self._missed_s)
+
+    @property
+    def up_bytes_per_s(self) -> float:
+        """B towards the cloud; infinite while no exchange showed a limit."""
+        return _MEGABYTE / float(self._slow[1]) if self._slow[1] > 0 else float("inf")
+
+    @property
+    def down_bytes_per_s(self) -> float:
+        """B towards the device."""
+        return _MEGABYTE / float(self._slow[2]) if self._slow[2] > 0 else float("inf")
+
+    def up_s(self, size: float) -> float:
+        """A message of `size` bytes to the cloud, with half of the latency."""
+        return self.latency_s / 2 + size / self.up_bytes_per_s
+
+    def down_s(self, size: float) -> float:
+        """A message of `size` bytes to the device, with the other half."""
+        return self.latency_s / 2 + size / self.down_bytes_per_s
+
+
+def _fitted(square: Any, products: Any, energy: float) -> NDArray[np.float64]:
+    """Least squares without negative terms: latency alone, unless one bandwidth or both explain the
+    delays so much better that chance can be ruled out."""
+    best, chosen_loss = _solved(square, products, energy, (0,))
+    alone = chosen_loss
+    weight = float(square[0, 0])
+    if alone <= _ROUNDING * energy:
+        return best
+    for terms in ((0, 1), (0, 2), (0, 1, 2)):
+        freedom = weight - len(terms)
+        found, loss = _solved(square, products, energy, terms)
+        limit = alone / (1 + SURE * (len(terms) - 1) / max(freedom, _ROUNDING))
+        if weight > _LEAST_EXCHANGES and (found >= 0).all() and loss < min(limit, chosen_loss):
+            best = found
+            chosen_loss = loss
+    return best
+
+
+def _solved(
+    square: Any, products: Any, energy: float, terms: tuple[int, ...]
+) -> tuple[NDArray[np.float64], float]:
+    """All three terms, those not chosen 0, and the sum of squares that is left."""
+    chosen = list(terms)
+    ridge = np.diag([0.0, _RIDGE_MB2, _RIDGE_MB2])[np.ix_(chosen, chosen)]
+    found = np.zeros(3)
+    found[chosen] = np.linalg.solve(square[np.ix_(chosen, chosen)] + ridge, products[chosen])
+    return found, max(0.0, energy + float(found @ square @ found - 2 * found @ products))

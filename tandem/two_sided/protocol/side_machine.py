@@ -1,22 +1,26 @@
 """One side of an answer from documents on two sides (DRAGON §3, §4); the same machine at both ends.
+
 It takes this side's drafts (`drafted`) and the other side's frames (`receive`), and commits tokens.
 Of more than two sides the device has a link to each other one, which are lost and begin together.
 
 Invariants: a committed token is never retracted or repeated; only a draft of the committed text
 counts; decisions follow from drafts, distributions and seed alone, so that a resumed request, or
-one aggregated elsewhere, continues with the very same tokens.
-"""
+one aggregated elsewhere, continues with the very same tokens. What arrives is checked before any
+state changes."""
+
+from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tandem.core.errors import ProtocolError
+from tandem.core.errors import InvalidArgument, ProtocolError
 from tandem.core.randomness import RandomSource, SeededRandom
 from tandem.core.stopping import FinishReason
-from tandem.core.tokens import TokenSource
+from tandem.core.tokens import PrefixedTokens, TokenSource
 from tandem.specdec.edge import CommittedText, check_processes
-from tandem.specdec.events import Commit, Finish, Reconnect
+from tandem.specdec.events import Commit
 from tandem.specdec.liveness import Liveness, Phase
-from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
+from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
+from tandem.specdec.resumable import Resumable
 from tandem.two_sided.protocol.aggregation_rules import (
     AggregationRule,
     NeedsTopList,
@@ -28,6 +32,8 @@ from tandem.two_sided.protocol.counters import AggregationCounters, MeasurementS
 from tandem.two_sided.protocol.decoder_messages import DecodingDraft, DecodingTarget
 from tandem.two_sided.protocol.draft_queues import (
     CommitBatch,
+    OwnDrafts,
+    QueuedDraft,
     SideDrafts,
     decoded_draft,
     peer_draft,
@@ -44,18 +50,11 @@ from tandem.two_sided.protocol.messages import (
     ToPeer,
 )
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.peer_frames import (
-    DraftSender,
-    check_committed,
-    check_side_draft,
-    check_target,
-    target_frames,
-)
-from tandem.two_sided.protocol.peer_lives import PeerLives
 from tandem.two_sided.protocol.placement import FixedPlacement, PlacementPolicy, first_side
+from tandem.two_sided.protocol.top_list import TopList
 
 
-class SideMachine:
+class SideMachine(Resumable[ToPeer | ToDecoder | Commit]):
     """One request at one side. Raises ProtocolError, InvalidArgument or PrefixMismatch when the
     other end breaks the conversation, and is then as it was before: the device may resume it with
     `lost` and `connect`, the cloud ends the stream."""
@@ -77,11 +76,12 @@ class SideMachine:
         """`log_mass`: h of this side's documents, None until `opened`. `liveness` is the device's,
         which finds its cloud lost; `further`: of each side beyond the cloud, by which the device
         knows how many there are. `completes_stop` is told every committed token once."""
-        self.side, self.request = side, request
-        self.phase = Phase.CONNECTING if side is Side.DEVICE else Phase.RUNNING
-        self.finish_reason: FinishReason | None = None
+        self._others_liveness = JointLiveness([*([] if liveness is None else [liveness]), *further])
+        phase = Phase.CONNECTING if side is Side.DEVICE else Phase.RUNNING
+        super().__init__(self._others_liveness, phase)
+        self.side = side
+        self.request = request
         self._rng = rng if rng is not None else SeededRandom(request.seed)
-        self._lives = PeerLives([*([] if liveness is None else [liveness]), *further])
         self._placement_policy = placement_policy or FixedPlacement(
             first_side(request.preset.placement)
         )
@@ -92,7 +92,13 @@ class SideMachine:
         self.committed.extend(request.committed_ids)
         self._drafts = SideDrafts(side, self._text, self._counters, 1 + len(further))
         self._senders = tuple(
-            DraftSender(request, self._drafts.own, self.committed, self._counters, link)
+            DraftSender(
+                request,
+                self._drafts.own,
+                committed=self.committed,
+                counters=self._counters,
+                link=link,
+            )
             for link in range(len(self._drafts.peers))
         )
         self._epoch = 0
@@ -118,20 +124,36 @@ class SideMachine:
 
     def connect(self, now: float) -> SideOutputs:
         """The device has a fresh stream to each other side: open them at the committed text."""
-        if self.phase is not Phase.CONNECTING:
-            raise ProtocolError(self.phase, "connect")
-        own = self._masses[self.side]
-        if own is None:
+        if self._masses[self.side] is None:
             raise ProtocolError(self.phase, "connect", "this side's decoder has not opened yet")
-        self.phase = Phase.RUNNING
+        return super().connect(now)
+
+    def _open_stream(self, now: float) -> SideOutputs:
         self._counters.begin_stream()
         for sender in self._senders:
             sender.begin_stream()
+        log_mass = self._masses[self.side]
+        assert log_mass is not None, "`connect` has checked it"
         self._masses[Side.CLOUD :] = [None] * len(self._senders)
         self._update_rule()
-        self._lives.connected(now)
-        opening = self.request.opening(self._epoch, self.committed, own)
+        opening = self.request.opening(self._epoch, self.committed, log_mass)
         return [*self._to_peers(now, opening), *self._flush(now)]
+
+    def _forget_stream(self) -> None:
+        self._drafts.clear_peers()
+
+    def _count_loss(self, silent_s: float) -> None:
+        self._counters.lost_stream(silent_s)
+
+    def _ping(self, now: float) -> SideOutputs:
+        outputs: SideOutputs = []
+        for link, nonce in self._others_liveness.pings_due(now):
+            outputs += self._to_peer(link, now, Ping(**self._header(), nonce=nonce))
+        return outputs
+
+    def _go_on_alone(self, now: float) -> SideOutputs:
+        self._rule = OneSide(Side.DEVICE, Side.DEVICE)
+        return self._decide(now)
 
     def opened(self, log_mass: float, now: float) -> SideOutputs:
         """This side's decoder knows the h of its documents. The cloud tells the device."""
@@ -141,7 +163,9 @@ class SideMachine:
             return []
         self._counters.trips[0].received(now)  # the opening, which made this machine
         limit = self.request.max_tokens
-        frame = CollaborationOpened(*self._head(), log_mass, limit, processes=True)
+        frame = CollaborationOpened(
+            **self._header(), log_mass=log_mass, max_tokens=limit, processes=True
+        )
         return [*self._to_peers(now, frame), *self._decide(now)]
 
     def decoder_restarted(self) -> None:
@@ -150,54 +174,13 @@ class SideMachine:
         self._epoch_offset = self._epoch + 1
         self._decoder_epoch = 0
 
-    @property
-    def goes_on_alone(self) -> bool:
-        """Whether the device goes on by itself once another side is given up."""
-        return self._lives.goes_on_alone
-
-    def lost(self, now: float, stuck_s: float = 0.0) -> SideOutputs:
-        """A stream of the device's broke or was found dead; `stuck_s`: see `Liveness.lost`."""
-        if self.phase is not Phase.RUNNING:
-            return []
-        self.phase = Phase.CONNECTING
-        self._drafts.clear_peers()
-        self._counters.lost_stream(self._lives.lost(now, stuck_s))
-        return [Reconnect(), *self._give_up_if_due(now)]
-
-    def tick(self, now: float) -> SideOutputs:
-        """Time passed: ping a silent cloud, notice a dead one, give up a lost one."""
-        self._lives.tick(now)
-        if self.phase is Phase.CONNECTING:
-            return self._give_up_if_due(now)
-        if self.phase is not Phase.RUNNING:
-            return []
-        if self._lives.is_dead(now):
-            return self.lost(now)
-        outputs: SideOutputs = []
-        for link, nonce in self._lives.pings_due(now):
-            outputs += self._to_peer(link, now, Ping(*self._head(), nonce=nonce))
-        return outputs
-
-    def _give_up_if_due(self, now: float) -> SideOutputs:
-        if not self._lives.is_given_up(now):
-            return []
-        if not self._lives.goes_on_alone:
-            return self._finish(FinishReason.ERROR, now)
-        self.phase = Phase.ALONE
-        self._rule = OneSide(Side.DEVICE, Side.DEVICE)
-        return self._decide(now)
-
-    def stop(self, now: float) -> SideOutputs:
+    def stop(self) -> SideOutputs:
         """A stop string is complete in the text that was committed."""
-        return [] if self.phase is Phase.DONE else self._finish(FinishReason.STOP, now)
-
-    def cancel(self, now: float) -> SideOutputs:
-        """The caller left."""
-        return [] if self.phase is Phase.DONE else self._finish(FinishReason.CANCELLED, now)
+        return [] if self.phase is Phase.DONE else self._finish(FinishReason.STOP)
 
     def going_away(self, grace_s: float, now: float) -> SideOutputs:
         """The cloud is about to stop."""
-        return self._to_peers(now, GoingAway(*self._head(), grace_s=grace_s))
+        return self._to_peers(now, GoingAway(**self._header(), grace_s=grace_s))
 
     # Drafts and frames
 
@@ -227,7 +210,7 @@ class SideMachine:
             return self._answer_when_done(message, now)
         if message.session != self.request.session:
             raise ProtocolError(self.phase, f"a frame of session {message.session}")
-        self._lives.received(link, now)
+        self._others_liveness.received(link, now)
         self._counters.trips[link].received(now)
         match message:
             case SideDraftFrame():
@@ -242,11 +225,9 @@ class SideMachine:
                 check_committed(self.committed, message.base, message.prefix_hash, message.base)
                 return [] if isinstance(message, Pong) else self._pong(message, now, link)
             case GoingAway():
-                self.phase = Phase.CONNECTING
-                self._drafts.clear_peers()
-                return [Reconnect()]
+                return self._leave_stream()
             case Cancel() if self.side is Side.CLOUD:
-                return self._finish(FinishReason.CANCELLED, now)
+                return self._finish(FinishReason.CANCELLED)
         raise ProtocolError(self.phase, type(message).__name__)
 
     def _answer_when_done(self, message: PeerMessage, now: float) -> SideOutputs:
@@ -258,7 +239,7 @@ class SideMachine:
         return self._receive_fetch(message, now, 0) if isinstance(message, Fetch) else []
 
     def _pong(self, ping: Ping, now: float, link: int) -> SideOutputs:
-        return self._to_peer(link, now, Pong(*self._head(), nonce=ping.nonce))
+        return self._to_peer(link, now, Pong(**self._header(), nonce=ping.nonce))
 
     def _receive_opened(self, message: CollaborationOpened, now: float, link: int) -> SideOutputs:
         number = self.side.other + link
@@ -276,12 +257,15 @@ class SideMachine:
         check_committed(self.committed, frame.base, frame.prefix_hash, frame.committed)
         if self._rule is None or not self._rule.receives_drafts():
             return []  # sent before the other side knew that it would not count
-        limit, ahead = self._text.length_limit, self.request.preset.ahead
+        limit = self._text.length_limit
+        ahead = self.request.preset.ahead
         if frame.base >= limit and (self.side is Side.CLOUD or len(self._senders) > 1):
             return []  # drafted where another side has less room
-        check_side_draft(frame, self._rule, limit, len(self.committed), ahead)
+        check_side_draft(
+            frame, self._rule, length_limit=limit, committed=len(self.committed), ahead=ahead
+        )
         self._counters.decoded(self.side.other + link, frame.base, frame.decode_s)
-        self._counters.answered(frame, self.side, size_bytes, now, link)
+        self._counters.answered(frame, self.side, size_bytes=size_bytes, now=now, link=link)
         self._drafts.own.forget_before(frame.committed)
         self._drafts.peers[link].add(peer_draft(frame))
         return self._decide(now)
@@ -328,8 +312,15 @@ class SideMachine:
             token_sides = self._rule.token_sides(decision, drafts)
             self._drafts.commit(decision, token_source, batch, token_sides)
             hands_over = batch.reason is None and self._hands_over(position)
-        told = self.request, self._rule, self._epoch, batch, self.committed, hands_over
-        outputs += self._to_peers(now, *target_frames(*told))
+        targets = target_frames(
+            self.request,
+            self._rule,
+            epoch=self._epoch,
+            batch=batch,
+            committed=self.committed,
+            hands_over=hands_over,
+        )
+        outputs += self._to_peers(now, *targets)
         outputs += self._committed_outputs(batch, now)
         return outputs + self._flush(now) if hands_over else outputs
 
@@ -350,23 +341,30 @@ class SideMachine:
         token_ids = tuple(batch.token_ids)
         unverified = self.phase is Phase.ALONE
         self._counters.committed(len(token_ids), unverified)
-        head = (self.request.session, self._decoder_epoch, batch.base, batch.prefix)
-        target = DecodingTarget(*head, token_ids=token_ids, last=batch.reason is not None)
+        target = DecodingTarget(
+            session=self.request.session,
+            epoch=self._decoder_epoch,
+            base=batch.base,
+            prefix_hash=batch.prefix,
+            token_ids=token_ids,
+            last=batch.reason is not None,
+        )
         alone = (TokenSource.EDGE,) * len(token_ids)
         token_sources = alone if unverified else tuple(batch.token_sources)
         sides = tuple(batch.token_sides) if any(batch.token_sides) else ()
-        finish = [] if batch.reason is None else self._finish(batch.reason, now)
+        finish = [] if batch.reason is None else self._finish(batch.reason)
         commit = Commit(token_ids, unverified, token_sources, token_sides=sides)
         return [ToDecoder(target), commit, *finish]
 
-    def _finish(self, reason: FinishReason, now: float) -> SideOutputs:
-        """End the request, at the cloud too, which then frees the session at once."""
-        cancels = self.side is Side.DEVICE and self.phase is Phase.RUNNING
-        outputs = self._to_peers(now, Cancel(*self._head())) if cancels else []
-        self.phase = Phase.DONE
-        self.finish_reason = reason
+    def _close(self) -> SideOutputs:
+        """Drop the drafts; `Cancel` has the cloud free the session at once."""
+        outputs: SideOutputs = []
+        if self.side is Side.DEVICE and self.phase is Phase.RUNNING:
+            # Not counted as sent: nothing answers it, so that no round trip ends with it.
+            cancel = Cancel(**self._header())
+            outputs += [ToPeer(cancel, link) for link in range(len(self._senders))]
         self._drafts.clear()
-        return [*outputs, Finish(reason)]
+        return outputs
 
     # Sending
 
@@ -383,7 +381,7 @@ class SideMachine:
         if not self._senders[0].fetches(position, count):
             return []
         self.stats.fetches += 1
-        return self._to_peers(now, Fetch(*self._head(), count=count))
+        return self._to_peers(now, Fetch(**self._header(), count=count))
 
     def _to_peers(self, now: float, *messages: PeerMessage) -> SideOutputs:
         outputs: SideOutputs = []
@@ -396,10 +394,214 @@ class SideMachine:
             self._counters.trips[link].sent(now)
         return [ToPeer(message, link) for message in messages]
 
-    def _head(self) -> tuple[int, int, int, int]:
-        return self.request.session, self._epoch, len(self.committed), self.committed.prefix
+    def _header(self) -> FrameHeader:
+        """What every frame carries."""
+        return {
+            "session": self.request.session,
+            "epoch": self._epoch,
+            "base": len(self.committed),
+            "prefix_hash": self.committed.prefix,
+        }
 
     def _update_rule(self, aggregation_side: Side | None = None) -> None:
         self._rule = aggregation_rule_for(
-            self.request, self.side, aggregation_side, self._masses, self._rng, len(self.committed)
+            self.request,
+            self.side,
+            aggregation_side,
+            masses=self._masses,
+            rng=self._rng,
+            first=len(self.committed),
         )
+
+
+class JointLiveness:
+    """Signs of life of all other sides of one request, each on its own link. The request needs
+    every one of them, so it is as lost as the one that is missed longest."""
+
+    def __init__(self, links: Sequence[Liveness]) -> None:
+        """`links`: of each other side; none where nobody is waited for."""
+        self._links = tuple(links)
+
+    @property
+    def goes_on_alone(self) -> bool:
+        """Whether the device goes on once a side is given up."""
+        return any(link.goes_on_alone for link in self._links)
+
+    def connected(self, now: float) -> None:
+        """There are fresh streams to all."""
+        for link in self._links:
+            link.connected(now)
+
+    def received(self, number: int, now: float) -> None:
+        """The side at the link of that number sent a frame."""
+        if self._links:
+            self._links[number].received(now)
+
+    def lost(self, now: float, stuck_s: float = 0.0) -> float:
+        """The streams are gone, since one of them is; returns how long the most silent side had
+        been silent. For `stuck_s` see `Liveness.lost`."""
+        return max((link.lost(now, stuck_s) for link in self._links), default=0.0)
+
+    def tick(self, now: float) -> None:
+        """Take that time into account in which this process did not get to run."""
+        for link in self._links:
+            link.tick(now)
+
+    def pings_due(self, now: float) -> list[tuple[int, int]]:
+        """Return link number and nonce of each ping that is due."""
+        due = [(number, link.ping_due(now)) for number, link in enumerate(self._links)]
+        return [(number, nonce) for number, nonce in due if nonce is not None]
+
+    def is_dead(self, now: float) -> bool:
+        return any(link.is_dead(now) for link in self._links)
+
+    def is_given_up(self, now: float) -> bool:
+        return any(link.is_given_up(now) for link in self._links)
+
+
+class DraftSender:
+    """Belongs to one machine, over all its streams."""
+
+    def __init__(
+        self,
+        request: AggregationRequest,
+        own: OwnDrafts,
+        committed: PrefixedTokens,
+        counters: AggregationCounters,
+        link: int = 0,
+    ) -> None:
+        self._link = link
+        self._request = request
+        self._own = own
+        self._committed = committed
+        self._counters = counters
+        self._sent: set[tuple[int, int]] = set()
+        self._fetched: tuple[int, int] | None = None
+        self._owed: Fetch | None = None
+
+    def begin_stream(self) -> None:
+        """Nothing has been sent on this stream."""
+        self._sent.clear()
+        self._fetched = self._owed = None
+
+    def due(self, rule: AggregationRule, now: float) -> list[SideDraftFrame]:
+        """The drafts that the other side needs and has not been sent."""
+        self._sent = {sent for sent in self._sent if sent[0] >= len(self._committed)}
+        frames = []
+        for draft in self._own:
+            key = (draft.position, draft.prefix)
+            if key not in self._sent and rule.sends_draft(draft.position):
+                self._sent.add(key)
+                frames.append(self._frame(draft, rule, self._request.preset.top, now))
+        if (owed := self._owed) is not None and self._own.at(
+            owed.base, owed.prefix_hash
+        ) is not None:
+            frames += self.fetched(owed, rule, now)
+        return frames
+
+    def fetched(self, fetch: Fetch, rule: AggregationRule, now: float) -> list[SideDraftFrame]:
+        """More of the distribution of a draft that was sent, which is asked for once: of a decoder
+        that begins again as soon as it has drawn the draft again, if it ever does. Raises
+        InvalidArgument where no distributions are kept."""
+        draft = self._own.at(fetch.base, fetch.prefix_hash)
+        self._owed = fetch if draft is None else None
+        if draft is None:
+            return []
+        if isinstance(draft.probs, TopList) or draft.probs is None:
+            raise InvalidArgument("fetch", "no distribution was kept here")
+        return [self._frame(draft, rule, min(fetch.count, len(draft.probs)), now)]
+
+    def fetches(self, position: int, count: int) -> bool:
+        """Whether a longer top list is to be fetched: once."""
+        first = self._fetched != (position, count)
+        self._fetched = (position, count)
+        return first
+
+    def _frame(
+        self, draft: QueuedDraft, rule: AggregationRule, count: int, now: float
+    ) -> SideDraftFrame:
+        trips = self._counters.trips[self._link]
+        return SideDraftFrame(
+            session=self._request.session,
+            epoch=draft.epoch,
+            base=draft.position,
+            prefix_hash=draft.prefix,
+            token_id=draft.token_id,
+            probs=rule.token_rule.payload(draft, count),
+            log_mass=draft.log_mass,
+            committed=len(self._committed),
+            decode_s=draft.decode_s,
+            held_s=trips.held_s(now),
+            heard=trips.heard,
+        )
+
+
+def target_frames(
+    request: AggregationRequest,
+    rule: AggregationRule,
+    epoch: int,
+    batch: CommitBatch,
+    committed: PrefixedTokens,
+    hands_over: bool,
+) -> list[TargetFrame]:
+    """What the side that decides tells of a batch: its tokens and whose they are, all of the answer
+    at its end where that is the rule, the tokens alone where the device knows of other sides."""
+    if not rule.sends_targets or not batch.token_ids:
+        return []
+    base = batch.base
+    prefix = batch.prefix
+    token_ids = tuple(batch.token_ids)
+    token_sources = tuple(batch.token_sources) if rule.tells_sources else ()
+    if rule.whole_answer:
+        if batch.reason is None:
+            return []
+        base = len(request.prompt_ids) + len(request.committed_ids)
+        prefix = committed.prefix_at(base)
+        token_ids = committed.since(base)
+        token_sources = token_sources[:1] * len(token_ids)  # one side's, all of them
+    target = TargetFrame(
+        session=request.session,
+        epoch=epoch,
+        base=base,
+        prefix_hash=prefix,
+        token_ids=token_ids,
+        hands_over=hands_over,
+        token_sources=token_sources,
+    )
+    return [target]
+
+
+def check_committed(text: PrefixedTokens, base: int, prefix: int, committed: int) -> None:
+    """What the sender has committed (its first `committed` tokens) must be the text here."""
+    if base <= min(committed, len(text)):
+        text.check(base, prefix)
+
+
+def check_side_draft(
+    frame: SideDraftFrame, rule: AggregationRule, length_limit: int, committed: int, ahead: int
+) -> None:
+    """A draft for a position of the answer, with what the rule needs of its distribution, of which
+    no more are kept than a side may draft `ahead`; half of that is room for what is on its way."""
+    if frame.base >= length_limit:
+        raise InvalidArgument("base", f"{frame.base} lies beyond the answer")
+    if frame.probs is not None and frame.base > committed + 2 * ahead:
+        why = f"{frame.base} is more than {2 * ahead} after the committed text"
+        raise InvalidArgument("base", why)
+    if not rule.token_rule.accepts(frame.probs):
+        raise InvalidArgument("probs", "is not what was agreed on")
+
+
+def check_target(
+    frame: TargetFrame, rule: AggregationRule | None, committed: PrefixedTokens, phase: Phase
+) -> AggregationRule:
+    """It comes from the deciding side, and goes on where the text here ends. Returns the rule."""
+    if rule is None or (isinstance(rule, SingleAggregator) and rule.here):
+        raise ProtocolError(phase, "TargetFrame", "this side decides")
+    if not isinstance(rule, SingleAggregator) and not (
+        isinstance(rule, OneSide) and rule.receives_drafts()
+    ):
+        raise ProtocolError(phase, "TargetFrame", "no side tells the other")
+    if frame.base != len(committed):
+        raise InvalidArgument("base", f"{frame.base} where {len(committed)} is due")
+    committed.check(frame.base, frame.prefix_hash)
+    return rule

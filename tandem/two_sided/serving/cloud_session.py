@@ -30,7 +30,7 @@ from tandem.two_sided.serving.decoder_link import DecoderEvents, DecoderLink
 from tandem.two_sided.serving.peer_codec import CloudSideCodec
 from tandem_api.aggregator.v1 import aggregator_pb2 as pb
 
-Stream = ServedStream[pb.CollaborateRequest, pb.CollaborateResponse]
+CollaborationStream = ServedStream[pb.CollaborateRequest, pb.CollaborateResponse]
 
 HASHED_TOGETHER = 4096
 MAX_EARLY_BYTES = 4 * 2**20
@@ -48,11 +48,13 @@ class CloudSession:
         self,
         opening: CollaborationOpen,
         codec: CloudSideCodec,
-        stream: Stream,
+        stream: CollaborationStream,
         open_decoder: OpenDecoder,
         make_machine: MakeMachine,
     ) -> None:
-        self._opening, self._codec, self._stream = opening, codec, stream
+        self._opening = opening
+        self._codec = codec
+        self._stream = stream
         self._open_decoder = open_decoder
         self._make_machine = make_machine
         self._writer = FrameWriter(self._write, MAX_QUEUED_FRAMES)
@@ -74,13 +76,17 @@ class CloudSession:
         if self._machine is not None:
             self._apply(self._machine.going_away(grace_s, time.monotonic()))
         else:
-            self._put(GoingAway(*self._opening.head, grace_s=grace_s))
+            self._put(GoingAway(**self._opening.answer_header, grace_s=grace_s))
 
     async def _decode(self) -> None:
         self._decoder = await self._open_decoder(
             self._opening,
             DecoderEvents(
-                self._begin, self._drafted, lambda text: None, self._restarted, self._fail
+                opened=self._begin,
+                drafted=self._drafted,
+                text=lambda text: None,
+                restarted=self._restarted,
+                failed=self._fail,
             ),
         )
         try:
@@ -112,7 +118,7 @@ class CloudSession:
         if frame.session != self._opening.session:
             raise InvalidArgument("message", f"is of session {frame.session:08x}")
         if frame.HasField("ping"):
-            self._put(Pong(*self._opening.head, nonce=frame.ping.nonce))
+            self._put(Pong(**self._opening.answer_header, nonce=frame.ping.nonce))
             return
         if len(self._early) >= MAX_QUEUED_FRAMES:
             raise ResourceExhausted(f"frames: {MAX_QUEUED_FRAMES} came before `opened`")
@@ -149,7 +155,8 @@ class CloudSession:
         self._machine = machine
         self._codec.opened(opened.vocabulary_size)
         self._apply(machine.opened(opened.log_mass, time.monotonic()))
-        early, self._early = self._early, []
+        early = self._early
+        self._early = []
         try:
             for frame in early:
                 self._receive(frame)
@@ -201,8 +208,9 @@ class CloudSession:
         )
 
 
-async def opening_of(stream: Stream, codec: CloudSideCodec) -> CollaborationOpen:
-    """The opening; InvalidArgument if the device says anything else, or nothing."""
+async def read_opening(stream: CollaborationStream, codec: CloudSideCodec) -> CollaborationOpen:
+    """Read a stream's opening frame, checked. Raises InvalidArgument if the device says anything
+    else, or nothing, and PrefixMismatch where its hash is not that of its text."""
     opening = codec.decode(await stream.first(pb.CollaborateRequest))
     if not isinstance(opening, CollaborationOpen):
         raise InvalidArgument("open", "must be the first message of a stream")
@@ -218,7 +226,7 @@ async def opening_of(stream: Stream, codec: CloudSideCodec) -> CollaborationOpen
     return opening
 
 
-def wrong_side(here: str, called: str) -> Rejected:
-    """The call is for the other side's aggregator."""
+def wrong_side_error(here: str, called: str) -> Rejected:
+    """Return the refusal of a call that is for the other side's aggregator."""
     why = f"side: this aggregator runs at the {here}; this call is for the {called}'s"
     return Rejected(grpc.StatusCode.FAILED_PRECONDITION, why)

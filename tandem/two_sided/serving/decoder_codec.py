@@ -18,7 +18,7 @@ from tandem.core.stopping import MAX_STOPS, check_stops
 from tandem.core.tokens import check_token_ids
 from tandem.core.truncation import Truncation
 from tandem.net.tenant import check_tenant_id
-from tandem.specdec.messages import Cancel, Frame, GoingAway, Ping, Pong
+from tandem.specdec.messages import Cancel, Frame, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import (
     ContextDocument,
     DecodeRequestMessage,
@@ -32,6 +32,7 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingText,
     DocumentUse,
 )
+from tandem.two_sided.protocol.messages import KV_PART_BYTES, DocumentKv, KvModel, KvPart
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (
     MAX_AHEAD,
@@ -100,21 +101,27 @@ class AggregatorCodec:
 
     def decode(self, frame: pb.DecodeResponse) -> DecodeResponseMessage:
         """Raises InvalidArgument naming the field for anything no honest decoder would send."""
-        head = (frame.session, frame.epoch, frame.base, frame.prefix)
+        header = header_of(frame)
         match frame.WhichOneof("message"):
             case "opened":
-                return self._opened(head, frame.opened)
+                return self._opened(header, frame.opened)
             case "draft":
-                return self._draft(head, frame.draft)
+                return self._draft(header, frame.draft)
             case "text":
                 text = frame.text
                 check_count(len(text.token_texts), text.tokens, "token_texts")
                 spelt = tuple(text.token_texts)
-                return DecodingText(*head, text.text, text.tokens, text.stopped, spelt)
-        control: GoingAway | Pong = read_control(head, frame)
+                return DecodingText(
+                    **header,
+                    text=text.text,
+                    tokens=text.tokens,
+                    stopped=text.stopped,
+                    token_texts=spelt,
+                )
+        control: GoingAway | Pong = read_control(header, frame)
         return control
 
-    def _opened(self, head: tuple[int, int, int, int], opened: pb.Opened) -> DecodingOpened:
+    def _opened(self, header: FrameHeader, opened: pb.Opened) -> DecodingOpened:
         model = opened.model
         check_count(model.vocabulary_size, MAX_VOCABULARY_SIZE, "vocabulary_size")
         check_count(len(model.eos_token_ids), MAX_EOS_TOKEN_IDS, "eos_token_ids")
@@ -125,7 +132,7 @@ class AggregatorCodec:
         if opened.ahead > MAX_AHEAD:
             raise InvalidArgument("ahead", f"{opened.ahead} is above {MAX_AHEAD}")
         return DecodingOpened(
-            *head,
+            **header,
             **same_fields(model, _MODEL_FIELDS),
             eos_token_ids=frozenset(model.eos_token_ids),
             prompt_ids=tuple(opened.prompt_ids),
@@ -136,10 +143,10 @@ class AggregatorCodec:
             processes=opened.processes,
         )
 
-    def _draft(self, head: tuple[int, int, int, int], draft: pb.Draft) -> DecodingDraft:
+    def _draft(self, header: FrameHeader, draft: pb.Draft) -> DecodingDraft:
         check_token_ids((draft.token_id,), self._vocabulary_size, "token_id")
         return DecodingDraft(
-            *head,
+            **header,
             token_id=draft.token_id,
             probs=probs_from_payload(draft.probs, self._probs, self._vocabulary_size),
             log_mass=check_log_mass(draft.log_mass),
@@ -158,16 +165,18 @@ class DecoderCodec:
     def __init__(
         self, vocabulary_size: int, context_length: int, device: str = "", dtype: str = ""
     ) -> None:
-        self._vocabulary_size, self._context_length = vocabulary_size, context_length
-        self._device, self._dtype = device, dtype
+        self._vocabulary_size = vocabulary_size
+        self._context_length = context_length
+        self._device = device
+        self._dtype = dtype
         self._probs = LocalProbs()
 
     def decode(self, frame: pb.DecodeRequest) -> DecodeRequestMessage:
         """Raises InvalidArgument naming the field."""
-        head = (frame.session, frame.epoch, frame.base, frame.prefix)
+        header = header_of(frame)
         match frame.WhichOneof("message"):
             case "open":
-                opening = _open_from_proto(head, frame.open, self._context_length)
+                opening = _open_from_proto(header, frame.open, self._context_length)
                 opening.probs.validate(self._vocabulary_size)
                 check_token_ids(opening.committed_ids, self._vocabulary_size, "committed_ids")
                 prompt_ids = [item for item in opening.prompt if isinstance(item, int)]
@@ -178,14 +187,14 @@ class DecoderCodec:
                 check_count(len(frame.target.token_ids), self._context_length, "token_ids")
                 token_ids = tuple(frame.target.token_ids)
                 check_token_ids(token_ids, self._vocabulary_size, "token_ids")
-                return DecodingTarget(*head, token_ids=token_ids, last=frame.target.last)
+                return DecodingTarget(**header, token_ids=token_ids, last=frame.target.last)
             case "relevance":
                 check_count(len(frame.relevance.relevances), MAX_DOCUMENTS, "relevances")
                 scores = tuple(frame.relevance.relevances)
                 if not all(map(math.isfinite, scores)):
                     raise InvalidArgument("relevances", "are not all finite numbers")
-                return DecodingRelevance(*head, relevances=scores)
-        control: Cancel | Ping = read_control(head, frame)
+                return DecodingRelevance(**header, relevances=scores)
+        control: Cancel | Ping = read_control(header, frame)
         return control
 
     def encode(self, message: DecodeResponseMessage) -> pb.DecodeResponse:
@@ -194,17 +203,21 @@ class DecoderCodec:
             case DecodingOpened():
                 self._fill_opened(frame.opened, message)
             case DecodingDraft():
-                draft, cost = frame.draft, message.cost
+                draft = frame.draft
+                cost = message.cost
                 draft.token_id = message.token_id
                 draft.probs = probs_to_payload(message.probs, self._probs)
                 draft.log_mass = message.log_mass
                 draft.committed = message.committed
-                draft.decode_s, draft.queue_s = cost.decode_s, cost.queue_s
+                draft.decode_s = cost.decode_s
+                draft.queue_s = cost.queue_s
                 draft.batch_size = cost.batch_size
                 draft.SetInParent()
             case DecodingText():
                 text = frame.text
-                text.text, text.tokens, text.stopped = message.text, message.tokens, message.stopped
+                text.text = message.text
+                text.tokens = message.tokens
+                text.stopped = message.stopped
                 text.token_texts.extend(message.token_texts)
                 text.SetInParent()
             case _:
@@ -215,7 +228,8 @@ class DecoderCodec:
         opened.model.CopyFrom(describe_model(message, self._device, self._dtype))
         opened.prompt_ids.extend(message.prompt_ids)
         opened.log_mass = message.log_mass
-        opened.ahead, opened.max_tokens = message.ahead, message.max_tokens
+        opened.ahead = message.ahead
+        opened.max_tokens = message.max_tokens
         opened.processes = message.processes
         for use in message.documents:
             opened.documents.add(tokens=use.tokens, cached=use.cached)
@@ -257,7 +271,8 @@ def probs_choices_to_proto(message: Any, choices: LocalProbs) -> None:
     message.draw = DRAWS[choices.draw]
     message.probs = PAYLOADS[choices.payload]
     message.precision = PRECISIONS[choices.precision]
-    message.local_top_k, message.local_top_p = choices.truncation.top_k, choices.truncation.top_p
+    message.local_top_k = choices.truncation.top_k
+    message.local_top_p = choices.truncation.top_p
     message.cut_after_draw = choices.cut_after_draw
 
 
@@ -279,13 +294,23 @@ def fill_control(frame: Any, message: Cancel | Ping | Pong | GoingAway) -> None:
                 setattr(part, field, getattr(message, field))
 
 
-def read_control(head: tuple[int, int, int, int], frame: Any) -> Any:
+def read_control(header: FrameHeader, frame: Any) -> Any:
     """The control message of a frame; InvalidArgument for a frame without any message."""
     name = frame.WhichOneof("message")
     if name not in _CONTROLS:
         raise InvalidArgument("message", "the frame carries none")
     kind, fields = _CONTROLS[name]
-    return kind(*head, **same_fields(getattr(frame, name), fields))
+    return kind(**header, **same_fields(getattr(frame, name), fields))
+
+
+def header_of(frame: Any) -> FrameHeader:
+    """What every frame carries, as it came."""
+    return {
+        "session": frame.session,
+        "epoch": frame.epoch,
+        "base": frame.base,
+        "prefix_hash": frame.prefix,
+    }
 
 
 def head_fields(message: Frame) -> dict[str, Any]:
@@ -346,9 +371,7 @@ def _open_to_proto(opening: DecodingOpen) -> pb.Open:
     return message
 
 
-def _open_from_proto(
-    head: tuple[int, int, int, int], message: pb.Open, context_length: int
-) -> DecodingOpen:
+def _open_from_proto(header: FrameHeader, message: pb.Open, context_length: int) -> DecodingOpen:
     check_count(len(message.documents), MAX_DOCUMENTS, "documents")
     check_count(len(message.committed_ids), context_length, "committed_ids")
     check_count(len(message.stop), MAX_STOPS, "stop")
@@ -363,7 +386,7 @@ def _open_from_proto(
     if message.reweigh_every > MAX_REWEIGH_EVERY:
         raise InvalidArgument("reweigh_every", f"is above {MAX_REWEIGH_EVERY}")
     return DecodingOpen(
-        *head,
+        **header,
         **same_fields(message, _OPEN_FIELDS),
         prompt=prompt_from_proto(message, context_length),
         documents=tuple(map(document_from_proto, message.documents)),
@@ -371,4 +394,67 @@ def _open_from_proto(
         side=Side(message.side),
         probs=probs_choices_from_proto(message),
         processors=processors_from_proto(message.processors),
+    )
+
+
+SHA256_BYTES = 32
+MAX_HASH_CHARACTERS = 128
+
+
+def model_to_proto(model: KvModel) -> pb.KvModel:
+    return pb.KvModel(
+        weights=model.weights, vocabulary_hash=model.vocabulary_hash, model_name=model.name
+    )
+
+
+def model_from_proto(message: pb.KvModel, field: str) -> KvModel:
+    """Raises InvalidArgument naming `field`."""
+    if not message.weights or not message.vocabulary_hash:
+        raise InvalidArgument(field, "names no weights or no vocabulary")
+    if max(map(len, (message.weights, message.vocabulary_hash))) > MAX_HASH_CHARACTERS:
+        raise InvalidArgument(field, "has longer hashes than there are")
+    return KvModel(message.weights, message.vocabulary_hash, message.model_name)
+
+
+def part_to_proto(part: KvPart) -> pb.DocumentPart:
+    if isinstance(part, bytes):
+        return pb.DocumentPart(chunk=part)
+    kv = pb.DocumentKv(
+        model=model_to_proto(part.model),
+        document=part.document,
+        tokens=part.tokens,
+        size_bytes=part.size_bytes,
+        sha256=part.sha256,
+    )
+    return pb.DocumentPart(kv=kv)
+
+
+def part_from_proto(message: pb.DocumentPart) -> KvPart:
+    """Raises InvalidArgument naming the field."""
+    match message.WhichOneof("part"):
+        case "kv":
+            return _kv_from_proto(message.kv)
+        case "chunk":
+            size = len(message.chunk)
+            if not 1 <= size <= KV_PART_BYTES:
+                raise InvalidArgument("chunk", f"{size} bytes are not in 1…{KV_PART_BYTES}")
+            return message.chunk
+    raise InvalidArgument("part", "the frame carries none")
+
+
+def _kv_from_proto(kv: pb.DocumentKv) -> DocumentKv:
+    if len(kv.document) > MAX_HASH_CHARACTERS:
+        raise InvalidArgument("document", "is a longer hash than there are")
+    for field in ("tokens", "size_bytes"):
+        if getattr(kv, field) < 1:
+            raise InvalidArgument(field, "must be at least 1")
+    if len(kv.sha256) != SHA256_BYTES:
+        raise InvalidArgument("sha256", f"has {len(kv.sha256)} bytes, not {SHA256_BYTES}")
+    model = model_from_proto(kv.model, "model")
+    return DocumentKv(
+        model=model,
+        document=kv.document,
+        tokens=kv.tokens,
+        size_bytes=kv.size_bytes,
+        sha256=kv.sha256,
     )

@@ -63,9 +63,12 @@ class DecoderLink:
         headers: Sent = None,
     ) -> None:
         """`closing_tasks` holds the closing of streams, which may outlast the link."""
-        self._connection, self._opening, self._events = connection, opening, events
+        self._connection = connection
+        self._opening = opening
+        self._events = events
         self._deadline_s = deadline_s
-        self._headers, self._closing_tasks = headers, closing_tasks
+        self._headers = headers
+        self._closing_tasks = closing_tasks
         self._opened: DecodingOpened | None = None
         self._unanswered: deque[DecodingTarget] = deque()
         self._committed_ids = list(opening.committed_ids)
@@ -108,10 +111,10 @@ class DecoderLink:
             lambda channel: pb_grpc.DecodingServiceStub(channel).Decode(
                 timeout=self._deadline_s, metadata=self._headers
             ),
-            AggregatorCodec(self._opening.probs),
-            Traffic(),
-            self._receive,
-            self._ended,
+            codec=AggregatorCodec(self._opening.probs),
+            traffic=Traffic(),
+            on_frame=self._receive,
+            on_end=self._ended,
         )
         stream.send(self._opening)
         return stream
@@ -136,7 +139,8 @@ class DecoderLink:
                 pass
 
     def _knows_enough(self, opened: DecodingOpened) -> bool:
-        sampling, processors = self._opening.sampling, self._opening.processors
+        sampling = self._opening.sampling
+        processors = self._opening.processors
         try:
             check_processes(opened.processes, sampling, processors, "decoder")
         except FailedPrecondition as error:

@@ -1,6 +1,15 @@
-"""The gRPC side of two-sided decoding, the same at both ends: one stream is one session. It costs
-nothing before its opening frame was checked and admitted; however it ends, its run is cancelled."""
+"""The gRPC service of a decoder, the same at both ends: sessions of decoding after documents, and
+the transfer of documents' keys and values.
 
+One stream is one session. It costs nothing before its opening frame was checked and admitted;
+however it ends, its run is cancelled. A transfer counts in the service's sessions and KV budget
+too, and no peer, however slow, holds these longer than `MAX_TRANSFER_S`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
@@ -8,24 +17,30 @@ import grpc
 from tandem.core.errors import InvalidArgument, Unavailable
 from tandem.net.scopes import current_caller
 from tandem.net.served_sessions import Admission, FrameWriter, converse
-from tandem.net.status import errors_as_status
+from tandem.net.status import Rejected, errors_as_status
 from tandem.net.stream_limits import ServedStream, StreamLimits, served
 from tandem.net.tenant import paying_tenant
 from tandem.telemetry.logging import get_logger, log_context
 from tandem.telemetry.metric import OTHER
 from tandem.telemetry.metrics import MethodSeries, Metrics
 from tandem.telemetry.tracing import NO_TRACING, Tracing
-from tandem.two_sided.decoding.decoding_run import DecodingRun
-from tandem.two_sided.decoding.document_decoder import DocumentDecoder
+from tandem.two_sided.decoding.document_decoder import DecodingRun, DocumentDecoder
+from tandem.two_sided.decoding.kv_transfer import KvTransfer
 from tandem.two_sided.protocol.decoder_messages import (
     DecodeResponseMessage,
     DecodingDraft,
     DecodingOpen,
 )
+from tandem.two_sided.protocol.messages import KV_PART_BYTES, DocumentKv, KvPart, KvUnavailable
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS
-from tandem.two_sided.serving.decoder_codec import DecoderCodec
-from tandem.two_sided.serving.kv_transfer_service import (
-    KvTransferService,
+from tandem.two_sided.serving.decoder_codec import (
+    MAX_DOCUMENTS,
+    DecoderCodec,
+    document_from_proto,
+    model_from_proto,
+    model_to_proto,
+    part_from_proto,
+    part_to_proto,
 )
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
@@ -60,8 +75,11 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
         `imports`: take some in, which serve their importer alone."""
         self._decoder = decoder
         self._transfer = KvTransferService(decoder.kv_transfer, admission, exports, imports)
-        self._admission, self._metrics, self._tracing = admission, metrics, tracing
-        self._device, self._dtype = device, dtype
+        self._admission = admission
+        self._metrics = metrics
+        self._tracing = tracing
+        self._device = device
+        self._dtype = dtype
         self._limits = streams or StreamLimits()
         self._sessions: set[_Session] = set()
         self._leaving = False
@@ -158,7 +176,8 @@ class DecodingServicer(pb_grpc.DecodingServiceServicer):
                 await session.serve()
             finally:
                 self._sessions.discard(session)
-                drafted, accepted = run.machine.drafted_tokens, run.machine.accepted_tokens
+                drafted = run.machine.drafted_tokens
+                accepted = run.machine.accepted_tokens
                 reservation.tokens = drafted
                 series.draft_tokens.inc(drafted)
                 series.accepted_tokens.inc(accepted)
@@ -172,7 +191,10 @@ class _Session:
     def __init__(
         self, run: DecodingRun, codec: DecoderCodec, stream: Stream, series: MethodSeries
     ) -> None:
-        self._run, self._codec, self._stream, self._series = run, codec, stream, series
+        self._run = run
+        self._codec = codec
+        self._stream = stream
+        self._series = series
         self._writer = FrameWriter(self._write, MAX_WAITING)
 
     async def serve(self) -> None:
@@ -200,3 +222,108 @@ class _Session:
     async def _write(self, message: DecodeResponseMessage) -> None:
         if not (isinstance(message, DecodingDraft) and self._run.stale(message)):
             await self._stream.write(self._codec.encode(message))
+
+
+ExportStream = ServedStream[pb.ExportDocumentRequest, pb.ExportDocumentResponse]
+ImportStream = ServedStream[pb.ImportDocumentRequest, pb.ImportDocumentResponse]
+MAX_TRANSFER_S = 600.0
+
+
+class KvTransferService:
+    """One decoder's end; `exports`, `imports`: whether it exports and imports documents."""
+
+    def __init__(
+        self, transfer: KvTransfer, admission: Admission, exports: bool, imports: bool
+    ) -> None:
+        self._transfer = transfer
+        self._admission = admission
+        self._exports = exports
+        self._imports = imports
+
+    async def look_up(self, request: pb.LookUpDocumentsRequest) -> pb.LookUpDocumentsResponse:
+        if len(request.documents) > MAX_DOCUMENTS:
+            raise InvalidArgument("documents", f"at most {MAX_DOCUMENTS}")
+        model = model_to_proto(await self._transfer.model())
+        documents = list(map(document_from_proto, request.documents))
+        cached = await self._transfer.cached(documents, current_caller().holder)
+        return pb.LookUpDocumentsResponse(model=model, exports=self._exports, cached=cached)
+
+    async def export(self, request: pb.ExportDocumentRequest, stream: ExportStream) -> None:
+        """Write the document's parts."""
+        if not self._exports:
+            raise KvUnavailable(
+                "document_kv: this decoder gives no documents' keys and values out; see"
+                " TANDEM_DOCUMENT_KV_EXPORT of the verifier"
+            )
+        user = model_from_proto(request.model, "model")
+        document = document_from_proto(request.document)
+        (await self._transfer.model()).check_used_by(user)
+        most = self._transfer.size_bytes(await self._transfer.token_count(document))
+        with self._admission.reserve(most):
+            async with _in_time():
+                found = await self._transfer.exported(document, user)
+                for part in parts_of(found.kv, found.packed):
+                    await stream.write(pb.ExportDocumentResponse(part=part_to_proto(part)))
+        log.info("document exported", tokens=found.kv.tokens, bytes=found.kv.size_bytes)
+
+    async def import_document(self, stream: ImportStream) -> None:
+        """Read a document's parts, and answer when there is room and when it is stored."""
+        if not self._imports:
+            raise KvUnavailable("document_kv: this decoder takes no keys and values in")
+        async with _in_time():
+            first = await stream.first(pb.ImportDocumentRequest, "document")
+            _check(first, "document")
+            announced = await _next(stream, "part")
+            kv = part_from_proto(announced.part)
+            if not isinstance(kv, DocumentKv):
+                raise InvalidArgument("kv", "must come before the chunks")
+            document = document_from_proto(first.document)
+            holder = current_caller().holder
+            async with self._transfer.importing(document, kv, holder) as received:
+                with self._admission.reserve(kv.size_bytes):
+                    await stream.write(pb.ImportDocumentResponse(accepted=pb.ImportAccepted()))
+                    await received(await _chunks(stream, kv.size_bytes))
+            await stream.write(pb.ImportDocumentResponse(stored=pb.ImportStored()))
+        log.info("document imported", tokens=kv.tokens, bytes=kv.size_bytes)
+
+
+def parts_of(kv: DocumentKv, packed: bytes) -> list[KvPart]:
+    """What is sent of a document."""
+    starts = range(0, len(packed), KV_PART_BYTES)
+    return [kv, *(packed[start : start + KV_PART_BYTES] for start in starts)]
+
+
+async def _chunks(stream: ImportStream, size_bytes: int) -> bytes:
+    """All of them; InvalidArgument for more or fewer bytes than were announced."""
+    packed = bytearray()
+    while len(packed) < size_bytes:
+        chunk = part_from_proto((await _next(stream, "part")).part)
+        if not isinstance(chunk, bytes):
+            raise InvalidArgument("kv", "came among the chunks")
+        packed += chunk
+    if len(packed) > size_bytes:
+        raise InvalidArgument("chunk", f"more than the {size_bytes} bytes that were announced")
+    return bytes(packed)
+
+
+async def _next(stream: ImportStream, expected: str) -> pb.ImportDocumentRequest:
+    frame: Any = await stream.read()
+    if not isinstance(frame, pb.ImportDocumentRequest):
+        raise InvalidArgument(expected, "the stream ended before it")
+    _check(frame, expected)
+    return frame
+
+
+def _check(frame: pb.ImportDocumentRequest, expected: str) -> None:
+    if frame.WhichOneof("message") != expected:
+        raise InvalidArgument(expected, "must come next")
+
+
+@asynccontextmanager
+async def _in_time() -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(MAX_TRANSFER_S):
+            yield
+    except TimeoutError:
+        why = f"document_kv: not over after {MAX_TRANSFER_S:g} s"
+        raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None

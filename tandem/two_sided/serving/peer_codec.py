@@ -11,8 +11,7 @@ from tandem.core.errors import InvalidArgument, check_count
 from tandem.core.probs import MAX_VOCABULARY_SIZE, Array
 from tandem.core.prompt import MAX_PROMPT_IDS
 from tandem.core.tokens import TokenSource, check_token_ids
-from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
-from tandem.two_sided.protocol.document_kv import DocumentPart, DocumentRequest
+from tandem.specdec.messages import Cancel, FrameHeader, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     AnyPeerMessage,
@@ -20,6 +19,8 @@ from tandem.two_sided.protocol.messages import (
     CollaborationOpen,
     CollaborationOpened,
     DeviceMessage,
+    DocumentPart,
+    DocumentRequest,
     Fetch,
     SideDraftFrame,
     TargetFrame,
@@ -43,18 +44,17 @@ from tandem.two_sided.serving.decoder_codec import (
     document_to_proto,
     fill_control,
     head_fields,
+    header_of,
+    model_from_proto,
+    model_to_proto,
+    part_from_proto,
+    part_to_proto,
     probs_choices_from_proto,
     probs_choices_to_proto,
     probs_from_payload,
     probs_to_payload,
     read_control,
     same_fields,
-)
-from tandem.two_sided.serving.document_kv_codec import (
-    model_from_proto,
-    model_to_proto,
-    part_from_proto,
-    part_to_proto,
 )
 from tandem.wire.common_codec import (
     MAX_EOS_TOKEN_IDS,
@@ -96,8 +96,6 @@ _DRAFT_FIELDS = ("token_id", "log_mass", "committed", "decode_s", "held_s", "hea
 _OPENED_FIELDS = ("log_mass", "documents", "document_tokens", "max_tokens", "processes")
 """Fields of the same name in a message here and on the wire."""
 
-_Head = tuple[int, int, int, int]
-
 
 class DeviceCodec:
     """The device's end of one stream: encodes its frames, decodes the cloud's."""
@@ -121,13 +119,13 @@ class DeviceCodec:
 
     def decode(self, frame: pb.CollaborateResponse) -> CloudSideMessage:
         """Raises InvalidArgument naming the field for anything no honest cloud would send."""
-        head = (frame.session, frame.epoch, frame.base, frame.prefix)
+        header = header_of(frame)
         match frame.WhichOneof("message"):
             case "opened":
-                return _opened_from_proto(head, frame.opened)
+                return _opened_from_proto(header, frame.opened)
             case "document_part":
-                return DocumentPart(*head, part=part_from_proto(frame.document_part))
-        read: CloudSideMessage = self._peer_frames.read(head, frame)
+                return DocumentPart(**header, part=part_from_proto(frame.document_part))
+        read: CloudSideMessage = self._peer_frames.read(header, frame)
         return read
 
 
@@ -146,20 +144,20 @@ class CloudSideCodec:
 
     def decode(self, frame: pb.CollaborateRequest) -> DeviceMessage:
         """Raises InvalidArgument naming the field."""
-        head = (frame.session, frame.epoch, frame.base, frame.prefix)
+        header = header_of(frame)
         match frame.WhichOneof("message"):
             case "open":
                 if self._asked:
                     raise InvalidArgument("open", "the stream is open already")
-                opening = _open_from_proto(head, frame.open)
+                opening = _open_from_proto(header, frame.open)
                 self._asked = True
                 self._peer_frames = _PeerFrames(0, opening.request.preset.probs)
                 return opening
             case "document_wanted":
-                return DocumentRequest(*head, index=frame.document_wanted.index)
+                return DocumentRequest(**header, index=frame.document_wanted.index)
             case "draft" | "target" | "fetch" if not self._opened:
                 raise InvalidArgument("message", "comes before the session is open")
-        read: DeviceMessage = self._peer_frames.read(head, frame)
+        read: DeviceMessage = self._peer_frames.read(header, frame)
         return read
 
     def encode(self, message: CloudSideMessage) -> pb.CollaborateResponse:
@@ -180,7 +178,8 @@ class _PeerFrames:
     """The frames sent both ways, which depend on how distributions are encoded."""
 
     def __init__(self, vocabulary_size: int, probs: LocalProbs) -> None:
-        self._vocabulary_size, self.probs = vocabulary_size, probs
+        self._vocabulary_size = vocabulary_size
+        self.probs = probs
 
     def fill(self, frame: Any, message: AnyPeerMessage) -> None:
         match message:
@@ -195,21 +194,26 @@ class _PeerFrames:
                 frame.fetch.SetInParent()
                 frame.fetch.count = message.count
 
-    def read(self, head: _Head, frame: Any) -> Any:
+    def read(self, header: FrameHeader, frame: Any) -> Any:
         match frame.WhichOneof("message"):
             case "draft":
-                return self._read_draft(head, frame.draft)
+                return self._read_draft(header, frame.draft)
             case "target":
                 check_count(len(frame.target.token_ids), MAX_PROMPT_IDS, "token_ids")
                 token_ids = tuple(frame.target.token_ids)
                 check_token_ids(token_ids, self._vocabulary_size, "token_ids")
                 token_sources = _read_token_sources(frame.target)
-                return TargetFrame(*head, token_ids, frame.target.hands_over, token_sources)
+                return TargetFrame(
+                    **header,
+                    token_ids=token_ids,
+                    hands_over=frame.target.hands_over,
+                    token_sources=token_sources,
+                )
             case "fetch":
                 if not frame.fetch.count >= 1:
                     raise InvalidArgument("count", "must be at least 1")
-                return Fetch(*head, count=min(frame.fetch.count, self._vocabulary_size))
-        return read_control(head, frame)
+                return Fetch(**header, count=min(frame.fetch.count, self._vocabulary_size))
+        return read_control(header, frame)
 
     def _fill_draft(self, draft: pb.SideDraft, message: SideDraftFrame) -> None:
         draft.CopyFrom(pb.SideDraft(**same_fields(message, _DRAFT_FIELDS)))
@@ -220,13 +224,13 @@ class _PeerFrames:
         elif message.probs is not None:
             draft.probs = probs_to_payload(message.probs, self.probs)
 
-    def _read_draft(self, head: _Head, draft: pb.SideDraft) -> SideDraftFrame:
+    def _read_draft(self, header: FrameHeader, draft: pb.SideDraft) -> SideDraftFrame:
         check_token_ids((draft.token_id,), self._vocabulary_size, "token_id")
         check_log_mass(draft.log_mass)
         check_seconds(draft.decode_s, "decode_s")
         check_seconds(draft.held_s, "held_s")
         fields = same_fields(draft, _DRAFT_FIELDS)
-        return SideDraftFrame(*head, **fields, probs=self._read_probs(draft))
+        return SideDraftFrame(**header, **fields, probs=self._read_probs(draft))
 
     def _read_probs(self, draft: pb.SideDraft) -> Array | TopList | None:
         if draft.HasField("top"):
@@ -297,7 +301,7 @@ def _check_counts(message: pb.CollaborationOpen) -> None:
         raise InvalidArgument("documents", f"at most {MAX_DOCUMENTS}")
 
 
-def _open_from_proto(head: _Head, message: pb.CollaborationOpen) -> CollaborationOpen:
+def _open_from_proto(header: FrameHeader, message: pb.CollaborationOpen) -> CollaborationOpen:
     _check_counts(message)
     preset = AggregationPreset(
         **same_fields(message, _PRESET_FIELDS),
@@ -317,17 +321,24 @@ def _open_from_proto(head: _Head, message: pb.CollaborationOpen) -> Collaboratio
         raise InvalidArgument("aggregating", f"{message.aggregating} is neither 0 nor 1")
     request = AggregationRequest(
         **same_fields(message, _REQUEST_FIELDS),
-        session=head[0],
+        session=header["session"],
         sampling=sampling,
         preset=preset,
         eos_token_ids=frozenset(message.end_ids),
         processors=processors_from_proto(message.processors),
     )
-    log_mass, side = check_log_mass(message.log_mass), Side(message.aggregating)
+    log_mass = check_log_mass(message.log_mass)
+    side = Side(message.aggregating)
     kv_model = None
     if preset.transfer is DocumentTransfer.KV:
         kv_model = model_from_proto(message.document_kv, "document_kv")
-    return CollaborationOpen(*head, request, log_mass, side, kv_model)
+    return CollaborationOpen(
+        **header,
+        request=request,
+        log_mass=log_mass,
+        aggregation_side=side,
+        document_kv=kv_model,
+    )
 
 
 def _check_text(message: pb.CollaborationOpen) -> None:
@@ -347,13 +358,13 @@ def _opened_to_proto(opened: CollaborationOpened) -> pb.CollaborationOpened:
     )
 
 
-def _opened_from_proto(head: _Head, opened: pb.CollaborationOpened) -> CollaborationOpened:
+def _opened_from_proto(header: FrameHeader, opened: pb.CollaborationOpened) -> CollaborationOpened:
     if opened.max_tokens < 1:
         raise InvalidArgument("max_tokens", "must be at least 1")
     check_log_mass(opened.log_mass)
     check_count(len(opened.texts), MAX_DOCUMENTS, "texts")
     return CollaborationOpened(
-        *head,
+        **header,
         **same_fields(opened, _OPENED_FIELDS),
         model_name=opened.model.model_name,
         texts=tuple(map(document_from_proto, opened.texts)),

@@ -20,7 +20,7 @@ from tandem.commands.profile_models import profile_checks
 from tandem.core.errors import TandemError
 from tandem.specdec.presets import PRESETS
 from tandem.suite.embedded import EmbeddedSuite
-from tandem.two_sided.profiling.stored_fits import read_fits
+from tandem.two_sided.profiling.decode_fits import read_fits
 from tandem.two_sided.protocol.mixture import Side
 from tandem_api.common.v1 import generation_pb2 as pb
 from tests.unit.cli.scripted_pair import scripted_pair

@@ -12,9 +12,8 @@ from tandem.core.errors import InvalidArgument
 from tandem.core.probs import SamplingParams
 from tandem.core.randomness import SeededRandom
 from tandem.core.truncation import Truncation, truncate
-from tandem.two_sided.protocol.decoder_machine import DecoderMachine
+from tandem.two_sided.protocol.decoder_machine import DecoderMachine, RelevanceEstimate
 from tandem.two_sided.protocol.local_drafting import local_draft, local_drafting
-from tandem.two_sided.protocol.local_mixtures import RelevanceEstimate
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import (
     AGGREGATION_PRESETS,

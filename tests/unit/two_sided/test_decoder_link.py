@@ -25,8 +25,9 @@ class Stream:
 
     all: list[Stream]
 
-    def __init__(self, *given: Any) -> None:
-        self.on_frame, self.on_end = given[-2:]
+    def __init__(self, *given: Any, on_frame: Any, on_end: Any, **more: Any) -> None:
+        self.on_frame = on_frame
+        self.on_end = on_end
         self.sent: list[Any] = []
         self.opened_s = asyncio.get_running_loop().time()
         self.all.append(self)

@@ -15,13 +15,13 @@ from tandem.two_sided.protocol.decoder_machine import (
     DecoderMachine,
     DecoderPhase,
     LocalDraft,
+    RelevanceEstimate,
     probs_sampling,
 )
 from tandem.two_sided.protocol.decoder_messages import (
     DecodingCost,
     DecodingDraft,
 )
-from tandem.two_sided.protocol.local_mixtures import RelevanceEstimate
 from tandem.two_sided.protocol.mixture import document_weights, log_mass
 from tests.unit.two_sided.decoder_frames import (
     DOCUMENTS,

@@ -30,8 +30,7 @@ from tandem.two_sided.decoding.document_jobs import (
     group_kv_tokens,
     side_probs,
 )
-from tandem.two_sided.protocol.decoder_machine import DecodeWork, LocalDraft
-from tandem.two_sided.protocol.local_mixtures import LocalMixture
+from tandem.two_sided.protocol.decoder_machine import DecodeWork, LocalDraft, LocalMixture
 from tandem.two_sided.protocol.mixture import document_weights
 from tests.unit.backends.reference_models import pair
 from tests.unit.backends.test_cross_vocabulary import expected, feed, spelt, translated_engine

@@ -21,7 +21,7 @@ from tandem.two_sided.decoding.document_files import document_hash, document_ori
 from tandem.two_sided.decoding.document_store import DocumentStore, Source
 from tandem.two_sided.decoding.kv_transfer import KvTransfer
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.document_kv import DocumentKv, KvModelMismatch
+from tandem.two_sided.protocol.messages import DocumentKv, KvModelMismatch
 from tests.unit.backends.reference_models import pair
 from tests.unit.two_sided.document_checks import DOCUMENTS, engine_thread, files_in, logits_after
 

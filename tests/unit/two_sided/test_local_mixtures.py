@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tandem.two_sided.protocol.local_mixtures import (
+from tandem.two_sided.protocol.decoder_machine import (
     LocalMixture,
     LocalMixtures,
     RelevanceEstimate,

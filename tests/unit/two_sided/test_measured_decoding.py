@@ -7,7 +7,7 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.testing.paced import PacedEngine
 from tandem.testing.scripted import ScriptedEngine, scripted_probs
-from tandem.two_sided.profiling.measured_decoding import measure_fit
+from tandem.two_sided.profiling.decode_fits import measure_fit
 
 
 def scripted() -> ScriptedEngine:

@@ -72,10 +72,8 @@ def test_a_side_s_own_weight_as_printed_gives_another_distribution(
 ) -> None:
     redrawn: Any = aggregation._redrawn
 
-    def as_printed(
-        side: Side, draft: SideDraft, other: Array, weight: Any, rng: RandomSource, position: int
-    ) -> int:
-        token: int = redrawn(side, draft, other, 1 - weight, rng, position)
+    def as_printed(side: Side, draft: SideDraft, *, other_weight: Any, **rest: Any) -> int:
+        token: int = redrawn(side, draft, other_weight=1 - other_weight, **rest)
         return token
 
     monkeypatch.setattr(aggregation, "_redrawn", as_printed)

@@ -46,9 +46,8 @@ from tandem.two_sided.protocol.mixture import (
     shares_of,
     side_weights,
 )
-from tandem.two_sided.protocol.peer_lives import PeerLives
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, AggregationMode
-from tandem.two_sided.protocol.side_machine import SideMachine
+from tandem.two_sided.protocol.side_machine import JointLiveness, SideMachine
 from tandem.two_sided.protocol.top_list import certified_argmax, top_list
 from tests.exact import fractions, outcome_probs
 from tests.unit.two_sided.test_side_machine import PROMPT, head, request_for
@@ -210,7 +209,7 @@ def lives(count: int = 2, policy: LostCloud = LostCloud.FAIL) -> list[Liveness]:
 
 
 def test_every_side_is_pinged_and_the_most_silent_one_is_the_loss() -> None:
-    peers = PeerLives(lives(3))
+    peers = JointLiveness(lives(3))
     peers.connected(0.0)
     peers.received(1, 0.1)
     assert peers.pings_due(0.25) == [(0, 1), (2, 1)]
@@ -224,13 +223,13 @@ def test_every_side_is_pinged_and_the_most_silent_one_is_the_loss() -> None:
     assert peers.is_given_up(1.0)
     assert peers.is_dead(1.0)
     assert not peers.goes_on_alone
-    assert PeerLives(lives(2, LostCloud.EDGE)).goes_on_alone
+    assert JointLiveness(lives(2, LostCloud.EDGE)).goes_on_alone
     peers.tick(5.0)
     assert not peers.is_given_up(5.0), "this process did not get to run"
 
 
 def test_nobody_is_missed_where_nobody_is_waited_for() -> None:
-    peers = PeerLives([])
+    peers = JointLiveness([])
     peers.connected(0.0)
     peers.received(0, 0.0)
     peers.tick(9.0)
@@ -295,7 +294,7 @@ def test_of_the_others_each_side_hears_the_tokens_and_nothing_else() -> None:
     assert machine.committed.since(2) == (1,)
     with pytest.raises(ProtocolError, match="CollaborationOpened"):
         machine.receive(opened(1), 0.3, link=1)
-    assert told(machine.cancel(0.4)) == {link: [Cancel(1, 0, 3, head((1,)))] for link in (0, 1)}
+    assert told(machine.cancel()) == {link: [Cancel(1, 0, 3, head((1,)))] for link in (0, 1)}
 
 
 def test_one_link_that_is_lost_begins_all_again() -> None:

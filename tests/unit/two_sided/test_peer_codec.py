@@ -13,14 +13,17 @@ from tandem.core.probs import SamplingParams
 from tandem.core.tokens import TokenSource
 from tandem.specdec.messages import Cancel, GoingAway, Ping, Pong
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.document_kv import DocumentKv, DocumentPart, DocumentRequest, KvModel
 from tandem.two_sided.protocol.messages import (
     AggregationRequest,
     CloudSideMessage,
     CollaborationOpen,
     CollaborationOpened,
     DeviceMessage,
+    DocumentKv,
+    DocumentPart,
+    DocumentRequest,
     Fetch,
+    KvModel,
     SideDraftFrame,
     TargetFrame,
 )

@@ -7,8 +7,13 @@ import pytest
 from tandem.core.errors import InvalidArgument
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import choose_side
-from tandem.two_sided.protocol.profiler import Reading, SideProfiler, both_sides, combined
-from tandem.two_sided.protocol.profiler_decoding import DecodeFit
+from tandem.two_sided.protocol.profiler import (
+    DecodeFit,
+    Reading,
+    SideProfiler,
+    both_sides,
+    combined,
+)
 
 FULL = Reading(0.11, 0.04, 0.05, 0.05, 0.7, 0.8)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tandem.core.errors import InvalidArgument
-from tandem.two_sided.protocol.profiler_decoding import DecodeFit, fit_decoding
+from tandem.two_sided.protocol.profiler import DecodeFit, fit_decoding
 
 LENGTHS = list(range(64, 256))
 

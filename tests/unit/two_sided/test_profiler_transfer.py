@@ -5,7 +5,7 @@ import random
 import pytest
 
 from tandem.core.errors import InvalidArgument
-from tandem.two_sided.protocol.profiler_transfer import TransferEstimate
+from tandem.two_sided.protocol.profiler import TransferEstimate
 
 UP, DOWN = 1.25e6, 5e6
 

@@ -11,7 +11,6 @@ from prometheus_client import CollectorRegistry
 from tandem.core.errors import TandemError
 from tandem.net.process import prometheus_server
 from tandem.services.aggregator.config import AggregatorSettings
-from tandem.services.aggregator.profiling import Profiling
 from tandem.settings import SettingsError
 from tandem.telemetry.metrics import Metrics
 from tandem.telemetry.prometheus_server import (
@@ -21,12 +20,12 @@ from tandem.telemetry.prometheus_server import (
     SIDE_ACCEPTANCE,
     PrometheusServer,
 )
+from tandem.two_sided.profiling.decode_fits import StoredFit, write_fits
+from tandem.two_sided.profiling.profile_sources import Profiling
 from tandem.two_sided.profiling.side_metrics import SideDecisions
-from tandem.two_sided.profiling.stored_fits import StoredFit, write_fits
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.placement import BothSides, SideTimes, choose_side
-from tandem.two_sided.protocol.profiler import Reading
-from tandem.two_sided.protocol.profiler_decoding import DecodeFit
+from tandem.two_sided.protocol.profiler import DecodeFit, Reading
 from tests.services.prometheus_process import served, vector
 
 EARLIER = BothSides(SideTimes(0.06, 0.04, 0.9), SideTimes(0.05, 0.06, 0.4))

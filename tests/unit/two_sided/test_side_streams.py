@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tandem.two_sided.serving.side_streams import SideStreams
+from tandem.two_sided.serving.device_session import SideStreams
 
 
 class Opened:

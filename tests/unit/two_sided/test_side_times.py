@@ -141,16 +141,16 @@ def test_a_departing_cloud_is_left_at_once() -> None:
 
 def test_only_a_connected_device_tells_the_cloud_that_it_ends() -> None:
     for machine, tells in ((device(), 1), (cloud(), 0)):
-        outputs = machine.cancel(0.0)
+        outputs = machine.cancel()
         assert len(told(outputs, Cancel)) == tells
         assert outputs[-1] == Finish(FinishReason.CANCELLED)
-        assert machine.cancel(0.0) == machine.stop(0.0) == []
+        assert machine.cancel() == machine.stop() == []
     away = device()
     away.lost(0.0)
-    assert away.stop(0.0) == [Finish(FinishReason.STOP)]
+    assert away.stop() == [Finish(FinishReason.STOP)]
     stopped = device()
     stopped.drafted(own(), 0.0)
-    assert stopped.stop(0.0)[-1] == Finish(FinishReason.STOP)
+    assert stopped.stop()[-1] == Finish(FinishReason.STOP)
     assert stopped.queued == (0, 0)
     assert stopped.drafted(own(), 0.0) == []
     assert stopped.receive(frame(), 0.0) == []
@@ -267,7 +267,7 @@ def test_one_coin_for_the_answer_sends_it_whole() -> None:
 
 def test_a_done_device_asks_and_answers_nothing() -> None:
     machine = device()
-    machine.cancel(0.0)
+    machine.cancel()
     assert machine.receive(Ping(1, 0, 2, head(()), nonce=1), 0.0) == []
     assert machine.receive(Fetch(1, 0, 2, head(()), count=1), 0.0) == []
 
@@ -277,7 +277,12 @@ def test_an_opening_belongs_to_the_text_that_it_names() -> None:
         Side.DEVICE, request_for("dragon-cloud", eos_token_ids=frozenset({9})), log_mass=0.5
     )
     (opening,) = told(machine.connect(0.0), CollaborationOpen)
-    assert opening.head == (1, 0, 2, head(()))
+    assert opening.answer_header == {
+        "session": 1,
+        "epoch": 0,
+        "base": 2,
+        "prefix_hash": head(()),
+    }
     assert opening.aggregation_side is Side.CLOUD
     assert opening.request.eos_token_ids == {9}
     ignoring = replace(machine.request, ignore_eos=True)

@@ -52,8 +52,14 @@ from tandem.two_sided.protocol.decoder_messages import (
     DecodingTarget,
     DecodingText,
 )
-from tandem.two_sided.protocol.document_kv import DocumentKv, DocumentPart, DocumentRequest
-from tandem.two_sided.protocol.messages import CollaborationOpened, Fetch, TargetFrame
+from tandem.two_sided.protocol.messages import (
+    CollaborationOpened,
+    DocumentKv,
+    DocumentPart,
+    DocumentRequest,
+    Fetch,
+    TargetFrame,
+)
 from tandem.two_sided.protocol.presets import DocumentTransfer
 from tandem.two_sided.protocol.top_list import top_list
 from tandem.two_sided.serving.decoder_codec import AggregatorCodec, DecoderCodec

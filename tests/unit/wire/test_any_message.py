@@ -23,12 +23,16 @@ from tandem.specdec.liveness import LostCloud
 from tandem.specdec.presets import PRESETS
 from tandem.two_sided.protocol import decoder_messages as decoding
 from tandem.two_sided.protocol import messages as peer
-from tandem.two_sided.protocol.document_kv import DocumentKv, DocumentPart, KvModel
+from tandem.two_sided.protocol.messages import DocumentKv, DocumentPart, KvModel
 from tandem.two_sided.protocol.mixture import Side
 from tandem.two_sided.protocol.presets import AGGREGATION_PRESETS, DocumentTransfer, LocalProbs
 from tandem.two_sided.protocol.top_list import top_list
-from tandem.two_sided.serving.decoder_codec import AggregatorCodec, DecoderCodec
-from tandem.two_sided.serving.document_kv_codec import part_from_proto, part_to_proto
+from tandem.two_sided.serving.decoder_codec import (
+    AggregatorCodec,
+    DecoderCodec,
+    part_from_proto,
+    part_to_proto,
+)
 from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
 from tandem.wire.verifier_codec import CloudCodec, EdgeCodec
 from tandem_api.aggregator.v1 import aggregator_pb2

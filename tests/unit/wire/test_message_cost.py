@@ -23,8 +23,7 @@ from tandem.generation.request import request_from_proto
 from tandem.services.retriever.ingestion import Intake
 from tandem.specdec.cloud import CloudMachine, CloudModel
 from tandem.specdec.messages import Open
-from tandem.two_sided.serving.decoder_codec import DecoderCodec
-from tandem.two_sided.serving.document_kv_codec import part_from_proto
+from tandem.two_sided.serving.decoder_codec import DecoderCodec, part_from_proto
 from tandem.two_sided.serving.peer_codec import CloudSideCodec
 from tandem.wire.verifier_codec import CloudCodec
 from tandem_api.aggregator.v1.aggregator_pb2 import CollaborateRequest

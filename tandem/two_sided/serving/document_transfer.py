@@ -1,11 +1,18 @@
 """The cloud's documents at a device that generates alone: their texts, and for a decoder of the
-same model their keys and values too. The device sends the query alone, and names documents by the
-cloud's list; the decoder gets those that it has room for and has not cached. Invariant: only
-documents of a request that fetches keys and values are marked `imported`, and never by the cloud:
-an answer from the device's own documents uses nothing that came from there."""
+same model their keys and values too.
+
+`ImportedDocuments` asks, on the device: it sends the query alone, and names documents by the
+cloud's list; the decoder gets those that it has room for and has not cached. `ExportedDocuments`
+answers, in the cloud: only what was found for this stream's query can be asked for, and parts are
+relayed as the device reads them.
+
+Invariant: only documents of a request that fetches keys and values are marked `imported`, and never
+by the cloud: an answer from the device's own documents uses nothing that came from there."""
+
+from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -24,28 +31,34 @@ from tandem.net.status import (
     retry_after_s,
     upstream_rejection,
 )
+from tandem.specdec.messages import Cancel
 from tandem.telemetry.logging import get_logger
 from tandem.telemetry.tracing import Sent
 from tandem.two_sided.protocol.decoder_messages import ContextDocument
-from tandem.two_sided.protocol.document_kv import (
-    DocumentKv,
-    DocumentPart,
-    DocumentRequest,
-    KvModel,
-    KvPart,
-)
 from tandem.two_sided.protocol.messages import (
     CloudSideMessage,
     CollaborationOpen,
     CollaborationOpened,
     DeviceMessage,
+    DocumentKv,
+    DocumentPart,
+    DocumentRequest,
+    KvModel,
+    KvPart,
+    KvUnavailable,
 )
 from tandem.two_sided.protocol.presets import DocumentTransfer
-from tandem.two_sided.serving.decoder_codec import document_to_proto
+from tandem.two_sided.serving.cloud_session import CollaborationStream
+from tandem.two_sided.serving.decoder_codec import (
+    document_to_proto,
+    model_from_proto,
+    model_to_proto,
+    part_from_proto,
+    part_to_proto,
+)
 from tandem.two_sided.serving.decoder_link import look_up_documents
-from tandem.two_sided.serving.document_kv_codec import model_from_proto, part_to_proto
-from tandem.two_sided.serving.peer_codec import DeviceCodec
-from tandem_api.aggregator.v1 import aggregator_pb2_grpc
+from tandem.two_sided.serving.peer_codec import CloudSideCodec, DeviceCodec
+from tandem_api.aggregator.v1 import aggregator_pb2, aggregator_pb2_grpc
 from tandem_api.decoding.v1 import decoding_pb2 as pb
 from tandem_api.decoding.v1 import decoding_pb2_grpc as pb_grpc
 
@@ -67,9 +80,12 @@ class ImportedDocuments:
     ) -> None:
         """`traffic` counts bytes between the sides; an unreachable cloud gets `patience_s`. Keys
         and values are this `tenant`'s: which documents one had fetched is nothing to another."""
-        self._cloud, self._decoder, self._traffic = cloud, decoder, traffic
+        self._cloud = cloud
+        self._decoder = decoder
+        self._traffic = traffic
         self._deadline_s = deadline_s
-        self._patience_s, self._headers = patience_s, headers
+        self._patience_s = patience_s
+        self._headers = headers
         self._tenant = tenant
 
     async def device_model(self) -> KvModel:
@@ -117,9 +133,7 @@ class ImportedDocuments:
         finally:
             ready.cancel()
 
-    async def _fetch_missing(
-        self, stream: "_CloudStream", found: Sequence[ContextDocument]
-    ) -> None:
+    async def _fetch_missing(self, stream: _CloudStream, found: Sequence[ContextDocument]) -> None:
         cached = (await self._look_up(found)).cached
         missing = [index for index, present in enumerate(cached) if not present]
         await stream.ask(missing)
@@ -129,7 +143,7 @@ class ImportedDocuments:
     async def _look_up(self, documents: Sequence[ContextDocument]) -> pb.LookUpDocumentsResponse:
         return await look_up_documents(self._decoder, documents, self._deadline_s, self._headers)
 
-    async def _import(self, stream: "_CloudStream", document: ContextDocument) -> None:
+    async def _import(self, stream: _CloudStream, document: ContextDocument) -> None:
         """The next document's keys and values, from the cloud to this side's decoder."""
         kv = await stream.begin()
         async with self._decoder.channel() as channel:
@@ -160,9 +174,11 @@ class _CloudStream:
         self, call: Any, opening: CollaborationOpen, traffic: Traffic, stranger: str
     ) -> None:
         """`stranger`: see `plain_details`."""
-        self._call, self._stranger = call, stranger
+        self._call = call
+        self._stranger = stranger
         self._codec = DeviceCodec(opening.request.vocabulary_size, opening.request.preset.probs)
-        self._opening, self._traffic = opening, traffic
+        self._opening = opening
+        self._traffic = traffic
 
     async def opened(self) -> tuple[ContextDocument, ...]:
         await self._write(self._opening)
@@ -174,7 +190,7 @@ class _CloudStream:
     async def ask(self, indices: Sequence[int]) -> None:
         """Ask for documents, all before the first comes: it costs one round trip together."""
         for index in indices:
-            await self._write(DocumentRequest(*self._opening.head, index=index))
+            await self._write(DocumentRequest(**self._opening.answer_header, index=index))
 
     async def begin(self) -> DocumentKv:
         """What will follow in chunks of the next document that was asked for."""
@@ -212,7 +228,8 @@ class _CloudStream:
                     await self._call.trailing_metadata(),
                 )
         except grpc.aio.AioRpcError as error:
-            words, metadata = error.details() or "", error.trailing_metadata()
+            words = error.details() or ""
+            metadata = error.trailing_metadata()
             raise self._ended(error.code(), words, metadata) from None
         if frame is None:  # how grpc.aio says that the bytes were no such message
             raise _broken("the bytes are no protobuf message")
@@ -262,3 +279,93 @@ def _ended(code: grpc.StatusCode, details: str, again_s: float | None = None) ->
 
 def _broken(why: str) -> Rejected:
     return Rejected(grpc.StatusCode.DATA_LOSS, f"the cloud broke the conversation: {why}")
+
+
+class ExportedDocuments:
+    """One device's stream that asks for documents."""
+
+    def __init__(
+        self,
+        opening: CollaborationOpen,
+        codec: CloudSideCodec,
+        stream: CollaborationStream,
+        decoder: Connection,
+        deadline_s: float,
+        headers: Sent = None,
+    ) -> None:
+        self._opening = opening
+        self._codec = codec
+        self._stream = stream
+        self._decoder = decoder
+        self._deadline_s = deadline_s
+        self._headers = headers
+
+    async def serve(self, search: Callable[[], Awaitable[tuple[ContextDocument, ...]]]) -> None:
+        """Send what `search` finds, until the device cancels or half-closes. Raises Rejected,
+        KvModelMismatch, KvUnavailable or InvalidArgument."""
+        opening = self._opening
+        if opening.document_kv is not None:
+            await self._check_model(opening.document_kv)
+        found = await search()
+        await self._stream.write(self._codec.encode(_opened(opening, found)))
+        if opening.document_kv is None:
+            return
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                while (index := await self._next_index(len(found))) is not None:
+                    await self._relay(found[index], opening.document_kv)
+        except TimeoutError:
+            why = f"document_kv: not over after {self._deadline_s:g} s"
+            raise Rejected(grpc.StatusCode.DEADLINE_EXCEEDED, why) from None
+
+    async def _check_model(self, user: KvModel) -> None:
+        here = await look_up_documents(self._decoder, (), self._deadline_s, self._headers)
+        if not here.exports:
+            raise KvUnavailable("document_kv: the cloud's decoder gives no keys and values out")
+        model_from_proto(here.model, "model").check_used_by(user)
+
+    async def _next_index(self, count: int) -> int | None:
+        """Which document the device asks for next; None when it is done."""
+        frame = await self._stream.read()
+        if not isinstance(frame, aggregator_pb2.CollaborateRequest):  # EOF
+            return None
+        message = self._codec.decode(frame)
+        if isinstance(message, Cancel):
+            return None
+        if not isinstance(message, DocumentRequest):
+            raise InvalidArgument("message", "only documents can be asked for on this stream")
+        if message.index >= count:
+            raise InvalidArgument("index", f"{message.index} is none of {count} documents")
+        return message.index
+
+    async def _relay(self, document: ContextDocument, user: KvModel) -> None:
+        request = pb.ExportDocumentRequest(
+            document=document_to_proto(document), model=model_to_proto(user)
+        )
+        async with self._decoder.channel() as channel:
+            call = pb_grpc.DecodingServiceStub(channel).ExportDocument(
+                request, timeout=self._deadline_s, metadata=self._headers
+            )
+            try:
+                async for answer in call:
+                    part = DocumentPart(
+                        **self._opening.answer_header, part=part_from_proto(answer.part)
+                    )
+                    await self._stream.write(self._codec.encode(part))
+            except grpc.aio.AioRpcError as error:
+                code, details = actual_status(error.code(), details_of(error))
+                raise upstream_rejection(code, f"decoder: {details}") from None
+            finally:
+                call.cancel()
+
+
+def _opened(
+    opening: CollaborationOpen, documents: Sequence[ContextDocument]
+) -> CollaborationOpened:
+    return CollaborationOpened(
+        **opening.answer_header,
+        log_mass=-float("inf"),
+        max_tokens=opening.request.max_tokens,
+        documents=len(documents),
+        texts=tuple(documents),
+    )

@@ -7,9 +7,14 @@ from pathlib import Path
 import pytest
 
 from tandem.core.errors import TandemError
-from tandem.two_sided.profiling.stored_fits import StoredFit, default_path, read_fits, write_fits
+from tandem.two_sided.profiling.decode_fits import (
+    StoredFit,
+    default_fits_path,
+    read_fits,
+    write_fits,
+)
 from tandem.two_sided.protocol.mixture import Side
-from tandem.two_sided.protocol.profiler_decoding import DecodeFit
+from tandem.two_sided.protocol.profiler import DecodeFit
 
 DEVICE = StoredFit("demo-draft", 2, DecodeFit(1.0, 20_000.0, 0.004))
 CLOUD = StoredFit("demo-target", 4, DecodeFit(0.0, 20_000.0, 0.01))
@@ -53,4 +58,4 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 def test_it_lies_in_the_user_s_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_path() == tmp_path / "tandem" / "decode-fits.json"
+    assert default_fits_path() == tmp_path / "tandem" / "decode-fits.json"

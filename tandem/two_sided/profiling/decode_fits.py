@@ -1,0 +1,161 @@
+"""What a decoding step costs on this machine at rest, by the length of the context (DRAGON §5.2,
+offline): measured, and kept in a JSON file from one start to the next.
+
+Invariants: a file is complete or as it was before; a file that cannot be used is refused with its
+name, never half used; a line of another model is no line of this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tandem.backends.interface import Engine, ForwardRequest, Session
+from tandem.core.errors import InvalidArgument, TandemError
+from tandem.two_sided.protocol.mixture import Side
+from tandem.two_sided.protocol.profiler import DecodeFit, fit_decoding
+
+FORMAT = 1
+NAMES = {"device": Side.DEVICE, "cloud": Side.CLOUD}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFit:
+    """A line, and what it was measured with: `documents` sequences side by side."""
+
+    model_name: str
+    documents: int
+    fit: DecodeFit
+
+
+def default_fits_path() -> Path:
+    """In the user's cache folder."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(cache) / "tandem" / "decode-fits.json"
+
+
+def read_fits(path: Path) -> dict[Side, StoredFit]:
+    """What is stored; nothing where there is no file. Raises TandemError for a file that is none
+    of ours, naming it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise TandemError(f"{path}: cannot be read: {error}; remove it") from None
+    try:
+        content = json.loads(text)
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']}, not {FORMAT}")
+        return {NAMES[side]: _fit_from(entry) for side, entry in content["fits"].items()}
+    except (LookupError, TypeError, ValueError, AttributeError, InvalidArgument) as error:
+        why = f"{type(error).__name__} {error}"
+        raise TandemError(f"{path}: holds no decode fits ({why}); remove it") from None
+
+
+def write_fits(path: Path, fits: Mapping[Side, StoredFit]) -> None:
+    """Replace the file at once. Raises TandemError naming it."""
+    entries = {name: _entry(fits[side]) for name, side in NAMES.items() if side in fits}
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump({"format": FORMAT, "fits": entries}, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise TandemError(f"{path}: cannot be written: {error.strerror}") from None
+
+
+def _entry(stored: StoredFit) -> dict[str, Any]:
+    return {
+        "model_name": stored.model_name,
+        "documents": stored.documents,
+        **asdict(stored.fit),
+    }
+
+
+def _fit_from(entry: Mapping[str, Any]) -> StoredFit:
+    numbers = (float(entry[name]) for name in ("numerator", "denominator", "intercept_s"))
+    return StoredFit(str(entry["model_name"]), int(entry["documents"]), DecodeFit(*numbers))
+
+
+DOCUMENTS = 2
+FIT_DOCUMENT_TOKENS = 64
+FIT_CONTEXT_TOKENS = 256
+RUNS = 3
+_WARM_UP_STEPS = 4
+
+
+def measure_fit(
+    engine: Engine,
+    documents: int = DOCUMENTS,
+    document_tokens: int = FIT_DOCUMENT_TOKENS,
+    context_tokens: int = FIT_CONTEXT_TOKENS,
+    runs: int = RUNS,
+) -> DecodeFit:
+    """The line through the steps from `document_tokens` to `context_tokens` - 1, each the median
+    of `runs`. Raises InvalidArgument for a context that the model does not have."""
+    if not 1 <= document_tokens < context_tokens <= engine.context_length:
+        why = f"must be {document_tokens + 1} to {engine.context_length}, is {context_tokens}"
+        raise InvalidArgument("context_tokens", why)
+    for field, count in (("documents", documents), ("runs", runs)):
+        if count < 1:
+            raise InvalidArgument(field, f"must be 1 or more, is {count}")
+    steps_s = [
+        _decode(
+            engine,
+            documents,
+            document_tokens=document_tokens,
+            context_tokens=context_tokens,
+            seed=seed,
+        )
+        for seed in range(runs)
+    ]
+    medians_s = np.median(steps_s, axis=0).tolist()
+    return fit_decoding(range(document_tokens, context_tokens), medians_s)
+
+
+def _decode(
+    engine: Engine, documents: int, document_tokens: int, context_tokens: int, seed: int
+) -> list[float]:
+    """The duration of each step of one run."""
+    source = np.random.default_rng(seed)
+    sessions = [engine.open(context_tokens) for _ in range(documents)]
+    try:
+        engine.forward(_requests(engine, sessions, source, document_tokens))
+        for _ in range(_WARM_UP_STEPS):
+            _step_s(engine, sessions, source)
+            for session in sessions:
+                session.rollback(document_tokens)
+        return [_step_s(engine, sessions, source) for _ in range(document_tokens, context_tokens)]
+    finally:
+        for session in sessions:
+            session.close()
+
+
+def _step_s(engine: Engine, sessions: Sequence[Session], source: np.random.Generator) -> float:
+    """One token for all sequences in one pass."""
+    batch = _requests(engine, sessions, source, 1)
+    began_s = time.perf_counter()
+    engine.forward(batch)
+    return time.perf_counter() - began_s
+
+
+def _requests(
+    engine: Engine, sessions: Sequence[Session], source: np.random.Generator, count: int
+) -> list[ForwardRequest]:
+    """Feed each sequence `count` random tokens."""
+    draws = [source.integers(0, engine.vocabulary_size, count).tolist() for _ in sessions]
+    pairs = zip(sessions, map(tuple, draws), strict=True)
+    return [ForwardRequest(session, ids, logits_to_keep=1) for session, ids in pairs]
