@@ -13,9 +13,8 @@ from tandem.commands.ingest import DEFAULT_FOLDER, refuse_flags
 from tandem.commands.options import ADDRESS, FOLDER, json_option, owner_option
 from tandem.core.errors import InvalidArgument
 from tandem.core.foreign_words import cleaned
-from tandem.index.document_index import MAX_HITS, open_index
+from tandem.index.document_index import MAX_HITS, open_index, stored_manifest
 from tandem.index.names import shown
-from tandem.index.places import stored_manifest
 from tandem.index.reranking import load_reranker
 from tandem.index.searcher import SearchMode
 from tandem.net.process import run_loop

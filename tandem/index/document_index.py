@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -26,11 +27,10 @@ from tandem.index.owners import (
     check_owner,
     check_quota,
 )
-from tandem.index.places import Place, open_store, stored_manifest
 from tandem.index.records import Content, Document, Hit, IndexStats, Outcome, Vectors
 from tandem.index.reranking import Reranker
 from tandem.index.searcher import RankingOutdated, Searcher, SearchMode
-from tandem.index.store import Manifest
+from tandem.index.store import IndexStore, Manifest
 
 MAX_QUERY_LENGTH = 8192
 MAX_HITS = 200
@@ -40,6 +40,10 @@ RERANKED = 30
 MOST_OUTDATED = 50
 """Searches whose ranking a change overtook, before one is given up."""
 OUTDATED_PAUSE_S = 0.001
+
+Place = Path | str
+"""Where documents are kept: a folder of this machine, or a PostgreSQL server's connection string as
+libpq takes it. What either needs is imported when it is used."""
 
 
 def open_index(
@@ -61,6 +65,32 @@ def open_index(
     return DocumentIndex(place, load_embedder(embedding, device, threads), chunking, reranker)
 
 
+def _open_store(place: Place, manifest: Manifest) -> IndexStore:
+    """Open the store at `place`; make it if there is none."""
+    if isinstance(place, Path):
+        from tandem.index.sqlite_store import SqliteStore
+
+        return SqliteStore(place, manifest)
+    from tandem.index.postgres_store import PostgresStore
+
+    return PostgresStore(place, manifest)
+
+
+def stored_manifest(place: Place) -> Manifest | None:
+    """Return what the store at `place` was made with, None where there is none. Raises what opening
+    it would."""
+    if isinstance(place, Path):
+        from tandem.index import sqlite_store
+
+        return sqlite_store.read_manifest(place)
+    try:
+        from tandem.index import postgres_database
+    except ImportError as error:
+        why = f"needs psycopg: install the extra 'postgres' ({error})"
+        raise InvalidArgument("dsn", why) from error
+    return postgres_database.read_manifest(place)
+
+
 class DocumentIndex:
     """Opens on construction; `close` it."""
 
@@ -77,7 +107,7 @@ class DocumentIndex:
         self._following = threading.Lock()
         kind = (LEXICAL, 0) if embedder is None else (embedder.name, embedder.dimension)
         self.manifest = Manifest(*kind, chunking.max_tokens, chunking.overlap_tokens)
-        self._store = open_store(place, self.manifest)
+        self._store = _open_store(place, self.manifest)
         self._searcher = Searcher(self._store, self.manifest.dimension)
         try:
             self._follow()
