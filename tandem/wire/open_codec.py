@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from tandem.core.errors import InvalidArgument, check_count
+from tandem.core.probs import Truncation
 from tandem.core.prompt import MAX_IMAGES
-from tandem.core.truncation import Truncation
 from tandem.net.tenant import check_tenant_id
 from tandem.specdec.choices import Acceptance, PredraftOrder, RejectionPayload, Schedule, Uplink
 from tandem.specdec.messages import Open
