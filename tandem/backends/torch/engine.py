@@ -17,8 +17,7 @@ from tandem.backends.request_checks import (
     check_length,
     check_sessions,
 )
-from tandem.backends.torch.exit_adapters import ExitAdapters
-from tandem.backends.torch.exit_pass import EarlyExits
+from tandem.backends.torch.exit_adapters import EarlyExits, ExitAdapters
 from tandem.backends.torch.generic_forward import GenericForward
 from tandem.backends.torch.kv_cache import KvPool, KvSession
 from tandem.backends.torch.kv_files import TorchKvFiles

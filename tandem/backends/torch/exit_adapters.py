@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
+from tandem.backends.torch.packed_batch import PackedBatch
 from tandem.core.errors import InvalidArgument
 
 FORMAT = 1
@@ -100,6 +101,36 @@ class PlacedAdapter:
         size = size.clamp_min_(self._smallest).to(hidden.dtype)
         inner = functional.silu(torch.mm(hidden / size, self._down), inplace=True)
         return torch.addcmul(hidden, torch.mm(inner, self._up), size)
+
+
+class EarlyExits:
+    """The exits of one model, called by its forward pass after each layer. They read hidden states
+    and never write them, so they change nothing in the pass."""
+
+    def __init__(self, exits: ExitAdapters, like: Tensor, vocabulary_size: int) -> None:
+        """`like`: of the activations' dtype, on their device."""
+        self.depths = exits.depths
+        self._adapters = exits.placed(like)
+        self._index = {layer: i for i, layer in enumerate(exits.description.layers)}
+        self._vocabulary_size = vocabulary_size
+
+    def after(
+        self, layer: int, hidden: Tensor, packed: PackedBatch, head: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Call the requests that read the exit of layer `layer`, which put out `hidden` [tokens,
+        size]. `head` takes hidden states [rows, size] to logits [rows, vocabulary], as the model's
+        own end does. Only the rows that these requests keep are computed."""
+        index = self._index.get(layer)
+        sequences = [one for one in packed.sequences if index in one.exits and one.logits_to_keep]
+        if index is None or not sequences:
+            return
+        count = sum(sequence.logits_to_keep for sequence in sequences)
+        rows = hidden if count == len(hidden) else hidden[packed.rows_of(sequences)]
+        logits = head(self._adapters[index](rows))[:, : self._vocabulary_size].float().cpu().numpy()
+        first = 0
+        for sequence in sequences:
+            sequence.on_exit(index, logits[first : first + sequence.logits_to_keep])
+            first += sequence.logits_to_keep
 
 
 def new_adapters(description: ExitsDescription, seed: int) -> ExitAdapters:

@@ -16,8 +16,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from tandem.backends.torch.attention import AttentionLayer, attend_packed
-from tandem.backends.torch.exit_pass import EarlyExits
-from tandem.backends.torch.image_embeddings import embed_inputs
+from tandem.backends.torch.exit_adapters import EarlyExits
 from tandem.backends.torch.kv_cache import LayerShape
 from tandem.backends.torch.layer_tap import LayerTap
 from tandem.backends.torch.packed_batch import PackedBatch, PackedSequence
@@ -132,7 +131,7 @@ class GenericForward:
     ) -> Tensor:
         inputs = {"input_ids": ids[None], "position_ids": positions[None]}
         if self._has_vision and sequences:
-            inputs = embed_inputs(self._model, ids, sequences)
+            inputs = _embed_inputs(self._model, ids, sequences)
         keep = {"logits_to_keep": rows} if self._keeps_rows else {}
         self._slot.attend = attend
         try:
@@ -141,6 +140,25 @@ class GenericForward:
             self._slot.attend = None
         logits: Tensor = outputs.logits[0]
         return logits if self._keeps_rows else logits[rows]
+
+
+def _embed_inputs(
+    model: PreTrainedModel, ids: Tensor, sequences: Sequence[PackedSequence]
+) -> dict[str, Tensor]:
+    """Return what a model with M-RoPE is called with for a packed batch of token ids [tokens]."""
+    hidden = model.get_input_embeddings()(ids)
+    has_images = any(sequence.session.image_embeddings for sequence in sequences)
+    token_ids = ids.tolist() if has_images else ()
+    columns = []
+    for sequence in sequences:
+        image_embeddings = sequence.session.image_embeddings
+        if image_embeddings is None:
+            columns.append(torch.tensor(sequence.positions, device=hidden.device).expand(3, -1))
+            continue
+        rows = sequence.rows
+        image_embeddings.insert(hidden[rows], sequence.positions, token_ids[rows])
+        columns.append(image_embeddings.rope_at(sequence.positions))
+    return {"inputs_embeds": hidden[None], "position_ids": torch.cat(columns, dim=1)[:, None]}
 
 
 class _Slot:

@@ -7,17 +7,14 @@ ever written. A session that goes back behind a shared position and writes again
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from tandem.backends.request_checks import check_length
+from tandem.backends.torch.image_embeddings import ImageEmbeddings
 from tandem.core.errors import InvalidArgument
 from tandem.core.tree import check_path
-
-if TYPE_CHECKING:
-    from tandem.backends.torch.image_embeddings import ImageEmbeddings
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from transformers import (
 )
 
 from tandem.backends.torch.attention import AttentionLayer, attend_packed
-from tandem.backends.torch.exit_pass import EarlyExits
+from tandem.backends.torch.exit_adapters import EarlyExits
 from tandem.backends.torch.kv_cache import LayerShape
 from tandem.backends.torch.linear import Linear, make_guessing_linear, make_linear
 from tandem.backends.torch.packed_batch import PackedBatch

@@ -13,12 +13,12 @@ from transformers import (
     Qwen2VLForConditionalGeneration,
 )
 
+from tandem.backends.image_files import decode_image, image_sizes
 from tandem.backends.interface import Session
 from tandem.backends.torch.image_embeddings import ImageEmbeddings
 from tandem.backends.torch.kv_cache import KvSession
 from tandem.core.errors import InvalidArgument
 from tandem.core.prompt import FIELD, MAX_IMAGE_TOKENS
-from tandem.vision.image_files import decode_image, image_sizes
 
 VISION_MODELS = (Qwen2VLForConditionalGeneration, Qwen2_5_VLForConditionalGeneration)
 

@@ -85,7 +85,7 @@ def request(
 
 def generated_by_transformers(folder: Path, text: str, images: tuple[bytes, ...]) -> list[int]:
     """Greedy continuation by transformers' own `generate`, with its own prompt and positions."""
-    from tandem.vision.image_files import decode_image
+    from tandem.backends.image_files import decode_image
 
     model = model_of("qwen2-vl", seed=1)
     decoded = [decode_image(image, index) for index, image in enumerate(images)]
