@@ -105,7 +105,7 @@ def open_tracing(endpoint: str | None, sample: float, service: str) -> Tracing:
     try:
         return _exported_tracing(endpoint, sample, service)
     except ModuleNotFoundError as error:
-        why = f"needs {error.name}: install the extra 'tracing'"
+        why = "needs opentelemetry: install the extra 'tracing'"
         raise TracingUnavailable(f"TANDEM_TRACE_ENDPOINT: {why}") from error
 
 
