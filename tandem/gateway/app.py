@@ -43,8 +43,7 @@ from tandem.gateway.openapi import (
 )
 from tandem.gateway.parallel_choices import ChoiceDelta, deltas
 from tandem.gateway.request_reading import RequestLimits, chat_requests, completion_requests
-from tandem.gateway.responses import RESPONSE_NAMES, ResponseWriter, as_chat
-from tandem.gateway.responses_schema import ResponsesRequest
+from tandem.gateway.responses import RESPONSE_NAMES, ResponsesRequest, ResponseWriter, as_chat
 from tandem.gateway.schema import (
     ChatCompletionRequest,
     CommonParameters,

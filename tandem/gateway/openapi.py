@@ -34,9 +34,9 @@ from tandem.gateway.document_route import (
     DocumentUpload,
 )
 from tandem.gateway.link_route import LINK_PATH, LinkChange, LinkState
-from tandem.gateway.responses_schema import ResponseEvent, ResponseObject, ResponsesRequest
+from tandem.gateway.responses import ResponseEvent, ResponseObject, ResponsesRequest
 from tandem.gateway.schema import ChatCompletionRequest, CompletionRequest
-from tandem.gateway.text_schema import (
+from tandem.gateway.text_endpoints import (
     DetokenizeRequest,
     DetokenizeResponse,
     EmbeddingList,

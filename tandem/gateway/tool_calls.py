@@ -1,4 +1,6 @@
-"""Calls of tools: the grammar that an answer with tools follows, and the calls in its text.
+"""Tools: how bodies and answers name them, as in OpenAI's API, the grammar that an answer with
+tools follows, and the calls in its text.
+
 Invariant: however a text is cut into pieces, its pieces joined are the same calls; arguments are
 JSON that fits the tool's schema once the answer ended by itself.
 
@@ -10,11 +12,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from tandem.core.processors import Grammar, GrammarKind
-from tandem.gateway.tool_schema import Tool
+from tandem.gateway.body_parsing import Strict
 
+MAX_TOOLS = 128
 MAX_CALLS = 8
 """Of one answer: a model that does not know when to stop calling would go on for ever."""
 _BEGIN, _END = "<tool_call>", "</tool_call>"
@@ -24,6 +29,60 @@ _COMPACT = {"x-guidance": {"whitespace_flexible": False}}
 """llguidance's own keyword: a model that may write spaces for ever would."""
 _PLAIN = f"TEXT: /(?s:.*)/ & ~/(?s:.*){_BEGIN}(?s:.*)/"
 """Text without a call in it."""
+
+ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+
+
+class ToolFunction(Strict):
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = Field(default=None, description="A JSON schema.")
+    strict: bool | None = Field(default=None, description="Of no effect: arguments always fit.")
+
+
+class Tool(Strict):
+    type: Literal["function"]
+    function: ToolFunction
+
+
+class NamedFunction(Strict):
+    name: ToolName
+
+
+class NamedTool(Strict):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)]
+ToolChoice = Literal["none", "auto", "required"] | NamedTool
+
+
+class CalledFunction(Strict):
+    name: str
+    arguments: str = Field(description="JSON.")
+
+
+class ToolCall(Strict):
+    """In an assistant's message."""
+
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class CalledFunctionDelta(Strict):
+    name: str | None = None
+    arguments: str
+
+
+class ToolCallDelta(Strict):
+    """Id, type and name come first; arguments in parts."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: CalledFunctionDelta
 
 
 def tool_grammar(
