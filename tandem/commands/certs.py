@@ -89,7 +89,8 @@ def _make_keys(folder: Path) -> None:
     if unknown and not (folder / "edge.cloud-key").exists():
         (folder / "edge.call-key").unlink(missing_ok=True)
     for key in CALL_KEYS:
-        shown, known = folder / key.shown, folder / f"{key.at}.keys"
+        shown = folder / key.shown
+        known = folder / f"{key.at}.keys"
         if not shown.exists():
             made = add_key(known, key.holder, key.scopes)
             replace_file(shown, f"{made}\n".encode(), PRIVATE)

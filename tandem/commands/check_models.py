@@ -46,7 +46,8 @@ def model_checks(options: dict[str, Any]) -> list[Check]:
 
 
 def _vocabulary_check(models: dict[str, LoadedModel]) -> Check:
-    draft, target = models["draft"].engine, models["target"].engine
+    draft = models["draft"].engine
+    target = models["target"].engine
     if draft.vocabulary_hash == target.vocabulary_hash:
         return check("one vocabulary", lambda: _fit(draft, target), ONE_VOCABULARY)
     return check("shared tokens", lambda: _shared(**models), SHARED_TOKENS)
@@ -107,7 +108,8 @@ def _compute(engine: Engine) -> None:
 
 def _capabilities(engine: Engine) -> str:
     """A row of the matrix: what the back end can do, and what it cannot."""
-    every, own = (field.name for field in fields(Capabilities)), engine.capabilities.names
+    every = (field.name for field in fields(Capabilities))
+    own = engine.capabilities.names
     return ", ".join(f"{name} {'yes' if name in own else 'no'}" for name in every)
 
 
@@ -128,7 +130,7 @@ def _fit(draft: Engine, target: Engine) -> str:
 
 
 def describe(model: Any) -> str:
-    """What decides whether two models fit."""
+    """Describe what decides whether two models fit."""
     ends = ",".join(map(str, sorted(model.eos_token_ids))) or "none"
     return f"vocabulary {model.vocabulary_size}, context {model.context_length}, end of text {ends}"
 

@@ -68,7 +68,8 @@ def enroll(**options: Any) -> None:
     quotas; bring that file to the cloud's services, which take it over by themselves. Called again
     for the same folder, it renews the certificate and keeps the keys. Copy OUT/NAME to the edge.
     """
-    folder, quota = options["authority"], _quota_of(options)
+    folder = options["authority"]
+    quota = _quota_of(options)
     known = folder / "cloud.keys"
     if not known.exists():
         raise TandemError(f"{known} is missing; 'tandem certs --out {folder}' makes it")
@@ -82,7 +83,13 @@ def enroll(**options: Any) -> None:
     for name in options["names"]:
         made[name] = out = options["out"] / name
         _enroll(name, known, out, quota)
-        _certify(name, authority, out, options["host"], Validity(now - CLOCKS_APART, end))
+        _certify(
+            name=name,
+            authority=authority,
+            out=out,
+            hosts=options["host"],
+            validity=Validity(now - CLOCKS_APART, end),
+        )
         lines = (f"{variable}={options['at'] / file}\n" for variable, file in VARIABLES.items())
         replace_file(out / "edge.env", "".join(lines).encode(), PUBLIC)
     _tell_made(made, known, end, options)

@@ -164,8 +164,11 @@ def build_request(options: dict[str, Any]) -> GenerationRequest:
         prompt=_prompt(options),
         preset=options["preset"] or (RAG_PRESET if options["rag"] else DEFAULT_PRESET),
         sampling=SamplingParams(
-            *(options["temperature"], options["top_k"], options["top_p"]),
-            *(options["min_p"], options["typical_p"]),
+            temperature=options["temperature"],
+            top_k=options["top_k"],
+            top_p=options["top_p"],
+            min_p=options["min_p"],
+            typical_p=options["typical_p"],
         ),
         processors=processors_of(options),
         max_tokens=options["max_tokens"],
@@ -257,4 +260,10 @@ async def show(
     a terminal each token has the colour of who made it."""
     with AnswerView(sys.stdout, sys.stderr, lead) as view:
         shown = replace(request, token_texts=view.wants_token_texts)
-        return await ask(endpoint, shown, timeout_s, view.update, access)
+        return await ask(
+            endpoint=endpoint,
+            request=shown,
+            timeout_s=timeout_s,
+            on_growth=view.update,
+            access=access,
+        )

@@ -65,7 +65,13 @@ def install_service(
     """
     given = {} if environment_file is None else variables_in(environment_file)
     settings = _checked(service, flags, given, with_files=not dry_run)
-    unit = Unit(service, user, flags, environment_file, settings)
+    unit = Unit(
+        service=service,
+        user=user,
+        flags=flags,
+        environment_file=environment_file,
+        settings=settings,
+    )
     if dry_run:
         click.echo(unit.text(), nl=False)
         return

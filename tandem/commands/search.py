@@ -72,7 +72,8 @@ def _in_folder(query: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     reranker = load_reranker(options["reranker"]) if options["reranker"] else None
     if options["rerank"] and reranker is None:
         raise InvalidArgument("rerank", "a local folder needs --reranker FOLDER")
-    mode, rerank = SearchMode(options["mode"]), reranker is not None
+    mode = SearchMode(options["mode"])
+    rerank = reranker is not None
     with closing(open_index(folder, options["embedding"] or "auto", reranker=reranker)) as index:
         found = index.search(query, options["count"], mode, rerank=rerank, tenant=options["owner"])
         return [asdict(hit) for hit in found]

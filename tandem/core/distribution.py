@@ -28,7 +28,7 @@ RunnersUp = tuple[tuple[int, float], ...]
 
 
 class Distribution(Protocol):
-    """One position's."""
+    """The next-token distribution at one position."""
 
     @property
     def probs(self) -> Array:
@@ -42,11 +42,12 @@ class Distribution(Protocol):
 
 
 class LogitsDistribution:
-    """Of `logits` [V] in this machine's memory, after `sampling`. Both raise as
-    `probs_from_logits`, when they are asked."""
+    """The distribution of `logits` [V] in this machine's memory, after `sampling`. Its methods
+    raise as `probs_from_logits`."""
 
     def __init__(self, logits: Array, sampling: SamplingParams) -> None:
-        self._logits, self._sampling = logits, sampling
+        self._logits = logits
+        self._sampling = sampling
         self._probs: NDArray[np.float32] | None = None
 
     @property
@@ -61,7 +62,8 @@ class LogitsDistribution:
         return self.coupled_candidates(seed, position, 1)[0][0]
 
     def coupled_candidates(self, seed: int, position: int, count: int) -> Candidates:
-        logits, sampling = self._logits, self._sampling
+        logits = self._logits
+        sampling = self._sampling
         sampling.validate(len(logits))
         if sampling.greedy:
             return [(most_likely_token(logits), 0.0)]
@@ -78,7 +80,7 @@ class LogitsDistribution:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownDistribution:
-    """Of probabilities [V]."""
+    """A distribution whose probabilities [V] are all known, as those off the wire."""
 
     probs: Array
 
@@ -96,7 +98,8 @@ class LogWeights:
     def __init__(self, highest: float, temperature: float) -> None:
         if not math.isfinite(highest):  # a maximum passes NaN on
             raise InvalidArgument("logits", f"maximum is {highest}")
-        self._highest, self._temperature = highest, temperature
+        self._highest = highest
+        self._temperature = temperature
 
     def __call__(self, logits: Array) -> Floats:
         weights: Floats = logits.astype(np.float64)
@@ -115,12 +118,12 @@ def most_likely_token(logits: Array) -> int:
 
 
 def distribution_of(target: Array | Distribution) -> Distribution:
-    """Of probabilities [V] as well."""
+    """Return `target`; probabilities [V] are wrapped in a KnownDistribution."""
     return KnownDistribution(target) if isinstance(target, np.ndarray) else target
 
 
 def known_probs(target: Array | Distribution) -> Array:
-    """The probabilities [V]."""
+    """Return the probabilities [V] of `target`."""
     return target if isinstance(target, np.ndarray) else target.probs
 
 

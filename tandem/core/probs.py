@@ -139,7 +139,8 @@ def log_partition(logits: Array, temperature: float) -> float:
         return highest
     if not isfinite(highest):
         raise InvalidArgument("logits", f"maximum is {highest}")
-    scores, scale = logits.astype(np.float32), min(max(temperature, _COLDEST), _HOTTEST)
+    scores = logits.astype(np.float32)
+    scale = min(max(temperature, _COLDEST), _HOTTEST)
     with np.errstate(over="ignore"):
         scores -= np.float32(highest)
         scores /= np.float32(scale)

@@ -104,7 +104,14 @@ def make_app(
     pages = DOCS_PATHS if settings.docs else frozenset[str]()
     if (page := settings.web_page) is not None:
         pages |= page.paths
-    guarded = Guard(app, settings.keys, settings.names, settings.max_requests, series, pages=pages)
+    guarded = Guard(
+        app=app,
+        keys=settings.keys,
+        names=settings.names,
+        max_requests=settings.max_requests,
+        series=series,
+        pages=pages,
+    )
     if not settings.names.origins:
         return guarded
     # A browser asks whether it may ask before it asks, and without the key.
@@ -228,7 +235,10 @@ class _Gateway:
         fingerprint = await self.catalog.fingerprint(body.model)
         asked = requests_of(body, self._settings.limits)
         writer = Writer(
-            *(form, body.model, fingerprint, asked),
+            form=form,
+            model=body.model,
+            fingerprint=fingerprint,
+            requests=asked,
             prompts=len(asked) // (body.n or 1),
             echoes=await self._echoes(body, asked),
             tools=isinstance(body, ChatCompletionRequest) and bool(body.offered),
@@ -319,5 +329,6 @@ async def _nobody(request: Request, error: Exception) -> Response:
 
 async def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    words, code = f"{request.method} {request.url.path}: {error.detail}", error.status_code
+    words = f"{request.method} {request.url.path}: {error.detail}"
+    code = error.status_code
     return ApiError(code, words, code="unknown_url", headers=error.headers).response()

@@ -121,14 +121,15 @@ class Writer:
         text = self._echo(delta.index) + delta.text if first else delta.text
         if not ((first and self.form.chat) or delta.token_ids or text or delta.ended):
             return None
-        span = (delta.begins_at, delta.begins_at + len(delta.token_ids))
+        begin = delta.begins_at
+        end = begin + len(delta.token_ids)
         choice: dict[str, Any] = {
             "index": delta.index,
             **self._delta(delta, text, first),
-            "logprobs": self.form.logprobs(delta.answer, *span) if delta.token_ids else None,
+            "logprobs": self.form.logprobs(delta.answer, begin, end) if delta.token_ids else None,
             "finish_reason": None,
         }
-        tandem = self._tokens(delta.answer, *span) if delta.token_ids else {}
+        tandem = self._tokens(delta.answer, begin, end) if delta.token_ids else {}
         tandem |= self._rounds(delta)
         if delta.ended:
             self._ended[delta.index] = delta.answer

@@ -48,7 +48,8 @@ def parse_body(raw: bytes, kind: type[Body], max_ids: int) -> Body:
 def _check_values(content: dict[str, Any], max_ids: int) -> None:
     """pydantic notes a fault for each value that it refuses, so their number is bounded before."""
     containers: list[list[Any] | dict[str, Any]] = [content]
-    found, skipped = 0, set()
+    found = 0
+    skipped = set()
     for name in ("prompt", "tokens"):
         for ids in _lists_of_ids(content.get(name)):
             if len(ids) > max_ids:

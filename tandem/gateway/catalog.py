@@ -72,9 +72,11 @@ class Catalog:
                 raise self._failure.with_traceback(None)
             if self._known is None or time.monotonic() - self._known_at_s > MAX_AGE_S:
                 try:
-                    self._known, self._known_at_s = await self._described(), time.monotonic()
+                    self._known = await self._described()
+                    self._known_at_s = time.monotonic()
                 except TandemError as error:
-                    self._failure, self._failed_at_s = error, time.monotonic()
+                    self._failure = error
+                    self._failed_at_s = time.monotonic()
                     raise
                 self._failure = None
             return self._known
@@ -95,8 +97,9 @@ class Catalog:
         return told or UNKNOWN_CONTEXT
 
     async def fingerprint(self, model: str) -> str:
-        """Of the pair that serves `model`; ApiError 404 for a model that is not here. A model that
-        was here is taken to be: a caller's first token does not wait for a question."""
+        """Return the fingerprint of the pair that serves `model`; ApiError 404 for a model that is
+        not here. A model that was here is taken to be: a caller's first token does not wait for a
+        question."""
         known = self._known
         if known is None or known.target.model_name != model:
             known = await self.reach()

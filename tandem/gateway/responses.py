@@ -204,7 +204,7 @@ class ResponseEvent(Strict):
 
 
 def as_chat(asked: ResponsesRequest) -> ChatCompletionRequest:
-    """The chat that asks for the same. Raises ApiError for what it could not ask."""
+    """Return the chat that asks for the same. Raises ApiError for what a chat cannot ask."""
     body: dict[str, Any] = {
         "model": asked.model,
         "messages": _merged(_messages(asked)),
@@ -296,7 +296,7 @@ class ResponseWriter:
         return self._response(last)
 
     def events(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
-        """What a piece of the answer adds to a stream."""
+        """Yield what a piece of the answer adds to a stream."""
         if not self._number:
             yield self._event("response.created", response=self._response(None))
             yield self._event("response.in_progress", response=self._response(None))
@@ -356,7 +356,8 @@ class ResponseWriter:
             return
         item["status"] = status
         if item["type"] == "message":
-            part, place = dict(item["content"][0]), self._place_of_text()
+            part = dict(item["content"][0])
+            place = self._place_of_text()
             yield self._event("response.output_text.done", text=part["text"], logprobs=[], **place)
             yield self._event("response.content_part.done", part=part, **place)
         else:
@@ -392,7 +393,8 @@ class ResponseWriter:
         return {"type": kind, "sequence_number": self._number - 1, **content}
 
     def _response(self, ended: ChoiceDelta | None) -> dict[str, Any]:
-        asked, cut = self._asked, ended is not None and _was_cut(ended)
+        asked = self._asked
+        cut = ended is not None and _was_cut(ended)
         dumped = asked.model_dump(mode="json", by_alias=True, exclude_none=True)
         status = "in_progress" if ended is None else "incomplete" if cut else "completed"
         return {

@@ -22,7 +22,8 @@ from tandem.gateway.body_parsing import Strict
 MAX_TOOLS = 128
 MAX_CALLS = 8
 """Of one answer: a model that does not know when to stop calling would go on for ever."""
-_BEGIN, _END = "<tool_call>", "</tool_call>"
+_BEGIN = "<tool_call>"
+_END = "</tool_call>"
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"\\]*)"\s*,\s*"arguments"\s*:\s*')
 _NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 _COMPACT = {"x-guidance": {"whitespace_flexible": False}}
@@ -132,7 +133,7 @@ class ToolCallReader:
         self._in_string = self._escaped = False
 
     def push(self, text: str) -> list[str | CallPiece]:
-        """What is certain now: texts, and pieces of calls."""
+        """Return what is certain now: texts, and pieces of calls."""
         self._held += text
         found: list[str | CallPiece] = []
         while (step := self._step()) is not None:
@@ -157,13 +158,15 @@ class ToolCallReader:
                 _, found, rest = self._held.partition(_END)
                 if not found:
                     return None
-                self._held, self._state = rest, _State.TEXT
+                self._held = rest
+                self._state = _State.TEXT
                 return []
 
     def _text(self) -> list[str | CallPiece] | None:
         before, found, rest = self._held.partition(_BEGIN)
         if found:
-            self._held, self._state = rest, _State.HEAD
+            self._held = rest
+            self._state = _State.HEAD
         else:
             longest = min(len(_BEGIN) - 1, len(before))
             keep = next((n for n in range(longest, 0, -1) if _BEGIN.startswith(before[-n:])), 0)
@@ -209,8 +212,9 @@ class ToolAnswer:
         return self._reader.calls > 0
 
     def message(self, text: str) -> dict[str, Any]:
-        """Of the whole text."""
-        content, calls = "", list[dict[str, Any]]()
+        """Return the message of the whole text."""
+        content = ""
+        calls = list[dict[str, Any]]()
         for piece in (*self._reader.push(text), *self._reader.finish()):
             if isinstance(piece, str):
                 content += piece
@@ -222,7 +226,7 @@ class ToolAnswer:
         return {"message": message | ({"tool_calls": calls} if calls else {})}
 
     def delta(self, text: str, first: bool, ended: bool) -> dict[str, Any]:
-        """Of the next part of the text."""
+        """Return the delta of the next part of the text."""
         pieces = [*self._reader.push(text), *(self._reader.finish() if ended else ())]
         content = "".join(piece for piece in pieces if isinstance(piece, str))
         calls = [

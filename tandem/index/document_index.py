@@ -54,8 +54,8 @@ def open_index(
     device: str = "cpu",
     threads: int = 1,
 ) -> DocumentIndex:
-    """The index at `place`, which is made if need be; `embedding` as of `load_embedder`. What is
-    left to chance ("auto", no chunking) is taken from an index that exists."""
+    """Open the index at `place`; make it if there is none. `embedding` is as in `load_embedder`.
+    An index that exists decides what is left open ("auto", no chunking)."""
     stored = stored_manifest(place)  # raises before a model is loaded
     if embedding == AUTO and stored is not None and stored.embedding == LEXICAL:
         embedding = LEXICAL
@@ -102,7 +102,9 @@ class DocumentIndex:
         reranker: Reranker | None = None,
     ) -> None:
         """Raises the faults of `tandem.index.records`, ResourceExhausted, Unavailable, OSError."""
-        self._embedder, self._reranker, self._chunking = embedder, reranker, chunking
+        self._embedder = embedder
+        self._reranker = reranker
+        self._chunking = chunking
         self._writing = threading.Lock()  # one change at a time, from plan to disk
         self._following = threading.Lock()
         kind = (LEXICAL, 0) if embedder is None else (embedder.name, embedder.dimension)
@@ -146,7 +148,9 @@ class DocumentIndex:
                 if quota is not None:  # before the cost of embedding; `commit` looks again
                     self._check_quota(puts, wanted, owner, quota)
                 contents = self._contents(self._unheld(wanted))
-                if self._store.commit(puts, contents, (), owner, quota):
+                if self._store.commit(
+                    puts=puts, contents=contents, removed=(), owner=owner, quota=quota
+                ):
                     break
             self._follow()
         return outcomes
@@ -176,14 +180,14 @@ class DocumentIndex:
         return self._store.listed(owner, after, count)
 
     def names(self, owner: str = OPERATOR) -> Iterator[str]:
-        """Of all the owner's documents, in the order of their bytes in UTF-8."""
+        """Yield the names of all the owner's documents, in the order of their bytes in UTF-8."""
         after = ""
         while part := self.listed(owner, after):
             yield from (document.name for document in part)
             after = part[-1].name
 
     def usage(self, owner: str) -> OwnerUsage:
-        """What the owner has, as quotas count it."""
+        """Return what the owner has stored, as quotas count it."""
         check_owner(owner)
         return self._store.usage(owner)
 
@@ -196,15 +200,15 @@ class DocumentIndex:
         rerank: bool = False,
         tenant: str = OPERATOR,
     ) -> list[Hit]:
-        """At most `count` chunks that `tenant` may find, best first. InvalidArgument names the
-        argument."""
+        """Return at most `count` chunks that `tenant` may find, best first. Raises InvalidArgument
+        naming the argument."""
         self._check_search(query, count, mode, rerank)
         check_owner(tenant)
         vector = None
         if self._embedder and mode is not SearchMode.LEXICAL and self._searcher.visible(tenant):
             vector = self._embedder.embed([query])[0]
         most = max(count, RERANKED) if rerank else count
-        hits = self._searched(query, vector, most, mode, tenant)
+        hits = self._searched(query, vector, count=most, mode=mode, tenant=tenant)
         return self._reranked(query, hits)[:count] if rerank and hits else hits
 
     def embed(self, texts: Sequence[str]) -> tuple[Vectors, Sequence[int]]:
@@ -219,7 +223,7 @@ class DocumentIndex:
         return self._embedder.embed(texts), tokens
 
     def stats(self) -> IndexStats:
-        """How much there is now. Does not wait for the disk."""
+        """Return how much is stored now. Does not wait for the disk."""
         size = self._store.size()
         return IndexStats(
             documents=size.documents,
@@ -241,7 +245,7 @@ class DocumentIndex:
         return list({content.content_hash: content for _, content in everybodys}.values())
 
     def chunk_counts(self) -> dict[str, int]:
-        """Of the operator's documents."""
+        """Return the number of chunks of each of the operator's documents."""
         return {name: len(content.spans) for name, content in self._store.documents()}
 
     def outdated(self, documents: Iterable[Document], owner: str = OPERATOR) -> list[str]:
@@ -283,7 +287,9 @@ class DocumentIndex:
         following it, an updated document would have neither its old text nor its new one."""
         for tries in range(MOST_OUTDATED):
             try:
-                return self._searcher.search(query, vector, count, mode, tenant)
+                return self._searcher.search(
+                    query=query, vector=vector, count=count, mode=mode, tenant=tenant
+                )
             except RankingOutdated:
                 # Longer each time: whoever commits may wait for this very thread.
                 time.sleep(tries * OUTDATED_PAUSE_S)
@@ -306,7 +312,8 @@ class DocumentIndex:
                 outcomes.append(Outcome.UNCHANGED)
                 continue
             outcomes.append(Outcome.ADDED if before is None else Outcome.UPDATED)
-            puts[document.id], latest[content_hash] = content_hash, document
+            puts[document.id] = content_hash
+            latest[content_hash] = document
         return outcomes, puts, {key: latest[key] for key in dict.fromkeys(puts.values())}
 
     def _unheld(self, wanted: Mapping[str, Document]) -> list[Document]:
@@ -321,7 +328,8 @@ class DocumentIndex:
         owner: str,
         quota: DocumentQuota,
     ) -> None:
-        before, replaced = self._store.usage(owner), self._store.sizes(puts, owner)
+        before = self._store.usage(owner)
+        replaced = self._store.sizes(puts, owner)
         added = sum(wanted[key].size for key in puts.values()) - sum(replaced.values())
         after = OwnerUsage(before.documents + len(puts) - len(replaced), before.bytes + added)
         check_quota(owner, quota, before, after)
@@ -332,8 +340,17 @@ class DocumentIndex:
         count_tokens = count_pieces if embedder is None else embedder.count_tokens
         bare = []
         for document in documents:
-            text, spans = document.text, chunk_spans(document.text, self._chunking, count_tokens)
-            bare.append(Content(document.content_hash, document.title, text, spans, _NO_VECTORS))
+            text = document.text
+            spans = chunk_spans(document.text, self._chunking, count_tokens)
+            bare.append(
+                Content(
+                    content_hash=document.content_hash,
+                    title=document.title,
+                    text=text,
+                    spans=spans,
+                    vectors=_NO_VECTORS,
+                )
+            )
         texts = [c.indexed_chunk(number) for c in bare for number in range(len(c.spans))]
         vectors = embedder.embed(texts) if embedder else np.empty((len(texts), 0), np.float32)
         ends = np.cumsum([len(content.spans) for content in bare])[:-1]

@@ -93,7 +93,8 @@ class Searcher:
         needs one. Raises RankingOutdated when a chunk was removed, or replaced by one that is not
         ranked yet."""
         depth = max(_LEAST_DEPTH, 2 * count)
-        dense, covered = list[int](), dict[int, float]()
+        dense = list[int]()
+        covered = dict[int, float]()
         searched = self._dense.copy().items()
         visible = [index for each, index in searched if each.visible_to(tenant)]
         if mode is not SearchMode.LEXICAL and vector is not None:

@@ -87,7 +87,7 @@ class LocalSuite:
 
     @property
     def endpoint(self) -> str:
-        """Where to ask."""
+        """The address of the aggregator."""
         return self.children["aggregator"].address
 
     async def __aenter__(self) -> Self:
@@ -205,11 +205,14 @@ class LocalSuite:
         arguments = ["--insecure", f"--drain-s={self.settings.drain_s}"]  # loopback alone
         arguments += [f"--{flag}={value}" for flag, value in flags.items()]
         log = None if self.logs is None else self.logs / f"{name}.log"
-        return await ChildProcess.start(service, arguments, child_environment(service), log, name)
+        return await ChildProcess.start(
+            service, arguments, child_environment(service), log=log, name=name
+        )
 
     async def _through_link(self, stack: AsyncExitStack, port: int) -> str:
         """Where the device finds what listens on the cloud's port."""
-        link, seed = self.settings.link, self.settings.link_seed + len(self.emulators)
+        link = self.settings.link
+        seed = self.settings.link_seed + len(self.emulators)
         if link is None:
             return f"{HOST}:{port}"
         emulator = TcpLinkEmulator((HOST, 0), (HOST, port), link, link, seed=seed)

@@ -64,7 +64,8 @@ class HuggingFaceEngine:
         generic = GenericForward(model)
         layers, logits = generic.survey()
         self.vocabulary_size = logits if vocabulary_size is None else min(logits, vocabulary_size)
-        self.model_name, self.vision = model_name, vision
+        self.model_name = model_name
+        self.vision = vision
         every = Capabilities(*[True] * len(fields(Capabilities)))
         sees = vision is not None
         exact = dtype == torch.float32 and bits is None

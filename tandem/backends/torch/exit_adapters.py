@@ -25,8 +25,10 @@ from tandem.backends.torch.packed_batch import PackedBatch
 from tandem.core.errors import InvalidArgument
 
 FORMAT = 1
-DESCRIPTION, TENSORS = "exits.json", "exits.safetensors"
-AUTO, NONE = "auto", "none"
+DESCRIPTION = "exits.json"
+TENSORS = "exits.safetensors"
+AUTO = "auto"
+NONE = "none"
 _HASHED_AT_ONCE = 1 << 24
 
 
@@ -73,7 +75,7 @@ class ExitAdapters:
 
     @property
     def depths(self) -> tuple[float, ...]:
-        """Of each exit, the share of the layers that it waits for."""
+        """The share of the layers that each exit waits for."""
         about = self.description
         return tuple((layer + 1) / about.layer_count for layer in about.layers)
 
@@ -136,7 +138,8 @@ class EarlyExits:
 def new_adapters(description: ExitsDescription, seed: int) -> ExitAdapters:
     """Untrained adapters. Raises InvalidArgument naming the first field that cannot be."""
     _check(description, "exits")
-    size, rank = description.hidden_size, description.rank
+    size = description.hidden_size
+    rank = description.rank
     adapters = [ExitAdapter(size, rank, seed * 1000 + i) for i in range(len(description.layers))]
     return ExitAdapters(description, tuple(adapters))
 
@@ -173,7 +176,7 @@ def load_adapters(folder: Path, base_hash: str, layer_count: int, hidden_size: i
 
 
 def read_description(folder: Path) -> ExitsDescription:
-    """What a folder says of itself. Raises InvalidArgument("exits")."""
+    """Read what a folder says of itself. Raises InvalidArgument("exits")."""
     path = folder / DESCRIPTION
     try:
         found = json.loads(path.read_text("utf-8"))
@@ -197,7 +200,8 @@ def _described(found: Any, path: Path) -> ExitsDescription:
 
 
 def _check(description: ExitsDescription, where: str) -> None:
-    layers, last = description.layers, description.layer_count - 2
+    layers = description.layers
+    last = description.layer_count - 2
     if not layers or any(type(layer) is not int for layer in layers):
         raise InvalidArgument("exits", f"{where}: layers must be numbers, at least one")
     if list(layers) != sorted(set(layers)) or not 0 <= layers[0] <= layers[-1] <= last:
@@ -228,7 +232,7 @@ def _fill(exits: ExitAdapters, path: Path) -> None:
 
 
 def place_beside(model_folder: Path) -> Path:
-    """Where a model's exits lie by default: `x-exits` beside `x-target`, or beside `x`."""
+    """Return where a model's exits lie by default: `x-exits` beside `x-target`, or beside `x`."""
     folder = model_folder.resolve()
     return folder.with_name(folder.name.removesuffix("-target") + "-exits")
 

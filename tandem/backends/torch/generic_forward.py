@@ -63,20 +63,27 @@ class GenericForward:
 
     def read(self, exits: EarlyExits) -> None:
         """Let requests read these early exits from now on."""
-        self._tap, self._exits = LayerTap(self._model), exits
+        self._tap = LayerTap(self._model)
+        self._exits = exits
 
     def survey(self) -> tuple[list[LayerShape], int]:
-        """What each attention layer stores, and the number of logits. Raises
+        """Return what each attention layer stores, and the number of logits. Raises
         InvalidArgument("model") when attention does not pass through the registered function
         exactly once per layer, as in recurrent models and in those with older code."""
         found: dict[int, LayerShape] = {}
 
         def record(call: _Call) -> Tensor:
-            index, key, value = call.layer.number, call.key, call.value
+            index = call.layer.number
+            key = call.key
+            value = call.value
             if index in found:
                 raise InvalidArgument("model", f"layer {index} attends more than once")
-            sizes = key.shape[0], key.shape[-1], value.shape[-1]
-            found[index] = LayerShape(*sizes, call.layer.window)
+            found[index] = LayerShape(
+                kv_heads=key.shape[0],
+                key_size=key.shape[-1],
+                value_size=value.shape[-1],
+                window=call.layer.window,
+            )
             heads, tokens = call.query.shape[:2]
             return value.new_zeros(tokens, heads, value.shape[-1])
 
@@ -103,22 +110,36 @@ class GenericForward:
 
         def attend(call: _Call) -> Tensor:
             packed.check_cancelled()
-            return attend_packed(packed, call.layer, call.query, call.key, call.value)
+            return attend_packed(
+                packed=packed, layer=call.layer, query=call.query, key=call.key, value=call.value
+            )
 
         rows = packed.logit_rows()
         if self._exits is None or self._tap is None or not packed.reads_exits:
-            return self._run(attend, packed.token_ids, packed.positions(), rows, packed.sequences)
-        exits, tap = self._exits, self._tap
+            return self._run_packed(attend, packed, rows)
+        exits = self._exits
+        tap = self._tap
 
         def read(layer: int, hidden: Tensor) -> None:
             exits.after(layer, hidden[0], packed, tap.head)
 
         with tap.reading(read):
-            return self._run(attend, packed.token_ids, packed.positions(), rows, packed.sequences)
+            return self._run_packed(attend, packed, rows)
 
     @property
     def _name(self) -> str:
         return type(self._model).__name__
+
+    def _run_packed(
+        self, attend: Callable[[_Call], Tensor], packed: PackedBatch, rows: Tensor
+    ) -> Tensor:
+        return self._run(
+            attend,
+            ids=packed.token_ids,
+            positions=packed.positions(),
+            rows=rows,
+            sequences=packed.sequences,
+        )
 
     @torch.inference_mode()
     def _run(
@@ -187,7 +208,9 @@ def _packed_attention(
     if not getattr(module, "is_causal", True):
         raise InvalidArgument("model", f"{type(module).__name__} looks at later tokens")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    layer = AttentionLayer(index, scaling, sliding_window or None, softcap, s_aux)
+    layer = AttentionLayer(
+        number=index, scaling=scaling, window=sliding_window or None, softcap=softcap, sinks=s_aux
+    )
     return attend(_Call(layer, query[0], key[0], value[0]))[None], None
 
 

@@ -101,7 +101,7 @@ class GgufFile:
             raise InvalidArgument("model", why) from error
 
     def content_hash(self, dtype: str) -> str:
-        """Of what decides keys and values; reads all of the file."""
+        """Hash what decides keys and values; reads all of the file."""
         with self.path.open("rb") as file:
             read = hashlib.file_digest(file, "sha256").hexdigest()
         return hashlib.sha256(f"{read}\n{dtype}".encode()).hexdigest()
@@ -121,7 +121,8 @@ class GgufFile:
         scaling = self._own("rope.scaling.type", "none")
         if scaling != "none":
             raise InvalidArgument("model", f"{self.path} scales positions ({scaling})")
-        heads, size = self._own("attention.head_count"), self._own("embedding_length")
+        heads = self._own("attention.head_count")
+        size = self._own("embedding_length")
         named: dict[str, Any] = {
             "hidden_size": size,
             "vocab_size": self._rows(),

@@ -70,7 +70,8 @@ class LayerTap:
         try:
             outputs = self.model(input_ids=rows, position_ids=rows, use_cache=False)
         finally:
-            self._read, self._given = read, None
+            self._read = read
+            self._given = None
         logits: Tensor = outputs.logits[0]
         return logits
 

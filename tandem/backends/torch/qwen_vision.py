@@ -47,7 +47,8 @@ class QwenVision:
         self._decoding = threading.Lock()  # one image in memory at a time, however many ask
 
     def tokens_per_image(self, images: Sequence[bytes]) -> list[int]:
-        patches_of, merged = self._processor.get_number_of_image_patches, self._processor.merge_size
+        patches_of = self._processor.get_number_of_image_patches
+        merged = self._processor.merge_size
         return [patches_of(height, width) // merged**2 for height, width in image_sizes(images)]
 
     def prepare(self, images: Sequence[bytes]) -> Pixels:
@@ -64,16 +65,18 @@ class QwenVision:
         if not isinstance(session, KvSession) or not isinstance(pixels, Pixels):
             raise InvalidArgument(FIELD, "made by another engine")
         model = self._model
-        patches, grid = pixels.patches.to(model.device, model.dtype), pixels.grid.to(model.device)
+        patches = pixels.patches.to(model.device, model.dtype)
+        grid = pixels.grid.to(model.device)
         seen = model.get_image_features(patches, grid, return_dict=True)
-        ids, image = torch.tensor([list(prompt_ids)], device=model.device), self.image_token_id
+        ids = torch.tensor([list(prompt_ids)], device=model.device)
+        image = self.image_token_id
         rope, _ = model.model.get_rope_index(ids, (ids == image).int(), image_grid_thw=grid)
         embeddings = torch.cat(list(seen.pooler_output)).to(model.dtype)
         session.image_embeddings = ImageEmbeddings(prompt_ids, image, embeddings, rope[:, 0])
 
 
 def see_whole(model: PreTrainedModel, ids: Tensor, pixels: Pixels) -> None:
-    """One pass of the model's own code over whole texts [rows, length] with their images."""
+    """Run one pass of the model's own code over whole texts [rows, length] with their images."""
     seeing: Any = model
     seeing.model(
         input_ids=ids,

@@ -30,7 +30,7 @@ def load(choice: ModelChoice) -> LoadedModel:
 
 
 def installed_version() -> str | None:
-    """Of vLLM, whichever build; None where there is none."""
+    """Return the version of vLLM, whichever build; None where it is not installed."""
     for name in DISTRIBUTIONS:
         try:
             return version(name)

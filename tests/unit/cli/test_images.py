@@ -26,6 +26,7 @@ from tandem.suite.embedded import EmbeddedSuite
 from tandem.suite.models import ModelPair, choose_model, load_pair
 from tandem.wire.verifier_codec import EdgeCodec
 from tests.services.verifier_peer import edge_peer, prefix_of
+from tests.unit.backends.test_image_files import BOMB
 from tests.unit.backends.tiny_vision import (
     END,
     KINDS,
@@ -37,7 +38,6 @@ from tests.unit.backends.tiny_vision import (
     write_vision_model,
 )
 from tests.unit.cli.scripted_pair import scripted_pair
-from tests.unit.vision.test_image_files import BOMB
 
 IMAGES = (picture(), picture(24, 48, seed=1, kind="JPEG"))
 TOKENS = 16
