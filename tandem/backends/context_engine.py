@@ -206,12 +206,12 @@ class ContextCopies:
         return [token_ids[at : at + KV_BLOCK] for at in range(first, end, KV_BLOCK)]
 
     def paste(self, session: Session, copies: Sequence[tuple[int, ...]]) -> None:
-        own = self._own(session)
+        mine = self._own(session)
         token_ids = tuple(chain.from_iterable(copies))
-        if own.length or len(token_ids) > own.capacity:
-            why = f"{len(token_ids)} tokens for a session with {own.length} of {own.capacity}"
+        if mine.length or len(token_ids) > mine.capacity:
+            why = f"{len(token_ids)} tokens for a session with {mine.length} of {mine.capacity}"
             raise InvalidArgument("length", why)
-        own.token_ids = token_ids
+        mine.token_ids = token_ids
 
 
 def _fed_path(request: ForwardRequest, node: int) -> tuple[int, ...]:

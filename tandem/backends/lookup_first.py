@@ -91,8 +91,8 @@ class LookupFirstEngine:
         due = [plan.owed for plan in plans if plan.owed is not None]
         if due:
             self._engine.forward(due, cancelled)
-        asked = [plan.request for plan in plans if plan.request is not None]
-        answers = iter(self._engine.forward(asked, cancelled) if asked else ())
+        requests = [plan.request for plan in plans if plan.request is not None]
+        answers = iter(self._engine.forward(requests, cancelled) if requests else ())
         rows = [self._rows(plan, next(answers) if plan.request else None) for plan in plans]
         for session, plan in zip(sessions, plans, strict=True):
             session.finish(plan)
@@ -164,8 +164,8 @@ class LookupFirstSession:
         if None not in followers and len(fed) <= MOST_OWED:
             self.inner.rollback(self.inner.length)  # drops its pending tree
             return LookupPlan(whole, followers, None)
-        own = replace(request, session=self.inner, token_ids=fed)
-        return LookupPlan(whole, followers, own)
+        share = replace(request, session=self.inner, token_ids=fed)
+        return LookupPlan(whole, followers, share)
 
     def finish(self, plan: LookupPlan) -> None:
         """After the pass."""

@@ -116,10 +116,10 @@ def _capabilities(engine: Engine) -> str:
 def _presets(draft: Engine, target: Engine) -> str:
     """Which presets the two back ends can run."""
     sides = {"draft": draft.capabilities, "target": target.capabilities}
-    found = {name: missing_capabilities(preset, **sides) for name, preset in PRESETS.items()}
-    unfit = [f"{name} needs {' and '.join(needs)}" for name, needs in found.items() if needs]
-    fit = len(found) - len(unfit)
-    return "; ".join([f"{fit} of {len(found)} can run", *unfit])
+    missing = {name: missing_capabilities(preset, **sides) for name, preset in PRESETS.items()}
+    unfit = [f"{name} needs {' and '.join(needs)}" for name, needs in missing.items() if needs]
+    fit = len(missing) - len(unfit)
+    return "; ".join([f"{fit} of {len(missing)} can run", *unfit])
 
 
 def _fit(draft: Engine, target: Engine) -> str:

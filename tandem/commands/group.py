@@ -99,8 +99,8 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """With a word on what was probably meant; click itself knows only what is imported."""
         name = args[0]
-        known = self.list_commands(ctx)
-        close = [] if name in known else get_close_matches(name, known, n=1)
+        names = self.list_commands(ctx)
+        close = [] if name in names else get_close_matches(name, names, n=1)
         if close and not ctx.resilient_parsing:
             ctx.fail(f"No such command {name!r} (did you mean {close[0]!r}?)")
         return super().resolve_command(ctx, args)

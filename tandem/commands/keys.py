@@ -123,13 +123,13 @@ def holds_key(path: Path, holder: str, key: str) -> bool:
 def change_scopes(path: Path, holder: str, scopes: Collection[Scope]) -> int:
     """Give the keys of `holder` these scopes and no others; how many keys there are."""
     with _changing(path) as lines:
-        own = {number for number, line in enumerate(lines) if _is_of(holder, line)}
-        if not own:
+        numbers = {number for number, line in enumerate(lines) if _is_of(holder, line)}
+        if not numbers:
             raise InvalidArgument("holder", f"{holder!r} has no key in {path}")
-        for number in own:
+        for number in numbers:
             others = [word for word in lines[number].split() if not word.startswith("scopes=")]
             lines[number] = " ".join([*others, scopes_field(scopes)])
-    return len(own)
+    return len(numbers)
 
 
 def revoke(path: Path, holder: str) -> int:
@@ -255,17 +255,17 @@ def _mode_and_owner(path: Path) -> tuple[int, Owner | None]:
     could give back is left out where nobody's right to read depends on it; else the writing fails,
     which is better than a file that its service cannot read."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return PUBLIC, None
-    mode = stat.S_IMODE(found.st_mode)
-    own = os.geteuid()
-    gives_user = own in (0, found.st_uid)
-    gives_group = own == 0 or found.st_gid in (os.getegid(), *os.getgroups())
+    mode = stat.S_IMODE(status.st_mode)
+    user = os.geteuid()
+    gives_user = user in (0, status.st_uid)
+    gives_group = user == 0 or status.st_gid in (os.getegid(), *os.getgroups())
     if mode & stat.S_IROTH and not (gives_user and gives_group):
         return mode, None
     keeps_group = gives_group or mode & stat.S_IRWXG
-    return mode, Owner(found.st_uid, found.st_gid if keeps_group else UNCHANGED)
+    return mode, Owner(status.st_uid, status.st_gid if keeps_group else UNCHANGED)
 
 
 def _tell(options: dict[str, Any], holder: str, outcome: dict[str, Any]) -> None:

@@ -75,13 +75,13 @@ def _in_folder(query: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     mode = SearchMode(options["mode"])
     rerank = reranker is not None
     with closing(open_index(folder, options["embedding"] or "auto", reranker=reranker)) as index:
-        found = index.search(query, options["count"], mode, rerank=rerank, tenant=options["owner"])
-        return [asdict(hit) for hit in found]
+        hits = index.search(query, options["count"], mode, rerank=rerank, tenant=options["owner"])
+        return [asdict(hit) for hit in hits]
 
 
 async def _at_retriever(query: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     async with retriever_at(options) as client:
-        found = await client.search(
+        response = await client.search(
             query,
             options["count"],
             options["mode"],
@@ -89,7 +89,7 @@ async def _at_retriever(query: str, options: dict[str, Any]) -> list[dict[str, A
             timeout_s=options["timeout"],
             tenant=options["owner"],
         )
-    return [_hit_object(hit) for hit in found.hits]
+    return [_hit_object(hit) for hit in response.hits]
 
 
 def _hit_object(hit: Any) -> dict[str, Any]:

@@ -60,8 +60,8 @@ class TokenColours:
 
     def legend(self, result: Generated | Reply) -> str:
         """Return how many tokens each source made, in its colour; empty where that is unknown."""
-        known = range(len(result.token_sources))
-        counts = Counter(self._style(result, index) for index in known)
+        indices = range(len(result.token_sources))
+        counts = Counter(self._style(result, index) for index in indices)
         return "  ".join(
             f"{styled(words, style)} {counts[style, words]}"
             for style, words in (*SOURCES.values(), *self._further.values())

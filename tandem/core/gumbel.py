@@ -55,8 +55,8 @@ def coupled_token(probs: Array, seed: int, position: int) -> int:
 def coupled_candidates(probs: Array, seed: int, position: int, count: int) -> list[int]:
     """The `count` best tokens of log distribution + gumbel over the support of `probs` [V], best
     first: a sample without replacement (Gumbel top-k) that begins with `coupled_token`."""
-    found: list[int] = best_of_probs(probs, seed, position, count)[0].tolist()
-    return found
+    token_ids: list[int] = best_of_probs(probs, seed, position, count)[0].tolist()
+    return token_ids
 
 
 def best_of_probs(probs: Array, seed: int, position: int, count: int) -> tuple[Ids, Floats]:
@@ -187,9 +187,9 @@ def best_of(ids: Ids, sums: Floats, count: int) -> tuple[Ids, Floats]:
     if count == 1:
         best = sums.max()
         return ids[sums == best].min(keepdims=True), np.array([best])
-    found = np.lexsort((ids, -sums))[:count]
-    found = found[sums[found] > -np.inf]
-    return ids[found], sums[found]
+    order = np.lexsort((ids, -sums))[:count]
+    order = order[sums[order] > -np.inf]
+    return ids[order], sums[order]
 
 
 def _log(probs: Array) -> Floats:

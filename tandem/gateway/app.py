@@ -233,20 +233,20 @@ class _Gateway:
         if grammar := body.named_grammar():
             request.state.grammar = grammar[0]
         fingerprint = await self.catalog.fingerprint(body.model)
-        asked = requests_of(body, self._settings.limits)
+        generation_requests = requests_of(body, self._settings.limits)
         writer = Writer(
             form=form,
             model=body.model,
             fingerprint=fingerprint,
-            requests=asked,
-            prompts=len(asked) // (body.n or 1),
-            echoes=await self._echoes(body, asked),
+            requests=generation_requests,
+            prompts=len(generation_requests) // (body.n or 1),
+            echoes=await self._echoes(body, generation_requests),
             tools=isinstance(body, ChatCompletionRequest) and bool(body.offered),
             provenance=body.tandem.provenance,
             token_texts=body.tandem.token_texts,
             include_usage=bool(body.stream_options and body.stream_options.include_usage),
         )
-        return await self._written(request, asked, writer, bool(body.stream))
+        return await self._written(request, generation_requests, writer, bool(body.stream))
 
     async def respond(self, request: Request) -> Response:
         """Answer as OpenAI's Responses API does, without keeping anything."""
@@ -257,9 +257,9 @@ class _Gateway:
         if grammar := chat.named_grammar():
             request.state.grammar = grammar[0]
         await self.catalog.fingerprint(body.model)
-        asked = chat_requests(chat, self._settings.limits)
-        writer = ResponseWriter(body, asked[0].seed, bool(chat.offered))
-        return await self._written(request, asked, writer, bool(body.stream))
+        generation_requests = chat_requests(chat, self._settings.limits)
+        writer = ResponseWriter(body, generation_requests[0].seed, bool(chat.offered))
+        return await self._written(request, generation_requests, writer, bool(body.stream))
 
     async def _written(
         self,
@@ -285,8 +285,8 @@ class _Gateway:
         for request in asked[:: body.n or 1]:
             text = request.prompt
             if not isinstance(text, str):
-                found = await self._suite.tokenize(text, spell=True)
-                text = "".join(found.token_texts)
+                tokenized = await self._suite.tokenize(text, spell=True)
+                text = "".join(tokenized.token_texts)
             texts.append(text)
         return texts
 

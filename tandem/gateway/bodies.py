@@ -44,18 +44,18 @@ class Form:
         if not answer.logprobs:
             return None
         texts = answer.token_texts[begin:end]
-        told = [value if math.isfinite(value) else None for value in answer.logprobs[begin:end]]
+        values = [value if math.isfinite(value) else None for value in answer.logprobs[begin:end]]
         tops = answer.top_logprobs[begin:end]
         if self.chat:
             content = [
                 {**_likely(text, value), "top_logprobs": [_likely(*each[1:]) for each in top]}
-                for text, value, top in zip(texts, told, tops, strict=True)
+                for text, value, top in zip(texts, values, tops, strict=True)
             ]
             return {"content": content, "refusal": None}
         before = sum(map(len, answer.token_texts[:begin]))
         return {
             "tokens": texts,
-            "token_logprobs": told,
+            "token_logprobs": values,
             "top_logprobs": [_by_text(top) for top in tops] if any(tops) else None,
             "text_offset": [before + sum(map(len, texts[:index])) for index in range(len(texts))],
         }

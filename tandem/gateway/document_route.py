@@ -130,25 +130,25 @@ class DocumentRoute:
         """The caller's own documents, and what is left of its quota."""
         caller = current_caller()
         limit = _limit(request.query_params.get("limit"))
-        asked = ListRequest(
+        listing = ListRequest(
             owner=caller.holder,
             after=request.query_params.get("after", ""),
             count=min(limit + 1, MAX_LISTED),
             max_documents=caller.quota.documents,
             max_bytes=caller.quota.document_bytes,
         )
-        found = await self._documents.listed(asked)
+        listed = await self._documents.listed(listing)
         documents = [
             DocumentEntry(name=shown(each.id), bytes=each.bytes, shared=each.shared)
-            for each in found.documents[:limit]
+            for each in listed.documents[:limit]
         ]
         usage = DocumentUsage(
-            documents=found.total_documents,
-            bytes=found.total_bytes,
-            max_documents=found.max_documents,
-            max_bytes=found.max_bytes,
+            documents=listed.total_documents,
+            bytes=listed.total_bytes,
+            max_documents=listed.max_documents,
+            max_bytes=listed.max_bytes,
         )
-        more = len(found.documents) > limit
+        more = len(listed.documents) > limit
         return json_response(DocumentList(data=documents, has_more=more, usage=usage).model_dump())
 
     async def delete_document(self, name: str) -> Response:

@@ -107,12 +107,12 @@ class TextEndpoints:
         async def answer(asked: TokenizeRequest) -> dict[str, Any]:
             await self._catalog.fingerprint(asked.model)
             spell = bool(asked.return_token_strs)
-            found = await self._suite.tokenize(_prompt(asked), spell)
+            tokenized = await self._suite.tokenize(_prompt(asked), spell)
             return {
-                "count": len(found.token_ids),
-                "max_model_len": found.context_length,
-                "tokens": list(found.token_ids),
-                "token_strs": list(found.token_texts) if spell else None,
+                "count": len(tokenized.token_ids),
+                "max_model_len": tokenized.context_length,
+                "tokens": list(tokenized.token_ids),
+                "token_strs": list(tokenized.token_texts) if spell else None,
             }
 
         return await self._answered(request, TokenizeRequest, answer)
@@ -141,10 +141,10 @@ class TextEndpoints:
             texts = [asked.input] if isinstance(asked.input, str) else asked.input
             if "" in texts:
                 raise invalid("input", "input: has an empty text")
-            found = await self._suite.embed(texts)
-            vectors = np.frombuffer(found.vectors, "<f4").reshape(len(texts), -1)
+            embedded = await self._suite.embed(texts)
+            vectors = np.frombuffer(embedded.vectors, "<f4").reshape(len(texts), -1)
             as_text = asked.encoding_format == "base64"
-            tokens = sum(found.tokens)
+            tokens = sum(embedded.tokens)
             return {
                 "object": "list",
                 "data": [
@@ -164,8 +164,8 @@ class TextEndpoints:
         answer: Callable[[Body], Coroutine[Any, Any, dict[str, Any]]],
     ) -> Response:
         raw = await unless_ending(self._ending, read_body(request, self._max_body_bytes))
-        asked = parse_body(raw, kind, self._catalog.context_length)
-        return json_response(await unless_gone(request.receive, self._ending, answer(asked)))
+        body = parse_body(raw, kind, self._catalog.context_length)
+        return json_response(await unless_gone(request.receive, self._ending, answer(body)))
 
 
 def _prompt(asked: TokenizeRequest) -> Prompt:

@@ -135,10 +135,10 @@ class ToolCallReader:
     def push(self, text: str) -> list[str | CallPiece]:
         """Return what is certain now: texts, and pieces of calls."""
         self._held += text
-        found: list[str | CallPiece] = []
+        pieces: list[str | CallPiece] = []
         while (step := self._step()) is not None:
-            found += [each for each in step if each]
-        return found
+            pieces += [each for each in step if each]
+        return pieces
 
     def finish(self) -> list[str | CallPiece]:
         """The text that was held for a call that did not come."""

@@ -78,8 +78,8 @@ class DenseIndex:
             if not self._rows or count < 1:
                 return []
             scores, numbers = self._index.search(query[None, :], min(count, len(self._rows)))
-        found = zip(numbers[0].tolist(), scores[0].tolist(), strict=True)
-        return [(number, score) for number, score in found if number >= 0]
+        hits = zip(numbers[0].tolist(), scores[0].tolist(), strict=True)
+        return [(number, score) for number, score in hits if number >= 0]
 
     def similarities(self, numbers: Iterable[int], query: Vectors) -> dict[int, float]:
         """Inner products of `query` (dimension,) with those of these vectors that there are."""

@@ -166,11 +166,11 @@ class DocumentIndex:
         """Forget them, durably and together; which of them the owner had."""
         check_owner(owner)
         with self._writing:
-            known = self._store.hashes(document_ids, owner)
-            if known:
-                self._store.commit({}, (), known, owner)
+            hashes = self._store.hashes(document_ids, owner)
+            if hashes:
+                self._store.commit(puts={}, contents=(), removed=hashes, owner=owner)
                 self._follow()
-        return [document_id in known for document_id in document_ids]
+        return [document_id in hashes for document_id in document_ids]
 
     def listed(self, owner: str, after: str = "", count: int = MAX_LISTED) -> list[ListedDocument]:
         """At most `count` of the owner's documents by name, those that come after `after`."""
@@ -257,8 +257,8 @@ class DocumentIndex:
 
     def chunks_of(self, document_ids: Iterable[str], owner: str = OPERATOR) -> list[str]:
         """Every chunk of these documents, as searches give them."""
-        found = self._store.documents(document_ids, owner)
-        contents = {content.content_hash: content for _, content in found}.values()
+        documents = self._store.documents(document_ids, owner)
+        contents = {content.content_hash: content for _, content in documents}.values()
         return [
             content.chunk(number) for content in contents for number in range(len(content.spans))
         ]

@@ -74,19 +74,19 @@ class LexicalIndex:
     def rank(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
         """The numbers that `search` finds, in its order, each with the chunk's `coverage` of the
         query."""
-        found = [number for number, _ in self.search(query, count, tenant)]
+        numbers = [number for number, _ in self.search(query, count, tenant)]
         with self._lock:
             visible = self._visible(tenant)
             terms = list(dict.fromkeys(words_of(query)))
-            told = set(visible.telling(terms))
-            words = {term: set(visible.scores(term)[0].tolist()) for term in told}
+            telling = set(visible.telling(terms))
+            words = {term: set(visible.scores(term)[0].tolist()) for term in telling}
             frequencies = {term: visible.frequency(term) for term in terms}
-            asked = {t: n for t, n in frequencies.items() if t in told or not n}
+            asked = {t: n for t, n in frequencies.items() if t in telling or not n}
             chunks = visible.chunks
             self._bound_what_is_kept()
         return [
             (number, coverage(asked, {t for t, has in words.items() if number in has}, chunks))
-            for number in found
+            for number in numbers
         ]
 
     def search(self, query: str, count: int, tenant: str = OPERATOR) -> list[tuple[int, float]]:
@@ -205,10 +205,10 @@ class _VisibleWords:
     def telling(self, terms: list[str]) -> list[str]:
         """The terms that tell chunks apart, the rarest first; one at least, if chunks have any."""
         frequencies = sorted((self.frequency(term), term) for term in terms)
-        known = [(frequency, term) for frequency, term in frequencies if frequency]
+        occurring = [(frequency, term) for frequency, term in frequencies if frequency]
         chosen: list[str] = []
         scored = 0
-        for frequency, term in known:
+        for frequency, term in occurring:
             scored += frequency
             common = frequency > COMMON_SHARE * self.chunks and scored > FEW_SCORED
             if chosen and (common or scored > MOST_SCORED):

@@ -132,16 +132,16 @@ class Searcher:
 
     def _first_chunks(self, numbers: list[int], count: int) -> dict[int, StoredChunk]:
         """The first `count` of these."""
-        found = self._store.chunks(numbers[:count])
-        if len(found) < len(numbers[:count]):
+        chunks = self._store.chunks(numbers[:count])
+        if len(chunks) < len(numbers[:count]):
             raise RankingOutdated("a chunk is gone")
-        return found
+        return chunks
 
 
 def _nearest(visible: Iterable[DenseIndex], vector: Vectors, count: int) -> list[int]:
     """Of all of these, by inner product, which means the same in each."""
-    found = [one for index in visible for one in index.search(vector, count)]
-    return [number for number, _ in sorted(found, key=lambda one: -one[1])[:count]]
+    hits = [one for index in visible for one in index.search(vector, count)]
+    return [number for number, _ in sorted(hits, key=lambda one: -one[1])[:count]]
 
 
 def _dense_index(dimension: int) -> DenseIndex:

@@ -213,9 +213,9 @@ class SqliteStore:
 
     def listed(self, owner: str, after: str, count: int) -> list[ListedDocument]:
         statement = f"SELECT id, {_SIZE}, hash {_OWNED} AND id > :after ORDER BY id LIMIT :count"
-        asked = {"owner": owner, "after": after, "count": count}
+        arguments = {"owner": owner, "after": after, "count": count}
         with errors_of(self._path), self._reading() as database:
-            rows = database.execute(statement, asked).fetchall()
+            rows = database.execute(statement, arguments).fetchall()
         return [ListedDocument(name, size, collection_of(key).shared) for name, size, key in rows]
 
     def usage(self, owner: str) -> OwnerUsage:

@@ -122,9 +122,9 @@ class EmbeddedSuite:
                 name: await self._through_link(stack, address)
                 for name, address in sides.aggregators.items()
             }
-            told = {"retriever": sides.retriever, "cloud": reached.pop("cloud")}
-            told["more_sides"] = ",".join("=".join(each) for each in reached.items())
-            settings = settings.model_copy(update=told)
+            addresses = {"retriever": sides.retriever, "cloud": reached.pop("cloud")}
+            addresses["more_sides"] = ",".join("=".join(each) for each in reached.items())
+            settings = settings.model_copy(update=addresses)
         aggregator = AggregatorServicer(settings, self.metrics["aggregator"])
         self.target = await _serve(stack, aggregator)
         self._services = (aggregator, drafter, verifier)

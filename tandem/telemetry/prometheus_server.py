@@ -83,12 +83,12 @@ def mean_of(
     """The mean of a rule's samples with these labels, of those with the `preferred` ones where
     there are any. It is as old as the middle of what the rule looks back on. A label wanted as ""
     may be any, but then the same one everywhere: what differs is not averaged."""
-    found = [each for each in samples if each.rule == rule and _agrees(each, labels)]
+    matching = [each for each in samples if each.rule == rule and _agrees(each, labels)]
     for name in (name for name, value in labels.items() if not value):
-        if len({each.labels.get(name) for each in found}) > 1:
+        if len({each.labels.get(name) for each in matching}) > 1:
             return None
-    closer = [each for each in found if preferred and each.labels.items() >= preferred.items()]
-    values = [each.value for each in closer or found]
+    closer = [each for each in matching if preferred and each.labels.items() >= preferred.items()]
+    values = [each.value for each in closer or matching]
     return Aged(fmean(values), window_s(rule) / 2) if values else None
 
 

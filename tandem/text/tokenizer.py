@@ -88,8 +88,8 @@ class TextTokenizer:
         """Ids after which the text between `prompt` and `suffix` follows. Raises
         InvalidArgument("suffix") where the model has no tokens for it."""
         for marks in _FILLING:
-            found = [cast("int | None", self._tokenizer.convert_tokens_to_ids(m)) for m in marks]
-            ids = [each for each in found if each is not None]
+            mark_ids = [cast("int | None", self._tokenizer.convert_tokens_to_ids(m)) for m in marks]
+            ids = [each for each in mark_ids if each is not None]
             # What is not known may be told as the token for the unknown.
             if self._tokenizer.convert_ids_to_tokens(ids) == [*marks]:
                 break
@@ -165,10 +165,10 @@ class Detokenizer:
 
 def _with_images(messages: Sequence[Mapping[str, Any]], images: int) -> list[dict[str, Any]]:
     """Messages as templates want them: text, or a list of parts where there are images."""
-    found: list[dict[str, Any]] = [dict(message) for message in messages]
-    for message in reversed(found):
+    copies: list[dict[str, Any]] = [dict(message) for message in messages]
+    for message in reversed(copies):
         if images and message["role"] == "user":
             text = {"type": "text", "text": message["content"]}
             message["content"] = [*({"type": "image"} for _ in range(images)), text]
             break
-    return found
+    return copies

@@ -111,9 +111,9 @@ class LlamaCppEngine:
         token_ids = [token for request in batch for token in request.token_ids]
         positions = [position for place in places for position in place.positions]
         sequences = [joined for place in places for joined in place.sequences]
-        wanted = np.zeros(len(token_ids), np.bool_)
+        kept = np.zeros(len(token_ids), np.bool_)
         for end, request in zip(_ends(batch), batch, strict=True):
-            wanted[end - request.logits_to_keep : end] = True
+            kept[end - request.logits_to_keep : end] = True
         found = []
         step = self._context.most_tokens
         for start in range(0, len(token_ids), step):
@@ -121,7 +121,7 @@ class LlamaCppEngine:
                 raise ForwardCancelled("cancelled before llama.cpp had seen all tokens")
             part = slice(start, start + step)
             found.append(
-                self._context.feed(token_ids[part], positions[part], sequences[part], wanted[part])
+                self._context.feed(token_ids[part], positions[part], sequences[part], kept[part])
             )
         logits = found[0] if len(found) == 1 else np.concatenate(found)
         return logits[:, : self.vocabulary_size]

@@ -70,8 +70,8 @@ class HuggingFaceEngine:
         sees = vision is not None
         exact = dtype == torch.float32 and bits is None
         same = exact and model.device.type == "cpu"
-        own = replace(every, exits=exits is not None, vision=sees, embeddings=sees)
-        self.capabilities = replace(own, readers=False, same_bits=same)
+        capabilities = replace(every, exits=exits is not None, vision=sees, embeddings=sees)
+        self.capabilities = replace(capabilities, readers=False, same_bits=same)
         self.vocabulary_hash = vocabulary_hash
         self.eos_token_ids = frozenset(t for t in eos_token_ids if t < self.vocabulary_size)
         self.context_length = _context_length(model)

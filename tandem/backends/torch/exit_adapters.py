@@ -216,11 +216,11 @@ def _fill(exits: ExitAdapters, path: Path) -> None:
         tensors = load_file(path)
     except (OSError, SafetensorError) as error:
         raise InvalidArgument("exits", f"{path} cannot be read: {error}") from error
-    wanted = exits.parameters()
-    if tensors.keys() != wanted.keys():
-        odd = sorted(tensors.keys() ^ wanted.keys())[0]
+    parameters = exits.parameters()
+    if tensors.keys() != parameters.keys():
+        odd = sorted(tensors.keys() ^ parameters.keys())[0]
         raise InvalidArgument("exits", f"{path}: tensor {odd} is missing or unknown")
-    for name, parameter in wanted.items():
+    for name, parameter in parameters.items():
         tensor = tensors[name]
         if tensor.shape != parameter.shape:
             shapes = f"{list(tensor.shape)}, not {list(parameter.shape)}"

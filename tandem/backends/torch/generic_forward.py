@@ -70,15 +70,15 @@ class GenericForward:
         """Return what each attention layer stores, and the number of logits. Raises
         InvalidArgument("model") when attention does not pass through the registered function
         exactly once per layer, as in recurrent models and in those with older code."""
-        found: dict[int, LayerShape] = {}
+        shapes: dict[int, LayerShape] = {}
 
         def record(call: _Call) -> Tensor:
             index = call.layer.number
             key = call.key
             value = call.value
-            if index in found:
+            if index in shapes:
                 raise InvalidArgument("model", f"layer {index} attends more than once")
-            found[index] = LayerShape(
+            shapes[index] = LayerShape(
                 kv_heads=key.shape[0],
                 key_size=key.shape[-1],
                 value_size=value.shape[-1],
@@ -92,16 +92,16 @@ class GenericForward:
             logits = self._run(record, token, position, torch.zeros_like(token))
         except (KeyError, AttributeError, RuntimeError, TypeError, ValueError) as error:
             raise InvalidArgument("model", f"{self._name} cannot be run packed: {error}") from error
-        if sorted(found) != list(range(len(found))) or not found:
+        if sorted(shapes) != list(range(len(shapes))) or not shapes:
             raise InvalidArgument("model", f"{self._name} does not use attention in every layer")
-        self._check_masks(found)
-        return [found[layer] for layer in range(len(found))], logits.shape[-1]
+        self._check_masks(shapes)
+        return [shapes[layer] for layer in range(len(shapes))], logits.shape[-1]
 
-    def _check_masks(self, found: dict[int, LayerShape]) -> None:
+    def _check_masks(self, shapes: dict[int, LayerShape]) -> None:
         """Refuse layers that need more than a causal mask where the attention call does not say."""
         kinds = getattr(self._model.config.get_text_config(), "layer_types", None) or []
         for layer, kind in enumerate(kinds):
-            unsaid = kind == "sliding_attention" and found[layer].window is None
+            unsaid = kind == "sliding_attention" and shapes[layer].window is None
             if unsaid or kind == "chunked_attention":
                 raise InvalidArgument("model", f"layer {layer} of {self._name} has {kind}")
 

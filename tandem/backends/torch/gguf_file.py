@@ -151,8 +151,8 @@ class GgufFile:
 
     def _name(self, name: str) -> str:
         """transformers' name of a tensor."""
-        found = _TENSOR.fullmatch(name)
-        layer, part, kind = found.groups() if found else (None, "", "")
+        match = _TENSOR.fullmatch(name)
+        layer, part, kind = match.groups() if match else (None, "", "")
         known = _OUTSIDE if layer is None else _LAYER
         if part not in known:
             raise InvalidArgument("model", f"{self.path} holds {name}, which no model here has")

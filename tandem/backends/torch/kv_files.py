@@ -169,10 +169,10 @@ def _checked(source: str, named: dict[str, Tensor], pool: KvPool, tokens: int) -
 
 def _checksum(tensors: Iterable[Tensor]) -> str:
     """A crash may leave a file of the right size without its content."""
-    found = 0
+    checksum = 0
     for tensor in tensors:
-        found = zlib.crc32(tensor.view(torch.uint8).numpy().data, found)
-    return f"{found:08x}"
+        checksum = zlib.crc32(tensor.view(torch.uint8).numpy().data, checksum)
+    return f"{checksum:08x}"
 
 
 def _sync_folder(folder: Path) -> None:

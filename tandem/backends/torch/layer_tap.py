@@ -53,14 +53,14 @@ class LayerTap:
     ) -> list[Tensor]:
         """What each of `layers` puts out for whole texts [rows, length], whose placeholders stand
         for `pixels`: [rows, length, size]."""
-        found: dict[int, Tensor] = {}
+        states: dict[int, Tensor] = {}
         ids = token_ids.to(self.device)
-        with self.reading(found.__setitem__):
+        with self.reading(states.__setitem__):
             if pixels is None:
                 self.model.get_decoder()(input_ids=ids, use_cache=False)
             else:
                 see_whole(self.model, ids, pixels)
-        return [found[layer] for layer in layers]
+        return [states[layer] for layer in layers]
 
     def head(self, hidden: Tensor) -> Tensor:
         """Logits [rows, vocabulary] of hidden states [rows, size], as if of the last layer; after

@@ -100,8 +100,8 @@ def _load_gguf(choice: ModelChoice) -> LoadedModel:
 def _precision(dtype: str) -> torch.dtype | None:
     """None for weights that are to be quantised."""
     if dtype not in (*_DTYPES, *WEIGHT_BITS):
-        known = ", ".join((*_DTYPES, *WEIGHT_BITS))
-        raise InvalidArgument("dtype", f"{dtype!r} is not one of {known}")
+        names = ", ".join((*_DTYPES, *WEIGHT_BITS))
+        raise InvalidArgument("dtype", f"{dtype!r} is not one of {names}")
     return _DTYPES.get(dtype)
 
 
@@ -286,11 +286,11 @@ def eos_token_ids_of(source: ModelSource) -> frozenset[int]:
     settings: list[Any] = [config.get_text_config()]
     with suppress(OSError):  # the file is optional
         settings.append(GenerationConfig.from_pretrained(source.name, **source.options))
-    found: set[int] = set()
+    token_ids: set[int] = set()
     for setting in settings:
         ids = getattr(setting, "eos_token_id", None)
-        found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
-    return frozenset(found)
+        token_ids.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
+    return frozenset(token_ids)
 
 
 def model_name_of(folder_or_name: str | Path) -> str:

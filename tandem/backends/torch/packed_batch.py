@@ -66,8 +66,10 @@ class PackedSequence:
             size = KV_BLOCK if on_cpu else _ROWS_PER_BLOCK
             size = size if self.parents is None else self.count
             firsts = range(0, self.count, size)
-            found = [self._block(row, min(row + size, self.count), window, group) for row in firsts]
-            self._blocks[window, group] = found
+            blocks = [
+                self._block(row, min(row + size, self.count), window, group) for row in firsts
+            ]
+            self._blocks[window, group] = blocks
         return self._blocks[window, group]
 
     def _block(self, first: int, last: int, window: int | None, group: int) -> AttentionBlock:
@@ -143,8 +145,8 @@ class PackedBatch:
 
     def positions(self) -> Tensor:
         """Position of each token of the packed batch in its own sequence."""
-        found = [position for sequence in self.sequences for position in sequence.positions]
-        return torch.tensor(found, device=self.token_ids.device)
+        positions = [position for sequence in self.sequences for position in sequence.positions]
+        return torch.tensor(positions, device=self.token_ids.device)
 
     def logit_rows(self) -> Tensor:
         """Rows of the packed batch whose logits are asked for, in order."""

@@ -55,9 +55,11 @@ class QwenVision:
         patches, grids = [], []
         for index, encoded in enumerate(images):
             with self._decoding:
-                found = self._processor(images=[decode_image(encoded, index)], return_tensors="pt")
-            patches.append(found["pixel_values"])
-            grids.append(found["image_grid_thw"])
+                processed = self._processor(
+                    images=[decode_image(encoded, index)], return_tensors="pt"
+                )
+            patches.append(processed["pixel_values"])
+            grids.append(processed["image_grid_thw"])
         return Pixels(torch.cat(patches), torch.cat(grids))
 
     @torch.inference_mode()

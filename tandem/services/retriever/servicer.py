@@ -200,12 +200,12 @@ class RetrieverServicer(pb_grpc.RetrieverServiceServicer):
             count = request.count or DEFAULT_LISTED
             listing = partial(self._index.listed, request.owner, request.after, count)
             with self._counted("listings", self._searches):
-                found = await self._on(self._readers, listing)
+                listed = await self._on(self._readers, listing)
                 total = await self._on(self._readers, partial(self._index.usage, request.owner))
             asked = DocumentQuota(request.max_documents, request.max_bytes)
             quota = asked.over(self._limits.owner_quota) if request.owner else NO_DOCUMENT_QUOTA
             return pb.ListResponse(
-                documents=map(listed_to_proto, found),
+                documents=map(listed_to_proto, listed),
                 total_documents=total.documents,
                 total_bytes=total.bytes,
                 max_documents=quota.documents,
