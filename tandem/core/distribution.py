@@ -3,8 +3,8 @@
 Invariant: `coupled_token` follows the distribution that `probs` gives, up to the rounding of its
 float32 entries, and the same logits give the same token wherever they are.
 
-Runners-up are the tokens that may come in the place of a draft, for pre-drafting to guess from.
-Nothing drawn or accepted depends on them: a wrong guess costs time only."""
+A runner-up is a token that may come in the place of a draft; pre-drafting starts from it. Nothing
+drawn or accepted depends on the runners-up: a wrong guess costs time only."""
 
 from __future__ import annotations
 
